@@ -39,7 +39,7 @@ impl Memoryless for Residual {
 impl NamedModel for Residual {
     const KIND: &'static str = "residual";
 
-    /// Initialises the weights from `key`; the width is the first number of `policy.hidden`.
+    /// Initializes the weights from `key`; the width is the first number of `policy.hidden`.
     fn new(
         num_features: usize,
         num_actions: usize,

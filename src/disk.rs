@@ -15,7 +15,9 @@ pub mod faults;
 mod folder;
 pub mod input;
 
-pub use folder::{FolderError, beside, replace_folder, settle};
+pub use folder::{
+    FolderError, ReplacementPaths, recover_replacement, replace_folder, replacement_paths,
+};
 
 /// SHA-256 of some bytes, hexadecimal.
 pub fn sha256(bytes: impl AsRef<[u8]>) -> String {

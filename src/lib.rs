@@ -1,4 +1,4 @@
-//! Grove: Group Relative Policy Optimisation (GRPO), vectorised everywhere.
+//! Grove: Group Relative Policy Optimization (GRPO), vectorized everywhere.
 //!
 //! Environments, policy and learner run on the same device: any GPU, or the CPU. The modules, in the order in
 //! which data flow through them:

@@ -54,7 +54,7 @@ impl Message {
         self
     }
 
-    /// Adds bytes or a text.
+    /// Adds bytes or a string.
     #[must_use]
     pub fn bytes(mut self, field: u64, bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();

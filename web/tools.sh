@@ -8,7 +8,7 @@ bindgen() {
     version=$(sed -n '/^name = "wasm-bindgen"$/{n;s/^version = "\(.*\)"$/\1/p}' "$(dirname "$workspace")/Cargo.lock")
     program="$tools/wasm-bindgen-$version/bin/wasm-bindgen"
     if ! [ -x "$program" ]; then
-        # It runs for seconds: not worth optimising for minutes.
+        # It runs for seconds: not worth optimizing for minutes.
         CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
             cargo install --quiet wasm-bindgen-cli --version "$version" --root "$tools/wasm-bindgen-$version"
     fi

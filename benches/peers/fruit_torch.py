@@ -81,7 +81,7 @@ class FruitCatcher:
 
 class LoopedFruitCatcher(FruitCatcher):
     """A variant that inserts new fruits one by one: all columns are drawn in one call, then a loop runs over the
-    games, as in the (optimised) PyTorch program from which Grove's fruit catcher originates."""
+    games, as in the (optimized) PyTorch program from which Grove's fruit catcher originates."""
 
     def put(self, spawn, count):
         self.x, self.y = self.x.clone(), self.y.clone()
@@ -167,7 +167,7 @@ class Trainer:
         return [torch.stack(part) for part in (obs, actions, logprobs, rewards)]
 
     def advantages(self, rewards):
-        """Returns the discounted reward-to-go, normalised by the group's mean and deviation at the same step."""
+        """Returns the discounted reward-to-go, normalized by the group's mean and deviation at the same step."""
         returns = torch.empty_like(rewards)
         running = torch.zeros_like(rewards[0])
         for t in reversed(range(len(rewards))):

@@ -3,7 +3,7 @@
     sequences.py --grove PROGRAM [--rounds N] [--long]
 
 Both train on the same data, windows x steps x features, with the same sizes (see decoder_torch.py) and the data in
-place; PyTorch is also measured with every batch moved and cloned. Rates are medians of optimiser steps after a
+place; PyTorch is also measured with every batch moved and cloned. Rates are medians of optimizer steps after a
 warm-up; ratios are taken within a round. `--long` also compares peak memory on 8 sequences of 4,096 steps, where
 Grove recomputes activations (`update.gradient_checkpointing`) and PyTorch keeps them.
 """

@@ -62,7 +62,7 @@ impl Series {
         this
     }
 
-    /// Writes a row with the pattern at `level`, and returns the sum of the normalised sensors.
+    /// Writes a row with the pattern at `level`, and returns the sum of the normalized sensors.
     fn row(&mut self, seed: u32, level: f64, mark: &str) -> f64 {
         let _ = write!(self.csv, "{}", self.rows);
         let key = draw(draw(seed, 0x5e1f), self.rows as u32);

@@ -1,4 +1,4 @@
-"""Grove: GRPO, vectorised everywhere.
+"""Grove: GRPO, vectorized everywhere.
 
 - :func:`make_vec` and ``gymnasium.make("grove/Fruit-v0")``: the built-in games as Gymnasium environments;
 - :func:`train`: training of policies for built-in games and for Python environments, and of language models;

@@ -184,14 +184,14 @@ class Batch:
         return answer
 
     def _number(self, i: int, reward: Any) -> Any:
-        """Returns a reward that is no scalar of Python or NumPy."""
+        """Returns a reward that is not a scalar of Python or NumPy."""
         number = np.asarray(reward)
         if number.size != 1 or number.dtype.kind not in NUMBERS:
             raise ValueError(f"{self._place(i)}: the reward is {reprlib.repr(reward)}, but must be a number")
         return number.item()
 
     def _flag(self, i: int, flag: Any) -> bool:
-        """Returns whether an episode was terminated or truncated, of a value that is no truth value."""
+        """Returns whether an episode was terminated or truncated, of a value that is not a truth value."""
         if isinstance(flag, str) or np.ndim(flag) > 0 or flag not in (False, True):
             raise ValueError(
                 f"{self._place(i)}: `terminated` or `truncated` is {reprlib.repr(flag)}, but both must be True or False"

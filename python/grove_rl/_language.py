@@ -101,7 +101,7 @@ class LanguageModel:
             ValueError: If an argument is out of its range, or a prompt and its completion exceed the context.
         """
         if not isinstance(prompts, str) and not _is_list(prompts):
-            raise ValueError(f"`prompts` is {prompts!r}, but must be a text or a conversation, or a list of either")
+            raise ValueError(f"`prompts` is {prompts!r}, but must be a string or a conversation, or a list of either")
         single = isinstance(prompts, str)
         batch: list[Any] = [prompts] if single else list(prompts)
         if batch and isinstance(batch[0], Mapping):
@@ -109,16 +109,16 @@ class LanguageModel:
         pairs = [(text, json.dumps(messages)) for text, messages in map(_prompt, batch)]
         stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
         if not all(isinstance(text, str) for text in stops):
-            raise ValueError(f"`stop` is {stop!r}, but must be a text or a list of texts")
+            raise ValueError(f"`stop` is {stop!r}, but must be a string or a list of strings")
         given = {"chat_template_kwargs": chat_template_kwargs, "tools": tools}
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name, value in values.items():
             if any(text for text, _ in pairs):
-                raise ValueError(f"`{name}` is for conversations, but a prompt is a text, which has no chat template")
+                raise ValueError(f"`{name}` is for conversations, but a prompt is a string, which has no chat template")
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"`{name}` is {value!r}, which is no JSON: {error}") from error
+                raise ValueError(f"`{name}` is {value!r}, which is not JSON: {error}") from error
         options = {
             "max_new_tokens": check_whole("max_new_tokens", max_new_tokens, 0, 1 << 20),
             "temperature": check_number("temperature", temperature),
@@ -156,10 +156,10 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
         prompt = prompt.tolist()
     messages = [message for message in prompt if isinstance(message, Mapping)] if isinstance(prompt, Sequence) else []
     if not messages or len(messages) != len(prompt):
-        raise ValueError(f"the prompt {prompt!r} is neither a text nor a list of messages")
+        raise ValueError(f"the prompt {prompt!r} is neither a string nor a list of messages")
     for message in messages:
         if not isinstance(message.get("role"), str) or "content" not in message:
-            raise ValueError(f"the message {message!r} of a prompt must have a `role`, a text, and a `content`")
+            raise ValueError(f"the message {message!r} of a prompt must have a `role`, a string, and a `content`")
     return "", [dict(message) for message in messages]
 
 
@@ -176,9 +176,9 @@ def _record(item: PromptLike) -> dict[str, Any]:
         text_of_columns = json.dumps(columns, allow_nan=False, default=lambda value: value.tolist())
         columns = json.loads(text_of_columns)
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"the columns {columns} of a prompt are no JSON: {error}") from error
+        raise ValueError(f"the columns {columns} of a prompt are not JSON: {error}") from error
     text, messages = _prompt(prompt)
-    # As a text, since native code has no whole numbers beyond 64 bits.
+    # As a string, since native code has no whole numbers beyond 64 bits.
     fields = {"prompt": messages or prompt, "columns": text_of_columns}
     solution = columns.get("solution")
     if isinstance(solution, int | float) and not isinstance(solution, bool):

@@ -155,7 +155,7 @@ class Policy:
             ended: Whether each environment's episode has ended, ``[num_envs]``.
 
         Raises:
-            ValueError: If it is no vector of truth values, one for each environment of the last call.
+            ValueError: If it is not a vector of truth values, one for each environment of the last call.
         """
         if ended is None:
             self._memory = np.empty((0, self._fresh.size), np.float32)

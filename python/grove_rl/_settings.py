@@ -36,7 +36,7 @@ def as_json(settings: Mapping[str, Any]) -> str:
     """Returns settings as JSON; numbers and arrays of NumPy are numbers and lists.
 
     Raises:
-        ValueError: If a value is no number, text, truth value, list or section, or not finite.
+        ValueError: If a value is not a number, string, truth value, list or section, or is not finite.
     """
     return json.dumps({str(name): _plain(str(name), value) for name, value in settings.items()})
 
@@ -57,7 +57,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
     raise ValueError(
-        f"`{name}` cannot be {value!r}: must be a number, a text, true or false, or a list or section of them"
+        f"`{name}` cannot be {value!r}: must be a number, a string, true or false, or a list or section of them"
     )
 
 
@@ -100,13 +100,13 @@ def in_sections(
         names: Names of settings, each with its section and its name there.
 
     Raises:
-        ValueError: If a setting is given twice, or is no setting of a run.
+        ValueError: If a setting is given twice, or is not a setting of a run.
     """
     sections = {section for section, _ in names.values()}
     changes: dict[str, Any] = {}
     for name, value in settings.items():
         if name in _NO_SETTINGS:
-            raise ValueError(f"`{name}` is no setting of `train`: {_NO_SETTINGS[name]}")
+            raise ValueError(f"`{name}` is not a setting of `train`: {_NO_SETTINGS[name]}")
         if isinstance(value, Mapping):
             section, given = name, value
         elif name in names:

@@ -50,7 +50,7 @@ class Encoding:
     dtype: str = "int64"
     #: The space of observations that are not vectors of numbers.
     space: spaces.Space[Any] | None = None
-    #: Whether observations are no vectors of numbers while their space is unknown: they must be given as vectors then.
+    #: Whether observations are not vectors of numbers while their space is unknown: they must then be given as vectors.
     lacks_space: bool = False
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class Encoding:
             else:
                 flat = _flattened(space, obs)
         except Exception as error:
-            what = "is no array" if space is None else f"does not fit {space}"
+            what = "is not an array" if space is None else f"does not fit {space}"
             raise ValueError(
                 f"the observation {reprlib.repr(obs)} {what} ({type(error).__name__}: {error}){self._hint()}"
             ) from error
@@ -169,7 +169,7 @@ class Encoding:
             return False
         shape = _shape(obs)
         if shape == ():
-            # Dicts, and what is no array, among it.
+            # Dicts, and whatever else is not an array.
             return True
         if self.space is not None:
             return _has_form(self.space, obs)
@@ -223,7 +223,7 @@ def _flattened(space: spaces.Space[Any], obs: Any) -> NDArray[Any]:
     Gymnasium would cast them to the type of the space: pictures of 0 to 1 to zeros.
 
     Raises:
-        ValueError: If a part of the observation has another shape than its space.
+        ValueError: If the shape of a part of the observation is not that of its space.
     """
     if space.shape is not None and np.shape(obs) != space.shape:
         raise ValueError(f"a part has shape {np.shape(obs)}, but must have shape {space.shape}")
@@ -250,7 +250,7 @@ def _is_outside(space: spaces.Space[Any], obs: Any) -> bool:
 
 
 def _batch_size(space: spaces.Space[Any], obs: Any) -> int | None:
-    """Returns the number of observations in the arrays of a vector environment, or ``None`` if this is no such batch."""
+    """Returns the number of observations in the arrays of a vector environment, or ``None`` if it is not one."""
     if isinstance(space, spaces.Dict):
         fits = isinstance(obs, Mapping) and space.spaces.keys() <= obs.keys()
         sizes = {_batch_size(part, obs[key]) for key, part in space.spaces.items()} if fits else set()

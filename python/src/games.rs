@@ -25,7 +25,7 @@ macro_rules! by_name {
         /// Visits the built-in game of this name.
         ///
         /// # Errors
-        /// If there is none, and those of the visitor.
+        /// If there is no such game, and the visitor's errors.
         pub fn visit_game<V: Visitor>(name: &str, visitor: V) -> PyResult<V::Output> {
             match name {
                 $(<env::$Game as Env>::NAME => visitor.visit::<env::$Game>(),)*
@@ -205,7 +205,7 @@ impl Games {
     fn __setstate__(&mut self, states: &[u8]) -> PyResult<()> {
         let (words, rest) = states.as_chunks();
         if !rest.is_empty() {
-            return Err(value_error("the saved states are no whole number of words"));
+            return Err(value_error("the saved states are not a whole number of words"));
         }
         let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
         self.batch.restore(&words).map_err(value_error)

@@ -19,7 +19,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Replaces Python's own handler. A handler of the user stays, and so does Python's on other threads than the main
+    /// Replaces Python's own handler. A handler of the user stays, and so does Python's on threads other than the main
     /// one, which it does not interrupt.
     ///
     /// # Errors

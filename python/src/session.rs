@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// Trains a run to its end or until it is stopped, and evaluates its best policy. Returns the report as JSON.
-    /// `name` is that of the folder, up to its number, and `settings` are those of the run as TOML.
+    /// `name` is the folder's name without its number, and `settings` are the run's settings as TOML.
     ///
     /// # Errors
     /// If the run fails, the callback raises, or a signal arrives; the run has been saved in the latter two cases.

@@ -56,7 +56,7 @@ impl Options {
             ("temperature", is_temperature, "0, or 1e-6 or more"),
             ("top_p", top_p > 0.0 && top_p <= 1.0, "above 0, at most 1"),
             ("min_p", (0.0..1.0).contains(&self.min_p), "0 to below 1"),
-            ("stop", self.stop.iter().all(|text| !text.is_empty()), "texts that are not empty"),
+            ("stop", self.stop.iter().all(|text| !text.is_empty()), "non-empty strings"),
         ] {
             if !is_valid {
                 return Err(value_error(format!("`{name}` is out of range: must be {range}")));
@@ -90,7 +90,7 @@ impl LanguageModel {
         self.model.shape.context
     }
 
-    /// Completes prompts: pairs of a text and, as JSON, the messages for a chat template. Signals end it.
+    /// Completes prompts: pairs of a string and, as JSON, the messages for a chat template. Signals end it.
     fn generate(
         &self,
         py: Python,
@@ -159,8 +159,8 @@ impl LanguageModel {
 struct PythonTask {
     prompts: PromptSet,
     parts: Vec<RewardPart>,
-    /// A function of lists of completions and of prompts, the latter as JSON, that returns the parts of each
-    /// completion's reward, `None` for those that were not judged.
+    /// A function of a list of completions and a list of prompts as JSON. It returns the parts of each completion's
+    /// reward, `None` for a completion that was not judged.
     reward: Py<PyAny>,
     alphabet: Option<String>,
     max_new_tokens: usize,

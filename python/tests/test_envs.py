@@ -118,7 +118,7 @@ def test_steps_return_new_arrays_unless_told_otherwise() -> None:
 
 def test_pickled_states_must_fit_the_game() -> None:
     games = grove_rl.GroveEnv("catch")._games
-    for states, words in [(b"", "have 0 words, but must have .* batch of 1 of catch"), (b"12345", "no whole number of words")]:
+    for states, words in [(b"", "have 0 words, but must have .* batch of 1 of catch"), (b"12345", "not a whole number of words")]:
         with pytest.raises(ValueError, match=words):
             games.__setstate__(states)
 

@@ -220,8 +220,8 @@ class Table:
         ("catch", {"max_episode_steps": 3}, "`max_episode_steps` is 3"),
         ("catch", {"model": "tiny"}, "`model` is 'tiny'"),
         ("catch", {"task": TASK, "reward": len}, "`what` is 'catch', but does not apply to a language model"),
-        ("catch", {"env": "fruit"}, "`env` is no setting of `train`"),
-        (Still, {"host": {"num_actions": 3}}, "`host` is no setting of `train`"),
+        ("catch", {"env": "fruit"}, "`env` is not a setting of `train`"),
+        (Still, {"host": {"num_actions": 3}}, "`host` is not a setting of `train`"),
         (Still, {"reward": len}, "`reward` is .* does not apply to an environment"),
         (Still, {"num_processes": -1}, "`num_processes` is -1, but must be a whole number, 0 or more"),
         (Still, {"num_processes": 1.5}, "`num_processes` is 1.5"),
@@ -236,13 +236,13 @@ class Table:
         (None, {"task": Table(), "reward": len}, "`task` is a table, a Table, but must be a list of prompts"),
         (None, {"task": TASK, "eval_task": Table(), "reward": len}, "`eval_task` is a table"),
         (None, {"task": [TASK[0] | {"completions": "x"}], "reward": len}, "a prompt has a column `completions`"),
-        (None, {"task": [{"prompt": [{"role": "user"}]}], "reward": len}, "must have a `role`, a text, and a `content`"),
+        (None, {"task": [{"prompt": [{"role": "user"}]}], "reward": len}, "must have a `role`, a string, and a `content`"),
         (None, {"task": CHATS, "reward": len}, "the model has no chat template for conversations"),
         (None, {"task": [chat | {"prompt": np.array(chat["prompt"])} for chat in CHATS], "reward": len}, "no chat template"),
         (None, {"task": [{"prompt": CHATS[0]["prompt"], "tools": ["hammer"]}], "reward": len}, "`tools` is not a list of objects"),
         (None, {"task": [{"prompt": "", "solution": "b"}] * 2, "reward": len}, "the prompt is empty"),
-        (None, {"task": [3], "reward": len}, "the prompt 3 is neither a text nor a list of messages"),
-        (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the columns .* are no JSON"),
+        (None, {"task": [3], "reward": len}, "the prompt 3 is neither a string nor a list of messages"),
+        (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the columns .* are not JSON"),
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
         (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
@@ -356,7 +356,7 @@ def test_arguments_of_a_generation_are_refused_by_name(model: grove_rl.LanguageM
     for prompts, words in [
         ("", "the prompt is empty"),
         ([{"role": "user", "content": "a"}], "has no chat template"),
-        ([{"role": "user"}], "must have a `role`, a text, and a `content`"),
+        ([{"role": "user"}], "must have a `role`, a string, and a `content`"),
     ]:
         with pytest.raises(ValueError, match=words):
             model.generate(prompts)

@@ -437,8 +437,8 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
     with pytest.raises(ValueError, match="digits 27"):
         model.generate(question, chat_template_kwargs={"digit": 2}, tools=[{"digit": 7}])
     for prompts, values, words in [
-        ("1>", {"tools": []}, "`tools` is for conversations, but a prompt is a text"),
-        (question, {"tools": {"a"}}, "`tools` is .*, which is no JSON"),
+        ("1>", {"tools": []}, "`tools` is for conversations, but a prompt is a string"),
+        (question, {"tools": {"a"}}, "`tools` is .*, which is not JSON"),
         (question, {"chat_template_kwargs": [1]}, "`chat_template_kwargs` is .*, but must be an object"),
     ]:
         with pytest.raises(ValueError, match=words):

@@ -27,8 +27,8 @@ pub enum CheckpointError {
 
     /// The checkpoint uses a newer directory format.
     #[error(
-        "the checkpoint {path} has format {found}, but this grove reads formats up to {supported}; \
-         load it with a newer grove"
+        "the checkpoint {path} has format {found}, but this version of Grove reads formats up to \
+         {supported}; load it with a newer version of Grove"
     )]
     NewerFormat {
         /// The checkpoint's directory.
@@ -51,10 +51,10 @@ pub enum CheckpointError {
         name: String,
     },
 
-    /// A section has another version than its reader supports.
+    /// A section has a different version from the one that its reader supports.
     #[error(
         "section {name} of the checkpoint at iteration {iteration} has version {found}, but this \
-         grove reads version {expected}; load it with the grove that saved it"
+         version of Grove reads version {expected}; load it with the version of Grove that saved it"
     )]
     OtherSection {
         /// The checkpoint's iteration.

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::manifest::{Entry, MANIFEST, Manifest, SUMS, read_manifest, sums_line};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
-use crate::disk::{beside, input};
+use crate::disk::{input, replacement_paths};
 use std::fs::{self, File, ReadDir};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -44,9 +44,9 @@ struct OpenCheckpoint {
 }
 
 fn open(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> {
-    match (open_exactly(path, opener), beside(path)) {
-        (Err(CheckpointError::NotFound(_)), Some([_, old])) if old.is_dir() => {
-            open_exactly(&old, opener)
+    match (open_exactly(path, opener), replacement_paths(path)) {
+        (Err(CheckpointError::NotFound(_)), Some(paths)) if paths.old.is_dir() => {
+            open_exactly(&paths.old, opener)
         }
         (opened, _) => opened,
     }
@@ -58,7 +58,8 @@ fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, Checkpoin
     }
     let read = |name: &str| {
         let file = opener(&path.join(name));
-        file.and_then(|file| input::read_file(file, input::DESCRIPTION)).map_err(unread(path, name))
+        file.and_then(|file| input::read_file(file, input::MAX_DESCRIPTION_BYTES))
+            .map_err(unread(path, name))
     };
     let all_sums = read(SUMS)?;
     let text = read(MANIFEST)?;

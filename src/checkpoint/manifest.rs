@@ -34,7 +34,7 @@ pub struct Entry {
     pub size: u64,
 }
 
-/// Serialises the manifest of a checkpoint.
+/// Serializes the manifest of a checkpoint.
 pub fn write_manifest(checkpoint: &Checkpoint) -> String {
     let sections = checkpoint.sections.iter().map(|section| Entry {
         name: section.name.clone(),
@@ -43,7 +43,7 @@ pub fn write_manifest(checkpoint: &Checkpoint) -> String {
     });
     let manifest =
         Manifest { format: FORMAT, iteration: checkpoint.iteration, sections: sections.collect() };
-    // Serialisation fails only for non-string map keys and failing `Serialize` impls: none here.
+    // Serialization fails only for non-string map keys and failing `Serialize` impls: none here.
     let text = serde_json::to_string_pretty(&manifest).expect("a manifest is plain JSON");
     text + "\n"
 }

@@ -107,7 +107,8 @@ mod tests {
                 checkpoint.section("weights", other).unwrap_err().to_string(),
                 format!(
                     "section weights of the checkpoint at iteration 120 has version 2, but this \
-                     grove reads version {other}; load it with the grove that saved it"
+                     version of Grove reads version {other}; load it with the version of Grove \
+                     that saved it"
                 )
             );
         }

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::manifest::{MANIFEST, SUMS, bad_name, sums_line, write_manifest};
 use crate::checkpoint::{Checkpoint, CheckpointError};
-use crate::disk::{self, beside};
+use crate::disk::{self, ReplacementPaths, replacement_paths};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -19,7 +19,7 @@ use std::path::Path;
 /// [`CheckpointError`]. A checkpoint that was at `path` is kept.
 pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError> {
     let unnamed = || CheckpointError::Unnamed(path.to_owned());
-    beside(path).ok_or_else(unnamed)?;
+    replacement_paths(path).ok_or_else(unnamed)?;
     let sections = &checkpoint.sections;
     let names = sections.iter().map(|section| section.name.as_str());
     if let Some((name, reason)) = bad_name(names) {
@@ -41,19 +41,19 @@ pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError>
 
 /// Cleans up after a crashed save to `path`: removes leftovers and completes an interrupted
 /// replacement.
-pub(super) fn settle(path: &Path) -> Result<(), CheckpointError> {
+pub(super) fn recover_replacement(path: &Path) -> Result<(), CheckpointError> {
     require_leftovers(path)?;
-    Ok(disk::settle(path, clear)?)
+    Ok(disk::recover_replacement(path, clear)?)
 }
 
 /// Checks that the folders beside `path` are leftovers of saves.
 fn require_leftovers(path: &Path) -> Result<(), CheckpointError> {
-    let mut left = beside(path).into_iter().flatten().filter(|folder| folder.exists());
-    left.try_for_each(|folder| require_replaceable(&folder))
+    let mut leftovers = replacement_paths(path).into_iter().flat_map(ReplacementPaths::existing);
+    leftovers.try_for_each(|folder| require_replaceable(&folder))
 }
 
 /// Removes a checkpoint's directory, the manifest last, so that a directory left by a crash is still
-/// recognised as a checkpoint.
+/// recognized as a checkpoint.
 fn clear(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -71,7 +71,7 @@ fn clear(directory: &Path) -> io::Result<()> {
 pub(super) fn remove(path: &Path) -> Result<(), CheckpointError> {
     require_no_link(path)?;
     let unnamed = || CheckpointError::Unnamed(path.to_owned());
-    let [tmp, _] = beside(path).ok_or_else(unnamed)?;
+    let tmp = replacement_paths(path).ok_or_else(unnamed)?.new;
     disk::rename(path, &tmp).map_err(CheckpointError::io("remove", path))?;
     clear(&tmp).map_err(CheckpointError::io("remove", &tmp))
 }
@@ -182,10 +182,10 @@ mod tests {
 
     #[test]
     fn foreign_directories_are_left_untouched() {
-        for number in [0, 1] {
+        for choose in [|paths: ReplacementPaths| paths.new, |paths: ReplacementPaths| paths.old] {
             let run = TempDir::new().unwrap();
             let path = run.path().join("best");
-            let theirs = beside(&path).unwrap()[number].clone();
+            let theirs = choose(replacement_paths(&path).unwrap());
             fs::create_dir(&theirs).unwrap();
             fs::write(theirs.join("thesis.txt"), "the only copy").unwrap();
             for there in [false, true] {

@@ -1,7 +1,7 @@
 //! The series of checkpoints of a run: one directory per iteration.
 
 use crate::checkpoint::load::entries;
-use crate::checkpoint::save::{remove, require_no_link, settle};
+use crate::checkpoint::save::{recover_replacement, remove, require_no_link};
 use crate::checkpoint::{Checkpoint, CheckpointError, load, save};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ impl Store {
         };
         for iteration in names.iter().filter_map(|name| leftover(name)) {
             // A leftover that cannot be removed is harmless; the next save tries again.
-            let _ = settle(&self.path(iteration));
+            let _ = recover_replacement(&self.path(iteration));
         }
         let path = self.path(checkpoint.iteration);
         save(checkpoint, &path)?;
@@ -74,8 +74,8 @@ impl Store {
     /// Loads the newest intact checkpoint and reports the newer, damaged ones.
     ///
     /// # Errors
-    /// [`CheckpointError::NoneSaved`] or [`CheckpointError::NoneIntact`] if there is none, the error of
-    /// the newest that [may be intact](CheckpointError::may_be_intact) if there is one, and the
+    /// [`CheckpointError::NoneSaved`] if the store is empty; if no checkpoint can be loaded, the error of the newest
+    /// that [may be intact](CheckpointError::may_be_intact), or otherwise [`CheckpointError::NoneIntact`]; and the
     /// errors of [`iterations`](Store::iterations).
     pub fn latest(&self) -> Result<Latest, CheckpointError> {
         self.latest_usable(|_| Ok(()))
@@ -131,7 +131,7 @@ impl Store {
         let mut removed = Vec::new();
         for iteration in iterations.into_iter().take(excess).filter(|&i| i != intact) {
             let path = self.path(iteration);
-            settle(&path)?;
+            recover_replacement(&path)?;
             remove(&path)?;
             removed.push(path);
         }

@@ -49,7 +49,10 @@ impl Dataset {
         let open = |name: &String| {
             let inside = Path::new(name).components().count() == 1 && !name.starts_with('.');
             if !inside {
-                return Err(malformed(&path, format!("the shard `{name}` is no file beside it")));
+                return Err(malformed(
+                    &path,
+                    format!("the shard `{name}` is not a file in that folder"),
+                ));
             }
             let path = folder.join(name);
             let file = input::open(&path).map_err(io_error(&path))?;
@@ -106,7 +109,7 @@ impl Dataset {
 }
 
 /// Writer for a new dataset. The manifest is written last, so an incomplete dataset is not valid; its files are removed
-/// where the writer is dropped before.
+/// if the writer is dropped before it is finished.
 #[derive(Debug)]
 pub struct DatasetWriter {
     folder: PathBuf,

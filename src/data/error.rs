@@ -21,7 +21,9 @@ pub enum DatasetError {
     #[error("there is no folder {0}; a dataset is a folder with a {MANIFEST}")]
     Missing(PathBuf),
     /// A folder without a manifest.
-    #[error("{0} is no dataset: it has no {MANIFEST}, which `grove demo` and `grove import` write")]
+    #[error(
+        "{0} is not a dataset: it has no {MANIFEST}, which `grove demo` and `grove import` write"
+    )]
     NoManifest(PathBuf),
     /// A malformed file.
     #[error("{}: {reason}", path.display())]

@@ -43,7 +43,7 @@ pub struct HostTrajectory {
     pub legal: Vec<u32>,
 }
 
-/// Alignment of observations, in numbers.
+/// Observations are padded to a multiple of this many features.
 pub const OBS_MULTIPLE: usize = 4;
 
 /// Sums over the steps of a game, or of some games.
@@ -114,7 +114,7 @@ impl HostTrajectory {
     /// # Panics
     /// If there are more than 32.
     pub fn mask_actions(&mut self, num_actions: usize) {
-        assert!(num_actions <= 32, "legality is known of 32 actions at most");
+        assert!(num_actions <= 32, "an action mask has at most 32 actions");
         self.masked_actions = num_actions;
         let steps = if num_actions == 0 { 0 } else { self.num_envs * self.num_steps };
         self.legal.resize(steps, 0);
@@ -135,7 +135,8 @@ impl HostTrajectory {
         ends.iter().position(|end| end.ended()).map_or(self.num_steps, |t| t + 1)
     }
 
-    /// Number of steps of the episodes of game `env` that ended, with those before the first recorded step; 0 if none ended.
+    /// Number of steps of the ended episodes of game `env`, including steps before the first recorded one; 0 if none
+    /// ended.
     pub fn ended_steps(&self, env: usize) -> usize {
         let ends = &self.ends[env * self.num_steps..][..self.num_steps];
         ended_steps(ends, self.elapsed.get(env).copied().unwrap_or(0))

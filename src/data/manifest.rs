@@ -39,12 +39,12 @@ pub struct Manifest {
     /// Number of steps that form one example, if known; for a time series, the steps up to a label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<usize>,
-    /// Standardisation of each feature, if the features are standardised.
+    /// Standardization of each feature, if the features are standardized.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scales: Vec<Standard>,
 }
 
-/// Standardisation of a feature as `(x - mean) / std`.
+/// Standardization of a feature as `(x - mean) / std`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standard {
     /// Mean over the training steps.
@@ -54,7 +54,7 @@ pub struct Standard {
 }
 
 impl Manifest {
-    /// Reads the text of a manifest.
+    /// Reads the content of a manifest.
     ///
     /// # Errors
     /// A sentence if it is malformed, or of another format.

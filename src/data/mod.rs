@@ -136,8 +136,8 @@ impl Trajectory {
         ended_before.lower_equal_elem(0.5).float()
     }
 
-    /// Number of steps of the episodes of each game that ended, with those before the first recorded step; 0 if none ended:
-    /// `[num_envs]`.
+    /// Number of steps of the ended episodes of each game, including steps before the first recorded one; 0 if none
+    /// ended: `[num_envs]`.
     pub fn ended_steps(&self) -> Tensor<1> {
         let [num_steps, num_envs, _] = self.dims();
         let ends = self.ends();

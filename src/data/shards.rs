@@ -201,7 +201,7 @@ impl Column {
     }
 }
 
-/// Serialises recorded games as a single self-describing shard, for download from the web page.
+/// Serializes recorded games as a single self-describing shard, for download from the web page.
 pub fn games_file(manifest: &Manifest, columns: &Columns) -> Vec<u8> {
     let manifest = serde_json::to_string(manifest).expect("a manifest is plain data");
     shard_file(columns, Some(manifest))
@@ -226,7 +226,7 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, DatasetFil
 /// Metadata key of the manifest in a self-describing shard.
 const MANIFEST_KEY: &str = "grove_games";
 
-/// Serialises steps as a shard.
+/// Serializes steps as a shard.
 pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
     let rows = columns.actions.len();
     let obs: Vec<u8> = columns.obs.iter().flat_map(|x| x.to_le_bytes()).collect();

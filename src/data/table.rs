@@ -23,14 +23,14 @@ pub struct TableOptions<'a> {
     pub validation: f64,
 }
 
-/// A table, split by time and standardised.
+/// A table, split by time and standardized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnnotatedTable {
     /// Names of the feature columns.
     pub features: Vec<String>,
     /// Numbers, from 1, of the columns without a name, which are left out; spreadsheets and pandas write row numbers there.
     pub unnamed: Vec<usize>,
-    /// Standardisation of each feature, computed from the training rows only.
+    /// Standardization of each feature, computed from the training rows only.
     pub scales: Vec<Standard>,
     /// Distinct labels; the action of a row is the index of its label.
     pub labels: Vec<String>,
@@ -95,7 +95,7 @@ impl AnnotatedTable {
                  learnt from"
             ));
         }
-        let [learnt, held_out] = parts.map(|part| rows.standardised(part, &scales, &labels));
+        let [learnt, held_out] = parts.map(|part| rows.standardized(part, &scales, &labels));
         Ok(Self {
             features: rows.features,
             unnamed: rows.unnamed,
@@ -183,7 +183,7 @@ impl Rows {
         (0..width).map(scale).collect()
     }
 
-    /// Refuses values that overflow once they are standardised.
+    /// Refuses values that overflow once they are standardized.
     fn check_distances(&self, scales: &[Standard]) -> Result<(), String> {
         let width = self.features.len();
         let place = |(x, scale): (&f64, &Standard)| !scale.apply(*x).is_finite();
@@ -198,8 +198,8 @@ impl Rows {
         ))
     }
 
-    /// Converts some rows to one standardised episode.
-    fn standardised(&self, rows: Range<usize>, scales: &[Standard], labels: &[String]) -> Columns {
+    /// Converts some rows to one standardized episode.
+    fn standardized(&self, rows: Range<usize>, scales: &[Standard], labels: &[String]) -> Columns {
         let width = self.features.len();
         let values = &self.values[rows.start * width..rows.end * width];
         let obs = values.iter().zip(scales.iter().cycle());
@@ -218,7 +218,7 @@ impl Rows {
 }
 
 impl Standard {
-    /// Standardises a value.
+    /// Standardizes a value.
     fn apply(self, x: f64) -> f32 {
         ((x - self.mean) / self.std) as f32
     }

@@ -54,8 +54,8 @@ pub(super) const BACKENDS: &[Backend] = &[
     Backend { kind: "metal", list: super::graphics::list, start: super::graphics::start },
 ];
 
-/// Starts a CUDA device, if the library with which kernels are compiled is there: without it every kernel that
-/// computes an exponential would fail later.
+/// Starts a CUDA device, if the library that kernels link is installed: without it, every kernel that computes an
+/// exponential would fail later.
 #[cfg(feature = "cuda")]
 fn cuda(kind: &str, index: usize) -> Result<Device, DeviceError> {
     if !has_libdevice() {

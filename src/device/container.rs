@@ -3,24 +3,30 @@
 use std::fs;
 use std::path::Path;
 
-/// Memory limit of this process and the bytes that it may still take: each the least among its control groups, of version
-/// 2 or 1, which need not be those of one group. `None` without a limit.
-pub fn memory() -> Option<(u64, u64)> {
+/// Memory limit of this process and the memory still available to it, each the minimum over its control groups (v1 or v2).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CgroupMemory {
+    /// The limit, bytes.
+    pub limit: u64,
+    /// What is left of a limit, bytes.
+    pub available: u64,
+}
+
+/// Reads the memory limits of this process's control groups; `None` if it has none.
+pub fn memory() -> Option<CgroupMemory> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     strictest(&groups, Path::new("/sys/fs/cgroup"))
 }
 
 /// The strictest limits of the `groups` of `/proc/self/cgroup`, mounted below `root`.
-fn strictest(groups: &str, root: &Path) -> Option<(u64, u64)> {
+fn strictest(groups: &str, root: &Path) -> Option<CgroupMemory> {
     let limits = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
         match controllers {
-            "" => below(root, path, ["memory.max", "memory.current", "inactive_file"]),
+            "" => below(root, path, &V2),
             _ if controllers.split(',').any(|name| name == "memory") => {
-                let names =
-                    ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
-                below(&root.join("memory"), path, names)
+                below(&root.join("memory"), path, &V1)
             }
             _ => None,
         }
@@ -28,27 +34,45 @@ fn strictest(groups: &str, root: &Path) -> Option<(u64, u64)> {
     limits.reduce(stricter)
 }
 
-/// The lower limit, and the fewer bytes that are left.
-fn stricter((limit, left): (u64, u64), (other, rest): (u64, u64)) -> (u64, u64) {
-    (limit.min(other), left.min(rest))
+/// The minimum of each field, which may come from different groups.
+fn stricter(a: CgroupMemory, b: CgroupMemory) -> CgroupMemory {
+    CgroupMemory { limit: a.limit.min(b.limit), available: a.available.min(b.available) }
 }
 
-/// The strictest limits of a group and its ancestors. In a container the path may be that on the host, which is missing
-/// here; the mount itself is then the container's group. `limit` and `usage` are names of files; `cached` is an entry of
-/// `memory.stat`, the part of the usage that the kernel takes back when needed: files that were not read lately.
-fn below(mount: &Path, path: &str, [limit, usage, cached]: [&str; 3]) -> Option<(u64, u64)> {
+/// Names under which a version of control groups reports memory.
+struct Names {
+    /// File with the limit.
+    limit: &'static str,
+    /// File with the memory in use.
+    usage: &'static str,
+    /// Entry of `memory.stat` with the part of the usage that the kernel takes back when needed: files not read lately.
+    cached: &'static str,
+}
+
+/// Names of version 1.
+const V1: Names = Names {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    cached: "total_inactive_file",
+};
+/// Names of version 2.
+const V2: Names = Names { limit: "memory.max", usage: "memory.current", cached: "inactive_file" };
+
+/// The strictest limits of a group and its ancestors. In a container, `path` may be a path of the host, which is missing
+/// here; the mount itself is then the container's group.
+fn below(mount: &Path, path: &str, names: &Names) -> Option<CgroupMemory> {
     let group = mount.join(path.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|folder| folder.starts_with(mount));
     let limits = groups.filter_map(|folder| {
         let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
         let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
         // Version 1 expresses no limit by a number beyond all memory.
-        let limit = number(limit).filter(|limit| *limit < 1 << 60)?;
+        let limit = number(names.limit).filter(|limit| *limit < 1 << 60)?;
         let stat = read("memory.stat").unwrap_or_default();
-        let entry = |line: &str| line.strip_prefix(cached)?.trim().parse::<u64>().ok();
+        let entry = |line: &str| line.strip_prefix(names.cached)?.trim().parse::<u64>().ok();
         let cached = stat.lines().find_map(entry).unwrap_or(0);
-        let used = number(usage).unwrap_or(0).saturating_sub(cached);
-        Some((limit, limit.saturating_sub(used)))
+        let used = number(names.usage).unwrap_or(0).saturating_sub(cached);
+        Some(CgroupMemory { limit, available: limit.saturating_sub(used) })
     });
     limits.reduce(stricter)
 }
@@ -59,8 +83,9 @@ mod tests {
 
     #[test]
     fn the_strictest_control_group_counts() {
-        let place = tempfile::tempdir().unwrap();
-        let root = place.path();
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let memory = |limit, available| Some(CgroupMemory { limit, available });
         let write = |path: &str, text: &str| {
             fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
             fs::write(root.join(path), text).unwrap();
@@ -69,17 +94,17 @@ mod tests {
         write("a/b/memory.max", "max\n");
         write("a/memory.max", "400\n");
         write("a/memory.current", "150\n");
-        assert_eq!(strictest("0::/a/b\n", root), Some((400, 250)));
+        assert_eq!(strictest("0::/a/b\n", root), memory(400, 250));
         // A group that shares less than its own limit with others.
         write("a/b/memory.max", "300\n");
         write("a/b/memory.current", "20\n");
-        assert_eq!(strictest("0::/a/b\n", root), Some((300, 250)));
+        assert_eq!(strictest("0::/a/b\n", root), memory(300, 250));
         write("a/memory.stat", "file 90\ninactive_file 30\nactive_file 60\n");
-        assert_eq!(strictest("0::/a/b\n", root), Some((300, 280)));
+        assert_eq!(strictest("0::/a/b\n", root), memory(300, 280));
         write("memory/c/memory.limit_in_bytes", "9223372036854771712\n");
         write("memory/memory.limit_in_bytes", "300\n");
         write("memory/memory.usage_in_bytes", "100\n");
-        assert_eq!(strictest("4:cpu:/c\n3:memory:/c\n0::/a/b\n", root), Some((300, 200)));
-        assert_eq!(strictest("3:memory:/docker/gone\n", root), Some((300, 200)));
+        assert_eq!(strictest("4:cpu:/c\n3:memory:/c\n0::/a/b\n", root), memory(300, 200));
+        assert_eq!(strictest("3:memory:/docker/gone\n", root), memory(300, 200));
     }
 }

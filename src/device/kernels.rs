@@ -1,6 +1,7 @@
 //! Properties of a device that decide which kernels it runs.
 
 use super::buffers;
+use super::usage::GpuLoad;
 use crate::settings::Precision;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
@@ -27,14 +28,14 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
         && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
 }
 
-/// Maximum size of a buffer that kernels reach all of, bytes, even where a device has larger ones: their indices are 32 bits
-/// wide, and Vulkan binds no more to a kernel with such indices.
-const REACHED_BYTES: u64 = u32::MAX as u64;
+/// Maximum size of a buffer that kernels can address as a whole, bytes, even where a device has larger ones: their indices
+/// are 32 bits wide, and Vulkan binds no more to a kernel with such indices.
+const ADDRESSABLE_BYTES: u64 = u32::MAX as u64;
 
 /// The size of the largest buffer of a device, bytes; `None` for the CPU, which has no such limit.
 pub fn largest_buffer(device: &Device) -> Option<u64> {
     let device = device.clone().without_autodiff();
-    has_kernels(&device).then(|| buffers::largest_allocation(&device).min(REACHED_BYTES))
+    has_kernels(&device).then(|| buffers::largest_allocation(&device).min(ADDRESSABLE_BYTES))
 }
 
 /// The workgroup memory of a cube on a device, bytes; `None` for the CPU, which runs no cubes.
@@ -56,15 +57,14 @@ pub(super) fn identity(device: &Device) -> Option<(String, Option<u64>)> {
     }
 }
 
-/// Utilisation of a GPU by its driver's counter, 0 to 1: `None` for the CPU, `Some(None)` for a driver that
-/// does not report it.
-pub(super) fn utilization(device: &Device) -> Option<Option<f64>> {
+/// Reads the utilization of a GPU from its driver's counter.
+pub(super) fn utilization(device: &Device) -> GpuLoad {
     match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Cube(device) => {
-            let usage = device.utilization().ok();
-            Some(usage.map(|usage| f64::from(usage.busy_percent) / 100.0))
-        }
-        _ => None,
+        DispatchDevice::Cube(device) => match device.utilization() {
+            Ok(usage) => GpuLoad::Fraction(f64::from(usage.busy_percent) / 100.0),
+            Err(_) => GpuLoad::Unreported,
+        },
+        _ => GpuLoad::NotAGpu,
     }
 }
 

@@ -6,23 +6,23 @@ use burn::tensor::Device;
 /// The reason why a device has no buffer of `bytes` bytes for `what`, a singular noun phrase; `None` if it has one, as
 /// the CPU always does.
 pub fn buffer_limit(device: &Device, what: &str, bytes: u64) -> Option<String> {
-    largest_buffer(device).and_then(|most| beyond(what, bytes, most))
+    largest_buffer(device).and_then(|max_bytes| beyond(what, bytes, max_bytes))
 }
 
 /// The reason why the cubes of a device have too little workgroup memory for `what`, a singular noun phrase, which needs
 /// `bytes` bytes; `None` if they have enough, and on the CPU.
 pub fn workgroup_limit(device: &Device, what: &str, bytes: usize) -> Option<String> {
-    let most = workgroup_memory(device).filter(|most| bytes > *most)?;
-    Some(format!("{what} needs {bytes} bytes of workgroup memory, but the device has {most}"))
+    let max_bytes = workgroup_memory(device).filter(|max_bytes| bytes > *max_bytes)?;
+    Some(format!("{what} needs {bytes} bytes of workgroup memory, but the device has {max_bytes}"))
 }
 
-/// The sentence about a buffer that is larger than `most` bytes, if it is.
-fn beyond(what: &str, bytes: u64, most: u64) -> Option<String> {
+/// The sentence about a buffer that is too large, if it is over `max_bytes`.
+fn beyond(what: &str, bytes: u64, max_bytes: u64) -> Option<String> {
     // Rounded up and down, so that the first is always the larger.
-    let [needed, largest] = [bytes.div_ceil(TENTH), most / TENTH].map(megabytes);
+    let [needed, largest] = [bytes.div_ceil(TENTH), max_bytes / TENTH].map(megabytes);
     let sentence =
         format!("{what} takes {needed}, but a buffer of the device has {largest} at most");
-    (bytes > most).then_some(sentence)
+    (bytes > max_bytes).then_some(sentence)
 }
 
 /// Bytes of a tenth of a megabyte.
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_rejected_with_its_size_and_the_largest_one() {
-        let refusal = |bytes, most| beyond("a rollout", bytes, most);
+        let refusal = |bytes, max_bytes| beyond("a rollout", bytes, max_bytes);
         assert_eq!(refusal(1 << 27, 1 << 27), None);
         assert_eq!(
             refusal(160_000_000, 1 << 27).unwrap(),

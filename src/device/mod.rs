@@ -274,8 +274,8 @@ fn start(info: &DeviceInfo, reason: String) -> Result<ChosenDevice, DeviceError>
     Ok(ChosenDevice { info: named(info, &device), device, reason })
 }
 
-/// Completes a description by the driver's name for the device and its memory. CUDA and ROCm report these for a started
-/// device only, so this starts it; a device that fails to start keeps the description of the list.
+/// Completes a description by the driver's name for the device and its memory. CUDA and ROCm report these only for a
+/// started device, so this starts the device; if it fails to start, the description stays as listed.
 pub fn describe(info: DeviceInfo) -> DeviceInfo {
     match info.kind.as_str() {
         "gpu" => start(&info, String::new()).map_or(info, |chosen| chosen.info),
@@ -297,7 +297,7 @@ fn named(info: &DeviceInfo, device: &Device) -> DeviceInfo {
 mod tests {
     use super::*;
 
-    /// The device that is taken if the GPU of this kind and the CPU take these seconds.
+    /// The device that is chosen if a GPU of this kind and the CPU take these seconds.
     fn taken(kind: &str, seconds: [f64; 2]) -> String {
         let mut gpu = choose("cpu").unwrap();
         gpu.info = DeviceInfo { name: "wgpu:0".into(), kind: kind.into(), ..gpu.info };

@@ -1,5 +1,6 @@
 //! The same properties in a build without kernels, which has no device for them.
 
+use super::usage::GpuLoad;
 use crate::settings::Precision;
 use burn::tensor::Device;
 
@@ -23,9 +24,9 @@ pub(super) fn workgroup_memory(_device: &Device) -> Option<usize> {
     None
 }
 
-/// Utilisation of a GPU by its driver's counter: always `None`, since this build has none.
-pub(super) fn utilization(_device: &Device) -> Option<Option<f64>> {
-    None
+/// Reads the utilization of a GPU: this build has none.
+pub(super) fn utilization(_device: &Device) -> GpuLoad {
+    GpuLoad::NotAGpu
 }
 
 /// A started device's name by its driver, and its memory: always `None`, since this build starts none.

@@ -1,4 +1,4 @@
-//! Memory usage and utilisation of a device.
+//! Memory usage and utilization of a device.
 
 use super::container;
 use super::kernels::utilization;
@@ -8,9 +8,20 @@ use std::sync::{Mutex, PoisonError};
 use web_time::Instant;
 
 /// Minimum interval of a load measurement, seconds; the clock has a resolution of 0.01 s.
-const INTERVAL: f64 = 0.25;
+const LOAD_INTERVAL_SECONDS: f64 = 0.25;
 /// Clock ticks per second in which Linux reports a process's CPU time (`USER_HZ`).
-const TICKS: f64 = 100.0;
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What is known of the load of a GPU.
+#[cfg_attr(not(feature = "kernels"), allow(dead_code, reason = "such a build has no GPU"))]
+pub(super) enum GpuLoad {
+    /// The device is a CPU, whose load the process itself measures.
+    NotAGpu,
+    /// The driver does not report it.
+    Unreported,
+    /// The fraction of time in which the GPU was busy, 0 to 1.
+    Fraction(f64),
+}
 
 /// The latest measurements of each device in use; the device `None` is the CPU without a tensor library.
 static USAGES: Mutex<Vec<(Option<Device>, Usage)>> = Mutex::new(Vec::new());
@@ -30,11 +41,11 @@ struct Usage {
 fn with_usage<T>(device: Option<&Device>, run: impl FnOnce(&mut Usage) -> T) -> T {
     let mut all = USAGES.lock().unwrap_or_else(PoisonError::into_inner);
     let found = all.iter().position(|(other, _)| other.as_ref() == device);
-    let place = found.unwrap_or_else(|| {
+    let index = found.unwrap_or_else(|| {
         all.push((device.cloned(), Usage::default()));
         all.len() - 1
     });
-    run(&mut all[place].1)
+    run(&mut all[index].1)
 }
 
 /// The memory held by a device's allocator; on the CPU, by the process.
@@ -65,31 +76,33 @@ pub fn release_freed_memory() {
 /// The default memory budget for resident data, bytes: half of what is available on the machine and in the container.
 /// `None` if the platform does not report it.
 pub fn data_budget() -> Option<u64> {
-    let left = container::memory().map(|(_, left)| left);
-    let bytes = proc_bytes("/proc/meminfo", "MemAvailable:").into_iter().chain(left).min()?;
+    let available = container::memory().map(|memory| memory.available);
+    let bytes = proc_bytes("/proc/meminfo", "MemAvailable:").into_iter().chain(available).min()?;
     Some(bytes / 2)
 }
 
 /// The memory of the machine, or of the container if that has less, bytes.
 pub fn total_memory() -> Option<u64> {
-    let limit = container::memory().map(|(limit, _)| limit);
+    let limit = container::memory().map(|memory| memory.limit);
     proc_bytes("/proc/meminfo", "MemTotal:").into_iter().chain(limit).min()
 }
 
-/// Recent utilisation of a device, 0 to 1: the driver's counter for a GPU, this process's share of all
+/// Recent utilization of a device, 0 to 1: the driver's counter for a GPU, this process's share of all
 /// cores for the CPU. `None` if the platform does not report it.
 pub fn load<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
     let device = device.into();
     with_usage(device, |usage| {
         let now = Instant::now();
-        let is_recent =
-            |(before, _): (Instant, f64)| now.duration_since(before).as_secs_f64() < INTERVAL;
+        let is_recent = |(before, _): (Instant, f64)| {
+            now.duration_since(before).as_secs_f64() < LOAD_INTERVAL_SECONDS
+        };
         if usage.at.is_some_and(is_recent) {
             return usage.load;
         }
-        let (time, load) = match device.and_then(utilization) {
-            Some(load) => (0.0, load),
-            None => {
+        let (time, load) = match device.map_or(GpuLoad::NotAGpu, utilization) {
+            GpuLoad::Fraction(load) => (0.0, Some(load)),
+            GpuLoad::Unreported => (0.0, None),
+            GpuLoad::NotAGpu => {
                 let time = cpu_seconds();
                 let share = |time: f64, (before, then): (Instant, f64)| {
                     let cores = rayon::current_num_threads() as f64;
@@ -111,7 +124,7 @@ fn cpu_seconds() -> Option<f64> {
     let (_, fields) = text.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<f64>().ok();
-    Some((ticks()? + ticks()?) / TICKS)
+    Some((ticks()? + ticks()?) / TICKS_PER_SECOND)
 }
 
 /// Reads a line such as `MemTotal: 16384 kB` from a file of `/proc` and converts it to bytes; `None` on

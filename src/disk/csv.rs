@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::mem;
 
 /// Maximum size of a row that spans several lines, bytes.
-const LONGEST: usize = 1 << 20;
+const MAX_ROW_BYTES: usize = 1 << 20;
 
 /// Iterates over the cells of each row, with the number of the row's first line, from 1. A cell in quotes may hold commas,
 /// line breaks and doubled quotes; blank lines are left out.
@@ -63,7 +63,7 @@ fn cells(
             return Ok(cells);
         }
         bytes += line.len();
-        line = more().filter(|_| bytes < LONGEST).ok_or_else(|| wrong("has no end"))??;
+        line = more().filter(|_| bytes < MAX_ROW_BYTES).ok_or_else(|| wrong("has no end"))??;
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
         let error = |file: &[u8]| rows(file).next().unwrap().1.unwrap_err().to_string();
         assert!(error(b"1,a\"b\n").starts_with("a quote of line 1 is within a cell"));
         assert_eq!(error(b"1,\xff\n"), "line 1 is not UTF-8");
-        let endless = ["\"", &"a\n".repeat(LONGEST), "\""].concat();
+        let endless = ["\"", &"a\n".repeat(MAX_ROW_BYTES), "\""].concat();
         assert_eq!(error(endless.as_bytes()), "a quote of line 1 has no end");
     }
 }

@@ -1,7 +1,7 @@
-//! Replacement of a folder in one step: at any moment the old one or the new one is there, whole.
+//! Replacement of a folder in one step: at any moment either the old folder or the new one is there, complete.
 //!
-//! The new folder is written beside the old one as `.NAME.tmp`; then the old one is set aside as `.NAME.old`, and the new
-//! one renamed into its place.
+//! The new folder is written beside the old one as `.NAME.tmp`; then the old one is moved aside as `.NAME.old`, and the new
+//! one is renamed to `NAME`.
 
 use super::{rename, sync_folder};
 use std::ffi::OsString;
@@ -24,9 +24,23 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Folder
     move |source| FolderError { action, path: path.to_owned(), source }
 }
 
-/// Hidden paths beside a folder: of its replacement while that is written, and of the old folder once it is moved aside.
-/// `None` if `path` has no file name.
-pub fn beside(path: &Path) -> Option<[PathBuf; 2]> {
+/// Hidden paths beside a folder that a replacement uses.
+pub struct ReplacementPaths {
+    /// The new folder while it is written.
+    pub new: PathBuf,
+    /// The old folder once it is moved aside.
+    pub old: PathBuf,
+}
+
+impl ReplacementPaths {
+    /// Those of both that exist.
+    pub fn existing(self) -> impl Iterator<Item = PathBuf> {
+        [self.new, self.old].into_iter().filter(|folder| folder.exists())
+    }
+}
+
+/// The paths that the replacement of a folder uses; `None` if `path` has no file name.
+pub fn replacement_paths(path: &Path) -> Option<ReplacementPaths> {
     let name = path.file_name()?;
     let hidden = |suffix: &str| {
         let mut hidden = OsString::from(".");
@@ -34,21 +48,22 @@ pub fn beside(path: &Path) -> Option<[PathBuf; 2]> {
         hidden.push(suffix);
         path.with_file_name(hidden)
     };
-    Some([".tmp", ".old"].map(hidden))
+    Some(ReplacementPaths { new: hidden(".tmp"), old: hidden(".old") })
 }
 
-/// Replaces the folder `path` by the one that `fill` writes and syncs at the path it is given. `clear` removes a folder.
+/// Replaces the folder `path`: `fill` writes and syncs the new folder at the path that it is given; `clear` removes a
+/// folder.
 ///
 /// # Errors
-/// If the new folder cannot be written; the old one is in its place then, at the latest after [`settle`].
+/// If the new folder cannot be written. The old one is then in its place, at the latest after [`recover_replacement`].
 pub fn replace_folder<E: From<FolderError>>(
     path: &Path,
     clear: impl Fn(&Path) -> io::Result<()>,
     fill: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), E> {
     let unnamed = || failed("replace", path)(io::ErrorKind::InvalidInput.into());
-    let [new, old] = beside(path).ok_or_else(unnamed)?;
-    settle(path, &clear)?;
+    let ReplacementPaths { new, old } = replacement_paths(path).ok_or_else(unnamed)?;
+    recover_replacement(path, &clear)?;
     let swapped = fill(&new).and_then(|()| {
         if path.exists() {
             rename(path, &old).map_err(failed("replace", path))?;
@@ -57,7 +72,7 @@ pub fn replace_folder<E: From<FolderError>>(
     });
     if swapped.is_err() {
         // A part of the new folder would keep a full disk full. If this fails, the next replacement tries again.
-        let _ = settle(path, &clear);
+        let _ = recover_replacement(path, &clear);
     }
     swapped?;
     let parent = path.parent().unwrap_or(path);
@@ -69,16 +84,18 @@ pub fn replace_folder<E: From<FolderError>>(
     Ok(())
 }
 
-/// Finishes a replacement that a crash interrupted: restores the old folder if no other is in its place, and removes what
-/// else is left over.
+/// Recovers from a replacement that a crash interrupted: restores the old folder if the new one is not in its place, and
+/// removes all leftovers.
 ///
 /// # Errors
 /// If leftovers cannot be moved or removed.
-pub fn settle(path: &Path, clear: impl Fn(&Path) -> io::Result<()>) -> Result<(), FolderError> {
-    let Some([new, old]) = beside(path) else { return Ok(()) };
-    if old.exists() && !path.exists() {
-        rename(&old, path).map_err(failed("restore", path))?;
+pub fn recover_replacement(
+    path: &Path,
+    clear: impl Fn(&Path) -> io::Result<()>,
+) -> Result<(), FolderError> {
+    let Some(paths) = replacement_paths(path) else { return Ok(()) };
+    if paths.old.exists() && !path.exists() {
+        rename(&paths.old, path).map_err(failed("restore", path))?;
     }
-    let mut left = [new, old].into_iter().filter(|folder| folder.exists());
-    left.try_for_each(|folder| clear(&folder).map_err(failed("remove", &folder)))
+    paths.existing().try_for_each(|folder| clear(&folder).map_err(failed("remove", &folder)))
 }

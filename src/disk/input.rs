@@ -6,12 +6,12 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 /// Maximum size of settings, a manifest or another description, bytes.
-pub const DESCRIPTION: u64 = 64 << 20;
+pub const MAX_DESCRIPTION_BYTES: u64 = 64 << 20;
 /// Maximum size of data that are read into memory as a whole, bytes.
 #[cfg(not(target_family = "wasm"))]
-pub const DATA: u64 = 2 << 30;
+pub const MAX_DATA_BYTES: u64 = 2 << 30;
 /// Maximum length of a line, bytes.
-const LINE: u64 = 64 << 20;
+const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Opens a regular file to read it; a symbolic link is followed.
 pub fn open(path: &Path) -> io::Result<File> {
@@ -44,49 +44,48 @@ pub fn regular(file: File) -> io::Result<File> {
     }
 }
 
-/// The length of a file of at most `most` bytes.
-fn length(file: &File, most: u64) -> io::Result<u64> {
+/// The length of a file; an error if it is over `max_bytes`.
+fn length(file: &File, max_bytes: u64) -> io::Result<u64> {
     let length = file.metadata()?.len();
-    if length > most {
-        let most = most >> 20;
-        let message = format!("it has {length} bytes; the limit is {most} MiB");
+    if length > max_bytes {
+        let message = format!("it has {length} bytes; the limit is {} MiB", max_bytes >> 20);
         return Err(io::Error::other(message));
     }
     Ok(length)
 }
 
-/// Reads a file of at most `most` bytes whole.
-pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_file(open(path)?, most)
+/// Reads a file of at most `max_bytes` whole.
+pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    read_file(open(path)?, max_bytes)
 }
 
-/// Reads an open file of at most `most` bytes whole.
-pub fn read_file(file: File, most: u64) -> io::Result<Vec<u8>> {
-    let length = length(&file, most)?;
+/// Reads an open file of at most `max_bytes` whole.
+pub fn read_file(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let length = length(&file, max_bytes)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length as usize)?;
-    file.take(most).read_to_end(&mut bytes)?;
+    file.take(max_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads a file of at most `most` bytes whole, as text.
+/// Reads a file of at most `max_bytes` whole, as text.
 #[cfg(not(target_family = "wasm"))]
-pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
-    let bytes = read(path, most)?;
+pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
+    let bytes = read(path, max_bytes)?;
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }
 
 /// Reads a file of settings or another description.
 #[cfg(not(target_family = "wasm"))]
 pub fn read_description(path: &Path) -> io::Result<String> {
-    read_text(path, DESCRIPTION)
+    read_text(path, MAX_DESCRIPTION_BYTES)
 }
 
-/// The SHA-256 of a file of at most `most` bytes, in hexadecimal digits.
-pub fn sha256(path: &Path, most: u64) -> io::Result<String> {
+/// The SHA-256 of a file of at most `max_bytes`, in hexadecimal digits.
+pub fn sha256(path: &Path, max_bytes: u64) -> io::Result<String> {
     let file = open(path)?;
-    length(&file, most)?;
-    let mut bytes = BufReader::with_capacity(1 << 20, file.take(most));
+    length(&file, max_bytes)?;
+    let mut bytes = BufReader::with_capacity(1 << 20, file.take(max_bytes));
     let mut hash = Sha256::new();
     loop {
         let part = bytes.fill_buf()?;
@@ -105,13 +104,13 @@ pub fn lines(file: impl Read) -> impl Iterator<Item = io::Result<Vec<u8>>> {
     std::iter::from_fn(move || {
         number += 1;
         let mut line = Vec::new();
-        match (&mut file).take(LINE).read_until(b'\n', &mut line) {
+        match (&mut file).take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) => return None,
             Ok(_) => {}
             Err(error) => return Some(Err(error)),
         }
-        if line.len() as u64 == LINE && !line.ends_with(b"\n") {
-            let message = format!("line {number} has more than {} MiB", LINE >> 20);
+        if line.len() as u64 == MAX_LINE_BYTES && !line.ends_with(b"\n") {
+            let message = format!("line {number} has more than {} MiB", MAX_LINE_BYTES >> 20);
             return Some(Err(io::Error::other(message)));
         }
         Some(Ok(line))
@@ -139,9 +138,9 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, "a\n").unwrap();
         File::options().append(true).open(&path).unwrap().set_len(1 << 40).unwrap();
-        let error = read(&path, DATA).unwrap_err().to_string();
+        let error = read(&path, MAX_DATA_BYTES).unwrap_err().to_string();
         assert_eq!(error, "it has 1099511627776 bytes; the limit is 2048 MiB");
-        assert_eq!(sha256(&path, DATA).unwrap_err().to_string(), error);
+        assert_eq!(sha256(&path, MAX_DATA_BYTES).unwrap_err().to_string(), error);
         let mut lines = lines(open(&path).unwrap());
         assert_eq!(lines.next().unwrap().unwrap(), b"a\n");
         let error = lines.next().unwrap().unwrap_err().to_string();
@@ -159,7 +158,7 @@ mod tests {
             (Path::new("/dev/zero"), "it is not a regular file"),
             (folder.path(), "it is a directory"),
         ] {
-            assert_eq!(read(path, DATA).unwrap_err().to_string(), expected);
+            assert_eq!(read(path, MAX_DATA_BYTES).unwrap_err().to_string(), expected);
         }
     }
 }

@@ -94,8 +94,8 @@ pub trait HostVecEnv: Send {
     /// If an environment fails.
     fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError>;
 
-    /// Takes an action in each environment that has one in `actions`, `[num_envs]`; writes its observation to its
-    /// row of `obs`, `[num_envs, num_features]`, and its result to its place in `results`, `[num_envs]`.
+    /// Takes an action in each environment for which `actions`, `[num_envs]`, has one; writes the environment's
+    /// observation to its row of `obs`, `[num_envs, num_features]`, and its result to `results`, `[num_envs]`.
     ///
     /// # Errors
     /// If an environment fails.
@@ -209,11 +209,11 @@ settings! {
     /// Sizes of an environment on the host, in the place of a game's parameters.
     pub struct HostGame: Copy, Eq, Hash {
         /// Number of observation features.
-        num_features: u32 = 1, in whole(1..=1 << 20);
+        num_features: u32 = 1, in integer(1..=1 << 20);
         /// Number of actions.
-        num_actions: u32 = 2, in whole(2..=1 << 16);
+        num_actions: u32 = 2, in integer(2..=1 << 16);
         /// Maximum length of an episode in steps; longer episodes are truncated.
-        max_steps: u32 = 500, in whole(1..=1 << 30);
+        max_steps: u32 = 500, in integer(1..=1 << 30);
     }
 }
 

@@ -50,7 +50,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// Name on the command line and in checkpoints.
     const NAME: &'static str;
 
-    /// Parameters for which native code is specialised at compile time, as kernels always are.
+    /// Parameters for which native code is specialized at compile time, as kernels always are.
     /// Worth setting if the rules divide by parameters or loop over them.
     const COMMON: Option<Self> = None;
 

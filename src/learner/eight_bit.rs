@@ -1,18 +1,19 @@
 //! AdamW whose moments take 8 bits a parameter, with a scale for each block
 //! ([`math::block_quantized`](crate::math::block_quantized)).
 //!
-//! A counterpart of 8-bit Adam by Dettmers et al. (2022, "8-bit Optimizers via Block-wise Quantization"), with other levels
-//! and rounding. Theirs is to the nearest of levels that include 0: a second moment hardly falls, since a step changes it by
-//! less than half of the spacing (Xu et al. 2025, "Pushing the Limits of Low-Bit Optimizers"), and a small one beside a large
-//! one becomes 0, after which the step explodes (Li et al. 2023, "Memory Efficient Optimizers with 4-bit States"). Here rounding
-//! is right on average, and the least second moment of a block is about the square of its least first moment, so that
-//! rounding makes no step much longer than AdamW's longest.
+//! A counterpart of 8-bit Adam by Dettmers et al. (2022, "8-bit Optimizers via Block-wise Quantization"), with
+//! different levels and rounding. Theirs rounds to the nearest of levels that include 0: a second moment hardly falls,
+//! since a step changes it by less than half of the spacing (Xu et al. 2025, "Pushing the Limits of Low-Bit
+//! Optimizers"), and a small one beside a large one becomes 0, after which the step explodes (Li et al. 2023, "Memory
+//! Efficient Optimizers with 4-bit States"). Here rounding is right on average, and the smallest second moment of a
+//! block is about the square of its smallest first moment, so that rounding makes no step much longer than AdamW's
+//! longest.
 //!
 //! On noisy quadratics with gradients over five orders of magnitude in a block, their levels end with 5,000 times the loss of
 //! f32, these with 1.08 times. On a regression by a network of two hidden layers all three end with the same loss within 0.5 %,
-//! and one that learns to sort four digits ends with that of f32 within 7 %, for three seeds. A fourth bit of the mantissa, with
-//! half of the range, ends with 36 times the loss of f32 on the quadratics and gains nothing on the regression; blocks of 32
-//! or 256 numbers change little.
+//! and a network that learns to sort four digits ends within 7 % of f32's loss, for three seeds. A fourth bit of the
+//! mantissa, with half of the range, ends with 36 times the loss of f32 on the quadratics and gains nothing on the
+//! regression; blocks of 32 or 256 numbers change little.
 
 use super::optimizer::{Moments, PORTION, SliceStep, StepFactors, StepSettings};
 use crate::math::adamw::{Factors, ParamState, step};
@@ -226,7 +227,7 @@ mod tests {
     use crate::settings::{OptimizerConfig, TrainConfig};
     use std::ops::Range;
 
-    /// Sizes that are no multiples of a block, and a tensor of several portions.
+    /// Sizes that are not multiples of a block, and a tensor of several portions.
     const SIZES: [usize; 5] = [1, 3 * BLOCK, BLOCK + 7, PORTION + 5, 40];
 
     fn config() -> OptimizerConfig {

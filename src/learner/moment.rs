@@ -5,7 +5,7 @@ pub trait Moment: Copy + Default + Send {
     /// The number in f32, exactly.
     fn widen(self) -> f32;
 
-    /// Rounds a number away from 0 if `share`, below 2^16, of the spacing reaches the next one.
+    /// Rounds a number away from 0 if the distance to the next number is at most `share` / 2^16 of the spacing.
     fn round(x: f32, share: u32) -> Self;
 }
 

@@ -20,8 +20,8 @@ pub(super) trait UpdateSteps {
     /// Mean `approx_kl` of the steps of minibatch `number`, the same on all ranks. On a device this is a read-back.
     fn approx_kl(&self, number: usize, gradient: &Self::Gradient) -> f64;
 
-    /// Clips a gradient, takes optimizer step `number` of the update with it, and adds its sums and its norm to those of
-    /// the update.
+    /// Clips a gradient, takes optimizer step `number` of the update with it, and adds its sums and its norm to the
+    /// update's totals.
     fn step(&mut self, number: usize, gradient: Self::Gradient) -> Result<(), TeamError>;
 
     /// Returns the memory of a gradient that is not used, for reuse.

@@ -36,7 +36,7 @@ pub struct ActivationValue {
     pub derivative: f32,
 }
 
-/// Evaluates `$run` with the activation as a constant, so that the compiler specialises its loops.
+/// Evaluates `$run` with the activation as a constant, so that the compiler specializes its loops.
 macro_rules! for_activation {
     (@ $activation:expr, $known:ident => $run:expr; $($Kind:ident)+) => {
         match $activation {

@@ -96,8 +96,8 @@ pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
 /// Rounds the numbers of a block and returns their scale, in bf16. A number is rounded away from 0 if its distance to
 /// the next one is at most its share / 2^16 of the spacing; a share of 2^15 rounds to the nearest. NaN stays NaN.
 ///
-/// Numbers too small for the block become 0 or its least number at random; without a sign, always the latter unless they
-/// are 0, so that a division by them is safe.
+/// Numbers too small for the block become, at random, 0 or its smallest number. In an unsigned block they always become
+/// the smallest number unless they are 0, so that dividing by them is safe.
 #[inline(always)]
 pub fn quantize<B: BlockCode>(numbers: &[f32], shares: &[u32], block: &mut [B]) -> u16 {
     let bits = |x: f32| if x.is_nan() { NAN } else { x.abs().to_bits() };

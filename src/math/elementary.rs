@@ -1,4 +1,4 @@
-//! Elementary functions: vectorisable code natively, device intrinsics in kernels.
+//! Elementary functions: vectorizable code natively, device intrinsics in kernels.
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -32,7 +32,7 @@ pub fn at_most(ceiling: f32, x: f32) -> f32 {
 /// Whether any value is nonzero.
 #[inline(always)]
 pub(crate) fn any<const N: usize>(values: &[f32; N]) -> bool {
-    // Works on all bits but the sign, because float comparisons would not vectorise.
+    // Works on all bits but the sign, because float comparisons would not vectorize.
     values.iter().fold(0, |bits, x| bits | x.to_bits()) << 1 != 0
 }
 
@@ -55,7 +55,7 @@ const MIN_EXPONENT: f32 = -87.0;
 /// Upper clamp of [`exp()`]; its exponential is still finite. Infinities are undefined in WGSL.
 pub(crate) const MAX_EXPONENT: f32 = 88.0;
 
-/// Exponential function, accurate to 2 ulp over the finite range. Vectorises: 2^n times a
+/// Exponential function, accurate to 2 ulp over the finite range. Vectorizes: 2^n times a
 /// polynomial on [-ln 2 / 2, ln 2 / 2] (coefficients from Cephes' `expf`).
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
@@ -88,7 +88,7 @@ pub mod exp {
     }
 }
 
-/// Natural logarithm of a positive, finite, normal number, accurate to 2 ulp or 1e-7. Vectorises:
+/// Natural logarithm of a positive, finite, normal number, accurate to 2 ulp or 1e-7. Vectorizes:
 /// the exponent times ln 2 plus a polynomial in the mantissa on [sqrt(1/2), sqrt(2)] (coefficients
 /// from Cephes' `logf`).
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! Scalar formulas, each a single `#[cube]` function shared by CPU lanes and kernels.
 //!
-//! The native side of a `#[cube]` function vectorises when called in a loop over lanes. Functions
-//! with a device intrinsic (exponential, logarithm) use a vectorisable polynomial natively and the
+//! The native side of a `#[cube]` function vectorizes when called in a loop over lanes. Functions
+//! with a device intrinsic (exponential, logarithm) use a vectorizable polynomial natively and the
 //! intrinsic in kernels.
 //!
 //! [`block_quantized`] is not a formula but a number format.

@@ -6,7 +6,7 @@ use super::{at_least, exp, ln};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Normalisation of logits to probabilities.
+/// Normalization of logits to probabilities.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct Normalizer {
     /// The largest logit.
@@ -20,7 +20,7 @@ pub struct Normalizer {
 /// Logit of a masked action: finite, with probability 0 beside any legal action.
 pub const ILLEGAL: f32 = -1e30;
 
-/// Unnormalised probability of a logit, `exp(z - m)`.
+/// Unnormalized probability of a logit, `exp(z - m)`.
 #[cube]
 #[inline(always)]
 pub fn unnormalized(logit: f32, max: f32) -> f32 {

@@ -29,8 +29,8 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Opens a file to append records after iteration `last`. Records of later iterations are dropped, since these will be
-    /// repeated, and so are malformed lines and a torn last one. A missing file is created.
+    /// Opens a file to append records after iteration `last`. Records of later iterations are dropped, since the
+    /// iterations will be repeated; so are malformed lines and an incomplete last line. A missing file is created.
     ///
     /// # Errors
     /// If the file cannot be read or written.

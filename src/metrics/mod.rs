@@ -33,7 +33,7 @@ pub struct IterationRecord {
     /// Fraction of groups without any difference in return. Their advantages are 0, so they
     /// contribute no gradient.
     pub zero_variance_groups: f64,
-    /// Mean loss over all optimiser steps. Values near zero are normal: advantages have mean zero.
+    /// Mean loss over all optimizer steps. Values near zero are normal: advantages have mean zero.
     pub loss: f64,
     /// Mean entropy of the policy, nats.
     pub entropy: f64,
@@ -43,9 +43,9 @@ pub struct IterationRecord {
     pub clip_fraction: f64,
     /// Estimate of KL(policy || reference policy), nats; 0 without a reference.
     pub reference_kl: f64,
-    /// Mean gradient norm before clipping, over all optimiser steps.
+    /// Mean gradient norm before clipping, over all optimizer steps.
     pub grad_norm: f64,
-    /// Learning rate of the last optimiser step.
+    /// Learning rate of the last optimizer step.
     pub learning_rate: f64,
     /// Duration of the iteration and its phases.
     pub seconds: Seconds,
@@ -62,7 +62,7 @@ pub struct IterationRecord {
     /// stays resident.
     #[serde(default)]
     pub uploaded_bytes: u64,
-    /// Recent utilisation of the device, 0 to 1: the driver's counter for a GPU, this process's share
+    /// Recent utilization of the device, 0 to 1: the driver's counter for a GPU, this process's share
     /// of all cores for the CPU. `None` if the platform does not report it.
     #[serde(default)]
     pub load: Option<f64>,
@@ -103,7 +103,7 @@ pub struct Seconds {
     /// Time spent waiting for data that a thread prefetches.
     #[serde(default)]
     pub waiting_for_data: f64,
-    /// The phases; `None` if a device runs them without synchronisation in between.
+    /// The phases; `None` if a device runs them without synchronization in between.
     pub phases: Option<Phases>,
 }
 

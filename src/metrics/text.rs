@@ -35,7 +35,7 @@ pub struct TextRecord {
     /// Mean entropy of the policy that generated, nats per token.
     #[serde(default)]
     pub sampling_entropy: f64,
-    /// Largest distance of a token's importance ratio from 1 in the first optimiser step; `None` if no group had
+    /// Largest distance of a token's importance ratio from 1 in the first optimizer step; `None` if no group had
     /// a gradient there. It is 0 on the CPU, which generates and learns with the same arithmetic.
     #[serde(default)]
     pub first_ratio_distance: Option<f64>,

@@ -37,7 +37,7 @@ pub(crate) fn sample_lanes(
     let last = logits.len() as u32 - 1;
     let mut chosen = [0.0f32; LANES];
     for (action, logits) in logits.iter().enumerate() {
-        // An unconditional read, so that the loop vectorises.
+        // An unconditional read, so that the loop vectorizes.
         let logits = *logits;
         for lane in 0..LANES {
             let hit = actions[lane].min(last) == action as u32;

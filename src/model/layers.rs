@@ -76,7 +76,7 @@ pub(super) struct HiddenRecord {
 }
 
 impl HiddenRecord {
-    /// The results of the first layers for the inputs `x`: those of the last of them, or `x` if there is none.
+    /// The results of the last of `layers`, or the inputs `x` if there are no layers.
     fn after<'a>(layers: &'a [[Vec<f32>; 2]], x: &'a [f32]) -> &'a [f32] {
         layers.last().map_or(x, |[values, _]| values)
     }

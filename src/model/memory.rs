@@ -32,8 +32,8 @@ impl Memory for Tensor<2> {
     }
 }
 
-/// Resets memory, `[batch, memory_size]`, at the start of an episode: the rows of `fresh` where `starts`,
-/// `[batch]`, is 1, and those of `memory` where it is 0.
+/// Resets memory, `[batch, memory_size]`, at the start of an episode: takes the rows of `fresh` where `starts`,
+/// `[batch]`, is 1, and keeps the rows of `memory` where it is 0.
 pub(crate) fn reset(memory: Tensor<2>, fresh: &Tensor<2>, starts: Tensor<1>) -> Tensor<2> {
     let batch = memory.dims()[0];
     let starts = starts.reshape([batch, 1]);

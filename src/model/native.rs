@@ -82,8 +82,8 @@ impl NativePolicy {
 }
 
 impl Network {
-    /// Features of an observation, and actions. A user-defined network shows its actions by a step with `num_features`
-    /// features, which are then its own.
+    /// Numbers of features and of actions. Those of a user-defined network are found by one step on `num_features`
+    /// zeros.
     ///
     /// # Panics
     /// If a user-defined network does not take this number of features, or in a build without the feature `general`.

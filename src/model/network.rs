@@ -55,7 +55,11 @@ impl<M: Model> AnyModel for M {
 
     fn forward(&self) -> &dyn Forward {
         // A build without the general engine links no forward pass in tensors.
-        if cfg!(feature = "general") { self } else { panic!("it takes the feature `general`") }
+        if cfg!(feature = "general") {
+            self
+        } else {
+            panic!("this network needs a build with the feature `general`")
+        }
     }
 }
 

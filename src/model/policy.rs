@@ -12,7 +12,7 @@ settings! {
         /// Network; `gru` and `decoder` have memory.
         kind: ModelKind;
         /// Units of each hidden layer of an `mlp` or `gru`, whose last layer is the recurrent one.
-        hidden: Vec<usize> = vec![64, 64], in wholes(1..=8, 1..=4096);
+        hidden: Vec<usize> = vec![64, 64], in integers(1..=8, 1..=4096);
         /// Activation after each hidden layer but a recurrent one.
         activation: Activation = Activation::Relu;
         /// Settings of one kind of network alone.

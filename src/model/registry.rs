@@ -179,7 +179,7 @@ macro_rules! networks {
 }
 
 fn not_built_in(name: &str) -> ! {
-    panic!("`{name}` is no built-in network")
+    panic!("`{name}` is not a built-in network")
 }
 
 impl Value for ModelKind {

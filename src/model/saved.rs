@@ -25,7 +25,7 @@ pub struct Header {
 /// The error for a file without a policy, or with another one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SavedError {
-    /// The file is no intact safetensors file.
+    /// The file is not an intact safetensors file.
     #[error("it is not an intact safetensors file: {0}")]
     Unreadable(String),
     /// The parameters belong to another network.

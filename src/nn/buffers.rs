@@ -55,7 +55,7 @@ fn contiguous<E: std::fmt::Debug>(tensor: Result<CubeTensor, E>) -> CubeTensor {
     burn_cubecl::kernel::into_contiguous(tensor)
 }
 
-/// Allocates an uninitialised tensor on the device of `like`.
+/// Allocates an uninitialized tensor on the device of `like`.
 pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTensor {
     let shape = Shape::from(shape.to_vec());
     let handle = like.client.empty(shape.num_elements() * dtype.size());

@@ -237,7 +237,7 @@ mod tests {
         let n = 300;
         let w = orthogonal(n, n, 1.0, 5);
         // Entries of a uniformly distributed orthogonal matrix: mean 0, variance 1 / n, fourth moment
-        // 3 / (n (n + 2)); the diagonal is no exception.
+        // 3 / (n (n + 2)); the diagonal is not an exception.
         let moment = |numbers: &mut dyn Iterator<Item = f32>, power: i32| {
             let powers: Vec<f64> = numbers.map(|x| f64::from(x).powi(power)).collect();
             powers.iter().sum::<f64>() / powers.len() as f64

@@ -1,6 +1,6 @@
 //! The parameters of any module as one vector, and back.
 //!
-//! Optimiser, gradient norm and checkpoint work on the vector, so they are independent of the module. The order
+//! Optimizer, gradient norm and checkpoint work on the vector, so they are independent of the module. The order
 //! of the parameters is the order in which Burn visits them.
 
 use super::arch::Parameter;

@@ -4,7 +4,7 @@ use crate::schema::names;
 
 names! {
     /// The precision of a network's products: features, weights and activations. Sums, gradients and
-    /// parameters are f32 in any case; `optimizer.moments` sets that of the optimiser's state.
+    /// parameters are f32 in any case; `optimizer.moments` sets that of the optimizer's state.
     #[derive(Default)]
     pub enum Precision {
         /// Single precision.

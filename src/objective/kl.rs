@@ -6,8 +6,8 @@
 //! | estimator | value | expected value | expected gradient |
 //! |---|---|---|---|
 //! | k1 | `-x` | the divergence | 0: as a loss it only adds noise |
-//! | k2 | `x^2 / 2` | an approximation | that of the divergence, if the policy is the behaviour policy |
-//! | k3 | `e^x - 1 - x` | the divergence | that of the reverse divergence, KL(reference \|\| policy) |
+//! | k2 | `x^2 / 2` | an approximation | the divergence's, if the policy is the behaviour policy |
+//! | k3 | `e^x - 1 - x` | the divergence | the gradient of the reverse divergence, KL(reference \|\| policy) |
 //!
 //! The gradients of k1 and k3 are biased, because they ignore the policy's influence on which actions are sampled.
 //!
@@ -73,8 +73,8 @@ pub fn kl_estimate(
     }
 }
 
-/// The exponential, clamped above as [`exp()`] of the other engines is, with the derivative that these give it: its
-/// value. Without the clamp an infinite ratio makes NaN of masked steps and of gradients that clipping stops.
+/// The exponential, clamped above like [`exp()`] in the other engines, with the same derivative as there: its value.
+/// Without the clamp an infinite ratio makes NaN of masked steps and of gradients that clipping stops.
 pub(super) fn bounded_exp(x: Tensor<2>) -> Tensor<2> {
     let excess = (x.clone().detach() - MAX_EXPONENT).clamp_min(0.0);
     (x - excess).exp()

@@ -17,7 +17,7 @@ pub struct Step {
 /// Policy term of a step.
 #[derive(CubeType, Clone, Copy, Debug, PartialEq)]
 pub struct Term {
-    /// Value to minimise.
+    /// Value to minimize.
     pub value: f32,
     /// Derivative by the action's log-probability or, for per-game ratios, by the log of the ratio.
     pub d_logprob: f32,
@@ -56,7 +56,7 @@ pub struct TermLanes<const N: usize> {
     pub clipped: [f32; N],
 }
 
-/// Evaluates `term` in every lane, in a loop that vectorises.
+/// Evaluates `term` in every lane, in a loop that vectorizes.
 #[inline(always)]
 pub(super) fn term_lanes<const N: usize>(
     steps: &StepLanes<N>,

@@ -44,7 +44,7 @@ settings! {
         /// behaviour policy.
         use_bias_correction_kl: bool = false;
         /// Weight of the policy's entropy at the first iteration; for language models at all iterations of GRPO. The
-        /// entropy of games is averaged like the loss, that of language models over the tokens of an optimiser step.
+        /// entropy of games is averaged like the loss, that of language models over the tokens of an optimizer step.
         entropy_coef: f64 = 0.0, in at_least(0.0);
         /// Weight of the entropy at the last iteration; it changes linearly. Only for games.
         entropy_coef_final: f64 = 0.0, in at_least(0.0);
@@ -104,7 +104,7 @@ impl LossForm {
         }
     }
 
-    /// The estimator of the divergence from the reference policy, where there is one.
+    /// The estimator of the divergence from the reference policy; `K1`, unused, without a reference policy.
     pub fn estimator(&self) -> KlEstimator {
         self.kl.unwrap_or(KlEstimator::K1)
     }

@@ -40,7 +40,7 @@ pub struct TensorSteps {
 /// Policy terms: `[num_steps, games]` each.
 #[derive(Clone, Debug)]
 pub struct TensorTerms {
-    /// Values to minimise.
+    /// Values to minimize.
     pub values: Tensor<2>,
     /// 1 where clipping is active, else 0.
     pub clipped: Tensor<2>,
@@ -49,7 +49,7 @@ pub struct TensorTerms {
 /// Loss and metrics of some steps.
 #[derive(Clone, Debug)]
 pub struct Loss {
-    /// Value to minimise, `[1]`.
+    /// Value to minimize, `[1]`.
     pub loss: Tensor<1>,
     /// Detached sums over the steps that count, named and ordered by [`Loss::SUMS`].
     pub sums: Tensor<1>,

@@ -43,7 +43,7 @@ pub enum TeamError {
         shards: usize,
     },
     /// The ranks were started with different versions, settings or data.
-    #[error("rank {rank} has another {what} than rank 0: {theirs}, not {ours}")]
+    #[error("rank {rank} has a different {what} from rank 0: {theirs} instead of {ours}")]
     Differs {
         /// The rank that differs from rank 0.
         rank: usize,

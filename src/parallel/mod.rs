@@ -328,7 +328,7 @@ impl Team {
         self.wire().map(|mut wire| std::mem::take(&mut wire.traffic)).unwrap_or_default()
     }
 
-    /// Adds bytes of vectors that were sent by other means than the link.
+    /// Adds bytes of vectors that were not sent over the link.
     pub fn count_vectors(&self, bytes: u64) {
         if let Some(mut wire) = self.wire() {
             wire.traffic.vectors += bytes;

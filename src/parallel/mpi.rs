@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Environment variables by which MPI launchers can be recognised.
+/// Environment variables by which MPI launchers can be recognized.
 const LAUNCHER_VARIABLES: [&str; 4] =
     ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS"];
 
@@ -27,8 +27,8 @@ static WORLD: OnceLock<World> = OnceLock::new();
 /// The MPI environment of this process.
 struct World(Universe);
 
-// SAFETY: MPI was initialised for calls from any thread, one at a time (MPI_THREAD_SERIALIZED), and the
-// lock around the link serialises them. The universe is only stored, so that MPI lives as long as the process.
+// SAFETY: MPI was initialized for calls from any thread, one at a time (MPI_THREAD_SERIALIZED), and the
+// lock around the link serializes them. The universe is only stored, so that MPI lives as long as the process.
 unsafe impl Send for World {}
 // SAFETY: as above.
 unsafe impl Sync for World {}
@@ -38,13 +38,13 @@ pub fn is_launched() -> bool {
     LAUNCHER_VARIABLES.iter().any(|name| std::env::var_os(name).is_some())
 }
 
-/// Initialises MPI.
+/// Initializes MPI.
 ///
 /// # Errors
-/// A message if MPI cannot be initialised here.
+/// A message if MPI cannot be initialized here.
 pub fn start() -> Result<(), String> {
     let (universe, threading) = mpi::initialize_with_threading(mpi::Threading::Serialized)
-        .ok_or("MPI has already been initialised")?;
+        .ok_or("MPI has already been initialized")?;
     if threading < mpi::Threading::Serialized {
         return Err("this MPI does not allow calls from several threads".to_string());
     }
@@ -88,7 +88,7 @@ pub fn default_threads() -> Option<usize> {
     (here > 1).then(|| if (cores as i64) < all { cores } else { (cores / here).max(1) })
 }
 
-/// Finalises MPI, if it was started. All processes must call it.
+/// Finalizes MPI, if it was started. All processes must call it.
 pub fn finish() {
     if WORLD.get().is_some() {
         // SAFETY: no communication is pending, and none follows.

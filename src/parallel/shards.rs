@@ -11,7 +11,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     items: usize,
-    /// Parts of an item, which always stay in one shard.
+    /// Number of smaller units per item; an item's units stay in one shard.
     each: usize,
     count: usize,
     /// Number of strata; a shard consists of whole strata.

@@ -82,7 +82,7 @@ fn gathered_values_are_the_same_on_all_ranks() {
         team.agree("version", version).unwrap_err().to_string()
     });
     assert!(errors.iter().all(|text| *text == errors[0]));
-    assert_eq!(errors[0], "rank 1 has another version than rank 0: new, not old");
+    assert_eq!(errors[0], "rank 1 has a different version from rank 0: new instead of old");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use web_time::{Duration, Instant};
 
-/// Longest time between two looks at the clock of a waiting rank; after twice as long, the process must have been suspended.
+/// A waiting rank reads the clock at least this often; after a gap of twice that, the process was suspended.
 pub(super) const LOOK: Duration = Duration::from_millis(500);
 
 /// A wait for other ranks. Time during which this process is suspended does not count, because other ranks may be threads

@@ -18,7 +18,7 @@ pub const HOST: &str = "127.0.0.1";
 /// Default port of the live page.
 pub const PORT: u16 = 8642;
 
-/// Train game policies and small language models by Group Relative Policy Optimisation (GRPO).
+/// Train game policies and small language models by Group Relative Policy Optimization (GRPO).
 #[derive(Parser, Debug)]
 #[command(name = "grove", version, propagate_version = true)]
 pub struct Cli {
@@ -81,7 +81,7 @@ pub struct TrainArgs {
     pub game: Option<String>,
     #[command(flatten)]
     pub run: RunArgs,
-    /// Initialise the weights from another run's best policy or model, or from a policy file.
+    /// Initialize the weights from another run's best policy or model, or from a policy file.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "model"])]
     pub from: Option<PathBuf>,
     /// Train once for each of these seeds, for instance 1..5 (both included) or 1,2,8: side by side on the CPU's threads.
@@ -149,8 +149,8 @@ pub struct RunArgs {
     pub seed: Option<u64>,
     /// The device: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N] or rocm[:N].
     ///
-    /// `auto` selects the best GPU, or the CPU if there is none; of a GPU in the processor and the CPU, the one that
-    /// plays a rollout faster. Language models run on the CPU. A resumed run continues on its own device. Several
+    /// `auto` selects the best GPU, or the CPU if there is none; if the GPU is part of the processor, whichever of the
+    /// two plays a rollout faster. Language models run on the CPU. A resumed run continues on its own device. Several
     /// devices, separated by commas, share the run. Under MPI, each process takes the next device on its machine.
     /// `grove devices` lists those of this build and machine.
     #[arg(long, default_value = "auto", value_name = "NAME")]
@@ -217,8 +217,8 @@ pub struct EvalArgs {
     pub run: PathBuf,
     /// Number of episodes, played once with greedy and once with sampled actions; of a language model, of prompts.
     ///
-    /// The scores at the end of a game's run are those of the default episodes and seed; a language model's greedy
-    /// score there is that of 1000 prompts with --seed 1 (the run's).
+    /// The scores at the end of a game's run come from the default episodes and seed; a language model's greedy score
+    /// there comes from 1000 prompts with --seed 1 (the run's).
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = count::<usize>(1..=100_000_000))]
     pub episodes: usize,
     /// Completions per prompt for a language model: the k of pass@k [default: 8].

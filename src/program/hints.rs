@@ -20,8 +20,8 @@ pub fn with_setting(error: &clap::Error, words: &[OsString]) -> Option<Vec<OsStr
 
 fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
     let name = option.trim_start_matches('-').replace('-', "_");
-    let (setting, is_exact) = overlay::meant(&name)?;
-    if !is_exact || OPTIONS.contains(&&*setting) || FOR_LENGTH.contains(&&*name) {
+    let found = overlay::match_setting(&name)?;
+    if !found.is_exact || OPTIONS.contains(&&*found.path) || FOR_LENGTH.contains(&&*name) {
         return None;
     }
     let word = |at: usize| words.get(at)?.to_str();
@@ -74,7 +74,7 @@ fn hint(option: &str) -> Option<String> {
     if overlay::VALUE_FUNCTION.contains(&&*name) {
         return Some("GRPO has no value function; see docs/coming-from.md".to_string());
     }
-    let (setting, _) = overlay::meant(&name)?;
+    let setting = overlay::match_setting(&name)?.path;
     if OPTIONS.contains(&&*setting) {
         return Some(format!("did you mean `--{setting}`?"));
     }

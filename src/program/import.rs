@@ -96,7 +96,7 @@ fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
             "a CSV file needs --label, the column of the labels, and --window, the number of rows per label"
         );
     }
-    let bytes = input::read(file, input::DATA)
+    let bytes = input::read(file, input::MAX_DATA_BYTES)
         .with_context(|| format!("cannot read {}", file.display()))?;
     let (manifest, steps) = read_games(file.clone(), bytes)?;
     games.find(&manifest.env)?;

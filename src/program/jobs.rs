@@ -1,7 +1,7 @@
 //! Several runs at once, as child processes of this program.
 //!
-//! Separate processes isolate runs: one that fails stops no other, and the result of a run does not depend on its
-//! number of threads.
+//! Separate processes isolate runs: a failing run does not stop the others, and the result of a run does not depend on
+//! its number of threads.
 
 use super::args::{RunArgs, TrainArgs};
 use super::interrupt::{Interrupt, STOPPED};

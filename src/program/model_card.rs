@@ -89,7 +89,7 @@ fn hub_id(path: &Path, files: &BTreeMap<String, Vec<u8>>) -> Option<String> {
     })
 }
 
-/// Whether a text has the form of an identifier on the Hub, `OWNER/NAME`.
+/// Whether a string has the form of an identifier on the Hub, `OWNER/NAME`.
 fn is_hub_id(text: &str) -> bool {
     let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_name = |part: &str| {

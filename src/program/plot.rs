@@ -107,8 +107,9 @@ fn grouped(runs: Vec<History>) -> Vec<Group> {
     groups
 }
 
-/// Distinct names of the groups: what they train and whether by `grove fit`, if that differs, settings that differ
-/// among groups with the same game or task and from its defaults, and a run's name if that is not enough.
+/// Distinct names of the groups. A name is the game or task, and `fit` for runs of `grove fit`; if that is not
+/// distinct, settings that differ among groups of the same game or task and from its defaults; and if these are not
+/// either, a run's name.
 fn names(games: &Games, groups: &[Group]) -> Vec<String> {
     let subject = |group: &Group| {
         let run = &group.runs[0];
@@ -165,8 +166,8 @@ fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
     points
 }
 
-/// A figure of a record by its tracked name, all of which have a slash, or by that of a field, such as `entropy` or
-/// `seconds.total`. A run's records need not have the same figures: those of SFT have no rewards.
+/// A figure of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
+/// `seconds.total`. A run's records need not have the same figures: records of SFT have no rewards.
 fn figure_of(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
         return scalars(record).into_iter().find(|(own, _)| own == name)?.1;

@@ -125,7 +125,7 @@ impl Board {
         Self { bar }
     }
 
-    /// Prints the line of a run that has ended, and shows a table of those so far on a terminal.
+    /// Prints the line of a run that has ended and, on a terminal, a table of all runs that have ended so far.
     pub fn ended(&self, line: &str, table: impl FnOnce() -> String) {
         if self.bar.is_hidden() {
             say!("{line}");

@@ -1,5 +1,5 @@
-//! Notes in a terminal about work that takes longer than a second, with the time elapsed. Where stderr is no terminal
-//! nothing is printed, so that captured output does not depend on the speed of the machine.
+//! Notes in a terminal about work that takes longer than a second, with the time elapsed. Where stderr is not a
+//! terminal nothing is printed, so that captured output does not depend on the speed of the machine.
 
 use super::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

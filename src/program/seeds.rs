@@ -1,4 +1,4 @@
-//! `grove train --seeds 1..5`: trains the same run with several seeds and summarises the scores.
+//! `grove train --seeds 1..5`: trains the same run with several seeds and summarizes the scores.
 
 use super::args::TrainArgs;
 use super::history::{aligned, figure};

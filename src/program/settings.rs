@@ -5,7 +5,7 @@ use super::args::SettingsArgs;
 use super::games::{Games, Playable};
 use super::say::{tell, tell_json};
 use crate::schema::{self, Settings, Shape, in_table};
-use crate::settings::{LanguageConfig, Precision, TINY, TrainConfig, file_schema};
+use crate::settings::{LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema};
 use crate::task;
 use crate::trainer::text::language_settings;
 use crate::trainer::{config_toml, new_settings};
@@ -74,8 +74,8 @@ struct Report<'a> {
 fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
     let subject = if table.contains_key("task") { "task" } else { "env" };
     if args.schema {
-        let settings = (declared(table), narrowed(table));
-        return tell_json(&file_schema(settings, (subject, own), table));
+        let (settings, narrowed) = (declared(table), narrowed(table));
+        return tell_json(&file_schema(&SchemaSource { settings, narrowed, subject, own }, table));
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));

@@ -229,7 +229,7 @@ fn open_new(name: &str, own: &mut Table) -> Result<Arc<dyn Task>> {
     if let Some((_, path)) = file
         && text(own, "digest").is_empty()
     {
-        let digest = input::sha256(Path::new(&path), input::DATA);
+        let digest = input::sha256(Path::new(&path), input::MAX_DATA_BYTES);
         let digest = digest.with_context(|| format!("cannot read {path}"))?;
         own.insert("digest".to_string(), digest.into());
     }
@@ -342,7 +342,7 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     run.train(&session, |folder| format!("grove watch {folder}"))
 }
 
-/// Path of a new run's model: that of `--model`, otherwise that of the settings in a file or from `--set`.
+/// Path of a new run's model: from `--model`, otherwise from the settings in a file or of `--set`.
 pub fn model_path(
     task: &str,
     model: Option<&Path>,

@@ -111,7 +111,7 @@ fn is_present(name: &str) -> bool {
     name == "cpu" || device::list().iter().any(|device| device.name == name)
 }
 
-/// The latest run in `runs` that can be resumed or, if there is none, the latest of all, which `args` may prolong.
+/// The latest run in `runs` that can be resumed or, if none can be, the latest of all, which `args` may prolong.
 ///
 /// # Errors
 /// If there is no run, or the latest is over and `args` change nothing of it.
@@ -244,7 +244,7 @@ fn take_part<G: Playable>(
         })?,
         _ => rank.choose()?,
     };
-    let what = "Initialising the policy's weights.";
+    let what = "Initializing the policy's weights.";
     let network = with_note_if(team.is_root(), what, || network(&chosen));
     let network = match from {
         Some(run) => first_policy::<G>(network, run)

@@ -5,7 +5,7 @@ use super::progress_note::with_note;
 use super::say::{tell, tell_json};
 use super::text;
 use super::verifier::VerifyArgs;
-use crate::task::{AttackResult, Split, audit};
+use crate::task::{AttackResult, Split, audit_solutions, audit_with_attacks};
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -19,8 +19,8 @@ struct Report {
 
 pub fn run(args: VerifyArgs) -> Result<()> {
     let task = text::task(args.task, args.task_data, &args.verifier, &args.set)?;
-    let results =
-        with_note("Verifying answers.", || audit(&*task, Split::Test, args.prompts, args.attack))?;
+    let audit = if args.attack { audit_with_attacks } else { audit_solutions };
+    let results = with_note("Verifying answers.", || audit(&*task, Split::Test, args.prompts))?;
     let report = Report { task: task.name().to_string(), results };
     if args.json { tell_json(&report) } else { tell(&report) }
 }

@@ -192,8 +192,8 @@ impl<G: Rules> EnvLanes<G> {
         step::<G>(game, self, actions, played);
     }
 
-    /// Plays one step of each game without starting the next level where an episode ended; for callers that are compiled
-    /// for the processor's vectors themselves.
+    /// Plays one step of each game, and starts no next level where an episode ended. For callers that are themselves
+    /// compiled for the processor's vectors.
     #[inline(always)]
     pub fn advance_inlined(
         &mut self,
@@ -236,7 +236,7 @@ pub(super) fn action_uniforms(keys: &[u32; LANES], t: u32) -> Lanes {
 }
 
 /// Calls `run` with the game's parameters as compile-time constants if they are the common ones
-/// ([`Rules`]), so that the rules are specialised as in a kernel.
+/// ([`Rules`]), so that the rules are specialized as in a kernel.
 #[inline(always)]
 fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
     match G::COMMON {

@@ -74,10 +74,10 @@ pub fn play_episodes<A: Actor, G: Rules>(
 }
 
 impl Evaluation {
-    /// Summarises scores and lengths of episodes.
+    /// Summarizes scores and lengths of episodes.
     ///
     /// # Panics
-    /// If there are none.
+    /// If there are no episodes.
     pub fn of(episodes: &[[f64; 2]]) -> Self {
         assert!(!episodes.is_empty(), "an evaluation needs an episode");
         let n = episodes.len() as f64;

@@ -214,7 +214,7 @@ impl Episodes {
     /// Checks that the observations of the episodes under way are finite.
     fn check_obs(&self, num_features: usize) -> Result<(), HostEnvError> {
         for (env, row) in self.obs.chunks_exact(num_features).enumerate() {
-            // All numbers of a row are looked at, so that the loop vectorises.
+            // All numbers of a row are looked at, so that the loop vectorizes.
             let is_finite = row.iter().fold(true, |all, x| all & x.is_finite());
             if self.levels[env].is_some() && !is_finite {
                 let wrong = row.iter().position(|x| !x.is_finite()).unwrap_or_default();

@@ -3,7 +3,7 @@
 //! [`NativeRollout`] plays on CPU threads. [`StepwiseRollout`] plays on any device, with the rules
 //! as a kernel and the policy as any Burn module. `FusedRollout` plays on CubeCL devices with rules
 //! and multi-layer perceptron in one kernel. All play the same games for the same seed. [`LiveGames`]
-//! games advance step by step for display.
+//! advances games step by step for display.
 
 mod action_selection;
 mod env_lanes;
@@ -89,23 +89,23 @@ fn action_uniform(action_key: u32, t: u32) -> f32 {
     uniform(draw(action_key, t))
 }
 
-/// Initial step within its episode of a game in the first iteration, if games continue across
-/// iterations; spread so that episodes do not end simultaneously.
+/// Step of the episode at which a game starts in the first iteration, if games continue across iterations; spread so
+/// that episodes do not end simultaneously.
 #[cube]
 fn staggered_time(level: u32, max_steps: u32) -> u32 {
     draw(level, 0xffff_fffd) % max_steps
 }
 
-/// Steps played of the episode at a branch point. In place of the level, which a branch replaces, the point holds by how many steps
-/// the episode's time is ahead of them, since the run began in its midst ([`staggered_time`]).
+/// Number of steps actually played in a branch point's episode. A branch point stores in the field `level` how many steps
+/// the episode's clock started ahead ([`staggered_time`]), because a new level is drawn when the branch is taken.
 #[cube]
 fn played_steps(point: &Episode) -> u32 {
     // No more than the time, unless a checkpoint is damaged.
     point.time - select(point.level < point.time, point.level, point.time)
 }
 
-/// Episode of a branch point, of which [`played_steps`] are those played, after `steps` steps of an iteration. `elapsed` steps of the
-/// episode with which it began were played before; the time of one begun since is lower.
+/// Converts an episode to that of a branch point after `steps` steps of the iteration. `elapsed` steps were played before
+/// the iteration; an episode that began since then has a smaller time.
 #[cube]
 fn branch_episode(episode: &Episode, elapsed: u32, steps: u32) -> Episode {
     let played = elapsed + steps;

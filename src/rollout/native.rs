@@ -1,7 +1,7 @@
 //! Rollouts on CPU threads with native rules and policies.
 //!
 //! Each block of [`LANES`] games is played from the first step to the last by one thread without
-//! synchronisation; the assignment of blocks to threads does not affect the result.
+//! synchronization; the assignment of blocks to threads does not affect the result.
 
 use super::action_selection::LanePolicy;
 use super::env_lanes::{EnvLanes, StepResultLanes, SumLanes};

@@ -1,4 +1,4 @@
-//! Games stepped side by side into buffers of the caller: the vectorised environment for other languages.
+//! Games stepped side by side into buffers of the caller: the vectorized environment for other languages.
 
 use super::env_lanes::{EnvLanes, StepResultLanes};
 use super::env_state::{EnvState, env_words, export, import};
@@ -231,7 +231,7 @@ impl<G: Rules> VecEnv<G> {
     /// [`Autoreset::Disabled`] requires it; no game is stepped then.
     ///
     /// # Panics
-    /// If a buffer has another size than documented.
+    /// If a buffer does not have the documented size.
     pub fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, StepError> {
         self.check(actions)?;
         let (game, autoreset, features) = (self.game, self.autoreset, self.game.num_features());

@@ -46,21 +46,21 @@ pub fn narrow(table: &mut Value, path: &str, shape: &Shape) {
 /// Schema of the values of a shape.
 fn values(shape: &Shape) -> Value {
     match *shape {
-        Shape::Whole(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
+        Shape::Integer(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
         Shape::Number(interval) => number(interval),
-        Shape::Flag => json!({ "type": "boolean" }),
+        Shape::Bool => json!({ "type": "boolean" }),
         Shape::Name(names) => json!({ "enum": names }),
         Shape::OpenName(names) => json!({ "anyOf": [{ "enum": names }, { "type": "string" }] }),
-        Shape::Text => json!({ "type": "string" }),
-        Shape::Texts => {
+        Shape::String => json!({ "type": "string" }),
+        Shape::Strings => {
             let list = json!({ "type": "array", "items": { "type": "string" } });
             json!({ "anyOf": [list, { "type": "string" }] })
         }
-        Shape::TextsOf(names) => {
+        Shape::StringsOf(names) => {
             let list = json!({ "type": "array", "items": { "enum": names } });
             json!({ "anyOf": [list, { "enum": names }] })
         }
-        Shape::Wholes { count, each } => {
+        Shape::Integers { count, each } => {
             let each = json!({ "type": "integer", "minimum": each.0, "maximum": each.1 });
             let list = json!({ "type": "array", "minItems": count.0, "maxItems": count.1 });
             let mut either = json!({ "anyOf": [list, each] });
@@ -75,8 +75,8 @@ fn number(interval: Interval) -> Value {
     let low = if interval.has_low { "minimum" } else { "exclusiveMinimum" };
     let high = if interval.has_high { "maximum" } else { "exclusiveMaximum" };
     let mut schema = json!({ "type": "number", low: interval.low });
-    if let Some(least) = interval.least() {
-        schema["minimum"] = least.into();
+    if let Some(smallest) = interval.smallest() {
+        schema["minimum"] = smallest.into();
     }
     match interval.high.is_finite() {
         true => schema[high] = interval.high.into(),

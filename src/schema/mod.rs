@@ -149,7 +149,7 @@ pub(crate) const fn plain(field: &'static str) -> &'static str {
 ///         /// Peak learning rate.
 ///         learning_rate: f64 = 2e-3, in at_least(0.0);
 ///         /// Passes over the data of an iteration.
-///         update_epochs: usize = 2, in whole(1..=65536), alias "num_iterations";
+///         update_epochs: usize = 2, in integer(1..=65536), alias "num_iterations";
 ///         /// A section, with the default of its type.
 ///         loss: LossConfig;
 ///         /// A section whose settings stand among these.
@@ -260,18 +260,18 @@ mod tests {
         /// The outer settings.
         pub struct Outer: Eq {
             /// Sizes.
-            sizes: Vec<usize> = vec![4], in wholes(1..=2, 1..=9);
+            sizes: Vec<usize> = vec![4], in integers(1..=2, 1..=9);
             /// A field that is a keyword.
             r#unsafe: bool;
             /// A count.
-            count: u32 = 3, in whole(1..=1 << 20);
+            count: u32 = 3, in integer(1..=1 << 20);
         }
         rules = Outer::rules;
     }
 
     impl Outer {
         fn rules(&self) -> Result<(), OutOfRange> {
-            limit(self.count != 7, "count", self.count, "another number than 7")
+            limit(self.count != 7, "count", self.count, "any number but 7")
         }
     }
 
@@ -300,7 +300,7 @@ mod tests {
             ("inner = { rate = 0.0 }", "inner.rate is 0, but must be above 0, at most 1"),
             ("inner = { rate = nan }", "inner.rate is NaN, but must be above 0, at most 1"),
             ("count = 0", "count is 0, but must be 1 to 2^20"),
-            ("count = 7", "count is 7, but must be another number than 7"),
+            ("count = 7", "count is 7, but must be any number but 7"),
             ("sizes = []", "sizes is [], but must be 1 to 2 numbers of 1 to 9"),
             ("sizes = [1, 10]", "sizes is [1, 10], but must be 1 to 2 numbers of 1 to 9"),
         ] {

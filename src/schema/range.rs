@@ -7,24 +7,24 @@ use std::ops::RangeInclusive;
 /// Values that a setting accepts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
-    /// An integer between these, both included.
-    Whole(u64, u64),
+    /// An integer in this range, both ends included.
+    Integer(u64, u64),
     /// A number.
     Number(Interval),
     /// `true` or `false`.
-    Flag,
+    Bool,
     /// One of these names.
     Name(&'static [&'static str]),
     /// One of these names or a user-defined one.
     OpenName(&'static [&'static str]),
     /// A string.
-    Text,
-    /// A list of strings that are not empty.
-    Texts,
+    String,
+    /// A list of non-empty strings.
+    Strings,
     /// A list of some of these strings.
-    TextsOf(&'static [&'static str]),
+    StringsOf(&'static [&'static str]),
     /// A list of integers.
-    Wholes {
+    Integers {
         /// Minimum and maximum length.
         count: (u64, u64),
         /// Minimum and maximum of each integer.
@@ -51,21 +51,21 @@ pub struct Interval {
 /// Largest finite number in single precision.
 const LARGEST: f64 = f32::MAX as f64;
 /// Smallest positive number that all devices distinguish from 0.
-const LEAST: f64 = f32::MIN_POSITIVE as f64;
+const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
 
 /// Integers in this range.
-pub const fn whole(range: RangeInclusive<u64>) -> Shape {
-    Shape::Whole(*range.start(), *range.end())
+pub const fn integer(range: RangeInclusive<u64>) -> Shape {
+    Shape::Integer(*range.start(), *range.end())
 }
 
 /// Lists with a length in `count`, of integers in `each`.
-pub const fn wholes(count: RangeInclusive<u64>, each: RangeInclusive<u64>) -> Shape {
-    Shape::Wholes { count: (*count.start(), *count.end()), each: (*each.start(), *each.end()) }
+pub const fn integers(count: RangeInclusive<u64>, each: RangeInclusive<u64>) -> Shape {
+    Shape::Integers { count: (*count.start(), *count.end()), each: (*each.start(), *each.end()) }
 }
 
-/// Lists of some of these texts.
-pub const fn texts_of(names: &'static [&'static str]) -> Shape {
-    Shape::TextsOf(names)
+/// Lists of some of these strings.
+pub const fn strings_of(names: &'static [&'static str]) -> Shape {
+    Shape::StringsOf(names)
 }
 
 /// Numbers of at least `low`.
@@ -108,16 +108,16 @@ impl Shape {
 impl Display for Shape {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Whole(low, high) => write!(f, "{}", wholes_in_words(low, high)),
+            Self::Integer(low, high) => write!(f, "{}", integers_in_words(low, high)),
             Self::Number(interval) => write!(f, "{interval}"),
-            Self::Flag => write!(f, "true, false"),
+            Self::Bool => write!(f, "true, false"),
             Self::Name(names) => write!(f, "{}", names.join(", ")),
             Self::OpenName(names) => write!(f, "{}, or a model of your own", names.join(", ")),
-            Self::Text => write!(f, "a text"),
-            Self::Texts => write!(f, "a list of texts"),
-            Self::TextsOf(names) => write!(f, "one or more of: {}", names.join(", ")),
-            Self::Wholes { count, each } => {
-                let [count, each] = [count, each].map(|(low, high)| wholes_in_words(low, high));
+            Self::String => write!(f, "a string"),
+            Self::Strings => write!(f, "a list of strings"),
+            Self::StringsOf(names) => write!(f, "one or more of: {}", names.join(", ")),
+            Self::Integers { count, each } => {
+                let [count, each] = [count, each].map(|(low, high)| integers_in_words(low, high));
                 write!(f, "{count} numbers of {each}")
             }
             Self::Section(_) => write!(f, "a table"),
@@ -141,19 +141,19 @@ impl Interval {
     pub fn in_words(&self, number: f64) -> String {
         match self.high == LARGEST && number > LARGEST {
             true => format!("{self}, at most {LARGEST:.1e}"),
-            false if self.is_too_small(number) => format!("{self}, at least {LEAST:.1e}"),
+            false if self.is_too_small(number) => format!("{self}, at least {SMALLEST:.1e}"),
             false => self.to_string(),
         }
     }
 
     /// Smallest number in it, if that is not `low`.
-    pub(super) fn least(&self) -> Option<f64> {
-        (self.low == 0.0 && !self.has_low).then_some(LEAST)
+    pub(super) fn smallest(&self) -> Option<f64> {
+        (self.low == 0.0 && !self.has_low).then_some(SMALLEST)
     }
 
     /// Whether a positive number may become 0 in single precision where 0 is not allowed.
     fn is_too_small(&self, number: f64) -> bool {
-        self.least().is_some_and(|least| number > 0.0 && number < least)
+        self.smallest().is_some_and(|smallest| number > 0.0 && number < smallest)
     }
 }
 
@@ -176,7 +176,7 @@ impl Display for Interval {
 }
 
 /// `low to high`, or the number where there is only one.
-fn wholes_in_words(low: u64, high: u64) -> String {
+fn integers_in_words(low: u64, high: u64) -> String {
     if low == high { short(low) } else { format!("{} to {}", short(low), short(high)) }
 }
 
@@ -216,9 +216,9 @@ mod tests {
     #[test]
     fn words_say_the_range() {
         for (shape, words) in [
-            (whole(1..=4096), "1 to 4096"),
-            (whole(0..=(1 << 63) - 1), "0 to 2^63 - 1"),
-            (whole(2..=1 << 30), "2 to 2^30"),
+            (integer(1..=4096), "1 to 4096"),
+            (integer(0..=(1 << 63) - 1), "0 to 2^63 - 1"),
+            (integer(2..=1 << 30), "2 to 2^30"),
             (at_least(0.0), "0 or more"),
             (number_or_inf(), "a number, or inf for none"),
             (above(0.0), "above 0"),
@@ -242,7 +242,9 @@ mod tests {
         }
         assert!(interval.contains(1e-308), "it may become 0");
         let Shape::Number(interval) = above(0.0) else { unreachable!() };
-        assert!(!interval.contains(1e-308) && !interval.contains(0.0) && interval.contains(LEAST));
+        assert!(
+            !interval.contains(1e-308) && !interval.contains(0.0) && interval.contains(SMALLEST)
+        );
         assert_eq!(interval.in_words(1e-308), "above 0, at least 1.2e-38");
         assert_eq!(interval.in_words(0.0), "above 0");
     }

@@ -36,7 +36,7 @@ fn out_of_range(table: &Table, settings: &'static [Setting], key: &str) -> Optio
         (Shape::Section(inner), Value::Table(section), Some(rest)) => {
             Some(out_of_range(section, inner, rest)?.within(first))
         }
-        (Shape::Whole(low, high), Value::Integer(number), None) => {
+        (Shape::Integer(low, high), Value::Integer(number), None) => {
             let is_in = u64::try_from(*number).is_ok_and(|number| (low..=high).contains(&number));
             (!is_in).then(|| OutOfRange {
                 key: first.to_string(),

@@ -1,6 +1,6 @@
 //! Types of settings, each with its default range.
 
-use super::range::{at_least, digits, whole};
+use super::range::{at_least, digits, integer};
 use super::{OutOfRange, Shape, limit};
 
 /// A type that a setting can have.
@@ -11,7 +11,7 @@ pub trait Value {
     /// Checks that the value is one of `shape`.
     ///
     /// # Errors
-    /// [`OutOfRange`] without a key, unless it is of a setting inside this one.
+    /// [`OutOfRange`]; its key is empty, or the path of a setting inside this one.
     fn check(&self, _shape: &Shape) -> Result<(), OutOfRange> {
         Ok(())
     }
@@ -28,12 +28,12 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(whole(0..=(u32::MAX as u64)), check_whole, u32, u64, usize);
+numbers!(integer(0..=(u32::MAX as u64)), check_integer, u32, u64, usize);
 // Any number that is finite in single precision.
 numbers!(at_least(-(f32::MAX as f64)), check_number, f32, f64);
 
-fn check_whole(number: u64, shape: &Shape) -> Result<(), OutOfRange> {
-    let Shape::Whole(low, high) = *shape else { return Ok(()) };
+fn check_integer(number: u64, shape: &Shape) -> Result<(), OutOfRange> {
+    let Shape::Integer(low, high) = *shape else { return Ok(()) };
     limit((low..=high).contains(&number), "", number, shape)
 }
 
@@ -49,28 +49,28 @@ macro_rules! unlimited {
         }
     )*};
 }
-unlimited!(bool = Shape::Flag, String = Shape::Text);
+unlimited!(bool = Shape::Bool, String = Shape::String);
 
 impl Value for Vec<String> {
-    const SHAPE: Shape = Shape::Texts;
+    const SHAPE: Shape = Shape::Strings;
 
     fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
         let (is_allowed, allowed) = match shape {
-            Shape::TextsOf(names) => {
-                let is_known = |text: &String| names.contains(&text.as_str());
+            Shape::StringsOf(names) => {
+                let is_known = |name: &String| names.contains(&name.as_str());
                 (self.iter().all(is_known), shape.to_string())
             }
-            _ => (!self.iter().any(String::is_empty), "texts that are not empty".to_string()),
+            _ => (!self.iter().any(String::is_empty), "non-empty strings".to_string()),
         };
         limit(is_allowed, "", format!("{self:?}"), allowed)
     }
 }
 
 impl Value for Vec<usize> {
-    const SHAPE: Shape = Shape::Wholes { count: (0, 64), each: (0, u32::MAX as u64) };
+    const SHAPE: Shape = Shape::Integers { count: (0, 64), each: (0, u32::MAX as u64) };
 
     fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
-        let Shape::Wholes { count, each } = *shape else { return Ok(()) };
+        let Shape::Integers { count, each } = *shape else { return Ok(()) };
         let is_in =
             |range: (u64, u64), number: usize| (range.0..=range.1).contains(&(number as u64));
         let is_allowed = is_in(count, self.len()) && self.iter().all(|number| is_in(each, *number));

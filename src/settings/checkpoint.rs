@@ -6,15 +6,15 @@ settings! {
     /// Iterations at which a run is saved and evaluated.
     pub struct CheckpointConfig: Eq {
         /// Iterations between checkpoints; the last one is always saved.
-        save_every: u32 = 50, in whole(1..=u32::MAX as u64);
+        save_every: u32 = 50, in integer(1..=u32::MAX as u64);
         /// Checkpoints kept, beside the best.
-        keep: usize = 3, in whole(1..=1 << 30);
+        keep: usize = 3, in integer(1..=1 << 30);
         /// Iterations between evaluations of the greedy policy, for language models on held-out prompts.
-        eval_every: u32 = 25, in whole(1..=u32::MAX as u64);
+        eval_every: u32 = 25, in integer(1..=u32::MAX as u64);
         /// Episodes or prompts of an evaluation. With `grove fit` of a language model, 0 measures only the held-out
         /// NLL. The final score uses different prompts; if prompts are listed, evaluations use at most half of the
         /// held-out ones.
-        eval_episodes: usize = 1000, in whole(0..=1 << 24);
+        eval_episodes: usize = 1000, in integer(0..=1 << 24);
     }
 }
 

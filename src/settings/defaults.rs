@@ -1,4 +1,4 @@
-//! Defaults of a run that trains a policy: the general ones, with those of a game laid over them.
+//! Defaults of a run that trains a policy: general ones, with the game's own laid over them.
 
 use super::overlay;
 use super::{ConfigError, TrainConfig};

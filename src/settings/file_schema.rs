@@ -6,17 +6,24 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use toml::Table;
 
-/// The schema of the settings files of a run.
+/// Declarations of the settings that a file may hold.
+pub struct SchemaSource<'a> {
+    /// Settings of the run.
+    pub settings: &'static [Setting],
+    /// Ranges of settings of the run, by path, that replace the declared ones.
+    pub narrowed: &'a [(&'a str, Shape)],
+    /// `env` or `task`: the key of the defaults that holds the name of the game's or task's section.
+    pub subject: &'a str,
+    /// Settings of the game or task.
+    pub own: &'static [Setting],
+}
+
+/// The schema of the settings files of a run; `table` holds the defaults.
 ///
-/// `table` holds the defaults: those of the run, declared by `settings`, and those of its game or task, declared by `own`,
-/// in the section that the string `subject` (`env` or `task`) names. Settings of the run in `narrowed` have the ranges
-/// given there. As in a file, a setting of a section may also stand at the top under its own name, if no other has it and other
-/// trainers do not give it to another setting, and under another of its names.
-pub fn file_schema(
-    (settings, narrowed): (&'static [Setting], &[(&str, Shape)]),
-    (subject, own): (&str, &'static [Setting]),
-    table: &Table,
-) -> Value {
+/// As in a file, a setting of a section may also stand at the top, under each of its names that no other setting has and
+/// that other trainers do not use for another setting.
+pub fn file_schema(source: &SchemaSource, table: &Table) -> Value {
+    let SchemaSource { settings, narrowed, subject, own } = *source;
     let mut schema = json::table(settings, table);
     for (path, shape) in narrowed {
         json::narrow(&mut schema, path, shape);
@@ -68,8 +75,13 @@ mod tests {
         let mut table = overlay::to_table(&TrainConfig::for_game("catch"));
         table.insert("env".to_string(), "catch".into());
         table.insert("catch".to_string(), overlay::to_table(&Catch::default()).into());
-        let settings = (TrainConfig::SETTINGS, TrainConfig::NARROWED);
-        file_schema(settings, ("env", Catch::settings()), &table)
+        let source = SchemaSource {
+            settings: TrainConfig::SETTINGS,
+            narrowed: TrainConfig::NARROWED,
+            subject: "env",
+            own: Catch::settings(),
+        };
+        file_schema(&source, &table)
     }
 
     #[test]
@@ -106,10 +118,10 @@ mod tests {
         assert_eq!(at("advantage", "discount")["minimum"], json!(f64::from(f32::MIN_POSITIVE)));
         let hidden = &at("policy", "hidden")["anyOf"];
         assert_eq!((&hidden[0]["maxItems"], &hidden[1]["maximum"]), (&8.into(), &4096.into()));
-        for (section, key, least) in
+        for (section, key, minimum) in
             [("update", "num_shards", 1), ("checkpoint", "eval_episodes", 1)]
         {
-            assert_eq!(at(section, key)["minimum"], least, "{section}.{key}");
+            assert_eq!(at(section, key)["minimum"], minimum, "{section}.{key}");
         }
         assert_eq!(at("optimizer", "moments")["enum"], json!(["f32"]));
         for change in ["num_shards=0", "eval_episodes=0", "moments=bf16", "moments=8bit"] {
@@ -134,8 +146,13 @@ mod tests {
         assert!(at("/properties/data/properties/batch_size").is_some());
         // Two sections have a learning rate there, so the short name is ambiguous.
         let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
-        let settings = (LanguageConfig::SETTINGS, LanguageConfig::NARROWED);
-        let texts = file_schema(settings, ("task", &[]), &table);
+        let source = SchemaSource {
+            settings: LanguageConfig::SETTINGS,
+            narrowed: LanguageConfig::NARROWED,
+            subject: "task",
+            own: &[],
+        };
+        let texts = file_schema(&source, &table);
         assert_eq!(texts.pointer("/properties/learning_rate"), None);
         let rate = json!({ "$ref": "#/properties/optimizer/properties/lr" });
         assert_eq!(texts.pointer("/properties/lr"), Some(&rate));

@@ -4,7 +4,7 @@ use super::{
     CheckpointConfig, ConfigError, DecoderConfig, LoraConfig, LossConfig, LossType,
     OptimizerConfig, Precision, Scale, StopConfig, TrackingConfig, UpdateConfig,
 };
-use crate::schema::range::{at_least, whole};
+use crate::schema::range::{at_least, integer};
 use crate::schema::{OutOfRange, Settings, Shape, limit, limits, names, settings};
 
 /// The path of a model that begins with random weights.
@@ -14,9 +14,9 @@ settings! {
     /// A training run of a language model, but for the task's own parameters and the device.
     pub struct LanguageConfig {
         /// Seed of all random draws.
-        seed: u64 = 1, in whole(0..=(1 << 63) - 1);
+        seed: u64 = 1, in integer(0..=(1 << 63) - 1);
         /// Iterations of generation and update; schedules end with the last.
-        iterations: u32 = 100, in whole(1..=u32::MAX as u64);
+        iterations: u32 = 100, in integer(1..=u32::MAX as u64);
         /// Precision of the operands of matrix products: f32 or bf16 on the CPU, and what the device supports elsewhere. For
         /// a pretrained model on a CPU with AMX the default is bf16, several times as fast there; otherwise f32.
         precision: Precision;
@@ -81,26 +81,26 @@ settings! {
     /// Generation of completions.
     pub struct GenerationConfig {
         /// Prompts per iteration.
-        num_prompts: usize = 8, in whole(1..=1 << 20);
+        num_prompts: usize = 8, in integer(1..=1 << 20);
         /// Completions per prompt, whose mean reward is their baseline.
-        group_size: usize = 8, in whole(2..=1 << 16), alias "num_generations";
+        group_size: usize = 8, in integer(2..=1 << 16), alias "num_generations";
         /// Longest completion in tokens; 0 for the task's own limit.
-        max_new_tokens: usize = 0, in whole(0..=1 << 20), alias "max_completion_length";
+        max_new_tokens: usize = 0, in integer(0..=1 << 20), alias "max_completion_length";
         /// Sampling temperature.
         temperature: f32 = 1.0, in at_least(1e-6_f32 as f64);
         /// Number of most likely tokens to sample from; 0 for all. Training uses the same truncated
         /// distribution: log-probabilities, entropies and ratios are of the tokens that could be drawn.
-        top_k: usize = 0, in whole(0..=u32::MAX as u64);
+        top_k: usize = 0, in integer(0..=u32::MAX as u64);
         /// Probability mass of the most likely tokens to sample from, among those that `top_k` leaves; 1 for all.
         top_p: f32 = 1.0, in above(0.0).at_most(1.0);
         /// Least probability of a sampled token, relative to the most likely one; applied last.
         min_p: f32 = 0.0, in at_least(0.0).below(1.0);
         /// Completions decoded at a time; the result does not depend on it.
-        slots: usize = 256, in whole(1..=1 << 16);
+        slots: usize = 256, in integer(1..=1 << 16);
         /// Rounds in which groups without reward variance are replaced by new prompts (DAPO's dynamic
         /// sampling); 0 for none.
-        resample: u32 = 0, in whole(0..=1000);
-        /// Texts that end a completion and are removed from it.
+        resample: u32 = 0, in integer(0..=1000);
+        /// Strings that end a completion and are removed from it.
         stop: Vec<String>;
     }
     rules = GenerationConfig::rules;
@@ -128,7 +128,7 @@ settings! {
         /// averages. Entropies are those of the policy that generated.
         top_entropy_quantile: f64 = 1.0, in above(0.0).at_most(1.0);
         /// Tokens before the length limit over which reward falls by 1 (DAPO's overlong shaping); 0 for none.
-        overlong_buffer: usize = 0, in whole(0..=1 << 20);
+        overlong_buffer: usize = 0, in integer(0..=1 << 20);
         /// Weights of reward parts in place of the task's: `tests=0.9,types=0.1`.
         weights: String, alias "reward_weights";
     }
@@ -141,8 +141,8 @@ names! {
         /// The mean of the group, the same for all tokens of a completion (GRPO).
         #[default]
         Group = "group",
-        /// The mean over the completions of the group with the same tokens before. Only tokens at which
-        /// completions part have an advantage, which is less noise where they have much in common.
+        /// The mean over the completions of the group with the same tokens before. Only tokens at which completions
+        /// diverge have an advantage, which is less noisy if completions have much in common.
         Prefix = "prefix",
     }
 }
@@ -151,14 +151,14 @@ settings! {
     /// Supervised fine-tuning on the task's solutions: before GRPO, or alone where the loss is `nll`.
     pub struct FitConfig {
         /// SFT iterations on the task's solutions before GRPO starts; part of `iterations`.
-        iterations: u32 = 0, in whole(0..=u32::MAX as u64);
+        iterations: u32 = 0, in integer(0..=u32::MAX as u64);
         /// Constant learning rate of these iterations.
         learning_rate: f64 = 1e-3, in at_least(0.0);
         /// Passes of `grove fit` over the prompts; sets `iterations` unless `--iterations` does. `grove fit` takes
         /// 40 for small models and 3 for large ones.
-        epochs: u32 = 0, in whole(0..=u32::MAX as u64);
+        epochs: u32 = 0, in integer(0..=u32::MAX as u64);
         /// Evaluations without improvement before `grove fit` stops; 0 for never.
-        patience: u32 = 0, in whole(0..=u32::MAX as u64);
+        patience: u32 = 0, in integer(0..=u32::MAX as u64);
     }
 }
 
@@ -166,7 +166,7 @@ settings! {
     /// The file `completions.jsonl` of a run.
     pub struct CompletionsConfig: Eq {
         /// Megabytes of completions that a checkpoint leaves on disk, those of the newest iterations; 0 for no completions.
-        keep: u32 = 16, in whole(0..=1 << 20);
+        keep: u32 = 16, in integer(0..=1 << 20);
     }
 }
 
@@ -176,7 +176,7 @@ const SMALL: usize = 1 << 24;
 impl LanguageConfig {
     /// Settings with a narrower range for language models than their sections declare; `rules` gives the reasons.
     pub const NARROWED: &[(&str, Shape)] = &[
-        ("update.gradient_accumulation_steps", whole(1..=1)),
+        ("update.gradient_accumulation_steps", integer(1..=1)),
         ("loss.label_smoothing", at_least(0.0).at_most(0.0)),
         ("loss.entropy_coef_final", at_least(0.0).at_most(0.0)),
     ];

@@ -21,7 +21,7 @@ mod update;
 pub use checkpoint::{CheckpointConfig, StopConfig, TrackingConfig};
 pub use data::{ClassWeights, DataConfig};
 pub use defaults::IMITATION;
-pub use file_schema::file_schema;
+pub use file_schema::{SchemaSource, file_schema};
 pub use language::{
     Baseline, CompletionsConfig, FitConfig, GenerationConfig, LanguageConfig, ModelConfig,
     RewardConfig, TINY,
@@ -54,7 +54,7 @@ pub enum ConfigError {
         /// The key as written.
         key: String,
     },
-    /// A setting of another game than the run's.
+    /// A setting of a game that is not the run's.
     #[error("`{key}` is a setting of another game: this run trains {run}")]
     OtherGame {
         /// The key as written.

@@ -58,7 +58,7 @@ pub fn to_table<T: Serialize>(settings: &T) -> Table {
 /// Reads settings from a complete table.
 ///
 /// # Errors
-/// [`ConfigError::OutOfRange`] for a name that is not one of those allowed, or a number too large for its type.
+/// [`ConfigError::OutOfRange`] for a name that is not allowed, or a number too large for its type.
 pub fn from_table<T: DeserializeOwned + Settings>(table: Table) -> Result<T, ConfigError> {
     crate::schema::table::read("", table, T::SETTINGS).map_err(ConfigError::OutOfRange)
 }
@@ -67,8 +67,8 @@ pub fn from_table<T: DeserializeOwned + Settings>(table: Table) -> Result<T, Con
 /// `env` is dropped.
 ///
 /// # Errors
-/// [`ConfigError::OutOfRange`] for a value of another type, a name that is not one of those allowed, or a number too
-/// large for its type.
+/// [`ConfigError::OutOfRange`] for a value of another type, a name that is not allowed, or a number too large for its
+/// type.
 pub fn split<G: DeserializeOwned + Env>(
     mut table: Table,
     game: &str,
@@ -82,22 +82,31 @@ pub fn split<G: DeserializeOwned + Env>(
     Ok((own.map_err(ConfigError::OutOfRange)?, from_table(table)?))
 }
 
-/// The path of the setting that a word means, and whether the word is a name of it; otherwise it is the nearest
-/// setting, or the one that comes closest to another trainer's.
-pub fn meant(word: &str) -> Option<(String, bool)> {
+/// A setting found by a word.
+pub struct SettingMatch {
+    /// Full path of the setting.
+    pub path: String,
+    /// Whether the word is a name of it, rather than similar to one.
+    pub is_exact: bool,
+}
+
+/// Finds the setting that `word` names, under any trainer's name, or else the most similar one.
+pub fn match_setting(word: &str) -> Option<SettingMatch> {
     let (game, text) = (TrainConfig::default(), LanguageConfig::for_model(super::TINY));
     let found = [to_table(&game), to_table(&text)].map(|table| match resolve(&table, word) {
-        Ok(path) => Some((path, true)),
-        Err(ConfigError::UnknownKey { suggestion, .. }) => Some((suggestion?, false)),
+        Ok(path) => Some(SettingMatch { path, is_exact: true }),
+        Err(ConfigError::UnknownKey { suggestion, .. }) => {
+            Some(SettingMatch { path: suggestion?, is_exact: false })
+        }
         Err(ConfigError::AmbiguousKey { candidates, .. }) => {
-            Some((candidates.into_iter().next()?, true))
+            Some(SettingMatch { path: candidates.into_iter().next()?, is_exact: true })
         }
         Err(_) => None,
     });
-    found.into_iter().flatten().min_by_key(|(_, is_exact)| !is_exact)
+    found.into_iter().flatten().min_by_key(|found| !found.is_exact)
 }
 
-/// Parses the text of a settings file.
+/// Parses the content of a settings file.
 ///
 /// # Errors
 /// [`ConfigError::Syntax`] with the line.
@@ -117,8 +126,8 @@ fn shortened(line: &str) -> String {
     }
 }
 
-/// Lays `changes` over `table`: nested tables by key; a key at the top may also be the short name
-/// of one in a section where it is the only one.
+/// Lays `changes` over `table`: nested tables by key; a key at the top may also be the short name of a setting in a
+/// section, if no other section has that name.
 ///
 /// As in TRL, `epsilon` is the bound on both sides, unless `changes` hold an upper one, and
 /// `scale_rewards` may be `true` (`group`) or `false` (`none`).
@@ -139,7 +148,7 @@ pub fn flat(table: &Table) -> impl Iterator<Item = (String, &Value)> {
     })
 }
 
-/// Two tables of settings as one; where both have a setting, that of `over` stays.
+/// Merges two tables of settings; where both have a setting, the value in `over` wins.
 pub fn merged(mut base: Table, over: Table) -> Table {
     for (key, value) in over {
         match (base.get_mut(&key), value) {
@@ -163,7 +172,7 @@ pub fn apply<S: AsRef<str>>(table: &mut Table, assignments: &[S]) -> Result<(), 
 /// The paths of the settings that the `key=value`s of a command line name.
 ///
 /// # Errors
-/// If a text is no `key=value`, or its key is unknown, as in [`apply`].
+/// If a string is not a `key=value`, or its key is unknown, as in [`apply`].
 pub fn named<S: AsRef<str>>(table: &Table, assignments: &[S]) -> Result<Vec<String>, ConfigError> {
     let path = |text: &S| resolve(table, &assignment(text.as_ref())?.0);
     assignments.iter().map(path).collect()
@@ -192,8 +201,8 @@ fn set_all(table: &mut Table, changes: Vec<(String, Value)>) -> Result<(), Confi
     Ok(())
 }
 
-/// TRL's `epsilon` sets the upper bound too where its `epsilon_high` is not given: an `epsilon` of the loss is
-/// followed by an `epsilon_high` of its value, if the same source has none under any name.
+/// Adds an `epsilon_high` of the same value after each `epsilon` of the loss, unless the source sets the upper bound
+/// under any name: TRL's `epsilon` stands for both bounds if `epsilon_high` is not given.
 fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
     if changes.iter().any(|(key, _)| ["epsilon_high", "clip_eps_high"].contains(&last(key))) {
         return changes;
@@ -216,7 +225,7 @@ fn from_trl(path: &str, value: Value) -> Value {
     }
 }
 
-/// The setting that TRL spells with a flag.
+/// The setting that may be a boolean in TRL.
 pub(super) const SCALE_REWARDS: &str = "scale_rewards";
 
 /// Other names of the settings of a section, each with ours: those of TRL, and `lr`.
@@ -247,7 +256,7 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
         let what = if path == "env" { "game" } else { "task" };
         let name = value.as_str().unwrap_or("NAME");
         return Err(ConfigError::OutOfRange(format!(
-            "`{path}` is no setting; name the {what} itself, as in `grove train {name}`"
+            "`{path}` is not a setting; name the {what} itself, as in `grove train {name}`"
         )));
     }
     *slot = convert(&path, slot, from_trl(&path, value))?;
@@ -317,7 +326,7 @@ fn nearest(paths: &[String], key: &str, leaf: &str) -> Option<String> {
     let near = |path: &String| {
         let short = (distance(last(path), leaf), leaf.len() / 3);
         let long = (distance(path, key), key.len() / 3);
-        [short, long].into_iter().filter(|(off, most)| off <= most).map(|(off, _)| off).min()
+        [short, long].into_iter().filter(|(off, max)| off <= max).map(|(off, _)| off).min()
     };
     paths.iter().filter_map(|path| Some((near(path)?, path))).min().map(|(_, path)| path.clone())
 }
@@ -338,30 +347,30 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
         (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
         (Value::String(_), value) if !value.is_str() => Err(wrong(&value, "a name")),
         (Value::Array(like), Value::Array(items)) => {
-            let (texts, numbers) = (are_texts(like), like.iter().all(Value::is_integer));
+            let (strings, numbers) = (are_strings(like), like.iter().all(Value::is_integer));
             let fits = |item: &Value| match item {
-                Value::String(_) => texts,
+                Value::String(_) => strings,
                 Value::Integer(0..) => numbers,
                 _ => false,
             };
             match items.iter().find(|item| !fits(item)) {
                 None => Ok(Value::Array(items)),
-                Some(item) if texts => Err(wrong(item, "a list of texts")),
+                Some(item) if strings => Err(wrong(item, "a list of strings")),
                 Some(item) => Err(wrong(item, "a list of whole numbers")),
             }
         }
-        (Value::Array(like), Value::String(text)) if are_texts(like) => {
+        (Value::Array(like), Value::String(text)) if are_strings(like) => {
             Ok(Value::Array(vec![text.into()]))
         }
-        (Value::Array(like), value) if are_texts(like) => Err(wrong(&value, "a list of texts")),
+        (Value::Array(like), value) if are_strings(like) => Err(wrong(&value, "a list of strings")),
         (Value::Array(_), Value::Integer(i @ 0..)) => Ok(Value::Array(vec![i.into()])),
         (Value::Array(_), value) => Err(wrong(&value, "a list such as [64, 64]")),
         (_, value) => Ok(value),
     }
 }
 
-/// Whether a list is one of texts; an empty one may be.
-fn are_texts(list: &[Value]) -> bool {
+/// Whether all items of a list are strings; true for an empty one.
+fn are_strings(list: &[Value]) -> bool {
     list.iter().all(Value::is_str)
 }
 

@@ -3,7 +3,7 @@
 use super::{ConfigError, overlay};
 use toml::{Table, Value};
 
-/// Settings that a resumed run may change: none of them decides which levels and prompts come next.
+/// Settings that a resumed run may change: they do not decide which levels and prompts come next.
 const CHANGEABLE: [&str; 22] = [
     "iterations",
     "checkpoint",
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(1e-4));
         assert_eq!(changed("stop.seconds=5").unwrap()["stop"]["seconds"].as_float(), Some(5.0));
         assert!(changed("eval_every=3").is_ok() && changed("launch_size=0.25").is_ok());
-        // The value that it has anyway is no change.
+        // The value that it has anyway is not a change.
         let size = TrainConfig::default().rollout.group_size;
         assert!(changed(&format!("group_size={size}")).is_ok());
         let error = changed("group_size=2").unwrap_err().to_string();

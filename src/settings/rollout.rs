@@ -6,14 +6,14 @@ settings! {
     /// Games played in parallel: `num_envs = num_groups * group_size`, each for `num_steps`.
     pub struct RolloutConfig: Eq {
         /// Groups played in parallel; the games of a group share a level.
-        num_groups: usize = 64, in whole(1..=1 << 30);
+        num_groups: usize = 64, in integer(1..=1 << 30);
         /// Games of a group, whose mean is the baseline of their advantages.
-        group_size: usize = 16, in whole(2..=1 << 30), alias "num_generations";
+        group_size: usize = 16, in integer(2..=1 << 30), alias "num_generations";
         /// Steps of each game in an iteration.
-        num_steps: usize = 32, in whole(1..=1 << 30);
+        num_steps: usize = 32, in integer(1..=1 << 30);
         /// Leading steps of each rollout used for the update, at most `num_steps`; later steps only
         /// contribute to their returns.
-        learn_steps: usize = 16, in whole(1..=1 << 30);
+        learn_steps: usize = 16, in integer(1..=1 << 30);
         /// Start of a group: `level` is the start of a new level, `branch` the middle of a game.
         start: Start = Start::Branch;
         /// Start the next level when an episode ends within a rollout; otherwise its remaining steps
@@ -47,10 +47,10 @@ names! {
     pub enum Start {
         /// The start of a new level, the same for all games of a group.
         Level = "level",
-        /// The middle of a game: all games of a group start from the state in which one of them
-        /// was in the last iteration, at a step of `1..=learn_steps`, both drawn at random. A group then
-        /// compares actions in the same situation (as in the "vine" of Schulman et al. 2015).
-        /// The environment's randomness from there on is new in each iteration, and the same for all games.
+        /// The middle of a game: all games of a group start from a state that one of them had in the last iteration, at
+        /// a step of `1..=learn_steps`, both drawn at random. A group then compares actions in the same situation (as
+        /// in the "vine" of Schulman et al. 2015). The environment's randomness from there on is new in each iteration,
+        /// and the same for all games.
         Branch = "branch",
     }
 }

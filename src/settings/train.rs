@@ -5,16 +5,16 @@ use super::{
     MomentPrecision, OptimizerConfig, PolicyConfig, Precision, RolloutConfig, StopConfig,
     TrackingConfig, UpdateConfig,
 };
-use crate::schema::range::whole;
+use crate::schema::range::integer;
 use crate::schema::{OutOfRange, Settings, Shape, limit, limits, names, settings};
 
 settings! {
     /// A training run, but for the game's own parameters and the device.
     pub struct TrainConfig {
         /// Seed of all random draws.
-        seed: u64 = 1, in whole(0..=(1 << 63) - 1);
+        seed: u64 = 1, in integer(0..=(1 << 63) - 1);
         /// Iterations of rollout and update; schedules end with the last.
-        iterations: u32 = 300, in whole(1..=u32::MAX as u64);
+        iterations: u32 = 300, in integer(1..=u32::MAX as u64);
         /// Engine that plays and learns: `auto` is the fastest that supports the settings, native on the CPU and
         /// fused on a device.
         engine: EngineChoice = EngineChoice::Auto;
@@ -50,8 +50,8 @@ settings! {
 impl TrainConfig {
     /// Settings with a narrower range for games and datasets than their sections declare; `rules` gives the reasons.
     pub const NARROWED: &[(&str, Shape)] = &[
-        ("update.num_shards", whole(1..=4096)),
-        ("checkpoint.eval_episodes", whole(1..=1 << 24)),
+        ("update.num_shards", integer(1..=4096)),
+        ("checkpoint.eval_episodes", integer(1..=1 << 24)),
         ("optimizer.moments", Shape::Name(&["f32"])),
     ];
 
@@ -122,9 +122,9 @@ impl TrainConfig {
         }
     }
 
-    /// Partitions `items` groups of games or windows of a dataset: the number of shards, and that of the strata they
-    /// are made of. There are `update.num_shards` strata, or as many as get something of every minibatch, and as many
-    /// shards, or as many as have `least` steps of a minibatch.
+    /// Partitions `items` groups of games or windows of a dataset into shards, and these into strata. There are
+    /// `update.num_shards` strata, or fewer if a minibatch has too few items to give each one; and as many shards, or fewer
+    /// if a shard would have under `least` steps of a minibatch.
     pub fn shards(&self, items: usize, least: usize) -> [usize; 2] {
         let (size, steps) = match self.data.is_on() {
             true => (self.data.batch_size.min(items), self.data.window),
@@ -144,9 +144,9 @@ impl TrainConfig {
         self.data.is_on() || self.rollout.auto_reset
     }
 
-    /// Most steps of an iteration with `items` groups of games or windows of a dataset: those that its games can play
-    /// ([`plays_all_steps`](Self::plays_all_steps)), or those of its batches of windows, of which every optimizer step
-    /// takes the next one. A batch has no more windows than the dataset.
+    /// Maximum number of steps of an iteration with `items` groups of games or windows of a dataset: the steps of all
+    /// games ([`plays_all_steps`](Self::plays_all_steps)), or of the batches of windows, one for each optimizer step. A
+    /// batch has no more windows than the dataset.
     pub fn steps_per_iteration(&self, items: usize) -> u64 {
         let (update, data, rollout) = (&self.update, &self.data, &self.rollout);
         let steps = match data.is_on() {

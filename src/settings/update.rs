@@ -1,4 +1,4 @@
-//! Settings of the update and the optimiser.
+//! Settings of the update and the optimizer.
 
 use crate::schema::{OutOfRange, limit, names, settings};
 
@@ -6,19 +6,19 @@ settings! {
     /// Passes over the data of an iteration, and their minibatches.
     pub struct UpdateConfig {
         /// Passes over the data of an iteration.
-        update_epochs: usize = 2, in whole(1..=65536), alias "num_iterations";
-        /// Optimiser steps per pass; each takes an equal share of the games or prompts.
-        num_minibatches: usize = 4, in whole(1..=1 << 20);
+        update_epochs: usize = 2, in integer(1..=65536), alias "num_iterations";
+        /// Optimizer steps per pass; each takes an equal share of the games or prompts.
+        num_minibatches: usize = 4, in integer(1..=1 << 20);
         /// Number of parts a minibatch is split into to save memory (gradient accumulation); the update is the same.
         /// Language models require 1.
-        gradient_accumulation_steps: usize = 1, in whole(1..=1 << 30);
+        gradient_accumulation_steps: usize = 1, in integer(1..=1 << 30);
         /// Maximum number of shards of a batch, distributed over threads, devices and processes; 0
         /// (language models only) is 16, or 1 where all weights of a large model are trained.
         ///
         /// The gradients of the parts are added up in one tree over their numbers, so that the result
         /// does not depend on the number of workers. A part of a language model's gradient takes
         /// as much memory as the trained weights.
-        num_shards: usize = 16, in whole(0..=4096);
+        num_shards: usize = 16, in integer(0..=4096);
         /// Recompute the activations of decoders in the backward pass, to save memory.
         ///
         /// Only the inputs of layers are kept (Chen et al. 2016): a third more work, the same update. Language
@@ -74,7 +74,7 @@ settings! {
 }
 
 names! {
-    /// Precision of the optimiser's moments.
+    /// Precision of the optimizer's moments.
     pub enum MomentPrecision {
         /// Single precision.
         F32 = "f32",

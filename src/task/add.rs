@@ -11,7 +11,7 @@ settings! {
     /// Adds two numbers.
     pub struct Add: Copy, Eq {
         /// Maximum number of digits of a summand.
-        digits: u32 = 2, in whole(1..=18);
+        digits: u32 = 2, in integer(1..=18);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Completion, Prompt, RewardPart, Split, Task, TaskError, judge};
 
 /// Length of a huge answer, characters.
-const HUGE: usize = 100_000;
+const HUGE_LENGTH: usize = 100_000;
 
 /// The rewards of one kind of answer.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -12,7 +12,7 @@ pub struct AttackResult {
     pub answer: &'static str,
     /// Number of answers given.
     pub answers: usize,
-    /// Mean reward, of those that were judged; `None` if none was.
+    /// Mean reward of the judged answers; `None` if none was judged.
     pub mean: Option<f64>,
     /// Highest reward.
     pub highest: Option<f64>,
@@ -25,8 +25,8 @@ pub struct AttackResult {
     pub problem: Option<String>,
 }
 
-/// The kinds of answers to a prompt; `other` is the solution of another prompt.
-fn answers(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> {
+/// Adversarial answers to a prompt, each with its kind; `other` is the solution of another prompt.
+fn attacks(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> {
     let question = prompt.messages.last().map_or(&prompt.text, |message| &message.content);
     let binary: String = (0..=0x2ff).filter_map(char::from_u32).collect();
     let mut all = vec![
@@ -38,8 +38,8 @@ fn answers(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> 
         ("refusal", "I cannot answer this question.".to_string()),
         ("the prompt", question.clone()),
         ("the prompt twice", format!("{question}\n{question}")),
-        ("huge", "x".repeat(HUGE)),
-        ("huge numbers", "0 ".repeat(HUGE / 2)),
+        ("huge", "x".repeat(HUGE_LENGTH)),
+        ("huge numbers", "0 ".repeat(HUGE_LENGTH / 2)),
         ("every number", (0..2000).map(|i| format!("{i} ")).collect()),
         ("binary", binary),
         ("format: answer tags", "<think></think><answer></answer>".to_string()),
@@ -54,16 +54,36 @@ fn answers(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> 
     all
 }
 
-/// Verifies the solutions, if the task has any, and with `attack` adversarial answers, for the first `count` prompts of
-/// a split.
+/// Verifies the task's solutions, if it has any, of the first `count` prompts of a split.
 ///
 /// # Errors
 /// If there is no prompt, or the verifier does not answer any more.
-pub fn audit(
+pub fn audit_solutions(
     task: &dyn Task,
     split: Split,
     count: u64,
-    attack: bool,
+) -> Result<Vec<AttackResult>, TaskError> {
+    audit(task, split, count, |_, _| Vec::new())
+}
+
+/// Verifies adversarial answers beside the solutions that [`audit_solutions`] verifies.
+///
+/// # Errors
+/// Those of [`audit_solutions`].
+pub fn audit_with_attacks(
+    task: &dyn Task,
+    split: Split,
+    count: u64,
+) -> Result<Vec<AttackResult>, TaskError> {
+    audit(task, split, count, attacks)
+}
+
+/// Verifies the solutions and the answers that `attacks` gives for a prompt and the solution of another prompt.
+fn audit(
+    task: &dyn Task,
+    split: Split,
+    count: u64,
+    attacks: impl Fn(&Prompt, Option<&str>) -> Vec<(&'static str, String)>,
 ) -> Result<Vec<AttackResult>, TaskError> {
     let count = task.num_prompts(split).map_or(count, |all| all.min(count)).max(1);
     let prompts: Vec<Prompt> =
@@ -78,13 +98,11 @@ pub fn audit(
     for (i, prompt) in prompts.iter().enumerate() {
         let own = solutions[i].as_deref();
         own.into_iter().for_each(|own| add("the solution", i, own.to_string()));
-        if attack {
-            let other = solutions.iter().flatten().find(|other| Some(other.as_str()) != own);
-            let all = answers(prompt, other.map(String::as_str));
-            all.into_iter().for_each(|(kind, text)| add(kind, i, text));
-        }
+        let other = solutions.iter().flatten().find(|other| Some(other.as_str()) != own);
+        let all = attacks(prompt, other.map(String::as_str));
+        all.into_iter().for_each(|(kind, text)| add(kind, i, text));
     }
-    let most = RewardPart::highest_score(task.parts());
+    let max_score = RewardPart::highest_score(task.parts());
     let verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
         let all: Vec<_> =
             texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
@@ -96,7 +114,7 @@ pub fn audit(
             answers: all.len(),
             mean: (!totals.is_empty()).then(|| totals.iter().sum::<f64>() / totals.len() as f64),
             highest: totals.iter().copied().reduce(f64::max),
-            full: totals.iter().filter(|total| **total >= most - 1e-9).count(),
+            full: totals.iter().filter(|total| **total >= max_score - 1e-9).count(),
             unjudged: all.len() - totals.len(),
             problem: rewards.into_iter().find_map(|rewards| rewards.problem),
         })
@@ -147,7 +165,7 @@ mod tests {
     #[test]
     fn an_audit_finds_what_a_careless_verifier_rewards() {
         let task = Careless { parts: vec![RewardPart::new("exact", 1.0)] };
-        let found = audit(&task, Split::Test, 20, true).unwrap();
+        let found = audit_with_attacks(&task, Split::Test, 20).unwrap();
         let full = |answer: &str| {
             let result = found.iter().find(|result| result.answer == answer).unwrap();
             assert_eq!((result.answers, result.unjudged), (20, 0));
@@ -162,7 +180,7 @@ mod tests {
         ] {
             assert_eq!(full(answer), expected, "{answer}");
         }
-        let honest = audit(&task, Split::Test, 20, false).unwrap();
+        let honest = audit_solutions(&task, Split::Test, 20).unwrap();
         assert_eq!(honest.len(), 1);
     }
 }

@@ -12,11 +12,11 @@ settings! {
     /// Reaches a target number by arithmetic.
     pub struct Countdown: Copy, Eq {
         /// Number of numbers in a prompt.
-        numbers: u32 = 4, in whole(2..=8);
+        numbers: u32 = 4, in integer(2..=8);
         /// Maximum number.
-        largest: u32 = 25, in whole(5..=1000);
+        largest: u32 = 25, in integer(5..=1000);
         /// Maximum target.
-        target: u32 = 100, in whole(10..=100_000);
+        target: u32 = 100, in integer(10..=100_000);
     }
 }
 

@@ -30,7 +30,7 @@ settings! {
         /// `exact=0.8,brief=0.2`; if empty, the command returns a single number.
         reward_weights: String;
         /// Number of verifier processes; 0 for one per core.
-        workers: usize = 0, in whole(0..=1024);
+        workers: usize = 0, in integer(0..=1024);
         /// Time limit per completion in seconds.
         timeout: f64 = 10.0, in above(0.0).at_most(MAX_TIMEOUT);
         /// Runs the verifier in a sandbox: without a network, and with nothing to read but the system's programs,
@@ -289,7 +289,7 @@ struct Conversation {
     tools: Option<Json>,
 }
 
-/// The error of a line that is no JSON.
+/// The error of a line that is not JSON.
 fn invalid(line: &[u8], error: &serde_json::Error) -> String {
     let column = error.column();
     // The reader stops at the start of a constant or soon after it.

@@ -1,4 +1,4 @@
-//! Verification with a check of what the task returns, so that a mistake of a task does not reach the learner.
+//! Verification with a check of what the task returns, so that a mistake in a task does not reach the learner.
 
 use super::{Completion, Rewards, Task, TaskError};
 

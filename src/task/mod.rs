@@ -50,7 +50,7 @@ mod settings;
 mod split;
 mod weighted;
 
-pub use attack::{AttackResult, audit};
+pub use attack::{AttackResult, audit_solutions, audit_with_attacks};
 #[cfg(not(target_family = "wasm"))]
 pub use data::{DataSettings, DataTask, read_prompts};
 pub use error::TaskError;
@@ -205,12 +205,12 @@ impl Prompt {
     }
 }
 
-/// The values of a chat template's own variables that TRL's columns `chat_template_kwargs` and `tools` stand for; `tools` may
-/// be a text of JSON.
+/// The variables of a chat template that TRL's columns `chat_template_kwargs` and `tools` set; `tools` may be a string of
+/// JSON.
 ///
 /// # Errors
-/// If `chat_template_kwargs` is not an object, `tools` is in both, or a value that `transformers` takes as a list of objects
-/// is none.
+/// If `chat_template_kwargs` is not an object, `tools` is in both, or a value that must be a list of objects is not
+/// one.
 pub fn template_values(kwargs: Option<Json>, tools: Option<Json>) -> Result<Object, String> {
     let mut values = match kwargs {
         None => Object::default(),
@@ -223,7 +223,7 @@ pub fn template_values(kwargs: Option<Json>, tools: Option<Json>) -> Result<Obje
     };
     let tools: Option<Json> = match tools {
         Some(Json::Scalar(Value::String(text))) => serde_json::from_str(&text)
-            .map_err(|error| format!("`tools` is a text that is no JSON: {error}"))?,
+            .map_err(|error| format!("`tools` is a string that is not valid JSON: {error}"))?,
         tools => tools,
     };
     if let Some(tools) = tools {
@@ -240,7 +240,7 @@ pub fn template_values(kwargs: Option<Json>, tools: Option<Json>) -> Result<Obje
         };
         if !is_right {
             return Err(format!(
-                "`{key}` is not a list of objects, as which chat templates get it; rename the key if it is for the verifier"
+                "`{key}` must be a list of objects, as chat templates expect; rename the key if it is meant for the verifier"
             ));
         }
     }

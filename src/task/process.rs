@@ -82,7 +82,8 @@ impl Process {
         let deadline = Instant::now() + limit;
         // Earlier output cannot be the answer. A process may write without end.
         self.lines.try_iter().take(LINES + 1).for_each(drop);
-        // Unpredictable, so that what the process runs cannot answer in its place, and exact as a JSON number anywhere.
+        // Unpredictable, so that code that the process runs cannot forge the answer, and exact as a JSON number in any
+        // parser.
         let id = RandomState::new().hash_one(()) >> 11;
         self.busy = true;
         let requests = self.requests.as_ref().expect("open until dropped");
@@ -188,8 +189,8 @@ pub fn kill_group(child: &mut Child) {
     let _ = child.kill();
 }
 
-/// Starts a command, whose program this process may have just written. A child that another thread has forked meanwhile
-/// holds the file open until it executes its own program, and the file cannot be executed before.
+/// Starts a command, whose program this process may have just written. A child that another thread has just forked
+/// holds the file open until it executes its own program; until then the file cannot be executed.
 fn spawn(command: &mut Command) -> io::Result<Child> {
     let end = Instant::now() + BUSY;
     loop {

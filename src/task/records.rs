@@ -2,7 +2,7 @@
 
 use super::TaskError;
 use super::numbers::end_of_text;
-use crate::disk::input::{self, DATA};
+use crate::disk::input::{self, MAX_DATA_BYTES};
 use flate2::bufread::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -47,9 +47,11 @@ fn read(path: &Path) -> io::Result<Records<io::Error>> {
         return Ok(Box::new(lines.map(|(line, number)| Ok((number, line?)))));
     }
     let mut list = Vec::new();
-    if file.take(DATA + 1).read_to_end(&mut list)? as u64 > DATA {
-        let message =
-            format!("a list of more than {} MiB; write a JSON object per line", DATA >> 20);
+    if file.take(MAX_DATA_BYTES + 1).read_to_end(&mut list)? as u64 > MAX_DATA_BYTES {
+        let message = format!(
+            "a list of more than {} MiB; write a JSON object per line",
+            MAX_DATA_BYTES >> 20
+        );
         return Err(io::Error::other(message));
     }
     let elements: Vec<_> =
@@ -65,7 +67,7 @@ pub fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
     if digest.is_empty() {
         return Ok(());
     }
-    let found = input::sha256(path, DATA).map_err(unread(path))?;
+    let found = input::sha256(path, MAX_DATA_BYTES).map_err(unread(path))?;
     match found == digest {
         true => Ok(()),
         false => Err(TaskError::Setting(format!(

@@ -11,9 +11,9 @@ settings! {
     /// Reverses letters.
     pub struct Reverse: Copy, Eq {
         /// Number of letters in a prompt.
-        length: u32 = 8, in whole(2..=1000);
+        length: u32 = 8, in integer(2..=1000);
         /// Size of the alphabet, starting with `a`.
-        letters: u32 = 26, in whole(2..=26);
+        letters: u32 = 26, in integer(2..=26);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Helpers to parse and score answers. Only ASCII digits count as digits, so that parsing is unambiguous.
 
-/// The last number in a text: ASCII digits with a minus sign before them, unless it stands after an operand, and with what
-/// makes another number of them, such as `1,158`, `0.158`, `1e158` or `1_158`.
+/// The last number in a text: ASCII digits, with a minus sign before them unless that stands after an operand, and with
+/// adjoining characters that make a different number of them, as in `1,158`, `0.158`, `1e158` or `1_158`.
 pub(super) fn last_number(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);

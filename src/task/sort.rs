@@ -11,7 +11,7 @@ settings! {
     /// Sorts digits.
     pub struct Sort: Copy, Eq {
         /// Number of digits in a prompt.
-        length: u32 = 8, in whole(2..=1000);
+        length: u32 = 8, in integer(2..=1000);
     }
 }
 

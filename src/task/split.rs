@@ -29,7 +29,7 @@ impl Split {
     }
 }
 
-/// A 32-bit hash of a text, the same on every machine.
+/// A 32-bit hash of a string, the same on every machine.
 fn hash(text: &str) -> u32 {
     let key = draw(0x7a5c, text.len() as u32);
     text.bytes().fold(key, |key, byte| draw(key, u32::from(byte)))

@@ -95,8 +95,8 @@ impl LanguageModel {
         self.prompt_with(text, messages, &Map::<String, Value>::new())
     }
 
-    /// Tokenizes a prompt, as [`LanguageModel::prompt`], with values of the chat template's own variables: an object, whose
-    /// keys keep the order in which it is serialized.
+    /// Tokenizes a prompt, as [`LanguageModel::prompt`], with values for the chat template's own variables: an object,
+    /// whose keys keep the order in which they are serialized.
     ///
     /// # Errors
     /// As [`LanguageModel::prompt`].

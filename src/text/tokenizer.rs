@@ -26,7 +26,7 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// character gives U+FFFD.
     fn pieces(&self, tokens: &[u32]) -> Vec<String>;
 
-    /// Whether a token is recognised in a text before the text is split, like the marks of turns; never for characters.
+    /// Whether a token is recognized in a text before the text is split, like the marks of turns; never for characters.
     fn is_added(&self, _token: u32) -> bool {
         false
     }

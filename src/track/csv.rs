@@ -23,7 +23,8 @@ pub(super) struct Rows {
 impl Rows {
     /// Opens or creates a file, and drops rows after the first `done` iterations.
     pub fn open(path: &Path, done: u32) -> io::Result<Self> {
-        let text = input::if_present(input::read_text(path, input::DATA))?.unwrap_or_default();
+        let text =
+            input::if_present(input::read_text(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
         // An incomplete last line has no line break.
         let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let header = lines.next().unwrap_or_default();
@@ -43,7 +44,7 @@ impl Rows {
         self.columns.extend(names);
         let columns = FIRST.iter().copied().chain(self.columns.iter().map(String::as_str));
         let header = columns.collect::<Vec<_>>().join(",") + "\n";
-        let text = input::read_text(&self.path, input::DATA)?;
+        let text = input::read_text(&self.path, input::MAX_DATA_BYTES)?;
         let rows = text.split_once('\n').map_or("", |(_, rows)| rows);
         let commas = header.matches(',').count();
         let padded = rows.lines().map(|row| {

@@ -1,10 +1,11 @@
 //! TensorBoard's event files: TFRecords of `Event` messages.
 //!
-//! A record is its length, a checksum of that, the message, and a checksum of it
+//! A record is the message's length, a checksum of the length, the message, and a checksum of the message
 //! (<https://www.tensorflow.org/tutorials/load_data/tfrecord>). The messages are those of
-//! `tensorboard/compat/proto/event.proto` and `summary.proto`, and `plugins/hparams/plugin_data.proto` of the same package.
-//! The file begins with its version and the settings of the run, as a text and for the tab of hyper-parameters; an event
-//! per iteration follows, whose step is the environment steps so far, as in CleanRL.
+//! `tensorboard/compat/proto/event.proto` and `summary.proto`, and `plugins/hparams/plugin_data.proto` of the same
+//! package. The file begins with its version and the settings of the run, as a string and for the tab of
+//! hyper-parameters; one event per iteration follows, whose step is the number of environment steps so far, as in
+//! CleanRL.
 
 use super::{Animation, Tracker, scalars};
 use crate::disk::{self, input};
@@ -40,7 +41,8 @@ impl Events {
     pub fn open(folder: &Path, settings: &Table, records: &[IterationRecord]) -> io::Result<Self> {
         disk::create_folders(folder)?;
         let path = folder.join(FILE);
-        let bytes = input::if_present(input::read(&path, input::DATA))?.unwrap_or_default();
+        let bytes =
+            input::if_present(input::read(&path, input::MAX_DATA_BYTES))?.unwrap_or_default();
         let done = records.last().map_or(0, |record| record.env_steps);
         // The end and the step of each event. Their number tells no iteration, since records may be missing.
         let events = messages(&bytes).into_iter();

@@ -1,4 +1,4 @@
-//! The training loop: Group Relative Policy Optimisation (GRPO) on one screen.
+//! The training loop: Group Relative Policy Optimization (GRPO) on one screen.
 
 mod choose;
 mod communication;
@@ -71,8 +71,9 @@ pub struct Validation {
 /// Name of the metric that comes from the game or the task rather than the policy.
 const REWARD: &str = "reward";
 
-/// Trains one iteration of GRPO: every group plays, every action is compared with those of its group, and the policy
-/// moves towards the better ones. Returns its totals, and the seconds of its phases where they can be timed.
+/// Trains one iteration of GRPO: every group plays, every action is compared with the other actions of its group, and
+/// the policy moves towards the better ones. Returns the iteration's totals, and the seconds of its phases if they can
+/// be timed.
 async fn iterate<E: Grpo>(
     engine: &mut E,
     iteration: u32,
@@ -109,7 +110,7 @@ async fn iterate<E: Grpo>(
 pub enum TrainError {
     /// A metric is not finite.
     #[error(
-        "the {what} is not finite in iteration {iteration}, of which nothing is saved; {}",
+        "the {what} is not finite in iteration {iteration}, so this iteration is not saved; {}",
         advice(what)
     )]
     NotFinite {

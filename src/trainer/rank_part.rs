@@ -62,8 +62,8 @@ impl RankPart {
         if self.config.plays_all_steps() { self.recorded_steps() } else { played as u64 }
     }
 
-    /// Adds up the sums of each of this rank's games, or none for a dataset, and those of the other ranks, in an order
-    /// that does not depend on the number of ranks.
+    /// Adds up the sums of this rank's games (none for a dataset) and of the other ranks' games, in an order that does
+    /// not depend on the number of ranks.
     pub fn sum_games(&self, sums: &[GameSums]) -> Result<GameSums, TeamError> {
         if sums.is_empty() {
             return Ok(GameSums::default());

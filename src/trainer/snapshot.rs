@@ -60,7 +60,7 @@ impl Counters {
     /// Reads the counters of a checkpoint.
     ///
     /// # Errors
-    /// If there are none, or they cannot be read.
+    /// If there are no counters, or they cannot be read.
     pub fn of(checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
         let section = checkpoint.section(STATE, VERSION)?;
         serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))
@@ -72,7 +72,7 @@ impl Counters {
         Some(Best { value, iteration })
     }
 
-    /// Serialises the counters as `state.json`.
+    /// Serializes the counters as `state.json`.
     pub fn to_json(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec_pretty(self).expect("counters are plain numbers");
         bytes.push(b'\n');
@@ -235,7 +235,7 @@ pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError 
 /// Reads the settings of a checkpoint.
 ///
 /// # Errors
-/// If there are none, or they cannot be read.
+/// If there are no settings, or they cannot be read.
 pub fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
     let section = checkpoint.section(CONFIG, VERSION)?;
     let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;

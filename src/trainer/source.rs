@@ -96,7 +96,7 @@ impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
     }
 }
 
-/// Whether a dataset is kept in memory: if it needs at most `data.resident_mb`, or, where that is 0, half of the free
+/// Whether a dataset is kept in memory: if it needs at most `data.resident_mb`, or, if that is 0, half of the free
 /// memory.
 fn is_resident(pieces: &WindowSet, config: &TrainConfig) -> bool {
     let most = match config.data.resident_mb {

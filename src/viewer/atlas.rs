@@ -113,7 +113,7 @@ impl Reader {
         let name = characters.next().filter(|name| *name != '.').ok_or("a colour has a name")?;
         let hex = characters.as_str().trim();
         let value = u32::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 6);
-        let [_, r, g, b] = value.ok_or_else(|| format!("`{hex}` is no colour"))?.to_be_bytes();
+        let [_, r, g, b] = value.ok_or_else(|| format!("`{hex}` is not a colour"))?.to_be_bytes();
         match self.colours.insert(name, [r, g, b, 255]) {
             Some(_) => Err(format!("there are two colours `{name}`")),
             None => Ok(()),
@@ -135,7 +135,8 @@ impl Reader {
                 let character = row[at % TILE % width];
                 if character != '.' {
                     let colour = self.colours.get(&character);
-                    drawing[at] = *colour.ok_or_else(|| format!("no colour is `{character}`"))?;
+                    drawing[at] =
+                        *colour.ok_or_else(|| format!("`{character}` is not a colour"))?;
                 }
             }
         }
@@ -187,11 +188,11 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_line() {
         for (text, message) in [
-            ("colour a 12", "line 1: `12` is no colour"),
+            ("colour a 12", "line 1: `12` is not a colour"),
             ("colour a 010203\ncolour a 010203", "line 2: there are two colours `a`"),
             ("\ntile x\naaa\n", "line 2: `x` is 3 x 1, which fills no tile"),
             ("tile x\n", "line 1: `x` is 0 x 0, which fills no tile"),
-            ("tile x\nb\n", "line 1: no colour is `b`"),
+            ("tile x\nb\n", "line 1: `b` is not a colour"),
             ("tile x\n..\n.\n", "line 1: row 2 of `x` is not 2 wide"),
             ("mirror x of y", "line 1: there is no `y`"),
             ("apple", "line 1: this is neither a colour nor a tile"),

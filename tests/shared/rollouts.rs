@@ -27,7 +27,7 @@ pub const SHORT_FRUIT: Fruit = Fruit {
     observation: FruitObservation::Features,
 };
 
-/// Catch with a board observation of more cells than there are specialised features on the CPU.
+/// Catch with a board observation of more cells than there are specialized features on the CPU.
 pub const CATCH_BOARD: Catch = Catch { rows: 6, columns: 5, observation: CatchObservation::Board };
 
 /// Breakout with sticky actions and short episodes.

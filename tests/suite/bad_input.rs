@@ -177,7 +177,7 @@ fn a_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint() {
     config.bytes = table.to_string().into_bytes();
     grove::checkpoint::save(&good, &path).unwrap();
     let text = refusal(folder, &["train", "--resume", "--run-dir", "run", "--device", "cpu"]);
-    assert!(text.contains("is not finite in iteration 4"), "{text}");
+    assert!(text.contains("is not finite in iteration 4, so"), "{text}");
 
     // The earlier checkpoint is intact and the newest, and the failed iteration has no record.
     let latest = store.latest().unwrap();

@@ -116,7 +116,7 @@ fn an_unusable_store_reports_why() {
     fs::remove_file(store.path(3).join("SHA256SUMS")).unwrap();
     let newer = store.latest().unwrap_err();
     assert!(matches!(&newer, CheckpointError::NewerFormat { path, .. } if *path == store.path(2)));
-    assert!(newer.to_string().ends_with("load it with a newer grove"), "{newer}");
+    assert!(newer.to_string().ends_with("load it with a newer version of Grove"), "{newer}");
 
     // The system cannot open the file.
     #[cfg(unix)]

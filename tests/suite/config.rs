@@ -81,7 +81,7 @@ fn large_pretrained_models_have_the_fastest_precision_and_small_ones_f32() {
 fn the_game_of_a_run_is_no_setting() {
     assert!(settings(&["env=fruit"]).is_ok());
     let said = settings(&["env=catch"]).unwrap_err();
-    assert_eq!(said, "`env` is no setting; name the game itself, as in `grove train catch`");
+    assert_eq!(said, "`env` is not a setting; name the game itself, as in `grove train catch`");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn texts_refuse_numbers_out_of_range_in_a_sentence() {
         ("temperature=1e-38", "generation.temperature is 1e-38, but must be 1e-6 or more"),
         ("top_p=0", "generation.top_p is 0, but must be above 0, at most 1"),
         ("min_p=1", "generation.min_p is 1, but must be 0 to below 1"),
-        ("stop=['']", "generation.stop is [\"\"], but must be texts that are not empty"),
+        ("stop=['']", "generation.stop is [\"\"], but must be non-empty strings"),
         (
             "num_minibatches=33",
             "update.num_minibatches is 33, but must be 1 to generation.num_prompts (32)",

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 const GUIDES: [&str; 3] = ["CONTRIBUTING.md", "ARCHITECTURE.md", "docs/debugging.md"];
-/// Folders and files at the top that a guide may name; what begins otherwise is no path of this repository.
+/// Folders and files at the top that a guide may name; what begins otherwise is not a path of this repository.
 const TOP: [&str; 10] = [
     ".ci/",
     "assets/",
@@ -38,7 +38,7 @@ fn every_file_that_a_guide_names_is_there() {
     for guide in GUIDES {
         let code = code(&read(guide));
         let words = code.iter().flat_map(|piece| piece.split(' '));
-        // What is built is no part of the repository.
+        // What is built is not part of the repository.
         let paths =
             words.filter(|word| TOP.iter().any(|top| word.starts_with(top)) && *word != "web/dist");
         let mut count = 0;

@@ -47,7 +47,7 @@ fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Frui
     Trainer::with_demonstrations(game, network, config, device, Some(data))
 }
 
-/// Serialises the tests that use the device, because one of them measures its memory.
+/// Serializes the tests that use the device, because one of them measures its memory.
 static DEVICE: Mutex<()> = Mutex::new(());
 
 /// Settings of a run in which an epoch takes slightly more than three iterations.

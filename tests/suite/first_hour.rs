@@ -139,7 +139,7 @@ fn help_fits_the_terminal_and_is_short_or_long() {
     let folder = TempDir::new().unwrap();
     let help = |size: &str, flag: &str| {
         let said = in_terminal(folder.path(), size, &format!("train {flag}"), "")?;
-        // The modes of the terminal, before and after, are no part of it.
+        // The modes of the terminal, before and after, are not part of it.
         let lines = said.lines().filter(|line| !line.contains('<') || line.contains(' '));
         Some(lines.map(|line| without_escapes(line.trim_end())).collect::<Vec<_>>())
     };

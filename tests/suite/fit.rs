@@ -268,7 +268,7 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     };
     assert!(said(&[]).contains("there is no folder d; a dataset is a folder with a manifest.json"));
     fs::create_dir(folder.join("d")).unwrap();
-    assert!(said(&[]).contains("d is no dataset: it has no manifest.json"));
+    assert!(said(&[]).contains("d is not a dataset: it has no manifest.json"));
     manifest("{");
     assert!(said(&[]).contains("manifest.json: EOF"), "{}", said(&[]));
     manifest(r#"{"format": 2, "env": "catch", "shards": ["a"]}"#);
@@ -276,7 +276,7 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     manifest(r#"{"format": 1, "env": "catch", "shards": []}"#);
     assert!(said(&[]).contains("it names no shards"));
     manifest(r#"{"format": 1, "env": "catch", "shards": ["../a"]}"#);
-    assert!(said(&[]).contains("the shard `../a` is no file beside it"));
+    assert!(said(&[]).contains("the shard `../a` is not a file in that folder"));
     manifest(r#"{"format": 1, "env": "catch", "shards": ["a"], "held_out": ["a"]}"#);
     assert!(said(&[]).contains("it names the shard `a` twice"));
     manifest(r#"{"format": 1, "env": "chess", "shards": ["a"]}"#);

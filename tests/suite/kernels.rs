@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// Longest array of a unit, in numbers: a tile of the products, 8 by 4.
 const TILE: usize = 32;
-/// Longest array with other indices than constants: compilers choose among so few registers.
+/// Longest array with indices that are not constants: compilers choose among so few registers.
 const CHOICE: usize = 4;
 /// Workgroup memory of every WebGPU device, and of those on which a rollout keeps its weights there, in bytes.
 const EVERY_DEVICE: usize = 16 << 10;
@@ -68,7 +68,7 @@ fn check_arrays(name: &str, source: &str) -> usize {
                 continue;
             }
             let index = rest.split(']').next().unwrap();
-            assert!(constants.contains(index), "{name}: {index} is no constant in {line}");
+            assert!(constants.contains(index), "{name}: {index} is not a constant in {line}");
             count += 1;
         }
     }

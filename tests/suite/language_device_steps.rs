@@ -1,4 +1,4 @@
-//! Optimiser steps of language models on a device: what they make of weights and moments, and what crosses the bus.
+//! Optimizer steps of language models on a device: what they make of weights and moments, and what crosses the bus.
 
 use crate::language_device::{decoders, devices, groups, length, rule, tiny, wide};
 use crate::support::adapter;

@@ -1,4 +1,4 @@
-//! The optimiser's moments of language models in less memory: what is saved, restored and learnt.
+//! The optimizer's moments of language models in less memory: what is saved, restored and learnt.
 
 use crate::language_training::{config, iterate, snapshot, trainer};
 use grove::checkpoint::Checkpoint;
@@ -76,7 +76,7 @@ fn a_restored_run_saves_what_it_was_restored_from() {
     for &moments in MomentPrecision::ALL {
         let config = with(moments);
         let mut first = trainer(&config);
-        // The optimiser has taken no step before the first iteration.
+        // The optimizer has taken no step before the first iteration.
         for _ in 0..2 {
             let saved = snapshot(&first);
             assert!(snapshot(&trainer(&config).restored(&saved).unwrap()) == saved, "{moments}");

@@ -314,7 +314,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         (&nan, &["returned \"NaN\" as the reward `reward`", "python3 nan.py"]),
         (&none, &["./none", "ended (exit status: 127", "by hand"]),
         (&["train", "data"], &["`data.path` is empty", "--task-data"]),
-        (&["train", "sort", "--set", "generation.stop=3"], &["generation.stop", "list of texts"]),
+        (&["train", "sort", "--set", "generation.stop=3"], &["generation.stop", "list of strings"]),
         (&["train", "sort", "--set", "stop=[\"\"]"], &["generation.stop is [\"\"], but must be"]),
         (
             &["train", "sort", "--set", "max_completion_length=-1"],

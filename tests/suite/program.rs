@@ -174,7 +174,7 @@ fn devices_are_listed() {
             assert!(device[key].is_string(), "{device}");
         }
         if report["auto"] == device["name"] {
-            assert_eq!(device["software"], false, "auto never takes a software rasteriser");
+            assert_eq!(device["software"], false, "auto never takes a software rasterizer");
         }
     }
     let table = grove(folder.path(), &["devices"]);

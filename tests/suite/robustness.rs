@@ -40,7 +40,7 @@ fn an_overflowing_update_is_not_saved() {
     let more: Vec<&str> = ["--iterations", "1"].into_iter().chain(sets).collect();
     let text = refusal(folder, &train("catch", "run", &more));
     assert!(
-        text.contains("policy or its optimiser's state is not finite in iteration 1"),
+        text.contains("policy or its optimizer's state is not finite in iteration 1"),
         "{text}"
     );
     assert!(!folder.join("run/best").exists());

@@ -194,7 +194,7 @@ fn servers_are_apart_and_replaced_after_an_attack() {
         checker.report(&job).unwrap().unwrap().results
     };
     assert_eq!((value(), checker.started()), (run("let f = 1").results, 2));
-    // Mistakes are no attack.
+    // Mistakes are not attacks.
     for code in ["let f = (", "let f = \"\"", "let f = raise Exit", "let f = 1"] {
         run(code);
         assert_eq!(checker.started(), 2, "{code}");

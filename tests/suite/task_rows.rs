@@ -174,6 +174,6 @@ fn tests_are_judged_with_a_library_of_their_own() {
     let worthless = results(&format!("{patch} let f _ = []"));
     assert_eq!(worthless, results("let f _ = []"));
     assert_ne!(worthless, results("let f l = List.filter (fun x -> x mod 2 = 0) l"));
-    // What is no value of the function's type is not read as one.
+    // Something that is not a value of the function's type is not read as one.
     assert!(results("let f _ = Obj.magic \"abcdefghijklmnop\"").iter().all(Option::is_none));
 }

@@ -425,7 +425,7 @@ fn differing_ranks_are_rejected_by_name() {
     assert!(!output.status.success());
     let text = stderr(&output);
     assert!(
-        text.contains("rank 1 has another setting than rank 0: seed = 2, not seed = 1"),
+        text.contains("rank 1 has a different setting from rank 0: seed = 2 instead of seed = 1"),
         "{text}"
     );
     assert!(!folder.join("run").exists());
@@ -450,6 +450,6 @@ fn differing_ranks_are_rejected_by_name() {
         .unwrap();
     assert!(!output.status.success());
     let text = stderr(&output);
-    assert!(text.contains("rank 1 has another dataset than rank 0:"), "{text}");
+    assert!(text.contains("rank 1 has a different dataset from rank 0:"), "{text}");
     assert!(!folder.join("run").exists());
 }

@@ -25,7 +25,7 @@ const SHARED_FRAME = 100;
 /** The name of the shelf in the browser's storage. */
 const SHELF = "shelf";
 
-/** Imitation of a person's games: iterations, optimiser steps in each, and moves in a step. */
+/** Imitation of a person's games: iterations, optimizer steps in each, and moves in a step. */
 const IMITATION = { iterations: 20, steps: 32, batch: 64 };
 
 /** What is said of a watched run whose environment is none of the page's games. */

@@ -42,10 +42,10 @@ settings! {
         /// Action set: the `minimal` three effective actions, or the `full` six of MinAtar.
         actions: BreakoutActions = Self::DEFAULT.actions;
         /// Probability in per cent that a step repeats the previous action instead of its own; 10 in MinAtar.
-        sticky: u32 = Self::DEFAULT.sticky, in whole(0..=99);
+        sticky: u32 = Self::DEFAULT.sticky, in integer(0..=99);
         /// Steps after which an episode is truncated. MinAtar has no limit, so an episode may never
         /// end; gymnax uses 1000.
-        max_steps: u32 = Self::DEFAULT.max_steps, in whole(1..=1_000_000);
+        max_steps: u32 = Self::DEFAULT.max_steps, in integer(1..=1_000_000);
     }
 }
 

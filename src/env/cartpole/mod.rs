@@ -31,7 +31,7 @@ settings! {
     /// Parameters of CartPole.
     pub struct CartPole: Copy, Eq, Hash {
         /// Episode length in steps; 500 in Gymnasium's CartPole-v1.
-        max_steps: u32 = 500, in whole(1..=1_000_000);
+        max_steps: u32 = 500, in integer(1..=1_000_000);
     }
 }
 

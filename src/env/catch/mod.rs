@@ -17,9 +17,9 @@ settings! {
     /// Parameters of Catch.
     pub struct Catch: Copy, Eq, Hash {
         /// Rows of the board.
-        rows: u32 = 10, in whole(2..=256);
+        rows: u32 = 10, in integer(2..=256);
         /// Columns of the board.
-        columns: u32 = 5, in whole(1..=256);
+        columns: u32 = 5, in integer(1..=256);
         /// Observation of the policy: four `features`, or the `board` cell by cell.
         observation: CatchObservation;
     }

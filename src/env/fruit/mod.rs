@@ -25,20 +25,20 @@ settings! {
     /// Parameters of the fruit catcher.
     pub struct Fruit: Copy, Eq, Hash {
         /// Columns of the grid.
-        width: u32 = Self::DEFAULT.width, in whole(3..=255);
+        width: u32 = Self::DEFAULT.width, in integer(3..=255);
         /// Rows of the grid; the basket is on the last one.
-        height: u32 = Self::DEFAULT.height, in whole(2..=255);
+        height: u32 = Self::DEFAULT.height, in integer(2..=255);
         /// Columns of the basket, at most `width`.
-        basket: u32 = Self::DEFAULT.basket, in whole(1..=255);
+        basket: u32 = Self::DEFAULT.basket, in integer(1..=255);
         /// Maximum number of fruits at a time.
-        max_fruits: u32 = Self::DEFAULT.max_fruits, in whole(1..=8);
+        max_fruits: u32 = Self::DEFAULT.max_fruits, in integer(1..=8);
         /// Number of fruits below which new ones appear as soon as `spawn_interval` allows, at most
         /// `max_fruits`.
-        min_fruits: u32 = Self::DEFAULT.min_fruits, in whole(1..=8);
+        min_fruits: u32 = Self::DEFAULT.min_fruits, in integer(1..=8);
         /// Rows that the newest fruit must have fallen before the next one appears.
-        spawn_interval: u32 = Self::DEFAULT.spawn_interval, in whole(1..=255);
+        spawn_interval: u32 = Self::DEFAULT.spawn_interval, in integer(1..=255);
         /// Episode length in steps.
-        max_steps: u32 = Self::DEFAULT.max_steps, in whole(1..=1_000_000);
+        max_steps: u32 = Self::DEFAULT.max_steps, in integer(1..=1_000_000);
         /// Observation of the policy: `features` relative to the basket, or raw `positions`.
         observation: FruitObservation = Self::DEFAULT.observation;
     }
@@ -114,9 +114,9 @@ impl Env for Fruit {
         ]
     }
 
-    /// The basket's column, four features per fruit (lowest first), and one per pair of fruits that
-    /// are adjacent or next but one in landing order; or, for positions, the column and three
-    /// features per fruit. See the implementation of [`Rules::feature`].
+    /// The basket's column, four features per fruit (lowest first), and one per pair of fruits with at most one other
+    /// between them in landing order; or, for positions, the column and three features per fruit. See the
+    /// implementation of [`Rules::feature`].
     fn num_features(&self) -> usize {
         let fruits = self.max_fruits as usize;
         match self.observation {

@@ -22,9 +22,9 @@ settings! {
     /// Parameters of Recall.
     pub struct Recall: Copy, Eq, Hash {
         /// Episode length in steps, from the cue to the answer.
-        steps: u32 = 32, in whole(2..=10_000);
+        steps: u32 = 32, in integer(2..=10_000);
         /// Number of cues and of actions.
-        cues: u32 = 4, in whole(2..=MAX_CUES as u64);
+        cues: u32 = 4, in integer(2..=MAX_CUES as u64);
     }
 }
 

@@ -395,7 +395,7 @@ fn forward<O: Observer, I: Float>(
 /// Computes the ratios of games `first..end` of a minibatch, one per unit, and the loss's derivative by their
 /// log-probabilities.
 ///
-/// Buffers: parameters `[num_params]`; those of [`ExperienceBuffers`]; that of [`Batch`], to which the
+/// Buffers: parameters `[num_params]`; those of [`ExperienceBuffers`]; the buffer of [`Batch`], to which the
 /// ratios are written.
 #[cube(launch_unchecked)]
 pub(super) fn game_ratio_kernel<O: Observer, I: Float>(

@@ -173,7 +173,7 @@ fn mask(values: &mut [LaneBlock], legal: Option<&[u32; LANE_STEPS]>, value: f32)
 fn chosen(values: &[LaneBlock], actions: &[i32; LANE_STEPS]) -> LaneBlock {
     let mut chosen = [0.0f32; LANE_STEPS];
     for (a, values) in values.iter().enumerate() {
-        // A copy, so that the load is unconditional and the loop vectorises.
+        // A copy, so that the load is unconditional and the loop vectorizes.
         let values = *values;
         for l in 0..LANE_STEPS {
             chosen[l] = if actions[l] == a as i32 { values[l] } else { chosen[l] };

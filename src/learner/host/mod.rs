@@ -102,7 +102,7 @@ pub trait HostLearner: Debug + Send {
     /// If another rank has failed or does not respond.
     ///
     /// # Panics
-    /// If other ranks compute on devices: these sum their shards in another order than a learner in host memory.
+    /// If other ranks compute on devices, which sum their shards in a different order.
     fn update(&mut self, steps: &HostExperience, iteration: u32) -> Result<UpdateMeans, TeamError> {
         let context = self.context_mut();
         assert!(

@@ -47,8 +47,8 @@ pub struct Sample {
     pub mask: Vec<bool>,
     /// Whether the policy's term and the entropy bonus act on each token; the KL divergence acts on all. Empty for all.
     pub selected: Vec<bool>,
-    /// The tokens that each token was drawn from; its probability is that among them. An empty or missing list stands for
-    /// the whole vocabulary.
+    /// The tokens that each token was drawn from, over which its probability is normalized. An empty or missing list
+    /// stands for the whole vocabulary.
     pub candidates: Vec<Vec<u32>>,
 }
 
@@ -140,7 +140,7 @@ fn deduplicated_texts<'a>(
 /// The settings of an update.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpdateSettings {
-    /// The loss to minimise.
+    /// The loss to minimize.
     pub loss: LossConfig,
     /// Epochs, minibatches and clipping.
     pub update: UpdateConfig,

@@ -6,17 +6,17 @@ settings! {
     /// The sizes of a decoder; other networks ignore them.
     pub struct DecoderConfig: Eq {
         /// Decoder: width of the residual stream, a multiple of `2 * num_heads`.
-        hidden_size: usize = 64, in whole(1..=8192);
+        hidden_size: usize = 64, in integer(1..=8192);
         /// Decoder: layers.
-        num_layers: usize = 2, in whole(1..=128);
+        num_layers: usize = 2, in integer(1..=128);
         /// Decoder: query heads per layer.
-        num_heads: usize = 4, in whole(1..=128);
+        num_heads: usize = 4, in integer(1..=128);
         /// Decoder: key and value heads, a divisor of `num_heads`; query heads share them (GQA).
-        num_kv_heads: usize = 2, in whole(1..=128);
+        num_kv_heads: usize = 2, in integer(1..=128);
         /// Decoder: width of the gated MLP.
-        intermediate_size: usize = 128, in whole(1..=32768);
+        intermediate_size: usize = 128, in integer(1..=32768);
         /// Decoder: context length, in steps of a game or in tokens.
-        context: usize = 32, in whole(1..=8192);
+        context: usize = 32, in integer(1..=8192);
     }
     rules = DecoderConfig::rules;
 }

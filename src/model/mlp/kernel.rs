@@ -273,8 +273,8 @@ fn add_second_units<W: Float, I: Float>(
 /// weights and activations are rounded to `I`; sums are f32.
 ///
 /// `weights` is the parameter vector, in global or workgroup memory. Units are computed four at a time if their number
-/// is a multiple of four, so that weights are read four at a time; those of the first layer only on a GPU. With one hidden
-/// layer no activation is stored; with two, those of the first layer are.
+/// is a multiple of four (in the first layer only on a GPU), so that weights are read four at a time. With one hidden
+/// layer no activation is stored; with two, the activations of the first layer are.
 ///
 /// Loops that must not be unrolled are `while` loops: CubeCL asks LLVM to unroll each `for` loop over an array of a
 /// unit completely, nested ones too, and compiling two layers of 256 units took minutes.

@@ -363,7 +363,7 @@ mod tests {
             ("llama", json!({ "head_dim": 7 }), "`head_dim` is 7, but must be even"),
             ("llama", json!({ "rope_theta": "1e4" }), "`rope_theta` is \"1e4\""),
             ("llama", json!({ "rope_scaling": "linear" }), "`rope_scaling` is \"linear\""),
-            ("llama", json!({ "hidden_act": true }), "`hidden_act` is true, but must be a text"),
+            ("llama", json!({ "hidden_act": true }), "`hidden_act` is true, but must be a string"),
             ("mistral", json!({ "sliding_window": "7" }), "`sliding_window` is \"7\""),
             ("gemma3_text", json!({ "layer_types": "full" }), "`layer_types` is \"full\""),
             (

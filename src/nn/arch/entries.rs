@@ -86,7 +86,7 @@ pub(super) fn is_on(config: &Value, name: &str) -> Result<bool, ConfigError> {
 
 /// A name in a configuration.
 pub(super) fn text<'a>(config: &'a Value, name: &str) -> Result<Option<&'a str>, ConfigError> {
-    entry(config, name, "a text", Value::as_str)
+    entry(config, name, "a string", Value::as_str)
 }
 
 /// A table in a configuration.

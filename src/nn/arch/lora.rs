@@ -5,7 +5,7 @@
 use super::{DecoderShape, Layout, LinearLayout, Parameter, Projection};
 use crate::nn::ops::lora::LowRank;
 use crate::rng::{draw, uniform};
-use crate::schema::range::texts_of;
+use crate::schema::range::strings_of;
 use crate::schema::{OutOfRange, limit, settings};
 use std::ops::Range;
 
@@ -33,11 +33,11 @@ settings! {
     /// The adapters of a decoder, by PEFT's names.
     pub struct LoraConfig {
         /// Rank of the adapters, trained in place of the weights (LoRA); 0 trains all weights.
-        r: usize = 0, in whole(0..=8192);
+        r: usize = 0, in integer(0..=8192);
         /// An adapter's output is scaled by `lora_alpha / r`.
         lora_alpha: f32 = 32.0, in above(0.0);
         /// Matrices of a layer that have adapters.
-        target_modules: Vec<String> = MODULES.map(str::to_string).to_vec(), in texts_of(&MODULES);
+        target_modules: Vec<String> = MODULES.map(str::to_string).to_vec(), in strings_of(&MODULES);
     }
     rules = LoraConfig::rules;
 }
@@ -50,7 +50,7 @@ impl LoraConfig {
 
     fn rules(&self) -> Result<(), OutOfRange> {
         let is_allowed = self.r == 0 || !self.target_modules.is_empty();
-        limit(is_allowed, "target_modules", "[]", texts_of(&MODULES))
+        limit(is_allowed, "target_modules", "[]", strings_of(&MODULES))
     }
 
     /// Whether a matrix has an adapter.

@@ -1,4 +1,4 @@
-//! A decoder as data: its sizes and switches, from which layout, names and initialisation follow.
+//! A decoder as data: its sizes and switches, from which layout, names and initialization follow.
 //!
 //! An architecture of language models is a [`Family`], one file and one line of [`FAMILIES`]: how its `config.json`
 //! sets the switches of a [`DecoderShape`], and the other way round. Both executors read the shape alone.

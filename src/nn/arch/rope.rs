@@ -64,8 +64,8 @@ fn whole<S: Serializer>(x: &f64, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl RopeScaling {
-    /// The Llama 3 scaling that divides the frequencies by `divisors`, among those of its released models; `None` if there is
-    /// none. Files of llama.cpp hold the divisors instead of the scaling's settings.
+    /// The scaling of a released Llama 3 model that divides the frequencies by `divisors`; `None` if no model has it.
+    /// Files of llama.cpp hold the divisors instead of the scaling's settings.
     pub fn llama3_by(divisors: &[f64], theta: f64) -> Option<Self> {
         let dim = 2 * divisors.len();
         let plain = frequencies(dim, theta, None);
@@ -176,8 +176,8 @@ pub(super) fn rotary(config: &Value, name: &str) -> Result<Option<f64>, ConfigEr
     Ok(number(rope(config)?, name)?.or(number(config, name)?))
 }
 
-/// Checks `partial_rotary_factor`, which the classes of these families in `transformers` do not honour: plain rotary
-/// embeddings are of whole heads whatever it is, and scaled ones of a part of a head fail there.
+/// Checks `partial_rotary_factor`, which the classes of these families in `transformers` do not honour: there, plain
+/// rotary embeddings rotate whole heads whatever the factor is, and scaled ones fail if it is below 1.
 pub(super) fn check_rotated_part(config: &Value, shape: &DecoderShape) -> Result<(), ConfigError> {
     let name = "partial_rotary_factor";
     let part = rotary(config, name)?.unwrap_or(1.0);

@@ -44,7 +44,7 @@ pub fn normalize(logits: &[f32]) -> Normalizer {
     normalizer(max, total as f32)
 }
 
-/// Fills `weights` with the unnormalised probabilities of a row of logits, the largest of which is 1; returns their
+/// Fills `weights` with the unnormalized probabilities of a row of logits, the largest of which is 1; returns their
 /// normalizer, that of [`normalize`], and the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {

@@ -174,7 +174,7 @@ impl TokenDecoder {
         self.weights.adapters.as_ref().map(|host| self.device.adapters(host))
     }
 
-    /// The parameters that are learnt: those of the adapters, or without any all weights; downloaded if a device has
+    /// The parameters that are learnt: the adapters', or, without adapters, all weights; downloaded if a device has
     /// changed them.
     pub fn trained(&self) -> &[f32] {
         self.adapters().map_or_else(|| self.params().values(), |adapters| adapters.params())
@@ -287,7 +287,7 @@ impl TokenDecoder {
 /// A forward pass over texts: hidden states, and the activations that the backward pass needs.
 #[derive(Debug, Default)]
 pub struct TextPass {
-    /// All rows: those of the prompts, then those of the completions.
+    /// All rows: first the prompts', then the completions'.
     pass: Pass,
     caches: Vec<Cache>,
     /// The prompts, then the completions.

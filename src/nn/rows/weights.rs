@@ -60,7 +60,7 @@ impl LinearLayout {
 
     /// Calls `work` with the weight, `[inputs, outputs]`; a stored matrix is expanded for the call alone.
     ///
-    /// `parallelism` is that of the pass: where passes run in parallel, the initialisation of a cell must not wait for other
+    /// `parallelism` is that of the pass: where passes run in parallel, the initialization of a cell must not wait for other
     /// threads, since a waiting thread steals other work, which may need the same cell.
     fn with_view<T>(
         &self,

@@ -1,4 +1,4 @@
-//! Learnt parameters, their gradients and their moments in a few large buffers, so that an optimiser step is one launch per
+//! Learnt parameters, their gradients and their moments in a few large buffers, so that an optimizer step is one launch per
 //! buffer instead of one per tensor.
 
 use crate::nn::arch::Parameter;

@@ -31,8 +31,8 @@ impl Products {
         self.half.map_or(DType::F32, DType::from)
     }
 
-    /// Whether a product is one of Grove's kernels: all those in single precision on devices that run kernels; those in
-    /// half precision, if they need no autodiff and are too narrow for Burn's or run on matrix units.
+    /// Whether Grove's kernels compute a product: in single precision on every device that runs kernels; in half
+    /// precision if no autodiff is needed and the product is too narrow for Burn's kernels or runs on matrix units.
     fn is_ours<const D: usize>(self, a: &Tensor<D>, b: &Tensor<D>) -> bool {
         single::is_ours(a, b, self.half, self.may_round)
             && !(self.half.is_some() && has_autodiff(a, b))
@@ -52,9 +52,9 @@ impl Products {
         }
     }
 
-    /// The products of one matrix with several, at most three: in one launch where they are Grove's and need no autodiff.
-    /// If one launch makes all of them, it takes `into` and writes the products there, each at the next multiple of the
-    /// alignment of buffers.
+    /// The products of one matrix with several, at most three: in one launch if Grove's kernels compute them without
+    /// autodiff. If one launch makes all of them, it takes `into` and writes the products there, each at the next
+    /// multiple of the alignment of buffers.
     pub fn of_all<const D: usize, const N: usize>(
         self,
         a: Tensor<D>,

@@ -15,8 +15,8 @@ use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// Whether Grove's kernels are the better ones for a product: all those in single precision, unless Burn's round operands
-/// to TF32, as they then may; those in half precision on matrix units; and narrow ones.
+/// Whether Grove's kernels compute a product: always in single precision, unless Burn's may round operands to TF32; in
+/// half precision on matrix units; and if the product is narrow.
 pub(super) fn is_ours<const D: usize>(
     a: &Tensor<D>,
     b: &Tensor<D>,

@@ -120,7 +120,7 @@ impl Steps {
     }
 }
 
-/// The mask that is 0 where `seen` is 1, and [`UNSEEN`] where it is 0.
+/// The mask of attention: 0 where `seen` is 1, and [`UNSEEN`] where `seen` is 0.
 fn unseen(seen: Tensor<3>) -> Tensor<3> {
     (-seen + 1.0) * UNSEEN
 }

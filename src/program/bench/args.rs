@@ -53,7 +53,7 @@ pub struct BenchArgs {
     /// Epochs over the data of an iteration [default: 1].
     #[arg(long, value_name = "N")]
     pub update_epochs: Option<usize>,
-    /// Minibatches (optimiser steps) per epoch [default: 1].
+    /// Minibatches (optimizer steps) per epoch [default: 1].
     #[arg(long, value_name = "N")]
     pub num_minibatches: Option<usize>,
     /// Measurements of each rate, after a warm-up.

@@ -26,7 +26,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// Summarises one or more values.
+    /// Summarizes one or more values.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let last = values.len() - 1;
@@ -91,7 +91,7 @@ pub(super) struct ScoreRuns {
 }
 
 impl ScoreRuns {
-    /// Summarises runs by their seconds to the score.
+    /// Summarizes runs by their seconds to the score.
     pub fn of(score: f64, first_seed: u64, runs: Vec<Option<f64>>) -> Self {
         let reached: Vec<f64> = runs.iter().copied().flatten().collect();
         let figure = (!reached.is_empty()).then(|| Figure::of(reached));
@@ -141,7 +141,7 @@ impl Display for Report<'_> {
         writeln!(
             f,
             "per iteration: {}; epochs over the first {} steps: {}",
-            counted(self.updates_per_iteration, "optimiser step"),
+            counted(self.updates_per_iteration, "optimizer step"),
             self.learn_steps,
             self.update_epochs
         )?;

@@ -178,7 +178,7 @@ fn fit(team: &Team) -> Result<Option<Link>> {
         let mut seconds = Vec::new();
         for _ in 0..REDUCTIONS {
             let vector = vec![1.0; len];
-            // Synchronises the ranks.
+            // Synchronizes the ranks.
             team.total(&[0.0])?;
             let started = Instant::now();
             team.sum_ranks(vector, Vec::new())?;

@@ -12,7 +12,7 @@ const GAMES: usize = 4096;
 /// game's own.
 ///
 /// # Errors
-/// If the games are no whole number of groups, or `--set` names no setting.
+/// If the games do not form whole groups, or `--set` names an unknown setting.
 pub fn sized(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<TrainConfig> {
     let named = overlay::named(table, &args.set)?;
     let is_set = |path: &str| named.iter().any(|name| name == path);

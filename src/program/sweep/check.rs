@@ -35,10 +35,8 @@ pub fn check_names(file: &SweepFile) -> Result<()> {
 
 /// The full name of a setting that may be written otherwise; a game's own settings stay as written.
 fn full_name(name: &str) -> String {
-    match overlay::meant(name) {
-        Some((full, true)) => full,
-        _ => name.to_string(),
-    }
+    let found = overlay::match_setting(name).filter(|found| found.is_exact);
+    found.map_or_else(|| name.to_string(), |found| found.path)
 }
 
 /// Checks every choice and both ends of every range with `validate`, which takes the `--set`s of a run. A value that

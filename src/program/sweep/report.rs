@@ -151,8 +151,8 @@ pub fn leaders(
     aligned(&["best so far", "trial", "score"], &best.iter().map(row).collect::<Vec<_>>(), 1..)
 }
 
-/// Sorts trials from best to worst: those of later rounds of halving first, since they had more iterations; failed ones
-/// last.
+/// Sorts trials from best to worst: trials of later rounds of halving first, since they had more iterations; failed
+/// trials last.
 fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
     let mut order = ranked(trials, |_| true);
     order.sort_by_key(|i| {

@@ -58,7 +58,7 @@ pub fn ranked(trials: &[Trial], of: impl Fn(&Trial) -> bool) -> Vec<usize> {
     order
 }
 
-/// The best trials of the last round, which continue: the share of it that the paper has, rounded down, but one at least.
+/// The best trials of the last round, which continue: one in `eta`, as in the paper, rounded down, but at least one.
 fn promoted(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
     let mut best = ranked(trials, |trial| trial.round + 1 == round);
     best.truncate((best.len() / sweep.eta as usize).max(1));
@@ -97,8 +97,8 @@ const CANDIDATES: u32 = 24;
 /// Fraction of trials that count as good; failed ones never do.
 const GOOD: f64 = 0.25;
 
-/// Draws a new point: for each setting independently, of `candidates` values drawn near good trials, the one with the
-/// highest ratio of its density among good trials to that among the others.
+/// Draws a new point: for each setting independently, draws `candidates` values near good trials and takes the one with
+/// the highest ratio of densities, among good trials to among the others.
 fn parzen(sweep: &SweepFile, trials: &[Trial], seed: u32, number: u32, candidates: u32) -> Point {
     let order = ranked(trials, |_| true);
     if order.len() < sweep.batch {

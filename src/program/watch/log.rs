@@ -21,7 +21,7 @@ pub struct Log {
     lines: Vec<Line>,
     /// Offset of the end of the last complete line.
     end: u64,
-    /// The last complete line, malformed or not, by which the file is recognised.
+    /// The last complete line, malformed or not, by which the file is recognized.
     last: Vec<u8>,
     /// Offset of the last complete line.
     last_start: u64,

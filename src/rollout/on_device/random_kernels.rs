@@ -17,7 +17,7 @@ use burn::tensor::{Device, Tensor};
 /// Plays some steps of one game and adds its features and rewards to its sum.
 ///
 /// Buffers: the environments `[env_words, num_envs]`, which carry the games from launch to launch;
-/// the sums `[num_envs]`. If `fresh`, both are initialised rather than read.
+/// the sums `[num_envs]`. If `fresh`, both are initialized rather than read.
 #[cube(launch_unchecked)]
 fn random_kernel<G: Rules>(
     envs: &mut [u32],

@@ -94,7 +94,7 @@ impl Record {
     }
 }
 
-/// Initialises the games and observes them; one game per unit.
+/// Initializes the games and observes them; one game per unit.
 #[cube(launch_unchecked)]
 fn start_kernel<G: Rules>(
     starts: &Starts,

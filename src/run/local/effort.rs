@@ -10,7 +10,7 @@ pub struct Effort {
     pub iteration: u32,
     /// Number of steps of all episodes since the start of the run; tokens for a language model.
     pub env_steps: u64,
-    /// Reason for the end of the run; `None` if it was interrupted. Serialised as the flag
+    /// Reason for the end of the run; `None` if it was interrupted. Serialized as the flag
     /// `interrupted`.
     #[serde(rename = "interrupted", serialize_with = "is_missing")]
     pub end: Option<End>,

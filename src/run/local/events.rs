@@ -270,7 +270,7 @@ fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
     match is_finite(&snapshot) {
         true => Ok(snapshot),
         false => Err(TrainError::NotFinite {
-            what: "new policy or its optimiser's state",
+            what: "new policy or its optimizer's state",
             iteration: run.trainer().iteration(),
         }
         .into()),

@@ -70,9 +70,9 @@ impl RunFiles {
         let completions = has_model
             .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), done))
             .transpose()?;
-        model_folder::settle(&folder.model())?;
+        model_folder::recover_replacement(&folder.model())?;
         if has_model {
-            // Describes another model than the one that training will export.
+            // Describes a model other than the one that training will export.
             let card = folder.path().join(MODEL_CARD);
             input::if_present(disk::remove_file(&card)).map_err(RunError::file("remove", &card))?;
         }
@@ -121,8 +121,8 @@ impl RunFiles {
         Ok((files, warning))
     }
 
-    /// Saves the best policy as the checkpoint of iteration `done` if it is of that iteration and there is none: the last
-    /// process was killed before it saved one.
+    /// Saves the best policy as the checkpoint of iteration `done` if it is of that iteration and the checkpoint is missing,
+    /// because the last process was killed before it saved one.
     fn adopt_best(&mut self, done: u32, keep: usize) -> Result<(), RunError> {
         if self.folder.has_checkpoint(done) {
             return Ok(());

@@ -120,7 +120,7 @@ impl RunFolder {
     /// path is some other folder, unless that holds a model.
     ///
     /// # Errors
-    /// If there is none, or it holds no run.
+    /// If there is no such folder, or it holds no run.
     pub fn find(path: &Path) -> Result<Self, RunError> {
         let has = |name: &&str| path.join(name).is_file();
         let is_model = ["config.json", "adapter_config.json"].iter().any(has);
@@ -135,7 +135,7 @@ impl RunFolder {
     /// Opens the newest run of the given name in `runs`, or, without a name, the one written to last.
     ///
     /// # Errors
-    /// If there is none, or it holds no run.
+    /// If there is no such folder, or it holds no run.
     pub fn newest(name: Option<&str>) -> Result<Self, RunError> {
         let (path, what) = match name {
             Some(name) => (newest(name), format!("run of {name} in {RUNS}, and no folder {name}")),
@@ -192,7 +192,7 @@ impl RunFolder {
         Some(self.note()?.get("environment")?.as_str()?.to_string())
     }
 
-    /// The version of Grove that trained the run last, if it is another than this one.
+    /// The version of Grove that trained the run last, if it is not this one.
     pub fn other_version(&self) -> Option<String> {
         let version = self.note()?.get("grove")?.as_str()?.to_string();
         (version != env!("CARGO_PKG_VERSION")).then_some(version)
@@ -305,10 +305,11 @@ impl RunFolder {
     }
 
     /// Loads the newest checkpoint from which the run can resume. Newer ones that are damaged, or contain numbers that
-    /// are not finite, become warnings. Without other checkpoints it is that of the best policy, which is as complete.
+    /// are not finite, become warnings. If there are no others, loads the checkpoint of the best policy, which is as
+    /// complete.
     ///
     /// # Errors
-    /// If there is none, or none can be read but one may be intact.
+    /// If there is no checkpoint, or none can be read but one may be intact.
     pub fn latest(&self) -> Result<SavedPolicy, RunError> {
         let finite = |checkpoint: &Checkpoint| match is_finite(checkpoint) {
             true => Ok(()),
@@ -341,9 +342,9 @@ impl RunFolder {
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
     }
 
-    /// Loads the checkpoint from which the run resumes with changed settings: [`latest`](Self::latest), or that of the best
-    /// policy if it is later. The iterations before it would have other results, and the best policy would not be one of
-    /// this run.
+    /// Loads the checkpoint from which the run resumes with changed settings: [`latest`](Self::latest), or that of the
+    /// best policy if it is later. The iterations before it would have other results, and the best policy would not be
+    /// one of this run.
     ///
     /// # Errors
     /// Those of [`latest`](Self::latest).
@@ -395,15 +396,16 @@ impl RunFolder {
 }
 
 impl SavedPolicy {
-    /// Loads the policy that a path names: a policy file, a checkpoint folder, or a run, of which it takes the best
-    /// policy, or, if that is missing or damaged, the newest checkpoint.
+    /// Loads the policy that a path names: a policy file, a checkpoint folder, or a run, whose best policy is
+    /// taken, or, if that is missing or damaged, whose newest checkpoint.
     ///
     /// # Errors
-    /// If there is none, or if the best one may be intact, but cannot be read.
+    /// If there is no policy, or if the best one may be intact, but cannot be read.
     pub fn find(path: &Path) -> Result<Self, RunError> {
         let intact = |checkpoint| Self { checkpoint, warnings: Vec::new() };
         if path.is_file() {
-            let bytes = input::read(path, input::DATA).map_err(RunError::file("read", path))?;
+            let bytes =
+                input::read(path, input::MAX_DATA_BYTES).map_err(RunError::file("read", path))?;
             let policy = policy_file(bytes);
             let not_one = |source| RunError::Policy { path: path.to_path_buf(), source };
             return Ok(intact(policy.map_err(not_one)?));

@@ -42,7 +42,7 @@ use crate::trainer::Validation;
 use crate::trainer::text::CompletionRecord;
 use serde::Serialize;
 
-/// The game or task of a run. Serialised as `"env": NAME` or `"task": NAME`.
+/// The game or task of a run. Serialized as `"env": NAME` or `"task": NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {

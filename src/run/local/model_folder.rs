@@ -50,8 +50,8 @@ fn trained(model: &Path) -> Option<Checkpoint> {
 ///
 /// # Errors
 /// If leftovers cannot be moved or removed.
-pub fn settle(folder: &Path) -> Result<(), RunError> {
-    Ok(disk::settle(folder, clear)?)
+pub fn recover_replacement(folder: &Path) -> Result<(), RunError> {
+    Ok(disk::recover_replacement(folder, clear)?)
 }
 
 fn clear(folder: &Path) -> io::Result<()> {
@@ -111,7 +111,7 @@ mod tests {
         for fault in (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)]) {
             let (model, replaced, _) = replaced(&format!("{fault:?}"), fault);
             // What the next run does, after a crash.
-            settle(&model).unwrap();
+            recover_replacement(&model).unwrap();
             assert_eq!(names(model.parent().unwrap()), ["model"], "{fault:?}");
             let [first, second] =
                 ["weights", "vocabulary"].map(|file| fs::read_to_string(model.join(file)).unwrap());

@@ -89,8 +89,8 @@ impl Confinement {
     }
 }
 
-/// The paths that a command needs: its folder, unless that holds all of the user's, the files and folders that it
-/// names, the installations of its programs, and the libraries of Python that the user has installed.
+/// The paths that a command needs: its folder (unless that contains the user's home), the files and folders that it
+/// names, the installations of its programs, and the Python libraries that the user has installed.
 fn named(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
     let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let is_private = |path: &Path| {
@@ -143,8 +143,8 @@ fn shebang(file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(line).trim().to_string())
 }
 
-/// A file with all that its links lead to, and, if it lies in a folder `bin`, or `shims` of a version
-/// manager, what is installed beside that.
+/// A file with everything that its links lead to and, if it lies in a folder `bin`, or in `shims` of a version manager,
+/// everything installed beside that folder.
 fn installation(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
     let mut at = Some(file.to_path_buf());

@@ -94,7 +94,7 @@ pub struct Verifier {
     confinement: Option<Confinement>,
     /// The first request that was answered, without its id, to warm up further processes.
     answered: OnceLock<String>,
-    /// Serialises requests until the first answer.
+    /// Serializes requests until the first answer.
     first: Mutex<()>,
     /// Number of processes that failed before the first answer.
     failures: AtomicUsize,
@@ -179,11 +179,11 @@ impl Verifier {
         }
     }
 
-    /// Verifies one completion. If a process ends while it does, another one tries again; if two new ones end, the
-    /// completion is blamed. One that has answered others may have ended for reasons of its own.
+    /// Verifies one completion. If the process ends meanwhile, another one tries again; if two new processes end, the
+    /// completion is blamed. A process that has answered other requests may have ended for a reason of its own.
     fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let body = protocol::body(completion);
-        // Until the first answer, requests are serialised: the first one may take long.
+        // Until the first answer, requests are serialized: the first one may take long.
         let first = self.answered.get().is_none().then(|| lock(&self.first));
         let mut last = String::new();
         let mut idle = take_idle(&self.idle);
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_silent_verifier_gets_advice_to_flush() {
-        // Answers that stay in a buffer are none, however long they are waited for.
+        // Answers that stay in a buffer never arrive, however long the wait.
         let options = VerifierOptions { timeout: 0.01, ..VerifierOptions::new("cat > /dev/null") };
         let mut verifier = Verifier::start(options).unwrap();
         verifier.start_up = Duration::ZERO;

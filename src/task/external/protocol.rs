@@ -17,7 +17,7 @@ struct Body<'a> {
     truncated: bool,
 }
 
-/// Serialises the request for a completion, without its id.
+/// Serializes the request for a completion, without its id.
 pub fn body(completion: &Completion) -> String {
     let Completion { prompt, text, num_tokens, truncated } = *completion;
     let messages = &prompt.messages[..];
@@ -48,7 +48,7 @@ impl Answer {
     /// Parses a line.
     ///
     /// # Errors
-    /// A description of the line if it is no answer, with "it" as the subject.
+    /// A description of the line if it is not an answer, with "it" as the subject.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let text = String::from_utf8_lossy(line);
         let parsed = serde_json::from_slice(line)
@@ -68,7 +68,7 @@ impl Answer {
     /// A sentence if the verifier reported an error, or if rewards are missing, unknown or not finite.
     pub fn rewards(&self, parts: &[RewardPart]) -> Result<Vec<f64>, String> {
         let object = &self.object;
-        // Programs that write all keys of an answer leave those null that do not apply.
+        // Programs that write all keys of an answer set the ones that do not apply to null.
         let given = |key: &str| object.get(key).filter(|value| !value.is_null());
         if let Some(error) = given("error") {
             let text = error.as_str().map_or_else(|| error.to_string(), str::to_string);
@@ -122,8 +122,8 @@ fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(rounded)
 }
 
-/// JSON with quotes around NaN and Infinity, which some writers emit, and around numbers that are too large: a reward of
-/// these is rejected, but the id can be read.
+/// JSON with quotes around NaN and Infinity, which some writers emit, and around numbers that are too large: such a
+/// reward is rejected, but the id can be read.
 fn quoted(json: &[u8]) -> Vec<u8> {
     let is_of_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     let (mut quoted, mut at) = (Vec::new(), 0);
@@ -145,7 +145,7 @@ fn quoted(json: &[u8]) -> Vec<u8> {
     quoted
 }
 
-/// The start of a text, quoted and escaped.
+/// The start of a string, quoted and escaped.
 fn excerpt(text: &str) -> String {
     let start: String = text.chars().take(60).collect();
     let dots = if start.len() < text.len() { "..." } else { "" };

@@ -1,12 +1,12 @@
 //! Tests written as OCaml assertions, taken apart into calls with expected values.
 
-/// Takes the tests of the function `name` apart: into expressions that use it, each with an expression of its expected
-/// value that does not.
+/// Splits the tests of the function `name` into expressions that use it, each with an expression of its expected value
+/// that does not use it.
 ///
-/// `assert (a = b)`, where one side uses the function, becomes that side and the value of the other. Any other assertion
-/// becomes a pair of `mark` and whether it holds; `mark` is a text that an answer cannot know beforehand. So does
-/// `let () = ...` with assertions within, or with a call of a definition that has some. Definitions between the
-/// assertions are available to those after them.
+/// `assert (a = b)`, where one side uses the function, becomes that side, with the value of the other side as expected
+/// value. Any other assertion becomes a pair of `mark` and whether it holds; `mark` is a string that an answer cannot
+/// know beforehand. So does `let () = ...` with assertions within, or with a call of a definition that has some.
+/// Definitions between the assertions are available to those after them.
 ///
 /// # Errors
 /// A sentence if there is no assertion, or one in a definition that is not used.
@@ -103,7 +103,7 @@ fn within(definitions: &str, expression: &str) -> String {
     }
 }
 
-/// The pieces of a text outside of comments, as `(offset, depth of brackets, piece)`: words, literals, and runs of other
+/// The pieces of some code outside of comments, as `(offset, depth of brackets, piece)`: words, literals, and runs of other
 /// characters.
 pub(super) struct Scan<'a> {
     text: &'a str,
@@ -117,7 +117,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The length of the comment at the start of a text. As the compiler does, skips the comments and the literals in it.
+/// The length of the comment at the start of some code. As the compiler does, skips the comments and the literals in it.
 fn comment(text: &str) -> Option<usize> {
     let (mut at, mut depth) = (0, 0);
     loop {
@@ -145,7 +145,7 @@ fn comment(text: &str) -> Option<usize> {
     }
 }
 
-/// The length of the literal at the start of a text: a string in quotes or in braces such as `{id|...|id}`, or a character,
+/// The length of the literal at the start of some code: a string in quotes or in braces such as `{id|...|id}`, or a character,
 /// as opposed to a type variable or a prime. One without an end takes the rest of the text.
 fn literal(text: &str) -> Option<usize> {
     if let Some(inside) = text.strip_prefix('"') {
@@ -177,7 +177,7 @@ fn literal(text: &str) -> Option<usize> {
     rest.starts_with('\'').then(|| text.len() - rest.len() + 1)
 }
 
-/// The length of the characters of a kind at the start of a text.
+/// The length of the characters of a kind at the start of a string.
 fn run(text: &str, of: fn(char) -> bool) -> usize {
     text.find(|c| !of(c)).unwrap_or(text.len())
 }

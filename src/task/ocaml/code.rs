@@ -39,7 +39,7 @@ impl Code {
     }
 }
 
-/// Whether a text defines a name outside of brackets, and not only up to the `in` of a local definition.
+/// Whether some code defines a name outside of brackets, and not only up to the `in` of a local definition.
 fn defines(text: &str, name: &str) -> bool {
     // Whether each `let` that has no `in` yet defines the name.
     let mut open: Vec<bool> = Vec::new();
@@ -98,7 +98,7 @@ fn repeats(text: &str) -> bool {
     (pieces.len() as f64) < 0.3 * all
 }
 
-/// Whether a text is only a placeholder for code.
+/// Whether a string is only a placeholder for code.
 fn is_stub(text: &str) -> bool {
     let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
     let lower = text.to_lowercase();

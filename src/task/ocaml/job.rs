@@ -11,9 +11,9 @@ settings! {
         /// CPU time in seconds. The wall-clock limit is three times this plus one second.
         cpu_seconds: f64 = 2.0, in at_least(0.01).at_most(60.0);
         /// Memory in MiB.
-        memory_mb: u32 = 512, in whole(128..=16_384);
+        memory_mb: u32 = 512, in integer(128..=16_384);
         /// Number of processes.
-        processes: u32 = 4, in whole(1..=64);
+        processes: u32 = 4, in integer(1..=64);
     }
 }
 

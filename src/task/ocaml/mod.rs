@@ -46,7 +46,7 @@ settings! {
         /// Runs code even if this machine cannot enforce all restrictions of the sandbox.
         r#unsafe: bool;
         /// Number of completions checked in parallel; 0 for one per core.
-        workers: u32 = 0, in whole(0..=64);
+        workers: u32 = 0, in integer(0..=64);
         /// Resource limits of a completion.
         @flatten limits: OcamlLimits;
     }
@@ -186,7 +186,7 @@ impl Ocaml {
                     let results = &report.results;
                     let fails = results.iter().position(Option::is_none);
                     let (number, how) = match fails {
-                        Some(at) => (at + 1, "raises an exception or is no data"),
+                        Some(at) => (at + 1, "raises an exception or is not data"),
                         None => (results.len() + 1, "is not computed within the limits"),
                     };
                     why = format!("the expected value of test {number} {how}");
@@ -223,8 +223,11 @@ impl Ocaml {
         let points = report.points(expected);
         let full = points.iter().sum::<f64>() > 1.0 - 1e-9;
         let share = if code.degenerate { 0.3 } else { 1.0 };
-        let mut parts: Vec<f64> =
-            points.iter().zip(POINTS).map(|(points, (_, most))| share * points / most).collect();
+        let mut parts: Vec<f64> = points
+            .iter()
+            .zip(POINTS)
+            .map(|(points, (_, max_points))| share * points / max_points)
+            .collect();
         parts.push(if full { code.untidiness } else { 0.0 });
         Ok(Rewards::new(parts))
     }

@@ -93,7 +93,7 @@ fn wrong(path: &Path, line: usize, message: String) -> TaskError {
     TaskError::Line { path: path.to_path_buf(), line, message }
 }
 
-/// Reads a problem from a line of JSON; where `tests` is a text, the line is a row of a prompt and assertions.
+/// Reads a problem from a line of JSON; where `tests` is a string, the line is a row of a prompt and assertions.
 fn read_line(line: &[u8]) -> Result<Problem, String> {
     let not = |error: serde_json::Error| format!("not a problem: {error}");
     let row: Map<String, Value> = serde_json::from_slice(line).map_err(not)?;

@@ -67,7 +67,7 @@ fn type_of(compiler: &Compiler, text: &str, name: &str) -> io::Result<Option<Str
 /// Runs a command, and returns whether it succeeded.
 ///
 /// # Errors
-/// If it does not start, or takes longer than `limit`, at which it is killed.
+/// If it does not start, or is killed because it takes longer than `limit`.
 fn succeeds(command: &mut Command, limit: Duration) -> io::Result<bool> {
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
     if let Some(status) = wait(&mut child, limit)? {

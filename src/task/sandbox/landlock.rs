@@ -1,6 +1,6 @@
-//! Landlock, where the kernel has it: a second wall around a sandboxed process, and the only one around files where
-//! there are no namespaces. The process reads and runs what its root names, writes to its own folder, and reaches
-//! neither TCP nor processes and abstract sockets outside of the sandbox.
+//! Landlock, where the kernel has it: a second confinement of a sandboxed process, and the only one of its file
+//! accesses where there are no namespaces. The process reads and runs what its root lists, writes to its own folder,
+//! and reaches neither TCP nor processes and abstract sockets outside of the sandbox.
 
 use super::check;
 use super::namespaces::{Bound, Root};
@@ -9,7 +9,7 @@ use std::io;
 
 /// `struct landlock_ruleset_attr`.
 #[repr(C)]
-struct Ruleset {
+struct RulesetRights {
     files: u64,
     tcp: u64,
     scope: u64,
@@ -31,7 +31,7 @@ const TRUNCATE: u64 = 1 << 14;
 const CONTROL: u64 = 1 << 15;
 /// The rights that a file can have.
 const FILE: u64 = RUN | WRITE | READ | TRUNCATE | CONTROL;
-/// All rights of the first version: those above and to remove and make files of each kind.
+/// All rights of the first version: those above, and the rights to remove and to make files of each kind.
 const FIRST: u64 = (1 << 13) - 1;
 /// The right to link and rename from one folder to another.
 const MOVE: u64 = 1 << 13;
@@ -42,39 +42,58 @@ const TCP: u64 = 3;
 const SOCKETS: u64 = 1;
 const SIGNALS: u64 = 2;
 
+/// Whether a sandboxed process may use the network.
+#[derive(Clone, Copy, PartialEq)]
+pub enum NetworkAccess {
+    /// It may.
+    Allowed,
+    /// It may not.
+    Denied,
+}
+
+/// Root folder of a sandboxed process.
+#[derive(Clone, Copy, PartialEq)]
+pub enum RootKind {
+    /// A root of its own, which holds nothing but what it may read.
+    Own,
+    /// The root of the machine.
+    Shared,
+}
+
 /// The restrictions of a process, as far as this kernel knows them.
-pub struct Wall {
-    rules: Ruleset,
+pub struct LandlockRuleset {
+    rights: RulesetRights,
     /// Size of the kernel's `struct landlock_ruleset_attr`.
     size: usize,
-    /// Whether the process has a root that holds nothing but what it may read.
-    has_own_root: bool,
+    root: RootKind,
 }
 
 /// The version of Landlock in the kernel; 0 if there is none.
 pub fn version() -> u32 {
     // SAFETY: asks for the version, with no struct.
     let answer = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<Ruleset>(), 0, 1)
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<RulesetRights>(), 0, 1)
     };
     u32::try_from(answer).unwrap_or(0)
 }
 
-impl Wall {
-    /// The restrictions for a process with the `network` or without; `None` where the kernel has no Landlock.
-    pub fn new(network: bool, has_own_root: bool) -> Option<Self> {
+impl LandlockRuleset {
+    /// The restrictions of a process with this access and root; `None` where the kernel has no Landlock.
+    pub fn new(network: NetworkAccess, root: RootKind) -> Option<Self> {
         let version = version();
         let since = |first: u32, rights: u64| if version >= first { rights } else { 0 };
         let files = FIRST | since(2, MOVE) | since(3, TRUNCATE) | since(5, CONTROL);
-        let tcp = if network { 0 } else { since(4, TCP) };
-        let scope = since(6, if network { SIGNALS } else { SIGNALS | SOCKETS });
+        let (tcp, scope) = match network {
+            NetworkAccess::Allowed => (0, since(6, SIGNALS)),
+            NetworkAccess::Denied => (since(4, TCP), since(6, SIGNALS | SOCKETS)),
+        };
         let size = match version {
             0 => return None,
             1..4 => 8,
             4..6 => 16,
             _ => 24,
         };
-        Some(Self { rules: Ruleset { files, tcp, scope }, size, has_own_root })
+        Some(Self { rights: RulesetRights { files, tcp, scope }, size, root })
     }
 
     /// Restricts this process and its descendants, which requires `PR_SET_NO_NEW_PRIVS`.
@@ -87,18 +106,18 @@ impl Wall {
         unsafe {
             let rules = libc::syscall(
                 libc::SYS_landlock_create_ruleset,
-                &raw const self.rules,
+                &raw const self.rights,
                 self.size,
                 0,
             ) as libc::c_int;
             check(rules)?;
-            if self.has_own_root {
+            if self.root == RootKind::Own {
                 self.allow(rules, c"/", read)?;
             }
             for bound in root.bound() {
                 match bound {
                     _ if bound.is_device() => self.allow(rules, bound.target(), FILE & !RUN)?,
-                    _ if self.has_own_root => {}
+                    _ if self.root == RootKind::Own => {}
                     Bound { is_folder: true, .. } => self.allow(rules, bound.target(), read)?,
                     _ => self.allow(rules, bound.target(), RUN | READ)?,
                 }
@@ -118,7 +137,7 @@ impl Wall {
             if parent < 0 {
                 return Ok(());
             }
-            let rule = Beneath { allowed: rights & self.rules.files, parent };
+            let rule = Beneath { allowed: rights & self.rights.files, parent };
             // A rule for the paths below a file or folder.
             let answer = libc::syscall(libc::SYS_landlock_add_rule, rules, 1, &raw const rule, 0);
             libc::close(parent);

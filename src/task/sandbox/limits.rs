@@ -24,22 +24,22 @@ impl Limits {
     /// # Errors
     /// The system's.
     pub fn enforce(&self, on_processes: bool) -> io::Result<()> {
-        let set = |what, most: u64| {
+        let set = |what, limit: u64| {
             let limit =
-                libc::rlimit { rlim_cur: most as libc::rlim_t, rlim_max: most as libc::rlim_t };
+                libc::rlimit { rlim_cur: limit as libc::rlim_t, rlim_max: limit as libc::rlim_t };
             // SAFETY: reads a live struct.
             check(unsafe { libc::setrlimit(what, &raw const limit) })
         };
         set(libc::RLIMIT_CORE, 0)?;
-        for (what, most) in [
+        for (what, limit) in [
             (libc::RLIMIT_AS, self.memory),
             (libc::RLIMIT_FSIZE, self.file_size),
             (libc::RLIMIT_NOFILE, self.files),
             (libc::RLIMIT_CPU, self.cpu_seconds),
             (libc::RLIMIT_NPROC, if on_processes { self.processes } else { 0 }),
         ] {
-            if most > 0 {
-                set(what, most)?;
+            if limit > 0 {
+                set(what, limit)?;
             }
         }
         Ok(())

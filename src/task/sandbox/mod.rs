@@ -82,7 +82,8 @@ impl Access {
     }
 }
 
-/// Threads that may use a sandbox at a time on a machine of fewer cores: the most `workers` of the task `ocaml`.
+/// Minimum number of threads for which a sandbox has room, even on a machine of fewer cores: the maximum of `workers`
+/// of the task `ocaml`.
 #[cfg(target_os = "linux")]
 const MAX_THREADS: usize = 64;
 
@@ -229,8 +230,8 @@ impl Sandbox {
         notes
     }
 
-    /// A command that runs `program` in the sandbox, where it may write to `folder`: with namespaces to a file system in
-    /// memory in its place, which ends with the process.
+    /// A command that runs `program` in the sandbox, where it may write to `folder`. With namespaces, a file system in
+    /// memory takes the folder's place and ends with the process.
     ///
     /// # Errors
     /// If the ownership of the folder cannot be changed to the sandbox's user.
@@ -251,7 +252,16 @@ impl Sandbox {
             #[cfg(target_os = "linux")]
             root: namespaces::Root::new(&self.access, &folder)?,
             #[cfg(target_os = "linux")]
-            wall: landlock::Wall::new(self.access.network, self.namespaces),
+            landlock: landlock::LandlockRuleset::new(
+                match self.access.network {
+                    true => landlock::NetworkAccess::Allowed,
+                    false => landlock::NetworkAccess::Denied,
+                },
+                match self.namespaces {
+                    true => landlock::RootKind::Own,
+                    false => landlock::RootKind::Shared,
+                },
+            ),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
             filter: seccomp::program(self.access.sockets()),
@@ -271,7 +281,7 @@ struct Prepared {
     #[cfg(target_os = "linux")]
     root: namespaces::Root,
     #[cfg(target_os = "linux")]
-    wall: Option<landlock::Wall>,
+    landlock: Option<landlock::LandlockRuleset>,
     workdir: CString,
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     filter: Vec<libc::sock_filter>,
@@ -310,7 +320,7 @@ impl Prepared {
                 if self.sandbox.namespaces {
                     namespaces::become_init(self.grove, self.sandbox.group.as_deref())?;
                 }
-                self.wall.iter().try_for_each(|wall| wall.enforce(&self.root))?;
+                self.landlock.iter().try_for_each(|ruleset| ruleset.enforce(&self.root))?;
             }
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
             seccomp::install(&self.filter)?;
@@ -331,8 +341,8 @@ unsafe fn close_on_exec() {
         if libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) == 0 {
             return;
         }
-        let most = libc::sysconf(libc::_SC_OPEN_MAX).clamp(1024, 1 << 20) as libc::c_int;
-        for descriptor in 3..most {
+        let end = libc::sysconf(libc::_SC_OPEN_MAX).clamp(1024, 1 << 20) as libc::c_int;
+        for descriptor in 3..end {
             libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
         }
     }
@@ -359,7 +369,7 @@ fn reach(landlock: u32, confines_sockets: bool) -> &'static str {
             "see other processes, read and write wherever its user can, and access the network"
         }
         (1..4, false) => "see other processes and access the network",
-        (4.., false) => "see other processes and access the network by other protocols than TCP",
+        (4.., false) => "see other processes and access the network by protocols other than TCP",
         (_, true) => "see other processes",
     }
 }
@@ -413,7 +423,7 @@ mod tests {
             assert_eq!(reaches(version, true, "write"), version == 0);
         }
         assert!(reaches(3, false, "access the network") && !reaches(3, false, "TCP"));
-        assert!(reaches(4, false, "other protocols than TCP"));
+        assert!(reaches(4, false, "protocols other than TCP"));
     }
 
     #[test]

@@ -40,8 +40,8 @@ const KNOWN: [&str; 19] = [
     "task_type",
     "use_rslora",
 ];
-/// Initialisations of adapters that leave the weights of the base model as they are.
-const INITIALISATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
+/// Initializations of adapters that leave the weights of the base model as they are.
+const INITIALIZATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 /// Whether a folder holds adapters.
 pub(super) fn is_folder(folder: &Path) -> bool {
@@ -114,14 +114,14 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
     {
         return Err(format!("`{name}`: {value} is not known, and may change the model"));
     }
-    let initialisation = &about["init_lora_weights"];
-    let keeps_base = match initialisation {
+    let initialization = &about["init_lora_weights"];
+    let keeps_base = match initialization {
         Value::Null | Value::Bool(_) => true,
-        name => name.as_str().is_some_and(|name| INITIALISATIONS.contains(&name)),
+        name => name.as_str().is_some_and(|name| INITIALIZATIONS.contains(&name)),
     };
     if !keeps_base {
         return Err(format!(
-            "`init_lora_weights` {initialisation} changes the weights of the base model; save the adapters \
+            "`init_lora_weights` {initialization} changes the weights of the base model; save the adapters \
              with PEFT's `path_initial_model_for_weight_conversion`, which makes plain ones of them"
         ));
     }
@@ -142,8 +142,8 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
         Value::Null => Some(8.0),
         alpha => alpha.as_f64(),
     };
-    let lora_alpha =
-        lora_alpha.ok_or_else(|| format!("`lora_alpha` {} is no number", about["lora_alpha"]))?;
+    let lora_alpha = lora_alpha
+        .ok_or_else(|| format!("`lora_alpha` {} is not a number", about["lora_alpha"]))?;
     // The factor of rank-stabilized adapters is `lora_alpha / sqrt(r)` (Kalajdzievski 2023).
     let lora_alpha = match &about["use_rslora"] {
         Value::Bool(true) => lora_alpha * (rank as f64).sqrt(),
@@ -155,7 +155,7 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
     Ok(config)
 }
 
-/// The matrices that a list of modules names, each once; `None` if an element is no text. A name may be a path, and PEFT
+/// The matrices that a list of modules names, each once; `None` if an element is not a string. A name may be a path, and PEFT
 /// lists the modules of all layers where they are few. A layer that is not in such a list lacks its tensors.
 fn modules(names: &[Value]) -> Option<Vec<String>> {
     let mut all: Vec<String> = Vec::new();

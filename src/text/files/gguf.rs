@@ -156,7 +156,7 @@ impl<'a> Gguf<'a> {
     fn parse(bytes: &'a [u8], path: &'a Path) -> Result<Self, &'static str> {
         let rest = bytes
             .strip_prefix(MAGIC)
-            .ok_or("it is no GGUF file; models in other formats are read from their folders")?;
+            .ok_or("it is not a GGUF file; models in other formats are read from their folders")?;
         let mut head = Head { rest, values: 0 };
         match head.u32()? {
             2 | 3 => {}
@@ -305,7 +305,7 @@ impl<'a> Gguf<'a> {
         // A factor without a type, also under its older name, is a linear scaling; 0 means none.
         let factor = self.number(&key("scaling.factor"))?.or(self.number(&key("scale_linear"))?);
         let has_type = |value: &Value| Some(value.as_str()? != "none");
-        let is_scaled = match self.typed(&key("scaling.type"), "a text", has_type)? {
+        let is_scaled = match self.typed(&key("scaling.type"), "a string", has_type)? {
             Some(has_type) => has_type,
             None => factor.is_some_and(|factor| factor != 0.0 && factor != 1.0),
         };
@@ -334,7 +334,7 @@ impl<'a> Gguf<'a> {
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
         let wrong = |reason: &str| unusable(self.path, format!("`{name}` {reason}"));
         let ([count], 0) = (&tensor.shape[..], tensor.format) else {
-            return Err(wrong("is no list of numbers in single precision"));
+            return Err(wrong("is not a list of numbers in single precision"));
         };
         if count.checked_mul(2) != Some(head_dim) {
             return Err(wrong("does not have a number for each pair of a head"));
@@ -415,7 +415,7 @@ impl<'a> Gguf<'a> {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": vocabulary.name("bos_token_id"),
             "eos_token": vocabulary.name("eos_token_id"),
-            "chat_template": self.typed("tokenizer.chat_template", "a text", text)?,
+            "chat_template": self.typed("tokenizer.chat_template", "a string", text)?,
             "model_max_length": shape.context,
         });
         let generation = json!({ "eos_token_id": vocabulary.stop_tokens() });

@@ -56,7 +56,7 @@ fn list<T>(to: &mut Vec<u8>, kind: u32, all: &[T], write: impl Fn(&mut Vec<u8>, 
     all.iter().for_each(|value| write(to, value));
 }
 
-/// Appends a text with its length.
+/// Appends a string with its length.
 pub(super) fn text(to: &mut Vec<u8>, text: &str) {
     to.extend((text.len() as u64).to_le_bytes());
     to.extend(text.as_bytes());

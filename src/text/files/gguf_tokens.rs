@@ -125,7 +125,7 @@ fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str
         }
     };
     let pairs: Vec<String> = merges(json).map(|pair| pair.concat()).collect();
-    // llama.cpp merges everything that forms a token; pairs that are no merges come last.
+    // llama.cpp merges everything that forms a token; pairs that are not merges come last.
     let mut scores = vec![-(pairs.len() as f32); tokens.names.len()];
     // In reverse, so that a token gets the rank of its first pair.
     for (rank, name) in pairs.iter().enumerate().rev() {
@@ -158,7 +158,9 @@ fn characters(tokens: &mut Tokens) -> Result<Vec<(&'static str, Entry)>, String>
     for (name, kind) in tokens.names.iter_mut().zip(&tokens.kinds) {
         if *kind == NORMAL {
             let [byte] = name.as_bytes() else {
-                return Err(format!("its token `{name}` is no single byte, as llama.cpp has them"));
+                return Err(format!(
+                    "its token `{name}` is not a single byte, as llama.cpp requires"
+                ));
             };
             *name = byte_name(*byte).to_string();
         }

@@ -31,10 +31,10 @@ type Check = fn(&Value) -> bool;
 
 /// Metadata keys of a vocabulary, with the types of their values.
 const TYPES: [(&str, &str, Check); 14] = [
-    ("model", "a text", Value::is_string),
-    ("pre", "a text", Value::is_string),
-    ("tokens", "a list of texts", are_texts),
-    ("merges", "a list of texts", are_texts),
+    ("model", "a string", Value::is_string),
+    ("pre", "a string", Value::is_string),
+    ("tokens", "a list of strings", are_texts),
+    ("merges", "a list of strings", are_texts),
     ("scores", "a list of numbers", are_numbers),
     ("token_type", "a list of numbers", are_numbers),
     ("bos_token_id", "a whole number", Value::is_u64),
@@ -68,7 +68,7 @@ impl<'a> Vocabulary<'a> {
     /// Reads the vocabulary.
     ///
     /// # Errors
-    /// A clause, if there is none, a value has the wrong type, or two tokens have the same name.
+    /// A clause, if the file has no vocabulary, a value has the wrong type, or two tokens have the same name.
     pub fn new(about: &'a HashMap<String, Value>) -> Result<Self, String> {
         for (key, expected, is_valid) in TYPES {
             let key = format!("tokenizer.ggml.{key}");
@@ -144,7 +144,7 @@ impl<'a> Vocabulary<'a> {
     fn byte_level(&self) -> Result<Value, String> {
         let name = self.text("pre").filter(|name| !name.is_empty()).ok_or(
             "there is no `tokenizer.ggml.pre`, which says how it splits text; files of before May 2024 lack it, and \
-             would be read with other tokens than the model was trained with: convert the model anew, or add it with \
+             would not be read with the tokens that the model was trained with: convert the model anew, or add it with \
              `gguf-new-metadata --pre-tokenizer NAME`",
         )?;
         let split = PreTokenizer::named(name).ok_or_else(|| {
@@ -257,7 +257,7 @@ impl<'a> Vocabulary<'a> {
         named.map(|(number, name)| (name.to_string(), json!(number))).collect()
     }
 
-    /// Tokens that are recognised in a text before it is split.
+    /// Tokens that are recognized in a text before it is split.
     fn added(&self) -> Vec<Value> {
         let added = (0..self.tokens.len()).filter_map(|number| {
             let kind = self.kind(number);
@@ -272,8 +272,8 @@ impl<'a> Vocabulary<'a> {
         added.collect()
     }
 
-    /// The post-processor, which adds the tokens at the start and end of a text if the file says so; if it does not
-    /// mention the former, `begins` decides.
+    /// The post-processor, which adds the tokens at the start and end of a text if the file says so; if the file does
+    /// not mention the token at the start, `begins` decides.
     fn around(&self, begins: bool) -> Value {
         let adds = |name: &str, default| self.get(name).and_then(Value::as_bool).unwrap_or(default);
         let token = |key: &str, is_added| self.number(key).filter(|_| is_added);

@@ -61,7 +61,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     }
     let weights = Weights::open(folder)?;
     // As in `transformers`, the embedding table serves as the head if the weights contain no other, whatever the
-    // configuration says. The configuration is corrected, so that other libraries neither initialise a random head nor
+    // configuration says. The configuration is corrected, so that other libraries neither initialize a random head nor
     // drop one.
     let head = "lm_head.weight";
     let is_tied = match shape.tie_word_embeddings {
@@ -196,7 +196,9 @@ fn template_source(files: &Files, about: &Value) -> Result<Option<String>, Strin
     };
     let text = |template: &Value| {
         let text = template.as_str().map(str::to_string);
-        text.ok_or_else(|| wrong_type(key, template, "a text, or a list of texts with a `name`"))
+        text.ok_or_else(|| {
+            wrong_type(key, template, "a string, or a list of strings with a `name`")
+        })
     };
     template.map(text).transpose()
 }

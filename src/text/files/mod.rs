@@ -120,7 +120,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Langua
 /// # Errors
 /// If it cannot be read, or is a Git LFS pointer.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
-    let bytes = input::read(path, input::DATA).map_err(failed("read", path))?;
+    let bytes = input::read(path, input::MAX_DATA_BYTES).map_err(failed("read", path))?;
     check_fetched(&bytes, path)?;
     Ok(bytes)
 }

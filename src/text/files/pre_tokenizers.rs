@@ -14,7 +14,7 @@ pub(super) struct PreTokenizer {
     pub ignore_merges: bool,
     /// Whether texts begin with the beginning-of-text token by default.
     pub add_bos: bool,
-    /// Whether text is normalised first (Unicode's NFC).
+    /// Whether text is normalized first (Unicode's NFC).
     pub composes: bool,
 }
 

@@ -219,8 +219,8 @@ fn q6_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
 mod tests {
     use super::*;
 
-    /// The cases are a format's number, where its blocks have halves, how many numbers two blocks have,
-    /// their sum with weights, and two of them: as the Python package `gguf` reads them.
+    /// Each case is a format's number, the offsets of half-precision numbers in its blocks, the count of numbers in two
+    /// blocks, their weighted sum, and two of the numbers, as the Python package `gguf` reads them.
     #[test]
     fn blocks_are_read_as_the_reference_reads_them() {
         type Expected = (u32, &'static [usize], usize, f64, f32, f32);

@@ -31,7 +31,7 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     Ok(if ensure_ascii == Some(true) { escaped(&text) } else { text })
 }
 
-/// The indentation of a level by the argument `indent`: a text, or a number of spaces.
+/// The indentation of a level by the argument `indent`: a string, or a number of spaces.
 fn indentation(indent: &Value) -> Result<String, Error> {
     match indent.as_str() {
         Some(text) => Ok(text.to_string()),

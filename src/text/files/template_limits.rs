@@ -124,7 +124,7 @@ pub(super) fn apply(environment: &mut Environment<'_>, printed: Printed, own: Me
 /// `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`.
 ///
 /// Namespaces are the only mutable values, so a cyclic value, which is printed or compared without end, needs the
-/// assignment of a namespace; and a text can double many times only through assignments.
+/// assignment of a namespace; and a string can double many times only through assignments.
 ///
 /// # Errors
 /// If the template is longer than [`MAX_SOURCE_BYTES`].
@@ -135,7 +135,7 @@ pub(super) fn bounded(source: &str) -> Result<String, String> {
     Ok(rewritten(source, checked_names))
 }
 
-/// Replaces the tags of a template for which `rewrite` returns a text. Raw blocks, expressions and comments count as
+/// Replaces the tags of a template for which `rewrite` returns a string. Raw blocks, expressions and comments count as
 /// tags.
 pub(super) fn rewritten(source: &str, rewrite: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::with_capacity(source.len());
@@ -149,7 +149,7 @@ pub(super) fn rewritten(source: &str, rewrite: impl Fn(&str) -> Option<String>) 
     text + rest
 }
 
-/// Splits off the tag, raw block, expression or comment at the beginning of a text, or its first character.
+/// Splits off the tag, raw block, expression or comment at the beginning of a template, or its first character.
 fn split_tag(text: &str) -> (&str, &str) {
     let end = match text.as_bytes().get(1) {
         Some(b'#') => text.find("#}").map(|at| at + 2),
@@ -226,7 +226,7 @@ fn checked_names(tag: &str) -> Option<String> {
     })
 }
 
-/// Rewrites the rest of a tag after `set`, so that the value is checked: that of an assignment, or the block up to `endset`.
+/// Rewrites the rest of a tag after `set`, so that the value is checked: an assignment's, or the block up to `endset`.
 fn checked_set(rest: &str) -> String {
     match rest.split_once('=') {
         Some((target, value)) if !target.contains('|') => {
@@ -291,8 +291,8 @@ fn plain(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
     })
 }
 
-/// Rejects values that contain a namespace, unless it is the whole value and `may_be_one`, and values that are too
-/// large.
+/// Rejects values that contain a namespace, unless the namespace is the whole value and `may_be_one`, and values that
+/// are too large.
 fn checked(value: Value, may_be_one: bool) -> Result<Value, Error> {
     let is_namespace = |value: &Value| {
         value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
@@ -331,18 +331,18 @@ fn indent(state: &State, text: Value, options: Rest<Value>) -> Result<Value, Err
     state.apply_filter(INDENT, &all)
 }
 
-/// Repeats a text `count` times, with a bounded result.
+/// Repeats a string `count` times, with a bounded result.
 pub(super) fn repeated(text: &str, count: usize) -> Result<String, Error> {
     check_length(text.len().saturating_mul(count))?;
     Ok(text.repeat(count))
 }
 
-/// Rejects a text of `bytes` bytes if it is too long.
+/// Rejects a string of `bytes` bytes if it is too long.
 fn check_length(bytes: usize) -> Result<(), Error> {
     if bytes > MAX_TEXT_BYTES { Err(refused("a text is longer than 16 MiB")) } else { Ok(()) }
 }
 
-/// Rejects the replacement of `from` by `to` in a text, or the insertion of `to` between its characters, if the result
+/// Rejects the replacement of `from` by `to` in a string, or the insertion of `to` between its characters, if the result
 /// is too long.
 fn check_replacement(text: &str, from: &str, to: &str) -> Result<(), Error> {
     check_length(text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len()))

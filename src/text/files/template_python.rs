@@ -142,7 +142,7 @@ mod tests {
     use crate::text::template::ChatTemplate;
     use serde_json::json;
 
-    /// Renders a template with one message, whose `content` is a text and whose `x` holds values of all types.
+    /// Renders a template with one message, whose `content` is a string and whose `x` holds values of all types.
     fn rendered(source: &str) -> String {
         let (source, none) = (source.to_string(), String::new());
         let template = ChatTemplate { source, bos: none.clone(), eos: none, turn_end: None };

@@ -61,7 +61,8 @@ struct AddedTokens {
 /// differently from the `tokenizer.json` beside them.
 ///
 /// # Errors
-/// A clause, if one names a token that the `tokenizer.json` does not add, or asks that added ones be split.
+/// A clause, if one of the files names a token that `tokenizer.json` does not add, or asks for added tokens to be
+/// split.
 pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(), String> {
     let key = "split_special_tokens";
     if about[key] == true {

@@ -256,7 +256,7 @@ fn write_heads<C: Float>(row_of: &mut [C], start: usize, all: &Items, #[comptime
     }
 }
 
-/// Computes the roots by which the heads of queries and keys of one row are divided, those of queries first.
+/// Computes the roots by which the heads of queries and keys of one row are divided, queries first.
 #[cube]
 pub(crate) fn head_roots(
     queries: &mut [f32],

@@ -48,8 +48,8 @@ impl Tiles {
         floats * size_of::<f32>()
     }
 
-    /// Floats of a row of a tile: those of a head with zeros behind, so that units read [`WIDTH`] of them at a time, and
-    /// as many more, so that rows start in different banks.
+    /// Floats of a row of a tile: a head's, padded with zeros to a multiple of [`WIDTH`], which units read at a time,
+    /// and [`WIDTH`] more, so that rows start in different banks.
     pub const fn stride(self) -> usize {
         self.dim.next_multiple_of(WIDTH) + WIDTH
     }
@@ -114,7 +114,7 @@ pub(super) struct Rows {
     pub head: usize,
     /// Rows from the first on that queries are taken from; then they are taken from those that follow the segment.
     pub own: usize,
-    /// First row of those that follow.
+    /// First row that follows the piece.
     pub follower: usize,
 }
 

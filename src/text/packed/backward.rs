@@ -66,7 +66,8 @@ fn named_norm<'a>(
 }
 
 impl PackedPass<'_> {
-    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by layer.
+    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by
+    /// layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
         let (module, shape) = (&self.decoder.module, self.shape());
         let norm = (&module.norm, "norm.weight".to_string());

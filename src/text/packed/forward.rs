@@ -94,8 +94,8 @@ impl Blocks {
     }
 }
 
-/// The tiles of attention, of the gradient of its queries and of that of its keys, for `room` bytes of workgroup memory; and
-/// the bytes that they need, which are more where even the smallest tiles have no room.
+/// The tiles of attention and of the gradients of its queries and of its keys, for `room` bytes of workgroup memory;
+/// and the bytes that they need, which exceed `room` if even the smallest tiles do not fit.
 fn tiles(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
     let members = heads.queries / heads.keys;
     let tiles = |queries: usize, keys| Tiles {

@@ -126,12 +126,12 @@ impl<'a> Targets<'a> {
 }
 
 /// Adds up the rows of `from`, `[rows, size]`, by destination, and multiplies the sums by `scale`. They replace the
-/// destinations' rows of `to`, or if `adds` are added to them, in place.
+/// destinations' rows of `to`, or are added to them if `adds`, in place.
 pub(super) fn scatter(places: &Scatter, from: Tensor<2>, to: &CubeTensor, scale: f32, adds: bool) {
     let (size, device) = (from.dims()[1], from.device());
     let numbers = cube_ints(integers(&places.places, [1, places.places.len()], &device));
-    // SAFETY: accesses stay below the places, and their rows below those of both tensors, as the caller's do; what else
-    // refers to the memory that changes reads it later.
+    // SAFETY: accesses stay below the number of places, whose rows are rows of both tensors, as the caller ensures;
+    // others read the changed memory only later.
     unsafe {
         scatter_kernel::launch_unchecked(
             &to.client,

@@ -18,7 +18,7 @@ pub enum HostSetupError {
     /// A size of the game is out of range.
     #[error("{0}")]
     Game(String),
-    /// The batch has other sizes than the settings.
+    /// The sizes of the batch are not those of the settings.
     #[error(
         "the batch has {} environments of {} features and {} actions, but the settings ask for {} \
          (num_groups * group_size) of {} and {}",
@@ -48,8 +48,8 @@ impl GameTrainer<HostGame> {
     /// `GameTrainer::with_envs(...)?.restored(&checkpoint)`.
     ///
     /// # Errors
-    /// If a size of `game` is out of range or not that of the environments, their number is not that of the games, groups
-    /// are to start in the middle of an episode, or the network is user-defined.
+    /// If a size of `game` is out of range or differs from the environments', if there are not as many environments as
+    /// games, if groups are to start in the middle of an episode, or if the network is user-defined.
     pub fn with_envs(
         game: HostGame,
         envs: HostEnvs,

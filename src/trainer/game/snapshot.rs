@@ -152,7 +152,7 @@ fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
 /// Reads a policy file ([`crate::model::saved`]), which has a policy with its settings, as a checkpoint.
 ///
 /// # Errors
-/// If it is no such file.
+/// If it is not such a file.
 pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
     let Header { iteration, config } = saved::read_header(&bytes)?;
     let sections = vec![section(CONFIG, config.into_bytes()), section(WEIGHTS, bytes)];
@@ -349,6 +349,9 @@ mod tests {
         assert!(read_games(&saved(other), [4, 15]).is_err());
         let older = Section { version: 1, ..games_section(&words, 15) };
         let said = read_games(&saved(older), [4, 15]).unwrap_err().to_string();
-        assert!(said.contains("has version 1, but this grove reads version 2"), "{said}");
+        assert!(
+            said.contains("has version 1, but this version of Grove reads version 2"),
+            "{said}"
+        );
     }
 }

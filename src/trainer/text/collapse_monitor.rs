@@ -18,7 +18,7 @@ const ENTROPY_LOW: f64 = 0.01;
 const ENTROPY_RECOVERED: f64 = 0.02;
 /// Fraction of truncated completions, or of groups without variance, up to which a collapse counts as over.
 const RECOVERED: f64 = 0.5;
-/// Fraction of the highest score from which low entropy is no problem.
+/// Fraction of the highest score from which low entropy is not a problem.
 const NEAR_BEST: f64 = 0.95;
 
 /// Ways in which the training of a language model stops to make progress.

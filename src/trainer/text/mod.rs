@@ -351,7 +351,8 @@ impl LanguageTrainer {
         model
     }
 
-    /// Skips to a later iteration without training those in between: for a dry run, which measures one phase at a time.
+    /// Skips to a later iteration without training the iterations in between, for a dry run, which measures one phase
+    /// at a time.
     pub fn skip_to(&mut self, iteration: u32) {
         self.iteration = iteration;
     }

@@ -76,8 +76,8 @@ pub(super) fn sections(engine: &TextEngine) -> Vec<Section> {
     sections
 }
 
-/// Loads the model in a checkpoint. If it has adapters, the weights that they are trained with come from the folder or
-/// file `base`, or, without it, from where they were during training.
+/// Loads the model in a checkpoint. If the model has adapters, their base weights come from the folder or file `base`,
+/// or, without it, from the place that they had during training.
 ///
 /// # Errors
 /// If the checkpoint has no model, or `base` has other weights.

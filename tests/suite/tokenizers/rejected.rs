@@ -41,9 +41,9 @@ fn unusable_gguf_files_are_rejected_in_a_sentence() {
     for (name, value, expected) in [
         ("llama.attention.head_count_kv", json!("two"), "a whole number"),
         ("llama.rope.freq_base", json!("x"), "a number"),
-        ("tokenizer.chat_template", json!(5), "a text"),
+        ("tokenizer.chat_template", json!(5), "a string"),
         ("tokenizer.ggml.add_bos_token", json!(1), "true or false"),
-        ("tokenizer.ggml.merges", json!([1]), "a list of texts"),
+        ("tokenizer.ggml.merges", json!([1]), "a list of strings"),
     ] {
         let why = format!("`{name}` is {value}, but must be {expected}");
         refused(whole().with(name, value), &why);
@@ -74,7 +74,7 @@ fn gguf_files_that_are_ambiguous_or_hold_no_model_are_rejected_in_a_sentence() {
         assert!(error.contains(why), "{error}");
     };
     let whole = || byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
-    rejected(b"GG", "it is no GGUF file");
+    rejected(b"GG", "it is not a GGUF file");
     let mut bytes = whole().bytes();
     bytes[4..8].reverse();
     rejected(&bytes, "its numbers are big-endian");
@@ -237,8 +237,8 @@ fn entries_of_the_wrong_type_are_rejected_and_null_is_absent() {
         ] })
     };
     for (about, ends, why) in [
-        (json!({ "chat_template": 5 }), json!(1), "`chat_template` is 5, but must be a text"),
-        (named(json!(5)), json!(1), "`chat_template` is 5, but must be a text"),
+        (json!({ "chat_template": 5 }), json!(1), "`chat_template` is 5, but must be a string"),
+        (named(json!(5)), json!(1), "`chat_template` is 5, but must be a string"),
         (json!({ "eos_token": 5 }), json!(1), "`eos_token` is 5, but must be the text of a token"),
         (
             json!({}),

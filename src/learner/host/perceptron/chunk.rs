@@ -8,7 +8,7 @@ use crate::learner::host::loss::{
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
 
-/// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortise holding a tile
+/// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortize holding a tile
 /// of the gradient in registers.
 pub const BLOCK: usize = 2 * LANE_STEPS;
 

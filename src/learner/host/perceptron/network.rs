@@ -1,6 +1,6 @@
 //! Multi-layer perceptron with hand-written backward pass, for blocks of samples.
 //!
-//! Activations are sample-major, `[samples, units]`, so that all three products vectorise over
+//! Activations are sample-major, `[samples, units]`, so that all three products vectorize over
 //! units: forward `z = h W`, weight gradient `h^T d`, input gradient `d W^T`. To that end widths
 //! are padded with zeros to whole vectors; padding has zero gradient and stays zero. The output
 //! layer is narrow and therefore stored as `W^T`, which keeps vectors full, and its logits are

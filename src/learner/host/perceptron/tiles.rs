@@ -1,4 +1,4 @@
-//! Product tiles as plain loops, which the compiler vectorises.
+//! Product tiles as plain loops, which the compiler vectorizes.
 
 use super::operands::{QUAD, Rows, Store, Strided, Transposed};
 use crate::math::{at_least, mul_add};

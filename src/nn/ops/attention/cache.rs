@@ -1,8 +1,8 @@
 //! The KV cache of a segment of text, and the attention of one query over it.
 //!
-//! A text occupies one cache, or two: that of a prompt, shared by all its completions, and its own. Keys of [`LANES`]
-//! tokens lie side by side, so that a query is compared with as many at once; every sum runs in the order of the
-//! tokens and in f32, whatever the batch and the cache's number format.
+//! A text occupies one cache, or two: its prompt's, which all completions of the prompt share, and its own. Keys of
+//! [`LANES`] tokens lie side by side, so that a query is compared with as many at once; every sum runs in the order of
+//! the tokens and in f32, whatever the batch and the cache's number format.
 
 use super::HeadShape;
 use super::products::{compare, gather};

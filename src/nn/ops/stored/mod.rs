@@ -1,8 +1,8 @@
 //! Weights in the number format of their file: 4, 8 or 16 bits each, expanded to f32 as products need them.
 //!
 //! An expanded number is exactly the f32 that the format defines, and products sum in the order of
-//! [`matmul`]. Results are therefore to the last bit those of weights that were expanded beforehand; they
-//! take less memory, and less time where it goes into reading weights: with few rows.
+//! [`matmul`]. Results therefore have the same bits as with weights expanded beforehand. Stored weights take less
+//! memory, and less time for products with few rows, whose time goes into reading weights.
 
 mod codes;
 mod products;
@@ -92,7 +92,7 @@ impl StoredMatrix {
     /// Expands columns `first..first + n` to `[n, inner]`, where `n = to.len() / inner` is [`LANES`] at most.
     ///
     /// # Panics
-    /// If `first` is no multiple of [`LANES`], or there is room for more columns.
+    /// If `first` is not a multiple of [`LANES`], or there is room for more columns.
     pub fn columns_from(&self, first: usize, to: &mut [f32]) {
         assert!(first.is_multiple_of(LANES) && to.len() <= LANES * self.inner(), "one strip");
         self.storage.strip(first / LANES, to);

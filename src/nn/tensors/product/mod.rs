@@ -224,7 +224,7 @@ fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize 
     (units / (tiles * tiling.cube()).max(1)).min(inner / min_span).max(1)
 }
 
-/// The tensor with batches that are one stride apart: a copy, unless it has one batch or those are so already.
+/// Makes the batches of a tensor one stride apart: by a copy, unless there is one batch or they already are.
 fn matrices(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
     let shape = tensor.meta.shape();
     let count: usize = shape.iter().take(batches.len()).product();

@@ -21,7 +21,7 @@ const NUMBERS: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Texts in place of a word of a text.
+/// Strings to replace a word of a text.
 const WORDS: [&str; 24] = [
     "0",
     "-1",

@@ -61,7 +61,7 @@ fn fuzz_file(name: &str, seeds: &[Vec<u8>], read: impl Fn(&Path)) {
     });
 }
 
-/// Feeds mutations of one file of a model's folder to the reader of such folders, which then tokenizes a text.
+/// Feeds mutations of one file of a model's folder to the reader of such folders, which then tokenizes a string.
 fn fuzz_model(name: &str) {
     let folder = TempDir::new().unwrap();
     let families = ["qwen2", "llama", "gemma3"];
@@ -307,7 +307,7 @@ fn checkpoint_sections() {
     trainer.iterate().unwrap();
     let whole = trainer.snapshot().unwrap();
     for (at, section) in whole.sections.iter().enumerate() {
-        // Settings have their own target, and other settings than those of the weights may be large.
+        // Settings have their own target, and settings that differ from those of the weights may be large.
         if section.name == "config.toml" {
             continue;
         }

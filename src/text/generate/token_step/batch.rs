@@ -158,8 +158,8 @@ impl<'a> KernelBatch<'a> {
         let left =
             (self.sampling.max_new_tokens - self.count).min(bound + 1 - longest - self.count);
         let result = match &self.graph {
-            // SAFETY: the graph keeps the buffers of its launches, which are those of this batch and of a decoder
-            // that it borrows; all work on them is issued from here.
+            // SAFETY: the graph keeps the buffers of its launches alive: this batch's, and those of a decoder that it
+            // borrows; all work on them is issued from here.
             Some(recorded) => unsafe { recorded.graph.replay() },
             None if self.may_record && left > LEAST_REPLAYS => self.record(bound),
             None => {

@@ -1,8 +1,8 @@
 //! The token step of generation in dedicated kernels: nine launches per layer where tensors take about seventy.
 //!
-//! The formulas are those of [`DeviceDecoder::step`], for one token of each row:
+//! It computes the same formulas as [`DeviceDecoder::step`], for one token of each row:
 //! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
-//! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are those of
+//! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are computed by
 //! [`Products`](crate::nn::tensors::products::Products).
 
 mod batch;
