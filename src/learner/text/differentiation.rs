@@ -70,8 +70,8 @@ pub(in crate::learner::text) struct TokenGrads {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scales {
     pub by: Coefficients,
-    /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging. So it is in TRL,
-    /// but for `dapo` and `cispo`, where TRL divides by the number of all tokens.
+    /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging, as
+    /// in TRL.
     pub entropy_weight: f32,
     pub sizes: Sizes,
 }
