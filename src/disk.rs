@@ -195,6 +195,12 @@ pub fn remove_folder(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
+/// Removes a folder with all that is in it, or a link itself.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    fault_point()?;
+    fs::remove_dir_all(path)
+}
+
 /// Syncs the names in a folder, where the system supports that and the user may open the folder.
 pub fn sync_folder(path: &Path) -> io::Result<()> {
     if !cfg!(unix) {

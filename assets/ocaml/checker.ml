@@ -6,9 +6,9 @@
      answer    ID <space> types <space> compile <space> a result for each call <space> and a full stop
      or        ID unusable NUMBER MESSAGE, if the call of that number (0: what is around the calls) cannot be compiled
 
-   [types] is a number of errors, or [syntax]; [compile] is [ok], [no] or the name of what may not be used; a result is the
-   digest of a call's value, or [-]; the full stop says that the process ended by itself. What is missing from the end of
-   an answer did not come to pass: the process ended, or was ended, before. Only who asks knows which digest is the right
+   [types] is a number of errors, or [syntax]; [compile] is [ok], [no], or an exclamation mark and the name of what may not
+   be used; a result is the digest of a call's value, or [-]; the full stop says that the process ended by itself. What is
+   missing from the end of an answer did not come to pass: the process ended, or was ended, before. Only who asks knows which digest is the right
    one: nothing that the code prints, calls or breaks earns it anything.
 
    Without code, the calls are computed by themselves; with a signature but no code, they are compiled only.
@@ -284,10 +284,10 @@ let serve { problem; code; gate; _ } say finish =
             Gc.set { (Gc.get ()) with space_overhead = 80 }
           in
           match
-            if gate then check_uses typed;
+            if gate then check_uses problem.env typed;
             execute ~check typed
           with
-          | exception Refused name -> say (String.map (fun c -> if c = ' ' then '_' else c) name)
+          | exception Refused name -> say ("!" ^ String.map (fun c -> if c <= ' ' || c > '~' then '_' else c) name)
           | () -> finish (Toploop.getvalue (name_at_run_time typed))))
 
 let set_timer cpu = ignore (Unix.setitimer Unix.ITIMER_PROF { Unix.it_interval = 0.; it_value = cpu })
@@ -477,8 +477,42 @@ let rec generations () =
       in
       if wait () = Unix.WEXITED 0 then generations ()
 
+let library_extend = Bytes.extend
+
+(* New memory may still hold texts of tests, with the values that are expected, so that answers must not see it as it is.
+   The gate refuses the primitives that return it; the library's functions that do are replaced by ones that clear it. *)
+let clear_new_memory () =
+  let extend b left right =
+    let extended = library_extend b left right in
+    let length = Bytes.length extended in
+    let source, target = if left < 0 then (-left, 0) else (0, min left length) in
+    let copied = max 0 (min (Bytes.length b - source) (length - target)) in
+    Bytes.fill extended 0 target '\000';
+    Bytes.fill extended (target + copied) (length - target - copied) '\000';
+    extended
+  in
+  let create length = Float.Array.make length 0. in
+  let replaced =
+    [ (Obj.repr library_extend, Obj.repr extend); (Obj.repr Float.Array.create, Obj.repr create);
+      (Obj.repr Float.ArrayLabels.create, Obj.repr create) ]
+  in
+  let rec replace block =
+    for i = 0 to Obj.size block - 1 do
+      let field = Obj.field block i in
+      match List.assq_opt field replaced with
+      | Some safe -> Obj.set_field block i safe
+      (* A module in the module. *)
+      | None -> if Obj.is_block field && Obj.tag field = 0 then replace field
+    done
+  in
+  let modules = [ "Stdlib__Bytes"; "Stdlib__BytesLabels"; "Stdlib__Float" ] in
+  List.iter (fun name -> replace (Obj.repr (Symtable.get_global_value (Ident.create_persistent name)))) modules;
+  let bytes = "module Bytes = struct include Bytes let create n = make n '\\000' end" in
+  Toploop.toplevel_env := run !Toploop.toplevel_env bytes
+
 let () =
   prepare ();
+  clear_new_memory ();
   Gc.compact ();
   (* A process has to copy what it writes to, and marking what is in use writes to all of it. But a heap grows by so many
      hundredths of what is asked for, which must be far less than an answer may have. *)

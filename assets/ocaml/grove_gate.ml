@@ -15,8 +15,11 @@ let sys_values = [ "max_string_length"; "max_array_length"; "int_size"; "word_si
 
 let is_unsafe name = String.length name >= 6 && String.sub name 0 6 = "unsafe"
 
-(* C's formats, which the compiler does not check: they read and write memory at any address. *)
-let unsafe_primitives = [ "caml_int32_format"; "caml_int64_format"; "caml_nativeint_format"; "caml_format_int"; "caml_format_float" ]
+(* C's formats, which the compiler does not check: they read and write memory at any address. And those that return memory
+   as it is. *)
+let unsafe_primitives =
+  [ "caml_int32_format"; "caml_int64_format"; "caml_nativeint_format"; "caml_format_int"; "caml_format_float"; "caml_create_bytes";
+    "caml_make_float_vect"; "caml_floatarray_create" ]
 
 (* The names of a path from a module of the standard library on; [None] for what the code defines itself. *)
 let rec library_path env path =
@@ -164,20 +167,29 @@ let check_cases (cases : _ Typedtree.case list) =
 
 (* A match on a constructor whose arguments have types that the type of the whole does not show; types from before the code
    may have such constructors. *)
-let check_constructor is_own (constructor : Types.constructor_description) =
+let check_constructor is_known (constructor : Types.constructor_description) =
   if constructor.cstr_existentials <> [] then
     match ((Btype.repr constructor.cstr_res).desc, constructor.cstr_tag) with
-    | Tconstr (Path.Pident id, _, _), (Cstr_constant _ | Cstr_block _ | Cstr_unboxed) when not (is_own id) -> ()
+    | Tconstr (Path.Pident id, _, _), (Cstr_constant _ | Cstr_block _ | Cstr_unboxed) when is_known id -> ()
     | _ -> refuse [ "existential_type" ]
 
-let check_uses structure =
+let check_uses env structure =
+  (* Types from before the code. Types that it includes or opens have new names, which no list of its declarations has. *)
+  let is_known id = match Env.find_type (Path.Pident id) env with _ -> true | exception _ -> false in
   let open Typedtree in
   let default = Tast_iterator.default_iterator in
   let expr iterator e =
     (match e.exp_desc with
     | Texp_ident (path, _, value) -> check_value e.exp_env path value
-    | Texp_letop { let_; ands; _ } ->
+    | Texp_letop { let_; ands; body; _ } ->
+        check_cases [ body ];
         List.iter (fun op -> check_value e.exp_env op.bop_op_path op.bop_op_val) (let_ :: ands)
+    (* C makes a string of length -1 of a precision of billions; formats are constructors here. *)
+    | Texp_construct (_, { cstr_name = "Arg_precision"; _ }, _) -> refuse [ "precision" ]
+    | Texp_construct (_, { cstr_name = "Lit_precision"; _ }, arguments) -> (
+        match arguments with
+        | [ { exp_desc = Texp_constant (Const_int n); _ } ] when n >= 0 && n <= 1_000 -> ()
+        | _ -> refuse [ "precision" ])
     | Texp_object _ | Texp_new _ -> refuse [ "object" ]
     | Texp_match (_, cases, _) -> check_cases cases
     | Texp_function { cases; _ } | Texp_try (_, cases) -> check_cases cases
@@ -202,6 +214,10 @@ let check_uses structure =
     | _ -> ());
     default.module_type iterator m
   in
+  let value_binding iterator (binding : value_binding) =
+    if forces binding.vb_pat && reads_mutable binding.vb_pat then refuse [ "mutable_match" ];
+    default.value_binding iterator binding
+  in
   let structure_item iterator item =
     (match item.str_desc with
     | Tstr_primitive _ -> refuse [ "external" ]
@@ -220,21 +236,15 @@ let check_uses structure =
     | _ -> ());
     default.signature_item iterator item
   in
-  let own = ref [] in
-  let type_declaration iterator declaration =
-    own := declaration.typ_id :: !own;
-    default.type_declaration iterator declaration
-  in
   let pat : type k. Tast_iterator.iterator -> k general_pattern -> unit =
    fun iterator pattern ->
     (match pattern.pat_desc with
-    | Tpat_construct (_, constructor, _, _) ->
-        check_constructor (fun id -> List.exists (Ident.same id) !own) constructor
+    | Tpat_construct (_, constructor, _, _) -> check_constructor is_known constructor
     | _ -> ());
     default.pat iterator pattern
   in
   let iterator =
-    { default with expr; module_expr; module_type; structure_item; signature_item; type_declaration; pat }
+    { default with expr; module_expr; module_type; structure_item; signature_item; pat; value_binding }
   in
   iterator.structure iterator structure
 

@@ -298,7 +298,10 @@ def text_request(
         raise ValueError(f"`reward_weights` is {weights}, but must be finite numbers")
     judge = Judge(functions)
     texts = [record["text"] + record["fields"].get("solution", "") for record in train + test]
-    has_solutions = all("solution" in record["fields"] for record in train + test)
+    solutions = [record["fields"]["solution"] for record in train + test if "solution" in record["fields"]]
+    has_solutions = len(solutions) == len(train + test)
+    # A token may be a character; one more ends the completion.
+    longest = max((len(solution) + 1 for solution in solutions), default=0)
     request = {
         "train": train,
         "test": test,
@@ -306,6 +309,6 @@ def text_request(
             {"name": name, "weight": weight} for name, weight in zip(judge.names, weights, strict=True)
         ],
         "alphabet": "".join(sorted(set("".join(texts)))) if has_solutions else None,
-        "max_new_tokens": 64,
+        "max_new_tokens": longest if has_solutions else max(longest, 256),
     }
     return request, judge

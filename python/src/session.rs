@@ -6,7 +6,7 @@ use super::{value_error, warn};
 use grove::device::{self, ChosenDevice};
 use grove::env::Playable;
 use grove::run::{
-    GameRun, IterationReport, Observer, Run, RunError, RunFiles, RunFolder, RunNote,
+    GameRun, IterationReport, Observer, Run, RunError, RunFiles, RunFolder, RunNote, SPACES,
     caught_on_devices, drive, finish,
 };
 use grove::settings::TrainConfig;
@@ -24,9 +24,6 @@ use std::time::Duration;
 
 /// Interval at which signals are handled during work that can be interrupted.
 const SIGNALS: Duration = Duration::from_millis(50);
-
-/// The file of a run's folder that describes the spaces of Python environments.
-const SPACES: &str = "spaces.json";
 
 /// The surroundings of a run.
 pub struct Session {
@@ -105,7 +102,8 @@ impl Session {
             files.write_description(SPACES, spaces).map_err(value_error)?;
         }
         let mut listener = Listener::new(self.callback.as_ref(), &self.interrupts);
-        warning.iter().for_each(|warning| listener.warning(warning));
+        listener.warn_all(warning.as_slice())?;
+        listener.warn_all(run.warning().as_slice())?;
         let effort = drive(run, Some(&mut files), &mut listener);
         listener.raise()?;
         let effort = effort.map_err(runtime_error)?;

@@ -76,8 +76,8 @@ fn load(path: &Path) -> PyResult<grove::text::LanguageModel> {
 #[pymethods]
 impl LanguageModel {
     #[new]
-    fn new(path: PathBuf) -> PyResult<Self> {
-        Ok(Self { model: load(&path)? })
+    fn new(py: Python, path: PathBuf) -> PyResult<Self> {
+        detached(py, || Ok(Self { model: load(&path)? }))
     }
 
     #[getter]
@@ -275,6 +275,9 @@ pub fn train_text(
         let (_, _, mut config) = load_language_settings(table).map_err(value_error)?;
         config.fit.iterations = config.fit.iterations.min(config.iterations);
         config.validate().map_err(value_error)?;
+        if let Some(adapters) = loaded.as_ref().and_then(|model| model.adapters.as_ref()) {
+            config.lora.adopt(adapters.config()).map_err(value_error)?;
+        }
         let settings = language_settings(PYTHON, &own, &config);
         let trainer = LanguageTrainer::for_task(Arc::new(task), config, loaded);
         let trainer = trainer.map_err(value_error)?.with_settings(settings.clone());

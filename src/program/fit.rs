@@ -8,7 +8,7 @@ use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST};
 use crate::env::Env;
 use crate::settings::{IMITATION, ModelKind, overlay};
-use crate::trainer::new_settings;
+use crate::trainer::layered_settings;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use toml::{Table, Value};
@@ -28,22 +28,20 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let settings = Value::try_from(&manifest.settings).with_context(|| {
         format!("the settings in {}", Path::new(&folder).join(MANIFEST).display())
     })?;
-    let mut file = overlay::parse("the defaults of fit", IMITATION)?;
+    let mut defaults = overlay::parse("the defaults of fit", IMITATION)?;
     let section = Table::from_iter([("path".to_string(), folder.into())]);
-    file.insert("data".to_string(), section.into());
-    file.insert(manifest.env.clone(), settings);
-    let asked = run.settings()?;
+    defaults.insert("data".to_string(), section.into());
+    defaults.insert(manifest.env.clone(), settings);
+    let mut files = vec![defaults, run.settings()?];
     if let (Some(window), true) = (manifest.window, manifest.env == Labels::NAME) {
-        let (_, config) =
-            new_settings::<Labels>(&overlay::merged(file.clone(), asked.clone()), &run.set)?;
+        let (_, config) = layered_settings::<Labels>(&files, &run.set)?;
         let defaults = series(window, &config.policy.kind);
-        file = overlay::merged(file, overlay::parse("the defaults of a series", &defaults)?);
+        files.insert(1, overlay::parse("the defaults of a series", &defaults)?);
     }
-    let file = overlay::merged(file, asked);
     let game = games.source(&manifest.env).with_context(|| {
         format!("the dataset in {} is of a game that this program does not have", data.display())
     })?;
-    (game.train)(games, &NewRun { args: &run, file, from: None })
+    (game.train)(games, &NewRun { args: &run, files, from: None })
 }
 
 /// The defaults, as TOML, for a series of labels, each about the last `window` rows: a perceptron sees these rows at

@@ -23,8 +23,8 @@ pub type References = &'static [(&'static str, f64)];
 /// A new run of a game.
 pub struct NewRun<'a> {
     pub args: &'a RunArgs,
-    /// Settings that override the game's defaults.
-    pub file: toml::Table,
+    /// Settings that override the game's defaults, those of a later table over those of an earlier one.
+    pub files: Vec<toml::Table>,
     /// Run or policy file that provides the initial weights; `None` for fresh ones.
     pub from: Option<&'a Path>,
 }

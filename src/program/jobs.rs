@@ -5,12 +5,13 @@
 
 use super::args::{RunArgs, TrainArgs};
 use super::interrupt::{Interrupt, STOPPED};
+use super::progress::Board;
 use super::text;
 use super::verifier::VerifierArgs;
 use crate::device;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
@@ -95,18 +96,19 @@ pub fn words(args: &TrainArgs) -> Vec<OsString> {
 }
 
 /// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON printed by each
-/// to `done`, in order of completion. After Ctrl-C or an error no further run is started, and running ones save and
-/// end.
+/// to `done`, in order of completion. Warnings of the runs go to `board`, each once. After Ctrl-C or an error no further
+/// run is started, and running ones save and end.
 pub fn side_by_side(
     slots: Slots,
     jobs: &[Vec<OsString>],
     interrupt: &Interrupt,
+    board: &Board,
     mut done: impl FnMut(usize, Result<Value>) -> Result<()>,
 ) -> Result<()> {
     let (sender, receiver) = mpsc::channel();
     let mut waiting = jobs.iter().enumerate();
     let mut running: BTreeMap<usize, (u32, Option<ChildStdin>)> = BTreeMap::new();
-    let (mut is_told, mut outcome) = (false, Ok(()));
+    let (mut is_told, mut outcome, mut warned) = (false, Ok(()), HashSet::new());
     loop {
         while running.len() < slots.count && !interrupt.seen() && outcome.is_ok() {
             let Some((number, words)) = waiting.next() else { break };
@@ -126,6 +128,14 @@ pub fn side_by_side(
         match receiver.recv_timeout(TICK) {
             Ok((number, output)) => {
                 running.remove(&number);
+                if let Ok(output) = &output {
+                    let text = String::from_utf8_lossy(&output.stderr);
+                    for line in text.lines().filter(|line| line.starts_with("warning: ")) {
+                        if warned.insert(line.to_string()) {
+                            board.line(line);
+                        }
+                    }
+                }
                 let ended = output.context("cannot wait for a run").map(result);
                 let ended = ended.and_then(|report| done(number, report));
                 outcome = outcome.and(ended);

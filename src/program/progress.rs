@@ -125,13 +125,20 @@ impl Board {
         Self { bar }
     }
 
-    /// Prints the line of a run that has ended and, on a terminal, a table of all runs that have ended so far.
+    /// Prints a line above the bar.
+    pub fn line(&self, line: &str) {
+        match self.bar.is_hidden() {
+            true => say!("{line}"),
+            false => self.bar.suspend(|| say!("{line}")),
+        }
+    }
+
+    /// Prints the line of a run that has ended, and shows a table of those so far on a terminal.
     pub fn ended(&self, line: &str, table: impl FnOnce() -> String) {
+        self.line(line);
         if self.bar.is_hidden() {
-            say!("{line}");
             return self.bar.inc(1);
         }
-        self.bar.suspend(|| say!("{line}"));
         let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
         let cut = |row: &str| {
             format!("\n{}", row.chars().take(columns.saturating_sub(1)).collect::<String>())

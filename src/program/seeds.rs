@@ -42,7 +42,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
     let board = Board::new(args.run.quiet, 0, seeds.len());
-    side_by_side(slots, &jobs, &interrupt, |number, report| {
+    side_by_side(slots, &jobs, &interrupt, &board, |number, report| {
         let name = format!("seed {}", seeds[number]);
         let line = match report {
             Ok(report) if report["run"].is_null() => format!("{name}: interrupted"),

@@ -3,13 +3,14 @@
 use super::games::Playable;
 use super::session::whole;
 use crate::data::{Cut, Dataset, DatasetFiles, Manifest, Steps, WindowSet, split};
-use crate::settings::{ClassWeights, DataConfig, TrainConfig};
+use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
 use crate::trainer::Demonstrations;
 use anyhow::{Result, bail};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use toml::Table;
 
 /// A dataset to learn from, cut into windows.
 pub struct Source {
@@ -101,6 +102,15 @@ impl Source {
         let windows = self.demonstrations.train.len();
         windows / config.data.batch_size.min(windows)
     }
+}
+
+/// Whether the settings of a new run, in a file and of `--set`, name the number of iterations. Otherwise it follows from that
+/// of epochs, also where a file names both, as that of an earlier run does.
+pub fn names_iterations(file: &Table, set: &[String]) -> bool {
+    let is_set =
+        |it: &String| it.split_once('=').is_some_and(|(key, _)| key.trim() == "iterations");
+    let is_epochs = |(path, _): (String, &toml::Value)| path.rsplit('.').next() == Some("epochs");
+    set.iter().any(is_set) || file.contains_key("iterations") && !overlay::flat(file).any(is_epochs)
 }
 
 /// Checks that a dataset is of the run's game, with the same parameters.

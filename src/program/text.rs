@@ -7,6 +7,7 @@ use super::ranks;
 use super::say::say;
 use super::session::{Origin, Session, in_settings, quoted, warn, whole, word};
 use super::settings::{commented, language_defaults};
+use super::source::names_iterations;
 use super::trust;
 use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
@@ -20,7 +21,7 @@ use crate::trainer::text::{
     LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
     saved_language_model, saved_language_settings,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -308,15 +309,18 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
         )]);
     }
     let num_params = model.as_ref().map(|model| model.shape.num_params());
-    // Language models run on the CPU unless a device is named.
-    let precision = fastest_precision(if args.device == "auto" { "cpu" } else { &args.device });
+    let precision = default_precision(&args.device);
     let defaults = language_defaults(&name, request.fit, (&path, num_params), precision)?;
     let options = (&args.set[..], args.seed, args.iterations);
+    let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
     let (mut own, mut config) = settings((&name, own), defaults, file, options)?;
     config.precision = args.precision.unwrap_or(config.precision);
+    if let Some(adapters) = model.as_ref().and_then(|model| model.adapters.as_ref()) {
+        config.lora.adopt(adapters.config()).map_err(Error::msg)?;
+    }
     trust::check(&name, &own, request.verifier, &args.set)?;
     let task = open_new(&name, &mut own)?;
-    if request.fit && args.iterations.is_none() {
+    if request.fit && !has_iterations {
         let epochs = task.num_prompts(Split::Train).map(|prompts| config.epochs(prompts));
         config.iterations = epochs.unwrap_or(config.iterations);
     }
@@ -324,6 +328,13 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let session = Session { args, games, origin: Origin::New(&folder), started };
     let run = LanguageRun { name, own, config, task: task.clone(), model: Mutex::new(model) };
     run.train(&session, |folder| request.next(&*task, args, folder))
+}
+
+/// The default precision of a large pretrained model on a comma-separated list of devices. Language models run on the CPU
+/// unless another device is named.
+pub fn default_precision(devices: &str) -> Precision {
+    let is_cpu = |name: &str| ["auto", "cpu", "cpu:0"].contains(&name.trim());
+    fastest_precision(if devices.split(',').all(is_cpu) { "cpu" } else { devices })
 }
 
 /// Resumes a run from a checkpoint.
@@ -430,4 +441,19 @@ pub fn load(path: &str) -> Result<Option<LanguageModel>> {
 pub fn load_from(path: &Path) -> Result<LanguageModel> {
     let model = with_note(READING_MODEL, || load_model(path));
     model.with_context(|| format!("cannot use the model in {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_on_the_cpu_have_the_precision_of_one() {
+        for devices in ["auto", "cpu:0", "cpu,cpu", "auto, cpu"] {
+            assert_eq!(default_precision(devices), fastest_precision("cpu"), "{devices}");
+        }
+        for devices in ["wgpu:0", "cpu,wgpu:0"] {
+            assert_eq!(default_precision(devices), Precision::F32, "{devices}");
+        }
+    }
 }

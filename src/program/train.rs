@@ -9,14 +9,14 @@ use super::ranks::{self, Rank};
 use super::seeds;
 use super::session::{self, Origin, Session};
 use super::settings::commented;
-use super::source::Source;
+use super::source::{Source, names_iterations};
 use super::text;
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved, overlay};
-use crate::trainer::{config_toml, new_settings, saved_config, saved_game_name};
+use crate::trainer::{config_toml, layered_settings, saved_config, saved_game_name};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 use std::time::Instant;
@@ -44,11 +44,11 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     verifier.refuse_for_games()?;
     let file = run.settings()?;
     let game = games.find_beside_tasks(game_name(game.as_deref(), &file)?)?;
-    let file = match from {
-        Some(_) => overlay::merged(overlay::parse("the defaults of --from", FROM_DEFAULTS)?, file),
-        None => file,
+    let files = match from {
+        Some(_) => vec![overlay::parse("the defaults of --from", FROM_DEFAULTS)?, file],
+        None => vec![file],
     };
-    (game.train)(games, &NewRun { args: &run, file, from: from.as_deref() })
+    (game.train)(games, &NewRun { args: &run, files, from: from.as_deref() })
 }
 
 /// Resumes a run, by default on its previous device.
@@ -114,7 +114,7 @@ fn is_present(name: &str) -> bool {
 /// The latest run in `runs` that can be resumed or, if none can be, the latest of all, which `args` may prolong.
 ///
 /// # Errors
-/// If there is no run, or the latest is over and `args` change nothing of it.
+/// If there is no run, or the latest is over and `args` do not extend it.
 fn last_interrupted(args: &RunArgs) -> Result<RunFolder> {
     let is_interrupted = |run: &RunFolder| {
         let history = History::read(run.path());
@@ -158,8 +158,8 @@ pub fn start<G: Playable>(games: &Games, run: &NewRun) -> Result<()> {
 /// Trains one rank of a new run.
 fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
-    let NewRun { args, file, from } = run;
-    let (game, mut config) = new_settings::<G>(file, &args.set)?;
+    let NewRun { args, files, from } = run;
+    let (game, mut config) = layered_settings::<G>(files, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
@@ -168,8 +168,10 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let source = with_note_if(is_first, READING_DATA, || Source::identify(game, &mut config))?;
     match (&source, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
-        (Some(source), None) => source.train_epochs(&mut config),
-        (None, None) => {}
+        (Some(source), None) if !files.last().is_some_and(|it| names_iterations(it, &args.set)) => {
+            source.train_epochs(&mut config);
+        }
+        _ => {}
     }
     refuse_data::<G>(&source, &config)?;
     validate(&games.models, &game, &config)?;

@@ -7,6 +7,7 @@ use super::{ConfigError, LanguageConfig, TrainConfig};
 use crate::env::{self, Env};
 use crate::schema::{Setting, Settings, Shape, in_table};
 use serde::{Serialize, de::DeserializeOwned};
+use std::collections::HashSet;
 use toml::{Table, Value};
 
 /// Settings of other trainers' value functions, which GRPO lacks.
@@ -133,8 +134,18 @@ fn shortened(line: &str) -> String {
 /// `scale_rewards` may be `true` (`group`) or `false` (`none`).
 ///
 /// # Errors
-/// A key that `table` does not have, an ambiguous short name, or a value of another type.
+/// A key that `table` does not have, an ambiguous short name, a setting that is given under two names, or a value of another
+/// type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
+    let mut paths = HashSet::new();
+    for (key, _) in flat(&changes) {
+        // Unknown keys are errors below.
+        if let Some(path) = resolve(table, &key).ok().filter(|path| !paths.insert(path.clone())) {
+            return Err(ConfigError::OutOfRange(format!(
+                "`{path}` is given twice, under two names"
+            )));
+        }
+    }
     set_all(table, flat(&changes).map(|(path, value)| (path, value.clone())).collect())
 }
 

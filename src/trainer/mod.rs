@@ -22,8 +22,9 @@ pub use finite::is_finite;
 #[cfg(feature = "general")]
 pub use game::held_out::Confusion;
 pub use game::{
-    Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml, load_policy,
-    new_settings, policy_bytes, policy_file, policy_params, saved_config, saved_game_name,
+    Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml, layered_settings,
+    load_policy, new_settings, policy_bytes, policy_file, policy_params, saved_config,
+    saved_game_name,
 };
 pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
 

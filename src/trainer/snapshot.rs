@@ -47,6 +47,9 @@ pub struct TextCounters {
     /// Number of tokens generated, and learnt from by SFT.
     #[serde(default)]
     pub env_steps: u64,
+    /// Largest number of held-out prompts of an evaluation, which later final scores leave out.
+    #[serde(default)]
+    pub validated: u64,
 }
 
 impl Counters {

@@ -390,6 +390,46 @@ fn a_head_beside_a_tied_table_is_used_if_it_differs() {
     }
 }
 
+/// Writers that store shared tensors once keep the first of their names, which is the head's.
+#[test]
+fn a_tied_table_may_be_named_as_the_head() {
+    let (model, _) = load("qwen2");
+    assert!(model.shape.tie_word_embeddings);
+    let folder = tempfile::tempdir().unwrap();
+    model.save(folder.path()).unwrap();
+    let weights = folder.path().join("model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let renamed = tensors.tensors().into_iter().map(|(name, tensor)| match &*name {
+        "model.embed_tokens.weight" => ("lm_head.weight".to_string(), tensor),
+        _ => (name, tensor),
+    });
+    let renamed: Vec<_> = renamed.collect();
+    std::fs::write(&weights, safetensors::serialize(renamed, None).unwrap()).unwrap();
+    let again = LanguageModel::load(folder.path()).unwrap();
+    assert!(again.shape.tie_word_embeddings && again.params == model.params);
+}
+
+#[test]
+fn saved_folders_name_all_tokens_that_end_a_completion() {
+    let (mut model, _) = load("qwen2");
+    let folder = tempfile::tempdir().unwrap();
+    let named = || {
+        let text = std::fs::read(folder.path().join("generation_config.json")).ok()?;
+        Some(serde_json::from_slice::<serde_json::Value>(&text).unwrap()["eos_token_id"].clone())
+    };
+    model.save(folder.path()).unwrap();
+    let before = named();
+    assert!(model.stop_tokens.len() < 2 || before.is_some());
+    // The end of a turn in a chat template, which the files of a base model do not name.
+    let end = (0..).find(|token| !model.stop_tokens.contains(token)).unwrap();
+    model.stop_tokens.push(end);
+    model.save(folder.path()).unwrap();
+    assert_eq!(named(), Some(json!(model.stop_tokens)));
+    let again = LanguageModel::load(folder.path()).unwrap();
+    assert_eq!(again.stop_tokens, model.stop_tokens);
+}
+
 #[test]
 fn an_index_beside_a_whole_file_of_weights_is_ignored() {
     let (model, _) = load("qwen2");

@@ -195,8 +195,22 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     let error = LanguageModel::load(&odd).unwrap_err().to_string();
     let expected = "layers.9.mlp.up_proj.lora_A.weight` belongs to none of the adapters";
     assert!(error.contains(expected), "{error}");
-    // A run goes on from them, whatever its settings say of adapters.
+    // A run goes on from them; settings of other adapters are errors, and defaults are not.
     assert_eq!(begin(&again).config().lora, config.lora);
+    let with = |lora: LoraConfig| {
+        let config = LanguageConfig { lora, ..config.clone() };
+        let run = LanguageTrainer::for_task(Arc::new(Sort::default()), config, Some(again.clone()));
+        run.map(|run| run.config().lora.clone()).map_err(|error| error.to_string())
+    };
+    assert_eq!(with(LoraConfig::default()), Ok(config.lora.clone()));
+    let error = with(LoraConfig { r: 64, ..config.lora.clone() }).unwrap_err();
+    let expected = "lora.r is 64, but the model has adapters with 2; leave lora.r out";
+    assert!(error.contains(expected), "{error}");
+    let error = with(LoraConfig { lora_alpha: 3.0, ..LoraConfig::default() }).unwrap_err();
+    assert!(error.contains("lora.lora_alpha is 3, but"), "{error}");
+    let modules = vec!["q_proj".to_string()];
+    let error = with(LoraConfig { target_modules: modules, ..LoraConfig::default() }).unwrap_err();
+    assert!(error.contains("lora.target_modules is [\"q_proj\"], but"), "{error}");
 
     std::fs::remove_dir_all(folder.path().join("base")).unwrap();
     let error = LanguageModel::load(&saved).unwrap_err().to_string();
@@ -402,13 +416,20 @@ fn final_scores_are_of_prompts_that_chose_nothing() {
     let mut config = config();
     config.fit.iterations = 0;
     let task = Arc::new(Halves::default());
-    let mut trainer = LanguageTrainer::for_task(task, config.clone(), None).unwrap();
+    let mut trainer = LanguageTrainer::for_task(task.clone(), config.clone(), None).unwrap();
     let chosen = trainer.validate().unwrap().evaluation;
     assert_eq!((chosen.episodes, chosen.mean_score), (3, 1.0));
     let last = trainer.evaluate_greedy(1000).unwrap();
     assert_eq!((last.episodes, last.mean_score), (3, 0.0));
     let sampled = trainer.evaluate(2, 4, &trainer.sampling()).unwrap();
     assert_eq!((sampled.episodes, sampled.mean_score), (2, 0.0));
+    // Nor if a resumed run evaluates on fewer.
+    config.checkpoint.eval_episodes = 1;
+    let resumed = LanguageTrainer::for_task(task, config, None).unwrap();
+    let mut resumed = resumed.restored(&snapshot(&trainer)).unwrap();
+    assert_eq!(resumed.validate().unwrap().evaluation.episodes, 1);
+    let last = resumed.evaluate_greedy(1000).unwrap();
+    assert_eq!((last.episodes, last.mean_score), (3, 0.0));
 }
 
 #[test]

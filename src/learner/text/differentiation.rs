@@ -73,9 +73,9 @@ pub(in crate::learner::text) struct TokenGrads {
 /// Coefficients and denominators of the loss of a minibatch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scales {
-    pub by: Coefficients,
-    /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging. TRL does the
-    /// same, except for `dapo` and `cispo`, where it divides by the number of all tokens.
+    pub coefficients: Coefficients,
+    /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging, as
+    /// in TRL.
     pub entropy_weight: f32,
     pub denominators: StepDenominators,
 }
@@ -93,15 +93,15 @@ impl Scales {
         let count = |tokens_of: fn(&Group) -> usize| {
             chosen.iter().map(|i| tokens_of(&groups[*i])).sum::<usize>()
         };
-        let by = Coefficients::new(&settings.loss, entropy_coef);
+        let coefficients = Coefficients::new(&settings.loss, entropy_coef);
         let denominators = StepDenominators {
             games: count(|group| group.samples.len()) as f32,
             learn_steps: settings.max_new_tokens as f32,
             steps: count(Group::num_counted) as f32,
             rollout_share,
         };
-        let entropy_weight = by.entropy / count(Group::num_selected).max(1) as f32;
-        Self { by, entropy_weight, denominators }
+        let entropy_weight = coefficients.entropy / count(Group::num_selected).max(1) as f32;
+        Self { coefficients, entropy_weight, denominators }
     }
 }
 
@@ -142,7 +142,7 @@ impl Differentiation<'_> {
 
     /// Selects the groups whose gradient is not 0: without entropy bonus and KL, equal rewards give none.
     pub(super) fn select_effective(&self, chosen: &[usize]) -> Vec<usize> {
-        let Coefficients { entropy, kl, .. } = self.scales.by;
+        let Coefficients { entropy, kl, .. } = self.scales.coefficients;
         let has_other_terms = entropy != 0.0 || kl != 0.0;
         let has_advantage = |sample: &Sample| {
             let mut advantages = sample.advantages.iter().enumerate();
@@ -206,7 +206,7 @@ impl Differentiation<'_> {
         sums: &mut Sums,
     ) -> Vec<f32> {
         let LossConfig { loss_type, .. } = self.settings.loss;
-        let Scales { by, denominators, .. } = &self.scales;
+        let Scales { coefficients, denominators, .. } = &self.scales;
         let form = LossForm::of(&self.settings.loss);
         let count = sample.mask.iter().filter(|m| **m).count() as f32;
         let weight = weight(count, denominators, loss_type.averaging());
@@ -222,7 +222,7 @@ impl Differentiation<'_> {
             let ratio = if has_sequence_ratio { exp(mean) } else { token_ratio };
             let advantage = if sample.is_selected(at) { sample.advantages[at] } else { 0.0 };
             let step = Step { ratio, advantage, logprob: logprobs[at] };
-            let policy = term(&step, by, loss_type);
+            let policy = term(&step, coefficients, loss_type);
             let mut value = policy.value;
             if has_sequence_ratio {
                 d_ratio += policy.d_logprob * weight / count;
@@ -236,8 +236,8 @@ impl Differentiation<'_> {
                     estimator,
                     form.corrected,
                 );
-                d_logprobs[at] += by.kl * kl.d_logprob * weight;
-                value += by.kl * kl.value;
+                d_logprobs[at] += coefficients.kl * kl.d_logprob * weight;
+                value += coefficients.kl * kl.value;
                 sums.reference_kl += f64::from(kl.value);
             }
             sums.approx_kl += f64::from(k3(token_ratio, log_ratios[at]));
@@ -277,7 +277,7 @@ mod tests {
             settings: &settings,
             groups: &[],
             scales: Scales {
-                by: Coefficients::new(&settings.loss, 0.0),
+                coefficients: Coefficients::new(&settings.loss, 0.0),
                 entropy_weight: 0.0,
                 denominators: StepDenominators {
                     games: 1.0,

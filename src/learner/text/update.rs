@@ -86,7 +86,7 @@ impl UpdateSteps for TextUpdate<'_> {
             team,
             buffers,
         };
-        if differentiation.scales.sizes.steps == 0.0 {
+        if differentiation.scales.denominators.steps == 0.0 {
             return Ok(None);
         }
         differentiation.gradient(minibatch).map(Some)

@@ -1,7 +1,7 @@
 //! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
 use super::entries::{ConfigError, count, entry, is_on, number, text, unsupported};
-use super::rope::{check_rotated_part, rope, rotary, scaling};
+use super::rope::{check_rotated_part, check_table, rope, rotary, scaling};
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Map, Value, json};
@@ -70,6 +70,9 @@ const MAX_LAYERS: usize = 1 << 10;
 /// The largest size of an axis; products of two of them fit 64 bits with room to spare.
 const MAX_SIZE: usize = 1 << 24;
 
+/// The largest size of a head, whose rotations are tabulated; known models have up to 512.
+const MAX_HEAD_DIM: usize = 1 << 12;
+
 /// Checks that sizes fit together, and that all numbers are within what a decoder can have.
 ///
 /// # Errors
@@ -82,7 +85,7 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
         ("num_hidden_layers", shape.num_layers, MAX_LAYERS),
         ("num_attention_heads", num_heads, MAX_SIZE),
         ("num_key_value_heads", num_kv_heads, MAX_SIZE),
-        ("head_dim", head_dim, MAX_SIZE),
+        ("head_dim", head_dim, MAX_HEAD_DIM),
         ("intermediate_size", shape.intermediate_size, MAX_SIZE),
         ("max_position_embeddings", shape.context, MAX_SIZE),
     ];
@@ -114,6 +117,7 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
             return Err(unsupported(name, value));
         }
     }
+    check_table(shape)?;
     if let Some(rotated) = shape.rope_layers.as_ref().filter(|all| all.len() != shape.num_layers) {
         return Err(unsupported("no_rope_layers", rotated.len()));
     }

@@ -53,6 +53,38 @@ impl LoraConfig {
         limit(is_allowed, "target_modules", "[]", strings_of(&MODULES))
     }
 
+    /// Takes over the settings of a model's existing adapters, which a run goes on to train.
+    ///
+    /// # Errors
+    /// A clause that names the first setting which is neither the default nor that of the adapters.
+    pub fn adopt(&mut self, existing: &Self) -> Result<(), String> {
+        let default = Self::default();
+        let sorted = |config: &Self| {
+            let mut names = config.target_modules.clone();
+            names.sort_unstable();
+            names
+        };
+        let modules = [&*self, existing, &default].map(sorted);
+        let conflict = if self.r != default.r && self.r != existing.r {
+            Some(("r", self.r.to_string(), existing.r.to_string()))
+        } else if ![default.lora_alpha, existing.lora_alpha].contains(&self.lora_alpha) {
+            Some(("lora_alpha", self.lora_alpha.to_string(), existing.lora_alpha.to_string()))
+        } else if !modules[1..].contains(&modules[0]) {
+            let [own, theirs, _] = modules.map(|names| format!("{names:?}"));
+            Some(("target_modules", own, theirs))
+        } else {
+            None
+        };
+        if let Some((name, own, theirs)) = conflict {
+            return Err(format!(
+                "lora.{name} is {own}, but the model has adapters with {theirs}; leave lora.{name} out, or merge the \
+                 adapters into the model first"
+            ));
+        }
+        *self = existing.clone();
+        Ok(())
+    }
+
     /// Whether a matrix has an adapter.
     pub fn targets(&self, linear: Projection) -> bool {
         self.target_modules.iter().any(|name| name == MODULES[linear as usize])

@@ -213,8 +213,23 @@ pub(super) fn layer_rope(config: &Value) -> Result<LayerRope, ConfigError> {
     Ok(LayerRope { full, sliding: number(sliding, "rope_theta")? })
 }
 
-/// Maximum positions of a table with frequencies by position.
+/// Maximum positions of a table with frequencies by position, for heads of at most `USUAL_HEAD_DIM`; for larger ones less.
 const MAX_POSITIONS: f64 = 1048576.0;
+const USUAL_HEAD_DIM: usize = 128;
+
+/// Checks that a table with frequencies by position is not too large.
+pub(super) fn check_table(shape: &DecoderShape) -> Result<(), ConfigError> {
+    let Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }) =
+        shape.rope_scaling
+    else {
+        return Ok(());
+    };
+    let size = dynamic_positions(factor, original) * shape.head_dim.max(USUAL_HEAD_DIM) as f64;
+    match size > MAX_POSITIONS * USUAL_HEAD_DIM as f64 {
+        true => Err(unsupported("rope_scaling.factor", factor)),
+        false => Ok(()),
+    }
+}
 
 /// The scaling of the rotary frequencies, if there is one.
 pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
@@ -226,13 +241,10 @@ pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling
     Ok(match kind {
         "default" => None,
         "linear" => Some(RopeScaling::Linear { factor: needed("factor")? }),
-        "dynamic" => {
-            let (factor, original) = (needed("factor")?, context as f64);
-            if dynamic_positions(factor, original) > MAX_POSITIONS {
-                return Err(unsupported("rope_scaling.factor", factor));
-            }
-            Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original })
-        }
+        "dynamic" => Some(RopeScaling::Dynamic {
+            factor: needed("factor")?,
+            original_max_position_embeddings: context as f64,
+        }),
         "llama3" => Some(RopeScaling::Llama3 {
             factor: needed("factor")?,
             low_freq_factor: needed("low_freq_factor")?,

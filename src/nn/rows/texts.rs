@@ -311,7 +311,7 @@ impl TextPass {
     /// The row of [`TextPass::hidden`] that predicts token number `at` of a completion of a text.
     pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
         let CompletionIndex { text, completion } = completion;
-        let Piece { rows, .. } = &self.pieces[self.first_pieces[text] + completion];
+        let Segment { rows, .. } = &self.segments[self.first_segments[text] + completion];
         match at {
             0 => text,
             _ => self.prompts + rows.start - self.prompt_rows + at - 1,

@@ -7,9 +7,10 @@ use super::args::BenchArgs;
 use super::publish;
 use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, ChosenDevice};
-use crate::program::text::{ENGINE, load, model_path, open, settings};
+use crate::program::settings::language_defaults;
+use crate::program::text::{ENGINE, default_precision, load, model_path, open, settings};
 use crate::rng::{draw, uniform};
-use crate::settings::EngineChoice;
+use crate::settings::{EngineChoice, Precision};
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 use crate::trainer::text::{LanguageConfig, LanguageTrainer};
 use anyhow::{Result, bail};
@@ -68,6 +69,7 @@ struct Report<'a> {
     prompt_tokens: f64,
     completion_tokens: usize,
     device: &'a str,
+    precision: Precision,
     threads: usize,
     repeats: usize,
     /// Completion tokens per second of generation.
@@ -92,7 +94,12 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     }
     let file = Table::new();
     let path = model_path(task, args.model.as_deref(), &file, &args.set)?;
-    let defaults = LanguageConfig::for_model(&path);
+    let model = load(&path)?;
+    let num_params = model.as_ref().map(|model| model.shape.num_params());
+    let trained =
+        language_defaults(task, false, (&path, num_params), default_precision(&args.device))?;
+    let precision = trained.precision;
+    let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
     let (own, mut config) =
         settings((task, Table::new()), defaults, file, (&args.set, None, None))?;
     config.precision = args.precision.unwrap_or(config.precision);
@@ -101,12 +108,12 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     config.iterations = 1_000_000;
     let random = RandomRewards { task: open(task, own)?, parts: [RewardPart::new("random", 1.0)] };
     let random: Arc<dyn Task> = Arc::new(random);
-    let mut model = match load(&config.model.path)? {
+    let mut model = match model {
         Some(model) => model,
         None => LanguageTrainer::for_task(random.clone(), config.clone(), None)?.model(),
     };
     model.stop_tokens.clear();
-    let num_params = model.params.len();
+    let (num_params, precision) = (model.params.len(), config.precision);
     // As in training, `auto` is the CPU.
     let name = if args.device == "auto" { "cpu" } else { &args.device };
     let ChosenDevice { device, info, .. } = device::choose(name)?;
@@ -145,6 +152,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         prompt_tokens,
         completion_tokens: generation.max_new_tokens,
         device: &info.name,
+        precision,
         threads: rayon::current_num_threads(),
         repeats: args.repeats,
         generated_per_second: rate(&generated),
@@ -159,9 +167,10 @@ impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} of {} parameters on {}, {} threads: {} prompts of {:.1} tokens x {} completions of {}",
+            "{} of {} parameters in {} on {}, {} threads: {} prompts of {:.1} tokens x {} completions of {}",
             self.model,
             self.num_params,
+            self.precision,
             self.device,
             self.threads,
             self.num_prompts,

@@ -13,14 +13,15 @@ use super::interrupt::Interrupt;
 use super::jobs::{Slots, option, side_by_side};
 use super::progress::Board;
 use super::say::{say, sentence};
+use super::settings::language_defaults;
 use super::study_args::{self, Seeds, SweepArgs};
 use super::{ranks, seeds, text};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
 use crate::run::{RunFolder, counted};
-use crate::settings::overlay;
+use crate::settings::{Precision, overlay};
 use crate::task;
-use crate::trainer::text::{LanguageConfig, TINY, language_settings};
+use crate::trainer::text::{TINY, language_settings};
 use anyhow::{Context, Result, bail, ensure};
 use report::Report;
 use results::{RESULTS, Results, RunResult, forget_failures, read_results};
@@ -149,7 +150,11 @@ impl<'a> Sweep<'a> {
         let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
         let mut settings = if is_task {
             let own = (task::find(&file.game)?.defaults)();
-            language_settings(&file.game, &own, &LanguageConfig::for_model(TINY))
+            let path = text::model_path(&file.game, None, &file.settings, &[])?;
+            let num_params = (path != TINY).then_some(usize::MAX);
+            let model = (&*path, num_params);
+            let config = language_defaults(&file.game, false, model, Precision::F32)?;
+            language_settings(&file.game, &own, &config)
         } else {
             (games.find_beside_tasks(Some(&file.game))?.defaults)()?
         };
@@ -174,6 +179,15 @@ impl<'a> Sweep<'a> {
             }
             None => 1,
         };
+        let sft = settings.get("fit").and_then(|fit| fit.get("iterations")?.as_integer());
+        let first_round = halved(iterations, &file, 0);
+        if file.search == Search::Halving && sft >= Some(i64::from(first_round)) {
+            bail!(
+                "the first round has {first_round} iterations, all of them SFT (fit.iterations = {}): lower \
+                 settings.fit.iterations, or search with more iterations or fewer rounds",
+                sft.unwrap_or_default()
+            );
+        }
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
         if folder == args.file {
@@ -272,7 +286,7 @@ impl<'a> Sweep<'a> {
         };
         let (sweep, results, all_seeds) = (&self.file, &mut self.results, &self.seeds);
         let board = Board::new(false, ended, all);
-        side_by_side(slots, &jobs, interrupt, |job, report| {
+        side_by_side(slots, &jobs, interrupt, &board, |job, report| {
             let (trial, seed) = open[job];
             let was_stopped = match &report {
                 Ok(report) => report["interrupted"] == true,
@@ -365,9 +379,13 @@ impl<'a> Sweep<'a> {
 
     /// Number of iterations of a run in a round of halving.
     fn iterations_of(&self, round: u32) -> u32 {
-        let shorter = self.file.eta.saturating_pow(self.file.rounds - 1 - round);
-        (self.iterations / shorter).max(1)
+        halved(self.iterations, &self.file, round)
     }
+}
+
+/// Number of iterations of a run in a round of halving whose last round has `iterations`.
+fn halved(iterations: u32, file: &SweepFile, round: u32) -> u32 {
+    (iterations / file.eta.saturating_pow(file.rounds - 1 - round)).max(1)
 }
 
 /// Whether a folder holds a run that was interrupted after a checkpoint.

@@ -127,6 +127,15 @@ impl Range {
         }
     }
 
+    /// Position of the value that divides a range of numbers at `share`, 0 for its lower end and 1 for its upper one.
+    fn place_at(&self, share: f64) -> f64 {
+        match self {
+            Self::Choices(_) => share,
+            Self::Linear(ends) => place_at(ends, |x| x, |x| x, share),
+            Self::Log(ends) => place_at(ends, f64::ln, f64::exp, share),
+        }
+    }
+
     /// All choices, or the ends of a range.
     pub fn extremes(&self) -> Vec<Value> {
         match self {
@@ -161,14 +170,42 @@ fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
 }
 
+/// The ends of a range.
+fn numbers(ends: &[Value; 2]) -> [f64; 2] {
+    ends.each_ref().map(|end| number(end).unwrap_or_default())
+}
+
+/// The ends of what is rounded to a value of the range: half a step further for integers, so that their ends are as
+/// likely as others.
+fn margins(ends: &[Value; 2]) -> [f64; 2] {
+    let [low, high] = numbers(ends);
+    let margin = if ends.iter().all(Value::is_integer) { 0.5 } else { 0.0 };
+    [low - margin, high + margin]
+}
+
+/// Position of the value at `share` of the way between the ends.
+fn place_at(
+    ends: &[Value; 2],
+    to: impl Fn(f64) -> f64,
+    from: impl Fn(f64) -> f64,
+    share: f64,
+) -> f64 {
+    let [low, high] = numbers(ends).map(&to);
+    let value = from(low + (high - low) * share);
+    let value = if ends.iter().all(Value::is_integer) { value.round() } else { value };
+    let [first, last] = margins(ends).map(&to);
+    (to(value) - first) / (last - first)
+}
+
 fn between(
     ends: &[Value; 2],
     to: impl Fn(f64) -> f64,
     from: impl Fn(f64) -> f64,
     place: f64,
 ) -> Value {
-    let [low, high] = ends.each_ref().map(|end| number(end).unwrap_or_default());
-    let value = from(to(low) + (to(high) - to(low)) * place).clamp(low, high);
+    let [low, high] = numbers(ends);
+    let [first, last] = margins(ends).map(&to);
+    let value = from(first + (last - first) * place).clamp(low, high);
     match ends.iter().all(Value::is_integer) {
         true => Value::Integer(value.round() as i64),
         // Few digits, so that tables and settings files stay readable; the ends are exact.
@@ -197,8 +234,8 @@ pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
         let count = range.steps(steps);
         let place = |i: usize| match range {
             Range::Choices(_) => (i as f64 + 0.5) / count as f64,
-            _ if count == 1 => 0.5,
-            _ => i as f64 / (count - 1) as f64,
+            _ if count == 1 => range.place_at(0.5),
+            _ => range.place_at(i as f64 / (count - 1) as f64),
         };
         let mut places: Vec<f64> = (0..count).map(place).collect();
         places.dedup_by(|a, b| range.at(*a) == range.at(*b));
@@ -250,6 +287,13 @@ mod tests {
         assert_eq!(grid(&space, 3).len(), 3 * 3 * 2);
         assert_eq!(grid_size(&space, 3), Some(3 * 3 * 2));
         assert_eq!(grid_size(&space, usize::MAX), None);
+        // Integers are equally likely, the ends too.
+        let whole = Range::Linear([1, 3].map(Value::Integer));
+        let mut counts = [0; 3];
+        for i in 0..300 {
+            counts[whole.at((f64::from(i) + 0.5) / 300.0).as_integer().unwrap() as usize - 1] += 1;
+        }
+        assert_eq!(counts, [100; 3]);
         let narrow = Range::Linear([0.99, 0.999_999].map(Value::Float));
         assert_eq!(narrow.at(1.0), Value::Float(0.999_999), "an end with many digits");
         let random = random(&space, 7, 3);

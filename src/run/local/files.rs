@@ -324,6 +324,23 @@ mod tests {
         assert!(matches!(folder.claim(), Err(RunError::Exists(taken)) if taken == path));
     }
 
+    #[test]
+    fn a_new_run_is_not_taken_for_one_that_ended_before_its_first_checkpoint() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("run");
+        drop(RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap());
+        fs::create_dir(path.join("model")).unwrap();
+        for name in ["model/config.json", "completions.jsonl", "metrics.csv", "spaces.json"] {
+            fs::write(path.join(name), "{}").unwrap();
+        }
+        assert!(RunFolder::find(&path).unwrap().has_model());
+        let (files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
+        assert!(!files.folder().has_model());
+        for name in ["model", "completions.jsonl", "metrics.csv", "spaces.json"] {
+            assert!(!path.join(name).exists(), "{name}");
+        }
+    }
+
     #[cfg(unix)]
     #[test]
     fn checkpoints_that_may_be_intact_are_not_passed_over() {

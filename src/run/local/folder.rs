@@ -21,6 +21,8 @@ pub const NOTE: &str = "run.json";
 pub const METRICS: &str = "metrics.jsonl";
 /// All completions that a run has learnt from.
 pub const COMPLETIONS: &str = "completions.jsonl";
+/// Observation and action spaces of an environment in Python.
+pub const SPACES: &str = "spaces.json";
 /// Empty file, locked by the process that trains the run.
 const LOCK: &str = "run.lock";
 /// Time to wait for a process that only tests the lock ([`RunFolder::is_locked`]).
@@ -110,10 +112,26 @@ impl RunFolder {
     /// If one has saved a checkpoint, and those of [`lock`](Self::lock).
     pub(super) fn claim(&self) -> Result<(RunLock, Option<String>), RunError> {
         let lock = self.lock()?;
-        match self.has_policy() {
-            true => Err(RunError::Exists(self.path.clone())),
-            false => Ok(lock),
+        if self.has_policy() {
+            return Err(RunError::Exists(self.path.clone()));
         }
+        self.clear()?;
+        Ok(lock)
+    }
+
+    /// Removes what a run has left that ended before its first checkpoint, so that a new one is not taken for it.
+    fn clear(&self) -> Result<(), RunError> {
+        let remove = |name: &str, with: fn(&Path) -> io::Result<()>| {
+            let path = self.path.join(name);
+            input::if_present(with(&path)).map_err(RunError::file("remove", &path))
+        };
+        for name in [MODEL, TENSORBOARD] {
+            remove(name, disk::remove_tree)?;
+        }
+        for name in [COMPLETIONS, CSV, SPACES] {
+            remove(name, disk::remove_file)?;
+        }
+        Ok(())
     }
 
     /// Opens the run that a path names: a run directory, or else the newest run of that name in `runs`, even if the

@@ -23,7 +23,7 @@ pub use effort::Effort;
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
 pub use files::RunFiles;
-pub use folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SavedPolicy};
+pub use folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SPACES, SavedPolicy};
 pub use game::{GameRun, play};
 pub use iteration_report::IterationReport;
 pub use model_folder::load_model;

@@ -248,7 +248,8 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
     let compiled = match words.next() {
         Some("ok") => Compiled::Yes,
         Some("no") | None => Compiled::No,
-        Some(name) => Compiled::Refused(name.to_string()),
+        // The mark tells a name from the words above.
+        Some(name) => Compiled::Refused(name.trim_start_matches('!').to_string()),
     };
     let results = words.map(|word| (word != "-").then(|| word.to_string())).collect();
     Ok(Some(Answer::Report { report: Report { types, compiled, results }, is_whole }))

@@ -52,6 +52,9 @@ const REFUSED: [libc::c_long; 23] = [
     libc::SYS_request_key,
 ];
 
+/// System calls that make memory and queues of System V, which no limit of a process counts. Programs may need them.
+const SYSTEM_V: [libc::c_long; 3] = [libc::SYS_shmget, libc::SYS_msgget, libc::SYS_semget];
+
 /// System calls that make sockets; `socketpair` comes last, which reaches no other process.
 const SOCKETS: [libc::c_long; 4] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_socketpair];
@@ -83,12 +86,12 @@ pub fn program(sockets: Sockets) -> Vec<libc::sock_filter> {
         jump(JUMP_EQUAL, libc::SYS_clone3 as u32, 0, 1),
         refuse(libc::ENOSYS),
     ];
-    let sockets = match sockets {
-        Sockets::None => &SOCKETS[..],
-        Sockets::Pairs => &SOCKETS[..3],
-        Sockets::All => &[],
+    let (sockets, shared) = match sockets {
+        Sockets::None => (&SOCKETS[..], &SYSTEM_V[..]),
+        Sockets::Pairs => (&SOCKETS[..3], &[][..]),
+        Sockets::All => (&[][..], &[][..]),
     };
-    for &number in REFUSED.iter().chain(sockets) {
+    for &number in REFUSED.iter().chain(shared).chain(sockets) {
         program.extend([jump(JUMP_EQUAL, number as u32, 0, 1), refuse(libc::EPERM)]);
     }
     program.extend([

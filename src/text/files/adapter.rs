@@ -1,6 +1,6 @@
 //! Adapter folders in PEFT's format: low-rank additions to a model in another folder.
 
-use super::hugging_face::{self, Files, write_files};
+use super::hugging_face::{self, Files, name_stop_tokens, write_files};
 use super::names::gather;
 use super::weights::{Weights, write_weights};
 use super::{pretty, read_file, unusable};
@@ -180,7 +180,9 @@ pub(super) fn write(
     adapters: &Adapters,
     folder: &Path,
 ) -> Result<(), LanguageError> {
-    write_files(&metadata(model, adapters), folder)?;
+    let mut files = metadata(model, adapters);
+    name_stop_tokens(model, &mut files, folder)?;
+    write_files(&files, folder)?;
     write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), name)
 }
 

@@ -12,7 +12,7 @@ use crate::text::language_model::LanguageModel;
 use crate::text::prompt_cache::PromptCache;
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -26,6 +26,9 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 const TEMPLATE: &str = "chat_template.jinja";
+/// Names of the embedding table and of the head among the weights.
+const EMBEDDINGS: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
 
 /// Files of a folder other than the weights that are kept and written again.
 const KEPT: [&str; 9] = [
@@ -63,17 +66,23 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     // As in `transformers`, the embedding table serves as the head if the weights contain no other, whatever the
     // configuration says. The configuration is corrected, so that other libraries neither initialize a random head nor
     // drop one.
-    let head = "lm_head.weight";
     let is_tied = match shape.tie_word_embeddings {
-        true => !weights.differ(head, "model.embed_tokens.weight"),
-        false => !weights.has(head),
+        true => !weights.differ(HEAD, EMBEDDINGS),
+        false => !weights.has(HEAD),
     };
     if is_tied != shape.tie_word_embeddings {
         shape.tie_word_embeddings = is_tied;
         config["tie_word_embeddings"] = is_tied.into();
         files.insert(CONFIG.to_string(), pretty(&config));
     }
-    let find = |parameter: &Parameter| weights.find(parameter, &hugging_face(parameter));
+    // Writers of shared tensors keep one of the two names, which may be the head's.
+    let name = |parameter: &Parameter| match hugging_face(parameter) {
+        name if name == EMBEDDINGS && is_tied && !weights.has(EMBEDDINGS) && weights.has(HEAD) => {
+            HEAD.to_string()
+        }
+        name => name,
+    };
+    let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
     let params = gather(&shape.parameters(), folder, find)?;
     finish(folder, shape, params, files)
 }
@@ -147,12 +156,13 @@ fn stop_tokens(
     files: &Files,
     (folder, vocabulary): (&Path, usize),
 ) -> Result<Vec<u32>, LanguageError> {
-    let mut tokens: Vec<u32> = tokenizer.token(eos).into_iter().collect();
+    // A token without weights cannot end a text, and has no logit to learn.
+    let has_logit = |id: &u32| (*id as usize) < vocabulary;
+    let mut tokens: Vec<u32> = tokenizer.token(eos).filter(has_logit).into_iter().collect();
     for name in [GENERATION, CONFIG] {
         let ends = end_tokens(&parse(files, name, folder)?);
         for id in ends.map_err(|reason| unusable(&folder.join(name), reason))? {
-            // A token without weights cannot end a text, and has no logit to learn.
-            if (id as usize) < vocabulary && !tokens.contains(&id) {
+            if has_logit(&id) && !tokens.contains(&id) {
                 tokens.push(id);
             }
         }
@@ -258,9 +268,37 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
             files.insert(CONFIG.to_string(), pretty(&config));
         }
     }
+    name_stop_tokens(model, &mut files, folder)?;
     write_files(&files, folder)?;
     let (path, parameters) = (folder.join(WEIGHTS), model.shape.parameters());
     write_weights(&path, &parameters, model.params.values(), hugging_face)
+}
+
+/// Adds the tokens that end the model's completions to its `generation_config.json`, so that other programs end a text
+/// with all of them: a template's end of a turn may be missing in the files of a base model.
+///
+/// # Errors
+/// If a file is malformed.
+pub(super) fn name_stop_tokens(
+    model: &LanguageModel,
+    files: &mut Files,
+    folder: &Path,
+) -> Result<(), LanguageError> {
+    let mut generation = parse(files, GENERATION, folder)?;
+    let (name, about) = match generation.is_object() {
+        true => (GENERATION, &generation),
+        // `transformers` then takes them from the configuration.
+        false => (CONFIG, &parse(files, CONFIG, folder)?),
+    };
+    let named = end_tokens(about).map_err(|reason| unusable(&folder.join(name), reason))?;
+    if !model.stop_tokens.iter().all(|token| named.contains(token)) {
+        if !generation.is_object() {
+            generation = json!({});
+        }
+        generation["eos_token_id"] = json!(model.stop_tokens);
+        files.insert(GENERATION.to_string(), pretty(&generation));
+    }
+    Ok(())
 }
 
 /// The files of a folder other than the weights.

@@ -21,8 +21,11 @@ struct FileTokenizer {
 
 /// Reads a `tokenizer.json` for weights with `vocabulary` tokens; errors name `path`.
 ///
+/// Added tokens may be beyond the weights, as the mark of an image is in Gemma 3's text models: only a text that contains
+/// one is an error.
+///
 /// # Errors
-/// If it is malformed, or has a token that the weights lack.
+/// If it is malformed, or the vocabulary of its model has a token that the weights lack.
 pub(super) fn read(
     text: &[u8],
     vocabulary: usize,
@@ -44,9 +47,6 @@ pub(super) fn read(
     let mut tokenizer = tokenizer.map_err(|reason| unusable(path, reason))?;
     // Prompts are never truncated or padded.
     tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable(path, e))?;
-    // The crate assigns ids to added tokens itself, whatever the file says.
-    let largest = tokenizer.get_vocab(true).into_values().max().map(u64::from);
-    check_largest(largest, vocabulary).map_err(|reason| unusable(path, reason))?;
     Ok(Arc::new(FileTokenizer { tokenizer, vocabulary }))
 }
 
@@ -117,15 +117,13 @@ fn check_largest(largest: Option<u64>, vocabulary: usize) -> Result<(), String> 
     }
 }
 
-/// Largest token id in a `tokenizer.json`.
+/// Largest token id in the vocabulary of the model of a `tokenizer.json`.
 fn largest_token(json: &Value) -> Option<u64> {
-    let listed = match &json["model"]["vocab"] {
+    match &json["model"]["vocab"] {
         Value::Object(vocabulary) => vocabulary.values().filter_map(Value::as_u64).max(),
         Value::Array(vocabulary) => (vocabulary.len() as u64).checked_sub(1),
         _ => None,
-    };
-    let added = json["added_tokens"].as_array().into_iter().flatten();
-    listed.max(added.filter_map(|token| token["id"].as_u64()).max())
+    }
 }
 
 /// Maximum number of bytes that a normalizer or decoder makes of one byte, or puts before a text.
@@ -202,7 +200,7 @@ impl FileTokenizer {
         let encoding = guarded(|| self.tokenizer.encode_fast(text, special));
         let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
         let tokens = encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec();
-        // A post-processor may add any id.
+        // An added token may be beyond the weights, and a post-processor may add any id.
         match tokens.iter().find(|token| **token as usize >= self.vocabulary) {
             Some(token) => Err(LanguageError::Tokenizer(format!(
                 "it makes the token {token}, and the weights have {} tokens",

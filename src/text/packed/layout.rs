@@ -1,7 +1,7 @@
 //! Layout of texts as the rows of one pass: all prompts, then all completions, without padding.
 
-use crate::text::kernels::text_gradients::{KEY_BLOCK, PARTS_OF_ROW};
-use crate::text::kernels::text_heads::BOUNDS;
+use crate::text::kernels::text_gradients::{KEY_BLOCK_ENTRIES, ROW_ENTRIES};
+use crate::text::kernels::text_heads::SEGMENT_BOUNDS;
 use crate::text::{CompletionIndex, PromptWithCompletions};
 use std::ops::Range;
 

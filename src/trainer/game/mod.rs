@@ -7,8 +7,8 @@ mod snapshot;
 
 pub use host::HostSetupError;
 pub use snapshot::{
-    config_toml, load_policy, new_settings, policy_bytes, policy_file, policy_params, saved_config,
-    saved_game_name,
+    config_toml, layered_settings, load_policy, new_settings, policy_bytes, policy_file,
+    policy_params, saved_config, saved_game_name,
 };
 
 use super::choose::{AnyEngine, fallback_reason, first_network, precision_limit, with_engine};

@@ -69,18 +69,33 @@ pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> Stri
 
 /// The settings of a new run: the defaults, overridden by those of a file, then by every `key=value` of `set`.
 ///
+/// # Errors
+/// As [`layered_settings`].
+pub fn new_settings<G>(file: &toml::Table, set: &[String]) -> Result<(G, TrainConfig), ConfigError>
+where
+    G: Rules + Default + Serialize + DeserializeOwned,
+{
+    layered_settings(std::slice::from_ref(file), set)
+}
+
+/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of `set`. A
+/// setting may have another of its names in each.
+///
 /// The game's parameters are read first, since defaults may depend on them
 /// ([`Env::defaults`](crate::env::Env::defaults)).
 ///
 /// # Errors
 /// If there is no such setting, or a value has the wrong type.
-pub fn new_settings<G>(file: &toml::Table, set: &[String]) -> Result<(G, TrainConfig), ConfigError>
+pub fn layered_settings<G>(
+    files: &[toml::Table],
+    set: &[String],
+) -> Result<(G, TrainConfig), ConfigError>
 where
     G: Rules + Default + Serialize + DeserializeOwned,
 {
     let over = |defaults: TrainConfig| {
         let mut table = overlay::parse("the defaults", &config_toml(&G::default(), &defaults))?;
-        overlay::lay_over(&mut table, file.clone())?;
+        files.iter().try_for_each(|file| overlay::lay_over(&mut table, file.clone()))?;
         overlay::apply(&mut table, set)?;
         overlay::split::<G>(table, G::NAME)
     };

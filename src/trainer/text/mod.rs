@@ -74,6 +74,8 @@ pub struct TextEngine {
     team: Team,
     /// Index of the next prompt.
     next_prompt: u64,
+    /// Largest number of held-out prompts of an evaluation before the run was resumed.
+    validated: u64,
     /// Number of tokens generated, and learnt from by SFT.
     steps: u64,
     /// Completions of the last iteration.
@@ -240,6 +242,7 @@ impl LanguageTrainer {
             limits: TokenLimits::UNLIMITED,
             team,
             next_prompt: 0,
+            validated: 0,
             steps: 0,
             completions: Vec::new(),
         };
@@ -379,14 +382,18 @@ impl TextEngine {
         self.config.sampling(&self.model.stop_tokens)
     }
 
+    /// The number of held-out prompts that evaluations may have used to select the best policy, also those before the run
+    /// was resumed with other settings.
+    fn validation_prompts(&self) -> u64 {
+        let solutions = if self.config.is_sft_only() { self.max_held_out_solutions() } else { 0 };
+        solutions.max(self.config.checkpoint.eval_episodes as u64).max(self.validated)
+    }
+
     /// Indices of `count` held-out prompts of a part, or of as many as it has. Validation takes as many as it
     /// evaluates, at most half of all; if prompts are unlimited, the final part is unlimited too.
     fn held_out_prompts(&self, part: HeldOutPart, count: u64) -> Range<u64> {
-        let all = self.task.num_prompts(Split::Test);
-        let solutions = if self.config.is_sft_only() { self.max_held_out_solutions() } else { 0 };
-        let validation = solutions.max(self.config.checkpoint.eval_episodes as u64);
-        let end = all.unwrap_or(u64::MAX);
-        let border = validation.min(end.div_ceil(2));
+        let end = self.task.num_prompts(Split::Test).unwrap_or(u64::MAX);
+        let border = self.validation_prompts().min(end.div_ceil(2));
         match part {
             HeldOutPart::Final if border < end => border..border.saturating_add(count).min(end),
             HeldOutPart::Validation | HeldOutPart::Final => 0..count.min(border),
@@ -474,7 +481,9 @@ fn default_max_new_tokens(
 /// Adds the adapters in the settings to a model, or copies the settings of its own adapters.
 fn adapt(model: &mut LanguageModel, config: &mut LanguageConfig) -> Result<(), LanguageTrainError> {
     match &model.adapters {
-        Some(adapters) => config.lora = adapters.config().clone(),
+        Some(adapters) => {
+            config.lora.adopt(adapters.config()).map_err(LanguageTrainError::Settings)?;
+        }
         None if config.lora.r > 0 && model.is_fresh() => {
             let what = "lora.r needs a pretrained model; all weights of `tiny` are learnt";
             return Err(LanguageTrainError::Settings(what.to_string()));

@@ -21,8 +21,7 @@ pub struct CompletionRecord {
     pub prompt: String,
     /// Text of the completion.
     pub completion: String,
-    /// Text of each token, empty for the token that ended the completion; left out if all tokens are single
-    /// characters.
+    /// Text of each token, without the token that ended the completion; left out if all tokens are single characters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<String>,
     /// Log-probability of each token.

@@ -61,7 +61,11 @@ impl Persistent for TextEngine {
         }
         #[cfg(on_disk)]
         sections.extend(super::saved_model::sections(self));
-        let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
+        let text = TextCounters {
+            next_prompt: self.next_prompt,
+            env_steps: self.steps,
+            validated: self.validation_prompts(),
+        };
         Ok(Export { sections, optimizer_steps, played_steps: None, text: Some(text) })
     }
 
@@ -85,6 +89,7 @@ impl Persistent for TextEngine {
             self.learner.freeze_reference(&self.config.update, Some(&reference));
         }
         (self.next_prompt, self.steps) = (text.next_prompt, text.env_steps);
+        self.validated = text.validated;
         Ok(())
     }
 }
