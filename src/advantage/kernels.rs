@@ -455,7 +455,7 @@ pub fn shared_recording_advantages(
     // Recovers the sum of squares from the scale.
     let deviation = 1.0 / ours[SQUARES] - epsilon;
     ours[SQUARES] = deviation * deviation * ours[STEPS];
-    let mut all = team.total(&ours)?;
+    let mut all = team.all_reduce_counts(&ours)?;
     all[SQUARES] = match config.scale_rewards {
         Scale::Batch => 1.0 / ((all[SQUARES] / all[STEPS]).sqrt() + epsilon),
         Scale::Group | Scale::None => 1.0,

@@ -69,11 +69,11 @@ pub fn shared_advantages(
     let [squares, steps, even] = [credits.squares(), credits.counted.clone(), credits.even()]
         .map(|values| by_group(values, groups));
     let of_shard = |shard: usize| {
-        let own = shards.places_of(shard);
+        let own = shards.local_items_of(shard);
         [&squares, &steps, &even].map(|values| values[own.clone()].iter().sum())
     };
     let ours: Vec<[f64; 3]> = shards.own().map(of_shard).collect();
-    let [squares, steps, even] = team.sum_numbers(shards, &ours)?;
+    let [squares, steps, even] = team.all_reduce_shard_numbers(shards, &ours)?;
     let number = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
     let deviation = number((squares / steps).sqrt());
     let zero_variance = number(even / shards.items() as f64);

@@ -73,7 +73,7 @@ impl HostAdvantages {
             })
             .collect();
         let of_shard = |shard: usize| {
-            let own = shards.places_of(shard);
+            let own = shards.local_items_of(shard);
             let steps: usize = self.counts[own.start * members..own.end * members].iter().sum();
             let groups = &groups[own];
             let squares: f64 = groups.iter().map(|group| group.squares).sum();
@@ -81,7 +81,7 @@ impl HostAdvantages {
             [squares, steps as f64, even as f64]
         };
         let ours: Vec<[f64; 3]> = shards.own().map(of_shard).collect();
-        let [squares, steps, even] = team.sum_numbers(shards, &ours)?;
+        let [squares, steps, even] = team.all_reduce_shard_numbers(shards, &ours)?;
         if config.scale_rewards == Scale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
             let values = self.values.par_chunks_mut(members * num_steps);

@@ -36,7 +36,7 @@ impl Plan {
         };
         let all = lengths.iter().sum::<usize>() as f64;
         let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
-        let mut counts = share.team.total(&ours)?;
+        let mut counts = share.team.all_reduce_counts(&ours)?;
         let counted = counts.pop().expect("the last is that of all games");
         let (update, first) = (&share.config.update, first_update(&share.config, iteration));
         let plan = Self {

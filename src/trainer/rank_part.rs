@@ -39,7 +39,7 @@ impl RankPart {
         let [count, strata] = config.shards(items, least);
         let shards = team.shards(items, count).with_strata(strata);
         if team.size() > shards.count() {
-            return Err(TeamError::TooMany { ranks: team.size(), shards: shards.count() });
+            return Err(TeamError::TooManyRanks { ranks: team.size(), shards: shards.count() });
         }
         let own = shards.own_items();
         let data = data.map(|data| data.some(own.clone()));
@@ -47,7 +47,7 @@ impl RankPart {
         let (num_groups, each) =
             if data.is_some() { (num_groups, 1) } else { (own.len(), group_size) };
         let rollout = RolloutConfig { num_groups, ..config.rollout.clone() };
-        let games = shards.times(each);
+        let games = shards.in_smaller_units(each);
         let (config, team) = (config.clone(), team.clone());
         Ok((Self { config, team, shards, games, rollout }, data))
     }
@@ -69,11 +69,11 @@ impl RankPart {
             return Ok(GameSums::default());
         }
         let of_shard = |shard: usize| {
-            let numbers = sums[self.games.places_of(shard)].iter().map(GameSums::numbers);
+            let numbers = sums[self.games.local_items_of(shard)].iter().map(GameSums::numbers);
             numbers.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
         };
         let ours: Vec<[f64; 5]> = self.games.own().map(of_shard).collect();
-        Ok(self.team.sum_numbers(&self.games, &ours)?.into())
+        Ok(self.team.all_reduce_shard_numbers(&self.games, &ours)?.into())
     }
 
     /// Keys of this rank's games.

@@ -3,7 +3,7 @@
 #[cfg(text_kernels)]
 use super::device;
 use super::differentiation::{Differentiation, Sums};
-use crate::parallel::{Node, NodeLen, TeamError, nodes};
+use crate::parallel::{PartialSum, PartialSumLen, TeamError, tree_nodes};
 use std::ops::Range;
 
 /// The gradient of an optimizer step, in the memory of the device that computed it.
@@ -50,18 +50,18 @@ impl Differentiation<'_> {
             return self.in_pieces(chosen);
         }
         let mut ratio = 0.0f64;
-        let ours = nodes(shards, &self.shards.own()).into_iter().map(|node| {
+        let ours = tree_nodes(shards, &self.shards.own()).into_iter().map(|node| {
             let (sum, largest) = self.node_anywhere(chosen, node);
             ratio = ratio.max(largest);
             sum
         });
-        let len = NodeLen { vector: self.decoder.num_trained(), numbers: Sums::ADDED };
-        let sum = self.team.sum(self.shards, ours.collect(), len)?;
+        let len = PartialSumLen { vector: self.decoder.num_trained(), numbers: Sums::ADDED };
+        let sum = self.team.all_reduce_shards(self.shards, ours.collect(), len)?;
         Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
     }
 
     /// Computes [`Differentiation::node`] on the decoder's device, if it has one.
-    fn node_anywhere(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
+    fn node_anywhere(&self, chosen: &[usize], shards: Range<usize>) -> (PartialSum, f64) {
         #[cfg(text_kernels)]
         if let Some(found) = device::node(self, chosen, &shards) {
             return found;

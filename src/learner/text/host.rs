@@ -5,7 +5,7 @@ use super::{Group, Sample, texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
-use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves};
+use crate::parallel::{PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
 use crate::text::{Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness};
 use multiversion::multiversion;
 use std::ops::Range;
@@ -145,29 +145,29 @@ impl Differentiation<'_> {
     /// computes that of the layer below, so that communication overlaps with computation.
     pub(super) fn in_pieces(&self, chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
         let mut ratio = 0.0f64;
-        let sums = self.team.sum_pieces(self.shards, |give| {
-            let own = nodes(self.shards.count(), &self.shards.own());
+        let sums = self.team.all_reduce_pipelined(self.shards, |give| {
+            let own = tree_nodes(self.shards.count(), &self.shards.own());
             let (last, whole) = own.split_last().expect("every rank has a shard");
             let mut sum = |shards: Range<usize>| {
                 let (sum, largest) = self.node(chosen, shards);
                 ratio = ratio.max(largest);
                 sum
             };
-            let whole: Vec<Node> = whole.iter().cloned().map(&mut sum).collect();
-            let lefts: Vec<Node> = left_siblings(last).into_iter().map(&mut sum).collect();
+            let whole: Vec<PartialSum> = whole.iter().cloned().map(&mut sum).collect();
+            let lefts: Vec<PartialSum> = left_siblings(last).into_iter().map(&mut sum).collect();
             let (mut starts, mut end) = (self.decoder.starts(), self.decoder.num_trained());
             let mut piece = |start: usize, vector: &[f32], numbers: &[f64]| {
                 let range = start..end;
                 end = start;
-                let of = |node: &Node| Node {
+                let of = |node: &PartialSum| PartialSum {
                     shards: node.shards.clone(),
                     vector: node.vector[range.clone()].to_vec(),
                     // The numbers are sent with the last piece.
                     numbers: if start == 0 { node.numbers.clone() } else { Vec::new() },
                 };
                 let (shards, vector) = (last.end - 1..last.end, vector[range.clone()].to_vec());
-                let leaf = Node { shards, vector, numbers: numbers.to_vec() };
-                let sum = lefts.iter().rev().fold(leaf, |sum, left| of(left).plus(sum));
+                let leaf = PartialSum { shards, vector, numbers: numbers.to_vec() };
+                let sum = lefts.iter().rev().fold(leaf, |sum, left| of(left).add_next(sum));
                 give(whole.iter().map(of).chain([sum]).collect());
             };
             let done = |vector: &[f32], start: usize| {
@@ -193,10 +193,10 @@ impl Differentiation<'_> {
     }
 
     /// Computes gradient and sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
-    pub(super) fn node(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
+    pub(super) fn node(&self, chosen: &[usize], shards: Range<usize>) -> (PartialSum, f64) {
         let leaf = |at: usize| self.leaf(chosen, shards.start + at, |_, _| {});
-        let add = |(sum, ratio): (Node, f64), (more, other): (Node, f64)| {
-            (sum.plus(more), ratio.max(other))
+        let add = |(sum, ratio): (PartialSum, f64), (more, other): (PartialSum, f64)| {
+            (sum.add_next(more), ratio.max(other))
         };
         // A large decoder's products take all threads, and its gradients much memory.
         sum_leaves(shards.len(), self.decoder.is_small(), &leaf, &add)
@@ -209,7 +209,7 @@ impl Differentiation<'_> {
         chosen: &[usize],
         shard: usize,
         mut done: impl FnMut(&[f32], usize),
-    ) -> (Node, f64) {
+    ) -> (PartialSum, f64) {
         let chosen = self.of_shards(chosen, shard..shard + 1);
         let mut vector = self.buffers.gradients.take();
         vector.resize(self.decoder.num_trained(), 0.0);
@@ -231,7 +231,7 @@ impl Differentiation<'_> {
             }
         });
         self.buffers.passes.put(forward);
-        (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.ratio)
+        (PartialSum { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.ratio)
     }
 
     /// Adds the gradient of some groups; `done` is called as by [`TokenDecoder::backward_texts`].

@@ -14,7 +14,7 @@ mod tokens;
 use super::differentiation::{Differentiation, Sums, TokenGrads, parts};
 use super::{Group, LanguageLearner, texts};
 use crate::device;
-use crate::parallel::Node;
+use crate::parallel::PartialSum;
 use crate::settings::Precision;
 use crate::text::{Arenas, DeviceDecoder, Retention, Text, TokenDecoder, on_device, pass_tokens};
 use autodiff::AutodiffPass;
@@ -117,10 +117,10 @@ pub(super) fn node(
     of: &Differentiation,
     chosen: &[usize],
     shards: &Range<usize>,
-) -> Option<(Node, f64)> {
+) -> Option<(PartialSum, f64)> {
     let (gradient, sums) = gradient(of, of.of_shards(chosen, shards.clone()))?;
     let vector = gradient.fetch(&of.decoder.sizes());
-    Some((Node { shards: shards.clone(), vector, numbers: sums.added() }, sums.ratio))
+    Some((PartialSum { shards: shards.clone(), vector, numbers: sums.added() }, sums.ratio))
 }
 
 /// The gradient of the chosen groups, which stays on the device, and their sums; `None` if the decoder is on the CPU.
