@@ -4,7 +4,7 @@
 //! result has the same bits for any number of threads and ranks.
 
 use super::STD_EPSILON;
-use crate::data::{End, HostTrajectory};
+use crate::data::{EpisodeStatus, HostTrajectory};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use rayon::prelude::*;
@@ -135,7 +135,7 @@ impl GroupMoments {
 /// Computes the return or reward-to-go of each step of a group, `[group_size, num_steps]`.
 fn credit(
     rewards: &[f32],
-    ends: &[End],
+    ends: &[EpisodeStatus],
     lengths: &[usize],
     config: &AdvantageConfig,
     credits: &mut [f32],

@@ -1,7 +1,7 @@
 //! Steps of memory-mapped dataset shards, validated on opening.
 
 use super::error::malformed;
-use super::{Columns, DatasetError, End, Manifest, Steps};
+use super::{Columns, DatasetError, EpisodeStatus, Manifest, Steps};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::fmt::Debug;
 use std::ops::{Deref, Range};
@@ -105,13 +105,13 @@ impl Steps for DatasetFiles {
         shard.weight(row)
     }
 
-    fn end(&self, step: usize) -> End {
+    fn end(&self, step: usize) -> EpisodeStatus {
         let (shard, row) = self.find(step);
         match shard.ends.as_ref().map_or(0, |ends| ends.at(&shard.map, row)) {
-            0 if row + 1 == shard.rows => End::Truncated,
-            0 => End::None,
-            1 => End::Terminated,
-            _ => End::Truncated,
+            0 if row + 1 == shard.rows => EpisodeStatus::Truncated,
+            0 => EpisodeStatus::Running,
+            1 => EpisodeStatus::Terminated,
+            _ => EpisodeStatus::Truncated,
         }
     }
 }
@@ -227,7 +227,7 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, DatasetFil
 const MANIFEST_KEY: &str = "grove_games";
 
 /// Serialises steps as a shard.
-pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
+pub(super) fn shard_file(columns: &Columns, manifest: Option<String>) -> Vec<u8> {
     let rows = columns.actions.len();
     let obs: Vec<u8> = columns.obs.iter().flat_map(|x| x.to_le_bytes()).collect();
     let actions: Vec<u8> = columns.actions.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -240,7 +240,7 @@ pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
         ("weights", view(Dtype::F32, vec![rows], &weights)),
         ("ends", view(Dtype::U8, vec![rows], &ends)),
     ];
-    let metadata = of.map(|of| [(MANIFEST_KEY.to_string(), of)].into());
+    let metadata = manifest.map(|text| [(MANIFEST_KEY.to_string(), text)].into());
     safetensors::serialize(tensors, metadata).expect("tensors of these shapes")
 }
 
@@ -261,11 +261,11 @@ mod tests {
         manifest.actions = vec!["left".to_string(), "right".to_string()];
         let file = games_file(&manifest, &columns());
         let path = || PathBuf::from("games");
-        let (of, steps) = read_games(path(), file.clone()).unwrap();
-        assert_eq!(of, manifest);
+        let (found, steps) = read_games(path(), file.clone()).unwrap();
+        assert_eq!(found, manifest);
         let mut expected = columns();
         // The last step of a file ends its episode.
-        expected.ends[7] = End::Truncated;
+        expected.ends[7] = EpisodeStatus::Truncated;
         assert_eq!(Columns::of(&steps), expected);
         let said = |bytes: Vec<u8>| read_games(path(), bytes).unwrap_err().to_string();
         assert!(said(file[..file.len() - 1].to_vec()).starts_with("games: "));

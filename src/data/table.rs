@@ -2,7 +2,7 @@
 
 use super::error::{io_error, malformed};
 use super::time::Time;
-use super::{Columns, DatasetError, End, Standard};
+use super::{Columns, DatasetError, EpisodeStatus, Standard};
 use crate::disk::{csv, input};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -204,15 +204,15 @@ impl Rows {
         let values = &self.values[rows.start * width..rows.end * width];
         let obs = values.iter().zip(scales.iter().cycle());
         let numbers: HashMap<&String, usize> = labels.iter().zip(0..).collect();
-        let of = |label: &Option<String>| numbers.get(label.as_ref()?).copied();
-        let marked: Vec<Option<usize>> = self.labels[rows.clone()].iter().map(of).collect();
+        let action = |label: &Option<String>| numbers.get(label.as_ref()?).copied();
+        let actions: Vec<Option<usize>> = self.labels[rows.clone()].iter().map(action).collect();
         let last = rows.len() - 1;
         Columns {
             num_features: width,
             obs: obs.map(|(x, scale)| scale.apply(*x)).collect(),
-            actions: marked.iter().map(|label| label.unwrap_or(0) as i32).collect(),
-            weights: marked.iter().map(|label| f32::from(label.is_some())).collect(),
-            ends: (0..rows.len()).map(|row| End::new(false, row == last)).collect(),
+            actions: actions.iter().map(|label| label.unwrap_or(0) as i32).collect(),
+            weights: actions.iter().map(|label| f32::from(label.is_some())).collect(),
+            ends: (0..rows.len()).map(|row| EpisodeStatus::new(false, row == last)).collect(),
         }
     }
 }
@@ -349,6 +349,9 @@ mod tests {
         assert_eq!(table.learnt.actions, [1, 0, 0, 0]);
         assert_eq!(table.learnt.weights, [1.0, 0.0, 1.0, 0.0]);
         assert_eq!(table.held_out.obs, [998.0, 0.0]);
-        assert_eq!((table.held_out.actions[0], table.held_out.ends[0]), (1, End::Truncated));
+        assert_eq!(
+            (table.held_out.actions[0], table.held_out.ends[0]),
+            (1, EpisodeStatus::Truncated)
+        );
     }
 }

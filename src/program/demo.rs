@@ -7,7 +7,7 @@ use super::models::Models;
 use super::progress_note::with_note;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
-use crate::data::{Columns, DatasetWriter, End, Manifest};
+use crate::data::{Columns, DatasetWriter, EpisodeStatus, Manifest};
 use crate::env::{Episode, Scripted, advance, new_game};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
 use crate::rng::{Stream, below, draw};
@@ -162,7 +162,7 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Columns, f6
         steps.obs.extend(obs);
         steps.actions.push(action as i32);
         steps.weights.push(1.0);
-        steps.ends.push(End::new(played.terminated, played.truncated));
+        steps.ends.push(EpisodeStatus::new(played.terminated, played.truncated));
         if played.ended() {
             return (steps, f64::from(played.score));
         }

@@ -1,7 +1,7 @@
 //! Rollouts and evaluations in environments on the host ([`HostVecEnv`]), with any policy.
 
 use super::{ActionSelection, RolloutKeys, action_key};
-use crate::data::{End, GameSums, HostTrajectory, Trajectory};
+use crate::data::{EpisodeStatus, GameSums, HostTrajectory, Trajectory};
 use crate::env::{HostEnvError, HostEnvs, HostVecEnv, Transition, next_level};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, Network};
 use crate::rng::{Stream, draw};
@@ -92,7 +92,7 @@ impl HostRollout {
             episodes.step(&mut *envs)?;
             for (env, sums) in sums.iter_mut().enumerate() {
                 let Transition { reward, terminated, truncated } = episodes.results[env];
-                let (slot, end) = (env * num_steps + t, End::new(terminated, truncated));
+                let (slot, end) = (env * num_steps + t, EpisodeStatus::new(terminated, truncated));
                 let score = if end.ended() { episodes.scores[env] } else { 0.0 };
                 trajectory.rewards[slot] = reward;
                 trajectory.ends[slot] = end;

@@ -8,7 +8,7 @@ use super::env_lanes::{EnvLanes, StepResultLanes, SumLanes};
 use super::env_state::{self, BranchPoint, EnvState};
 use super::{ActionSelection, EnvStatesError, RolloutKeys, action_key};
 use crate::data::host::ended_steps;
-use crate::data::{End, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
+use crate::data::{EpisodeStatus, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
 use crate::model::{Actor, LANES, Lanes};
 use crate::settings::RolloutConfig;
@@ -38,7 +38,7 @@ struct Block<'a, G: Rules> {
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
     rewards: &'a mut [f32],
-    ends: &'a mut [End],
+    ends: &'a mut [EpisodeStatus],
     /// Empty if scores are not recorded.
     scores: &'a mut [f32],
     /// Empty if the game has no masks.
@@ -234,7 +234,7 @@ impl<G: Rules> NativeRollout<G> {
                 }
             }
         }
-        let of_game = |(lane, ends): (usize, &[End])| GameSums {
+        let of_game = |(lane, ends): (usize, &[EpisodeStatus])| GameSums {
             scores: sums.scores[lane].into(),
             episodes: sums.episodes[lane].into(),
             ended_steps: ended_steps(ends, elapsed(lane)) as f64,

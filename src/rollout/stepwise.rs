@@ -11,7 +11,7 @@ use super::memory::GamesMemory;
 use super::on_device::{DeviceBranches, stepwise_bytes};
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::data::host::floats;
-use crate::data::{End, HostTrajectory, Trajectory};
+use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
 use crate::device;
 use crate::env::Rules;
 use crate::model::{LANES, Network, sample};
@@ -182,7 +182,7 @@ impl<G: Rules> StepwiseRollout<G> {
                 trajectory.actions[slot] = sampled.action as i32;
                 trajectory.logprobs[slot] = sampled.logprob;
                 trajectory.rewards[slot] = played.reward;
-                trajectory.ends[slot] = End::new(played.terminated, played.truncated);
+                trajectory.ends[slot] = EpisodeStatus::new(played.terminated, played.truncated);
                 trajectory.scores[slot] = played.score;
                 ends.push(f32::from(played.ended()));
             }

@@ -6,7 +6,7 @@ use super::rank_part::RankPart;
 use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
-use crate::data::host::by_time;
+use crate::data::host::upload_time_major;
 use crate::data::{GameSums, Trajectory, WindowSet, Windows};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
@@ -65,7 +65,7 @@ type DeviceData = (Trajectory, Advantages);
 
 /// Uploads windows.
 fn to_device(windows: &Windows, device: &Device) -> DeviceData {
-    let rows = |values: &[f32]| by_time(values, windows.trajectory.num_envs, device);
+    let rows = |values: &[f32]| upload_time_major(values, windows.trajectory.num_envs, device);
     let advantages = Advantages {
         values: rows(&windows.weights),
         mask: rows(&windows.mask()),

@@ -114,7 +114,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Columns, Cut, End, Steps};
+    use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
     use crate::parallel::Shards;
     use crate::settings::TrainConfig;
     use std::time::Duration;
@@ -126,10 +126,10 @@ mod tests {
             obs: (0..40).map(|i| i as f32).collect(),
             actions: vec![0; 40],
             weights: vec![1.0; 40],
-            ends: (0..40).map(|i| End::new(i % 10 == 9, false)).collect(),
+            ends: (0..40).map(|i| EpisodeStatus::new(i % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
-        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(3, 1));
+        let pieces = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(3, 1));
         let mut config = TrainConfig::for_game("any");
         config.data.path = "somewhere".to_string();
         (config.data.batch_size, config.update.num_minibatches) = (5, 2);

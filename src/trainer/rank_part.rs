@@ -42,7 +42,7 @@ impl RankPart {
             return Err(TeamError::TooManyRanks { ranks: team.size(), shards: shards.count() });
         }
         let own = shards.own_items();
-        let data = data.map(|data| data.some(own.clone()));
+        let data = data.map(|data| data.select(own.clone()));
         let RolloutConfig { num_groups, group_size, .. } = config.rollout;
         let (num_groups, each) =
             if data.is_some() { (num_groups, 1) } else { (own.len(), group_size) };

@@ -109,7 +109,7 @@ fn is_resident(pieces: &WindowSet, config: &TrainConfig) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Columns, Cut, End, Steps};
+    use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
     use std::sync::Arc;
 
     #[test]
@@ -120,10 +120,10 @@ mod tests {
             obs: vec![0.0; 8 * steps],
             actions: vec![0; steps],
             weights: vec![1.0; steps],
-            ends: (0..steps).map(|step| End::new(step % 100 == 99, false)).collect(),
+            ends: (0..steps).map(|step| EpisodeStatus::new(step % 100 == 99, false)).collect(),
         };
         let episodes = columns.episodes();
-        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(1, 1));
+        let pieces = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(1, 1));
         let mut config = TrainConfig::for_game("any");
         (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), 64);
         let shards = Shards::new(pieces.len(), 1);

@@ -2,7 +2,10 @@
 
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
-use grove::data::{Columns, Cut, Dataset, DatasetWriter, End, Manifest, Steps, WindowSet, split};
+use grove::data::{
+    Columns, Dataset, DatasetWriter, EpisodeStatus, Manifest, Steps, WindowOptions, WindowSet,
+    split,
+};
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
@@ -27,7 +30,9 @@ fn write(folder: &Path, episodes: usize) {
             obs: (0..rows * features).map(x).collect(),
             actions: (0..rows).map(|row| i32::from(x(row * features) > 0.0)).collect(),
             weights: (0..rows).map(|row| (row % 3) as f32).collect(),
-            ends: (0..rows).map(|row| End::new(row % EPISODE == EPISODE - 1, false)).collect(),
+            ends: (0..rows)
+                .map(|row| EpisodeStatus::new(row % EPISODE == EPISODE - 1, false))
+                .collect(),
         };
         writer.write(&columns).unwrap();
     }
@@ -40,7 +45,10 @@ fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Frui
     let (features, actions) = (game.num_features(), game.num_actions());
     let steps = Arc::new(Dataset::open(folder).unwrap().steps(features, actions).unwrap());
     let [train, validation] = split(steps.episodes(), config.data.validation);
-    let cut = Cut { history: config.data.history, ..Cut::plain(config.data.window, actions) };
+    let cut = WindowOptions {
+        history: config.data.history,
+        ..WindowOptions::plain(config.data.window, actions)
+    };
     let pieces = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
     let data = Demonstrations { train: pieces(&train), validation: pieces(&validation) };
     let network = Network::new(features, actions, &config.policy, 7, device);

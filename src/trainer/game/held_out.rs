@@ -99,7 +99,7 @@ impl<G: Rules> GameEngine<G> {
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
-    use crate::data::{Columns, Cut, End, Steps};
+    use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
     use crate::env::{Catch, Env};
     use crate::parallel::{TIMEOUT, Team, threads};
     use crate::settings::{LossType, TrainConfig};
@@ -115,10 +115,10 @@ mod tests {
             obs: (0..steps * features).map(|i| (i % 7) as f32 / 7.0).collect(),
             actions: (0..steps).map(|step| (step % actions) as i32).collect(),
             weights: vec![1.0; steps],
-            ends: (0..steps).map(|step| End::new(step % 10 == 9, false)).collect(),
+            ends: (0..steps).map(|step| EpisodeStatus::new(step % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
-        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(5, actions));
+        let pieces = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(5, actions));
         let mut config = TrainConfig::of(&game).unwrap();
         config.loss.loss_type = LossType::Nll;
         config.checkpoint.eval_episodes = 4;
