@@ -160,7 +160,7 @@ fn result_bits(played: &StepResult) -> (u32, u32, bool, bool) {
 }
 
 /// Packs and unpacks a state.
-fn again<S: PackedState>(state: &S) -> S {
+fn repacked<S: PackedState>(state: &S) -> S {
     let words = state.words();
     S::unpack(|w| words[w])
 }
@@ -200,7 +200,7 @@ impl<'a, G: Rules> Player<'a, G> {
             self.inspect(&env.0, time);
             let action = self.choose(&env.0, draw(actions, time));
             let before = env;
-            let mut copy = (again(&env.0), env.1);
+            let mut copy = (repacked(&env.0), env.1);
             self.steps += 1;
             let played = advance::<G>(&mut env.0, &mut env.1, action, game);
             let replayed = advance::<G>(&mut copy.0, &mut copy.1, action, game);
@@ -212,7 +212,7 @@ impl<'a, G: Rules> Player<'a, G> {
                     )
                 });
             }
-            self.step_again(before, action, level, time);
+            self.check_step_draws(before, action, level, time);
             if played.ended() {
                 self.ended += 1;
                 break;
@@ -256,7 +256,7 @@ impl<'a, G: Rules> Player<'a, G> {
                 format!("field `{field}` of the state holds a number that its bits cannot, at step {time}")
             });
         }
-        let unpacked = again(state);
+        let unpacked = repacked(state);
         for i in 0..game.num_features() {
             let x = G::feature(state, i, game);
             if bits(x) != bits(G::feature(&unpacked, i, game)) {
@@ -298,7 +298,13 @@ impl<'a, G: Rules> Player<'a, G> {
     }
 
     /// Steps a copy twice with the same key and once with another, to test determinism.
-    fn step_again(&mut self, (state, episode): Playing<G>, action: u32, level: u32, time: u32) {
+    fn check_step_draws(
+        &mut self,
+        (state, episode): Playing<G>,
+        action: u32,
+        level: u32,
+        time: u32,
+    ) {
         let game = self.game;
         let step = |key: u32| -> (Vec<u32>, Outcome) {
             let mut state = state;

@@ -8,7 +8,7 @@ use super::progress_note::with_note;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::data::{Columns, DatasetWriter, EpisodeStatus, Manifest};
-use crate::env::{Episode, Scripted, advance, new_game};
+use crate::env::{Episode, ScriptedPlayer, advance, new_game};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
 use crate::rng::{Stream, below, draw};
 use crate::rollout::Evaluation;
@@ -42,7 +42,7 @@ struct Report<'a> {
 /// The player that demonstrates.
 enum Demonstrator {
     Random,
-    Scripted(Scripted),
+    Scripted(ScriptedPlayer),
     Policy(Box<NativePolicy>),
 }
 
@@ -118,7 +118,7 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
         return Ok(Demonstrator::Scripted(players.swap_remove(i)));
     }
     if !Path::new(name).exists() {
-        let names: Vec<_> = players.iter().map(Scripted::name).collect();
+        let names: Vec<_> = players.iter().map(ScriptedPlayer::name).collect();
         bail!(
             "{} has no player `{name}`, and there is no such run; its players are: {}",
             G::NAME,

@@ -1,7 +1,7 @@
 //! Baselines of a policy: players without a network, on the levels of an evaluation.
 
 use super::{Evaluation, action_key};
-use crate::env::{Episode, Rules, Scripted, advance, new_game, random_legal};
+use crate::env::{Episode, Rules, ScriptedPlayer, advance, new_game, random_legal};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub fn reference_scores<G: Rules>(
     let affordable = (MAX_STEPS / u64::from(game.max_steps().max(1))).max(2);
     let episodes = episodes.min(affordable as usize);
     let (levels, actions) = (draw(stream.key(seed), 0), draw(stream.key(seed), 1));
-    let measured = |player, act: Option<&Scripted>| {
+    let measured = |player, act: Option<&ScriptedPlayer>| {
         let play = |i: usize| {
             play_episode(game, act, draw(levels, i as u32), action_key(actions, i as u32))
         };
@@ -48,8 +48,9 @@ pub fn reference_scores<G: Rules>(
     if !all.iter().any(|baseline| ["random", "chance"].contains(&baseline.player)) {
         all.push(measured("random", None));
     }
-    let is_known =
-        |player: &Scripted| game.references().iter().any(|(known, _)| *known == player.name());
+    let is_known = |player: &ScriptedPlayer| {
+        game.references().iter().any(|(known, _)| *known == player.name())
+    };
     for player in game.players().iter().filter(|player| !is_known(player)) {
         all.push(measured(player.name(), Some(player)));
     }
@@ -57,7 +58,12 @@ pub fn reference_scores<G: Rules>(
 }
 
 /// Plays an episode by a scripted player or, without one, by random actions; returns score and length.
-fn play_episode<G: Rules>(game: G, player: Option<&Scripted>, level: u32, key: u32) -> [f64; 2] {
+fn play_episode<G: Rules>(
+    game: G,
+    player: Option<&ScriptedPlayer>,
+    level: u32,
+    key: u32,
+) -> [f64; 2] {
     let mut state = new_game::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
     for length in 1.. {
