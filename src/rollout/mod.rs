@@ -3,7 +3,7 @@
 //! [`NativeRollout`] plays on CPU threads. [`StepwiseRollout`] plays on any device, with the rules
 //! as a kernel and the policy as any Burn module. `FusedRollout` plays on CubeCL devices with rules
 //! and multi-layer perceptron in one kernel. All play the same games for the same seed. [`LiveGames`]
-//! games advance step by step for display.
+//! advances games step by step for display.
 
 mod action_selection;
 mod env_lanes;
@@ -23,7 +23,7 @@ mod vec_env;
 
 pub use action_selection::ActionSelection;
 pub use env_state::{EnvStatesError, env_words};
-pub use evaluate::{Evaluation, evaluate, play_episodes};
+pub use evaluate::{EpisodeKeys, EpisodeResult, Evaluation, evaluate, play_episodes};
 pub use host::{HostRollout, play_host_episodes};
 pub use live_games::{Choice, LiveGames};
 pub use native::NativeRollout;

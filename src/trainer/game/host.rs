@@ -7,7 +7,7 @@ use crate::env::{Env, HostEnvs, HostGame, Rules};
 use crate::model::Network;
 use crate::parallel::Team;
 use crate::rng::Stream;
-use crate::rollout::{ActionSelection, Evaluation};
+use crate::rollout::{ActionSelection, EpisodeKeys, Evaluation};
 use crate::settings::{ModelKind, Start, TrainConfig};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -121,7 +121,7 @@ impl<G: Rules> GameTrainer<G> {
         seed: u64,
         player: ActionSelection,
     ) -> Result<Evaluation, TrainError> {
-        let draws = (Stream::Evaluation, seed);
-        Ok(Evaluation::of(&block_on(self.engine.play(0..episodes, draws, player))?))
+        let keys = EpisodeKeys::new(Stream::Evaluation, seed);
+        Ok(Evaluation::of(&block_on(self.engine.play(0..episodes, keys, player))?))
     }
 }

@@ -23,7 +23,9 @@ use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
 use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
-use crate::rollout::{ActionSelection, Evaluation, play_episodes, play_host_episodes};
+use crate::rollout::{
+    ActionSelection, EpisodeKeys, EpisodeResult, Evaluation, play_episodes, play_host_episodes,
+};
 use crate::settings::{self, Precision, TrainConfig};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -198,7 +200,7 @@ impl<G: Rules> GameTrainer<G> {
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
     pub async fn evaluate_async(&self, episodes: usize, player: ActionSelection) -> Evaluation {
-        let played = self.engine.play(0..episodes, self.engine.validation(), player).await;
+        let played = self.engine.play(0..episodes, self.engine.validation_keys(), player).await;
         Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
     }
 
@@ -246,26 +248,26 @@ impl<G: Rules> GameTrainer<G> {
 }
 
 impl<G: Rules> GameEngine<G> {
-    /// Draws of evaluations during training.
-    fn validation(&self) -> (Stream, u64) {
-        (Stream::Validation, self.part.config.seed)
+    /// Keys of the episodes of evaluations during training.
+    fn validation_keys(&self) -> EpisodeKeys {
+        EpisodeKeys::new(Stream::Validation, self.part.config.seed)
     }
 
-    /// Plays some episodes of an evaluation and returns score and length of each.
+    /// Plays some episodes of an evaluation.
     async fn play(
         &self,
         episodes: Range<usize>,
-        draws: (Stream, u64),
+        keys: EpisodeKeys,
         player: ActionSelection,
-    ) -> Result<Vec<[f64; 2]>, HostEnvError> {
+    ) -> Result<Vec<EpisodeResult>, HostEnvError> {
         let game = self.game;
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new_async(&self.engine.model(), features, actions).await;
         match &self.host {
             Some(envs) => {
-                play_host_episodes(&policy, envs, game.max_steps(), episodes, draws, player)
+                play_host_episodes(&policy, envs, game.max_steps(), episodes, keys, player)
             }
-            None => Ok(play_episodes(&policy, game, episodes, draws, player)),
+            None => Ok(play_episodes(&policy, game, episodes, keys, player)),
         }
     }
 
@@ -274,9 +276,12 @@ impl<G: Rules> GameEngine<G> {
         let team = &self.part.team;
         let (rank, size) = (team.rank(), team.size());
         let ours = rank * episodes / size..(rank + 1) * episodes / size;
-        let ours = self.play(ours, self.validation(), ActionSelection::Greedy).await?;
-        let all = team.all_gather(bytemuck::cast_slice(&ours))?;
-        Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
+        let ours = self.play(ours, self.validation_keys(), ActionSelection::Greedy).await?;
+        let ours: Vec<[f64; 2]> = ours.iter().map(|result| [result.score, result.length]).collect();
+        let all = team.all_gather(bytemuck::cast_slice(&ours))?.concat();
+        let all: Vec<[f64; 2]> = bytemuck::pod_collect_to_vec(&all);
+        let result = |&[score, length]: &[f64; 2]| EpisodeResult { score, length };
+        Ok(Evaluation::of(&all.iter().map(result).collect::<Vec<_>>()))
     }
 }
 
