@@ -107,7 +107,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         if team.size() == 1 && device::has_kernels(&self.device) {
             return Ok(advantages(trajectory, &mask, group_size, learn_steps, config));
         }
-        Ok(shared_advantages(trajectory, &mask, rollout, config, (shards, team))?)
+        Ok(shared_advantages(trajectory, &mask, rollout, config, shards, team)?)
     }
 
     fn update(

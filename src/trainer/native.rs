@@ -122,7 +122,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         let mut advantages = std::mem::take(&mut self.buffers.1);
         if let Source::Games(_) = self.source {
             let RankPart { config, team, shards, rollout, .. } = &self.part;
-            advantages.compute(trajectory, rollout, &config.advantage, (shards, team))?;
+            advantages.compute(trajectory, rollout, &config.advantage, shards, team)?;
         }
         Ok(advantages)
     }
