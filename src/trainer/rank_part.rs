@@ -36,8 +36,8 @@ impl RankPart {
         let items = data.as_ref().map_or(config.rollout.num_groups, WindowSet::len);
         // A device sums over all of its shards at once, so they may be small.
         let least = if team.has_devices() { 1 } else { least };
-        let [count, strata] = config.shards(items, least);
-        let shards = team.shards(items, count).with_strata(strata);
+        let counts = config.shards(items, least);
+        let shards = team.shards(items, counts.shards).with_strata(counts.strata);
         if team.size() > shards.count() {
             return Err(TeamError::TooManyRanks { ranks: team.size(), shards: shards.count() });
         }
