@@ -146,7 +146,8 @@ impl<G: Rules> GameTrainer<G> {
         team: &Team,
     ) -> Result<Self, TeamError> {
         let (features, actions) = (game.num_features(), game.num_actions());
-        let [takes, gives] = model.sizes(features);
+        let found = model.sizes(features);
+        let [takes, gives] = [found.features, found.actions];
         assert!(
             [takes, gives] == [features, actions],
             "the network has {takes} features and {gives} actions, but the game `{}` has {features} and {actions}",
