@@ -49,8 +49,8 @@ fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Frui
         history: config.data.history,
         ..WindowOptions::plain(config.data.window, actions)
     };
-    let pieces = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
-    let data = Demonstrations { train: pieces(&train), validation: pieces(&validation) };
+    let window_set = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
+    let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
     let network = Network::new(features, actions, &config.policy, 7, device);
     Trainer::with_demonstrations(game, network, config, device, Some(data))
 }
@@ -112,7 +112,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: EngineChoice, 
     let expected_figures = figures(&records);
     let mut uploads: Vec<_> = records.iter().map(|record| record.uploaded_bytes).collect();
     assert!(resident.describe().contains("memory"), "{}", resident.describe());
-    let (expected, confusion) = (params(&resident), resident.confusion().unwrap());
+    let (expected, confusion) = (params(&resident), resident.confusion_matrix().unwrap());
     // The first iterations may copy data themselves, until everything has been read.
     while uploads.last() != Some(&0) {
         assert!(uploads.len() < 1000, "{uploads:?}");
@@ -147,7 +147,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: EngineChoice, 
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
     // Held-out measurements agree.
-    assert_eq!(second.confusion().unwrap(), confusion);
+    assert_eq!(second.confusion_matrix().unwrap(), confusion);
 }
 
 #[test]

@@ -114,14 +114,14 @@ fn config(kind: ModelKind, window: usize) -> TrainConfig {
 fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<G> {
     let columns = Arc::new(columns(game.num_features()));
     let [train, validation] = split(columns.episodes(), config.data.validation);
-    let pieces = |episodes: &[_]| {
+    let window_set = |episodes: &[_]| {
         WindowSet::new(
             columns.clone(),
             episodes,
             WindowOptions::plain(config.data.window, game.num_actions()),
         )
     };
-    let data = Demonstrations { train: pieces(&train), validation: pieces(&validation) };
+    let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
     let (features, actions) = (game.num_features(), game.num_actions());
     let network = Network::new(features, actions, &config.policy, 7, device);
     Trainer::with_demonstrations(game, network, config, device, Some(data))
@@ -145,9 +145,9 @@ fn goes_on_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut trainer = run(game, config, &cpu());
-            let before = trainer.confusion().unwrap().means();
+            let before = trainer.confusion_matrix().unwrap().means();
             iterate(&mut trainer, config.iterations);
-            let after = trainer.confusion().unwrap().means();
+            let after = trainer.confusion_matrix().unwrap().means();
             assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
             trainer.snapshot().unwrap()
         })

@@ -5,13 +5,15 @@ pub mod held_out;
 mod host;
 mod snapshot;
 
-pub use host::HostSetupError;
+pub use host::{BatchSizes, HostSetupError};
 pub use snapshot::{
     config_toml, load_policy, new_settings, policy_bytes, policy_file, policy_params, saved_config,
     saved_game_name,
 };
 
-use super::choose::{AnyEngine, fallback_reason, first_network, precision_limit, with_engine};
+use super::choose::{
+    AnyEngine, EngineInputs, fallback_reason, first_network, precision_limit, with_engine,
+};
 use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
 use super::rank_part::RankPart;
 use super::{TrainError, Trainer, iterate, may_enter_pool};
@@ -131,42 +133,23 @@ impl<G: Rules> GameTrainer<G> {
         data: Option<Demonstrations>,
         team: Team,
     ) -> Result<Self, TeamError> {
-        Self::of(game, model.into(), config, device, data, None, &team)
+        let (data, held_out) = data.map(|data| (data.train, data.validation)).unzip();
+        let inputs = EngineInputs { game, model: model.into(), data, host: None };
+        Self::of(inputs, held_out, config, device, &team)
     }
 
-    /// Creates this rank's part of a run that learns from `data` or from environments on the `host`, if given, instead
-    /// of from games.
+    /// Creates this rank's part of a run.
     fn of(
-        game: G,
-        model: Network,
+        inputs: EngineInputs<G>,
+        held_out: Option<WindowSet>,
         config: &TrainConfig,
         device: &Device,
-        data: Option<Demonstrations>,
-        host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<Self, TeamError> {
-        let (features, actions) = (game.num_features(), game.num_actions());
-        let found = model.sizes(features);
-        let [takes, gives] = [found.features, found.actions];
-        assert!(
-            [takes, gives] == [features, actions],
-            "the network has {takes} features and {gives} actions, but the game `{}` has {features} and {actions}",
-            G::NAME
-        );
-        let path = &config.data.path;
-        assert!(
-            config.data.is_on() == data.is_some(),
-            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_demonstrations`)"
-        );
-        assert!(
-            G::PLAYABLE || data.is_some() || host.is_some(),
-            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_demonstrations`)",
-            G::NAME
-        );
-        let (train, held_out) = data.map(|data| (data.train, data.validation)).unzip();
+        inputs.check(config);
+        let (game, host) = (inputs.game, inputs.host.clone());
         device::take_transfers();
-        let (engine, part) =
-            AnyEngine::new(game, model, config, device, train, host.clone(), team)?;
+        let (engine, part) = AnyEngine::new(inputs, config, device, team)?;
         let uploaded = device::take_transfers().uploaded;
         let device = device.clone();
         let steps = 0;
@@ -195,13 +178,13 @@ impl<G: Rules> GameTrainer<G> {
     ///
     /// # Panics
     /// If `episodes` is 0, or an environment on the host fails.
-    pub fn evaluate(&self, episodes: usize, player: ActionSelection) -> Evaluation {
-        block_on(self.evaluate_async(episodes, player))
+    pub fn evaluate(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
+        block_on(self.evaluate_async(episodes, selection))
     }
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
-    pub async fn evaluate_async(&self, episodes: usize, player: ActionSelection) -> Evaluation {
-        let played = self.engine.play(0..episodes, self.engine.validation_keys(), player).await;
+    pub async fn evaluate_async(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
+        let played = self.engine.play(0..episodes, self.engine.validation_keys(), selection).await;
         Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
     }
 
@@ -248,6 +231,35 @@ impl<G: Rules> GameTrainer<G> {
     }
 }
 
+impl<G: Rules> EngineInputs<G> {
+    /// Checks that the inputs fit each other and the settings.
+    ///
+    /// # Panics
+    /// If they do not.
+    fn check(&self, config: &TrainConfig) {
+        let Self { game, model, data, host } = self;
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let found = model.sizes(features);
+        assert!(
+            (found.features, found.actions) == (features, actions),
+            "the network has {} features and {} actions, but the game `{}` has {features} and {actions}",
+            found.features,
+            found.actions,
+            G::NAME
+        );
+        let path = &config.data.path;
+        assert!(
+            config.data.is_on() == data.is_some(),
+            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_demonstrations`)"
+        );
+        assert!(
+            G::PLAYABLE || data.is_some() || host.is_some(),
+            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_demonstrations`)",
+            G::NAME
+        );
+    }
+}
+
 impl<G: Rules> GameEngine<G> {
     /// Keys of the episodes of evaluations during training.
     fn validation_keys(&self) -> EpisodeKeys {
@@ -259,16 +271,16 @@ impl<G: Rules> GameEngine<G> {
         &self,
         episodes: Range<usize>,
         keys: EpisodeKeys,
-        player: ActionSelection,
+        selection: ActionSelection,
     ) -> Result<Vec<EpisodeResult>, HostEnvError> {
         let game = self.game;
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new_async(&self.engine.model(), features, actions).await;
         match &self.host {
             Some(envs) => {
-                play_host_episodes(&policy, envs, game.max_steps(), episodes, keys, player)
+                play_host_episodes(&policy, envs, game.max_steps(), episodes, keys, selection)
             }
-            None => Ok(play_episodes(&policy, game, episodes, keys, player)),
+            None => Ok(play_episodes(&policy, game, episodes, keys, selection)),
         }
     }
 
