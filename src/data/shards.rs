@@ -34,9 +34,12 @@ struct Shard {
     ends: Option<Column>,
 }
 
-/// A column: byte range and type of its numbers.
+/// A column: byte range within the file and type of its numbers.
 #[derive(Clone, Debug)]
-struct Column(Range<usize>, Dtype);
+struct Column {
+    range: Range<usize>,
+    dtype: Dtype,
+}
 
 impl DatasetFiles {
     /// Validates all steps.
@@ -97,7 +100,7 @@ impl Steps for DatasetFiles {
 
     fn action(&self, step: usize) -> i32 {
         let (shard, row) = self.find(step);
-        shard.actions.at(&shard.map, row) as i32
+        shard.actions.integer(&shard.map, row) as i32
     }
 
     fn weight(&self, step: usize) -> f32 {
@@ -107,7 +110,7 @@ impl Steps for DatasetFiles {
 
     fn end(&self, step: usize) -> EpisodeStatus {
         let (shard, row) = self.find(step);
-        match shard.ends.as_ref().map_or(0, |ends| ends.at(&shard.map, row)) {
+        match shard.ends.as_ref().map_or(0, |ends| ends.integer(&shard.map, row)) {
             0 if row + 1 == shard.rows => EpisodeStatus::Truncated,
             0 => EpisodeStatus::Running,
             1 => EpisodeStatus::Terminated,
@@ -143,17 +146,17 @@ impl Shard {
                 return Err(format!("`{name}` is of type {dtype:?}, but must be {expected}"));
             }
             let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
-            Ok(Some(Column(start..start + view.data().len(), dtype)))
+            Ok(Some(Column { range: start..start + view.data().len(), dtype }))
         };
         let floats = |name| column(name, &[Dtype::F32], "F32");
         let integers = |name| {
             let types = [Dtype::I64, Dtype::I32, Dtype::U8, Dtype::BOOL];
             column(name, &types, "I64, I32 or U8")
         };
-        let Column(obs, _) = floats("obs")?.ok_or_else(|| missing("obs"))?;
+        let obs = floats("obs")?.ok_or_else(|| missing("obs"))?;
         let actions = integers("actions")?.ok_or_else(|| missing("actions"))?;
         let (weights, ends) = (floats("weights")?, integers("ends")?);
-        Ok(Self { first, rows, obs, actions, weights, ends, map })
+        Ok(Self { first, rows, obs: obs.range, actions, weights, ends, map })
     }
 
     /// Validates every value.
@@ -165,7 +168,7 @@ impl Shard {
         }
         let last = num_actions as i64 - 1;
         for row in 0..self.rows {
-            let action = self.actions.at(&self.map, row);
+            let action = self.actions.integer(&self.map, row);
             if !(0..=last).contains(&action) {
                 return Err(format!(
                     "`actions` has {action} in row {row}, but actions are 0 to {last}"
@@ -175,7 +178,7 @@ impl Shard {
             if !weight.is_finite() || weight < 0.0 {
                 return Err(format!("`weights` has {weight} in row {row}, but must be 0 or more"));
             }
-            let end = self.ends.as_ref().map_or(0, |ends| ends.at(&self.map, row));
+            let end = self.ends.as_ref().map_or(0, |ends| ends.integer(&self.map, row));
             if !(0..=2).contains(&end) {
                 return Err(format!("`ends` has {end} in row {row}, but must be 0, 1 or 2"));
             }
@@ -183,19 +186,20 @@ impl Shard {
         Ok(())
     }
 
+    /// The weight of a row, 1 without a column of weights.
     fn weight(&self, row: usize) -> f32 {
-        let weight = |Column(at, _): &Column| f32::from_le_bytes(bytes(&self.map[at.clone()], row));
-        self.weights.as_ref().map_or(1.0, weight)
+        let Some(column) = &self.weights else { return 1.0 };
+        f32::from_le_bytes(row_bytes(&self.map[column.range.clone()], row))
     }
 }
 
 impl Column {
     /// The integer of a row.
-    fn at(&self, map: &[u8], row: usize) -> i64 {
-        let column = &map[self.0.clone()];
-        match self.1 {
-            Dtype::I64 => i64::from_le_bytes(bytes(column, row)),
-            Dtype::I32 => i32::from_le_bytes(bytes(column, row)).into(),
+    fn integer(&self, map: &[u8], row: usize) -> i64 {
+        let column = &map[self.range.clone()];
+        match self.dtype {
+            Dtype::I64 => i64::from_le_bytes(row_bytes(column, row)),
+            Dtype::I32 => i32::from_le_bytes(row_bytes(column, row)).into(),
             _ => column[row].into(),
         }
     }
@@ -245,7 +249,7 @@ pub(super) fn shard_file(columns: &Columns, manifest: Option<String>) -> Vec<u8>
 }
 
 /// Bytes of a row of a column.
-fn bytes<const N: usize>(column: &[u8], row: usize) -> [u8; N] {
+fn row_bytes<const N: usize>(column: &[u8], row: usize) -> [u8; N] {
     column.as_chunks().0[row]
 }
 
