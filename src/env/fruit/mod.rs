@@ -109,7 +109,7 @@ impl Env for Fruit {
     fn players(&self) -> Vec<ScriptedPlayer> {
         let game = *self;
         vec![
-            ScriptedPlayer::new("lowest-fruit", move |state| players::to_the_lowest(state, &game)),
+            ScriptedPlayer::new("lowest-fruit", move |state| players::move_to_lowest(state, &game)),
             ScriptedPlayer::new("planner", move |state| players::plan(state, &game)),
         ]
     }
