@@ -42,9 +42,9 @@ pub fn advantages(
     learn_steps: usize,
     config: &AdvantageConfig,
 ) -> Advantages {
-    let credits = Credits::new(trajectory, mask, [group_size, learn_steps], config);
+    let credits = Credits::new(trajectory, mask, group_size, learn_steps, config);
     let squares = credits.squares().sum() / credits.counted.clone().sum();
-    let zero_variance = credits.even().mean().reshape([1]);
+    let zero_variance = credits.zero_variance_groups().mean().reshape([1]);
     credits.scaled(config.scale_rewards, squares.sqrt(), zero_variance)
 }
 
@@ -61,27 +61,29 @@ pub fn shared_advantages(
     mask: &Tensor<2>,
     rollout: &RolloutConfig,
     config: &AdvantageConfig,
-    (shards, team): (&Shards, &Team),
+    shards: &Shards,
+    team: &Team,
 ) -> Result<Advantages, TeamError> {
     let RolloutConfig { group_size, learn_steps, .. } = *rollout;
-    let credits = Credits::new(trajectory, mask, [group_size, learn_steps], config);
+    let credits = Credits::new(trajectory, mask, group_size, learn_steps, config);
     let groups = shards.own_items().len();
-    let [squares, steps, even] = [credits.squares(), credits.counted.clone(), credits.even()]
-        .map(|values| by_group(values, groups));
+    let [squares, steps, zero_variance] =
+        [credits.squares(), credits.counted.clone(), credits.zero_variance_groups()]
+            .map(|values| sum_by_group(values, groups));
     let of_shard = |shard: usize| {
-        let own = shards.places_of(shard);
-        [&squares, &steps, &even].map(|values| values[own.clone()].iter().sum())
+        let own = shards.local_items_of(shard);
+        [&squares, &steps, &zero_variance].map(|values| values[own.clone()].iter().sum())
     };
     let ours: Vec<[f64; 3]> = shards.own().map(of_shard).collect();
-    let [squares, steps, even] = team.sum_numbers(shards, &ours)?;
+    let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
     let number = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
     let deviation = number((squares / steps).sqrt());
-    let zero_variance = number(even / shards.items() as f64);
+    let zero_variance = number(zero_variance / shards.items() as f64);
     Ok(credits.scaled(config.scale_rewards, deviation, zero_variance))
 }
 
 /// Sums `[steps, groups, group_size]` over everything but the groups.
-fn by_group(values: Tensor<3>, groups: usize) -> Vec<f64> {
+fn sum_by_group(values: Tensor<3>, groups: usize) -> Vec<f64> {
     let [steps, _, members] = values.dims();
     let values = device::fetch(values.reshape([steps * groups * members]));
     let mut sums = vec![0.0; groups];
@@ -104,7 +106,8 @@ impl Credits {
     fn new(
         trajectory: &Trajectory,
         mask: &Tensor<2>,
-        [group_size, learn_steps]: [usize; 2],
+        group_size: usize,
+        learn_steps: usize,
         config: &AdvantageConfig,
     ) -> Self {
         let [_, num_envs, _] = trajectory.dims();
@@ -131,10 +134,10 @@ impl Credits {
 
     /// 1 for each group whose games all have the same credit at every counted step: `[1,
     /// num_groups, 1]`.
-    fn even(&self) -> Tensor<3> {
+    fn zero_variance_groups(&self) -> Tensor<3> {
         let spread = self.values.clone().max_dim(2) - self.values.clone().min_dim(2);
-        let uneven = (spread * self.counted.clone().max_dim(2)).max_dim(0);
-        uneven.lower_equal_elem(0.0).float()
+        let varies = (spread * self.counted.clone().max_dim(2)).max_dim(0);
+        varies.lower_equal_elem(0.0).float()
     }
 
     /// Scales the centred credits; `deviation`, `[1]`, is the standard deviation over the batch.
@@ -149,9 +152,9 @@ impl Credits {
             }
             Scale::Batch => self.centred.clone() / (deviation.reshape([1, 1, 1]) + STD_EPSILON),
         };
-        let by_game = |values: Tensor<3>| values.reshape([learn_steps, num_groups * group_size]);
-        let mask = by_game(self.counted);
-        Advantages { values: by_game(scaled) * mask.clone(), mask, zero_variance }
+        let flat_games = |values: Tensor<3>| values.reshape([learn_steps, num_groups * group_size]);
+        let mask = flat_games(self.counted);
+        Advantages { values: flat_games(scaled) * mask.clone(), mask, zero_variance }
     }
 }
 

@@ -4,7 +4,7 @@
 //! result has the same bits for any number of threads and ranks.
 
 use super::STD_EPSILON;
-use crate::data::{End, HostTrajectory};
+use crate::data::{EpisodeStatus, HostTrajectory};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use rayon::prelude::*;
@@ -22,8 +22,8 @@ pub struct HostAdvantages {
     pub zero_variance: f64,
 }
 
-/// Contribution of a group to quantities over all groups.
-struct Group {
+/// Contribution of a group to the quantities over all groups.
+struct GroupSummary {
     /// Whether all games have the same credits.
     has_zero_variance: bool,
     /// Sum of squares of the unscaled advantages over the steps that count.
@@ -44,7 +44,8 @@ impl HostAdvantages {
         trajectory: &HostTrajectory,
         rollout: &RolloutConfig,
         config: &AdvantageConfig,
-        (shards, team): (&Shards, &Team),
+        shards: &Shards,
+        team: &Team,
     ) -> Result<(), TeamError> {
         let HostTrajectory { num_envs, num_steps, .. } = *trajectory;
         let (members, learn_steps) = (rollout.group_size, rollout.learn_steps);
@@ -52,7 +53,7 @@ impl HostAdvantages {
         assert!(learn_steps <= num_steps, "steps of the rollout");
         self.values.resize(num_envs * num_steps, 0.0);
         self.counts.resize(num_envs, 0);
-        let groups: Vec<Group> = self
+        let groups: Vec<GroupSummary> = self
             .values
             .par_chunks_mut(members * num_steps)
             .zip(self.counts.par_chunks_mut(members))
@@ -68,26 +69,26 @@ impl HostAdvantages {
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
                 let has_zero_variance = has_zero_variance(values, counts, num_steps);
                 moments.centre(values, num_steps, config.scale_rewards == Scale::Group);
-                let squares = cut(values, counts, num_steps);
-                Group { has_zero_variance, squares }
+                let squares = zero_uncounted_steps(values, counts, num_steps);
+                GroupSummary { has_zero_variance, squares }
             })
             .collect();
         let of_shard = |shard: usize| {
-            let own = shards.places_of(shard);
+            let own = shards.local_items_of(shard);
             let steps: usize = self.counts[own.start * members..own.end * members].iter().sum();
             let groups = &groups[own];
             let squares: f64 = groups.iter().map(|group| group.squares).sum();
-            let even = groups.iter().filter(|group| group.has_zero_variance).count();
-            [squares, steps as f64, even as f64]
+            let zero_variance = groups.iter().filter(|group| group.has_zero_variance).count();
+            [squares, steps as f64, zero_variance as f64]
         };
         let ours: Vec<[f64; 3]> = shards.own().map(of_shard).collect();
-        let [squares, steps, even] = team.sum_numbers(shards, &ours)?;
+        let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
         if config.scale_rewards == Scale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
             let values = self.values.par_chunks_mut(members * num_steps);
             values.for_each(|values| values.iter_mut().for_each(|x| *x *= scale));
         }
-        self.zero_variance = even / shards.items() as f64;
+        self.zero_variance = zero_variance / shards.items() as f64;
         Ok(())
     }
 }
@@ -135,7 +136,7 @@ impl GroupMoments {
 /// Computes the return or reward-to-go of each step of a group, `[group_size, num_steps]`.
 fn credit(
     rewards: &[f32],
-    ends: &[End],
+    ends: &[EpisodeStatus],
     lengths: &[usize],
     config: &AdvantageConfig,
     credits: &mut [f32],
@@ -179,7 +180,7 @@ fn has_zero_variance(credits: &[f32], counts: &[usize], steps: usize) -> bool {
 }
 
 /// Zeroes the steps that do not count and returns the sum of squares of the rest.
-fn cut(values: &mut [f32], counts: &[usize], steps: usize) -> f64 {
+fn zero_uncounted_steps(values: &mut [f32], counts: &[usize], steps: usize) -> f64 {
     let games = values.chunks_exact_mut(steps).zip(counts);
     let squares = games.map(|(game, count)| {
         game[*count..].fill(0.0);
@@ -241,7 +242,7 @@ mod tests {
             for _ in 0..2 {
                 pool.as_ref()
                     .expect("threads can be had")
-                    .install(|| got.compute(&host, &rollout, config, (&shards, &Team::alone())))
+                    .install(|| got.compute(&host, &rollout, config, &shards, &Team::alone()))
                     .expect("alone nobody is waited for");
             }
             got

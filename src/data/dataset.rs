@@ -16,8 +16,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Size in bytes of a piece with its own digest.
-const PIECE: usize = 1 << 22;
+/// Size of a block of a shard that has its own digest.
+const DIGEST_BLOCK_BYTES: usize = 1 << 22;
 
 /// A dataset with its shards open.
 #[derive(Debug)]
@@ -70,14 +70,15 @@ impl Dataset {
         Ok(Self { manifest, manifest_digest: Sha256::digest(&text).to_vec(), shards })
     }
 
-    /// SHA-256, hexadecimal, over the digests of the manifest and of the 4 MiB pieces of each shard. The folder's path does
-    /// not matter.
+    /// SHA-256, hexadecimal, over the digests of the manifest and of the 4 MiB blocks of each shard. The folder's path
+    /// does not matter.
     pub fn digest(&self) -> String {
         let mut whole = self.manifest_digest.clone();
         for (_, bytes) in &self.shards {
-            let pieces = bytes.par_chunks(PIECE).map(|piece| Sha256::digest(piece).to_vec());
+            let digests = bytes.par_chunks(DIGEST_BLOCK_BYTES);
+            let digests = digests.map(|block| Sha256::digest(block).to_vec());
             whole.extend((bytes.len() as u64).to_le_bytes());
-            whole.extend(pieces.collect::<Vec<_>>().concat());
+            whole.extend(digests.collect::<Vec<_>>().concat());
         }
         disk::sha256(whole)
     }

@@ -1,7 +1,7 @@
 //! Trajectories in host memory, game by game: the output of CPU rollouts and the input of CPU
 //! learners.
 
-use super::{End, Trajectory};
+use super::{EpisodeStatus, Trajectory};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;
 
@@ -26,7 +26,7 @@ pub struct HostTrajectory {
     /// Rewards: `[num_envs, num_steps]`.
     pub rewards: Vec<f32>,
     /// Episode status after each step: `[num_envs, num_steps]`.
-    pub ends: Vec<End>,
+    pub ends: Vec<EpisodeStatus>,
     /// Score of the episode that ended with the step, else 0: `[num_envs, num_steps]`. Empty unless
     /// enabled by [`HostTrajectory::keep_scores`], because learners do not use them.
     pub scores: Vec<f32>,
@@ -77,7 +77,7 @@ impl From<[f64; 5]> for GameSums {
 
 /// Number of steps of the episodes of a game that ended, by its status after each step; `elapsed` steps of the first one were
 /// played before.
-pub(crate) fn ended_steps(ends: &[End], elapsed: u32) -> usize {
+pub(crate) fn ended_steps(ends: &[EpisodeStatus], elapsed: u32) -> usize {
     let last = ends.iter().rposition(|end| end.ended());
     last.map_or(0, |last| elapsed as usize + last + 1)
 }
@@ -95,7 +95,7 @@ impl HostTrajectory {
         self.obs.clear();
         self.obs.resize(steps * self.obs_stride(), 0.0);
         self.actions.resize(steps, 0);
-        self.ends.resize(steps, End::None);
+        self.ends.resize(steps, EpisodeStatus::Running);
         self.logprobs.resize(steps, 0.0);
         self.rewards.resize(steps, 0.0);
         if !self.scores.is_empty() {
@@ -157,12 +157,12 @@ impl HostTrajectory {
             to[..features].copy_from_slice(&obs[from..from + features]);
         }
         host.actions = transposed(&integers(trajectory.actions.clone()), steps);
-        host.logprobs = by_game(&trajectory.logprobs);
-        host.rewards = by_game(&trajectory.rewards);
-        let terminated = by_game(&trajectory.terminated);
-        let both = terminated.iter().zip(by_game(&trajectory.truncated));
-        host.ends = both.map(|(end, cut)| End::new(*end > 0.5, cut > 0.5)).collect();
-        host.scores = by_game(&trajectory.scores);
+        host.logprobs = game_major(&trajectory.logprobs);
+        host.rewards = game_major(&trajectory.rewards);
+        let terminated = game_major(&trajectory.terminated);
+        let both = terminated.iter().zip(game_major(&trajectory.truncated));
+        host.ends = both.map(|(end, cut)| EpisodeStatus::new(*end > 0.5, cut > 0.5)).collect();
+        host.scores = game_major(&trajectory.scores);
         host.memory = trajectory.memory.clone().map_or_else(Vec::new, floats);
         let elapsed = trajectory.elapsed.clone().map_or_else(Vec::new, floats);
         host.elapsed = elapsed.into_iter().map(|steps| steps as u32).collect();
@@ -185,8 +185,8 @@ impl HostTrajectory {
                 to.copy_from_slice(&self.obs[from..from + features]);
             }
         });
-        let rows = |values: &[f32]| by_time(values, envs, device);
-        let ends = |kind: End| {
+        let rows = |values: &[f32]| upload_time_major(values, envs, device);
+        let ends = |kind: EpisodeStatus| {
             rows(&self.ends.iter().map(|end| f32::from(*end == kind)).collect::<Vec<_>>())
         };
         let legal = (self.masked_actions > 0).then(|| {
@@ -203,8 +203,8 @@ impl HostTrajectory {
             actions: Tensor::<2, Int>::from_data(staged(actions, device), device),
             logprobs: rows(&self.logprobs),
             rewards: rows(&self.rewards),
-            terminated: ends(End::Terminated),
-            truncated: ends(End::Truncated),
+            terminated: ends(EpisodeStatus::Terminated),
+            truncated: ends(EpisodeStatus::Truncated),
             scores: match self.scores.is_empty() {
                 true => Tensor::zeros([steps, envs], device),
                 false => rows(&self.scores),
@@ -230,13 +230,13 @@ pub(crate) fn staged(mut data: TensorData, device: &Device) -> TensorData {
 }
 
 /// Reads a tensor `[num_steps, num_envs]` as numbers `[num_envs, num_steps]`.
-pub(crate) fn by_game(tensor: &Tensor<2>) -> Vec<f32> {
+pub(crate) fn game_major(tensor: &Tensor<2>) -> Vec<f32> {
     let [steps, _] = tensor.dims();
     transposed(&floats(tensor.clone()), steps)
 }
 
 /// Uploads numbers `[num_envs, num_steps]` as a tensor `[num_steps, num_envs]`.
-pub(crate) fn by_time(values: &[f32], num_envs: usize, device: &Device) -> Tensor<2> {
+pub(crate) fn upload_time_major(values: &[f32], num_envs: usize, device: &Device) -> Tensor<2> {
     let shape = [values.len() / num_envs, num_envs];
     let data = TensorData::new(transposed(values, num_envs), shape);
     Tensor::from_data(staged(data, device), device)
@@ -303,7 +303,8 @@ mod tests {
         assert_eq!(host.obs[5 * 8..6 * 8], [25.0, 26.0, 27.0, 28.0, 29.0, 0.0, 0.0, 0.0]);
         assert_eq!(host.actions, [0, 2, 4, 1, 3, 5]);
         assert_eq!(host.rewards, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
-        let (none, ended, cut) = (End::None, End::Terminated, End::Truncated);
+        let (none, ended, cut) =
+            (EpisodeStatus::Running, EpisodeStatus::Terminated, EpisodeStatus::Truncated);
         assert_eq!(host.ends, [none, ended, none, none, none, cut]);
         assert_eq!(host.legal, [0b01, 0b11, 0b10, 0b10, 0b01, 0b11]);
         let back = host.to_tensors(&Device::flex());

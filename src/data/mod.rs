@@ -29,7 +29,7 @@ pub use shards::{DatasetFiles, games_file, read_games};
 pub use steps::{Columns, Steps, split};
 #[cfg(not(target_family = "wasm"))]
 pub use table::{AnnotatedTable, TableOptions};
-pub use windows::{Cut, WindowSet, Windows};
+pub use windows::{WindowOptions, WindowSet, Windows};
 
 use burn::tensor::{Int, Tensor};
 
@@ -67,31 +67,31 @@ pub struct Trajectory {
 /// Episode status after a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub enum End {
+pub enum EpisodeStatus {
     /// The episode continues.
     #[default]
-    None = 0,
+    Running = 0,
     /// The game ended by its own rules.
     Terminated = 1,
     /// The episode was cut off.
     Truncated = 2,
 }
 
-impl End {
+impl EpisodeStatus {
     /// Combines two flags; termination takes precedence.
     #[inline(always)]
     pub fn new(terminated: bool, truncated: bool) -> Self {
         match (terminated, truncated) {
             (true, _) => Self::Terminated,
             (false, true) => Self::Truncated,
-            (false, false) => Self::None,
+            (false, false) => Self::Running,
         }
     }
 
     /// Whether the episode ended, by termination or truncation.
     #[inline(always)]
     pub fn ended(self) -> bool {
-        self != Self::None
+        self != Self::Running
     }
 }
 

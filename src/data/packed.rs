@@ -8,14 +8,21 @@ use std::ops::Range;
 
 impl Windows {
     /// Uploads the windows as a recording whose words are the features themselves and whose
-    /// advantages are the step weights, in buffers of at most `most` bytes.
-    pub(crate) fn packed(&self, most: u64, device: &Device) -> (Recording, RecordingAdvantages) {
+    /// advantages are the step weights, in buffers of at most `max_bytes` bytes.
+    pub(crate) fn packed(
+        &self,
+        max_bytes: u64,
+        device: &Device,
+    ) -> (Recording, RecordingAdvantages) {
         let (count, num_steps) = (self.len(), self.trajectory.num_steps);
-        let bytes = (self.trajectory.num_features + 2) * num_steps * size_of::<u32>();
-        let windows = (most as usize / bytes).max(1);
+        let window_bytes = (self.trajectory.num_features + 2) * num_steps * size_of::<u32>();
+        let windows = (max_bytes as usize / window_bytes).max(1);
         let parts = (0..count).step_by(windows).map(|first| first..count.min(first + windows));
-        let (parts, advantages) =
-            parts.map(|part| (self.part(part.clone(), device), self.worth(part, device))).unzip();
+        let (parts, advantages) = parts
+            .map(|part| {
+                (self.upload_part(part.clone(), device), self.upload_step_weights(part, device))
+            })
+            .unzip();
         let mut numbers = [0.0; summary::LEN];
         numbers[summary::STEPS] = self.counts.iter().sum::<usize>() as f32;
         numbers[summary::SCALE] = 1.0;
@@ -25,16 +32,17 @@ impl Windows {
     }
 
     /// Uploads some windows as a part of a recording. Log-probabilities and rewards are 0.
-    fn part(&self, windows: Range<usize>, device: &Device) -> RecordingPart {
-        let of = &self.trajectory;
-        let (steps, features, games) = (of.num_steps, of.num_features, windows.len());
+    fn upload_part(&self, windows: Range<usize>, device: &Device) -> RecordingPart {
+        let trajectory = &self.trajectory;
+        let (steps, features, games) =
+            (trajectory.num_steps, trajectory.num_features, windows.len());
         let mut words = vec![0i32; (features + 1) * steps * games];
         words.par_chunks_mut(steps * games).enumerate().for_each(|(word, to)| {
             for (at, to) in to.iter_mut().enumerate() {
                 let slot = (windows.start + at % games) * steps + at / games;
                 *to = match word < features {
-                    true => of.obs[slot * of.obs_stride() + word].to_bits() as i32,
-                    false => of.actions[slot],
+                    true => trajectory.obs[slot * trajectory.obs_stride() + word].to_bits() as i32,
+                    false => trajectory.actions[slot],
                 };
             }
         });
@@ -47,16 +55,16 @@ impl Windows {
     }
 
     /// Uploads the step weights of a part in the layout of [`RecordingAdvantages::parts`].
-    fn worth(&self, windows: Range<usize>, device: &Device) -> Tensor<2> {
+    fn upload_step_weights(&self, windows: Range<usize>, device: &Device) -> Tensor<2> {
         let (steps, games) = (self.trajectory.num_steps, windows.len());
-        let mut worth = vec![0.0f32; (steps + 2) * games];
+        let mut rows = vec![0.0f32; (steps + 2) * games];
         for (at, window) in windows.enumerate() {
             for t in 0..steps {
-                worth[t * games + at] = self.weights[window * steps + t];
+                rows[t * games + at] = self.weights[window * steps + t];
             }
-            worth[steps * games + at] = self.counts[window] as f32;
+            rows[steps * games + at] = self.counts[window] as f32;
         }
-        let worth = TensorData::new(worth, [steps + 2, games]);
-        Tensor::from_data(staged(worth, device), device)
+        let rows = TensorData::new(rows, [steps + 2, games]);
+        Tensor::from_data(staged(rows, device), device)
     }
 }

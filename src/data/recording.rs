@@ -46,18 +46,18 @@ pub struct RecordingPart {
 pub struct RecordingError(String);
 
 /// Requires a shape of a tensor.
-fn shaped(what: &str, found: &[usize], expected: &[usize]) -> Result<(), RecordingError> {
+fn check_shape(what: &str, found: &[usize], expected: &[usize]) -> Result<(), RecordingError> {
     let expected_text = format!("{expected:?}");
-    if found == expected { Ok(()) } else { Err(misshapen(what, found, &expected_text)) }
+    if found == expected { Ok(()) } else { Err(shape_error(what, found, &expected_text)) }
 }
 
 /// The error of a tensor of another shape.
-fn misshapen(what: &str, found: &[usize], expected: &str) -> RecordingError {
+fn shape_error(what: &str, found: &[usize], expected: &str) -> RecordingError {
     RecordingError(format!("{what} has the shape {found:?}, but must have {expected}"))
 }
 
 /// Requires elements of a type that kernels read.
-fn elements(what: &str, found: DType, expected: &[DType]) -> Result<(), RecordingError> {
+fn check_element_type(what: &str, found: DType, expected: &[DType]) -> Result<(), RecordingError> {
     let names = || {
         let names: Vec<String> = expected.iter().map(|kind| format!("{kind:?}")).collect();
         names.join(" or ").to_lowercase()
@@ -85,14 +85,14 @@ impl RecordingPart {
         let [num_words, steps, games] = words.dims();
         if num_words < 2 || steps == 0 || games == 0 {
             let expected = "[2 or more, 1 or more, 1 or more]";
-            return Err(misshapen("words", &words.dims(), expected));
+            return Err(shape_error("words", &words.dims(), expected));
         }
         let rows = if values.dims()[0] == 3 { 3 } else { 2 };
-        shaped("values", &values.dims(), &[rows, steps, games])?;
-        shaped("firsts", &firsts.dims(), &[2, games])?;
-        elements("words", words.dtype(), &[DType::I32, DType::U32])?;
-        elements("values", values.dtype(), &[DType::F32])?;
-        elements("firsts", firsts.dtype(), &[DType::F32])?;
+        check_shape("values", &values.dims(), &[rows, steps, games])?;
+        check_shape("firsts", &firsts.dims(), &[2, games])?;
+        check_element_type("words", words.dtype(), &[DType::I32, DType::U32])?;
+        check_element_type("values", values.dtype(), &[DType::F32])?;
+        check_element_type("firsts", firsts.dtype(), &[DType::F32])?;
         Ok(Self { words, values, firsts })
     }
 
@@ -129,8 +129,8 @@ impl Recording {
         let ([words, num_steps, _], [values, ..]) = (first.words.dims(), first.values.dims());
         for part in &parts {
             let games = part.num_envs();
-            shaped("the words of a part", &part.words.dims(), &[words, num_steps, games])?;
-            shaped("the values of a part", &part.values.dims(), &[values, num_steps, games])?;
+            check_shape("the words of a part", &part.words.dims(), &[words, num_steps, games])?;
+            check_shape("the values of a part", &part.values.dims(), &[values, num_steps, games])?;
         }
         let num_envs = parts.iter().map(RecordingPart::num_envs).sum();
         Ok(Self { num_steps, num_envs, parts })
@@ -212,11 +212,11 @@ impl RecordingAdvantages {
         }
         for (part, values) in recording.parts.iter().zip(&parts) {
             let expected = [learn_steps + 2, part.num_envs()];
-            shaped("the advantages of a part", &values.dims(), &expected)?;
-            elements("the advantages of a part", values.dtype(), &[DType::F32])?;
+            check_shape("the advantages of a part", &values.dims(), &expected)?;
+            check_element_type("the advantages of a part", values.dtype(), &[DType::F32])?;
         }
-        shaped("summary", &summary.dims(), &[summary::LEN])?;
-        elements("summary", summary.dtype(), &[DType::F32])?;
+        check_shape("summary", &summary.dims(), &[summary::LEN])?;
+        check_element_type("summary", summary.dtype(), &[DType::F32])?;
         Ok(Self { learn_steps, parts, summary })
     }
 

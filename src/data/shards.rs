@@ -1,7 +1,7 @@
 //! Steps of memory-mapped dataset shards, validated on opening.
 
 use super::error::malformed;
-use super::{Columns, DatasetError, End, Manifest, Steps};
+use super::{Columns, DatasetError, EpisodeStatus, Manifest, Steps};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::fmt::Debug;
 use std::ops::{Deref, Range};
@@ -34,9 +34,12 @@ struct Shard {
     ends: Option<Column>,
 }
 
-/// A column: byte range and type of its numbers.
+/// A column: byte range within the file and type of its numbers.
 #[derive(Clone, Debug)]
-struct Column(Range<usize>, Dtype);
+struct Column {
+    range: Range<usize>,
+    dtype: Dtype,
+}
 
 impl DatasetFiles {
     /// Validates all steps.
@@ -97,7 +100,7 @@ impl Steps for DatasetFiles {
 
     fn action(&self, step: usize) -> i32 {
         let (shard, row) = self.find(step);
-        shard.actions.at(&shard.map, row) as i32
+        shard.actions.integer(&shard.map, row) as i32
     }
 
     fn weight(&self, step: usize) -> f32 {
@@ -105,13 +108,13 @@ impl Steps for DatasetFiles {
         shard.weight(row)
     }
 
-    fn end(&self, step: usize) -> End {
+    fn end(&self, step: usize) -> EpisodeStatus {
         let (shard, row) = self.find(step);
-        match shard.ends.as_ref().map_or(0, |ends| ends.at(&shard.map, row)) {
-            0 if row + 1 == shard.rows => End::Truncated,
-            0 => End::None,
-            1 => End::Terminated,
-            _ => End::Truncated,
+        match shard.ends.as_ref().map_or(0, |ends| ends.integer(&shard.map, row)) {
+            0 if row + 1 == shard.rows => EpisodeStatus::Truncated,
+            0 => EpisodeStatus::Running,
+            1 => EpisodeStatus::Terminated,
+            _ => EpisodeStatus::Truncated,
         }
     }
 }
@@ -143,17 +146,17 @@ impl Shard {
                 return Err(format!("`{name}` is of type {dtype:?}, but must be {expected}"));
             }
             let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
-            Ok(Some(Column(start..start + view.data().len(), dtype)))
+            Ok(Some(Column { range: start..start + view.data().len(), dtype }))
         };
         let floats = |name| column(name, &[Dtype::F32], "F32");
         let integers = |name| {
             let types = [Dtype::I64, Dtype::I32, Dtype::U8, Dtype::BOOL];
             column(name, &types, "I64, I32 or U8")
         };
-        let Column(obs, _) = floats("obs")?.ok_or_else(|| missing("obs"))?;
+        let obs = floats("obs")?.ok_or_else(|| missing("obs"))?;
         let actions = integers("actions")?.ok_or_else(|| missing("actions"))?;
         let (weights, ends) = (floats("weights")?, integers("ends")?);
-        Ok(Self { first, rows, obs, actions, weights, ends, map })
+        Ok(Self { first, rows, obs: obs.range, actions, weights, ends, map })
     }
 
     /// Validates every value.
@@ -165,7 +168,7 @@ impl Shard {
         }
         let last = num_actions as i64 - 1;
         for row in 0..self.rows {
-            let action = self.actions.at(&self.map, row);
+            let action = self.actions.integer(&self.map, row);
             if !(0..=last).contains(&action) {
                 return Err(format!(
                     "`actions` has {action} in row {row}, but actions are 0 to {last}"
@@ -175,7 +178,7 @@ impl Shard {
             if !weight.is_finite() || weight < 0.0 {
                 return Err(format!("`weights` has {weight} in row {row}, but must be 0 or more"));
             }
-            let end = self.ends.as_ref().map_or(0, |ends| ends.at(&self.map, row));
+            let end = self.ends.as_ref().map_or(0, |ends| ends.integer(&self.map, row));
             if !(0..=2).contains(&end) {
                 return Err(format!("`ends` has {end} in row {row}, but must be 0, 1 or 2"));
             }
@@ -183,19 +186,20 @@ impl Shard {
         Ok(())
     }
 
+    /// The weight of a row, 1 without a column of weights.
     fn weight(&self, row: usize) -> f32 {
-        let weight = |Column(at, _): &Column| f32::from_le_bytes(bytes(&self.map[at.clone()], row));
-        self.weights.as_ref().map_or(1.0, weight)
+        let Some(column) = &self.weights else { return 1.0 };
+        f32::from_le_bytes(row_bytes(&self.map[column.range.clone()], row))
     }
 }
 
 impl Column {
     /// The integer of a row.
-    fn at(&self, map: &[u8], row: usize) -> i64 {
-        let column = &map[self.0.clone()];
-        match self.1 {
-            Dtype::I64 => i64::from_le_bytes(bytes(column, row)),
-            Dtype::I32 => i32::from_le_bytes(bytes(column, row)).into(),
+    fn integer(&self, map: &[u8], row: usize) -> i64 {
+        let column = &map[self.range.clone()];
+        match self.dtype {
+            Dtype::I64 => i64::from_le_bytes(row_bytes(column, row)),
+            Dtype::I32 => i32::from_le_bytes(row_bytes(column, row)).into(),
             _ => column[row].into(),
         }
     }
@@ -227,7 +231,7 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, DatasetFil
 const MANIFEST_KEY: &str = "grove_games";
 
 /// Serializes steps as a shard.
-pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
+pub(super) fn shard_file(columns: &Columns, manifest: Option<String>) -> Vec<u8> {
     let rows = columns.actions.len();
     let obs: Vec<u8> = columns.obs.iter().flat_map(|x| x.to_le_bytes()).collect();
     let actions: Vec<u8> = columns.actions.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -240,12 +244,12 @@ pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
         ("weights", view(Dtype::F32, vec![rows], &weights)),
         ("ends", view(Dtype::U8, vec![rows], &ends)),
     ];
-    let metadata = of.map(|of| [(MANIFEST_KEY.to_string(), of)].into());
+    let metadata = manifest.map(|text| [(MANIFEST_KEY.to_string(), text)].into());
     safetensors::serialize(tensors, metadata).expect("tensors of these shapes")
 }
 
 /// Bytes of a row of a column.
-fn bytes<const N: usize>(column: &[u8], row: usize) -> [u8; N] {
+fn row_bytes<const N: usize>(column: &[u8], row: usize) -> [u8; N] {
     column.as_chunks().0[row]
 }
 
@@ -261,11 +265,11 @@ mod tests {
         manifest.actions = vec!["left".to_string(), "right".to_string()];
         let file = games_file(&manifest, &columns());
         let path = || PathBuf::from("games");
-        let (of, steps) = read_games(path(), file.clone()).unwrap();
-        assert_eq!(of, manifest);
+        let (found, steps) = read_games(path(), file.clone()).unwrap();
+        assert_eq!(found, manifest);
         let mut expected = columns();
         // The last step of a file ends its episode.
-        expected.ends[7] = End::Truncated;
+        expected.ends[7] = EpisodeStatus::Truncated;
         assert_eq!(Columns::of(&steps), expected);
         let said = |bytes: Vec<u8>| read_games(path(), bytes).unwrap_err().to_string();
         assert!(said(file[..file.len() - 1].to_vec()).starts_with("games: "));

@@ -1,6 +1,6 @@
 //! Demonstrated steps, in memory here or on disk in `shards.rs`.
 
-use super::End;
+use super::EpisodeStatus;
 use std::fmt::Debug;
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub trait Steps: Debug + Send + Sync {
     fn weight(&self, step: usize) -> f32;
 
     /// Episode status after a step. The last step always ends an episode.
-    fn end(&self, step: usize) -> End;
+    fn end(&self, step: usize) -> EpisodeStatus;
 
     /// Step range of each episode in order.
     fn episodes(&self) -> Vec<Range<usize>> {
@@ -39,7 +39,7 @@ pub trait Steps: Debug + Send + Sync {
 
     /// Action weights that give every action the same total weight: `[num_actions]`, with mean 1
     /// over the weighted steps of `episodes`. Actions that do not occur have weight 0.
-    fn balance(&self, episodes: &[Range<usize>], num_actions: usize) -> Vec<f32> {
+    fn balanced_action_weights(&self, episodes: &[Range<usize>], num_actions: usize) -> Vec<f32> {
         let mut sums = vec![0.0f64; num_actions];
         for step in episodes.iter().flat_map(Clone::clone) {
             sums[self.action(step) as usize] += f64::from(self.weight(step));
@@ -75,7 +75,7 @@ pub struct Columns {
     /// Weights in the loss: `[steps]`.
     pub weights: Vec<f32>,
     /// Episode status after each step: `[steps]`. The last step always ends an episode.
-    pub ends: Vec<End>,
+    pub ends: Vec<EpisodeStatus>,
 }
 
 impl Columns {
@@ -123,7 +123,7 @@ impl Steps for Columns {
         self.weights[step]
     }
 
-    fn end(&self, step: usize) -> End {
+    fn end(&self, step: usize) -> EpisodeStatus {
         self.ends[step]
     }
 }
@@ -140,7 +140,12 @@ pub(super) mod tests {
             obs: (0..16).map(|i| i as f32).collect(),
             actions: vec![0, 1, 1, 1, 0, 1, 1, 1],
             weights: vec![1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0],
-            ends: ends.map(|end| [End::None, End::Terminated, End::Truncated][end]).to_vec(),
+            ends: ends
+                .map(|end| {
+                    [EpisodeStatus::Running, EpisodeStatus::Terminated, EpisodeStatus::Truncated]
+                        [end]
+                })
+                .to_vec(),
         }
     }
 
@@ -157,9 +162,12 @@ pub(super) mod tests {
         let mut columns = columns();
         columns.weights[2] = 1.0;
         // Two steps of the first action, six of the second.
-        assert_eq!(columns.balance(&columns.episodes(), 3), [2.0, 8.0 / 12.0, 0.0]);
+        assert_eq!(columns.balanced_action_weights(&columns.episodes(), 3), [2.0, 8.0 / 12.0, 0.0]);
         // Steps of weight 0 do not count.
         columns.weights[4] = 0.0;
-        assert_eq!(columns.balance(&columns.episodes(), 2), [7.0 / 2.0, 7.0 / 12.0]);
+        assert_eq!(
+            columns.balanced_action_weights(&columns.episodes(), 2),
+            [7.0 / 2.0, 7.0 / 12.0]
+        );
     }
 }

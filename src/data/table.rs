@@ -2,7 +2,7 @@
 
 use super::error::{io_error, malformed};
 use super::time::Time;
-use super::{Columns, DatasetError, End, Standard};
+use super::{Columns, DatasetError, EpisodeStatus, Standard};
 use crate::disk::{csv, input};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -72,9 +72,9 @@ impl AnnotatedTable {
         let parts = [0..count - held_out, count - held_out..count];
         for (part, what) in parts.iter().zip(["are learnt from", "are held out"]) {
             if part.len() < window {
-                let way = if window > 1 { "choose a shorter one" } else { "it needs more rows" };
+                let advice = if window > 1 { "choose a shorter one" } else { "it needs more rows" };
                 return Err(format!(
-                    "{} of its {count} rows {what}, but a window takes {window}: {way}",
+                    "{} of its {count} rows {what}, but a window takes {window}: {advice}",
                     part.len()
                 ));
             }
@@ -82,14 +82,16 @@ impl AnnotatedTable {
                 return Err(format!("none of the {} rows that {what} has a label", part.len()));
             }
         }
-        let labels = rows.names(&parts[0]);
+        let labels = rows.distinct_labels(&parts[0]);
         let scales = rows.scales(&parts[0]);
         if labels.len() < 2 {
             return Err(format!("all rows that are learnt from have the label `{}`", labels[0]));
         }
         rows.check_distances(&scales)?;
-        let known: HashSet<&String> = labels.iter().collect();
-        if let Some(label) = rows.names(&parts[1]).iter().find(|label| !known.contains(label)) {
+        let learnt_labels: HashSet<&String> = labels.iter().collect();
+        if let Some(label) =
+            rows.distinct_labels(&parts[1]).iter().find(|label| !learnt_labels.contains(label))
+        {
             return Err(format!(
                 "the label `{label}` is in the rows that are held out, but not in those that are \
                  learnt from"
@@ -114,7 +116,7 @@ impl Rows {
         let (_, header) = lines.next().ok_or_else(|| bad("it is empty".to_string()))?;
         let header = Header::parse(header.map_err(io_error(path))?, options).map_err(bad)?;
         let mut rows = Self {
-            features: header.seen.iter().map(|i| header.names[*i].clone()).collect(),
+            features: header.features.iter().map(|i| header.names[*i].clone()).collect(),
             unnamed: header.unnamed.iter().map(|i| i + 1).collect(),
             lines: Vec::new(),
             values: Vec::new(),
@@ -122,9 +124,9 @@ impl Rows {
         };
         let mut last: Option<Time> = None;
         for (number, cells) in lines {
-            let cells = plain(cells.map_err(io_error(path))?);
+            let cells = clean_cells(cells.map_err(io_error(path))?);
             let read = rows.add(number, &cells, &header).and_then(|()| match header.time {
-                Some(time) => header.later(&mut last, &cells[time], time, options.time_format),
+                Some(time) => header.check_time(&mut last, &cells[time], time, options.time_format),
                 None => Ok(()),
             });
             read.map_err(|reason| bad(format!("line {number} {reason}")))?;
@@ -141,7 +143,7 @@ impl Rows {
             let (found, all) = (cells.len(), header.names.len());
             return Err(format!("has {found} values, but there are {all} columns"));
         }
-        for i in &header.seen {
+        for i in &header.features {
             let (cell, name) = (&cells[*i], &header.names[*i]);
             let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
             self.values.push(
@@ -154,7 +156,7 @@ impl Rows {
     }
 
     /// Distinct labels of some rows, sorted numerically if all are numbers, else alphabetically.
-    fn names(&self, rows: &Range<usize>) -> Vec<String> {
+    fn distinct_labels(&self, rows: &Range<usize>) -> Vec<String> {
         let mut names: Vec<String> = self.labels[rows.clone()].iter().flatten().cloned().collect();
         names.sort_unstable();
         names.dedup();
@@ -186,12 +188,12 @@ impl Rows {
     /// Refuses values that overflow once they are standardized.
     fn check_distances(&self, scales: &[Standard]) -> Result<(), String> {
         let width = self.features.len();
-        let place = |(x, scale): (&f64, &Standard)| !scale.apply(*x).is_finite();
-        let Some(at) = self.values.iter().zip(scales.iter().cycle()).position(place) else {
+        let overflows = |(x, scale): (&f64, &Standard)| !scale.apply(*x).is_finite();
+        let Some(index) = self.values.iter().zip(scales.iter().cycle()).position(overflows) else {
             return Ok(());
         };
-        let (line, x) = (self.lines[at / width], self.values[at]);
-        let (name, Standard { mean, std }) = (&self.features[at % width], scales[at % width]);
+        let (line, x) = (self.lines[index / width], self.values[index]);
+        let (name, Standard { mean, std }) = (&self.features[index % width], scales[index % width]);
         Err(format!(
             "line {line} has {x} in the column {name}: too far from what is learnt from, of mean {mean} and standard \
              deviation {std}"
@@ -204,15 +206,15 @@ impl Rows {
         let values = &self.values[rows.start * width..rows.end * width];
         let obs = values.iter().zip(scales.iter().cycle());
         let numbers: HashMap<&String, usize> = labels.iter().zip(0..).collect();
-        let of = |label: &Option<String>| numbers.get(label.as_ref()?).copied();
-        let marked: Vec<Option<usize>> = self.labels[rows.clone()].iter().map(of).collect();
+        let action = |label: &Option<String>| numbers.get(label.as_ref()?).copied();
+        let actions: Vec<Option<usize>> = self.labels[rows.clone()].iter().map(action).collect();
         let last = rows.len() - 1;
         Columns {
             num_features: width,
             obs: obs.map(|(x, scale)| scale.apply(*x)).collect(),
-            actions: marked.iter().map(|label| label.unwrap_or(0) as i32).collect(),
-            weights: marked.iter().map(|label| f32::from(label.is_some())).collect(),
-            ends: (0..rows.len()).map(|row| End::new(false, row == last)).collect(),
+            actions: actions.iter().map(|label| label.unwrap_or(0) as i32).collect(),
+            weights: actions.iter().map(|label| f32::from(label.is_some())).collect(),
+            ends: (0..rows.len()).map(|row| EpisodeStatus::new(false, row == last)).collect(),
         }
     }
 }
@@ -229,8 +231,8 @@ struct Header {
     names: Vec<String>,
     label: usize,
     time: Option<usize>,
-    /// The features.
-    seen: Vec<usize>,
+    /// Columns of features.
+    features: Vec<usize>,
     /// Columns without a name.
     unnamed: Vec<usize>,
 }
@@ -240,7 +242,7 @@ impl Header {
         if cells.iter().any(|cell| cell.contains('\r')) {
             return Err("its lines end with CR alone; they must with LF or CR LF".to_string());
         }
-        let names = plain(cells);
+        let names = clean_cells(cells);
         let find = |name: &str| {
             names.iter().position(|column| column == name).ok_or_else(|| {
                 format!("it has no column `{name}`; its columns are {}", names.join(", "))
@@ -250,20 +252,20 @@ impl Header {
         let time = options.time.map(find).transpose()?;
         let (unnamed, named): (Vec<usize>, Vec<usize>) =
             (0..names.len()).partition(|i| is_unnamed(&names[*i]));
-        let mut known = HashSet::new();
-        if let Some(twice) = named.iter().find(|i| !known.insert(&names[**i])) {
+        let mut distinct = HashSet::new();
+        if let Some(twice) = named.iter().find(|i| !distinct.insert(&names[**i])) {
             return Err(format!("it has two columns `{}`; rename one", names[*twice]));
         }
-        let seen: Vec<usize> =
+        let features: Vec<usize> =
             named.into_iter().filter(|i| *i != label && Some(*i) != time).collect();
-        if seen.is_empty() {
+        if features.is_empty() {
             return Err("it has no column of numbers besides the labels".to_string());
         }
-        Ok(Self { names, label, time, seen, unnamed })
+        Ok(Self { names, label, time, features, unnamed })
     }
 
-    /// Parses the time of a row, which is not before the `last` one.
-    fn later(
+    /// Parses the time of a row and checks that it is not before the `last` one.
+    fn check_time(
         &self,
         last: &mut Option<Time>,
         cell: &str,
@@ -298,7 +300,7 @@ fn is_unnamed(name: &str) -> bool {
 }
 
 /// The cells of a row without the white space around them, each on one line.
-fn plain(cells: Vec<String>) -> Vec<String> {
+fn clean_cells(cells: Vec<String>) -> Vec<String> {
     cells.iter().map(|cell| cell.trim().replace(['\r', '\n'], " ")).collect()
 }
 
@@ -349,6 +351,9 @@ mod tests {
         assert_eq!(table.learnt.actions, [1, 0, 0, 0]);
         assert_eq!(table.learnt.weights, [1.0, 0.0, 1.0, 0.0]);
         assert_eq!(table.held_out.obs, [998.0, 0.0]);
-        assert_eq!((table.held_out.actions[0], table.held_out.ends[0]), (1, End::Truncated));
+        assert_eq!(
+            (table.held_out.actions[0], table.held_out.ends[0]),
+            (1, EpisodeStatus::Truncated)
+        );
     }
 }

@@ -1,12 +1,12 @@
 //! Fixed-size windows of demonstrated episodes, batched as trajectories.
 
-use super::{HostTrajectory, OBS_MULTIPLE, Steps};
+use super::{EpisodeStatus, HostTrajectory, OBS_MULTIPLE, Steps};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Options for cutting episodes into windows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cut {
+pub struct WindowOptions {
     /// Steps per window that contribute to the loss.
     pub window: usize,
     /// Context steps before those, at most back to the start of the episode; they have weight 0.
@@ -15,13 +15,13 @@ pub struct Cut {
     /// episode.
     pub stack: usize,
     /// Weight of each action, multiplied with the weights of the steps: `[num_actions]`.
-    pub by_action: Vec<f32>,
+    pub action_weights: Vec<f32>,
 }
 
-impl Cut {
+impl WindowOptions {
     /// Windows of `window` steps without context and with equal action weights.
     pub fn plain(window: usize, num_actions: usize) -> Self {
-        Self { window, history: 0, stack: 1, by_action: vec![1.0; num_actions] }
+        Self { window, history: 0, stack: 1, action_weights: vec![1.0; num_actions] }
     }
 }
 
@@ -29,10 +29,10 @@ impl Cut {
 #[derive(Clone, Debug)]
 pub struct WindowSet {
     steps: Arc<dyn Steps>,
-    cut: Cut,
+    options: WindowOptions,
     /// All windows in order. The rest of a window follows from where episodes end, so that a dataset of many windows
     /// takes little memory.
-    runs: Vec<Run>,
+    runs: Vec<WindowRun>,
     /// The windows that count, by their numbers in `runs`.
     numbers: Range<usize>,
     /// Factor on all weights that makes their mean 1 over all steps, context included.
@@ -41,7 +41,7 @@ pub struct WindowSet {
 
 /// Windows whose losses start at steps of equal distance, the length of a window.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct WindowRun {
     /// The number of the first window.
     window: usize,
     /// The first step of that window that contributes to the loss.
@@ -51,25 +51,27 @@ struct Run {
 impl WindowSet {
     /// Cuts `episodes` of `steps`, each one whole, into windows. Windows do not cross episodes, the last one of an
     /// episode may be shorter, and windows of total weight 0 are dropped.
-    pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], cut: Cut) -> Self {
-        let mut this = Self { steps, cut, runs: Vec::new(), numbers: 0..0, scale: 1.0 };
-        let (mut seen, mut all) = (0, 0.0);
+    pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], options: WindowOptions) -> Self {
+        let mut this = Self { steps, options, runs: Vec::new(), numbers: 0..0, scale: 1.0 };
+        // Steps of the windows, context included, and their total weight.
+        let (mut num_steps, mut total_weight) = (0, 0.0);
         for episode in episodes {
-            for first in episode.clone().step_by(this.cut.window) {
-                let learnt = first..episode.end.min(first.saturating_add(this.cut.window));
+            for first in episode.clone().step_by(this.options.window) {
+                let learnt = first..episode.end.min(first.saturating_add(this.options.window));
                 if !learnt.clone().any(|step| this.steps.weight(step) > 0.0) {
                     continue;
                 }
-                seen += learnt.len() + this.cut.history.min(first - episode.start);
+                num_steps += learnt.len() + this.options.history.min(first - episode.start);
                 for step in learnt {
-                    let by_action = this.cut.by_action[this.steps.action(step) as usize];
-                    all += f64::from(this.steps.weight(step) * by_action);
+                    let action_weight =
+                        this.options.action_weights[this.steps.action(step) as usize];
+                    total_weight += f64::from(this.steps.weight(step) * action_weight);
                 }
                 this.push(first);
             }
         }
-        if all > 0.0 {
-            this.scale = (seen as f64 / all) as f32;
+        if total_weight > 0.0 {
+            this.scale = (num_steps as f64 / total_weight) as f32;
         }
         this
     }
@@ -77,35 +79,35 @@ impl WindowSet {
     /// Adds a window whose loss starts at step `first`.
     fn push(&mut self, first: usize) {
         let window = self.numbers.end;
-        if self.runs.is_empty() || self.first(window) != first {
-            self.runs.push(Run { window, step: first });
+        if self.runs.is_empty() || self.first_learnt_step(window) != first {
+            self.runs.push(WindowRun { window, step: first });
         }
         self.numbers.end += 1;
     }
 
     /// The step at which the loss of window `number` starts.
-    fn first(&self, number: usize) -> usize {
+    fn first_learnt_step(&self, number: usize) -> usize {
         let run = self.runs[self.runs.partition_point(|run| run.window <= number) - 1];
-        run.step + (number - run.window) * self.cut.window
+        run.step + (number - run.window) * self.options.window
     }
 
     /// Keeps the windows of this range; their weights do not change.
-    pub fn some(mut self, which: Range<usize>) -> Self {
+    pub fn select(mut self, range: Range<usize>) -> Self {
         let Range { start, end } = self.numbers;
-        self.numbers = (start + which.start).min(end)..(start + which.end).min(end);
+        self.numbers = (start + range.start).min(end)..(start + range.end).min(end);
         self
     }
 
-    /// The steps of the window whose loss starts at step `first`.
-    fn learnt(&self, first: usize) -> Range<usize> {
-        let most = first..self.steps.len().min(first.saturating_add(self.cut.window));
-        let last = most.clone().find(|step| self.steps.end(*step).ended());
-        first..last.map_or(most.end, |last| last + 1)
+    /// The steps that contribute to the loss of the window that learns from step `first` on.
+    fn learnt_steps(&self, first: usize) -> Range<usize> {
+        let range = first..self.steps.len().min(first.saturating_add(self.options.window));
+        let last = range.clone().find(|step| self.steps.end(*step).ended());
+        first..last.map_or(range.end, |last| last + 1)
     }
 
-    /// The number of steps before `first` in its episode, at most `most`.
-    fn before(&self, first: usize, most: usize) -> usize {
-        let earlier = (first.saturating_sub(most)..first).rev();
+    /// The number of steps before `first` in its episode, at most `max`.
+    fn context_steps(&self, first: usize, max: usize) -> usize {
+        let earlier = (first.saturating_sub(max)..first).rev();
         earlier.take_while(|step| !self.steps.end(*step).ended()).count()
     }
 
@@ -121,12 +123,12 @@ impl WindowSet {
 
     /// Maximum number of steps per window.
     pub fn num_steps(&self) -> usize {
-        self.cut.window + self.cut.history
+        self.options.window + self.options.history
     }
 
     /// Size of all windows in memory, in bytes.
     pub fn bytes(&self) -> u64 {
-        let features = self.steps.num_features() * self.cut.stack;
+        let features = self.steps.num_features() * self.options.stack;
         let stride = features.next_multiple_of(OBS_MULTIPLE);
         (step_bytes(stride) * self.num_steps()) as u64 * self.len() as u64
     }
@@ -139,40 +141,52 @@ impl WindowSet {
     }
 
     /// Replaces the contents of `windows` with the windows of the given indices.
-    pub fn fill(&self, which: impl ExactSizeIterator<Item = usize>, windows: &mut Windows) {
-        let Cut { stack, history, by_action, .. } = &self.cut;
-        let (stack, history) = (*stack, *history);
-        let (num_steps, width) = (self.num_steps(), self.steps.num_features());
+    pub fn fill(&self, indices: impl ExactSizeIterator<Item = usize>, windows: &mut Windows) {
+        let (num_windows, num_steps) = (indices.len(), self.num_steps());
         let Windows { trajectory, counts, weights } = windows;
-        trajectory.resize(which.len(), num_steps, width * stack);
-        let stride = trajectory.obs_stride();
+        trajectory.resize(num_windows, num_steps, self.steps.num_features() * self.options.stack);
         trajectory.obs.fill(0.0);
         trajectory.actions.fill(0);
-        trajectory.ends.fill(super::End::None);
+        trajectory.ends.fill(EpisodeStatus::Running);
         weights.clear();
-        weights.resize(which.len() * num_steps, 0.0);
+        weights.resize(num_windows * num_steps, 0.0);
         counts.clear();
-        for (window, which) in which.enumerate() {
-            let learnt = self.learnt(self.first(self.numbers.start + which));
-            let first = learnt.start - self.before(learnt.start, history + stack - 1);
-            let seen = learnt.start - history.min(learnt.start - first)..learnt.end;
-            counts.push(seen.len());
-            for (slot, step) in (window * num_steps..).zip(seen) {
-                let obs = &mut trajectory.obs[slot * stride..][..width * stack];
-                for (age, obs) in obs.rchunks_exact_mut(width).enumerate() {
-                    if step >= first + age {
-                        self.steps.observe(step - age, obs);
-                    }
-                }
-                let action = self.steps.action(step);
-                trajectory.actions[slot] = action;
-                trajectory.ends[slot] = self.steps.end(step);
-                if learnt.contains(&step) {
-                    let by_action = by_action[action as usize];
-                    weights[slot] = self.steps.weight(step) * by_action * self.scale;
+        for (window, index) in indices.enumerate() {
+            counts.push(self.fill_window(index, window * num_steps, trajectory, weights));
+        }
+    }
+
+    /// Copies the window at `index` to the steps of `trajectory` and `weights` from `first_slot` on. Returns its number
+    /// of steps.
+    fn fill_window(
+        &self,
+        index: usize,
+        first_slot: usize,
+        trajectory: &mut HostTrajectory,
+        weights: &mut [f32],
+    ) -> usize {
+        let WindowOptions { stack, history, ref action_weights, .. } = self.options;
+        let (width, stride) = (self.steps.num_features(), trajectory.obs_stride());
+        let learnt = self.learnt_steps(self.first_learnt_step(self.numbers.start + index));
+        // The first step of the episode that an observation of the window may show.
+        let first_shown = learnt.start - self.context_steps(learnt.start, history + stack - 1);
+        let steps = learnt.start - history.min(learnt.start - first_shown)..learnt.end;
+        for (slot, step) in (first_slot..).zip(steps.clone()) {
+            let obs = &mut trajectory.obs[slot * stride..][..width * stack];
+            for (age, obs) in obs.rchunks_exact_mut(width).enumerate() {
+                if step >= first_shown + age {
+                    self.steps.observe(step - age, obs);
                 }
             }
+            let action = self.steps.action(step);
+            trajectory.actions[slot] = action;
+            trajectory.ends[slot] = self.steps.end(step);
+            if learnt.contains(&step) {
+                let action_weight = action_weights[action as usize];
+                weights[slot] = self.steps.weight(step) * action_weight * self.scale;
+            }
         }
+        steps.len()
     }
 }
 
@@ -221,16 +235,17 @@ mod tests {
     use super::super::steps::tests::columns;
     use super::*;
 
-    fn pieces(cut: Cut) -> WindowSet {
+    fn window_set(options: WindowOptions) -> WindowSet {
         let columns = columns();
         let episodes = columns.episodes();
-        WindowSet::new(Arc::new(columns), &episodes, cut)
+        WindowSet::new(Arc::new(columns), &episodes, options)
     }
 
     #[test]
     fn windows_lie_within_episodes() {
-        let cut = Cut { by_action: vec![1.0, 10.0], ..Cut::plain(3, 2) };
-        let windows = pieces(cut).all();
+        let options =
+            WindowOptions { action_weights: vec![1.0, 10.0], ..WindowOptions::plain(3, 2) };
+        let windows = window_set(options).all();
         assert_eq!(windows.counts, [3, 1, 3, 1]);
         // Scaled to mean 1: the raw weights of 8 steps sum to 72.
         let ninth = [1.0, 10.0, 20.0, 10.0, 0.0, 0.0].map(|w: f32| w * (8.0 / 72.0) as f32);
@@ -243,7 +258,7 @@ mod tests {
 
     #[test]
     fn history_is_seen_and_not_learnt_from() {
-        let windows = pieces(Cut { history: 1, ..Cut::plain(2, 2) }).all();
+        let windows = window_set(WindowOptions { history: 1, ..WindowOptions::plain(2, 2) }).all();
         // Windows of the episodes of 3, 1 and 4 steps.
         assert_eq!(windows.counts, [2, 2, 1, 2, 3]);
         let zeros = |row: &[f32]| row.iter().map(|w| *w == 0.0).collect::<Vec<_>>();
@@ -260,7 +275,7 @@ mod tests {
 
     #[test]
     fn an_observation_shows_the_steps_before_it() {
-        let windows = pieces(Cut { stack: 3, ..Cut::plain(1, 2) }).all();
+        let windows = window_set(WindowOptions { stack: 3, ..WindowOptions::plain(1, 2) }).all();
         assert_eq!(windows.trajectory.num_features, 6);
         let row = |i: usize| &windows.trajectory.obs[i * 8..][..6];
         assert_eq!(row(0), [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
@@ -274,8 +289,8 @@ mod tests {
         let mut columns = columns();
         columns.weights = vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0];
         let episodes = columns.episodes();
-        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(2, 2));
-        let windows = pieces.all();
+        let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(2, 2));
+        let windows = window_set.all();
         assert_eq!(windows.counts, [1, 2]);
         // Mean 1 over all steps of the windows.
         assert_eq!(windows.weights, [0.75, 0.0, 0.0, 2.25]);
@@ -283,11 +298,12 @@ mod tests {
 
     #[test]
     fn some_windows_are_those_of_all() {
-        let pieces = pieces(Cut { history: 1, stack: 2, ..Cut::plain(2, 2) });
-        let all = pieces.all();
+        let window_set =
+            window_set(WindowOptions { history: 1, stack: 2, ..WindowOptions::plain(2, 2) });
+        let all = window_set.all();
         let mut some = Windows::default();
-        pieces.fill(0..1, &mut some);
-        pieces.fill([3, 1].into_iter(), &mut some);
+        window_set.fill(0..1, &mut some);
+        window_set.fill([3, 1].into_iter(), &mut some);
         let stride = all.trajectory.obs_stride() * 3;
         for (at, which) in [3, 1].into_iter().enumerate() {
             let rows = |windows: &Windows, i: usize| {
@@ -298,7 +314,7 @@ mod tests {
             };
             assert_eq!(rows(&some, at), rows(&all, which));
         }
-        assert_eq!(pieces.bytes(), 5 * 3 * ((4 + 4) * 4 + 1));
-        assert_eq!(pieces.bytes(), all.bytes());
+        assert_eq!(window_set.bytes(), 5 * 3 * ((4 + 4) * 4 + 1));
+        assert_eq!(window_set.bytes(), all.bytes());
     }
 }

@@ -1,6 +1,6 @@
 //! A packed array of small integers as a state field, most often a game board.
 
-use super::state::{Field, Partial, WORD, cut_out, mask};
+use super::state::{Field, Partial, WORD, extract_bits, mask};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -88,7 +88,7 @@ impl<const BITS: u32, const WORDS: usize> Cells<BITS, WORDS> {
     #[inline(always)]
     pub fn at(&self, i: usize) -> u32 {
         let each = (u32::BITS / BITS) as usize;
-        cut_out(self.0[i / each], (i % each) as u32 * BITS, BITS)
+        extract_bits(self.0[i / each], (i % each) as u32 * BITS, BITS)
     }
 
     /// Sets all elements to 0.
@@ -126,7 +126,7 @@ impl<const BITS: u32, const WORDS: usize> CellsExpand<BITS, WORDS> {
     pub fn __expand_at_method(&self, scope: &Scope, i: usize) -> NativeExpand<u32> {
         let each = (u32::BITS / BITS) as usize;
         let word = self.0[i / each].clone_unchecked();
-        cut_out::expand(scope, word, (i % each) as u32 * BITS, BITS)
+        extract_bits::expand(scope, word, (i % each) as u32 * BITS, BITS)
     }
 
     #[doc(hidden)]

@@ -98,12 +98,12 @@ pub struct CheckReport {
 pub fn check<G: Rules>(game: G, options: &CheckOptions) -> CheckReport {
     let mut checked = CheckReport { findings: sizes(game), ..CheckReport::default() };
     if checked.findings.iter().all(|finding| !finding.is_error) {
-        let mut player = Player::new(game, options);
+        let mut player = ValidatingPlayer::new(game, options);
         for episode in 0..options.episodes {
             player.play(episode);
         }
-        (checked.episodes, checked.steps) = (options.episodes, player.steps);
-        checked.findings.extend(player.verdict());
+        (checked.episodes, checked.steps) = (options.episodes, player.num_steps);
+        checked.findings.extend(player.into_findings());
     }
     checked.findings.sort_by_key(|finding| (!finding.is_error, finding.subject));
     checked
@@ -134,7 +134,7 @@ fn sizes<G: Rules>(game: G) -> Vec<Finding> {
 }
 
 /// A random player that validates every state and step.
-struct Player<'a, G: Rules> {
+struct ValidatingPlayer<'a, G: Rules> {
     game: G,
     options: &'a CheckOptions,
     findings: Vec<Finding>,
@@ -144,8 +144,8 @@ struct Player<'a, G: Rules> {
     first_start: Option<Vec<u32>>,
     starts_differ: bool,
     steps_differ: bool,
-    ended: u32,
-    steps: u64,
+    num_ended: u32,
+    num_steps: u64,
 }
 
 /// The bit pattern of a number, the same for all NaNs: their sign and payload depend on how code was compiled.
@@ -160,15 +160,15 @@ fn result_bits(played: &StepResult) -> (u32, u32, bool, bool) {
 }
 
 /// Packs and unpacks a state.
-fn again<S: PackedState>(state: &S) -> S {
+fn repacked<S: PackedState>(state: &S) -> S {
     let words = state.words();
     S::unpack(|w| words[w])
 }
 
 /// A state and its episode.
-type Playing<G> = (<G as Rules>::State, Episode);
+type StateAndEpisode<G> = (<G as Rules>::State, Episode);
 
-impl<'a, G: Rules> Player<'a, G> {
+impl<'a, G: Rules> ValidatingPlayer<'a, G> {
     fn new(game: G, options: &'a CheckOptions) -> Self {
         Self {
             game,
@@ -178,8 +178,8 @@ impl<'a, G: Rules> Player<'a, G> {
             first_start: None,
             starts_differ: false,
             steps_differ: false,
-            ended: 0,
-            steps: 0,
+            num_ended: 0,
+            num_steps: 0,
         }
     }
 
@@ -195,13 +195,13 @@ impl<'a, G: Rules> Player<'a, G> {
         let game = self.game;
         let level = draw(draw(self.options.seed, 0), number);
         let actions = draw(draw(self.options.seed, 1), number);
-        let mut env: Playing<G> = self.start(level);
+        let mut env: StateAndEpisode<G> = self.start(level);
         for time in 0..self.options.max_steps.min(game.max_steps()) {
             self.inspect(&env.0, time);
             let action = self.choose(&env.0, draw(actions, time));
             let before = env;
-            let mut copy = (again(&env.0), env.1);
-            self.steps += 1;
+            let mut copy = (repacked(&env.0), env.1);
+            self.num_steps += 1;
             let played = advance::<G>(&mut env.0, &mut env.1, action, game);
             let replayed = advance::<G>(&mut copy.0, &mut copy.1, action, game);
             if result_bits(&played) != result_bits(&replayed) || env.0.words() != copy.0.words() {
@@ -212,16 +212,16 @@ impl<'a, G: Rules> Player<'a, G> {
                     )
                 });
             }
-            self.step_again(before, action, level, time);
+            self.check_step_draws(before, action, level, time);
             if played.ended() {
-                self.ended += 1;
+                self.num_ended += 1;
                 break;
             }
         }
     }
 
     /// Starts a level twice, from a fresh state and over a used one; both must agree.
-    fn start(&mut self, level: u32) -> Playing<G> {
+    fn start(&mut self, level: u32) -> StateAndEpisode<G> {
         let game = self.game;
         let state = new_game::<G>(level, game);
         let words = state.words();
@@ -256,7 +256,7 @@ impl<'a, G: Rules> Player<'a, G> {
                 format!("field `{field}` of the state holds a number that its bits cannot, at step {time}")
             });
         }
-        let unpacked = again(state);
+        let unpacked = repacked(state);
         for i in 0..game.num_features() {
             let x = G::feature(state, i, game);
             if bits(x) != bits(G::feature(&unpacked, i, game)) {
@@ -298,7 +298,13 @@ impl<'a, G: Rules> Player<'a, G> {
     }
 
     /// Steps a copy twice with the same key and once with another, to test determinism.
-    fn step_again(&mut self, (state, episode): Playing<G>, action: u32, level: u32, time: u32) {
+    fn check_step_draws(
+        &mut self,
+        (state, episode): StateAndEpisode<G>,
+        action: u32,
+        level: u32,
+        time: u32,
+    ) {
         let game = self.game;
         let step = |key: u32| -> (Vec<u32>, Outcome) {
             let mut state = state;
@@ -330,7 +336,7 @@ impl<'a, G: Rules> Player<'a, G> {
     }
 
     /// Returns all findings, including those about the episodes as a whole.
-    fn verdict(mut self) -> Vec<Finding> {
+    fn into_findings(mut self) -> Vec<Finding> {
         let CheckOptions { episodes, max_steps, max_feature, .. } = *self.options;
         let game = self.game;
         for (i, size) in self.largest.iter().enumerate() {
@@ -344,7 +350,7 @@ impl<'a, G: Rules> Player<'a, G> {
                 ));
             }
         }
-        if episodes > 0 && self.ended == 0 {
+        if episodes > 0 && self.num_ended == 0 {
             self.findings.push(Finding::warning(
                 Subject::Length,
                 format!(

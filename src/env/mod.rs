@@ -28,7 +28,7 @@ pub use host::{
     HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostVecEnv, ThreadedEnvs, Transition,
 };
 pub use registry::*;
-pub use scripted::Scripted;
+pub use scripted::ScriptedPlayer;
 #[doc(hidden)]
 pub use state::{__all_words, __no_words, __place, __words_of};
 pub use state::{Bits, Field, MAX_WORDS, PackedState};
@@ -79,7 +79,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     }
 
     /// Scripted players that can record demonstrations (`grove demo`).
-    fn players(&self) -> Vec<Scripted> {
+    fn players(&self) -> Vec<ScriptedPlayer> {
         Vec::new()
     }
 

@@ -7,12 +7,12 @@ use std::fmt::{self, Debug, Formatter};
 type Act = Box<dyn Fn(&[u32]) -> u32 + Send + Sync>;
 
 /// A hand-written policy for one game. It reads the full state rather than the observation.
-pub struct Scripted {
+pub struct ScriptedPlayer {
     name: &'static str,
     act: Act,
 }
 
-impl Scripted {
+impl ScriptedPlayer {
     /// Creates a player that takes action `act(state)`.
     pub fn new<S: PackedState>(
         name: &'static str,
@@ -35,8 +35,8 @@ impl Scripted {
     }
 }
 
-impl Debug for Scripted {
+impl Debug for ScriptedPlayer {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
-        f.debug_tuple("Scripted").field(&self.name).finish()
+        f.debug_tuple("ScriptedPlayer").field(&self.name).finish()
     }
 }

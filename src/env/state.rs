@@ -260,7 +260,7 @@ pub(super) const fn mask(bits: u32) -> u32 {
 /// Extracts `bits` bits of a word, starting at bit `at`.
 #[cube]
 #[inline(always)]
-pub(super) fn cut_out(word: u32, #[comptime] at: u32, #[comptime] bits: u32) -> u32 {
+pub(super) fn extract_bits(word: u32, #[comptime] at: u32, #[comptime] bits: u32) -> u32 {
     if comptime!(at == 0 && bits == u32::BITS) {
         word
     } else if comptime!(at + bits == u32::BITS) {
@@ -301,7 +301,7 @@ impl<const N: u32> Field for Bits<N> {
 
     #[inline(always)]
     fn load(word: &impl Fn(usize) -> u32, at: usize) -> u32 {
-        cut_out(word(at / WORD), (at % WORD) as u32, N)
+        extract_bits(word(at / WORD), (at % WORD) as u32, N)
     }
 
     #[inline(always)]
@@ -310,7 +310,7 @@ impl<const N: u32> Field for Bits<N> {
     }
 
     fn __expand_load(scope: &Scope, words: &[NativeExpand<u32>], at: usize) -> NativeExpand<u32> {
-        cut_out::expand(scope, words[at / WORD].clone_unchecked(), (at % WORD) as u32, N)
+        extract_bits::expand(scope, words[at / WORD].clone_unchecked(), (at % WORD) as u32, N)
     }
 
     fn __expand_store(scope: &Scope, value: &NativeExpand<u32>, words: &mut Partial, at: usize) {

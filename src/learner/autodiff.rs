@@ -13,7 +13,7 @@ use crate::data::Trajectory;
 use crate::device::{self, indices};
 use crate::model::Network;
 use crate::objective::{Loss, Steps, TensorStepDenominators, loss};
-use crate::parallel::{Node, NodeLen, TeamError};
+use crate::parallel::{PartialSum, PartialSumLen, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use burn::tensor::Tensor;
 
@@ -175,10 +175,10 @@ impl AutodiffLearner {
         let parts = accumulation.div_ceil(shards.count());
         let leaf = |shard: usize| {
             let (vector, numbers) = split(joined(minibatch.shard(shard), parts), num_params);
-            Node { shards: shard..shard + 1, vector, numbers }
+            PartialSum { shards: shard..shard + 1, vector, numbers }
         };
-        let len = NodeLen { vector: num_params, numbers: SUMS };
-        let sum = team.sum(&shards, shards.sum_nodes(&leaf, &drop), len)?;
+        let len = PartialSumLen { vector: num_params, numbers: SUMS };
+        let sum = team.all_reduce_shards(&shards, shards.partial_sums(&leaf, &drop), len)?;
         let sums = sum.numbers.iter().map(|x| *x as f32).collect();
         let upload = |values| device::upload(values, &self.weights.params.device());
         Ok((upload(sum.vector), upload(sums)))

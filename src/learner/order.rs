@@ -137,7 +137,7 @@ impl Batches {
     pub(super) fn portions(&self, minibatches: &[Minibatch], count: usize) -> Vec<Vec<i32>> {
         let shards = self.shards(count);
         if !self.in_order {
-            let of_shard = |shard| shards.places_of(shard).map(|game| game as i32).collect();
+            let of_shard = |shard| shards.local_items_of(shard).map(|game| game as i32).collect();
             return shards.own().map(of_shard).collect();
         }
         let shards_of = |one: &Minibatch| -> Vec<Vec<i32>> {
@@ -257,7 +257,7 @@ mod tests {
     fn several_processes_together_take_the_batches_of_one() {
         // 7 groups of 3 games in 4 shards, two for each of two ranks.
         for data in [false, true] {
-            let shards = Shards::new(7, 4).times(3);
+            let shards = Shards::new(7, 4).in_smaller_units(3);
             let minibatches = |shards: &Shards, iteration: u32| {
                 let mut batches = Batches::of_shards(&config(data), shards.clone());
                 batches.minibatches(iteration, shards.own_items().len())

@@ -36,7 +36,7 @@ impl Plan {
         };
         let all = lengths.iter().sum::<usize>() as f64;
         let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
-        let mut counts = context.team.total(&ours)?;
+        let mut counts = context.team.all_reduce_counts(&ours)?;
         let counted = counts.pop().expect("the last is that of all games");
         let (update, first) = (&context.config.update, first_update(&context.config, iteration));
         let plan = Self {

@@ -93,11 +93,11 @@ pub(super) fn sum_ranks(
     num_params: usize,
 ) -> Result<Tensor<1>, TeamError> {
     if let Some(collective) = &team.hardware().collective {
-        return collective.sum(team, ours);
+        return collective.all_reduce(team, ours);
     }
     let device = ours.device();
     let (gradient, sums) = split(ours, num_params);
-    let sum = team.sum_ranks(gradient, sums)?;
+    let sum = team.all_reduce_ranks(gradient, sums)?;
     let sums = sum.numbers.iter().map(|x| *x as f32);
     Ok(device::upload(sum.vector.into_iter().chain(sums).collect(), &device))
 }

@@ -87,16 +87,17 @@ impl Network {
     ///
     /// # Panics
     /// If a user-defined network does not take this number of features, or in a build without the feature `general`.
-    pub(crate) fn sizes(&self, num_features: usize) -> [usize; 2] {
+    pub(crate) fn sizes(&self, num_features: usize) -> PolicySizes {
         // The values of the parameters, which may be on a device, do not matter.
         let zeros = vec![0.0; self.num_params()];
         if let Some(policy) = NativePolicy::of_built_in(self, &zeros) {
-            return [policy.num_features(), policy.num_actions()];
+            return policy.sizes;
         }
         let device = self.device();
-        let memory = self.initial_memory(1, &device);
-        let (logits, _) = self.step(Tensor::zeros([1, num_features], &device), memory);
-        [num_features, logits.dims()[1]]
+        let initial_memory = self.initial_memory(1, &device);
+        let memory = initial_memory.as_ref().map_or(0, |rows| rows.dims()[1]);
+        let (logits, _) = self.step(Tensor::zeros([1, num_features], &device), initial_memory);
+        PolicySizes { features: num_features, actions: logits.dims()[1], memory }
     }
 }
 

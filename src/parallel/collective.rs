@@ -36,8 +36,8 @@ impl Collective {
     ///
     /// # Errors
     /// If a rank has ended or does not respond. This is checked first, because NCCL would wait forever.
-    pub fn sum(&self, team: &Team, ours: Tensor<1>) -> Result<Tensor<1>, TeamError> {
-        team.total(&[0.0])?;
+    pub fn all_reduce(&self, team: &Team, ours: Tensor<1>) -> Result<Tensor<1>, TeamError> {
+        team.all_reduce_counts(&[0.0])?;
         let (size, bytes) = (self.devices.len(), size_of::<f32>() * ours.dims()[0]);
         team.count_vectors((2 * (size - 1) * bytes / size) as u64);
         Ok(all_reduce(ours, ReduceOperation::Sum, self.devices.to_vec()).resolve())

@@ -8,7 +8,7 @@ pub enum TeamError {
         "rank {rank} has not answered for {seconds} s: it hangs, was stopped, or is slower than --timeout \
          allows"
     )]
-    Silent {
+    TimedOut {
         /// The rank that does not respond.
         rank: usize,
         /// The timeout, seconds.
@@ -16,7 +16,7 @@ pub enum TeamError {
     },
     /// A rank has ended.
     #[error("rank {rank} has ended: {why}")]
-    Gone {
+    Ended {
         /// The rank that ended.
         rank: usize,
         /// The reason, if known.
@@ -36,7 +36,7 @@ pub enum TeamError {
          update.num_shards, the number of groups or the minibatch size",
         plural(shards)
     )]
-    TooMany {
+    TooManyRanks {
         /// Number of ranks.
         ranks: usize,
         /// Number of shards.
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn one_shard_is_counted_as_one() {
-        let text = |shards| TeamError::TooMany { ranks: 5, shards }.to_string();
+        let text = |shards| TeamError::TooManyRanks { ranks: 5, shards }.to_string();
         assert!(text(1).starts_with("this run has 1 shard, too few for 5 ranks"), "{}", text(1));
         assert!(text(4).starts_with("this run has 4 shards, too few for 5 ranks"), "{}", text(4));
     }

@@ -7,26 +7,26 @@
 
 mod collective;
 mod error;
+mod metered_link;
 #[cfg_attr(not(feature = "mpi"), path = "no_mpi.rs")]
 pub mod mpi;
-mod pieces;
+mod pipelined;
 mod shards;
 #[cfg(test)]
 mod tests;
 mod threads;
 mod wait;
-mod wire;
 
 pub use collective::Collective;
 pub use error::TeamError;
-pub use shards::{Shards, add_up, left_siblings, nodes, shares, sum_leaves};
+pub use shards::{Shards, left_siblings, shard_boundaries, sum_leaves, sum_tree, tree_nodes};
 pub use threads::threads;
 
+use metered_link::MeteredLink;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use web_time::Duration;
-use wire::Wire;
 
 /// Default time that a rank waits for a message from another one before it fails.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ pub trait Link: Send {
 /// std::thread::scope(|scope| {
 ///     for team in threads(3, TIMEOUT) {
 ///         scope.spawn(move || {
-///             let sum = team.total(&[1.0, team.rank() as f64]).unwrap();
+///             let sum = team.all_reduce_counts(&[1.0, team.rank() as f64]).unwrap();
 ///             assert_eq!(sum, [3.0, 0.0 + 1.0 + 2.0]);
 ///         });
 ///     }
@@ -65,7 +65,7 @@ pub struct Team {
     /// Relative speed of each rank: `[size]`.
     speeds: Arc<[f64]>,
     hardware: Arc<Hardware>,
-    wire: Option<Arc<Mutex<Wire>>>,
+    link: Option<Arc<Mutex<MeteredLink>>>,
 }
 
 /// The devices that the ranks of a run compute on.
@@ -96,23 +96,23 @@ pub struct Traffic {
     pub others: u64,
 }
 
-/// The partial sum at a node of the tree of shards.
+/// A partial sum over shards: at a node of the tree in which the sum over all shards is formed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Node {
-    /// The shards below the node.
+pub struct PartialSum {
+    /// The shards that are summed.
     pub shards: Range<usize>,
-    /// Sum of their vectors, for instance gradients; the same length in all nodes.
+    /// Sum of their vectors, for instance gradients; the same length in all partial sums.
     pub vector: Vec<f32>,
     /// Sum of a few numbers that accompany the vectors.
     pub numbers: Vec<f64>,
 }
 
-/// Lengths of the two parts of a [`Node`].
+/// Lengths of the two parts of a [`PartialSum`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeLen {
-    /// Length of [`Node::vector`].
+pub struct PartialSumLen {
+    /// Length of [`PartialSum::vector`].
     pub vector: usize,
-    /// Length of [`Node::numbers`].
+    /// Length of [`PartialSum::numbers`].
     pub numbers: usize,
 }
 
@@ -131,7 +131,7 @@ impl Default for Team {
 impl Team {
     /// A team of one rank, without communication.
     pub fn alone() -> Self {
-        Self { rank: 0, speeds: Arc::new([1.0]), hardware: Arc::default(), wire: None }
+        Self { rank: 0, speeds: Arc::new([1.0]), hardware: Arc::default(), link: None }
     }
 
     /// Rank `rank` of `size` equally fast ranks.
@@ -140,9 +140,9 @@ impl Team {
     /// Unless `rank < size`.
     pub fn new(rank: usize, size: usize, link: Box<dyn Link>) -> Self {
         assert!(rank < size, "rank {rank} of {size}");
-        let wire = Wire { link, traffic: Traffic::default(), sums: 0 };
-        let wire = (size > 1).then(|| Arc::new(Mutex::new(wire)));
-        Self { rank, speeds: vec![1.0; size].into(), hardware: Arc::default(), wire }
+        let link = MeteredLink { link, traffic: Traffic::default(), sums: 0 };
+        let link = (size > 1).then(|| Arc::new(Mutex::new(link)));
+        Self { rank, speeds: vec![1.0; size].into(), hardware: Arc::default(), link }
     }
 
     /// Sets the relative speed of each rank, by which shards are distributed: `[size]`, above 0, equal
@@ -199,30 +199,35 @@ impl Team {
     /// Cuts `items` into at most `count` shards and assigns this rank its share of them.
     pub fn shards(&self, items: usize, count: usize) -> Shards {
         let all = Shards::new(items, count);
-        let cuts = self.cuts(all.count());
-        all.with_own(cuts[self.rank]..cuts[self.rank + 1])
+        let boundaries = self.shard_boundaries(all.count());
+        all.with_own(boundaries[self.rank]..boundaries[self.rank + 1])
     }
 
     /// Boundaries between the ranks' shares of `shards` shards: `[size + 1]`.
-    pub fn cuts(&self, shards: usize) -> Vec<usize> {
-        shares(shards, &self.speeds)
+    pub fn shard_boundaries(&self, shards: usize) -> Vec<usize> {
+        shard_boundaries(shards, &self.speeds)
     }
 
-    /// Sums over all shards and returns the same result on every rank. `nodes` are the partial sums
-    /// at the [`nodes`] of this rank's shards, each of length `len`.
+    /// Sums over all shards and returns the same result on every rank. `ours` are the partial sums
+    /// at the [`tree_nodes`] of this rank's shards, each of length `len`.
     ///
     /// Every rank reduces one slice of the vectors and sends it to the others (reduce-scatter, then
-    /// all-gather); two ranks exchange whole vectors instead. With one node per rank, each sends
+    /// all-gather); two ranks exchange whole vectors instead. With one partial sum per rank, each sends
     /// `2 (size - 1) / size` times the bytes of a vector.
     ///
     /// # Errors
     /// If a rank has ended or does not respond.
-    pub fn sum(&self, shards: &Shards, nodes: Vec<Node>, len: NodeLen) -> Result<Node, TeamError> {
-        let Some(mut wire) = self.wire() else {
-            let nodes = nodes.into_iter().map(|node| (node.shards.clone(), node)).collect();
-            return Ok(add_up(shards.count(), nodes, &Node::plus));
+    pub fn all_reduce_shards(
+        &self,
+        shards: &Shards,
+        ours: Vec<PartialSum>,
+        len: PartialSumLen,
+    ) -> Result<PartialSum, TeamError> {
+        let Some(mut link) = self.lock_link() else {
+            let ours = ours.into_iter().map(|sum| (sum.shards.clone(), sum)).collect();
+            return Ok(sum_tree(shards.count(), ours, &PartialSum::add_next));
         };
-        wire.sum(self, &self.cuts(shards.count()), nodes, len)
+        link.all_reduce(self, &self.shard_boundaries(shards.count()), ours, len)
     }
 
     /// Sums `N` numbers over all shards and returns the same result on every rank. `ours` are the
@@ -230,7 +235,7 @@ impl Team {
     ///
     /// # Errors
     /// If a rank has ended or does not respond.
-    pub fn sum_numbers<const N: usize>(
+    pub fn all_reduce_shard_numbers<const N: usize>(
         &self,
         shards: &Shards,
         ours: &[[f64; N]],
@@ -239,11 +244,11 @@ impl Team {
         let sum = |node: Range<usize>| {
             let leaf = |at: usize| (at..at + 1, ours[node.start - first + at]);
             let add = |a: [f64; N], b: [f64; N]| std::array::from_fn(|i| a[i] + b[i]);
-            let numbers = add_up(node.len(), (0..node.len()).map(leaf).collect(), &add).to_vec();
-            Node { shards: node, vector: Vec::new(), numbers }
+            let numbers = sum_tree(node.len(), (0..node.len()).map(leaf).collect(), &add).to_vec();
+            PartialSum { shards: node, vector: Vec::new(), numbers }
         };
-        let nodes = nodes(shards.count(), &shards.own()).into_iter().map(sum).collect();
-        let sum = self.sum(shards, nodes, NodeLen { vector: 0, numbers: N })?;
+        let ours = tree_nodes(shards.count(), &shards.own()).into_iter().map(sum).collect();
+        let sum = self.all_reduce_shards(shards, ours, PartialSumLen { vector: 0, numbers: N })?;
         Ok(std::array::from_fn(|i| sum.numbers[i]))
     }
 
@@ -251,18 +256,22 @@ impl Team {
     ///
     /// # Errors
     /// If a rank has ended or does not respond.
-    pub fn sum_ranks(&self, vector: Vec<f32>, numbers: Vec<f64>) -> Result<Node, TeamError> {
-        let len = NodeLen { vector: vector.len(), numbers: numbers.len() };
-        let ours = Node { shards: self.rank..self.rank + 1, vector, numbers };
-        let Some(mut wire) = self.wire() else { return Ok(ours) };
-        wire.sum(self, &(0..=self.size()).collect::<Vec<_>>(), vec![ours], len)
+    pub fn all_reduce_ranks(
+        &self,
+        vector: Vec<f32>,
+        numbers: Vec<f64>,
+    ) -> Result<PartialSum, TeamError> {
+        let len = PartialSumLen { vector: vector.len(), numbers: numbers.len() };
+        let ours = PartialSum { shards: self.rank..self.rank + 1, vector, numbers };
+        let Some(mut link) = self.lock_link() else { return Ok(ours) };
+        link.all_reduce(self, &(0..=self.size()).collect::<Vec<_>>(), vec![ours], len)
     }
 
     /// Sums numbers over all ranks. Meant for sums that are exact in any order, such as counts.
     ///
     /// # Errors
     /// If a rank has ended or does not respond.
-    pub fn total(&self, counts: &[f64]) -> Result<Vec<f64>, TeamError> {
+    pub fn all_reduce_counts(&self, counts: &[f64]) -> Result<Vec<f64>, TeamError> {
         let mut totals = vec![0.0; counts.len()];
         for theirs in self.all_gather_numbers(counts)? {
             totals.iter_mut().zip(theirs).for_each(|(sum, x)| *sum += x);
@@ -275,8 +284,8 @@ impl Team {
     /// # Errors
     /// If a rank has ended or does not respond.
     pub fn all_gather_numbers(&self, ours: &[f64]) -> Result<Vec<Vec<f64>>, TeamError> {
-        let Some(mut wire) = self.wire() else { return Ok(vec![ours.to_vec()]) };
-        wire.all_gather(self, ours, vec![vec![0.0; ours.len()]; self.size()])
+        let Some(mut link) = self.lock_link() else { return Ok(vec![ours.to_vec()]) };
+        link.all_gather(self, ours, vec![vec![0.0; ours.len()]; self.size()])
     }
 
     /// Collects the bytes of every rank, of any length, in order of rank.
@@ -285,8 +294,8 @@ impl Team {
     /// If a rank has ended or does not respond.
     pub fn all_gather(&self, ours: &[u8]) -> Result<Vec<Vec<u8>>, TeamError> {
         let lengths = self.all_gather_numbers(&[ours.len() as f64])?;
-        let Some(mut wire) = self.wire() else { return Ok(vec![ours.to_vec()]) };
-        wire.all_gather(self, ours, lengths.iter().map(|of| vec![0; of[0] as usize]).collect())
+        let Some(mut link) = self.lock_link() else { return Ok(vec![ours.to_vec()]) };
+        link.all_gather(self, ours, lengths.iter().map(|len| vec![0; len[0] as usize]).collect())
     }
 
     /// Returns the bytes of rank 0 on every rank; `ours` is ignored on the others.
@@ -303,7 +312,7 @@ impl Team {
     /// # Errors
     /// If a rank has ended or does not respond.
     pub fn any(&self, ours: bool) -> Result<bool, TeamError> {
-        Ok(self.total(&[f64::from(u8::from(ours))])?[0] > 0.0)
+        Ok(self.all_reduce_counts(&[f64::from(u8::from(ours))])?[0] > 0.0)
     }
 
     /// Checks that all ranks have the same text, for instance of their settings. `what` names it in
@@ -311,7 +320,7 @@ impl Team {
     ///
     /// # Errors
     /// [`TeamError::Differs`], equal on all ranks, or if a rank has ended or does not respond.
-    pub fn agree(&self, what: &str, ours: &str) -> Result<(), TeamError> {
+    pub fn check_identical(&self, what: &str, ours: &str) -> Result<(), TeamError> {
         let all = self.all_gather(ours.as_bytes())?;
         match all.iter().position(|theirs| *theirs != all[0]) {
             None => Ok(()),
@@ -325,29 +334,30 @@ impl Team {
 
     /// Returns the communication since the last call.
     pub fn take_traffic(&self) -> Traffic {
-        self.wire().map(|mut wire| std::mem::take(&mut wire.traffic)).unwrap_or_default()
+        self.lock_link().map(|mut link| std::mem::take(&mut link.traffic)).unwrap_or_default()
     }
 
     /// Adds bytes of vectors that were not sent over the link.
     pub fn count_vectors(&self, bytes: u64) {
-        if let Some(mut wire) = self.wire() {
-            wire.traffic.vectors += bytes;
+        if let Some(mut link) = self.lock_link() {
+            link.traffic.vectors += bytes;
         }
     }
 
-    fn wire(&self) -> Option<MutexGuard<'_, Wire>> {
-        self.wire.as_ref().map(|wire| wire.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Locks the link to the other ranks; `None` for a rank alone.
+    fn lock_link(&self) -> Option<MutexGuard<'_, MeteredLink>> {
+        self.link.as_ref().map(|link| link.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Node {
-    /// Adds the node that comes next in the order of shards.
-    pub fn plus(self, other: Self) -> Self {
-        self.plus_and(other, drop)
+impl PartialSum {
+    /// Adds the partial sum that comes next in the order of shards.
+    pub fn add_next(self, other: Self) -> Self {
+        self.add_reusing(other, drop)
     }
 
-    /// Adds like [`Node::plus`], and passes the other node's vector to `give_back` for reuse.
-    pub fn plus_and(mut self, other: Self, give_back: impl FnOnce(Vec<f32>)) -> Self {
+    /// Adds like [`PartialSum::add_next`], and passes the other's vector to `give_back` for reuse.
+    pub fn add_reusing(mut self, other: Self, give_back: impl FnOnce(Vec<f32>)) -> Self {
         self.vector.iter_mut().zip(&other.vector).for_each(|(sum, x)| *sum += x);
         self.numbers.iter_mut().zip(&other.numbers).for_each(|(sum, x)| *sum += x);
         give_back(other.vector);

@@ -20,7 +20,7 @@ const LAUNCHER_VARIABLES: [&str; 4] =
 const MAX_MESSAGE: usize = 1 << 30;
 
 /// Duration of busy waiting before yielding the core. Most messages arrive within it.
-const SPIN: Duration = Duration::from_micros(200);
+const SPIN_TIME: Duration = Duration::from_micros(200);
 
 static WORLD: OnceLock<World> = OnceLock::new();
 
@@ -140,7 +140,7 @@ fn check(code: i32, other: usize) -> Result<(), TeamError> {
         ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &mut len);
     }
     text.truncate(len as usize);
-    Err(TeamError::Gone { rank: other, why: String::from_utf8_lossy(&text).into_owned() })
+    Err(TeamError::Ended { rank: other, why: String::from_utf8_lossy(&text).into_owned() })
 }
 
 impl Link for Processes {
@@ -175,7 +175,7 @@ impl Link for Processes {
 }
 
 /// Time in which ranks that have timed out report to each other which rank they were waiting for.
-const REPORT: Duration = Duration::from_secs(2);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Processes {
     /// Waits until all requests of a team of `size` ranks are complete, at most for the timeout.
@@ -189,13 +189,13 @@ impl Processes {
             };
             if waited > self.timeout {
                 let rank = self.culprit(first, size)?;
-                return Err(TeamError::Silent { rank, seconds: self.timeout.as_secs() });
+                return Err(TeamError::TimedOut { rank, seconds: self.timeout.as_secs() });
             }
             // After a while, leave the core to ranks that compute.
             match waited {
-                waited if waited < SPIN => std::hint::spin_loop(),
-                waited if waited < 20 * SPIN => thread::yield_now(),
-                _ => thread::sleep(SPIN / 4),
+                waited if waited < SPIN_TIME => std::hint::spin_loop(),
+                waited if waited < 20 * SPIN_TIME => thread::yield_now(),
+                _ => thread::sleep(SPIN_TIME / 4),
             }
         }
     }
@@ -215,9 +215,9 @@ impl Processes {
             send(other, report, TIMEOUT_TAG)?;
         }
         let started = Instant::now();
-        while !requests.is_empty() && started.elapsed() < REPORT {
+        while !requests.is_empty() && started.elapsed() < REPORT_TIMEOUT {
             remove_done(&mut requests)?;
-            thread::sleep(SPIN);
+            thread::sleep(SPIN_TIME);
         }
         let mut waits_for = vec![None; size];
         for (other, buffer) in answers {

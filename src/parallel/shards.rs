@@ -4,7 +4,7 @@
 //! of the result, is independent of the number of ranks. The tree over shards `0..n` splits each node at
 //! the largest power of two below its length, so that aligned runs of `2^k` shards are nodes.
 
-use super::Node;
+use super::PartialSum;
 use std::ops::Range;
 
 /// A partition of items, for instance groups of games, into shards, with the range that this rank owns.
@@ -12,7 +12,7 @@ use std::ops::Range;
 pub struct Shards {
     items: usize,
     /// Number of smaller units per item; an item's units stay in one shard.
-    each: usize,
+    units_per_item: usize,
     count: usize,
     /// Number of strata; a shard consists of whole strata.
     strata: usize,
@@ -27,7 +27,7 @@ impl Shards {
     pub fn new(items: usize, count: usize) -> Self {
         assert!(items > 0, "no items to cut into shards");
         let count = count.clamp(1, items);
-        Self { items, each: 1, count, strata: count, own: 0..count }
+        Self { items, units_per_item: 1, count, strata: count, own: 0..count }
     }
 
     /// Restricts the owned shards to `own`.
@@ -48,13 +48,13 @@ impl Shards {
 
     /// The range of strata of a shard.
     pub fn strata_of(&self, shard: usize) -> Range<usize> {
-        self.stratum(shard)..self.stratum(shard + 1)
+        self.first_stratum(shard)..self.first_stratum(shard + 1)
     }
 
     /// The number and the items of each stratum of the owned shards.
     pub fn own_strata(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
-        let own = self.stratum(self.own.start)..self.stratum(self.own.end);
-        own.map(|stratum| (stratum, self.cut(stratum)..self.cut(stratum + 1)))
+        let own = self.first_stratum(self.own.start)..self.first_stratum(self.own.end);
+        own.map(|stratum| (stratum, self.first_item_of(stratum)..self.first_item_of(stratum + 1)))
     }
 
     /// Number of shards.
@@ -64,7 +64,7 @@ impl Shards {
 
     /// Number of items in all shards.
     pub fn items(&self) -> usize {
-        self.items * self.each
+        self.items * self.units_per_item
     }
 
     /// The shards owned by this rank.
@@ -74,53 +74,53 @@ impl Shards {
 
     /// The items of a shard.
     pub fn items_of(&self, shard: usize) -> Range<usize> {
-        self.first(shard)..self.first(shard + 1)
+        self.first_item(shard)..self.first_item(shard + 1)
     }
 
     /// The items of an owned shard, as indices into this rank's items.
-    pub fn places_of(&self, shard: usize) -> Range<usize> {
-        let first = self.first(self.own.start);
-        self.first(shard) - first..self.first(shard + 1) - first
+    pub fn local_items_of(&self, shard: usize) -> Range<usize> {
+        let first = self.first_item(self.own.start);
+        self.first_item(shard) - first..self.first_item(shard + 1) - first
     }
 
     /// The items of the owned shards.
     pub fn own_items(&self) -> Range<usize> {
-        self.first(self.own.start)..self.first(self.own.end)
+        self.first_item(self.own.start)..self.first_item(self.own.end)
     }
 
-    /// The same partition counted in smaller units, `each` of them per item: games instead of groups,
-    /// for instance.
-    pub fn times(&self, each: usize) -> Self {
-        Self { each: self.each * each, ..self.clone() }
+    /// Counts the same partition in smaller units, `units_per_item` of them per item: games instead of groups, for
+    /// instance.
+    pub fn in_smaller_units(&self, units_per_item: usize) -> Self {
+        Self { units_per_item: self.units_per_item * units_per_item, ..self.clone() }
     }
 
     /// The first item of a shard.
-    fn first(&self, shard: usize) -> usize {
-        self.cut(self.stratum(shard))
+    fn first_item(&self, shard: usize) -> usize {
+        self.first_item_of(self.first_stratum(shard))
     }
 
     /// The first stratum of a shard.
-    fn stratum(&self, shard: usize) -> usize {
+    fn first_stratum(&self, shard: usize) -> usize {
         shard * self.strata / self.count
     }
 
     /// The first item of a stratum.
-    fn cut(&self, stratum: usize) -> usize {
-        stratum * self.items / self.strata * self.each
+    fn first_item_of(&self, stratum: usize) -> usize {
+        stratum * self.items / self.strata * self.units_per_item
     }
 
-    /// Computes the sums at the [`nodes`] of the owned shards, on all threads; `leaf` computes the node of one shard.
-    /// `give_back` receives vectors that have been added to others, for reuse.
-    pub fn sum_nodes(
+    /// Computes the partial sums at the [`tree_nodes`] of the owned shards, on all threads; `leaf` computes that of one
+    /// shard. `give_back` receives vectors that have been added to others, for reuse.
+    pub fn partial_sums(
         &self,
-        leaf: &(impl Fn(usize) -> Node + Sync),
+        leaf: &(impl Fn(usize) -> PartialSum + Sync),
         give_back: &(impl Fn(Vec<f32>) + Sync),
-    ) -> Vec<Node> {
-        let add = |sum: Node, other: Node| sum.plus_and(other, give_back);
+    ) -> Vec<PartialSum> {
+        let add = |sum: PartialSum, other: PartialSum| sum.add_reusing(other, give_back);
         let sum = |node: Range<usize>| {
             sum_leaves(node.len(), true, &|at: usize| leaf(node.start + at), &add)
         };
-        nodes(self.count, &self.own).into_iter().map(sum).collect()
+        tree_nodes(self.count, &self.own).into_iter().map(sum).collect()
     }
 }
 
@@ -130,13 +130,14 @@ fn middle(node: &Range<usize>) -> usize {
 }
 
 /// The largest nodes of the tree over `0..count` that `own` consists of, in order.
-pub fn nodes(count: usize, own: &Range<usize>) -> Vec<Range<usize>> {
+pub fn tree_nodes(count: usize, own: &Range<usize>) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    collect(0..count, own, &mut found);
+    collect_tree_nodes(0..count, own, &mut found);
     found
 }
 
-fn collect(node: Range<usize>, own: &Range<usize>, found: &mut Vec<Range<usize>>) {
+/// Appends the nodes below `node` that `own` consists of.
+fn collect_tree_nodes(node: Range<usize>, own: &Range<usize>, found: &mut Vec<Range<usize>>) {
     if node.is_empty() || node.end <= own.start || own.end <= node.start {
         return;
     }
@@ -145,8 +146,8 @@ fn collect(node: Range<usize>, own: &Range<usize>, found: &mut Vec<Range<usize>>
         return;
     }
     let middle = middle(&node);
-    collect(node.start..middle, own, found);
-    collect(middle..node.end, own, found);
+    collect_tree_nodes(node.start..middle, own, found);
+    collect_tree_nodes(middle..node.end, own, found);
 }
 
 /// The left siblings along the path from a node down to its last leaf, topmost first. Starting with the
@@ -163,7 +164,7 @@ pub fn left_siblings(node: &Range<usize>) -> Vec<Range<usize>> {
 
 /// Sums values in the order of the tree over `0..count`. `values` belong to nodes that together cover the
 /// tree, in order.
-pub fn add_up<T>(count: usize, values: Vec<(Range<usize>, T)>, add: &impl Fn(T, T) -> T) -> T {
+pub fn sum_tree<T>(count: usize, values: Vec<(Range<usize>, T)>, add: &impl Fn(T, T) -> T) -> T {
     let mut values = values.into_iter().peekable();
     add_node(0..count, &mut values, add)
 }
@@ -215,32 +216,32 @@ fn add_node<T>(
 /// Boundaries of the ranks' shares of `count` shards: `[ranks + 1]`. Shares are proportional to `speeds`.
 /// Equally fast ranks get blocks of `2^k` shards, as large as possible while no rank has more than
 /// `ceil(count / ranks)`, so that a share consists of few nodes of the tree.
-pub fn shares(count: usize, speeds: &[f64]) -> Vec<usize> {
+pub fn shard_boundaries(count: usize, speeds: &[f64]) -> Vec<usize> {
     let ranks = speeds.len();
     let fair = count.div_ceil(ranks);
     let is_fair = |block: &usize| {
         let blocks = count.div_ceil(*block);
         blocks >= ranks && blocks.div_ceil(ranks) * block <= fair
     };
-    let alike = speeds.iter().all(|speed| *speed == speeds[0]);
+    let are_equal = speeds.iter().all(|speed| *speed == speeds[0]);
     let block = (0..usize::BITS).map(|bit| 1 << bit).take_while(|b| *b <= fair);
-    let block = if alike { block.filter(is_fair).max().unwrap_or(1) } else { 1 };
+    let block = if are_equal { block.filter(is_fair).max().unwrap_or(1) } else { 1 };
     let blocks = count.div_ceil(block);
-    let all: f64 = speeds.iter().sum();
-    let mut so_far = 0.0;
-    let mut cuts = vec![0];
+    let total: f64 = speeds.iter().sum();
+    let mut total_so_far = 0.0;
+    let mut boundaries = vec![0];
     for (rank, speed) in speeds.iter().enumerate() {
-        so_far += speed;
-        let cut = match alike {
+        total_so_far += speed;
+        let boundary = match are_equal {
             true => (rank + 1) * blocks / ranks,
-            false => (so_far / all * blocks as f64).round() as usize,
+            false => (total_so_far / total * blocks as f64).round() as usize,
         };
-        let cut = (cut * block).min(count);
+        let boundary = (boundary * block).min(count);
         // Every rank gets a shard if there are enough.
-        let [least, most] = [cuts[rank] + 1, (count + rank + 1).saturating_sub(ranks)];
-        cuts.push(if least <= most { cut.clamp(least, most) } else { cut });
+        let [min, max] = [boundaries[rank] + 1, (count + rank + 1).saturating_sub(ranks)];
+        boundaries.push(if min <= max { boundary.clamp(min, max) } else { boundary });
     }
-    cuts
+    boundaries
 }
 
 #[cfg(test)]
@@ -252,14 +253,14 @@ mod tests {
         for count in 1..40 {
             for start in 0..=count {
                 for end in start..=count {
-                    let found = nodes(count, &(start..end));
+                    let found = tree_nodes(count, &(start..end));
                     let all: Vec<usize> = found.iter().cloned().flatten().collect();
                     assert_eq!(all, (start..end).collect::<Vec<_>>());
                 }
             }
         }
         let bounds = |count, start, end| -> Vec<_> {
-            nodes(count, &(start..end)).iter().map(|node| (node.start, node.end)).collect()
+            tree_nodes(count, &(start..end)).iter().map(|node| (node.start, node.end)).collect()
         };
         assert_eq!(bounds(16, 0, 8), [(0, 8)]);
         assert_eq!(bounds(16, 6, 10), [(6, 8), (8, 10)]);
@@ -271,26 +272,26 @@ mod tests {
         let add = |a: String, b: String| format!("({a}{b})");
         for count in [1, 2, 5, 12, 16] {
             let leaf = |i: usize| (i..i + 1, format!("{i:x}"));
-            let whole = add_up(count, (0..count).map(leaf).collect(), &add);
+            let whole = sum_tree(count, (0..count).map(leaf).collect(), &add);
             for ranks in 1..=count {
-                let cuts = shares(count, &vec![1.0; ranks]);
+                let boundaries = shard_boundaries(count, &vec![1.0; ranks]);
                 let mut parts = Vec::new();
-                for cut in cuts.windows(2) {
-                    for node in nodes(count, &(cut[0]..cut[1])) {
+                for bounds in boundaries.windows(2) {
+                    for node in tree_nodes(count, &(bounds[0]..bounds[1])) {
                         let leaves = (0..node.len()).map(|i| {
                             let (_, name) = leaf(node.start + i);
                             (i..i + 1, name)
                         });
-                        let sum = add_up(node.len(), leaves.collect(), &add);
+                        let sum = sum_tree(node.len(), leaves.collect(), &add);
                         parts.push((node, sum));
                     }
                 }
-                assert_eq!(add_up(count, parts, &add), whole, "{count} shards, {ranks} ranks");
+                assert_eq!(sum_tree(count, parts, &add), whole, "{count} shards, {ranks} ranks");
             }
         }
         for count in 1..20 {
             let name = |i: usize| format!("{i:x}");
-            let whole = add_up(count, (0..count).map(|i| (i..i + 1, name(i))).collect(), &add);
+            let whole = sum_tree(count, (0..count).map(|i| (i..i + 1, name(i))).collect(), &add);
             for on_all_threads in [true, false] {
                 assert_eq!(sum_leaves(count, on_all_threads, &name, &add), whole);
             }
@@ -305,27 +306,27 @@ mod tests {
             let sum = lefts.fold(leaf, |sum, left| add(node(left), sum));
             assert_eq!(sum, node(0..count));
         }
-        let sum = add_up(5, (0..5).map(|i| (i..i + 1, i.to_string())).collect(), &add);
+        let sum = sum_tree(5, (0..5).map(|i| (i..i + 1, i.to_string())).collect(), &add);
         assert_eq!(sum, "(((01)(23))4)");
     }
 
     #[test]
     fn shares_are_balanced_and_aligned() {
-        assert_eq!(shares(16, &[1.0; 2]), [0, 8, 16]);
-        assert_eq!(shares(16, &[1.0; 4]), [0, 4, 8, 12, 16]);
-        let cuts = shares(16, &[1.0; 3]);
-        assert!(cuts.windows(2).all(|cut| cut[1] - cut[0] <= 6), "{cuts:?}");
-        assert!(cuts.iter().all(|cut| cut % 2 == 0), "{cuts:?}");
-        assert_eq!(shares(16, &[3.0, 1.0]), [0, 12, 16]);
-        assert_eq!(shares(1, &[1.0; 3]).last(), Some(&1));
+        assert_eq!(shard_boundaries(16, &[1.0; 2]), [0, 8, 16]);
+        assert_eq!(shard_boundaries(16, &[1.0; 4]), [0, 4, 8, 12, 16]);
+        let boundaries = shard_boundaries(16, &[1.0; 3]);
+        assert!(boundaries.windows(2).all(|bounds| bounds[1] - bounds[0] <= 6), "{boundaries:?}");
+        assert!(boundaries.iter().all(|boundary| boundary % 2 == 0), "{boundaries:?}");
+        assert_eq!(shard_boundaries(16, &[3.0, 1.0]), [0, 12, 16]);
+        assert_eq!(shard_boundaries(1, &[1.0; 3]).last(), Some(&1));
         for count in 1..40 {
             for ranks in 1..=count {
                 for speeds in [vec![1.0; ranks], (0..ranks).map(|i| 0.01 + i as f64).collect()] {
-                    let cuts = shares(count, &speeds);
-                    assert_eq!((cuts[0], cuts[ranks]), (0, count), "{speeds:?}");
+                    let boundaries = shard_boundaries(count, &speeds);
+                    assert_eq!((boundaries[0], boundaries[ranks]), (0, count), "{speeds:?}");
                     assert!(
-                        cuts.windows(2).all(|cut| cut[0] < cut[1]),
-                        "{count}, {speeds:?}: {cuts:?}"
+                        boundaries.windows(2).all(|bounds| bounds[0] < bounds[1]),
+                        "{count}, {speeds:?}: {boundaries:?}"
                     );
                 }
             }
@@ -335,7 +336,7 @@ mod tests {
     #[test]
     fn shards_of_games_are_whole_groups() {
         let groups = Shards::new(37, 16).with_own(4..8);
-        let games = groups.times(8);
+        let games = groups.in_smaller_units(8);
         assert_eq!((games.items(), games.count()), (296, 16));
         let firsts =
             |shards: &Shards| (0..16).map(|s| shards.items_of(s).start).collect::<Vec<_>>();

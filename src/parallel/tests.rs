@@ -22,17 +22,22 @@ fn leaf(shard: usize) -> (Vec<f32>, Vec<f64>) {
     (vector, vec![f64::from(number(shard)) / 3.0, 1.0])
 }
 
-fn sum(team: &Team, count: usize) -> Node {
+fn sum(team: &Team, count: usize) -> PartialSum {
     let shards = team.shards(40, count);
-    let nodes = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
+    let partial_sums = tree_nodes(shards.count(), &shards.own()).into_iter().map(|node| {
         let leaves = node.clone().map(|shard| {
             let (vector, numbers) = leaf(shard);
             let at = shard - node.start;
-            (at..at + 1, Node { shards: shard..shard + 1, vector, numbers })
+            (at..at + 1, PartialSum { shards: shard..shard + 1, vector, numbers })
         });
-        add_up(node.len(), leaves.collect(), &Node::plus)
+        sum_tree(node.len(), leaves.collect(), &PartialSum::add_next)
     });
-    team.sum(&shards, nodes.collect(), NodeLen { vector: 23, numbers: 2 }).unwrap()
+    team.all_reduce_shards(
+        &shards,
+        partial_sums.collect(),
+        PartialSumLen { vector: 23, numbers: 2 },
+    )
+    .unwrap()
 }
 
 #[test]
@@ -53,10 +58,10 @@ fn as_many_bytes_are_sent_as_a_ring_would() {
     for size in [2, 4, 8] {
         let sent = on_ranks(size, |team| {
             let vector = vec![1.0; 800];
-            let len = NodeLen { vector: 800, numbers: 1 };
-            let nodes = nodes(16, &team.shards(16, 16).own());
-            let node = Node { shards: nodes[0].clone(), vector, numbers: vec![1.0] };
-            let sum = team.sum(&team.shards(16, 16), vec![node], len).unwrap();
+            let len = PartialSumLen { vector: 800, numbers: 1 };
+            let nodes = tree_nodes(16, &team.shards(16, 16).own());
+            let ours = PartialSum { shards: nodes[0].clone(), vector, numbers: vec![1.0] };
+            let sum = team.all_reduce_shards(&team.shards(16, 16), vec![ours], len).unwrap();
             assert_eq!(sum.vector, vec![size as f32; 800]);
             team.take_traffic()
         });
@@ -74,12 +79,12 @@ fn gathered_values_are_the_same_on_all_ranks() {
         let text = "x".repeat(team.rank());
         assert_eq!(team.all_gather(text.as_bytes()).unwrap(), [&b""[..], b"x", b"xx"]);
         assert_eq!(team.broadcast(text.as_bytes()).unwrap(), b"");
-        assert_eq!(team.total(&[1.0, team.rank() as f64]).unwrap(), [3.0, 3.0]);
+        assert_eq!(team.all_reduce_counts(&[1.0, team.rank() as f64]).unwrap(), [3.0, 3.0]);
         assert!(team.any(team.rank() == 2).unwrap());
         assert!(!team.any(false).unwrap());
-        team.agree("size", "3").unwrap();
+        team.check_identical("size", "3").unwrap();
         let version = if team.rank() == 1 { "new" } else { "old" };
-        team.agree("version", version).unwrap_err().to_string()
+        team.check_identical("version", version).unwrap_err().to_string()
     });
     assert!(errors.iter().all(|text| *text == errors[0]));
     assert_eq!(errors[0], "rank 1 has a different version from rank 0: new instead of old");
@@ -89,12 +94,12 @@ fn gathered_values_are_the_same_on_all_ranks() {
 fn ended_and_silent_ranks_are_named() {
     let errors = on_ranks(3, |team| match team.rank() {
         2 => None,
-        _ => team.total(&[1.0]).err(),
+        _ => team.all_reduce_counts(&[1.0]).err(),
     });
     assert!(
         errors[0].as_ref().is_some_and(|error| error.to_string().starts_with("rank 2 has ended"))
     );
     let teams = threads(2, Duration::from_millis(20));
-    let error = teams[0].total(&[1.0]).unwrap_err().to_string();
+    let error = teams[0].all_reduce_counts(&[1.0]).unwrap_err().to_string();
     assert!(error.starts_with("rank 1 has not answered"), "{error}");
 }

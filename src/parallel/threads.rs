@@ -1,6 +1,6 @@
 //! Ranks that are threads of one process.
 
-use super::wait::{LOOK, Wait};
+use super::wait::{POLL_INTERVAL, Wait};
 use super::{Link, Team, TeamError};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -63,12 +63,12 @@ impl Link for ThreadLink {
                 }
                 if queues.ended[from] {
                     let why = "its thread has ended".to_string();
-                    return Err(TeamError::Gone { rank: from, why });
+                    return Err(TeamError::Ended { rank: from, why });
                 }
                 let Some(left) = timeout.checked_sub(wait.elapsed()) else {
-                    return Err(TeamError::Silent { rank: from, seconds: timeout.as_secs() });
+                    return Err(TeamError::TimedOut { rank: from, seconds: timeout.as_secs() });
                 };
-                let waited = self.shared.changed.wait_timeout(queues, left.min(LOOK));
+                let waited = self.shared.changed.wait_timeout(queues, left.min(POLL_INTERVAL));
                 queues = waited.unwrap_or_else(PoisonError::into_inner).0;
             };
             inbox[from].copy_from_slice(&message);

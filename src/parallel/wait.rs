@@ -2,14 +2,14 @@
 
 use web_time::{Duration, Instant};
 
-/// A waiting rank reads the clock at least this often; after a gap of twice that, the process was suspended.
-pub(super) const LOOK: Duration = Duration::from_millis(500);
+/// Longest time after which a waiting rank reads the clock again; after a gap of twice that, the process was suspended.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A wait for other ranks. Time during which this process is suspended does not count, because other ranks may be threads
 /// of it, or suspended with it.
 pub(super) struct Wait {
     started: Instant,
-    /// The last look at the clock.
+    /// When the clock was last read.
     last: Instant,
 }
 
@@ -20,14 +20,14 @@ impl Wait {
         Self { started: now, last: now }
     }
 
-    /// Returns the time waited so far. A waiting rank calls this at least once per [`LOOK`].
+    /// Returns the time waited so far. A waiting rank calls this at least once per [`POLL_INTERVAL`].
     pub fn elapsed(&mut self) -> Duration {
         self.elapsed_at(Instant::now())
     }
 
     fn elapsed_at(&mut self, now: Instant) -> Duration {
         let gap = now.duration_since(self.last);
-        if gap > 2 * LOOK {
+        if gap > 2 * POLL_INTERVAL {
             self.started += gap;
         }
         self.last = now;

@@ -7,11 +7,11 @@ use super::models::Models;
 use super::progress_note::with_note;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
-use crate::data::{Columns, DatasetWriter, End, Manifest};
-use crate::env::{Episode, Scripted, advance, new_game};
+use crate::data::{Columns, DatasetWriter, EpisodeStatus, Manifest};
+use crate::env::{Episode, ScriptedPlayer, advance, new_game};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
 use crate::rng::{Stream, below, draw};
-use crate::rollout::Evaluation;
+use crate::rollout::{EpisodeResult, Evaluation};
 use crate::run::{counted, short};
 use crate::trainer::{new_settings, saved_game_name};
 use anyhow::{Result, bail};
@@ -42,7 +42,7 @@ struct Report<'a> {
 /// The player that demonstrates.
 enum Demonstrator {
     Random,
-    Scripted(Scripted),
+    Scripted(ScriptedPlayer),
     Policy(Box<NativePolicy>),
 }
 
@@ -64,10 +64,10 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
     };
     let mut writer = DatasetWriter::create(&args.out, manifest)?;
     let what = format!("Playing {}.", counted(args.episodes as usize, "episode"));
-    let scores = with_note(&what, || write_episodes(&mut writer, game, &player, args))?;
+    let results = with_note(&what, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
-    let Evaluation { mean_score, std_error, .. } = Evaluation::of(&scores);
-    let steps: u64 = scores.iter().map(|[_, steps]| *steps as u64).sum();
+    let Evaluation { mean_score, std_error, .. } = Evaluation::of(&results);
+    let steps: u64 = results.iter().map(|episode| episode.length as u64).sum();
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
     if args.json {
@@ -85,27 +85,27 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
     ))
 }
 
-/// Plays the episodes and writes them shard by shard. Returns score and number of steps of each.
+/// Plays the episodes and writes them shard by shard. Returns their results.
 fn write_episodes<G: Playable>(
     writer: &mut DatasetWriter,
     game: G,
     player: &Demonstrator,
     args: &DemoArgs,
-) -> Result<Vec<[f64; 2]>> {
+) -> Result<Vec<EpisodeResult>> {
     let levels = draw(Stream::Demonstration.key(args.seed), 0);
-    let mut scores = Vec::with_capacity(args.episodes as usize);
+    let mut results = Vec::with_capacity(args.episodes as usize);
     for first in (0..args.episodes).step_by(SHARD as usize) {
         let episodes = first..args.episodes.min(first + SHARD);
         let played = episodes.into_par_iter().map(|i| play(game, player, draw(levels, i)));
         let played: Vec<(Columns, f64)> = played.collect();
         let mut shard = Columns { num_features: game.num_features(), ..Columns::default() };
         for (steps, score) in played {
-            scores.push([score, steps.actions.len() as f64]);
+            results.push(EpisodeResult { score, length: steps.actions.len() as f64 });
             shard.append(steps);
         }
         writer.write(&shard)?;
     }
-    Ok(scores)
+    Ok(results)
 }
 
 /// Finds a player by name, or loads the policy of a run.
@@ -118,7 +118,7 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
         return Ok(Demonstrator::Scripted(players.swap_remove(i)));
     }
     if !Path::new(name).exists() {
-        let names: Vec<_> = players.iter().map(Scripted::name).collect();
+        let names: Vec<_> = players.iter().map(ScriptedPlayer::name).collect();
         bail!(
             "{} has no player `{name}`, and there is no such run; its players are: {}",
             G::NAME,
@@ -162,7 +162,7 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Columns, f6
         steps.obs.extend(obs);
         steps.actions.push(action as i32);
         steps.weights.push(1.0);
-        steps.ends.push(End::new(played.terminated, played.truncated));
+        steps.ends.push(EpisodeStatus::new(played.terminated, played.truncated));
         if played.ended() {
             return (steps, f64::from(played.score));
         }

@@ -9,7 +9,7 @@ use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::{IMITATION, LossType, PolicyConfig, Precision, TINY, TrainConfig, overlay};
 use crate::task;
-use crate::trainer::Best;
+use crate::trainer::BestEvaluation;
 use crate::trainer::text::{language_settings, load_language_settings};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -229,8 +229,9 @@ impl History {
 
     /// Determines the state from the run's lock and schedule.
     pub fn state(&self) -> State {
-        let best =
-            self.best().map(|(iteration, evaluation)| Best { value: value(evaluation), iteration });
+        let best = self
+            .best()
+            .map(|(iteration, evaluation)| BestEvaluation { value: value(evaluation), iteration });
         let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
         match (self.is_locked, end) {
             (true, _) => State::Running,

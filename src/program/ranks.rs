@@ -168,7 +168,7 @@ impl<'a> Ranks<'a> {
                 (rank < count).then(|| work(Rank { team: team(count), device })).transpose()?;
             if count < size {
                 // Processes beyond `count` wait as long as necessary.
-                mpi::team(size, Duration::from_secs(86_400)).total(&[0.0])?;
+                mpi::team(size, Duration::from_secs(86_400)).all_reduce_counts(&[0.0])?;
             }
             return Ok(result.filter(|_| rank == 0));
         }
@@ -274,9 +274,9 @@ pub fn are_threads() -> bool {
 
 /// Checks that all processes run the same program.
 fn same_program(team: &Team) -> Result<()> {
-    team.agree("version of Grove", env!("CARGO_PKG_VERSION"))?;
+    team.check_identical("version of Grove", env!("CARGO_PKG_VERSION"))?;
     let program = std::env::current_exe().context("cannot find the program itself")?;
-    Ok(team.agree("build of the program", &sha256(&program)?)?)
+    Ok(team.check_identical("build of the program", &sha256(&program)?)?)
 }
 
 /// Checks that all processes learn from the same files; threads of one process always do.
@@ -289,7 +289,7 @@ pub fn same_data(team: &Team, files: &[impl AsRef<Path>]) -> Result<()> {
         Ok(format!("{name} with the SHA-256 {}", sha256(file)?))
     };
     let lines: Vec<String> = files.iter().map(|file| line(file.as_ref())).collect::<Result<_>>()?;
-    Ok(team.agree("dataset", &lines.join("\n"))?)
+    Ok(team.check_identical("dataset", &lines.join("\n"))?)
 }
 
 /// First half of a file's SHA-256, hexadecimal.

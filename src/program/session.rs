@@ -152,7 +152,10 @@ impl Session<'_> {
     /// Checks that all ranks resume from the same iteration.
     pub fn agree(&self, team: &Team) -> Result<()> {
         let Some(checkpoint) = self.checkpoint() else { return Ok(()) };
-        Ok(team.agree("iteration in its last checkpoint", &checkpoint.iteration.to_string())?)
+        Ok(team.check_identical(
+            "iteration in its last checkpoint",
+            &checkpoint.iteration.to_string(),
+        )?)
     }
 
     /// Trains a run with these settings to its end or to Ctrl-C, then evaluates and reports its best policy; a dry run

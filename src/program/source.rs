@@ -2,7 +2,7 @@
 
 use super::games::Playable;
 use super::session::whole;
-use crate::data::{Cut, Dataset, DatasetFiles, Manifest, Steps, WindowSet, split};
+use crate::data::{Dataset, DatasetFiles, Manifest, Steps, WindowOptions, WindowSet, split};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
 use crate::trainer::Demonstrations;
 use anyhow::{Result, bail};
@@ -137,20 +137,21 @@ fn demonstrations<G: Playable>(
 ) -> Result<Demonstrations> {
     let [train, validation] = parts(data, manifest, &steps)?;
     let actions = game.num_actions();
-    let plain = Cut {
+    let plain = WindowOptions {
         history: data.history,
         stack: game.num_features() / steps.num_features(),
-        ..Cut::plain(data.window, actions)
+        ..WindowOptions::plain(data.window, actions)
     };
-    let by_action = match data.class_weights {
-        ClassWeights::None => plain.by_action.clone(),
-        ClassWeights::Balanced => steps.balance(&train, actions),
+    let action_weights = match data.class_weights {
+        ClassWeights::None => plain.action_weights.clone(),
+        ClassWeights::Balanced => steps.balanced_action_weights(&train, actions),
     };
     let steps = Arc::new(steps);
-    let train = WindowSet::new(steps.clone(), &train, Cut { by_action, ..plain.clone() });
+    let train =
+        WindowSet::new(steps.clone(), &train, WindowOptions { action_weights, ..plain.clone() });
     let validation = WindowSet::new(steps, &validation, plain);
-    for (pieces, what) in [(&train, "training"), (&validation, "held-out")] {
-        if pieces.is_empty() {
+    for (window_set, what) in [(&train, "training"), (&validation, "held-out")] {
+        if window_set.is_empty() {
             bail!("all {what} steps of the dataset in {} have weight 0", data.path);
         }
     }

@@ -287,7 +287,7 @@ impl LanguageRun {
     fn take_model(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
         let lock = || self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let model = lock().clone();
-        team.agree("setting", &settings.to_string())?;
+        team.check_identical("setting", &settings.to_string())?;
         *lock() = None;
         Ok(model)
     }

@@ -258,7 +258,7 @@ fn take_part<G: Playable>(
         // Checked before the settings, whose digest of the dataset would give a less helpful error.
         ranks::same_data(&team, &source.files)?;
     }
-    team.agree("setting", &settings)?;
+    team.check_identical("setting", &settings)?;
     session.agree(&team)?;
     // Games have no epochs, but evaluations.
     let epoch = source.as_ref().map_or(config.checkpoint.eval_every, |it| it.iterations(config, 1));

@@ -5,7 +5,7 @@
 
 use super::action_uniform;
 use super::env_state::{EnvState, legal_bits};
-use crate::data::End;
+use crate::data::EpisodeStatus;
 use crate::env::{Episode, PackedState, Rules, advance, play, start_next};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
@@ -36,8 +36,8 @@ pub(super) struct StepResultLanes {
 impl StepResultLanes {
     /// Episode status of a lane.
     #[inline(always)]
-    pub fn end(&self, lane: usize) -> End {
-        End::new(self.ends[lane] == 1, self.ends[lane] == 2)
+    pub fn end(&self, lane: usize) -> EpisodeStatus {
+        EpisodeStatus::new(self.ends[lane] == 1, self.ends[lane] == 2)
     }
 
     /// 1 for each lane whose episode ended in this way, else 0: by termination (1) or truncation (2).

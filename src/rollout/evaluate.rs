@@ -28,6 +28,40 @@ pub struct Evaluation {
     pub mean_length: f64,
 }
 
+/// Score and length of an episode.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EpisodeResult {
+    /// The score.
+    pub score: f64,
+    /// Number of steps.
+    pub length: f64,
+}
+
+/// Keys of the levels and of the actions of an evaluation's episodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpisodeKeys {
+    levels: u32,
+    actions: u32,
+}
+
+impl EpisodeKeys {
+    /// Derives the keys from a stream of draws and a seed.
+    pub fn new(stream: Stream, seed: u64) -> Self {
+        let key = stream.key(seed);
+        Self { levels: draw(key, 0), actions: draw(key, 1) }
+    }
+
+    /// Level of episode `number`.
+    pub(super) fn level(self, number: u32) -> u32 {
+        draw(self.levels, number)
+    }
+
+    /// Key of the sampled actions of episode `number`.
+    pub(super) fn action_key(self, number: u32) -> u32 {
+        action_key(self.actions, number)
+    }
+}
+
 /// Plays `episodes` whole episodes, each on its own level.
 ///
 /// The result depends on the arguments only, not on the number of threads. Levels of
@@ -43,12 +77,18 @@ pub fn evaluate<A: Actor, G: Rules>(
     episodes: usize,
     stream: Stream,
     seed: u64,
-    player: ActionSelection,
+    selection: ActionSelection,
 ) -> Evaluation {
-    Evaluation::of(&play_episodes(policy, game, 0..episodes, (stream, seed), player))
+    Evaluation::of(&play_episodes(
+        policy,
+        game,
+        0..episodes,
+        EpisodeKeys::new(stream, seed),
+        selection,
+    ))
 }
 
-/// Plays some of the episodes of an evaluation and returns score and length of each.
+/// Plays some of the episodes of an evaluation and returns their results.
 ///
 /// # Panics
 /// If the policy's numbers of features and actions differ from the game's.
@@ -56,32 +96,30 @@ pub fn play_episodes<A: Actor, G: Rules>(
     policy: &A,
     game: G,
     episodes: Range<usize>,
-    (stream, seed): (Stream, u64),
-    player: ActionSelection,
-) -> Vec<[f64; 2]> {
+    keys: EpisodeKeys,
+    selection: ActionSelection,
+) -> Vec<EpisodeResult> {
     assert_eq!(policy.num_features(), game.num_features());
     assert_eq!(policy.num_actions(), game.num_actions());
-    let levels = draw(stream.key(seed), 0);
-    let actions = draw(stream.key(seed), 1);
     (0..episodes.len().div_ceil(LANES))
         .into_par_iter()
         .flat_map_iter(|block| {
             let first = episodes.start + block * LANES;
-            let lanes = LANES.min(episodes.end - first);
-            play_block(policy, game, levels, actions, first, lanes, player)
+            let numbers = first..episodes.end.min(first + LANES);
+            play_block(policy, game, numbers, keys, selection)
         })
         .collect()
 }
 
 impl Evaluation {
-    /// Summarizes scores and lengths of episodes.
+    /// Summarizes the results of episodes.
     ///
     /// # Panics
-    /// If there are no episodes.
-    pub fn of(episodes: &[[f64; 2]]) -> Self {
+    /// If there are none.
+    pub fn of(episodes: &[EpisodeResult]) -> Self {
         assert!(!episodes.is_empty(), "an evaluation needs an episode");
         let n = episodes.len() as f64;
-        let scores = || episodes.iter().map(|[score, _]| *score);
+        let scores = || episodes.iter().map(|episode| episode.score);
         let mean = scores().sum::<f64>() / n;
         let squares = scores().map(|score| (score - mean).powi(2)).sum::<f64>();
         Self {
@@ -91,38 +129,37 @@ impl Evaluation {
             // NaN only where all scores are.
             min_score: scores().fold(f64::NAN, f64::min),
             max_score: scores().fold(f64::NAN, f64::max),
-            mean_length: episodes.iter().map(|[_, length]| length).sum::<f64>() / n,
+            mean_length: episodes.iter().map(|episode| episode.length).sum::<f64>() / n,
         }
     }
 }
 
-/// Plays `lanes` episodes, starting with number `first`.
+/// Plays the episodes of these numbers, at most [`LANES`], side by side.
 fn play_block<A: Actor, G: Rules>(
     policy: &A,
     game: G,
-    levels: u32,
-    actions: u32,
-    first: usize,
-    lanes: usize,
-    player: ActionSelection,
-) -> Vec<[f64; 2]> {
-    let number = |lane: usize| (first + lane) as u32;
+    numbers: Range<usize>,
+    keys: EpisodeKeys,
+    selection: ActionSelection,
+) -> Vec<EpisodeResult> {
+    let (number, lanes) = (|lane: usize| (numbers.start + lane) as u32, numbers.len());
     let envs: Vec<EnvState<G>> =
-        (0..lanes).map(|lane| EnvState::new(draw(levels, number(lane)), game)).collect();
+        (0..lanes).map(|lane| EnvState::new(keys.level(number(lane)), game)).collect();
     let mut envs = EnvLanes::new(&envs);
     let mut played = StepResultLanes::default();
-    let mut results: Vec<Option<[f64; 2]>> = vec![None; lanes];
+    let mut results: Vec<Option<EpisodeResult>> = vec![None; lanes];
     let mut memory: Vec<Lanes> = policy.initial_memory().iter().map(|x| [*x; LANES]).collect();
     let mut policy = LanePolicy::new(policy, game);
-    let action_keys: [u32; LANES] = std::array::from_fn(|lane| action_key(actions, number(lane)));
+    let action_keys: [u32; LANES] = std::array::from_fn(|lane| keys.action_key(number(lane)));
     let mut t = 0;
     while results.iter().any(Option::is_none) {
         let logits = policy.logits(game, &envs, &mut memory);
-        let (picked, _) = player.choose(logits, &action_keys, t);
+        let (picked, _) = selection.choose(logits, &action_keys, t);
         envs.play(game, &picked, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
             if result.is_none() && played.end(lane).ended() {
-                *result = Some([f64::from(played.scores[lane]), f64::from(t + 1)]);
+                let (score, length) = (played.scores[lane].into(), f64::from(t + 1));
+                *result = Some(EpisodeResult { score, length });
             }
         }
         t += 1;
@@ -136,9 +173,11 @@ mod tests {
 
     #[test]
     fn scores_that_are_all_nan_have_no_extremes() {
-        let nan = Evaluation::of(&[[f64::NAN, 3.0], [f64::NAN, 5.0]]);
+        let result = |score, length| EpisodeResult { score, length };
+        let nan = Evaluation::of(&[result(f64::NAN, 3.0), result(f64::NAN, 5.0)]);
         assert!(nan.min_score.is_nan() && nan.max_score.is_nan() && nan.mean_length == 4.0);
-        let Evaluation { min_score, max_score, .. } = Evaluation::of(&[[2.0, 1.0], [-1.0, 1.0]]);
+        let usual = Evaluation::of(&[result(2.0, 1.0), result(-1.0, 1.0)]);
+        let Evaluation { min_score, max_score, .. } = usual;
         assert_eq!([min_score, max_score], [-1.0, 2.0]);
     }
 }

@@ -1,10 +1,10 @@
 //! Rollouts and evaluations in environments on the host ([`HostVecEnv`]), with any policy.
 
-use super::{ActionSelection, RolloutKeys, action_key};
-use crate::data::{End, GameSums, HostTrajectory, Trajectory};
+use super::{ActionSelection, EpisodeKeys, EpisodeResult, RolloutKeys, action_key};
+use crate::data::{EpisodeStatus, GameSums, HostTrajectory, Trajectory};
 use crate::env::{HostEnvError, HostEnvs, HostVecEnv, Transition, next_level};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, Network};
-use crate::rng::{Stream, draw};
+use crate::rng::draw;
 use crate::settings::RolloutConfig;
 use burn::tensor::Device;
 use rayon::prelude::*;
@@ -92,12 +92,12 @@ impl HostRollout {
             episodes.step(&mut *envs)?;
             for (env, sums) in sums.iter_mut().enumerate() {
                 let Transition { reward, terminated, truncated } = episodes.results[env];
-                let (slot, end) = (env * num_steps + t, End::new(terminated, truncated));
+                let (slot, end) = (env * num_steps + t, EpisodeStatus::new(terminated, truncated));
                 let score = if end.ended() { episodes.scores[env] } else { 0.0 };
                 trajectory.rewards[slot] = reward;
                 trajectory.ends[slot] = end;
-                if let Some(place) = trajectory.scores.get_mut(slot) {
-                    *place = score;
+                if let Some(recorded) = trajectory.scores.get_mut(slot) {
+                    *recorded = score;
                 }
                 sums.scores += f64::from(score);
                 sums.episodes += f64::from(end.ended());
@@ -113,7 +113,7 @@ impl HostRollout {
     }
 }
 
-/// Plays some of the episodes of an evaluation on the host and returns score and length of each.
+/// Plays some of the episodes of an evaluation on the host and returns their results.
 ///
 /// # Errors
 /// If an environment fails.
@@ -122,16 +122,15 @@ pub fn play_host_episodes<A: Actor>(
     envs: &HostEnvs,
     max_steps: u32,
     episodes: Range<usize>,
-    (stream, seed): (Stream, u64),
-    player: ActionSelection,
-) -> Result<Vec<[f64; 2]>, HostEnvError> {
-    let (levels, actions) = (draw(stream.key(seed), 0), draw(stream.key(seed), 1));
+    keys: EpisodeKeys,
+    selection: ActionSelection,
+) -> Result<Vec<EpisodeResult>, HostEnvError> {
     let mut envs = envs.lock();
     let (count, mut played) = (envs.num_envs(), Vec::with_capacity(episodes.len()));
     for first in episodes.clone().step_by(count) {
         let numbers = first..first + count;
-        let level = |number: usize| episodes.contains(&number).then(|| draw(levels, number as u32));
-        let keys: Vec<u32> = numbers.clone().map(|n| action_key(actions, n as u32)).collect();
+        let level = |number: usize| episodes.contains(&number).then(|| keys.level(number as u32));
+        let action_keys: Vec<u32> = numbers.clone().map(|n| keys.action_key(n as u32)).collect();
         let mut batch =
             Episodes::start(&mut *envs, policy, numbers.map(level).collect(), max_steps)?;
         let mut results = vec![None; count];
@@ -139,12 +138,13 @@ pub fn play_host_episodes<A: Actor>(
             if !batch.is_live() {
                 break;
             }
-            batch.act(policy, &keys, t, player)?;
+            batch.act(policy, &action_keys, t, selection)?;
             batch.step(&mut *envs)?;
             for (env, result) in results.iter_mut().enumerate() {
                 let Transition { terminated, truncated, .. } = batch.results[env];
                 if terminated || truncated {
-                    *result = Some([batch.scores[env].into(), f64::from(t + 1)]);
+                    let (score, length) = (batch.scores[env].into(), f64::from(t + 1));
+                    *result = Some(EpisodeResult { score, length });
                 }
             }
             batch.restart(&mut *envs, policy, false)?;
@@ -218,8 +218,10 @@ impl Episodes {
             let is_finite = row.iter().fold(true, |all, x| all & x.is_finite());
             if self.levels[env].is_some() && !is_finite {
                 let wrong = row.iter().position(|x| !x.is_finite()).unwrap_or_default();
-                let (x, of) = (row[wrong], "of its observation");
-                return Err(failure(format!("environment {env} gave {x} as feature {wrong} {of}")));
+                let x = row[wrong];
+                return Err(failure(format!(
+                    "environment {env} gave {x} as feature {wrong} of its observation"
+                )));
             }
         }
         Ok(())
@@ -229,14 +231,14 @@ impl Episodes {
     fn act<A: Actor>(
         &mut self,
         policy: &A,
-        keys: &[u32],
+        action_keys: &[u32],
         t: u32,
-        player: ActionSelection,
+        selection: ActionSelection,
     ) -> Result<(), HostEnvError> {
         let features = policy.num_features();
         self.check_obs(features)?;
         let blocks = self.obs.par_chunks(LANES * features).zip(&mut self.memory);
-        let blocks = blocks.zip(self.levels.par_chunks(LANES).zip(keys.par_chunks(LANES)));
+        let blocks = blocks.zip(self.levels.par_chunks(LANES).zip(action_keys.par_chunks(LANES)));
         let out = self.actions.par_chunks_mut(LANES).zip(self.logprobs.par_chunks_mut(LANES));
         let scratch = || (policy.scratch(), vec![[0.0; LANES]; features]);
         blocks.zip(out).for_each_init(scratch, |(scratch, lanes), (block, (actions, logprobs))| {
@@ -250,7 +252,7 @@ impl Episodes {
             }
             let logits = policy.act(lanes, memory, scratch);
             let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
-            let (picked, chosen) = player.choose(logits, &keys, t);
+            let (picked, chosen) = selection.choose(logits, &keys, t);
             for (lane, level) in levels.iter().enumerate() {
                 actions[lane] = level.map(|_| picked[lane]);
                 logprobs[lane] = chosen[lane];

@@ -3,10 +3,10 @@
 use super::action_selection::LanePolicy;
 use super::env_lanes::EnvLanes;
 use super::env_state::EnvState;
-use super::{ActionSelection, action_key};
+use super::{ActionSelection, EpisodeKeys};
 use crate::env::{Episode, Rules, advance, start_next};
 use crate::model::{Actor, LANES, Lanes};
-use crate::rng::{Stream, draw};
+use crate::rng::Stream;
 
 /// A policy's action probabilities and chosen action.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,6 +29,15 @@ pub struct LiveGames<G: Rules> {
     /// Number of steps since the start, over all episodes.
     time: u32,
     memory: PolicyMemory,
+}
+
+/// What a game does in the step after its episode has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterEnd {
+    /// It stays as it is.
+    Wait,
+    /// It starts the next level.
+    Restart,
 }
 
 /// Policy memory of the games, `[memory_size]` lanes per block of [`LANES`] games.
@@ -96,16 +105,15 @@ impl<G: Rules> LiveGames<G> {
     /// If `count` is 0.
     pub fn new(game: G, count: usize, seed: u64) -> Self {
         assert!(count > 0, "one game or more is shown");
-        let key = Stream::Evaluation.key(seed);
-        let (levels, actions) = (draw(key, 0), draw(key, 1));
+        let keys = EpisodeKeys::new(Stream::Evaluation, seed);
         let numbers = 0..count as u32;
         let envs: Vec<_> =
-            numbers.clone().map(|i| EnvState::<G>::new(draw(levels, i), game)).collect();
+            numbers.clone().map(|i| EnvState::<G>::new(keys.level(i), game)).collect();
         Self {
             game,
             before: envs.iter().map(|env| env.state).collect(),
             ended: vec![false; count],
-            action_keys: numbers.map(|i| action_key(actions, i)).collect(),
+            action_keys: numbers.map(|i| keys.action_key(i)).collect(),
             memory: PolicyMemory::new(count),
             envs,
             time: 0,
@@ -130,7 +138,7 @@ impl<G: Rules> LiveGames<G> {
     /// # Panics
     /// If the number of `actions` differs from the number of games.
     pub fn step(&mut self, actions: &[u32]) {
-        self.advance(actions, false);
+        self.advance(actions, AfterEnd::Restart);
     }
 
     /// Steps every game whose episode has not ended.
@@ -138,14 +146,14 @@ impl<G: Rules> LiveGames<G> {
     /// # Panics
     /// If the number of `actions` differs from the number of games.
     pub fn step_unless_ended(&mut self, actions: &[u32]) {
-        self.advance(actions, true);
+        self.advance(actions, AfterEnd::Wait);
     }
 
-    fn advance(&mut self, actions: &[u32], wait: bool) {
+    fn advance(&mut self, actions: &[u32], after_end: AfterEnd) {
         assert_eq!(actions.len(), self.envs.len(), "actions: [count]");
         self.memory.commit();
         for (i, EnvState { state, episode }) in self.envs.iter_mut().enumerate() {
-            if self.ended[i] && wait {
+            if self.ended[i] && after_end == AfterEnd::Wait {
                 self.before[i] = *state;
             } else if self.ended[i] {
                 start_next::<G>(state, episode, self.game);
@@ -162,7 +170,7 @@ impl<G: Rules> LiveGames<G> {
 
     /// Returns a policy's choice in every game, `[count]`. A policy with memory remembers the
     /// previous step if it was asked then.
-    pub fn choose<A: Actor>(&mut self, policy: &A, player: ActionSelection) -> Vec<Choice> {
+    pub fn choose<A: Actor>(&mut self, policy: &A, selection: ActionSelection) -> Vec<Choice> {
         let size = policy.memory_size();
         self.memory.prepare(&policy.initial_memory());
         let mut choices = Vec::with_capacity(self.envs.len());
@@ -172,7 +180,7 @@ impl<G: Rules> LiveGames<G> {
             let memory = &mut self.memory.next[block * size..][..size];
             let logits = policy.logits(self.game, &EnvLanes::new(envs), memory);
             let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
-            let (picked, _) = player.choose(logits, &keys, self.time);
+            let (picked, _) = selection.choose(logits, &keys, self.time);
             choices.extend(
                 (0..envs.len()).map(|lane| Choice {
                     action: picked[lane],
@@ -249,16 +257,16 @@ mod tests {
     #[test]
     fn first_episodes_are_those_of_an_evaluation() {
         fn holds<G: Rules>(game: G) {
-            let players = [ActionSelection::Greedy, ActionSelection::Sampling];
+            let selections = [ActionSelection::Greedy, ActionSelection::Sampling];
             let policies = policies(game);
-            for (policy, player) in
-                policies.iter().flat_map(|policy| players.map(|player| (policy, player)))
+            for (policy, selection) in
+                policies.iter().flat_map(|policy| selections.map(|selection| (policy, selection)))
             {
                 let mut games = LiveGames::new(game, 19, 7);
                 let mut scores = vec![None; 19];
                 while scores.iter().any(Option::is_none) {
-                    let choices = games.choose(policy, player);
-                    assert_eq!(games.choose(policy, player), choices, "asked again");
+                    let choices = games.choose(policy, selection);
+                    assert_eq!(games.choose(policy, selection), choices, "asked again");
                     let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
                     games.step(&actions);
                     for (i, score) in scores.iter_mut().enumerate() {
@@ -268,8 +276,8 @@ mod tests {
                     }
                 }
                 let mean = scores.into_iter().flatten().sum::<f64>() / 19.0;
-                let expected = evaluate(policy, game, 19, Stream::Evaluation, 7, player);
-                assert!((mean - expected.mean_score).abs() < 1e-9, "{player:?}");
+                let expected = evaluate(policy, game, 19, Stream::Evaluation, 7, selection);
+                assert!((mean - expected.mean_score).abs() < 1e-9, "{selection:?}");
             }
         }
         holds(Fruit::default());

@@ -8,7 +8,7 @@ use super::env_lanes::{EnvLanes, StepResultLanes, SumLanes};
 use super::env_state::{self, BranchPoint, EnvState};
 use super::{ActionSelection, EnvStatesError, RolloutKeys, action_key};
 use crate::data::host::ended_steps;
-use crate::data::{End, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
+use crate::data::{EpisodeStatus, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
 use crate::model::{Actor, LANES, Lanes};
 use crate::settings::RolloutConfig;
@@ -38,7 +38,7 @@ struct Block<'a, G: Rules> {
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
     rewards: &'a mut [f32],
-    ends: &'a mut [End],
+    ends: &'a mut [EpisodeStatus],
     /// Empty if scores are not recorded.
     scores: &'a mut [f32],
     /// Empty if the game has no masks.
@@ -177,12 +177,12 @@ impl<G: Rules> NativeRollout<G> {
 
     /// Initial memory of a block's games, `[memory_size][LANES]`.
     fn first_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
-        let fresh = policy.initial_memory();
-        let mut memory: Vec<Lanes> = fresh.iter().map(|x| [*x; LANES]).collect();
+        let initial_memory = policy.initial_memory();
+        let mut memory: Vec<Lanes> = initial_memory.iter().map(|x| [*x; LANES]).collect();
         if !self.memory.is_empty() {
             for lane in 0..games {
                 let group = (first + lane) / self.config.group_size;
-                let row = &self.memory[group * fresh.len()..][..fresh.len()];
+                let row = &self.memory[group * initial_memory.len()..][..initial_memory.len()];
                 memory.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
             }
         }
@@ -201,7 +201,7 @@ impl<G: Rules> NativeRollout<G> {
         let RolloutConfig { num_steps, group_size, auto_reset, .. } = self.config;
         let elapsed = |lane: usize| elapsed.get(lane).copied().unwrap_or(0);
         let mut memory = self.first_memory(policy, first, envs.len());
-        let fresh = policy.initial_memory();
+        let initial_memory = policy.initial_memory();
         let number = keys.first_group as usize * group_size + first;
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(keys.action, (number + lane) as u32));
@@ -216,10 +216,10 @@ impl<G: Rules> NativeRollout<G> {
             let chosen = ActionSelection::Sampling.choose(logits, &action_keys, t as u32);
             lanes.play(self.game, &chosen.0, &mut played);
             sums.add(&played, auto_reset);
-            block.record([t, num_steps], &policy, &chosen, &played);
-            if !fresh.is_empty() {
+            block.record(t, num_steps, &policy, &chosen, &played);
+            if !initial_memory.is_empty() {
                 for lane in (0..envs.len()).filter(|lane| played.end(*lane).ended()) {
-                    memory.iter_mut().zip(&fresh).for_each(|(lanes, x)| lanes[lane] = *x);
+                    memory.iter_mut().zip(&initial_memory).for_each(|(lanes, x)| lanes[lane] = *x);
                 }
             }
             for group in groups.clone() {
@@ -234,7 +234,7 @@ impl<G: Rules> NativeRollout<G> {
                 }
             }
         }
-        let of_game = |(lane, ends): (usize, &[End])| GameSums {
+        let of_game = |(lane, ends): (usize, &[EpisodeStatus])| GameSums {
             scores: sums.scores[lane].into(),
             episodes: sums.episodes[lane].into(),
             ended_steps: ended_steps(ends, elapsed(lane)) as f64,
@@ -251,7 +251,8 @@ impl<G: Rules> Block<'_, G> {
     #[inline(always)]
     fn record<A: Actor>(
         &mut self,
-        [t, num_steps]: [usize; 2],
+        t: usize,
+        num_steps: usize,
         policy: &LanePolicy<A>,
         (actions, logprobs): &([u32; LANES], Lanes),
         played: &StepResultLanes,
@@ -261,7 +262,7 @@ impl<G: Rules> Block<'_, G> {
         for lane in 0..self.envs.len() {
             let slot = lane * num_steps + t;
             let row = &mut self.obs[slot * stride..][..obs.len()];
-            prefetch(row.as_ptr().wrapping_add(AHEAD * stride));
+            prefetch(row.as_ptr().wrapping_add(PREFETCH_STEPS * stride));
             match policy.active() {
                 None => row.iter_mut().zip(obs).for_each(|(x, feature)| *x = feature[lane]),
                 Some(active) => {
@@ -283,18 +284,18 @@ impl<G: Rules> Block<'_, G> {
     }
 }
 
-/// Prefetch distance in steps.
-const AHEAD: usize = 2;
+/// Distance of the prefetch, in steps.
+const PREFETCH_STEPS: usize = 2;
 
 /// Prefetches a cache line for writing; the address may lie past the end of a buffer.
 #[inline(always)]
-fn prefetch(place: *const f32) {
+fn prefetch(address: *const f32) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch does not access memory, so any address is valid.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(place.cast());
+        _mm_prefetch::<_MM_HINT_ET0>(address.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
+    let _ = address;
 }

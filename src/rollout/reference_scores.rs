@@ -1,7 +1,7 @@
 //! Baselines of a policy: players without a network, on the levels of an evaluation.
 
-use super::{Evaluation, action_key};
-use crate::env::{Episode, Rules, Scripted, advance, new_game, random_legal};
+use super::{EpisodeKeys, EpisodeResult, Evaluation};
+use crate::env::{Episode, Rules, ScriptedPlayer, advance, new_game, random_legal};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -32,12 +32,12 @@ pub fn reference_scores<G: Rules>(
 ) -> Vec<ReferenceScore> {
     let affordable = (MAX_STEPS / u64::from(game.max_steps().max(1))).max(2);
     let episodes = episodes.min(affordable as usize);
-    let (levels, actions) = (draw(stream.key(seed), 0), draw(stream.key(seed), 1));
-    let measured = |player, act: Option<&Scripted>| {
+    let keys = EpisodeKeys::new(stream, seed);
+    let measured = |player, scripted: Option<&ScriptedPlayer>| {
         let play = |i: usize| {
-            play_episode(game, act, draw(levels, i as u32), action_key(actions, i as u32))
+            play_episode(game, scripted, keys.level(i as u32), keys.action_key(i as u32))
         };
-        let played: Vec<[f64; 2]> = (0..episodes).into_par_iter().map(play).collect();
+        let played: Vec<EpisodeResult> = (0..episodes).into_par_iter().map(play).collect();
         let Evaluation { mean_score, std_error, .. } = Evaluation::of(&played);
         ReferenceScore { player, mean_score, std_error: Some(std_error) }
     };
@@ -48,16 +48,22 @@ pub fn reference_scores<G: Rules>(
     if !all.iter().any(|baseline| ["random", "chance"].contains(&baseline.player)) {
         all.push(measured("random", None));
     }
-    let is_known =
-        |player: &Scripted| game.references().iter().any(|(known, _)| *known == player.name());
+    let is_known = |player: &ScriptedPlayer| {
+        game.references().iter().any(|(known, _)| *known == player.name())
+    };
     for player in game.players().iter().filter(|player| !is_known(player)) {
         all.push(measured(player.name(), Some(player)));
     }
     all
 }
 
-/// Plays an episode by a scripted player or, without one, by random actions; returns score and length.
-fn play_episode<G: Rules>(game: G, player: Option<&Scripted>, level: u32, key: u32) -> [f64; 2] {
+/// Plays an episode by a scripted player or, without one, by random actions.
+fn play_episode<G: Rules>(
+    game: G,
+    player: Option<&ScriptedPlayer>,
+    level: u32,
+    key: u32,
+) -> EpisodeResult {
     let mut state = new_game::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
     for length in 1.. {
@@ -67,7 +73,7 @@ fn play_episode<G: Rules>(game: G, player: Option<&Scripted>, level: u32, key: u
         };
         let played = advance::<G>(&mut state, &mut episode, action, game);
         if played.ended() {
-            return [f64::from(played.score), f64::from(length)];
+            return EpisodeResult { score: played.score.into(), length: length.into() };
         }
     }
     unreachable!("an episode ends after its longest length")

@@ -11,7 +11,7 @@ use super::memory::GamesMemory;
 use super::on_device::{DeviceBranches, stepwise_bytes};
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::data::host::floats;
-use crate::data::{End, HostTrajectory, Trajectory};
+use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
 use crate::device;
 use crate::env::Rules;
 use crate::model::{LANES, Network, sample};
@@ -156,36 +156,12 @@ impl<G: Rules> StepwiseRollout<G> {
         trajectory.resize(num_envs, steps, features);
         trajectory.keep_scores();
         trajectory.mask_actions(if G::MASKED { num_actions } else { 0 });
-        let stride = trajectory.obs_stride();
-        let first = keys.first_group * self.config.group_size as u32;
         for t in 0..steps {
             let obs = observe(self.game, &envs);
-            for (env, row) in obs.chunks_exact(features).enumerate() {
-                trajectory.obs[(env * steps + t) * stride..][..features].copy_from_slice(row);
-            }
+            record_observations(t, &obs, &mut trajectory);
             let obs = TensorData::new(obs, [num_envs, features]);
             let logits = floats(memory.act(policy, Tensor::from_data(obs, &self.device)));
-            let mut ends = Vec::with_capacity(num_envs);
-            for (i, (env, row)) in envs.iter_mut().zip(logits.chunks_exact(num_actions)).enumerate()
-            {
-                let slot = i * steps + t;
-                let u = action_uniform(action_key(keys.action, first + i as u32), t as u32);
-                let sampled = if G::MASKED {
-                    let bits = legal_bits(&env.state, self.game);
-                    trajectory.legal[slot] = bits;
-                    let masked = row.iter().enumerate().map(|(a, logit)| masked(bits, a, *logit));
-                    sample(&masked.collect::<Vec<_>>(), u)
-                } else {
-                    sample(row, u)
-                };
-                let played = env.play(sampled.action, self.game);
-                trajectory.actions[slot] = sampled.action as i32;
-                trajectory.logprobs[slot] = sampled.logprob;
-                trajectory.rewards[slot] = played.reward;
-                trajectory.ends[slot] = End::new(played.terminated, played.truncated);
-                trajectory.scores[slot] = played.score;
-                ends.push(f32::from(played.ended()));
-            }
+            let ends = self.act_and_record(t, &logits, keys, &mut envs, &mut trajectory);
             memory.after_step(t, || {
                 Tensor::from_data(TensorData::new(ends, [num_envs]), &self.device)
             });
@@ -198,6 +174,50 @@ impl<G: Rules> StepwiseRollout<G> {
         }
         trajectory.elapsed = elapsed;
         (trajectory.to_tensors(&self.device), branches)
+    }
+
+    /// Samples an action in every environment, takes it, and records step `t`. Returns 1 for each environment whose
+    /// episode ended, else 0.
+    fn act_and_record(
+        &self,
+        t: usize,
+        logits: &[f32],
+        keys: RolloutKeys,
+        envs: &mut [EnvState<G>],
+        trajectory: &mut HostTrajectory,
+    ) -> Vec<f32> {
+        let first_env = keys.first_group * self.config.group_size as u32;
+        let rows = logits.chunks_exact(self.game.num_actions());
+        let mut ends = Vec::with_capacity(envs.len());
+        for (i, (env, row)) in envs.iter_mut().zip(rows).enumerate() {
+            let slot = i * trajectory.num_steps + t;
+            let u = action_uniform(action_key(keys.action, first_env + i as u32), t as u32);
+            let sampled = if G::MASKED {
+                let bits = legal_bits(&env.state, self.game);
+                trajectory.legal[slot] = bits;
+                let masked = row.iter().enumerate().map(|(a, logit)| masked(bits, a, *logit));
+                sample(&masked.collect::<Vec<_>>(), u)
+            } else {
+                sample(row, u)
+            };
+            let played = env.play(sampled.action, self.game);
+            trajectory.actions[slot] = sampled.action as i32;
+            trajectory.logprobs[slot] = sampled.logprob;
+            trajectory.rewards[slot] = played.reward;
+            trajectory.ends[slot] = EpisodeStatus::new(played.terminated, played.truncated);
+            trajectory.scores[slot] = played.score;
+            ends.push(f32::from(played.ended()));
+        }
+        ends
+    }
+}
+
+/// Records the observations before step `t`, `[num_envs, num_features]`.
+fn record_observations(t: usize, obs: &[f32], trajectory: &mut HostTrajectory) {
+    let (steps, stride) = (trajectory.num_steps, trajectory.obs_stride());
+    let features = trajectory.num_features;
+    for (env, row) in obs.chunks_exact(features).enumerate() {
+        trajectory.obs[(env * steps + t) * stride..][..features].copy_from_slice(row);
     }
 }
 

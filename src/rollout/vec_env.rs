@@ -8,11 +8,11 @@ use crate::rng::{Stream, draw};
 use multiversion::multiversion;
 use rayon::prelude::*;
 
-/// Features and games below which a step is faster on one thread than spread over all of them.
-const PARALLEL: usize = 1 << 16;
+/// Features of all games below which a step is faster on one thread than spread over all of them.
+const MIN_PARALLEL_FEATURES: usize = 1 << 16;
 
 /// Blocks that a thread steps at a time.
-const SHARD: usize = 8;
+const BLOCKS_PER_PART: usize = 8;
 
 /// Handling of an ended episode in a batch, by Gymnasium's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,38 +231,41 @@ impl<G: Rules> VecEnv<G> {
     /// [`Autoreset::Disabled`] requires it; no game is stepped then.
     ///
     /// # Panics
-    /// If a buffer does not have the documented size.
-    pub fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, StepError> {
+    /// If a buffer has another size than documented.
+    pub fn step(&mut self, actions: &[i64], buffers: StepBuffers) -> Result<bool, StepError> {
         self.check(actions)?;
         let (game, autoreset, features) = (self.game, self.autoreset, self.game.num_features());
         let rows = self.num_envs * features;
         let kept = if autoreset == Autoreset::SameStep { rows } else { 0 };
         assert_eq!(
-            [to.obs.len(), to.final_obs.len()],
+            [buffers.obs.len(), buffers.final_obs.len()],
             [rows, kept],
             "obs: [num_envs, num_features]"
         );
-        for len in [&to.terminated, &to.truncated, &to.ended].map(|ends| ends.len()) {
+        for len in [&buffers.terminated, &buffers.truncated, &buffers.ended].map(|ends| ends.len())
+        {
             assert_eq!(len, self.num_envs, "ends: [num_envs]");
         }
-        for len in [to.rewards.len(), to.scores.len()] {
+        for len in [buffers.rewards.len(), buffers.scores.len()] {
             assert_eq!(len, self.num_envs, "results: [num_envs]");
         }
         let (blocks, ended) = (&mut self.blocks[..], &mut self.ended[..]);
-        if rows < PARALLEL {
-            return Ok(step_shard(Shard { blocks, ended, actions, to }, game, autoreset));
+        if rows < MIN_PARALLEL_FEATURES {
+            return Ok(step_part(BatchPart { blocks, ended, actions, buffers }, game, autoreset));
         }
-        let mut rest = to;
-        let parts = blocks.chunks_mut(SHARD).zip(ended.chunks_mut(SHARD * LANES));
-        let shards: Vec<_> = parts
-            .zip(actions.chunks(SHARD * LANES))
+        let mut rest = buffers;
+        let games_per_part = BLOCKS_PER_PART * LANES;
+        let parts: Vec<_> = blocks
+            .chunks_mut(BLOCKS_PER_PART)
+            .zip(ended.chunks_mut(games_per_part))
+            .zip(actions.chunks(games_per_part))
             .map(|((blocks, ended), actions)| {
-                let to = rest.split_off(SHARD * LANES, features);
-                Shard { blocks, ended, actions, to }
+                let buffers = rest.split_off(games_per_part, features);
+                BatchPart { blocks, ended, actions, buffers }
             })
             .collect();
-        let step = |shard| step_shard(shard, game, autoreset);
-        Ok(shards.into_par_iter().map(step).reduce(|| false, |a, b| a | b))
+        let step = |part| step_part(part, game, autoreset);
+        Ok(parts.into_par_iter().map(step).reduce(|| false, |a, b| a | b))
     }
 
     fn check(&self, actions: &[i64]) -> Result<(), StepError> {
@@ -299,57 +302,58 @@ impl<G: Rules> VecEnv<G> {
 }
 
 /// Consecutive blocks of a batch, with the actions and buffers of their games.
-struct Shard<'a, G: Rules> {
+struct BatchPart<'a, G: Rules> {
     blocks: &'a mut [EnvLanes<G>],
     ended: &'a mut [u8],
     actions: &'a [i64],
-    to: StepBuffers<'a>,
+    buffers: StepBuffers<'a>,
 }
 
-/// Steps the games of a shard. Returns whether an episode ended.
+/// Steps the games of a part. Returns whether an episode ended.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn step_shard<G: Rules>(shard: Shard<G>, game: G, autoreset: Autoreset) -> bool {
-    let Shard { blocks, ended, actions, to } = shard;
+fn step_part<G: Rules>(part: BatchPart<G>, game: G, autoreset: Autoreset) -> bool {
+    let BatchPart { blocks, ended, actions, buffers } = part;
     let features = game.num_features();
     let mut scratch = vec![[0.0; LANES]; features];
     for (number, block) in blocks.iter_mut().enumerate() {
         let games = number * LANES..actions.len().min((number + 1) * LANES);
         let mut played = StepResultLanes::default();
-        block.advance_inlined(game, &chosen(&actions[games.clone()]), &mut played);
+        block.advance_inlined(game, &lane_actions(&actions[games.clone()]), &mut played);
         let mut rewards = [0.0; LANES];
         rewards.iter_mut().zip(&played.rewards).for_each(|(to, reward)| *to = f64::from(*reward));
         let (terminated, truncated) = (played.ended_by(1), played.ended_by(2));
         let mut ended = terminated;
         ended.iter_mut().zip(&truncated).for_each(|(ended, truncated)| *ended |= truncated);
-        write(&mut to.rewards[games.clone()], &rewards);
-        write(&mut to.terminated[games.clone()], &terminated);
-        write(&mut to.truncated[games.clone()], &truncated);
-        write(&mut to.ended[games.clone()], &ended);
-        write(&mut to.scores[games.clone()], &played.scores);
+        write(&mut buffers.rewards[games.clone()], &rewards);
+        write(&mut buffers.terminated[games.clone()], &terminated);
+        write(&mut buffers.truncated[games.clone()], &truncated);
+        write(&mut buffers.ended[games.clone()], &ended);
+        write(&mut buffers.scores[games.clone()], &played.scores);
         block.observe_inlined(game, &mut scratch);
-        transpose(&scratch, &mut to.obs[games.start * features..games.end * features]);
+        transpose(&scratch, &mut buffers.obs[games.start * features..games.end * features]);
     }
     match autoreset {
         Autoreset::NextStep => {
             // These games ignore the action and start their next level.
-            let restarts = ones(ended);
+            let restarts = set_flags(ended);
             for env in &restarts {
-                (to.rewards[*env], to.scores[*env]) = (0.0, 0.0);
-                (to.terminated[*env], to.truncated[*env], to.ended[*env]) = (0, 0, 0);
+                (buffers.rewards[*env], buffers.scores[*env]) = (0.0, 0.0);
+                (buffers.terminated[*env], buffers.truncated[*env], buffers.ended[*env]) =
+                    (0, 0, 0);
             }
-            start_next(blocks, &restarts, game, to.obs, &mut scratch);
-            ended.copy_from_slice(to.ended);
+            start_next(blocks, &restarts, game, buffers.obs, &mut scratch);
+            ended.copy_from_slice(buffers.ended);
         }
         Autoreset::SameStep => {
-            let restarts = ones(to.ended);
+            let restarts = set_flags(buffers.ended);
             for row in restarts.iter().map(|env| env * features..(env + 1) * features) {
-                to.final_obs[row.clone()].copy_from_slice(&to.obs[row]);
+                buffers.final_obs[row.clone()].copy_from_slice(&buffers.obs[row]);
             }
-            start_next(blocks, &restarts, game, to.obs, &mut scratch);
+            start_next(blocks, &restarts, game, buffers.obs, &mut scratch);
         }
-        Autoreset::Disabled => ended.copy_from_slice(to.ended),
+        Autoreset::Disabled => ended.copy_from_slice(buffers.ended),
     }
-    to.ended.contains(&1)
+    buffers.ended.contains(&1)
 }
 
 /// Starts the next level of some games, [`LANES`] at a time, and writes their observations.
@@ -376,15 +380,15 @@ fn start_next<G: Rules>(
     }
 }
 
-/// The places of flags that are 1, in order; the others are 0.
+/// The indices of the flags that are 1, in order; the others are 0.
 #[inline(always)]
-fn ones(flags: &[u8]) -> Vec<usize> {
-    let mut places = Vec::with_capacity(flags.len());
+fn set_flags(flags: &[u8]) -> Vec<usize> {
+    let mut indices = Vec::with_capacity(flags.len());
     let (words, rest) = flags.as_chunks();
     let mut add = |first: usize, flags: [u8; 8]| {
         let mut bits = u64::from_le_bytes(flags);
         while bits != 0 {
-            places.push(first + bits.trailing_zeros() as usize / 8);
+            indices.push(first + bits.trailing_zeros() as usize / 8);
             bits &= bits - 1;
         }
     };
@@ -392,12 +396,12 @@ fn ones(flags: &[u8]) -> Vec<usize> {
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
     add(words.len() * 8, last);
-    places
+    indices
 }
 
 /// The actions of a block, with zeros for the lanes without a game.
 #[inline(always)]
-fn chosen(actions: &[i64]) -> [u32; LANES] {
+fn lane_actions(actions: &[i64]) -> [u32; LANES] {
     // Constant sizes, for which it compiles to shuffles of vectors.
     let all: [i64; LANES] = actions.try_into().unwrap_or_else(|_| {
         let mut all = [0; LANES];

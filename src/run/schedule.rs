@@ -1,7 +1,7 @@
 //! Schedule of evaluations, checkpoints and the end of a run.
 
 use crate::settings::{CheckpointConfig, StopConfig, TrainConfig};
-use crate::trainer::Best;
+use crate::trainer::BestEvaluation;
 use crate::trainer::text::LanguageConfig;
 
 /// Schedule of a run.
@@ -60,7 +60,7 @@ impl Schedule {
     }
 
     /// The reason why a run is over after `iteration`; `None` if it is not. `best` is its best evaluation.
-    pub fn end(&self, iteration: u32, best: Option<Best>) -> Option<End> {
+    pub fn end(&self, iteration: u32, best: Option<BestEvaluation>) -> Option<End> {
         if best.is_some_and(|best| best.value >= self.stop.score) {
             return Some(End::Score);
         }
@@ -122,7 +122,7 @@ mod tests {
     fn a_run_ends_with_its_iterations_or_its_patience() {
         let patient = Schedule { patience: 2, iterations: 100, ..SCHEDULE };
         let ends = |iteration, best: Option<u32>| {
-            patient.end(iteration, best.map(|iteration| Best { value: 0.5, iteration }))
+            patient.end(iteration, best.map(|iteration| BestEvaluation { value: 0.5, iteration }))
         };
         assert_eq!([ends(19, None), ends(20, None)], [None, Some(End::Patience)]);
         assert_eq!([ends(49, Some(30)), ends(50, Some(30))], [None, Some(End::Patience)]);
@@ -136,7 +136,7 @@ mod tests {
     fn a_run_ends_on_reaching_its_target_score() {
         let stop = StopConfig { score: 7.5, ..SCHEDULE.stop };
         let schedule = Schedule { stop, ..SCHEDULE };
-        let ends = |score| schedule.end(10, Some(Best { value: score, iteration: 10 }));
+        let ends = |score| schedule.end(10, Some(BestEvaluation { value: score, iteration: 10 }));
         assert_eq!([ends(7.4), ends(7.5)], [None, Some(End::Score)]);
         assert_eq!(schedule.end(10, None), None);
         assert_eq!(StopConfig::default(), SCHEDULE.stop);

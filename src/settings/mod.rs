@@ -28,7 +28,7 @@ pub use language::{
 };
 pub use resumed::change as change_saved;
 pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
-pub use train::{EngineChoice, TrainConfig};
+pub use train::{EngineChoice, ShardCounts, TrainConfig};
 pub use update::{LrSchedule, MomentPrecision, OptimizerConfig, UpdateConfig};
 
 pub use crate::math::Activation;

@@ -122,10 +122,10 @@ impl TrainConfig {
         }
     }
 
-    /// Partitions `items` groups of games or windows of a dataset into shards, and these into strata. There are
-    /// `update.num_shards` strata, or fewer if a minibatch has too few items to give each one; and as many shards, or fewer
-    /// if a shard would have under `least` steps of a minibatch.
-    pub fn shards(&self, items: usize, least: usize) -> [usize; 2] {
+    /// Partitions `items` groups of games or windows of a dataset. There are `update.num_shards` strata, or fewer if a
+    /// minibatch has too few games to give each one; as many shards, or fewer if a shard would have under
+    /// `min_shard_steps` steps of a minibatch.
+    pub fn shards(&self, items: usize, min_shard_steps: usize) -> ShardCounts {
         let (size, steps) = match self.data.is_on() {
             true => (self.data.batch_size.min(items), self.data.window),
             false => {
@@ -133,10 +133,10 @@ impl TrainConfig {
                 (games / self.update.num_minibatches, self.rollout.learn_steps)
             }
         };
-        let most = self.update.num_shards.clamp(1, items);
+        let max_strata = self.update.num_shards.clamp(1, items);
         let gets = |strata: &usize| items / strata * size >= items;
-        let strata = (1..=most).rev().find(gets).unwrap_or(1);
-        [(size * steps / least).clamp(1, strata), strata]
+        let strata = (1..=max_strata).rev().find(gets).unwrap_or(1);
+        ShardCounts { shards: (size * steps / min_shard_steps).clamp(1, strata), strata }
     }
 
     /// Whether the games of an iteration play all of its steps. With `rollout.auto_reset` off they need not.
@@ -158,6 +158,15 @@ impl TrainConfig {
         };
         steps as u64
     }
+}
+
+/// Numbers of shards and of strata of a run ([`TrainConfig::shards`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardCounts {
+    /// Number of shards, which the ranks divide among themselves.
+    pub shards: usize,
+    /// Number of strata; a shard consists of whole strata.
+    pub strata: usize,
 }
 
 names! {

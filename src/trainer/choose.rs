@@ -17,6 +17,30 @@ use crate::rng::Stream;
 use crate::settings::{EngineChoice, Precision, TrainConfig};
 use burn::tensor::Device;
 
+/// What a run trains, and what it learns from.
+pub(super) struct EngineInputs<G> {
+    pub game: G,
+    pub model: Network,
+    /// Dataset to learn from instead of games.
+    pub data: Option<WindowSet>,
+    /// Environments on the host to learn from instead of games.
+    pub host: Option<HostEnvs>,
+}
+
+impl<G> EngineInputs<G> {
+    /// Reduces the inputs to this rank's part of the run, in which the shards of a minibatch have at least
+    /// `min_shard_steps` steps.
+    fn of_rank(
+        self,
+        config: &TrainConfig,
+        team: &Team,
+        min_shard_steps: usize,
+    ) -> Result<(Self, RankPart), TeamError> {
+        let (part, data) = RankPart::new(config, self.data, team, min_shard_steps)?;
+        Ok((Self { data, ..self }, part))
+    }
+}
+
 /// The engine that a run uses.
 #[derive(Debug)]
 pub(super) enum AnyEngine<G: Rules> {
@@ -43,22 +67,19 @@ pub(super) use with_engine;
 
 impl<G: Rules> AnyEngine<G> {
     /// Creates the engine requested by `config.engine`, by default the fastest that supports the run, with this rank's
-    /// part of the run. It learns from `data` or from environments on the `host` instead of from games, if given.
+    /// part of the run.
     pub fn new(
-        game: G,
-        model: Network,
+        inputs: EngineInputs<G>,
         config: &TrainConfig,
         device: &Device,
-        data: Option<WindowSet>,
-        host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<(Self, RankPart), TeamError> {
-        let reason = fallback_reason(&model, config, device, team, host.as_ref());
+        let reason = fallback_reason(&inputs.model, config, device, team, inputs.host.as_ref());
         #[cfg(feature = "general")]
         if reason.is_some() {
-            let least = crate::learner::AUTODIFF_SHARD_STEPS;
-            let (part, data) = RankPart::new(config, data, team, least)?;
-            let engine = GeneralEngine::new(game, model, part.clone(), data, host, device);
+            let (inputs, part) =
+                inputs.of_rank(config, team, crate::learner::AUTODIFF_SHARD_STEPS)?;
+            let engine = GeneralEngine::new(inputs, part.clone(), device);
             return Ok((Self::General(Box::new(engine)), part));
         }
         if let Some(reason) = reason {
@@ -66,14 +87,15 @@ impl<G: Rules> AnyEngine<G> {
         }
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
-            let mlp = model.get::<Mlp>().expect("kernels take perceptrons alone").clone();
-            let (part, data) = RankPart::new(config, data, team, crate::learner::SHARD_STEPS)?;
-            let engine = FusedEngine::new(game, (model, mlp), part.clone(), data, device);
+            let mlp = inputs.model.get::<Mlp>().expect("kernels take perceptrons alone").clone();
+            let (inputs, part) = inputs.of_rank(config, team, crate::learner::SHARD_STEPS)?;
+            let engine = FusedEngine::new(inputs, mlp, part.clone(), device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }
-        let learner = host_learner(&model, config).expect("built-in networks have a host learner");
-        let (part, data) = RankPart::new(config, data, team, learner.shard_steps())?;
-        let engine = NativeEngine::new(game, (model, learner), part.clone(), data, host);
+        let learner =
+            host_learner(&inputs.model, config).expect("built-in networks have a host learner");
+        let (inputs, part) = inputs.of_rank(config, team, learner.shard_steps())?;
+        let engine = NativeEngine::new(inputs, learner, part.clone());
         Ok((Self::Native(Box::new(engine)), part))
     }
 

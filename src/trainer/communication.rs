@@ -15,14 +15,14 @@ pub(super) fn communication(team: &Team, seconds: f64) -> Result<Option<Communic
     let traffic = team.take_traffic();
     let busy = team.all_gather_numbers(&[seconds - (traffic.seconds - traffic.hidden)])?.concat();
     let mean = busy.iter().sum::<f64>() / busy.len() as f64;
-    let most = busy.iter().copied().fold(0.0, f64::max);
+    let max = busy.iter().copied().fold(0.0, f64::max);
     Ok(Some(Communication {
         ranks: team.size(),
         seconds: traffic.seconds,
         hidden: if traffic.seconds > 0.0 { traffic.hidden / traffic.seconds } else { 0.0 },
         bytes: traffic.vectors,
         other_bytes: traffic.others,
-        imbalance: most / mean - 1.0,
+        imbalance: max / mean - 1.0,
     }))
 }
 
@@ -38,5 +38,5 @@ pub(super) fn is_compared(iteration: u32, iterations: u32) -> bool {
 /// If they differ, or a rank fails or does not respond.
 pub(super) fn compare(team: &Team, params: &[f32]) -> Result<(), TeamError> {
     let bytes = bytemuck::cast_slice::<f32, u8>(params);
-    team.agree("policy, by its SHA-256", &disk::sha256(bytes))
+    team.check_identical("policy, by its SHA-256", &disk::sha256(bytes))
 }

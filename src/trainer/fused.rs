@@ -2,6 +2,7 @@
 //! last one are read.
 
 use super::TrainError;
+use super::choose::EngineInputs;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::RankPart;
 use super::source::Source;
@@ -10,7 +11,7 @@ use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{
     ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
 };
-use crate::data::{GameSums, Recording, RecordingAdvantages, WindowSet, Windows};
+use crate::data::{GameSums, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
 use crate::learner::UpdateMeans;
@@ -30,8 +31,17 @@ pub(super) struct FusedEngine<G: Rules> {
     /// Weights of this iteration's windows, until `advantages` takes them.
     weights: Option<RecordingAdvantages>,
     learner: FusedLearner,
-    /// The next iteration with its rollout, if already started.
-    ahead: Option<(u32, Recording, Branches)>,
+    /// The rollout of the next iteration, if already started.
+    ahead: Option<StartedRollout>,
+}
+
+/// A rollout that was started before its iteration.
+#[derive(Debug)]
+struct StartedRollout {
+    iteration: u32,
+    recording: Recording,
+    /// Branch points from which the iteration after it starts.
+    branches: Branches,
 }
 
 /// A dataset on a device, with its weights as advantages.
@@ -43,26 +53,20 @@ fn to_device(windows: &Windows, device: &Device) -> DeviceData {
 }
 
 impl<G: Rules> FusedEngine<G> {
-    /// Creates an engine that trains `model`, a perceptron.
-    pub fn new(
-        game: G,
-        (model, mlp): (Network, Mlp),
-        part: RankPart,
-        data: Option<WindowSet>,
-        device: &Device,
-    ) -> Self {
-        let RankPart { config, team, shards, games, rollout } = &part;
+    /// Creates the engine of this rank's part of a run that trains `mlp`, the model of `inputs`.
+    pub fn new(inputs: EngineInputs<G>, mlp: Mlp, part: RankPart, device: &Device) -> Self {
+        let EngineInputs { game, model, data, .. } = inputs;
+        let RankPart { config, team, shards, game_shards, rollout } = &part;
         let mut learner = FusedLearner::new(mlp, config);
-        learner.context.assign(games.clone(), team.clone());
+        learner.context.assign(game_shards.clone(), team.clone());
         let source = match data {
             None => {
                 let games = FusedRollout::new(game, rollout, part.keys(), device);
                 let games = games.with_launch_size(config.launch_size);
                 Source::Games(games.with_precision(config.precision))
             }
-            Some(pieces) => {
-                let most = max_buffer_bytes(device);
-                Source::of_data(pieces, config, shards, most, |windows| {
+            Some(window_set) => {
+                Source::of_data(window_set, config, shards, max_buffer_bytes(device), |windows| {
                     Box::new(to_device(&windows, device))
                 })
             }
@@ -89,7 +93,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         }
         let Source::Games(games) = &mut self.source else { unreachable!("no data") };
         let (recording, branches) = match self.ahead.take() {
-            Some((ahead, recording, branches)) if ahead == iteration => (recording, branches),
+            Some(ahead) if ahead.iteration == iteration => (ahead.recording, ahead.branches),
             _ => games.play(&self.learner.policy(), iteration),
         };
         games.continue_from(branches);
@@ -130,7 +134,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         let begin = |iteration| {
             let Source::Games(games) = &self.source else { return None };
             let (recording, branches) = games.play(&self.learner.policy(), iteration);
-            Some((iteration, recording, branches))
+            Some(StartedRollout { iteration, recording, branches })
         };
         let wanted = [advantages.summary, stats];
         let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;

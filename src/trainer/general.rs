@@ -1,15 +1,16 @@
 //! The general engine: any model on any device, through Burn's operations and autodiff.
 
 use super::TrainError;
+use super::choose::EngineInputs;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::RankPart;
 use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
-use crate::data::host::by_time;
-use crate::data::{GameSums, Trajectory, WindowSet, Windows};
+use crate::data::host::upload_time_major;
+use crate::data::{GameSums, Trajectory, Windows};
 use crate::device;
-use crate::env::{HostEnvs, Rules};
+use crate::env::Rules;
 use crate::learner::{AutodiffLearner, UpdateMeans};
 use crate::model::Network;
 use crate::rollout::{EnvStatesError, HostRollout, StepwiseRollout};
@@ -30,21 +31,16 @@ pub(super) struct GeneralEngine<G: Rules> {
 }
 
 impl<G: Rules> GeneralEngine<G> {
-    pub fn new(
-        game: G,
-        model: Network,
-        part: RankPart,
-        data: Option<WindowSet>,
-        host: Option<HostEnvs>,
-        device: &Device,
-    ) -> Self {
-        let RankPart { config, team, shards, games, rollout } = &part;
+    /// Creates the engine of this rank's part of a run.
+    pub fn new(inputs: EngineInputs<G>, part: RankPart, device: &Device) -> Self {
+        let EngineInputs { game, model, data, host } = inputs;
+        let RankPart { config, team, shards, game_shards, rollout } = &part;
         let mut learner = AutodiffLearner::new(model, config);
-        learner.context.assign(games.clone(), team.clone());
+        learner.context.assign(game_shards.clone(), team.clone());
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
-            Some(pieces) => Source::of_data(pieces, config, shards, u64::MAX, |windows| {
+            Some(window_set) => Source::of_data(window_set, config, shards, u64::MAX, |windows| {
                 Box::new(to_device(&windows, device))
             }),
         };
@@ -65,7 +61,7 @@ type DeviceData = (Trajectory, Advantages);
 
 /// Uploads windows.
 fn to_device(windows: &Windows, device: &Device) -> DeviceData {
-    let rows = |values: &[f32]| by_time(values, windows.trajectory.num_envs, device);
+    let rows = |values: &[f32]| upload_time_major(values, windows.trajectory.num_envs, device);
     let advantages = Advantages {
         values: rows(&windows.weights),
         mask: rows(&windows.mask()),
@@ -107,7 +103,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         if team.size() == 1 && device::has_kernels(&self.device) {
             return Ok(advantages(trajectory, &mask, group_size, learn_steps, config));
         }
-        Ok(shared_advantages(trajectory, &mask, rollout, config, (shards, team))?)
+        Ok(shared_advantages(trajectory, &mask, rollout, config, shards, team)?)
     }
 
     fn update(
@@ -132,23 +128,28 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         let mut parts = vec![advantages.zero_variance, stats];
         // A run that learns from data plays no games, and the episodes of a dataset have no score.
         if let Source::Games(_) = self.source {
-            let of_games = |values: Tensor<2>| values.sum_dim(0).squeeze_dim::<1>(0);
-            let ends = of_games(trajectory.ends());
+            let sums_of_games = |values: Tensor<2>| values.sum_dim(0).squeeze_dim::<1>(0);
+            let ends = sums_of_games(trajectory.ends());
             let mut rewards = trajectory.rewards.clone();
             // Number of counted steps of each game, where it varies.
             let mut lengths = None;
             if !config.plays_all_steps() {
                 let mask = trajectory.mask(rollout.auto_reset);
                 rewards = rewards * mask.clone();
-                lengths = Some(of_games(mask));
+                lengths = Some(sums_of_games(mask));
             }
             let ended_steps = trajectory.ended_steps();
-            parts.extend([of_games(trajectory.scores), ends, ended_steps, of_games(rewards)]);
+            parts.extend([
+                sums_of_games(trajectory.scores),
+                ends,
+                ended_steps,
+                sums_of_games(rewards),
+            ]);
             parts.extend(lengths);
         }
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let (means, sums) = numbers.split_at(1 + UpdateMeans::LEN);
-        let sums = game_sums(sums, self.part.games.own_items().len());
+        let sums = game_sums(sums, self.part.game_shards.own_items().len());
         Ok(Totals {
             games: self.part.sum_games(&sums)?,
             waited: self.source.take_waited(),

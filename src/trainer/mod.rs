@@ -20,11 +20,11 @@ mod transfer;
 pub use engine::{Engine, Iteration};
 pub use finite::is_finite;
 #[cfg(feature = "general")]
-pub use game::held_out::Confusion;
+pub use game::held_out::ConfusionMatrix;
 pub use game::{
-    Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml, layered_settings,
-    load_policy, new_settings, policy_bytes, policy_file, policy_params, saved_config,
-    saved_game_name,
+    BatchSizes, Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml,
+    layered_settings, load_policy, new_settings, policy_bytes, policy_file, policy_params,
+    saved_config, saved_game_name,
 };
 pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
 
@@ -48,12 +48,12 @@ pub struct Trainer<E> {
     engine: E,
     /// Number of iterations done.
     iteration: u32,
-    best: Option<Best>,
+    best: Option<BestEvaluation>,
 }
 
 /// The best evaluation of a run so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Best {
+pub struct BestEvaluation {
     /// Mean score, or, with held-out demonstrations, their negative loss.
     pub value: f64,
     /// Number of iterations done when it was evaluated.
@@ -216,7 +216,8 @@ impl<E: Engine> Trainer<E> {
     pub async fn validate_async(&mut self) -> Result<Validation, E::Error> {
         let evaluation = self.engine.evaluate_greedy().await?;
         let value = evaluation.value().filter(|value| is_best(*value, self.best));
-        self.best = value.map(|value| Best { value, iteration: self.iteration }).or(self.best);
+        self.best =
+            value.map(|value| BestEvaluation { value, iteration: self.iteration }).or(self.best);
         Ok(Validation { evaluation, is_best: value.is_some() })
     }
 
@@ -251,7 +252,7 @@ impl<E: Engine> Trainer<E> {
     }
 
     /// The best evaluation so far.
-    pub fn best(&self) -> Option<Best> {
+    pub fn best(&self) -> Option<BestEvaluation> {
         self.best
     }
 }
@@ -268,7 +269,7 @@ fn in_pool<T: Send>(enters: bool, work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Whether an evaluation is the best so far. A value that is not finite never is, because nothing would beat it.
-fn is_best(value: f64, so_far: Option<Best>) -> bool {
+fn is_best(value: f64, so_far: Option<BestEvaluation>) -> bool {
     value.is_finite() && so_far.is_none_or(|best| value > best.value)
 }
 
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn an_evaluation_out_of_range_is_never_the_best() {
-        let best = Some(Best { value: 1.0, iteration: 3 });
+        let best = Some(BestEvaluation { value: 1.0, iteration: 3 });
         assert!(is_best(-1.0, None) && is_best(2.0, best) && !is_best(1.0, best));
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert!(!is_best(value, None) && !is_best(value, best));

@@ -1,12 +1,13 @@
 //! The fast engine on the CPU: native code on all threads, for built-in networks.
 
+use super::choose::EngineInputs;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::RankPart;
 use super::source::Source;
 use super::{TrainError, in_pool};
 use crate::advantage::HostAdvantages;
-use crate::data::{GameSums, HostTrajectory, WindowSet, Windows};
-use crate::env::{HostEnvError, HostEnvs, Rules};
+use crate::data::{GameSums, HostTrajectory, Windows};
+use crate::env::{HostEnvError, Rules};
 use crate::learner::{HostExperience, HostLearner, HostPolicy, UpdateMeans};
 use crate::model::{Actor, Network};
 use crate::rollout::{EnvStatesError, HostRollout, NativeRollout};
@@ -23,49 +24,49 @@ pub(super) struct NativeEngine<G: Rules> {
     /// Environments on the host, instead of the games.
     host: Option<HostRollout>,
     learner: Box<dyn HostLearner>,
-    /// Buffers of the last iteration for reuse by the next, or the dataset with its weights as
-    /// advantages.
-    buffers: (HostTrajectory, HostAdvantages),
+    buffers: IterationBuffers,
+}
+
+/// Buffers of the last iteration for reuse by the next, or a dataset with its weights as advantages.
+#[derive(Debug, Default)]
+struct IterationBuffers {
+    trajectory: HostTrajectory,
+    advantages: HostAdvantages,
+}
+
+impl From<Windows> for IterationBuffers {
+    fn from(windows: Windows) -> Self {
+        let Windows { trajectory, counts, weights } = windows;
+        let advantages = HostAdvantages { values: weights, counts, zero_variance: 0.0 };
+        Self { trajectory, advantages }
+    }
 }
 
 impl<G: Rules> NativeEngine<G> {
-    /// Creates an engine that trains `model` with `learner`.
-    pub fn new(
-        game: G,
-        (model, mut learner): (Network, Box<dyn HostLearner>),
-        part: RankPart,
-        data: Option<WindowSet>,
-        host: Option<HostEnvs>,
-    ) -> Self {
-        learner.context_mut().assign(part.games.clone(), part.team.clone());
-        let mut buffers = Default::default();
+    /// Creates the engine of this rank's part of a run that trains the model of `inputs` with `learner`.
+    pub fn new(inputs: EngineInputs<G>, mut learner: Box<dyn HostLearner>, part: RankPart) -> Self {
+        let EngineInputs { game, model, data, host } = inputs;
+        learner.context_mut().assign(part.game_shards.clone(), part.team.clone());
+        let mut buffers = IterationBuffers::default();
         let RankPart { rollout, config, shards, .. } = &part;
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(NativeRollout::new(game, rollout, part.keys())),
-            Some(pieces) => Source::of_data(pieces, config, shards, u64::MAX, |windows| {
-                buffers = split(windows)
+            Some(window_set) => Source::of_data(window_set, config, shards, u64::MAX, |windows| {
+                buffers = windows.into()
             }),
         };
         Self { source, host, learner, model, part, buffers }
     }
 }
 
-/// Separates windows into a trajectory and their weights as advantages.
-fn split(windows: Windows) -> (HostTrajectory, HostAdvantages) {
-    let Windows { trajectory, counts, weights } = windows;
-    (trajectory, HostAdvantages { values: weights, counts, zero_variance: 0.0 })
-}
-
 /// Plays the games, or the environments on the host, and returns the sums of each.
 fn play<G: Rules, A: Actor>(
     policy: &A,
     iteration: u32,
-    (games, host, trajectory): (
-        &mut NativeRollout<G>,
-        &mut Option<HostRollout>,
-        &mut HostTrajectory,
-    ),
+    games: &mut NativeRollout<G>,
+    host: Option<&mut HostRollout>,
+    trajectory: &mut HostTrajectory,
 ) -> Result<Vec<GameSums>, HostEnvError> {
     match host {
         Some(host) => host.collect_into(policy, iteration, trajectory),
@@ -75,12 +76,12 @@ fn play<G: Rules, A: Actor>(
 
 impl<G: Rules> NativeEngine<G> {
     /// Returns the buffers of an iteration for reuse by the next.
-    fn keep(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) {
+    fn give_back(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) {
         if let Source::Streamed(stream) = &self.source {
             let HostAdvantages { values: weights, counts, .. } = advantages;
             stream.give_back(Windows { trajectory, counts, weights });
         } else {
-            self.buffers = (trajectory, advantages);
+            self.buffers = IterationBuffers { trajectory, advantages };
         }
     }
 }
@@ -94,21 +95,23 @@ impl<G: Rules> Grpo for NativeEngine<G> {
 
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let Self { source, learner, buffers, .. } = self;
-        source.settle(|windows| *buffers = split(windows));
+        source.become_resident(|windows| *buffers = windows.into());
         learner.context_mut().batches.set_in_order(source.is_streamed());
-        let mut trajectory = std::mem::take(&mut self.buffers.0);
+        let mut trajectory = std::mem::take(&mut self.buffers.trajectory);
         let sums = match &mut self.source {
             Source::Games(games) => {
-                let places = (games, &mut self.host, &mut trajectory);
+                let (host, trajectory) = (self.host.as_mut(), &mut trajectory);
                 match self.learner.policy() {
-                    HostPolicy::Perceptron(policy) => play(&policy, iteration, places)?,
-                    HostPolicy::Other(policy) => play(&policy, iteration, places)?,
+                    HostPolicy::Perceptron(policy) => {
+                        play(&policy, iteration, games, host, trajectory)?
+                    }
+                    HostPolicy::Other(policy) => play(&policy, iteration, games, host, trajectory)?,
                 }
             }
             Source::Resident(()) => Vec::new(),
             Source::Streamed(stream) => {
-                let windows = stream.take(iteration);
-                (trajectory, self.buffers.1) = split(windows);
+                let buffers = IterationBuffers::from(stream.take(iteration));
+                (trajectory, self.buffers.advantages) = (buffers.trajectory, buffers.advantages);
                 Vec::new()
             }
         };
@@ -119,10 +122,10 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         &mut self,
         (trajectory, _): &Self::Trajectory,
     ) -> Result<HostAdvantages, TrainError> {
-        let mut advantages = std::mem::take(&mut self.buffers.1);
+        let mut advantages = std::mem::take(&mut self.buffers.advantages);
         if let Source::Games(_) = self.source {
             let RankPart { config, team, shards, rollout, .. } = &self.part;
-            advantages.compute(trajectory, rollout, &config.advantage, (shards, team))?;
+            advantages.compute(trajectory, rollout, &config.advantage, shards, team)?;
         }
         Ok(advantages)
     }
@@ -152,7 +155,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         _next: Option<u32>,
     ) -> Result<Totals, TrainError> {
         let zero_variance = advantages.zero_variance;
-        self.keep(trajectory, advantages);
+        self.give_back(trajectory, advantages);
         Ok(Totals {
             games: self.part.sum_games(&sums)?,
             waited: self.source.take_waited(),
@@ -171,7 +174,7 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
         let Source::Games(games) = &self.source else { return };
         let games = games.clone();
         if let Ok((trajectory, _)) = self.rollout(iteration) {
-            self.buffers.0 = trajectory;
+            self.buffers.trajectory = trajectory;
         }
         self.source = Source::Games(games);
     }

@@ -15,7 +15,7 @@ use web_time::Instant;
 /// The windows of a dataset, iteration by iteration.
 #[derive(Debug)]
 pub(super) struct WindowPrefetcher {
-    pieces: Arc<WindowSet>,
+    window_set: Arc<WindowSet>,
     batches: Batches,
     reader: Option<Reader>,
     /// Receives all windows once a background thread has read them.
@@ -34,18 +34,18 @@ struct Reader {
 }
 
 impl WindowPrefetcher {
-    /// Creates a stream of `pieces`, in the batches of `batches`.
-    pub fn new(pieces: WindowSet, batches: Batches) -> Self {
-        Self { pieces: Arc::new(pieces), batches, reader: None, all: None, waited: 0.0 }
+    /// Creates a stream of `window_set`, in the batches of `batches`.
+    pub fn new(window_set: WindowSet, batches: Batches) -> Self {
+        Self { window_set: Arc::new(window_set), batches, reader: None, all: None, waited: 0.0 }
     }
 
     /// Also reads all windows in the background, so that the dataset can become resident.
     pub fn reading_all(mut self) -> Self {
         let (send, all) = channel();
-        let pieces = self.pieces.clone();
+        let window_set = self.window_set.clone();
         thread::spawn(move || {
             // Nobody receives them if the run has ended.
-            let _ = send.send(pieces.all());
+            let _ = send.send(window_set.all());
         });
         self.all = Some(all);
         self
@@ -66,7 +66,7 @@ impl WindowPrefetcher {
         let started = Instant::now();
         let reader = match self.reader.take() {
             Some(reader) if reader.next == iteration => reader,
-            _ => Reader::start(&self.pieces, &self.batches, iteration),
+            _ => Reader::start(&self.window_set, &self.batches, iteration),
         };
         let windows = reader.filled.recv().expect("the thread reads as long as it is listened to");
         self.reader = Some(Reader { next: iteration + 1, ..reader });
@@ -90,18 +90,18 @@ impl WindowPrefetcher {
 }
 
 impl Reader {
-    fn start(pieces: &Arc<WindowSet>, batches: &Batches, first: u32) -> Self {
+    fn start(window_set: &Arc<WindowSet>, batches: &Batches, first: u32) -> Self {
         // Unbuffered, so that the thread holds a filled block until it is requested.
         let (send, filled) = sync_channel(0);
         let (empty, emptied) = channel();
-        let (pieces, mut batches) = (pieces.clone(), batches.clone());
+        let (window_set, mut batches) = (window_set.clone(), batches.clone());
         thread::spawn(move || {
             for iteration in first.. {
                 let mut windows = emptied.try_recv().unwrap_or_default();
-                let minibatches = batches.minibatches(iteration, pieces.len());
-                let which: Vec<i32> =
+                let minibatches = batches.minibatches(iteration, window_set.len());
+                let indices: Vec<i32> =
                     minibatches.iter().flat_map(|one| one.games()).copied().collect();
-                pieces.fill(which.iter().map(|which| *which as usize), &mut windows);
+                window_set.fill(indices.iter().map(|index| *index as usize), &mut windows);
                 if send.send(windows).is_err() {
                     return;
                 }
@@ -114,7 +114,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Columns, Cut, End, Steps};
+    use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
     use crate::parallel::Shards;
     use crate::settings::TrainConfig;
     use std::time::Duration;
@@ -126,38 +126,38 @@ mod tests {
             obs: (0..40).map(|i| i as f32).collect(),
             actions: vec![0; 40],
             weights: vec![1.0; 40],
-            ends: (0..40).map(|i| End::new(i % 10 == 9, false)).collect(),
+            ends: (0..40).map(|i| EpisodeStatus::new(i % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
-        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(3, 1));
+        let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(3, 1));
         let mut config = TrainConfig::for_game("any");
         config.data.path = "somewhere".to_string();
         (config.data.batch_size, config.update.num_minibatches) = (5, 2);
         config.update.update_epochs = 1;
-        let mut batches = Batches::of_shards(&config, Shards::new(pieces.len(), 3));
-        let mut stream = WindowPrefetcher::new(pieces.clone(), batches.clone());
+        let mut batches = Batches::of_shards(&config, Shards::new(window_set.len(), 3));
+        let mut stream = WindowPrefetcher::new(window_set.clone(), batches.clone());
         for iteration in [0, 1, 2, 7, 8] {
             let mut expected = Windows::default();
-            let which: Vec<i32> = batches
-                .minibatches(iteration, pieces.len())
+            let indices: Vec<i32> = batches
+                .minibatches(iteration, window_set.len())
                 .iter()
                 .flat_map(|one| one.games().to_vec())
                 .collect();
-            assert_eq!(which.len(), 10);
-            pieces.fill(which.iter().map(|which| *which as usize), &mut expected);
+            assert_eq!(indices.len(), 10);
+            window_set.fill(indices.iter().map(|index| *index as usize), &mut expected);
             let windows = stream.take(iteration);
             assert_eq!(windows, expected, "{iteration}");
             stream.give_back(windows);
         }
         assert!(stream.take_waited() > 0.0);
         assert!(!stream.reads_all() && stream.all().is_none());
-        let mut stream = WindowPrefetcher::new(pieces.clone(), batches).reading_all();
+        let mut stream = WindowPrefetcher::new(window_set.clone(), batches).reading_all();
         assert!(stream.reads_all());
         // The number of looks ends a hang and decides nothing else.
         let all = (0..60_000).find_map(|_| {
             thread::sleep(Duration::from_millis(10));
             stream.all()
         });
-        assert_eq!(all, Some(pieces.all()));
+        assert_eq!(all, Some(window_set.all()));
     }
 }

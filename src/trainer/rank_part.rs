@@ -16,14 +16,14 @@ pub(super) struct RankPart {
     /// Shards of the groups of games, or of a dataset's windows; this rank has a range of them.
     pub shards: Shards,
     /// The same shards in units of games instead of groups.
-    pub games: Shards,
+    pub game_shards: Shards,
     /// Settings of the rollouts of this rank's groups.
     pub rollout: RolloutConfig,
 }
 
 impl RankPart {
     /// Creates this rank's part, with its windows of `data` if the run learns from a dataset; the shards of a minibatch
-    /// have at least `least` steps.
+    /// have at least `min_shard_steps` steps.
     ///
     /// # Errors
     /// If there are more ranks than shards.
@@ -31,25 +31,25 @@ impl RankPart {
         config: &TrainConfig,
         data: Option<WindowSet>,
         team: &Team,
-        least: usize,
+        min_shard_steps: usize,
     ) -> Result<(Self, Option<WindowSet>), TeamError> {
         let items = data.as_ref().map_or(config.rollout.num_groups, WindowSet::len);
         // A device sums over all of its shards at once, so they may be small.
-        let least = if team.has_devices() { 1 } else { least };
-        let [count, strata] = config.shards(items, least);
-        let shards = team.shards(items, count).with_strata(strata);
+        let min_shard_steps = if team.has_devices() { 1 } else { min_shard_steps };
+        let counts = config.shards(items, min_shard_steps);
+        let shards = team.shards(items, counts.shards).with_strata(counts.strata);
         if team.size() > shards.count() {
-            return Err(TeamError::TooMany { ranks: team.size(), shards: shards.count() });
+            return Err(TeamError::TooManyRanks { ranks: team.size(), shards: shards.count() });
         }
         let own = shards.own_items();
-        let data = data.map(|data| data.some(own.clone()));
+        let data = data.map(|data| data.select(own.clone()));
         let RolloutConfig { num_groups, group_size, .. } = config.rollout;
-        let (num_groups, each) =
+        let (num_groups, games_per_item) =
             if data.is_some() { (num_groups, 1) } else { (own.len(), group_size) };
         let rollout = RolloutConfig { num_groups, ..config.rollout.clone() };
-        let games = shards.times(each);
+        let game_shards = shards.in_smaller_units(games_per_item);
         let (config, team) = (config.clone(), team.clone());
-        Ok((Self { config, team, shards, games, rollout }, data))
+        Ok((Self { config, team, shards, game_shards, rollout }, data))
     }
 
     /// Steps that all ranks record in an iteration.
@@ -69,11 +69,12 @@ impl RankPart {
             return Ok(GameSums::default());
         }
         let of_shard = |shard: usize| {
-            let numbers = sums[self.games.places_of(shard)].iter().map(GameSums::numbers);
+            let numbers =
+                sums[self.game_shards.local_items_of(shard)].iter().map(GameSums::numbers);
             numbers.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
         };
-        let ours: Vec<[f64; 5]> = self.games.own().map(of_shard).collect();
-        Ok(self.team.sum_numbers(&self.games, &ours)?.into())
+        let ours: Vec<[f64; 5]> = self.game_shards.own().map(of_shard).collect();
+        Ok(self.team.all_reduce_shard_numbers(&self.game_shards, &ours)?.into())
     }
 
     /// Keys of this rank's games.
@@ -83,12 +84,12 @@ impl RankPart {
 }
 
 /// Gathers the game states of all ranks, `[env_words, num_groups]`, from this rank's, `[env_words, own groups]`.
-pub(super) fn all_games(
+pub(super) fn gather_game_states(
     ours: &[u32],
     num_groups: usize,
     team: &Team,
 ) -> Result<Vec<u32>, TeamError> {
-    let parts = all_parts(ours, team)?;
+    let parts = gather_parts(ours, team)?;
     let words = parts.iter().map(Vec::len).sum::<usize>() / num_groups;
     let word = |w: usize| {
         parts.iter().flat_map(move |part| {
@@ -100,7 +101,7 @@ pub(super) fn all_games(
 }
 
 /// Gathers an array from every rank, such as the model's memory at its game states.
-pub(super) fn all_parts<T: bytemuck::Pod>(
+pub(super) fn gather_parts<T: bytemuck::Pod>(
     ours: &[T],
     team: &Team,
 ) -> Result<Vec<Vec<T>>, TeamError> {
@@ -109,12 +110,12 @@ pub(super) fn all_parts<T: bytemuck::Pod>(
 }
 
 /// Selects this rank's game states, `[env_words, own groups]`, from all, `[env_words, num_groups]`; empty if those are.
-pub(super) fn own_games(all: &[u32], num_groups: usize, own: &Range<usize>) -> Vec<u32> {
+pub(super) fn select_game_states(all: &[u32], num_groups: usize, own: &Range<usize>) -> Vec<u32> {
     all.chunks_exact(num_groups).flat_map(|word| &word[own.clone()]).copied().collect()
 }
 
 /// Selects this rank's part of the model's memory from that of all groups, `[num_groups, memory_size]`.
-pub(super) fn own_memory(all: &[f32], num_groups: usize, own: &Range<usize>) -> Vec<f32> {
+pub(super) fn select_memory(all: &[f32], num_groups: usize, own: &Range<usize>) -> Vec<f32> {
     let size = all.len() / num_groups;
     all[own.start * size..own.end * size].to_vec()
 }
@@ -135,12 +136,12 @@ mod tests {
                 let (all, memory) = (&all, &memory);
                 scope.spawn(move || {
                     let own = team.shards(groups, 4).own_items();
-                    let ours = own_games(all, groups, &own);
+                    let ours = select_game_states(all, groups, &own);
                     assert_eq!(ours.len(), 5 * own.len());
-                    assert_eq!(all_games(&ours, groups, &team).unwrap(), *all);
-                    let ours = own_memory(memory, groups, &own);
-                    assert_eq!(all_parts(&ours, &team).unwrap().concat(), *memory);
-                    assert!(all_games(&[], groups, &team).unwrap().is_empty());
+                    assert_eq!(gather_game_states(&ours, groups, &team).unwrap(), *all);
+                    let ours = select_memory(memory, groups, &own);
+                    assert_eq!(gather_parts(&ours, &team).unwrap().concat(), *memory);
+                    assert!(gather_game_states(&[], groups, &team).unwrap().is_empty());
                 });
             }
         });

@@ -1,7 +1,7 @@
 //! Checkpoints of a training run: its state as named sections.
 
 use super::engine::Engine;
-use super::{Best, Trainer};
+use super::{BestEvaluation, Trainer};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::model::Parameter;
 use crate::model::saved::{self, SavedError};
@@ -54,7 +54,7 @@ pub struct TextCounters {
 
 impl Counters {
     /// Creates the counters of a run with this best evaluation.
-    pub fn new(iteration: u32, best: Option<Best>, state: &Export) -> Self {
+    pub fn new(iteration: u32, best: Option<BestEvaluation>, state: &Export) -> Self {
         let Export { optimizer_steps, played_steps, text, .. } = *state;
         let (best_score, best_iteration) = best.map(|best| (best.value, best.iteration)).unzip();
         Self { iteration, optimizer_steps, best_score, best_iteration, played_steps, text }
@@ -70,9 +70,9 @@ impl Counters {
     }
 
     /// The best evaluation so far.
-    pub fn best(&self) -> Option<Best> {
+    pub fn best(&self) -> Option<BestEvaluation> {
         let (value, iteration) = self.best_score.zip(self.best_iteration)?;
-        Some(Best { value, iteration })
+        Some(BestEvaluation { value, iteration })
     }
 
     /// Serializes the counters as `state.json`.
@@ -265,7 +265,8 @@ mod tests {
         let state =
             Export { sections: Vec::new(), optimizer_steps: 3, played_steps: None, text: None };
         for score in [-1.3863341014583905, 0.1 + 0.2, f64::MIN_POSITIVE] {
-            let counters = Counters::new(1, Some(Best { value: score, iteration: 1 }), &state);
+            let counters =
+                Counters::new(1, Some(BestEvaluation { value: score, iteration: 1 }), &state);
             let sections = vec![section(STATE, counters.to_json())];
             let checkpoint = Checkpoint { iteration: 1, sections };
             assert_eq!(Counters::of(&checkpoint).unwrap(), counters);

@@ -7,9 +7,9 @@ use crate::learner::Batches;
 use crate::parallel::Shards;
 use crate::settings::TrainConfig;
 
-/// Bytes up to which a resident dataset is loaded before the run begins; larger ones are streamed until they have been
-/// loaded in the background.
-const AT_ONCE: u64 = 1 << 20;
+/// Maximum bytes of a resident dataset that is loaded before the run begins; larger ones are streamed until they have
+/// been loaded in the background.
+const EAGER_LOAD_BYTES: u64 = 1 << 20;
 
 /// The source of the steps that an engine learns from.
 #[derive(Debug)]
@@ -23,37 +23,38 @@ pub(super) enum Source<R, D> {
 }
 
 impl<R, D> Source<R, D> {
-    /// Opens the dataset of these shards: resident and converted by `keep` if it fits in memory, otherwise streamed. A
-    /// resident dataset of more than `most` bytes, the size of a buffer, is loaded at once rather than streamed first:
-    /// it is summed in another order, and results must not depend on when loading finishes.
+    /// Opens the dataset of these shards: resident and converted by `convert` if it fits in memory, otherwise streamed. A
+    /// resident dataset of more than `max_buffer_bytes` is loaded at once rather than streamed first: it is summed in
+    /// another order, and results must not depend on when loading finishes.
     pub fn of_data(
-        pieces: WindowSet,
+        window_set: WindowSet,
         config: &TrainConfig,
         shards: &Shards,
-        most: u64,
-        keep: impl FnOnce(Windows) -> D,
+        max_buffer_bytes: u64,
+        convert: impl FnOnce(Windows) -> D,
     ) -> Self {
-        let stays = is_resident(&pieces, config);
-        let at_once =
-            cfg!(target_family = "wasm") || !(AT_ONCE + 1..=most).contains(&pieces.bytes());
-        if stays && at_once {
-            return Self::kept(pieces.all(), keep);
+        let is_resident = is_resident(&window_set, config);
+        let is_loaded_at_once = cfg!(target_family = "wasm")
+            || !(EAGER_LOAD_BYTES + 1..=max_buffer_bytes).contains(&window_set.bytes());
+        if is_resident && is_loaded_at_once {
+            return Self::resident(window_set.all(), convert);
         }
         let batches = Batches::of_shards(config, shards.clone());
-        let stream = WindowPrefetcher::new(pieces, batches);
-        Self::Streamed(Box::new(if stays { stream.reading_all() } else { stream }))
+        let stream = WindowPrefetcher::new(window_set, batches);
+        Self::Streamed(Box::new(if is_resident { stream.reading_all() } else { stream }))
     }
 
-    fn kept(windows: Windows, keep: impl FnOnce(Windows) -> D) -> Self {
+    /// Makes a dataset of all its windows, converted by `convert`.
+    fn resident(windows: Windows, convert: impl FnOnce(Windows) -> D) -> Self {
         device::count_upload(windows.bytes());
-        Self::Resident(keep(windows))
+        Self::Resident(convert(windows))
     }
 
-    /// Makes a streamed dataset resident, converted by `keep`, once it has been loaded in the background.
-    pub fn settle(&mut self, keep: impl FnOnce(Windows) -> D) {
+    /// Makes a streamed dataset resident, converted by `convert`, once it has been loaded in the background.
+    pub fn become_resident(&mut self, convert: impl FnOnce(Windows) -> D) {
         let Self::Streamed(stream) = self else { return };
         let Some(windows) = stream.all() else { return };
-        *self = Self::kept(windows, keep);
+        *self = Self::resident(windows, convert);
     }
 
     /// Human-readable location of the dataset; `None` for games.
@@ -82,7 +83,7 @@ impl<R, D> Source<R, D> {
 impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
     /// The windows of an iteration, converted by `convert`, with their weights as advantages; `None` for games.
     pub fn take(&mut self, iteration: u32, convert: impl Fn(&Windows) -> (T, A)) -> Option<(T, A)> {
-        self.settle(|windows| Box::new(convert(&windows)));
+        self.become_resident(|windows| Box::new(convert(&windows)));
         match self {
             Self::Games(_) => None,
             Self::Resident(data) => Some((**data).clone()),
@@ -98,18 +99,18 @@ impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
 
 /// Whether a dataset is kept in memory: if it needs at most `data.resident_mb`, or, if that is 0, half of the free
 /// memory.
-fn is_resident(pieces: &WindowSet, config: &TrainConfig) -> bool {
-    let most = match config.data.resident_mb {
+fn is_resident(window_set: &WindowSet, config: &TrainConfig) -> bool {
+    let max_bytes = match config.data.resident_mb {
         0 => device::data_budget(),
         megabytes => Some(megabytes << 20),
     };
-    most.is_none_or(|most| pieces.bytes() <= most)
+    max_bytes.is_none_or(|max| window_set.bytes() <= max)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Columns, Cut, End, Steps};
+    use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
     use std::sync::Arc;
 
     #[test]
@@ -120,19 +121,25 @@ mod tests {
             obs: vec![0.0; 8 * steps],
             actions: vec![0; steps],
             weights: vec![1.0; steps],
-            ends: (0..steps).map(|step| End::new(step % 100 == 99, false)).collect(),
+            ends: (0..steps).map(|step| EpisodeStatus::new(step % 100 == 99, false)).collect(),
         };
         let episodes = columns.episodes();
-        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(1, 1));
+        let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(1, 1));
         let mut config = TrainConfig::for_game("any");
         (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), 64);
-        let shards = Shards::new(pieces.len(), 1);
-        let is_streamed = |config: &TrainConfig, most: u64| {
-            Source::<(), usize>::of_data(pieces.clone(), config, &shards, most, |all| all.len())
-                .is_streamed()
+        let shards = Shards::new(window_set.len(), 1);
+        let is_streamed = |config: &TrainConfig, max_buffer_bytes: u64| {
+            Source::<(), usize>::of_data(
+                window_set.clone(),
+                config,
+                &shards,
+                max_buffer_bytes,
+                |all| all.len(),
+            )
+            .is_streamed()
         };
-        assert!(is_streamed(&config, u64::MAX) && !is_streamed(&config, AT_ONCE));
+        assert!(is_streamed(&config, u64::MAX) && !is_streamed(&config, EAGER_LOAD_BYTES));
         config.data.resident_mb = 1;
-        assert!(is_streamed(&config, AT_ONCE), "too large to be resident");
+        assert!(is_streamed(&config, EAGER_LOAD_BYTES), "too large to be resident");
     }
 }

@@ -1,7 +1,9 @@
 //! Conversion of recordings to trajectories.
 
 use burn::tensor::{Device, TensorData};
-use grove::data::{ENDED, End, HostTrajectory, Recording, TERMINATED, TRUNCATED, Trajectory};
+use grove::data::{
+    ENDED, EpisodeStatus, HostTrajectory, Recording, TERMINATED, TRUNCATED, Trajectory,
+};
 use grove::env::{PackedState, Rules};
 use std::fmt::Debug;
 
@@ -34,7 +36,7 @@ pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -
             all.actions[slot] = (taken & !ENDED) as i32;
             all.logprobs[slot] = values[at];
             all.rewards[slot] = values[steps + at];
-            all.ends[slot] = End::new(taken & TERMINATED != 0, taken & TRUNCATED != 0);
+            all.ends[slot] = EpisodeStatus::new(taken & TERMINATED != 0, taken & TRUNCATED != 0);
             *score += values[steps + at];
             all.scores[slot] = match values.get(2 * steps + at) {
                 Some(score) => *score,

@@ -2,7 +2,10 @@
 
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
-use grove::data::{Columns, Cut, Dataset, DatasetWriter, End, Manifest, Steps, WindowSet, split};
+use grove::data::{
+    Columns, Dataset, DatasetWriter, EpisodeStatus, Manifest, Steps, WindowOptions, WindowSet,
+    split,
+};
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
@@ -27,7 +30,9 @@ fn write(folder: &Path, episodes: usize) {
             obs: (0..rows * features).map(x).collect(),
             actions: (0..rows).map(|row| i32::from(x(row * features) > 0.0)).collect(),
             weights: (0..rows).map(|row| (row % 3) as f32).collect(),
-            ends: (0..rows).map(|row| End::new(row % EPISODE == EPISODE - 1, false)).collect(),
+            ends: (0..rows)
+                .map(|row| EpisodeStatus::new(row % EPISODE == EPISODE - 1, false))
+                .collect(),
         };
         writer.write(&columns).unwrap();
     }
@@ -40,9 +45,12 @@ fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Frui
     let (features, actions) = (game.num_features(), game.num_actions());
     let steps = Arc::new(Dataset::open(folder).unwrap().steps(features, actions).unwrap());
     let [train, validation] = split(steps.episodes(), config.data.validation);
-    let cut = Cut { history: config.data.history, ..Cut::plain(config.data.window, actions) };
-    let pieces = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
-    let data = Demonstrations { train: pieces(&train), validation: pieces(&validation) };
+    let cut = WindowOptions {
+        history: config.data.history,
+        ..WindowOptions::plain(config.data.window, actions)
+    };
+    let window_set = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
+    let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
     let network = Network::new(features, actions, &config.policy, 7, device);
     Trainer::with_demonstrations(game, network, config, device, Some(data))
 }
@@ -104,7 +112,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: EngineChoice, 
     let expected_figures = figures(&records);
     let mut uploads: Vec<_> = records.iter().map(|record| record.uploaded_bytes).collect();
     assert!(resident.describe().contains("memory"), "{}", resident.describe());
-    let (expected, confusion) = (params(&resident), resident.confusion().unwrap());
+    let (expected, confusion) = (params(&resident), resident.confusion_matrix().unwrap());
     // The first iterations may copy data themselves, until everything has been read.
     while uploads.last() != Some(&0) {
         assert!(uploads.len() < 1000, "{uploads:?}");
@@ -139,7 +147,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: EngineChoice, 
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
     // Held-out measurements agree.
-    assert_eq!(second.confusion().unwrap(), confusion);
+    assert_eq!(second.confusion_matrix().unwrap(), confusion);
 }
 
 #[test]

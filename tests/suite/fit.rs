@@ -3,7 +3,8 @@
 use crate::support::{adapter, cpu, grove, json, refusal, stderr};
 use burn::tensor::Device;
 use grove::data::{
-    Columns, Cut, Dataset, DatasetWriter, End, Manifest, Steps, WindowSet, games_file, split,
+    Columns, Dataset, DatasetWriter, EpisodeStatus, Manifest, Steps, WindowOptions, WindowSet,
+    games_file, split,
 };
 use grove::env::{Fruit, Recall, Rules};
 use grove::metrics::IterationRecord;
@@ -66,7 +67,7 @@ fn a_policy_is_demonstrated_by_its_run() {
     assert_eq!(shown["steps"], 64 * 9);
     let steps = Dataset::open(&folder.join("shown")).unwrap().steps(4, 3).unwrap();
     assert_eq!(steps.episodes().len(), 64);
-    assert_eq!((0..steps.len()).filter(|i| steps.end(*i) == End::Terminated).count(), 64);
+    assert_eq!((0..steps.len()).filter(|i| steps.end(*i) == EpisodeStatus::Terminated).count(), 64);
     let taken = refusal(folder, &["demo", "catch", "--player", "random", "--out", "shown"]);
     assert!(taken.contains("the folder is not empty"), "{taken}");
     let unknown = refusal(folder, &["demo", "fruit", "--player", "nobody", "--out", "other"]);
@@ -85,7 +86,7 @@ fn columns(num_features: usize) -> Columns {
         obs: obs.collect(),
         actions: (0..rows).map(|row| i32::from(x(row, 0) > 0.0)).collect(),
         weights: vec![1.0; rows],
-        ends: (0..rows).map(|row| End::new(row % 12 == 11, false)).collect(),
+        ends: (0..rows).map(|row| EpisodeStatus::new(row % 12 == 11, false)).collect(),
     }
 }
 
@@ -113,14 +114,14 @@ fn config(kind: ModelKind, window: usize) -> TrainConfig {
 fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<G> {
     let columns = Arc::new(columns(game.num_features()));
     let [train, validation] = split(columns.episodes(), config.data.validation);
-    let pieces = |episodes: &[_]| {
+    let window_set = |episodes: &[_]| {
         WindowSet::new(
             columns.clone(),
             episodes,
-            Cut::plain(config.data.window, game.num_actions()),
+            WindowOptions::plain(config.data.window, game.num_actions()),
         )
     };
-    let data = Demonstrations { train: pieces(&train), validation: pieces(&validation) };
+    let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
     let (features, actions) = (game.num_features(), game.num_actions());
     let network = Network::new(features, actions, &config.policy, 7, device);
     Trainer::with_demonstrations(game, network, config, device, Some(data))
@@ -144,9 +145,9 @@ fn goes_on_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut trainer = run(game, config, &cpu());
-            let before = trainer.confusion().unwrap().means();
+            let before = trainer.confusion_matrix().unwrap().means();
             iterate(&mut trainer, config.iterations);
-            let after = trainer.confusion().unwrap().means();
+            let after = trainer.confusion_matrix().unwrap().means();
             assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
             trainer.snapshot().unwrap()
         })

@@ -7,7 +7,7 @@ use grove::env::{HostEnv, HostEnvError, HostEnvs, HostGame, HostVecEnv, Threaded
 use grove::model::Memoryless;
 use grove::rollout::ActionSelection;
 use grove::settings::{EngineChoice, ModelKind, Start, TrainConfig};
-use grove::trainer::{GameTrainer, HostSetupError, TrainError};
+use grove::trainer::{BatchSizes, GameTrainer, HostSetupError, TrainError};
 use host_game::Corridor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -265,7 +265,8 @@ fn environments_that_do_not_fit_are_rejected() {
         GameTrainer::with_envs(game, envs, config, &Device::flex()).unwrap_err()
     };
     let wider = HostGame { num_features: 2, ..GAME };
-    let sizes = HostSetupError::Sizes { expected: [32, 2, 2], found: [32, 1, 2] };
+    let sizes = |features| BatchSizes { envs: 32, features, actions: 2 };
+    let sizes = HostSetupError::Sizes { expected: sizes(2), found: sizes(1) };
     assert_eq!(refused(wider, &config()), sizes);
     let empty = HostGame { num_features: 0, ..GAME };
     let range = "host.num_features is 0, but must be 1 to 2^20";

@@ -7,7 +7,7 @@
 
 mod look;
 
-use super::{Env, Outcome, Rules, Scripted, declared};
+use super::{Env, Outcome, Rules, ScriptedPlayer, declared};
 use crate::rng::{draw, uniform};
 use crate::schema::settings;
 use burn::cubecl;
@@ -46,12 +46,12 @@ impl Env for CartPole {
     declared!();
 
     /// `balancer` is a linear controller that keeps the pole upright until truncation.
-    fn players(&self) -> Vec<Scripted> {
+    fn players(&self) -> Vec<ScriptedPlayer> {
         let balance = |state: &CartPoleState| {
             let CartPoleState { x, x_dot, theta, theta_dot } = *state;
             u32::from(theta + 0.4 * theta_dot + 0.03 * x + 0.08 * x_dot > 0.0)
         };
-        vec![Scripted::new("balancer", balance)]
+        vec![ScriptedPlayer::new("balancer", balance)]
     }
 
     /// Position / 2.4 m, velocity / 3 m/s, angle / 12 degrees, angular velocity / 3 rad/s.

@@ -6,7 +6,7 @@
 
 mod look;
 
-use super::{Bits, Env, Outcome, Rules, Scripted, declared};
+use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
 use crate::rng::below;
 use crate::schema::{OutOfRange, limit, names, settings};
 use burn::cubecl;
@@ -70,13 +70,13 @@ impl Env for Catch {
     declared!();
 
     /// `chaser` moves under the ball and stays there, which is optimal.
-    fn players(&self) -> Vec<Scripted> {
+    fn players(&self) -> Vec<ScriptedPlayer> {
         let towards = |state: &CatchState| match state.ball_column.cmp(&state.paddle) {
             Ordering::Less => 0,
             Ordering::Equal => 1,
             Ordering::Greater => 2,
         };
-        vec![Scripted::new("chaser", towards)]
+        vec![ScriptedPlayer::new("chaser", towards)]
     }
 
     /// Depends on [`CatchObservation`].

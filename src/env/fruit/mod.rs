@@ -15,7 +15,7 @@
 mod look;
 mod players;
 
-use super::{Bits, Env, Outcome, Rules, Scripted, declared};
+use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
 use crate::rng::{below, draw};
 use crate::schema::{OutOfRange, limit, names, settings};
 use burn::cubecl;
@@ -73,10 +73,10 @@ impl Fruit {
 
     fn rules(&self) -> Result<(), OutOfRange> {
         let Self { width, basket, max_fruits, min_fruits, .. } = self;
-        let within = |what: &str, most: &u32| format!("1 to {most} ({what})");
+        let within = |what: &str, max: &u32| format!("1 to {max} ({what})");
         limit(basket <= width, "basket", basket, within("fruit.width", width))?;
-        let most = within("fruit.max_fruits", max_fruits);
-        limit(min_fruits <= max_fruits, "min_fruits", min_fruits, most)
+        let range = within("fruit.max_fruits", max_fruits);
+        limit(min_fruits <= max_fruits, "min_fruits", min_fruits, range)
     }
 
     /// Columns of the basket to the left of its centre.
@@ -106,11 +106,11 @@ impl Env for Fruit {
         }
     }
 
-    fn players(&self) -> Vec<Scripted> {
+    fn players(&self) -> Vec<ScriptedPlayer> {
         let game = *self;
         vec![
-            Scripted::new("lowest-fruit", move |state| players::to_the_lowest(state, &game)),
-            Scripted::new("planner", move |state| players::plan(state, &game)),
+            ScriptedPlayer::new("lowest-fruit", move |state| players::move_to_lowest(state, &game)),
+            ScriptedPlayer::new("planner", move |state| players::plan(state, &game)),
         ]
     }
 

@@ -3,7 +3,7 @@
 use super::{Fruit, FruitState};
 
 /// Moves towards the lowest fruit and stays once it is within reach.
-pub fn to_the_lowest(state: &FruitState, game: &Fruit) -> u32 {
+pub fn move_to_lowest(state: &FruitState, game: &Fruit) -> u32 {
     if state.count == 0 {
         return STAY;
     }

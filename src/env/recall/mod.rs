@@ -9,7 +9,7 @@
 mod look;
 
 use super::look::FRUIT_KINDS;
-use super::{Bits, Env, Outcome, Rules, Scripted, declared};
+use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
 use crate::rng::{below, draw, uniform};
 use crate::schema::settings;
 use burn::cubecl;
@@ -48,8 +48,8 @@ impl Env for Recall {
     declared!();
 
     /// `rememberer` always answers with the cue, which it reads from the state.
-    fn players(&self) -> Vec<Scripted> {
-        vec![Scripted::new("rememberer", |state: &RecallState| state.cue)]
+    fn players(&self) -> Vec<ScriptedPlayer> {
+        vec![ScriptedPlayer::new("rememberer", |state: &RecallState| state.cue)]
     }
 
     /// One feature per light, 1 if it is on; first-step flag; last-step flag; uniform noise in
@@ -68,7 +68,7 @@ impl Env for Recall {
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {
-        REFERENCES.get(self.cues as usize - 2).map_or(&[], |of| of)
+        REFERENCES.get(self.cues as usize - 2).map_or(&[], |scores| scores)
     }
 
     fn feature_name(&self, i: usize) -> String {

@@ -80,7 +80,9 @@ impl FusedLearner {
         let counts: Vec<f64> = minibatches.ranges.iter().map(count).collect();
         let recorded = device::read(advantages.summary.clone());
         let mut summary = vec![recorded[STEPS], recorded[SCALE]];
-        summary.extend(self.context.team.total(&counts)?.iter().map(|count| *count as f32));
+        summary.extend(
+            self.context.team.all_reduce_counts(&counts)?.iter().map(|count| *count as f32),
+        );
         summary.resize(len, 0.0);
         Ok(cube_tensor(device::upload(summary, &device)))
     }

@@ -25,7 +25,7 @@ use super::schedule::entropy_coef;
 use super::update::{UpdateSteps, take_steps};
 use crate::model::{Mlp, NativeMlp, NativePolicy, Network};
 use crate::objective::weights::StepDenominators;
-use crate::parallel::{Node, TeamError};
+use crate::parallel::{PartialSum, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use loss::StepLoss;
 use std::fmt::Debug;
@@ -85,7 +85,7 @@ pub trait HostLearner: Debug + Send {
         minibatch: &Minibatch,
         loss: &StepLoss,
         denominators: StepDenominators,
-    ) -> Result<Node, TeamError>;
+    ) -> Result<PartialSum, TeamError>;
 
     /// Performs optimizer step `update` of the run and returns the norm of the gradient before clipping.
     #[doc(hidden)]
@@ -132,29 +132,29 @@ struct HostUpdate<'a, L: ?Sized> {
 
 impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
     type Minibatch = Minibatch;
-    type Gradient = Node;
+    type Gradient = PartialSum;
 
     fn gradient(
         &mut self,
         number: usize,
         minibatch: &Minibatch,
-    ) -> Result<Option<Node>, TeamError> {
+    ) -> Result<Option<PartialSum>, TeamError> {
         let denominators = self.plan.denominators(number, minibatch);
         self.learner.gradient(self.experience, minibatch, &self.loss, denominators).map(Some)
     }
 
-    fn approx_kl(&self, number: usize, gradient: &Node) -> f64 {
+    fn approx_kl(&self, number: usize, gradient: &PartialSum) -> f64 {
         gradient.numbers[0] / self.plan.counts[number].max(1.0)
     }
 
-    fn step(&mut self, number: usize, gradient: Node) -> Result<(), TeamError> {
+    fn step(&mut self, number: usize, gradient: PartialSum) -> Result<(), TeamError> {
         let norm = self.learner.step(&gradient.vector, self.plan.first + number as u64);
         self.sums.add(&gradient.numbers, norm);
         self.give_back(gradient);
         Ok(())
     }
 
-    fn give_back(&mut self, gradient: Node) {
+    fn give_back(&mut self, gradient: PartialSum) {
         self.learner.give_back(gradient.vector);
     }
 }

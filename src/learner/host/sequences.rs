@@ -10,7 +10,7 @@ use crate::learner::order::{Minibatch, parts};
 use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, sequence_model};
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
-use crate::parallel::{Node, NodeLen, TeamError};
+use crate::parallel::{PartialSum, PartialSumLen, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use rayon::prelude::*;
 
@@ -261,8 +261,8 @@ impl SequenceLearner {
     }
 
     /// Gradient and sums of a shard's games in a minibatch, accumulated over `count` parts.
-    fn differentiate(&self, inputs: &GradientInputs, shard: usize, count: usize) -> Node {
-        let node = |(vector, sums): (Vec<f32>, [f64; SUMS])| Node {
+    fn differentiate(&self, inputs: &GradientInputs, shard: usize, count: usize) -> PartialSum {
+        let node = |(vector, sums): (Vec<f32>, [f64; SUMS])| PartialSum {
             shards: shard..shard + 1,
             vector,
             numbers: sums.to_vec(),
@@ -280,7 +280,7 @@ impl SequenceLearner {
         };
         let games = inputs.minibatch.shard(shard);
         let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);
-        let sum = sums.reduce(|sum, part| sum.plus_and(part, |vector| self.give_back(vector)));
+        let sum = sums.reduce(|sum, part| sum.add_reusing(part, |vector| self.give_back(vector)));
         sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; SUMS])))
     }
 }
@@ -361,7 +361,7 @@ impl HostLearner for SequenceLearner {
         minibatch: &Minibatch,
         loss: &StepLoss,
         denominators: StepDenominators,
-    ) -> Result<Node, TeamError> {
+    ) -> Result<PartialSum, TeamError> {
         let LearnerContext { config, batches, team } = &self.context;
         let shards = batches.shards(experience.counts.len());
         let partials = MAX_PARTIALS.div_ceil(shards.count());
@@ -374,9 +374,9 @@ impl HostLearner for SequenceLearner {
             _ => parts,
         };
         let leaf = |shard: usize| self.differentiate(&inputs, shard, parts);
-        let ours = shards.sum_nodes(&leaf, &|vector| self.give_back(vector));
-        let len = NodeLen { vector: self.policy.params().len(), numbers: SUMS };
-        team.sum(&shards, ours, len)
+        let ours = shards.partial_sums(&leaf, &|vector| self.give_back(vector));
+        let len = PartialSumLen { vector: self.policy.params().len(), numbers: SUMS };
+        team.all_reduce_shards(&shards, ours, len)
     }
 
     fn step(&mut self, gradient: &[f32], update: u64) -> f32 {

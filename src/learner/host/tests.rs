@@ -1,7 +1,7 @@
 //! Comparison of the learners in host memory with the autodiff learner.
 
 use super::{HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner};
-use crate::data::host::{by_game, floats};
+use crate::data::host::{floats, game_major};
 use crate::data::{HostTrajectory, Trajectory};
 use crate::learner::{AutodiffLearner, UpdateMeans};
 use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, unflatten};
@@ -84,8 +84,8 @@ fn update(
     iteration: u32,
 ) -> UpdateMeans {
     let mut host = HostTrajectory::from_tensors(trajectory);
-    let mut advantages = by_game(advantages);
-    let counts = squeeze(&mut host, &mut advantages, &by_game(mask));
+    let mut advantages = game_major(advantages);
+    let counts = squeeze(&mut host, &mut advantages, &game_major(mask));
     let experience = HostExperience::new(&host, &advantages, &counts, STEPS);
     learner.update(&experience, iteration).expect("alone")
 }
@@ -372,8 +372,8 @@ fn dr_grpo_divides_by_the_number_of_learning_steps() {
     case.config.update.max_grad_norm = 0.0;
     let (trajectory, advantages, mask) = case.experience();
     let mut host = HostTrajectory::from_tensors(&trajectory);
-    let mut advantages = by_game(&advantages);
-    let mut counts = squeeze(&mut host, &mut advantages, &by_game(&mask));
+    let mut advantages = game_major(&advantages);
+    let mut counts = squeeze(&mut host, &mut advantages, &game_major(&mask));
     counts.iter_mut().for_each(|count| *count = (*count).min(3));
     case.config.update.update_epochs = 1;
     case.config.update.num_minibatches = 1;

@@ -3,7 +3,7 @@
 #[cfg(text_kernels)]
 use super::device;
 use super::differentiation::{Differentiation, Sums};
-use crate::parallel::{Node, NodeLen, TeamError, nodes};
+use crate::parallel::{PartialSum, PartialSumLen, TeamError, tree_nodes};
 use std::ops::Range;
 
 /// The gradient of an optimizer step, in the memory of the device that computed it.
@@ -50,18 +50,22 @@ impl Differentiation<'_> {
             return self.pipelined_gradient(chosen);
         }
         let mut max_ratio_distance = 0.0f64;
-        let ours = nodes(shards, &self.shards.own()).into_iter().map(|range| {
+        let ours = tree_nodes(shards, &self.shards.own()).into_iter().map(|range| {
             let (sum, distance) = self.partial_sum_on_any_device(chosen, range);
             max_ratio_distance = max_ratio_distance.max(distance);
             sum
         });
-        let len = NodeLen { vector: self.decoder.num_trained(), numbers: Sums::NUM_ADDED };
-        let sum = self.team.sum(self.shards, ours.collect(), len)?;
+        let len = PartialSumLen { vector: self.decoder.num_trained(), numbers: Sums::NUM_ADDED };
+        let sum = self.team.all_reduce_shards(self.shards, ours.collect(), len)?;
         Ok((sum.vector, Sums::from_added(&sum.numbers, max_ratio_distance)))
     }
 
     /// Computes [`Differentiation::partial_sum`] on the decoder's device, if it has one.
-    fn partial_sum_on_any_device(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
+    fn partial_sum_on_any_device(
+        &self,
+        chosen: &[usize],
+        shards: Range<usize>,
+    ) -> (PartialSum, f64) {
         #[cfg(text_kernels)]
         if let Some(sum) = device::partial_sum(self, chosen, &shards) {
             return sum;

@@ -5,7 +5,7 @@ use super::{Group, Sample, TokenIndex, deduplicated_texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
-use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves};
+use crate::parallel::{PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
 use crate::text::{
     CompletionIndex, Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness,
 };
@@ -167,8 +167,8 @@ impl Differentiation<'_> {
         chosen: &[usize],
     ) -> Result<(Vec<f32>, Sums), TeamError> {
         let mut max_ratio_distance = 0.0f64;
-        let pieces = self.team.sum_pieces(self.shards, |send| {
-            let own = nodes(self.shards.count(), &self.shards.own());
+        let pieces = self.team.all_reduce_pipelined(self.shards, |send| {
+            let own = tree_nodes(self.shards.count(), &self.shards.own());
             let (last, others) = own.split_last().expect("every rank has a shard");
             let mut sum = |shards: Range<usize>| {
                 let (sum, distance) = self.partial_sum(chosen, shards);
@@ -193,10 +193,10 @@ impl Differentiation<'_> {
     }
 
     /// Computes gradient and sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
-    pub(super) fn partial_sum(&self, chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
+    pub(super) fn partial_sum(&self, chosen: &[usize], shards: Range<usize>) -> (PartialSum, f64) {
         let shard_sum = |at: usize| self.shard_sum(chosen, shards.start + at, |_, _| {});
-        let add = |(sum, distance): (Node, f64), (more, other): (Node, f64)| {
-            (sum.plus(more), distance.max(other))
+        let add = |(sum, distance): (PartialSum, f64), (more, other): (PartialSum, f64)| {
+            (sum.add_next(more), distance.max(other))
         };
         // A large decoder's products take all threads, and its gradients much memory.
         sum_leaves(shards.len(), self.decoder.is_small(), &shard_sum, &add)
@@ -209,7 +209,7 @@ impl Differentiation<'_> {
         chosen: &[usize],
         shard: usize,
         mut done: impl FnMut(&[f32], usize),
-    ) -> (Node, f64) {
+    ) -> (PartialSum, f64) {
         let chosen = self.select_shards(chosen, shard..shard + 1);
         let mut vector = self.buffers.gradients.take();
         vector.resize(self.decoder.num_trained(), 0.0);
@@ -232,7 +232,10 @@ impl Differentiation<'_> {
             }
         });
         self.buffers.passes.put(forward);
-        (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.max_ratio_distance)
+        (
+            PartialSum { shards: shard..shard + 1, vector, numbers: sums.added() },
+            sums.max_ratio_distance,
+        )
     }
 
     /// Adds the gradient of some groups; `done` is called as by [`TokenDecoder::backward_texts`].
@@ -306,15 +309,15 @@ fn differentiate_row(
 /// rank's last shard is computed.
 struct PieceSender<'a> {
     /// Partial sums that do not need the last shard.
-    complete: Vec<Node>,
+    complete: Vec<PartialSum>,
     /// Partial sums to which the last shard is added, from the first to the last.
-    lefts: Vec<Node>,
+    lefts: Vec<PartialSum>,
     last_shard: usize,
     /// Starts of the pieces that have not been sent, in ascending order.
     starts: Vec<usize>,
     /// End of the next piece.
     end: usize,
-    send: &'a mut dyn FnMut(Vec<Node>),
+    send: &'a mut dyn FnMut(Vec<PartialSum>),
 }
 
 impl PieceSender<'_> {
@@ -323,15 +326,15 @@ impl PieceSender<'_> {
     fn send_piece(&mut self, vector: &[f32], start: usize, numbers: &[f64]) {
         let range = start..self.end;
         self.end = start;
-        let piece_of = |node: &Node| Node {
+        let piece_of = |node: &PartialSum| PartialSum {
             shards: node.shards.clone(),
             vector: node.vector[range.clone()].to_vec(),
             numbers: if start == 0 { node.numbers.clone() } else { Vec::new() },
         };
         let shards = self.last_shard..self.last_shard + 1;
         let (vector, numbers) = (vector[range.clone()].to_vec(), numbers.to_vec());
-        let last = Node { shards, vector, numbers };
-        let sum = self.lefts.iter().rev().fold(last, |sum, left| piece_of(left).plus(sum));
+        let last = PartialSum { shards, vector, numbers };
+        let sum = self.lefts.iter().rev().fold(last, |sum, left| piece_of(left).add_next(sum));
         (self.send)(self.complete.iter().map(piece_of).chain([sum]).collect());
     }
 
@@ -345,7 +348,7 @@ impl PieceSender<'_> {
     }
 
     /// Sends all further pieces, given the finished sum of the last shard.
-    fn send_rest(&mut self, shard: &Node) {
+    fn send_rest(&mut self, shard: &PartialSum) {
         while let Some(start) = self.starts.pop() {
             let numbers: &[f64] = if start == 0 { &shard.numbers } else { &[] };
             self.send_piece(&shard.vector, start, numbers);
@@ -355,7 +358,7 @@ impl PieceSender<'_> {
 
 /// Joins the summed pieces, which come from the end of the gradient to its start, to the gradient, `[count]`, and the
 /// numbers of the last piece.
-fn join_pieces(pieces: Vec<Node>, count: usize) -> (Vec<f32>, Vec<f64>) {
+fn join_pieces(pieces: Vec<PartialSum>, count: usize) -> (Vec<f32>, Vec<f64>) {
     let mut end = count;
     let (mut gradient, mut numbers) = (vec![0.0; end], Vec::new());
     for piece in pieces {

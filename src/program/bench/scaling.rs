@@ -179,9 +179,9 @@ fn fit(team: &Team) -> Result<Option<Link>> {
         for _ in 0..REDUCTIONS {
             let vector = vec![1.0; len];
             // Synchronizes the ranks.
-            team.total(&[0.0])?;
+            team.all_reduce_counts(&[0.0])?;
             let started = Instant::now();
-            team.sum_ranks(vector, Vec::new())?;
+            team.all_reduce_ranks(vector, Vec::new())?;
             seconds.push(started.elapsed().as_secs_f64());
         }
         Ok(Figure::of(seconds).median)

@@ -5,7 +5,7 @@ use crate::env::{CheckOptions, Finding, Rules, Subject};
 use burn::tensor::Device;
 
 /// Numbers of steps to play; the short run comes first because its report is the most specific.
-const STEPS: [usize; 2] = [1, 64];
+const STEP_COUNTS: [usize; 2] = [1, 64];
 
 /// Plays `options.episodes` random games natively and in kernels and compares the sums of features
 /// and rewards. Returns no findings if they agree. See [`crate::env::check`] for all other checks.
@@ -15,7 +15,7 @@ const STEPS: [usize; 2] = [1, 64];
 pub fn check_on_device<G: Rules>(game: G, options: &CheckOptions, device: &Device) -> Vec<Finding> {
     assert!(crate::device::has_kernels(device), "rules are compared on a device with kernels");
     let (games, seed) = (options.episodes.max(1) as usize, options.seed.into());
-    for steps in STEPS {
+    for steps in STEP_COUNTS {
         let sums = |device: &Device| -> Vec<f32> {
             let sums = play_at_random(game, games, steps, seed, device);
             sums.into_data().try_into_vec().expect("sums are f32")
@@ -24,8 +24,8 @@ pub fn check_on_device<G: Rules>(game: G, options: &CheckOptions, device: &Devic
         for (env, (native, kernel)) in native.iter().zip(&kernel).enumerate() {
             let tolerance = 1e-4 * steps as f32 * (1.0 + native.abs() / steps as f32);
             // False if either is NaN.
-            let alike = (native - kernel).abs() <= tolerance;
-            if !alike {
+            let agrees = (native - kernel).abs() <= tolerance;
+            if !agrees {
                 return vec![Finding::error(
                     Subject::Kernels,
                     format!(

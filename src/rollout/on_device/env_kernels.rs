@@ -34,7 +34,7 @@ pub(super) fn steps_per_launch(num_envs: usize) -> usize {
 }
 
 /// Maximum steps of a game per launch, where a step takes `iterations` iterations of loops.
-pub(super) fn most_steps_per_launch(iterations: usize) -> usize {
+pub(super) fn max_steps_per_launch(iterations: usize) -> usize {
     (LAUNCH_ITERATIONS / iterations).max(1)
 }
 

@@ -35,8 +35,8 @@ impl Launches {
     /// Steps of each game per launch.
     fn steps(&self, games: usize, shape: &MlpShape, group: &Workgroup) -> usize {
         let budget = launch_items(shape.forward_flops() * games as f64, self.size);
-        let most = most_steps_per_launch(1 + group.loop_iterations(shape));
-        self.steps.min(budget).min(most)
+        let max = max_steps_per_launch(1 + group.loop_iterations(shape));
+        self.steps.min(budget).min(max)
     }
 }
 
@@ -134,21 +134,21 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     // Units without a game read the first one's, and write nothing.
     let row = select(plays, row, 0usize);
     let env = games.first_env + row;
-    let of = games.groups.of(env);
+    let group = games.groups.of(env);
     let mut state = if comptime!(origin == Origin::Continued) {
         load_env_state::<G>(&games.envs, row, games.count, game)
     } else {
-        starts.state::<G>(&games.groups, of, origin, game)
+        starts.state::<G>(&games.groups, group, origin, game)
     };
     let mut episode = if comptime!(origin == Origin::Continued) {
         load_episode(&games.envs, row, games.count)
     } else {
-        starts.episode::<G>(&games.groups, of, origin, game)
+        starts.episode::<G>(&games.groups, group, origin, game)
     };
     if comptime!(origin != Origin::Continued) {
         if plays {
             games.firsts[row] = episode.score;
-            games.firsts[games.count + row] = starts.elapsed(&games.groups, of, origin) as f32;
+            games.firsts[games.count + row] = starts.elapsed(&games.groups, group, origin) as f32;
         }
     }
     let draws = action_key(games.action_key, games.groups.env_number(env));
@@ -243,15 +243,16 @@ impl<G: Rules> Buffers<'_, G> {
         let client = &params.client;
         let input = element(precision);
         let bytes = shape.num_params() * input.size();
-        let most = client.properties().hardware.max_shared_memory_size.min(MAX_SHARED_BYTES);
-        let group = Workgroup::new(&shape, cube_units(self.games.len()) as usize, most);
+        let max_shared_bytes =
+            client.properties().hardware.max_shared_memory_size.min(MAX_SHARED_BYTES);
+        let group = Workgroup::new(&shape, cube_units(self.games.len()) as usize, max_shared_bytes);
         let mut plan = Plan {
             game: self.game,
             origin: Origin::of(config, origins.is_some()),
             branch: config.start == Start::Branch,
             shape,
             group,
-            shared: !group.shares() && bytes <= most,
+            shared: !group.shares() && bytes <= max_shared_bytes,
         };
         // If games do not continue, the kernel does not read this buffer.
         let origins = origins.unwrap_or(params);

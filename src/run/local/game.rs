@@ -161,7 +161,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
             true => Some(self.play_on_host(most)?),
             false => G::PLAYABLE.then(|| play(&policy, game, FINAL_EPISODES.min(most), 0)),
         };
-        let held_out = self.trainer.confusion().map(|confusion| HeldOutReport {
+        let held_out = self.trainer.confusion_matrix().map(|confusion| HeldOutReport {
             means: confusion.means(),
             confusion: confusion.counts,
             actions: self.actions.clone(),

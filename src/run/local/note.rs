@@ -38,7 +38,7 @@ impl<'a> RunNote<'a> {
     /// Describes a run whose rank in this process uses `device`.
     pub fn new(run: &dyn Run, device: &'a DeviceInfo) -> Self {
         let (trainer, team) = (run.trainer(), run.trainer().team());
-        let cuts = team.cuts(trainer.shards().count());
+        let cuts = team.shard_boundaries(trainer.shards().count());
         let rank_shards = |(device, cut): (&String, &[usize])| RankShards {
             device: device.clone(),
             shards: [cut[0], cut[1]],

@@ -2,7 +2,7 @@
 
 use crate::parallel::{Shards, Team};
 use crate::run::Schedule;
-use crate::trainer::{Best, Engine, Trainer};
+use crate::trainer::{BestEvaluation, Engine, Trainer};
 
 /// Status of a trainer, uniform over games, datasets and language models.
 pub trait TrainerStatus {
@@ -16,7 +16,7 @@ pub trait TrainerStatus {
     fn env_steps(&self) -> u64;
 
     /// Value and iteration of the best evaluation so far: the score, or, with held-out data, the negative loss.
-    fn best(&self) -> Option<Best>;
+    fn best(&self) -> Option<BestEvaluation>;
 
     /// Ranks that share the run.
     fn team(&self) -> &Team;
@@ -44,7 +44,7 @@ where
         self.env_steps()
     }
 
-    fn best(&self) -> Option<Best> {
+    fn best(&self) -> Option<BestEvaluation> {
         self.best()
     }
 

@@ -10,34 +10,34 @@ use crate::parallel::TeamError;
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Tensor};
 
-/// Steps of a batch.
-const STEPS: usize = 1 << 15;
+/// Approximate number of steps of a batch.
+const BATCH_STEPS: usize = 1 << 15;
 
 /// A confusion matrix of demonstrated and predicted actions, with the loss on the demonstrated ones.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Confusion {
+pub struct ConfusionMatrix {
     /// Steps by the demonstrated action and by the model's most likely one, `[num_actions, num_actions]`.
     pub counts: Vec<Vec<u64>>,
     /// Sum of the negative log-likelihoods of the demonstrated actions, nats.
     pub loss_sum: f64,
 }
 
-impl Confusion {
-    /// Compares a model on `device` with the demonstrated steps in `pieces` that have a positive weight.
+impl ConfusionMatrix {
+    /// Compares a model on `device` with the demonstrated steps in `window_set` that have a positive weight.
     pub async fn of(
         model: &Network,
-        pieces: &WindowSet,
+        window_set: &WindowSet,
         num_actions: usize,
         device: &Device,
     ) -> Self {
         let device = device.clone().without_autodiff();
         let mut counts = vec![vec![0; num_actions]; num_actions];
         let mut loss_sum = 0.0;
-        let (all, steps) = (pieces.len(), pieces.num_steps());
-        let size = STEPS.div_ceil(steps);
+        let (all, steps) = (window_set.len(), window_set.num_steps());
+        let size = BATCH_STEPS.div_ceil(steps);
         let mut windows = Windows::default();
         for first in (0..all).step_by(size) {
-            pieces.fill(first..all.min(first + size), &mut windows);
+            window_set.fill(first..all.min(first + size), &mut windows);
             let part = &windows.trajectory;
             let tensors = part.to_tensors(&device);
             let memory = model.initial_memory(part.num_envs, &device);
@@ -72,24 +72,24 @@ impl Confusion {
 
 impl<G: Rules> GameTrainer<G> {
     /// Compares the policy with the held-out demonstrations; `None` for runs that play games.
-    pub fn confusion(&self) -> Option<Confusion> {
-        block_on(self.engine.confusion())
+    pub fn confusion_matrix(&self) -> Option<ConfusionMatrix> {
+        block_on(self.engine.confusion_matrix())
     }
 }
 
 impl<G: Rules> GameEngine<G> {
     /// Compares the policy with the held-out demonstrations.
-    pub(super) async fn confusion(&self) -> Option<Confusion> {
+    pub(super) async fn confusion_matrix(&self) -> Option<ConfusionMatrix> {
         let held_out = self.held_out.as_ref()?;
         let actions = self.game.num_actions();
-        Some(Confusion::of(&self.engine.model(), held_out, actions, &self.device).await)
+        Some(ConfusionMatrix::of(&self.engine.model(), held_out, actions, &self.device).await)
     }
 
     /// Means over the held-out demonstrations. Every rank returns those of rank 0: devices may round differently, but
     /// all ranks must agree on the best policy. All ranks must call this.
     pub(super) async fn held_out_means(&self) -> Result<Option<HeldOut>, TeamError> {
-        let Some(confusion) = self.confusion().await else { return Ok(None) };
-        let HeldOut { loss, accuracy } = confusion.means();
+        let Some(confusion_matrix) = self.confusion_matrix().await else { return Ok(None) };
+        let HeldOut { loss, accuracy } = confusion_matrix.means();
         let ours = [loss, accuracy.unwrap_or_default()];
         let first = self.part.team.all_gather_numbers(&ours)?.swap_remove(0);
         Ok(Some(HeldOut { loss: first[0], accuracy: accuracy.map(|_| first[1]) }))
@@ -99,7 +99,7 @@ impl<G: Rules> GameEngine<G> {
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
-    use crate::data::{Columns, Cut, End, Steps};
+    use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
     use crate::env::{Catch, Env};
     use crate::parallel::{TIMEOUT, Team, threads};
     use crate::settings::{LossType, TrainConfig};
@@ -115,10 +115,11 @@ mod tests {
             obs: (0..steps * features).map(|i| (i % 7) as f32 / 7.0).collect(),
             actions: (0..steps).map(|step| (step % actions) as i32).collect(),
             weights: vec![1.0; steps],
-            ends: (0..steps).map(|step| End::new(step % 10 == 9, false)).collect(),
+            ends: (0..steps).map(|step| EpisodeStatus::new(step % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
-        let pieces = WindowSet::new(Arc::new(columns), &episodes, Cut::plain(5, actions));
+        let window_set =
+            WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(5, actions));
         let mut config = TrainConfig::of(&game).unwrap();
         config.loss.loss_type = LossType::Nll;
         config.checkpoint.eval_episodes = 4;
@@ -126,10 +127,10 @@ mod tests {
         let measured = |team: Team| {
             let (device, key) = (Device::flex(), team.rank() as u32);
             let network = Network::new(features, actions, &config.policy, key, &device);
-            let data = Demonstrations { train: pieces.clone(), validation: pieces.clone() };
+            let data = Demonstrations { train: window_set.clone(), validation: window_set.clone() };
             let trainer = GameTrainer::with_team(game, network, &config, &device, Some(data), team);
             let mut trainer = trainer.unwrap();
-            (trainer.confusion().unwrap().means(), trainer.validate().unwrap())
+            (trainer.confusion_matrix().unwrap().means(), trainer.validate().unwrap())
         };
         let measured = &measured;
         let ranks: Vec<_> = std::thread::scope(|scope| {

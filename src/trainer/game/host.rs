@@ -1,16 +1,27 @@
 //! Training in environments on the host.
 
 use super::super::TrainError;
-use super::super::choose::first_network;
+use super::super::choose::{EngineInputs, first_network};
 use super::GameTrainer;
 use crate::env::{Env, HostEnvs, HostGame, Rules};
 use crate::model::Network;
 use crate::parallel::Team;
 use crate::rng::Stream;
-use crate::rollout::{ActionSelection, Evaluation};
+use crate::rollout::{ActionSelection, EpisodeKeys, Evaluation};
 use crate::settings::{ModelKind, Start, TrainConfig};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
+
+/// Sizes of a batch of environments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchSizes {
+    /// Number of environments.
+    pub envs: usize,
+    /// Number of features of an observation.
+    pub features: usize,
+    /// Number of actions.
+    pub actions: usize,
+}
 
 /// Mismatches between environments on the host and the settings of a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,13 +33,13 @@ pub enum HostSetupError {
     #[error(
         "the batch has {} environments of {} features and {} actions, but the settings ask for {} \
          (num_groups * group_size) of {} and {}",
-        found[0], found[1], found[2], expected[0], expected[1], expected[2]
+        found.envs, found.features, found.actions, expected.envs, expected.features, expected.actions
     )]
     Sizes {
-        /// Environments, features and actions of the settings.
-        expected: [usize; 3],
-        /// Environments, features and actions of the batch.
-        found: [usize; 3],
+        /// Sizes by the settings.
+        expected: BatchSizes,
+        /// Sizes of the batch.
+        found: BatchSizes,
     },
     /// The settings start groups in the middle of an episode.
     #[error(
@@ -79,7 +90,8 @@ impl GameTrainer<HostGame> {
         device: &Device,
     ) -> Result<Self, HostSetupError> {
         check(&game, &envs, config)?;
-        let run = Self::of(game, model.into(), config, device, None, Some(envs), &Team::alone());
+        let inputs = EngineInputs { game, model: model.into(), data: None, host: Some(envs) };
+        let run = Self::of(inputs, None, config, device, &Team::alone());
         Ok(run.expect("one rank is never too many"))
     }
 }
@@ -89,9 +101,11 @@ fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), H
     game.validate().map_err(HostSetupError::Game)?;
     let found = {
         let envs = envs.lock();
-        [envs.num_envs(), envs.num_features(), envs.num_actions()]
+        let (features, actions) = (envs.num_features(), envs.num_actions());
+        BatchSizes { envs: envs.num_envs(), features, actions }
     };
-    let expected = [config.rollout.num_envs(), game.num_features(), game.num_actions()];
+    let (features, actions) = (game.num_features(), game.num_actions());
+    let expected = BatchSizes { envs: config.rollout.num_envs(), features, actions };
     if found != expected {
         return Err(HostSetupError::Sizes { expected, found });
     }
@@ -119,9 +133,9 @@ impl<G: Rules> GameTrainer<G> {
         &self,
         episodes: usize,
         seed: u64,
-        player: ActionSelection,
+        selection: ActionSelection,
     ) -> Result<Evaluation, TrainError> {
-        let draws = (Stream::Evaluation, seed);
-        Ok(Evaluation::of(&block_on(self.engine.play(0..episodes, draws, player))?))
+        let keys = EpisodeKeys::new(Stream::Evaluation, seed);
+        Ok(Evaluation::of(&block_on(self.engine.play(0..episodes, keys, selection))?))
     }
 }

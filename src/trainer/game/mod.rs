@@ -5,13 +5,15 @@ pub mod held_out;
 mod host;
 mod snapshot;
 
-pub use host::HostSetupError;
+pub use host::{BatchSizes, HostSetupError};
 pub use snapshot::{
     config_toml, layered_settings, load_policy, new_settings, policy_bytes, policy_file,
     policy_params, saved_config, saved_game_name,
 };
 
-use super::choose::{AnyEngine, fallback_reason, first_network, precision_limit, with_engine};
+use super::choose::{
+    AnyEngine, EngineInputs, fallback_reason, first_network, precision_limit, with_engine,
+};
 use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
 use super::rank_part::RankPart;
 use super::{TrainError, Trainer, iterate, may_enter_pool};
@@ -23,7 +25,9 @@ use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
 use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
-use crate::rollout::{ActionSelection, Evaluation, play_episodes, play_host_episodes};
+use crate::rollout::{
+    ActionSelection, EpisodeKeys, EpisodeResult, Evaluation, play_episodes, play_host_episodes,
+};
 use crate::settings::{self, Precision, TrainConfig};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -129,41 +133,23 @@ impl<G: Rules> GameTrainer<G> {
         data: Option<Demonstrations>,
         team: Team,
     ) -> Result<Self, TeamError> {
-        Self::of(game, model.into(), config, device, data, None, &team)
+        let (data, held_out) = data.map(|data| (data.train, data.validation)).unzip();
+        let inputs = EngineInputs { game, model: model.into(), data, host: None };
+        Self::of(inputs, held_out, config, device, &team)
     }
 
-    /// Creates this rank's part of a run that learns from `data` or from environments on the `host`, if given, instead
-    /// of from games.
+    /// Creates this rank's part of a run.
     fn of(
-        game: G,
-        model: Network,
+        inputs: EngineInputs<G>,
+        held_out: Option<WindowSet>,
         config: &TrainConfig,
         device: &Device,
-        data: Option<Demonstrations>,
-        host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<Self, TeamError> {
-        let (features, actions) = (game.num_features(), game.num_actions());
-        let [takes, gives] = model.sizes(features);
-        assert!(
-            [takes, gives] == [features, actions],
-            "the network has {takes} features and {gives} actions, but the game `{}` has {features} and {actions}",
-            G::NAME
-        );
-        let path = &config.data.path;
-        assert!(
-            config.data.is_on() == data.is_some(),
-            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_demonstrations`)"
-        );
-        assert!(
-            G::PLAYABLE || data.is_some() || host.is_some(),
-            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_demonstrations`)",
-            G::NAME
-        );
-        let (train, held_out) = data.map(|data| (data.train, data.validation)).unzip();
+        inputs.check(config);
+        let (game, host) = (inputs.game, inputs.host.clone());
         device::take_transfers();
-        let (engine, part) =
-            AnyEngine::new(game, model, config, device, train, host.clone(), team)?;
+        let (engine, part) = AnyEngine::new(inputs, config, device, team)?;
         let uploaded = device::take_transfers().uploaded;
         let device = device.clone();
         let steps = 0;
@@ -192,13 +178,13 @@ impl<G: Rules> GameTrainer<G> {
     ///
     /// # Panics
     /// If `episodes` is 0, or an environment on the host fails.
-    pub fn evaluate(&self, episodes: usize, player: ActionSelection) -> Evaluation {
-        block_on(self.evaluate_async(episodes, player))
+    pub fn evaluate(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
+        block_on(self.evaluate_async(episodes, selection))
     }
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
-    pub async fn evaluate_async(&self, episodes: usize, player: ActionSelection) -> Evaluation {
-        let played = self.engine.play(0..episodes, self.engine.validation(), player).await;
+    pub async fn evaluate_async(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
+        let played = self.engine.play(0..episodes, self.engine.validation_keys(), selection).await;
         Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
     }
 
@@ -245,27 +231,56 @@ impl<G: Rules> GameTrainer<G> {
     }
 }
 
+impl<G: Rules> EngineInputs<G> {
+    /// Checks that the inputs fit each other and the settings.
+    ///
+    /// # Panics
+    /// If they do not.
+    fn check(&self, config: &TrainConfig) {
+        let Self { game, model, data, host } = self;
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let found = model.sizes(features);
+        assert!(
+            (found.features, found.actions) == (features, actions),
+            "the network has {} features and {} actions, but the game `{}` has {features} and {actions}",
+            found.features,
+            found.actions,
+            G::NAME
+        );
+        let path = &config.data.path;
+        assert!(
+            config.data.is_on() == data.is_some(),
+            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_demonstrations`)"
+        );
+        assert!(
+            G::PLAYABLE || data.is_some() || host.is_some(),
+            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_demonstrations`)",
+            G::NAME
+        );
+    }
+}
+
 impl<G: Rules> GameEngine<G> {
-    /// Draws of evaluations during training.
-    fn validation(&self) -> (Stream, u64) {
-        (Stream::Validation, self.part.config.seed)
+    /// Keys of the episodes of evaluations during training.
+    fn validation_keys(&self) -> EpisodeKeys {
+        EpisodeKeys::new(Stream::Validation, self.part.config.seed)
     }
 
-    /// Plays some episodes of an evaluation and returns score and length of each.
+    /// Plays some episodes of an evaluation.
     async fn play(
         &self,
         episodes: Range<usize>,
-        draws: (Stream, u64),
-        player: ActionSelection,
-    ) -> Result<Vec<[f64; 2]>, HostEnvError> {
+        keys: EpisodeKeys,
+        selection: ActionSelection,
+    ) -> Result<Vec<EpisodeResult>, HostEnvError> {
         let game = self.game;
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new_async(&self.engine.model(), features, actions).await;
         match &self.host {
             Some(envs) => {
-                play_host_episodes(&policy, envs, game.max_steps(), episodes, draws, player)
+                play_host_episodes(&policy, envs, game.max_steps(), episodes, keys, selection)
             }
-            None => Ok(play_episodes(&policy, game, episodes, draws, player)),
+            None => Ok(play_episodes(&policy, game, episodes, keys, selection)),
         }
     }
 
@@ -274,9 +289,12 @@ impl<G: Rules> GameEngine<G> {
         let team = &self.part.team;
         let (rank, size) = (team.rank(), team.size());
         let ours = rank * episodes / size..(rank + 1) * episodes / size;
-        let ours = self.play(ours, self.validation(), ActionSelection::Greedy).await?;
-        let all = team.all_gather(bytemuck::cast_slice(&ours))?;
-        Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
+        let ours = self.play(ours, self.validation_keys(), ActionSelection::Greedy).await?;
+        let ours: Vec<[f64; 2]> = ours.iter().map(|result| [result.score, result.length]).collect();
+        let all = team.all_gather(bytemuck::cast_slice(&ours))?.concat();
+        let all: Vec<[f64; 2]> = bytemuck::pod_collect_to_vec(&all);
+        let result = |&[score, length]: &[f64; 2]| EpisodeResult { score, length };
+        Ok(Evaluation::of(&all.iter().map(result).collect::<Vec<_>>()))
     }
 }
 

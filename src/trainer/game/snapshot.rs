@@ -2,7 +2,9 @@
 
 use super::super::choose::{first_network, with_engine};
 use super::super::engine::{PolicyEngine, State};
-use super::super::rank_part::{all_games, all_parts, own_games, own_memory};
+use super::super::rank_part::{
+    gather_game_states, gather_parts, select_game_states, select_memory,
+};
 use super::super::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError,
     VERSION, WEIGHTS, read_params, saved_table, section, unreadable,
@@ -188,8 +190,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let mut state = with_engine!(&self.engine, engine => engine.export().await);
         let num_groups = self.part.config.rollout.num_groups;
         if self.part.team.size() > 1 {
-            state.games = all_games(&state.games, num_groups, &self.part.team)?;
-            state.memory = all_parts(&state.memory, &self.part.team)?.concat();
+            state.games = gather_game_states(&state.games, num_groups, &self.part.team)?;
+            state.memory = gather_parts(&state.memory, &self.part.team)?.concat();
         }
         let header = self.header(iteration);
         let bytes = |params: &[f32]| write_params(&names, params, None);
@@ -230,7 +232,10 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let own = self.part.shards.own_items();
         let (games, memory) = match self.part.team.size() {
             1 => (games, memory),
-            _ => (own_games(&games, num_groups, &own), own_memory(&memory, num_groups, &own)),
+            _ => (
+                select_game_states(&games, num_groups, &own),
+                select_memory(&memory, num_groups, &own),
+            ),
         };
         let state = State {
             params: params(WEIGHTS)?,

@@ -224,7 +224,7 @@ impl LanguageTrainer {
         let (ranks, groups) = (team.size(), config.generation.num_prompts);
         let shards = Shards::new(groups, config.update.num_shards).count();
         if ranks > shards {
-            return Err(TeamError::TooMany { ranks, shards }.into());
+            return Err(TeamError::TooManyRanks { ranks, shards }.into());
         }
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, key, config.optimizer.moments);

@@ -4,7 +4,7 @@ use crate::team::Place;
 use crate::wall::{Open, Wall};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
-use grove::data::{Cut, Steps, WindowSet, read_games};
+use grove::data::{Steps, WindowOptions, WindowSet, read_games};
 use grove::env::Playable;
 use grove::metrics::{EvaluationRecord, IterationRecord};
 use grove::model::{FlatMlp, Network};
@@ -150,8 +150,8 @@ fn demonstrations<G: Playable>(game: G, file: Vec<u8>) -> Result<Demonstrations,
         return Err(JsError::new(&format!("the recorded games are not of {}", G::NAME)));
     }
     let episodes = steps.episodes();
-    let pieces = WindowSet::new(Arc::new(steps), &episodes, Cut::plain(1, actions));
-    Ok(Demonstrations { train: pieces.clone(), validation: pieces })
+    let window_set = WindowSet::new(Arc::new(steps), &episodes, WindowOptions::plain(1, actions));
+    Ok(Demonstrations { train: window_set.clone(), validation: window_set })
 }
 
 /// A run; `None` if the run has too few shards for this worker.

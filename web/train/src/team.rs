@@ -74,13 +74,13 @@ impl Place {
             let most = 1e3 * seconds as f64;
             if Atomics::wait_with_timeout(&self.words, at, 1 - state, most).is_err() {
                 let why = "a worker may not wait here".to_string();
-                return Err(TeamError::Gone { rank: other, why });
+                return Err(TeamError::Ended { rank: other, why });
             }
             if is_so() {
                 return Ok(());
             }
         }
-        Err(TeamError::Silent { rank: other, seconds: TIMEOUT.as_secs() })
+        Err(TeamError::TimedOut { rank: other, seconds: TIMEOUT.as_secs() })
     }
 
     /// Sets the state of a box and wakes its reader.

@@ -1,6 +1,6 @@
 //! Demonstrations by a person: the steps that were played in duels, and the file that they become.
 
-use grove::data::{Columns, End, Manifest, Steps, games_file, read_games};
+use grove::data::{Columns, EpisodeStatus, Manifest, Steps, games_file, read_games};
 use serde_json::json;
 use std::path::PathBuf;
 use wasm_bindgen::prelude::*;
@@ -16,13 +16,13 @@ impl Demonstrations {
         self.0.obs.extend(obs);
         self.0.actions.push(action as i32);
         self.0.weights.push(1.0);
-        self.0.ends.push(End::new(ended, false));
+        self.0.ends.push(EpisodeStatus::new(ended, false));
     }
 
     /// Ends an unfinished game as truncated.
     pub fn leave(&mut self) {
         if let Some(end) = self.0.ends.last_mut().filter(|end| !end.ended()) {
-            *end = End::Truncated;
+            *end = EpisodeStatus::Truncated;
         }
     }
 

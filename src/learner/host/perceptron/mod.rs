@@ -26,7 +26,7 @@ use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, SHARD_STEPS, parts};
 use crate::model::{Mlp, NativeMlp, Pool, flatten};
 use crate::objective::weights::StepDenominators;
-use crate::parallel::{Node, NodeLen, TeamError, sum_leaves};
+use crate::parallel::{PartialSum, PartialSumLen, TeamError, sum_leaves};
 use crate::settings::TrainConfig;
 use chunk::{GradientInputs, Workspace};
 use network::{PaddedLayout, PaddedNetwork};
@@ -70,13 +70,13 @@ impl PerceptronLearner {
     }
 
     /// Gradient and sums of some games of a minibatch in a shard.
-    fn differentiate(&self, inputs: &GradientInputs, games: &[i32], shard: usize) -> Node {
+    fn differentiate(&self, inputs: &GradientInputs, games: &[i32], shard: usize) -> PartialSum {
         let mut gradient = self.zeros();
         let mut sums = LaneSums::default();
         self.with_workspace(|workspace| {
             workspace.gradient(inputs, games, &mut gradient, &mut sums);
         });
-        Node { shards: shard..shard + 1, vector: gradient, numbers: sums.totals().to_vec() }
+        PartialSum { shards: shard..shard + 1, vector: gradient, numbers: sums.totals().to_vec() }
     }
 
     /// Takes a gradient vector from the free list, and clears it.
@@ -163,7 +163,7 @@ impl HostLearner for PerceptronLearner {
         minibatch: &Minibatch,
         loss: &StepLoss,
         denominators: StepDenominators,
-    ) -> Result<Node, TeamError> {
+    ) -> Result<PartialSum, TeamError> {
         let features = self.network.layout().features();
         assert_eq!(experience.trajectory.num_features, features, "features of the policy");
         let inputs = GradientInputs { network: &self.network, experience, loss, denominators };
@@ -176,26 +176,28 @@ impl HostLearner for PerceptronLearner {
         let leaf = |shard: usize| {
             let chunks: Vec<&[i32]> = parts(minibatch.shard(shard), num_chunks).collect();
             let leaf = |at: usize| self.differentiate(&inputs, chunks[at], shard);
-            sum_leaves(num_chunks, true, &leaf, &|sum: Node, other| sum.plus_and(other, give_back))
+            sum_leaves(num_chunks, true, &leaf, &|sum: PartialSum, other| {
+                sum.add_reusing(other, give_back)
+            })
         };
-        let nodes = shards.sum_nodes(&leaf, &give_back);
+        let nodes = shards.partial_sums(&leaf, &give_back);
         if self.context.team.size() == 1 {
-            let len = NodeLen { vector: self.network.layout().len(), numbers: SUMS };
-            return self.context.team.sum(shards, nodes, len);
+            let len = PartialSumLen { vector: self.network.layout().len(), numbers: SUMS };
+            return self.context.team.all_reduce_shards(shards, nodes, len);
         }
         let layout = self.network.layout();
         // Padding is not sent.
-        let without_padding = |node: Node| {
+        let without_padding = |node: PartialSum| {
             let vector = layout.unpad(&node.vector);
             self.give_back(node.vector);
-            Node { vector, ..node }
+            PartialSum { vector, ..node }
         };
-        let nodes: Vec<Node> = nodes.into_iter().map(without_padding).collect();
-        let len = NodeLen { vector: layout.num_params(), numbers: SUMS };
-        let sum = self.context.team.sum(shards, nodes, len)?;
+        let nodes: Vec<PartialSum> = nodes.into_iter().map(without_padding).collect();
+        let len = PartialSumLen { vector: layout.num_params(), numbers: SUMS };
+        let sum = self.context.team.all_reduce_shards(shards, nodes, len)?;
         let mut vector = self.zeros();
         layout.pad_into(&sum.vector, &mut vector);
-        Ok(Node { vector, ..sum })
+        Ok(PartialSum { vector, ..sum })
     }
 
     fn step(&mut self, gradient: &[f32], update: u64) -> f32 {

@@ -14,7 +14,7 @@ mod tokens;
 use super::differentiation::{Differentiation, Sums, TokenGrads, parts};
 use super::{Group, LanguageLearner, deduplicated_texts};
 use crate::device;
-use crate::parallel::Node;
+use crate::parallel::PartialSum;
 use crate::settings::Precision;
 use crate::text::{
     Arenas, CompletionIndex, DeviceDecoder, PromptWithCompletions, Retention, TokenDecoder,
@@ -129,11 +129,14 @@ pub(super) fn partial_sum(
     differentiation: &Differentiation,
     chosen: &[usize],
     shards: &Range<usize>,
-) -> Option<(Node, f64)> {
+) -> Option<(PartialSum, f64)> {
     let chosen = differentiation.select_shards(chosen, shards.clone());
     let (gradient, sums) = gradient(differentiation, chosen)?;
     let vector = gradient.fetch(&differentiation.decoder.sizes());
-    Some((Node { shards: shards.clone(), vector, numbers: sums.added() }, sums.max_ratio_distance))
+    Some((
+        PartialSum { shards: shards.clone(), vector, numbers: sums.added() },
+        sums.max_ratio_distance,
+    ))
 }
 
 /// The gradient of the chosen groups, which stays on the device, and their sums; `None` if the decoder is on the CPU.

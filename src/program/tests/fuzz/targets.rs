@@ -3,8 +3,8 @@
 use super::fuzz;
 use crate::checkpoint;
 use crate::data::{
-    AnnotatedTable, Columns, Dataset, DatasetWriter, End, MANIFEST, Manifest, TableOptions,
-    read_games,
+    AnnotatedTable, Columns, Dataset, DatasetWriter, EpisodeStatus, MANIFEST, Manifest,
+    TableOptions, read_games,
 };
 use crate::disk;
 use crate::env::{CartPole, Catch};
@@ -236,7 +236,11 @@ fn problems() {
 /// Writes a dataset of two episodes.
 fn dataset(folder: &Path) {
     let mut writer = DatasetWriter::create(folder, Manifest::new("cartpole")).unwrap();
-    let ends = [End::new(false, false), End::new(true, false), End::new(false, true)];
+    let ends = [
+        EpisodeStatus::new(false, false),
+        EpisodeStatus::new(true, false),
+        EpisodeStatus::new(false, true),
+    ];
     let columns = Columns {
         num_features: 4,
         obs: (0..12).map(|i| i as f32).collect(),

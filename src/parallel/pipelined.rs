@@ -1,42 +1,44 @@
-//! Sums that overlap with computation: a vector is summed piece by piece while the next piece is computed.
+//! Sums that overlap with computation: a vector is summed slice by slice while the next slice is computed.
 
-use super::{Node, NodeLen, Shards, Team, TeamError};
+use super::{PartialSum, PartialSumLen, Shards, Team, TeamError};
 use std::sync::mpsc;
 use std::thread;
 use web_time::Instant;
 
 impl Team {
-    /// Calls `compute`, and sums the pieces that it passes to its callback, as [`Team::sum`] would, on
-    /// another thread meanwhile. A piece consists of all nodes of this rank. All ranks must pass
-    /// equally many pieces of the same lengths, in the same order; the sums are returned in that order.
+    /// Calls `compute`, and sums the slices of a vector that it passes to its callback, as
+    /// [`Team::all_reduce_shards`] would, on another thread meanwhile. A slice comes as all partial sums of
+    /// this rank. All ranks must pass equally many slices of the same lengths, in the same order; the sums
+    /// are returned in that order.
     ///
     /// # Errors
     /// If a rank has ended or does not respond.
-    pub fn sum_pieces(
+    pub fn all_reduce_pipelined(
         &self,
         shards: &Shards,
-        compute: impl FnOnce(&mut dyn FnMut(Vec<Node>)),
-    ) -> Result<Vec<Node>, TeamError> {
-        let seconds = || self.wire().map_or(0.0, |wire| wire.traffic.seconds);
+        compute: impl FnOnce(&mut dyn FnMut(Vec<PartialSum>)),
+    ) -> Result<Vec<PartialSum>, TeamError> {
+        let seconds = || self.lock_link().map_or(0.0, |link| link.traffic.seconds);
         let before = seconds();
-        let (give, pieces) = mpsc::channel::<Vec<Node>>();
+        let (give, slices) = mpsc::channel::<Vec<PartialSum>>();
         let add_up = || {
-            let sum = |ours: Vec<Node>| {
-                let len = NodeLen { vector: ours[0].vector.len(), numbers: ours[0].numbers.len() };
-                self.sum(shards, ours, len)
+            let sum = |ours: Vec<PartialSum>| {
+                let len =
+                    PartialSumLen { vector: ours[0].vector.len(), numbers: ours[0].numbers.len() };
+                self.all_reduce_shards(shards, ours, len)
             };
-            pieces.into_iter().map(sum).collect::<Result<Vec<Node>, TeamError>>()
+            slices.into_iter().map(sum).collect::<Result<Vec<PartialSum>, TeamError>>()
         };
         thread::scope(|scope| {
             let added_up = scope.spawn(add_up);
-            // After a failed sum the receiver is gone, and the remaining pieces are dropped.
-            compute(&mut |nodes| drop(give.send(nodes)));
+            // After a failed sum the receiver is gone, and the remaining slices are dropped.
+            compute(&mut |partial_sums| drop(give.send(partial_sums)));
             drop(give);
             let since = Instant::now();
             let sums = added_up.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let waited = since.elapsed().as_secs_f64();
-            if let Some(mut wire) = self.wire() {
-                wire.traffic.hidden += (wire.traffic.seconds - before - waited).max(0.0);
+            if let Some(mut link) = self.lock_link() {
+                link.traffic.hidden += (link.traffic.seconds - before - waited).max(0.0);
             }
             sums
         })
@@ -67,22 +69,22 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_summed_while_others_are_computed() {
+    fn slices_are_summed_while_others_are_computed() {
         // Computes until there were `enough` exchanges, and returns their number.
         let run = |team: Team, enough: usize| {
-            let link = Arc::try_unwrap(team.wire.unwrap()).ok().unwrap().into_inner().unwrap().link;
+            let link = Arc::try_unwrap(team.link.unwrap()).ok().unwrap().into_inner().unwrap().link;
             let exchanges = Arc::new(AtomicUsize::new(0));
             let counted = Counted { link, exchanges: exchanges.clone() };
             let team = Team::new(team.rank, 2, Box::new(counted));
             let shards = team.shards(16, 16);
-            let node = |vector: Vec<f32>| Node {
+            let partial_sum = |vector: Vec<f32>| PartialSum {
                 shards: shards.own(),
                 numbers: vec![vector[0].into()],
                 vector,
             };
-            let sums = team.sum_pieces(&shards, |give| {
+            let sums = team.all_reduce_pipelined(&shards, |give| {
                 for len in [3, 1, 2] {
-                    give(vec![node(vec![1.0 + team.rank() as f32; len])]);
+                    give(vec![partial_sum(vec![1.0 + team.rank() as f32; len])]);
                 }
                 let started = Instant::now();
                 while exchanges.load(Ordering::Relaxed) < enough {
@@ -104,11 +106,11 @@ mod tests {
         let gone = on_ranks(2, |team| match team.rank() {
             1 => None,
             _ => team
-                .sum_pieces(&team.shards(2, 2), |give| {
-                    give(vec![Node { shards: 0..1, vector: vec![1.0], numbers: Vec::new() }]);
+                .all_reduce_pipelined(&team.shards(2, 2), |give| {
+                    give(vec![PartialSum { shards: 0..1, vector: vec![1.0], numbers: Vec::new() }]);
                 })
                 .err(),
         });
-        assert!(matches!(gone[0], Some(TeamError::Gone { rank: 1, .. })), "{gone:?}");
+        assert!(matches!(gone[0], Some(TeamError::Ended { rank: 1, .. })), "{gone:?}");
     }
 }

@@ -1,34 +1,28 @@
-//! Advantages of a recording, in four kernels: credit, compare, centre, summarize.
-//!
-//! Computes the same as [`super::advantages`]. The order of summation depends on sizes alone.
+//! The four kernels of the advantages of a recording.
 
+use crate::data::TRUNCATED;
 use crate::data::summary::{
     self, ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCALE, SCORE_SUM, STEPS, ZERO_VARIANCE_GROUPS,
 };
-use crate::data::{Recording, RecordingAdvantages, TRUNCATED};
-use crate::device;
-use crate::device::buffers::{Buffer, argument, cube_ints, cube_tensor, grid, uninit};
-use crate::parallel::{Team, TeamError};
-use crate::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale};
-use burn::backend::{Cube, DType};
+use crate::device::buffers::Buffer;
+use crate::settings::{Estimator, Scale};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use burn::tensor::Tensor;
 
 /// Units per cube of the first three kernels.
-const UNITS: usize = 64;
+pub(super) const UNITS: usize = 64;
 /// Approximate maximum number of units of the centring kernel; beyond it each unit handles several
 /// steps.
-const MAX_UNITS: usize = 1 << 18;
+pub(super) const MAX_UNITS: usize = 1 << 18;
 /// Number of partial sums in the last kernel.
-const RUNS: usize = 32;
+pub(super) const RUNS: usize = 32;
 
 // Rows of sums have the columns of the summary, but hold a sum of squares in place of the scale.
-const SQUARES: usize = SCALE;
+pub(super) const SQUARES: usize = SCALE;
 
 /// Sizes of a part.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
-struct Sizes {
+pub(super) struct Sizes {
     num_steps: usize,
     learn_steps: usize,
     games: usize,
@@ -56,7 +50,7 @@ impl Sizes {
 /// Inputs of the first kernel: the buffers of a [`crate::data::RecordingPart`] and the offsets of their
 /// `[num_steps, num_envs]` rows.
 #[derive(CubeType, CubeLaunch)]
-struct Recorded {
+pub(super) struct RecordedSteps {
     words: Buffer<u32>,
     values: Buffer<f32>,
     /// Scores and steps of the current episodes before the first step, `[2, num_envs]`.
@@ -70,7 +64,7 @@ struct Recorded {
 }
 
 #[cube]
-impl Recorded {
+impl RecordedSteps {
     /// Reward of the step at index `at` of a row.
     fn reward(&self, at: usize) -> f32 {
         self.values[self.rewards + at]
@@ -89,17 +83,17 @@ impl Recorded {
 
 /// Compile-time variant of the credit kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Credits {
-    estimator: Estimator,
+pub(super) struct Credits {
+    pub estimator: Estimator,
     /// Whether a game continues with a new episode.
-    auto_reset: bool,
+    pub auto_reset: bool,
     /// Whether scores are recorded; otherwise they are sums of rewards.
-    scored: bool,
+    pub scored: bool,
 }
 
 /// Rows of partial sums, one per cube.
 #[derive(CubeType, CubeLaunch)]
-struct Rows {
+pub(super) struct Rows {
     /// Rows of all kernels, `[rows, summary::LEN]`.
     sums: Buffer<f32>,
     /// Row of this kernel's first cube.
@@ -142,10 +136,10 @@ fn no_sums() -> Array<f32> {
 
 /// Computes the return or reward-to-go of each step; one unit per game.
 ///
-/// Buffers: those of [`Recorded`]; a part of [`RecordingAdvantages::parts`]; those of [`Rows`].
+/// Buffers: those of [`RecordedSteps`]; a part of [`RecordingAdvantages::parts`]; those of [`Rows`].
 #[cube(launch_unchecked)]
-fn credit_kernel(
-    recorded: &Recorded,
+pub(super) fn credit_kernel(
+    recorded: &RecordedSteps,
     advantages: &mut [f32],
     rows: &mut Rows,
     sizes: Sizes,
@@ -225,7 +219,7 @@ fn credit_kernel(
 /// Buffers: the part of [`RecordingAdvantages::parts`] written by the first kernel; those of
 /// [`Rows`].
 #[cube(launch_unchecked)]
-fn compare_kernel(advantages: &[f32], rows: &mut Rows, sizes: Sizes) {
+pub(super) fn compare_kernel(advantages: &[f32], rows: &mut Rows, sizes: Sizes) {
     let group = ABSOLUTE_POS;
     let mut sums = no_sums();
     if group < sizes.games / sizes.group_size {
@@ -256,7 +250,7 @@ fn compare_kernel(advantages: &[f32], rows: &mut Rows, sizes: Sizes) {
 /// Buffers: the part of [`RecordingAdvantages::parts`] written by the first kernel; those of
 /// [`Rows`].
 #[cube(launch_unchecked)]
-fn centre_kernel(
+pub(super) fn centre_kernel(
     advantages: &mut [f32],
     rows: &mut Rows,
     sizes: Sizes,
@@ -306,7 +300,7 @@ fn centre_kernel(
 /// Buffers: rows of sums `[count, summary::LEN]`; [`RecordingAdvantages::summary`]. Workgroup
 /// memory: `RUNS * summary::LEN` floats.
 #[cube(launch_unchecked)]
-fn summary_kernel(
+pub(super) fn summary_kernel(
     rows: &[f32],
     summary: &mut [f32],
     count: usize,
@@ -337,157 +331,5 @@ fn summary_kernel(
             total = if comptime!(scale == Scale::Batch) { factor } else { 1.0f32.runtime() };
         }
         summary[unit] = total;
-    }
-}
-
-/// Computes the advantages of a recording on its device; equivalent to [`super::advantages`] for
-/// the same trajectory and mask.
-///
-/// # Panics
-/// If the parts do not consist of whole groups, or the recording has fewer than `learn_steps`
-/// steps.
-pub fn recording_advantages(
-    recording: &Recording,
-    rollout: &RolloutConfig,
-    config: &AdvantageConfig,
-) -> RecordingAdvantages {
-    let RolloutConfig { group_size, learn_steps, auto_reset, .. } = *rollout;
-    let num_steps = recording.num_steps;
-    assert!((1..=num_steps).contains(&learn_steps), "learn_steps: 1..=num_steps");
-    let dim = CubeDim::new_1d(UNITS as u32);
-    let plans: Vec<Plan> =
-        recording.parts.iter().map(|part| Plan::new(part.num_envs(), rollout)).collect();
-    let count = plans.iter().map(Plan::cubes).sum();
-    let like = cube_tensor(recording.parts[0].values.clone());
-    let rows = uninit(&like, &[count, summary::LEN], DType::F32);
-    let summary = uninit(&like, &[summary::LEN], DType::F32);
-    let client = &like.client;
-    let mut first_row = 0;
-    let mut parts = Vec::new();
-    for (part, plan) in recording.parts.iter().zip(&plans) {
-        let games = part.num_envs();
-        let advantages = uninit(&like, &[learn_steps + 2, games], DType::F32);
-        let sizes = || SizesLaunch::new(num_steps, learn_steps, games, group_size);
-        let own_rows = |first, cubes| RowsLaunch::new(argument(&rows), first, cubes);
-        let row = num_steps * games;
-        let recorded = RecordedLaunch::new(
-            argument(&cube_ints(part.words.clone())),
-            argument(&cube_tensor(part.values.clone())),
-            argument(&cube_tensor(part.firsts.clone())),
-            (part.num_words() - 1) * row,
-            row,
-            2 * row,
-        );
-        let credits =
-            Credits { estimator: config.estimator, auto_reset, scored: part.has_scores() };
-        // SAFETY: accesses stay below the numbers of games and steps, each cube writes one row, and
-        // all units of a cube reach its barrier.
-        unsafe {
-            credit_kernel::launch_unchecked(
-                client,
-                grid(&like, plan.credit_cubes),
-                dim,
-                recorded,
-                argument(&advantages),
-                own_rows(first_row, plan.credit_cubes),
-                sizes(),
-                config.discount as f32,
-                credits,
-            );
-            compare_kernel::launch_unchecked(
-                client,
-                grid(&like, plan.compare_cubes),
-                dim,
-                argument(&advantages),
-                own_rows(first_row + plan.credit_cubes, plan.compare_cubes),
-                sizes(),
-            );
-            centre_kernel::launch_unchecked(
-                client,
-                grid(&like, plan.centre_cubes),
-                dim,
-                argument(&advantages),
-                own_rows(first_row + plan.credit_cubes + plan.compare_cubes, plan.centre_cubes),
-                sizes(),
-                plan.steps_per_unit,
-                super::STD_EPSILON,
-                config.scale_rewards,
-            );
-        }
-        first_row += plan.cubes();
-        parts.push(Tensor::from_primitive::<Cube>(advantages));
-    }
-    // SAFETY: accesses stay below `count` and the length of the summary.
-    unsafe {
-        summary_kernel::launch_unchecked(
-            client,
-            CubeCount::Static(1, 1, 1),
-            CubeDim::new_1d((RUNS * summary::LEN) as u32),
-            argument(&rows),
-            argument(&summary),
-            count,
-            super::STD_EPSILON,
-            config.scale_rewards,
-        );
-    }
-    RecordingAdvantages { learn_steps, parts, summary: Tensor::from_primitive::<Cube>(summary) }
-}
-
-/// Computes the advantages of this rank's part of a recording; the [`summary`] covers all ranks of
-/// `team`.
-///
-/// # Errors
-/// If another rank has failed or does not respond.
-pub fn shared_recording_advantages(
-    recording: &Recording,
-    rollout: &RolloutConfig,
-    config: &AdvantageConfig,
-    team: &Team,
-) -> Result<RecordingAdvantages, TeamError> {
-    let advantages = recording_advantages(recording, rollout, config);
-    if team.size() == 1 {
-        return Ok(advantages);
-    }
-    let epsilon = f64::from(super::STD_EPSILON);
-    let device = advantages.summary.device();
-    let mut ours: Vec<f64> =
-        device::read(advantages.summary.clone()).into_iter().map(f64::from).collect();
-    // Recovers the sum of squares from the scale.
-    let deviation = 1.0 / ours[SQUARES] - epsilon;
-    ours[SQUARES] = deviation * deviation * ours[STEPS];
-    let mut all = team.total(&ours)?;
-    all[SQUARES] = match config.scale_rewards {
-        Scale::Batch => 1.0 / ((all[SQUARES] / all[STEPS]).sqrt() + epsilon),
-        Scale::Group | Scale::None => 1.0,
-    };
-    let summary = device::upload(all.into_iter().map(|x| x as f32).collect(), &device);
-    Ok(RecordingAdvantages { summary, ..advantages })
-}
-
-/// Launch sizes for a part.
-struct Plan {
-    credit_cubes: usize,
-    compare_cubes: usize,
-    centre_cubes: usize,
-    steps_per_unit: usize,
-}
-
-impl Plan {
-    fn new(games: usize, rollout: &RolloutConfig) -> Self {
-        assert_eq!(games % rollout.group_size, 0, "groups must be whole");
-        let groups = games / rollout.group_size;
-        let steps_per_unit = (rollout.learn_steps * groups).div_ceil(MAX_UNITS);
-        let centre_units = groups * rollout.learn_steps.div_ceil(steps_per_unit);
-        Self {
-            credit_cubes: games.div_ceil(UNITS),
-            compare_cubes: groups.div_ceil(UNITS),
-            centre_cubes: centre_units.div_ceil(UNITS),
-            steps_per_unit,
-        }
-    }
-
-    /// Number of cubes of all kernels, each of which writes one row of sums.
-    fn cubes(&self) -> usize {
-        self.credit_cubes + self.compare_cubes + self.centre_cubes
     }
 }

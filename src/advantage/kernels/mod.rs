@@ -1,0 +1,197 @@
+//! Advantages of a recording, in four kernels: credit, compare, centre, summarise.
+//!
+//! Computes the same as [`super::advantages`]. The order of summation depends on sizes alone.
+
+mod stages;
+
+use super::STD_EPSILON;
+use crate::data::summary::{self, STEPS};
+use crate::data::{Recording, RecordingAdvantages, RecordingPart};
+use crate::device;
+use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
+use crate::parallel::{Team, TeamError};
+use crate::settings::{AdvantageConfig, RolloutConfig, Scale};
+use burn::backend::{Cube, DType};
+use burn::cubecl::prelude::*;
+use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
+use stages::{
+    Credits, MAX_UNITS, RUNS, RecordedStepsLaunch, RowsLaunch, SQUARES, SizesLaunch, UNITS,
+    centre_kernel, compare_kernel, credit_kernel, summary_kernel,
+};
+
+/// Computes the advantages of a recording on its device; equivalent to [`advantages`](super::advantages) for
+/// the same trajectory and mask.
+///
+/// # Panics
+/// If the parts do not consist of whole groups, or the recording has fewer than `learn_steps`
+/// steps.
+pub fn recording_advantages(
+    recording: &Recording,
+    rollout: &RolloutConfig,
+    config: &AdvantageConfig,
+) -> RecordingAdvantages {
+    let (num_steps, learn_steps) = (recording.num_steps, rollout.learn_steps);
+    assert!((1..=num_steps).contains(&learn_steps), "learn_steps: 1..=num_steps");
+    let plans: Vec<Plan> =
+        recording.parts.iter().map(|part| Plan::new(part.num_envs(), rollout)).collect();
+    let count = plans.iter().map(Plan::cubes).sum();
+    let like = cube_tensor(recording.parts[0].values.clone());
+    let rows = uninit(&like, &[count, summary::LEN], DType::F32);
+    let launcher = Launcher { rows, num_steps, rollout, config };
+    let mut first_row = 0;
+    let mut parts = Vec::new();
+    for (part, plan) in recording.parts.iter().zip(&plans) {
+        parts.push(launcher.launch_part(part, plan, first_row));
+        first_row += plan.cubes();
+    }
+    RecordingAdvantages { learn_steps, parts, summary: launcher.launch_summary(count) }
+}
+
+/// What the kernels of all parts have in common.
+struct Launcher<'a> {
+    /// Rows of partial sums of all kernels, `[rows, summary::LEN]`.
+    rows: CubeTensor,
+    /// Steps per game of the recording.
+    num_steps: usize,
+    rollout: &'a RolloutConfig,
+    config: &'a AdvantageConfig,
+}
+
+impl Launcher<'_> {
+    /// Launches the first three kernels on a part; their rows of sums begin at `first_row`. Returns the part's
+    /// [`RecordingAdvantages::parts`].
+    fn launch_part(&self, part: &RecordingPart, plan: &Plan, first_row: usize) -> Tensor<2> {
+        let Self { rows, num_steps, rollout, config } = self;
+        let RolloutConfig { group_size, learn_steps, auto_reset, .. } = **rollout;
+        let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS as u32));
+        let games = part.num_envs();
+        let advantages = uninit(rows, &[learn_steps + 2, games], DType::F32);
+        let sizes = || SizesLaunch::new(*num_steps, learn_steps, games, group_size);
+        let own_rows = |first, cubes| RowsLaunch::new(argument(rows), first, cubes);
+        let row = num_steps * games;
+        let recorded = RecordedStepsLaunch::new(
+            argument(&cube_ints(part.words.clone())),
+            argument(&cube_tensor(part.values.clone())),
+            argument(&cube_tensor(part.firsts.clone())),
+            (part.num_words() - 1) * row,
+            row,
+            2 * row,
+        );
+        let credits =
+            Credits { estimator: config.estimator, auto_reset, scored: part.has_scores() };
+        // SAFETY: accesses stay below the numbers of games and steps, each cube writes one row, and
+        // all units of a cube reach its barrier.
+        unsafe {
+            credit_kernel::launch_unchecked(
+                client,
+                grid(rows, plan.credit_cubes),
+                dim,
+                recorded,
+                argument(&advantages),
+                own_rows(first_row, plan.credit_cubes),
+                sizes(),
+                config.discount as f32,
+                credits,
+            );
+            compare_kernel::launch_unchecked(
+                client,
+                grid(rows, plan.compare_cubes),
+                dim,
+                argument(&advantages),
+                own_rows(first_row + plan.credit_cubes, plan.compare_cubes),
+                sizes(),
+            );
+            centre_kernel::launch_unchecked(
+                client,
+                grid(rows, plan.centre_cubes),
+                dim,
+                argument(&advantages),
+                own_rows(first_row + plan.credit_cubes + plan.compare_cubes, plan.centre_cubes),
+                sizes(),
+                plan.steps_per_unit,
+                STD_EPSILON,
+                config.scale_rewards,
+            );
+        }
+        Tensor::from_primitive::<Cube>(advantages)
+    }
+
+    /// Launches the last kernel, which reduces all `count` rows to the [`summary`].
+    fn launch_summary(&self, count: usize) -> Tensor<1> {
+        let summary = uninit(&self.rows, &[summary::LEN], DType::F32);
+        // SAFETY: accesses stay below `count` and the length of the summary.
+        unsafe {
+            summary_kernel::launch_unchecked(
+                &self.rows.client,
+                CubeCount::Static(1, 1, 1),
+                CubeDim::new_1d((RUNS * summary::LEN) as u32),
+                argument(&self.rows),
+                argument(&summary),
+                count,
+                STD_EPSILON,
+                self.config.scale_rewards,
+            );
+        }
+        Tensor::from_primitive::<Cube>(summary)
+    }
+}
+
+/// Computes the advantages of this rank's part of a recording; the [`summary`] covers all ranks of
+/// `team`.
+///
+/// # Errors
+/// If another rank has failed or does not respond.
+pub fn shared_recording_advantages(
+    recording: &Recording,
+    rollout: &RolloutConfig,
+    config: &AdvantageConfig,
+    team: &Team,
+) -> Result<RecordingAdvantages, TeamError> {
+    let advantages = recording_advantages(recording, rollout, config);
+    if team.size() == 1 {
+        return Ok(advantages);
+    }
+    let epsilon = f64::from(STD_EPSILON);
+    let device = advantages.summary.device();
+    let mut ours: Vec<f64> =
+        device::read(advantages.summary.clone()).into_iter().map(f64::from).collect();
+    // Recovers the sum of squares from the scale.
+    let deviation = 1.0 / ours[SQUARES] - epsilon;
+    ours[SQUARES] = deviation * deviation * ours[STEPS];
+    let mut all = team.all_reduce_counts(&ours)?;
+    all[SQUARES] = match config.scale_rewards {
+        Scale::Batch => 1.0 / ((all[SQUARES] / all[STEPS]).sqrt() + epsilon),
+        Scale::Group | Scale::None => 1.0,
+    };
+    let summary = device::upload(all.into_iter().map(|x| x as f32).collect(), &device);
+    Ok(RecordingAdvantages { summary, ..advantages })
+}
+
+/// Launch sizes for a part.
+struct Plan {
+    credit_cubes: usize,
+    compare_cubes: usize,
+    centre_cubes: usize,
+    steps_per_unit: usize,
+}
+
+impl Plan {
+    fn new(games: usize, rollout: &RolloutConfig) -> Self {
+        assert_eq!(games % rollout.group_size, 0, "groups must be whole");
+        let groups = games / rollout.group_size;
+        let steps_per_unit = (rollout.learn_steps * groups).div_ceil(MAX_UNITS);
+        let centre_units = groups * rollout.learn_steps.div_ceil(steps_per_unit);
+        Self {
+            credit_cubes: games.div_ceil(UNITS),
+            compare_cubes: groups.div_ceil(UNITS),
+            centre_cubes: centre_units.div_ceil(UNITS),
+            steps_per_unit,
+        }
+    }
+
+    /// Number of cubes of all kernels, each of which writes one row of sums.
+    fn cubes(&self) -> usize {
+        self.credit_cubes + self.compare_cubes + self.centre_cubes
+    }
+}
