@@ -4,7 +4,7 @@ use super::statistics::{interval, mean};
 use std::cmp::Ordering;
 
 /// Number of positions at which curves with different steps are compared.
-const PLACES: usize = 200;
+const NUM_POSITIONS: usize = 200;
 
 /// Mean of several curves at each position, with its 95 % interval.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,9 +51,9 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
 fn shared_places(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
     let low = curves.iter().map(|curve| curve[0].0).fold(f64::MIN, f64::max);
     let high = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::MAX, f64::min);
-    let place = |i: usize| low + (high - low) * i as f64 / (PLACES - 1) as f64;
+    let place = |i: usize| low + (high - low) * i as f64 / (NUM_POSITIONS - 1) as f64;
     match low.total_cmp(&high) {
-        Ordering::Less => (0..PLACES).map(place).collect(),
+        Ordering::Less => (0..NUM_POSITIONS).map(place).collect(),
         Ordering::Equal => vec![low],
         Ordering::Greater => Vec::new(),
     }
@@ -88,8 +88,8 @@ mod tests {
     fn other_curves_are_compared_where_all_are() {
         let band =
             band(&[vec![(0.0, 0.0), (10.0, 10.0)], vec![(2.0, 2.0), (3.0, 3.0), (8.0, 8.0)]]);
-        assert_eq!(band.x.len(), PLACES);
-        assert_eq!((band.x[0], band.x[PLACES - 1]), (2.0, 8.0));
+        assert_eq!(band.x.len(), NUM_POSITIONS);
+        assert_eq!((band.x[0], band.x[NUM_POSITIONS - 1]), (2.0, 8.0));
         assert!(band.x.iter().zip(&band.mean).all(|(x, y)| (x - y).abs() < 1e-9));
         assert_eq!(super::band(&[]), Band::default());
         let [early, late] = [vec![(0.0, 1.0), (1.0, 2.0)], vec![(2.0, 3.0), (9.0, 4.0)]];
