@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// First columns; those of the metrics follow.
-const FIRST: [&str; 2] = ["iteration", "env_steps"];
+const FIRST_COLUMNS: [&str; 2] = ["iteration", "env_steps"];
 
 /// An open file of rows.
 #[derive(Debug)]
@@ -33,7 +33,8 @@ impl Rows {
         let iterations = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
         // The folder may contain the file of another run with other metrics.
         let header = if rows.is_empty() { "" } else { header };
-        let columns = header.trim_end().split(',').skip(FIRST.len()).map(str::to_string).collect();
+        let columns =
+            header.trim_end().split(',').skip(FIRST_COLUMNS.len()).map(str::to_string).collect();
         let file = replaced(path, header, &rows.concat())?;
         Ok(Self { path: path.to_path_buf(), file, columns, iterations })
     }
@@ -41,7 +42,7 @@ impl Rows {
     /// Adds columns, which are empty in existing rows.
     fn widen(&mut self, names: Vec<String>) -> io::Result<()> {
         self.columns.extend(names);
-        let columns = FIRST.iter().copied().chain(self.columns.iter().map(String::as_str));
+        let columns = FIRST_COLUMNS.iter().copied().chain(self.columns.iter().map(String::as_str));
         let header = columns.collect::<Vec<_>>().join(",") + "\n";
         let text = input::read_text(&self.path, input::DATA)?;
         let rows = text.split_once('\n').map_or("", |(_, rows)| rows);

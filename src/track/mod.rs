@@ -33,7 +33,7 @@ trait Tracker: std::fmt::Debug + Send {
         false
     }
 
-    /// Appends an animation of the best policy after so many steps, if the format has pictures.
+    /// Appends an animation of the best policy after `_env_steps` steps, if the format has pictures.
     fn animate(&mut self, _env_steps: u64, _animation: &Animation) -> io::Result<()> {
         Ok(())
     }
@@ -107,8 +107,7 @@ impl Trackers {
         self.trackers.iter().any(|(_, tracker)| tracker.has_pictures())
     }
 
-    /// Appends an animation of the best policy, after the records up to these environment steps. A tracker that fails is
-    /// dropped.
+    /// Appends an animation of the best policy after `env_steps` steps of the run. A tracker that fails is dropped.
     pub fn animate(&mut self, env_steps: u64, animation: &Animation) {
         self.with_all(|tracker| tracker.animate(env_steps, animation));
     }
