@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prompts that are completed between two looks at whether the user has interrupted: those that wait would all be
 /// prefilled.
-const PORTION: usize = 256;
+const PROMPTS_PER_PORTION: usize = 256;
 
 /// A language model.
 #[pyclass(module = "grove_rl._native")]
@@ -145,7 +145,7 @@ impl LanguageModel {
                 stop::before(&text, stops).map(str::to_string).unwrap_or(text)
             };
             // A completion depends on nothing but its prompt, so that portions do not change it.
-            let portions = batch.chunks(PORTION).take_while(|_| !is_interrupted());
+            let portions = batch.chunks(PROMPTS_PER_PORTION).take_while(|_| !is_interrupted());
             let completions = portions.flat_map(|prompts| generator.generate(prompts));
             completions
                 .map(|of_prompt| of_prompt.iter().map(|one| text(&one.tokens)).collect())

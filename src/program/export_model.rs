@@ -3,8 +3,8 @@
 use super::games::Games;
 use super::history::History;
 use super::model_card::card;
+use super::output::{eprint_line, print_json};
 use super::progress_note::with_note;
-use super::say::{say, tell_json};
 use super::study_args::{ExportArgs, Format};
 use super::text::load_from;
 use crate::disk;
@@ -105,11 +105,11 @@ pub fn write(
     if args.json {
         let architecture = model.shape.family.class;
         let parameters = model.shape.num_params();
-        return tell_json(&Report { out, architecture, parameters, is_adapter });
+        return print_json(&Report { out, architecture, parameters, is_adapter });
     }
     match is_adapter {
-        true => say!("Wrote the adapters to {out}; --merge adds them to the weights."),
-        false => say!("Wrote the model to {out}."),
+        true => eprint_line!("Wrote the adapters to {out}; --merge adds them to the weights."),
+        false => eprint_line!("Wrote the model to {out}."),
     }
     Ok(())
 }

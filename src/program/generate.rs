@@ -1,8 +1,8 @@
 //! `grove generate`: generates text with a language model.
 
 use super::args::GenerateArgs;
+use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{say, tell, tell_json};
 use super::session::saved_policy;
 use super::{ranks, text};
 use crate::disk::input;
@@ -60,16 +60,19 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         });
         let completions: Vec<Value> = completions.collect();
         let count = prompt.tokens.len();
-        tell_json(
+        print_json(
             &json!({ "prompt_tokens": count, "completions": completions, "seconds": seconds }),
         )?;
     } else if streams {
-        tell(text(&completions[0]).get(stream.printed()..).unwrap_or(""))?;
+        print_result(text(&completions[0]).get(stream.printed()..).unwrap_or(""))?;
     } else {
-        completions.iter().try_for_each(|one| tell(format_args!("{}\n---", text(one))))?;
+        completions.iter().try_for_each(|one| print_result(format_args!("{}\n---", text(one))))?;
     }
     let count: usize = completions.iter().map(|one| one.tokens.len()).sum();
-    say!("{count} tokens in {seconds:.2} s, {:.0} a second.", count as f64 / seconds.max(1e-9));
+    eprint_line!(
+        "{count} tokens in {seconds:.2} s, {:.0} a second.",
+        count as f64 / seconds.max(1e-9)
+    );
     Ok(())
 }
 
@@ -78,13 +81,13 @@ fn prompt(args: &GenerateArgs) -> Result<String> {
     let example = held_out_prompt(&args.model);
     let Some(prompt) = &args.prompt else {
         let example = example?;
-        say!("Prompt: {example}");
+        eprint_line!("Prompt: {example}");
         return Ok(example);
     };
     if let Ok(example) = example
         && prompt.chars().last() != example.chars().last()
     {
-        say!("Note: prompts of this run look like `{example}`.");
+        eprint_line!("Note: prompts of this run look like `{example}`.");
     }
     Ok(prompt.clone())
 }

@@ -6,11 +6,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 
 /// Commands that take `--set` with settings of a run.
-const WITH_SETTINGS: [&str; 3] = ["train", "fit", "bench"];
+const COMMANDS_WITH_SETTINGS: [&str; 3] = ["train", "fit", "bench"];
 /// Settings that have their own option.
-const OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
+const SETTINGS_WITH_OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
 /// Names of other programs for the number of iterations.
-const FOR_LENGTH: [&str; 3] = ["n", "total_timesteps", "num_iterations"];
+const NAMES_FOR_ITERATIONS: [&str; 3] = ["n", "total_timesteps", "num_iterations"];
 
 /// Rewrites the unknown option of a command line as `--set` if it is the name of a setting and has a value: `--lr 1e-3`
 /// becomes `--set lr=1e-3`.
@@ -21,7 +21,10 @@ pub fn with_setting(error: &clap::Error, words: &[OsString]) -> Option<Vec<OsStr
 fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
     let name = option.trim_start_matches('-').replace('-', "_");
     let (setting, is_exact) = overlay::meant(&name)?;
-    if !is_exact || OPTIONS.contains(&&*setting) || FOR_LENGTH.contains(&&*name) {
+    if !is_exact
+        || SETTINGS_WITH_OPTIONS.contains(&&*setting)
+        || NAMES_FOR_ITERATIONS.contains(&&*name)
+    {
         return None;
     }
     let word = |at: usize| words.get(at)?.to_str();
@@ -39,7 +42,7 @@ fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
 /// The unknown option in the parser's error, if the command has settings.
 fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let has_settings =
-        words.get(1).is_some_and(|command| WITH_SETTINGS.iter().any(|it| command == it));
+        words.get(1).is_some_and(|command| COMMANDS_WITH_SETTINGS.iter().any(|it| command == it));
     let is_unknown = has_settings && error.kind() == ErrorKind::UnknownArgument;
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(option)) if is_unknown => Some(option.clone()),
@@ -68,14 +71,14 @@ fn hint(option: &str) -> Option<String> {
     if ["env", "env_id", "game", "task"].contains(&&*name) {
         return Some("the game or the task has no option: `grove train catch`".to_string());
     }
-    if FOR_LENGTH.contains(&&*name) {
+    if NAMES_FOR_ITERATIONS.contains(&&*name) {
         return Some("the length of a run is set by `--iterations`".to_string());
     }
     if overlay::VALUE_FUNCTION.contains(&&*name) {
         return Some("GRPO has no value function; see docs/coming-from.md".to_string());
     }
     let (setting, _) = overlay::meant(&name)?;
-    if OPTIONS.contains(&&*setting) {
+    if SETTINGS_WITH_OPTIONS.contains(&&*setting) {
         return Some(format!("did you mean `--{setting}`?"));
     }
     Some(format!("settings are changed by `--set`: did you mean `--set {setting}=VALUE`?"))

@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 /// Interval at which Ctrl-C is polled.
-const TICK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Number of runs side by side, and threads per run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn option(name: &str, value: impl AsRef<OsStr>) -> OsString {
 }
 
 /// Words of a command line that trains as `args` request, without seed, threads, run directory and output format.
-pub fn words(args: &TrainArgs) -> Vec<OsString> {
+pub fn command_line(args: &TrainArgs) -> Vec<OsString> {
     let RunArgs { config, device, engine, precision, iterations, timeout, set, .. } = &args.run;
     let VerifierArgs { verifier, verifier_sandbox, verifier_allow, trust } = &args.verifier;
     let paths = [
@@ -108,7 +108,7 @@ pub fn side_by_side(
     let mut running: BTreeMap<usize, (u32, Option<ChildStdin>)> = BTreeMap::new();
     let (mut is_told, mut outcome) = (false, Ok(()));
     loop {
-        while running.len() < slots.count && !interrupt.seen() && outcome.is_ok() {
+        while running.len() < slots.count && !interrupt.has_signal() && outcome.is_ok() {
             let Some((number, words)) = waiting.next() else { break };
             match start(words, slots.threads) {
                 Ok(mut child) => {
@@ -123,7 +123,7 @@ pub fn side_by_side(
         if running.is_empty() {
             return outcome;
         }
-        match receiver.recv_timeout(TICK) {
+        match receiver.recv_timeout(POLL_INTERVAL) {
             Ok((number, output)) => {
                 running.remove(&number);
                 let ended = output.context("cannot wait for a run").map(result);
@@ -131,7 +131,7 @@ pub fn side_by_side(
                 outcome = outcome.and(ended);
             }
             Err(RecvTimeoutError::Timeout)
-                if (interrupt.seen() || outcome.is_err()) && !is_told =>
+                if (interrupt.has_signal() || outcome.is_err()) && !is_told =>
             {
                 for (process, stdin) in running.values_mut() {
                     tell_to_stop(*process);
@@ -145,17 +145,17 @@ pub fn side_by_side(
 }
 
 /// Command line that starts this program again; by default its executable.
-static STARTED_BY: OnceLock<Vec<OsString>> = OnceLock::new();
+static PROGRAM_COMMAND: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Sets the command line that starts this program again, for a program within another, whose executable would not start
 /// it. Only the first call counts.
 pub fn start_by(words: Vec<OsString>) {
-    let _ = STARTED_BY.set(words);
+    let _ = PROGRAM_COMMAND.set(words);
 }
 
 /// Returns a command that starts this program again.
 fn this_program() -> Result<Command> {
-    if let Some([program, words @ ..]) = STARTED_BY.get().map(Vec::as_slice) {
+    if let Some([program, words @ ..]) = PROGRAM_COMMAND.get().map(Vec::as_slice) {
         let mut command = Command::new(program);
         command.args(words);
         return Ok(command);

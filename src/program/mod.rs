@@ -35,13 +35,13 @@ mod jobs;
 mod manual;
 mod model_card;
 mod models;
+mod output;
 mod plot;
 mod progress;
 mod progress_note;
 mod ranks;
 mod record;
 mod runs;
-mod say;
 mod seeds;
 mod session;
 mod settings;
@@ -179,7 +179,7 @@ impl Program {
         ["train", "bench", "settings", "check", "demo"].into_iter().fold(
             Cli::command(),
             |cli, command| {
-                let tasks = if manual::OF_TASKS.contains(&command) { &*tasks } else { "" };
+                let tasks = if manual::TASK_COMMANDS.contains(&command) { &*tasks } else { "" };
                 let help = format!("The game, one of: {names}{tasks} [default: {default}]");
                 cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
             },

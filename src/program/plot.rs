@@ -1,9 +1,11 @@
 //! `grove plot`: draws and tabulates learning curves of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, READING_RUNS, aligned, figure, flat, read_runs, words};
+use super::history::{
+    Flat, History, READING_RUNS, align_columns, flat, format_number, format_settings, read_runs,
+};
+use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{say, tell, tell_json};
 use super::study_args::{Axis, PlotArgs, name_of};
 use crate::metrics::IterationRecord;
 use crate::plot::{Chart, Line, band};
@@ -13,7 +15,7 @@ use serde::Serialize;
 use toml::Value;
 
 /// Settings that do not separate groups: the seed, and those that do not affect training.
-const IGNORED: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
+const IGNORED_SETTINGS: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
 
 /// Runs with the same settings, one per seed.
 struct Group {
@@ -70,20 +72,27 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let title = if same { subjects[0].to_string() } else { String::new() };
         let (x, y) = (name_of(&args.x), args.y.clone());
         Chart { title, x, y, lines, references: references.collect() }.write(path)?;
-        say!("Wrote {}", path.display());
+        eprint_line!("Wrote {}", path.display());
     }
     if args.json {
-        return tell_json(&rows);
+        return print_json(&rows);
     }
     let cells = |row: &Row| {
         let [low, high] = row.interval.map_or([None; 2], |interval| interval.map(Some));
         let decimals = if args.x == Axis::Seconds { 2 } else { 0 };
         let x = row.x.map_or("-".into(), |x| format!("{x:.decimals$}"));
-        vec![row.name.clone(), row.runs.to_string(), x, figure(row.y), figure(low), figure(high)]
+        vec![
+            row.name.clone(),
+            row.runs.to_string(),
+            x,
+            format_number(row.y),
+            format_number(low),
+            format_number(high),
+        ]
     };
     let rows: Vec<_> = rows.iter().map(cells).collect();
     let header = ["settings", "seeds", &name_of(&args.x), &args.y, "95 % low", "high"];
-    tell(aligned(&header, &rows, 1..))
+    print_result(align_columns(&header, &rows, 1..))
 }
 
 fn row(line: &Line, runs: usize) -> Row {
@@ -96,7 +105,7 @@ fn grouped(runs: Vec<History>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
         let mut settings = flat(&run.settings);
-        settings.retain(|key, _| !IGNORED.contains(&key.as_str()));
+        settings.retain(|key, _| !IGNORED_SETTINGS.contains(&key.as_str()));
         let is_same =
             |group: &&mut Group| group.settings == settings && group.runs[0].title() == run.title();
         match groups.iter_mut().find(is_same) {
@@ -124,8 +133,8 @@ fn names(games: &Games, groups: &[Group]) -> Vec<String> {
         // An empty text is a setting that is not used.
         let is_used = |value: &Value| value.as_str() != Some("");
         let all = group.settings.iter();
-        let said = all.filter(|(key, value)| is_used(value) && is_changed(key));
-        let own = words(said.filter(|(key, _)| differs(key)), &group.settings);
+        let shown = all.filter(|(key, value)| is_used(value) && is_changed(key));
+        let own = format_settings(shown.filter(|(key, _)| differs(key)), &group.settings);
         match (is_mixed, own.is_empty()) {
             (_, true) => subject(group),
             (true, false) => format!("{} {own}", subject(group)),

@@ -2,9 +2,9 @@
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
 use super::games::{Games, SavedRun};
+use super::output::eprint_line;
 use super::progress_note::{with_note, with_note_after};
 use super::ranks;
-use super::say::say;
 use super::session::{Origin, Session, in_settings, quoted, warn, whole, word};
 use super::settings::{commented, language_defaults};
 use super::trust;
@@ -34,8 +34,8 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
 
 /// Delay before the warning about a verifier that does not answer, and the warning.
-const SLOW_VERIFIER: Duration = Duration::from_secs(5);
-const FLUSH: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
+const SLOW_VERIFIER_DELAY: Duration = Duration::from_secs(5);
+const FLUSH_ADVICE: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
                      print(..., flush=True).";
 
 /// Whether the command line requests a language model.
@@ -413,8 +413,12 @@ pub fn task(
 pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
     let has_verifier = !text(&own, "verifier").is_empty();
     let open = || (task::find(name)?.open)(own);
-    let task = if has_verifier { with_note_after(SLOW_VERIFIER, FLUSH, open)? } else { open()? };
-    task.notes().iter().for_each(|note| say!("{note}"));
+    let task = if has_verifier {
+        with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open)?
+    } else {
+        open()?
+    };
+    task.notes().iter().for_each(|note| eprint_line!("{note}"));
     Ok(task)
 }
 

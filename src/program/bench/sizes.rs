@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use toml::Table;
 
 /// Number of parallel games.
-const GAMES: usize = 4096;
+const DEFAULT_GAMES: usize = 4096;
 
 /// The settings of a benchmark. `settings` are those of a run with the changes by `--set`, and `table` the same with the
 /// game's own.
@@ -30,7 +30,7 @@ pub fn sized(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<
     let rollout = &mut config.rollout;
     rollout.group_size = size(args.group_size, "rollout.group_size", rollout.group_size, 8);
     if args.num_envs.is_some() || !is_set("rollout.num_groups") {
-        let games = args.num_envs.unwrap_or(GAMES);
+        let games = args.num_envs.unwrap_or(DEFAULT_GAMES);
         ensure!(
             games.is_multiple_of(rollout.group_size),
             "--num-envs is {games}, but must be a multiple of --group-size ({})",

@@ -21,17 +21,17 @@ use ratatui_widgets::paragraph::Paragraph;
 use std::time::{Duration, Instant};
 
 /// Minimum columns and rows of a terminal for the dashboard.
-const ROOM: (u16, u16) = (100, 28);
+const MIN_TERMINAL_SIZE: (u16, u16) = (100, 28);
 /// Rows of the curves, columns of the metrics beside them, and number of completions below them.
-const CURVES: u16 = 13;
-const FIGURES: u16 = 38;
-const COMPLETIONS: usize = 4;
+const CURVE_ROWS: u16 = 13;
+const METRIC_COLUMNS: u16 = 38;
+const NUM_COMPLETIONS: usize = 4;
 /// Name of the curve of training scores.
-const SCORE: &str = "score, sampled";
+const SCORE_CURVE: &str = "score, sampled";
 /// Maximum number of points per curve, beyond which every second one is dropped: more than a terminal has columns.
-const POINTS: usize = 2000;
+const MAX_POINTS: usize = 2000;
 /// Minimum time between frames; drawing every iteration would slow down fast runs.
-const PERIOD: Duration = Duration::from_millis(200);
+const FRAME_INTERVAL: Duration = Duration::from_millis(200);
 
 /// State of the dashboard.
 #[derive(Default)]
@@ -58,11 +58,11 @@ impl Dashboard {
         let term = Term::stderr();
         let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
         let (rows, columns) = term.size_checked().filter(|_| term.is_term() && !is_dumb)?;
-        (columns >= ROOM.0 && rows >= ROOM.1).then(|| Self::empty(total))
+        (columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1).then(|| Self::empty(total))
     }
 
     fn empty(total: u32) -> Self {
-        Self { total, name: SCORE, ..Self::default() }
+        Self { total, name: SCORE_CURVE, ..Self::default() }
     }
 
     /// Adds the metrics of an iteration. Returns the lines of a frame if one is due; an empty frame if the terminal has
@@ -81,13 +81,13 @@ impl Dashboard {
         let (rows, columns) = Term::stderr().size_checked()?;
         // A picture of another width would be torn.
         let is_recent =
-            |(drawn, width): (Instant, u16)| drawn.elapsed() < PERIOD && width == columns;
+            |(drawn, width): (Instant, u16)| drawn.elapsed() < FRAME_INTERVAL && width == columns;
         if !is_last && self.drawn.is_some_and(is_recent) {
             return None;
         }
         self.drawn = Some((Instant::now(), columns));
         self.figures = figures(record, self.has_keys);
-        Some(match columns >= ROOM.0 && rows >= ROOM.1 {
+        Some(match columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1 {
             true => ansi::lines(&self.draw(columns), console::colors_enabled_stderr()),
             false => String::new(),
         })
@@ -98,7 +98,7 @@ impl Dashboard {
     fn first_curve(&mut self, record: &IterationRecord) -> Option<f64> {
         self.has_scores |= record.score.is_some();
         let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.fit);
-        let name = if is_loss { "loss" } else { SCORE };
+        let name = if is_loss { "loss" } else { SCORE_CURVE };
         if name != self.name {
             self.name = name;
             self.sampled.clear();
@@ -108,10 +108,11 @@ impl Dashboard {
 
     fn draw(&self, columns: u16) -> Buffer {
         let below = self.completions.len() as u16;
-        let mut buffer = Buffer::empty(Rect::new(0, 0, columns, CURVES + below));
-        let rows = Layout::vertical([Constraint::Length(CURVES), Constraint::Length(below)]);
+        let mut buffer = Buffer::empty(Rect::new(0, 0, columns, CURVE_ROWS + below));
+        let rows = Layout::vertical([Constraint::Length(CURVE_ROWS), Constraint::Length(below)]);
         let [above, completions] = rows.areas(buffer.area);
-        let columns = [Constraint::Fill(1), Constraint::Length(2), Constraint::Length(FIGURES)];
+        let columns =
+            [Constraint::Fill(1), Constraint::Length(2), Constraint::Length(METRIC_COLUMNS)];
         let [curves, _, figures] = Layout::horizontal(columns).areas(above);
         self.chart().render(curves, &mut buffer);
         paragraph(&self.figures).render(figures, &mut buffer);
@@ -156,7 +157,7 @@ fn paragraph(lines: &[String]) -> Paragraph<'_> {
 /// Adds a point to a curve if it is finite.
 fn add(curve: &mut Vec<(f64, f64)>, point: Option<(f64, f64)>) {
     curve.extend(point.filter(|(_, y)| y.is_finite()));
-    if curve.len() > POINTS {
+    if curve.len() > MAX_POINTS {
         let last = curve.len() - 1;
         let mut place = 0..;
         curve.retain(|_| place.next().is_some_and(|i| i % 2 == 0 || i == last));
@@ -205,7 +206,7 @@ fn completions(records: &[CompletionRecord]) -> Vec<String> {
     let mut judged: Vec<(f64, &CompletionRecord)> =
         records.iter().filter_map(|record| Some((record.reward?, record))).collect();
     judged.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let half = COMPLETIONS / 2;
+    let half = NUM_COMPLETIONS / 2;
     let worst = judged.split_off(judged.len().min(half).max(judged.len().saturating_sub(half)));
     judged.truncate(half);
     let line = |(reward, record): &(f64, &CompletionRecord)| {
@@ -249,7 +250,7 @@ mod tests {
         dashboard.figures = figures(&record(10, 10.0), false);
         let picture = picture(&dashboard, 120);
         let lines: Vec<&str> = picture.lines().collect();
-        assert_eq!(lines.len(), usize::from(CURVES));
+        assert_eq!(lines.len(), usize::from(CURVE_ROWS));
         assert!(lines.iter().all(|line| line.chars().count() <= 120), "{picture}");
         for part in ["score, greedy", "score, sampled", "11.00", "1.00", "loss"] {
             assert!(picture.contains(part), "{part}: {picture}");
@@ -273,7 +274,7 @@ mod tests {
         };
         let mut dashboard = Dashboard::empty(10);
         dashboard.figures = figures(&record, true);
-        let picture = picture(&dashboard, ROOM.0);
+        let picture = picture(&dashboard, MIN_TERMINAL_SIZE.0);
         for figure in ["play          100 %", "learn         0 %", "verify        50 %", "q stop"] {
             assert!(picture.contains(figure), "{figure}: {picture}");
         }
@@ -295,9 +296,12 @@ mod tests {
             records.iter().map(&mut take).collect()
         };
         let text = [record(None, Some(true)), record(Some(0.5), Some(false))];
-        assert_eq!(names(&text), [("loss", Some(5.0)), (SCORE, Some(0.5))]);
+        assert_eq!(names(&text), [("loss", Some(5.0)), (SCORE_CURVE, Some(0.5))]);
         let game = [record(Some(1.0), None), record(None, None), record(Some(2.0), None)];
-        assert_eq!(names(&game), [(SCORE, Some(1.0)), (SCORE, None), (SCORE, Some(2.0))]);
+        assert_eq!(
+            names(&game),
+            [(SCORE_CURVE, Some(1.0)), (SCORE_CURVE, None), (SCORE_CURVE, Some(2.0))]
+        );
         assert_eq!(names(&[record(None, None)]), [("loss", Some(5.0))]);
         let mut dashboard = Dashboard::empty(10);
         for record in text {
@@ -313,7 +317,7 @@ mod tests {
         for i in 0..10_000 {
             add(&mut curve, Some((f64::from(i), 1.0)));
         }
-        assert!(curve.len() <= POINTS && curve.last() == Some(&(9_999.0, 1.0)));
+        assert!(curve.len() <= MAX_POINTS && curve.last() == Some(&(9_999.0, 1.0)));
         add(&mut curve, Some((0.0, f64::NAN)));
         assert_eq!(curve.last(), Some(&(9_999.0, 1.0)));
     }

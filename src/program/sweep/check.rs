@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 /// Number of trials among which a value is tried that no run can have by itself.
-const TRIALS: u32 = 256;
+const CHECKED_TRIALS: u32 = 256;
 
 /// Makes the ranges of fractional settings fractional even if their ends are written as integers.
 pub fn allow_fractions(space: &mut Space, settings: &Table) {
@@ -62,7 +62,7 @@ pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>
                 trial.insert(name.clone(), value.clone());
                 try_out(trial).is_ok()
             };
-            if (0..TRIALS).any(is_possible) {
+            if (0..CHECKED_TRIALS).any(is_possible) {
                 continue;
             }
             if names(&error, name) || without.as_ref() == Some(&error) {

@@ -8,11 +8,11 @@ mod space;
 
 use super::args::{RunArgs, TrainArgs};
 use super::games::Games;
-use super::history::{History, State, words as setting_words};
+use super::history::{History, State, format_settings};
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, option, side_by_side};
+use super::output::{eprint_line, with_causes};
 use super::progress::Board;
-use super::say::{say, sentence};
 use super::study_args::{self, Seeds, SweepArgs};
 use super::{ranks, seeds, text};
 use crate::disk::{self, input};
@@ -37,10 +37,10 @@ use toml::Table;
 const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command \
                         continues the sweep.";
 /// Maximum number of trials of a sweep: far more than anyone trains, and few enough to list.
-const MOST_TRIALS: usize = 1_000_000;
+const MAX_TRIALS: usize = 1_000_000;
 
 /// Keys of a sweep's file that only some searches use.
-const OF_SEARCHES: [(&str, &[Search]); 5] = [
+const SEARCH_KEYS: [(&str, &[Search]); 5] = [
     ("trials", &[Search::Random, Search::Halving, Search::Tpe]),
     ("steps", &[Search::Grid]),
     ("eta", &[Search::Halving]),
@@ -108,7 +108,7 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
         input::read_description(&args.file).with_context(|| format!("cannot read {name}"))?;
     let file: SweepFile = toml::from_str(&text).with_context(|| format!("in {name}"))?;
     let keys: Table = toml::from_str(&text).with_context(|| format!("in {name}"))?;
-    for (key, searches) in OF_SEARCHES {
+    for (key, searches) in SEARCH_KEYS {
         ensure!(
             searches.contains(&file.search) || !keys.contains_key(key),
             "in {name}: `{key}` does not apply to this search; leave it out, or set `search`"
@@ -120,39 +120,11 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
 }
 
 impl<'a> Sweep<'a> {
+    /// Checks a sweep's file, and reads the results so far.
     fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
-        if file.game.is_empty() {
-            bail!("`game` is missing: the game, or the language task, whose settings are searched");
-        }
-        if file.space.is_empty() {
-            bail!("[space] is empty");
-        }
-        if file.space.contains_key("seed") || file.settings.contains_key("seed") {
-            bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
-        }
-        if file.search == Search::Halving && file.space.contains_key("iterations") {
-            bail!("halving sets `iterations` itself; leave it out of [space]");
-        }
-        check::check_names(&file)?;
-        file.space.iter().try_for_each(|(name, range)| range.check(name))?;
-        let whole = [file.trials, file.steps, file.batch, file.rounds as usize];
-        if whole.contains(&0) || file.eta < 2 {
-            bail!("trials, steps, batch and rounds must be 1 or more, and eta 2 or more");
-        }
-        let trials = match file.search {
-            Search::Grid => space::grid_size(&file.space, file.steps),
-            _ => Some(file.trials),
-        };
-        if trials.is_none_or(|trials| trials > MOST_TRIALS) {
-            bail!("the sweep has more than {MOST_TRIALS} trials");
-        }
+        check_file(&file)?;
         let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
-        let mut settings = if is_task {
-            let own = (task::find(&file.game)?.defaults)();
-            language_settings(&file.game, &own, &LanguageConfig::for_model(TINY))
-        } else {
-            (games.find_beside_tasks(Some(&file.game))?.defaults)()?
-        };
+        let mut settings = default_settings(games, &file.game, is_task)?;
         overlay::lay_over(&mut settings, file.settings.clone())?;
         check::allow_fractions(&mut file.space, &settings);
         check::check_values(&file, |set| match is_task {
@@ -163,24 +135,9 @@ impl<'a> Sweep<'a> {
         overlay::lay_over(&mut settings, middle.into_iter().collect())?;
         // The defaults of a task depend on its model.
         let known = if is_task { &file.settings } else { &settings };
-        let iterations = known.get("iterations").and_then(toml::Value::as_integer);
-        let iterations = match iterations {
-            Some(asked) => {
-                let count = u32::try_from(asked).ok().filter(|count| *count > 0);
-                count.with_context(|| format!("iterations = {asked} is not 1 to 2^32 - 1"))?
-            }
-            None if file.search == Search::Halving => {
-                bail!("halving a task's runs needs settings.iterations")
-            }
-            None => 1,
-        };
+        let iterations = iterations_of_run(known, file.search)?;
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
-        let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
-        if folder == args.file {
-            bail!(
-                "the file has no extension, so the sweep's folder cannot have its name; use --out DIR"
-            );
-        }
+        let folder = output_folder(args)?;
         let path = folder.join(RESULTS);
         let results = read_results(&path);
         let mut results = results.with_context(|| format!("cannot read {}", path.display()))?;
@@ -219,7 +176,7 @@ impl<'a> Sweep<'a> {
                 self.seeds.iter().all(|seed| self.results.contains_key(&(*number, round, *seed)))
             };
             // A run that something else has stopped has no result, either.
-            if interrupt.seen() || !numbers.iter().all(is_done) {
+            if interrupt.has_signal() || !numbers.iter().all(is_done) {
                 bail!(
                     "interrupted; the same command continues the sweep in {}",
                     self.folder.display()
@@ -256,9 +213,10 @@ impl<'a> Sweep<'a> {
         let is_open =
             |(trial, seed): &(usize, u64)| !self.results.contains_key(&(*trial, round, *seed));
         let open: Vec<(usize, u64)> = seeds.filter(is_open).collect();
-        let words =
-            open.iter().map(|(trial, seed)| self.words(&trials[*trial], *trial, round, *seed));
-        let jobs = words.collect::<Result<Vec<_>>>()?;
+        let commands = open
+            .iter()
+            .map(|(trial, seed)| self.run_command_line(&trials[*trial], *trial, round, *seed));
+        let jobs = commands.collect::<Result<Vec<_>>>()?;
         let train = self.train_args();
         let slots = Slots::new(&train, open.len())?;
         self.announce(round, open.len(), &slots);
@@ -276,16 +234,16 @@ impl<'a> Sweep<'a> {
             let (trial, seed) = open[job];
             let was_stopped = match &report {
                 Ok(report) => report["interrupted"] == true,
-                Err(_) => interrupt.seen(),
+                Err(_) => interrupt.has_signal(),
             };
             if was_stopped {
                 return Ok(());
             }
             ended += 1;
             let score = report.as_ref().ok().and_then(seeds::score);
-            let error = report.err().map(|error| sentence(&error));
+            let error = report.err().map(|error| with_causes(&error));
             let settings = space::settings(&sweep.space, &trials[trial].point);
-            let settings = setting_words(&settings, &settings);
+            let settings = format_settings(&settings, &settings);
             let what = score.map_or_else(
                 || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
                 |score| format!("{score:.3}"),
@@ -311,7 +269,7 @@ impl<'a> Sweep<'a> {
             Search::Grid | Search::Random => String::new(),
         };
         let (runs, count, threads) = (counted(runs, "run"), slots.count, slots.threads);
-        say!("{round}{runs}, {count} at a time, threads of each: {threads}.");
+        eprint_line!("{round}{runs}, {count} at a time, threads of each: {threads}.");
     }
 
     fn train_args(&self) -> TrainArgs {
@@ -334,7 +292,13 @@ impl<'a> Sweep<'a> {
     }
 
     /// Command line of a run, which resumes it if it was interrupted and otherwise starts it afresh.
-    fn words(&self, trial: &Trial, number: usize, round: u32, seed: u64) -> Result<Vec<OsString>> {
+    fn run_command_line(
+        &self,
+        trial: &Trial,
+        number: usize,
+        round: u32,
+        seed: u64,
+    ) -> Result<Vec<OsString>> {
         let folder = self.run_folder(number, round, seed);
         let mut words = vec!["train".into(), option("device", &self.args.device)];
         words.push(option("run-dir", &folder));
@@ -368,6 +332,70 @@ impl<'a> Sweep<'a> {
         let shorter = self.file.eta.saturating_pow(self.file.rounds - 1 - round);
         (self.iterations / shorter).max(1)
     }
+}
+
+/// Checks what a sweep's file says by itself: which settings are searched, and how.
+fn check_file(file: &SweepFile) -> Result<()> {
+    if file.game.is_empty() {
+        bail!("`game` is missing: the game, or the language task, whose settings are searched");
+    }
+    if file.space.is_empty() {
+        bail!("[space] is empty");
+    }
+    if file.space.contains_key("seed") || file.settings.contains_key("seed") {
+        bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
+    }
+    if file.search == Search::Halving && file.space.contains_key("iterations") {
+        bail!("halving sets `iterations` itself; leave it out of [space]");
+    }
+    check::check_names(file)?;
+    file.space.iter().try_for_each(|(name, range)| range.check(name))?;
+    let counts = [file.trials, file.steps, file.batch, file.rounds as usize];
+    if counts.contains(&0) || file.eta < 2 {
+        bail!("trials, steps, batch and rounds must be 1 or more, and eta 2 or more");
+    }
+    let trials = match file.search {
+        Search::Grid => space::grid_size(&file.space, file.steps),
+        _ => Some(file.trials),
+    };
+    if trials.is_none_or(|trials| trials > MAX_TRIALS) {
+        bail!("the sweep has more than {MAX_TRIALS} trials");
+    }
+    Ok(())
+}
+
+/// Default settings of a game or task.
+fn default_settings(games: &Games, name: &str, is_task: bool) -> Result<Table> {
+    if is_task {
+        let own = (task::find(name)?.defaults)();
+        return Ok(language_settings(name, &own, &LanguageConfig::for_model(TINY)));
+    }
+    (games.find_beside_tasks(Some(name))?.defaults)()
+}
+
+/// Number of iterations of a whole run with these settings; 1 if they do not have it, which only halving needs.
+fn iterations_of_run(settings: &Table, search: Search) -> Result<u32> {
+    match settings.get("iterations").and_then(toml::Value::as_integer) {
+        Some(asked) => {
+            let count = u32::try_from(asked).ok().filter(|count| *count > 0);
+            count.with_context(|| format!("iterations = {asked} is not 1 to 2^32 - 1"))
+        }
+        None if search == Search::Halving => {
+            bail!("halving a task's runs needs settings.iterations")
+        }
+        None => Ok(1),
+    }
+}
+
+/// Folder of the sweep: that of the command line, otherwise the sweep's file without its extension.
+fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
+    let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
+    if folder == args.file {
+        bail!(
+            "the file has no extension, so the sweep's folder cannot have its name; use --out DIR"
+        );
+    }
+    Ok(folder)
 }
 
 /// Whether a folder holds a run that was interrupted after a checkpoint.

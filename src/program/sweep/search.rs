@@ -69,7 +69,7 @@ fn promoted(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
 }
 
 /// Attempts to draw new settings before repeated ones are accepted.
-const ATTEMPTS: u32 = 1000;
+const MAX_ATTEMPTS: u32 = 1000;
 
 /// Draws `count` new points, avoiding the settings of other trials while there are others.
 fn drawn(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
@@ -80,22 +80,23 @@ fn drawn(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
         let attempt = |i: u32| {
             let seed = if i == 0 { sweep.seed } else { draw(sweep.seed, u32::MAX - i) };
             // Each further attempt of TPE considers fewer candidates, and so leaves more to chance.
-            match (sweep.search, CANDIDATES.checked_shr(i).unwrap_or(0)) {
+            match (sweep.search, TPE_CANDIDATES.checked_shr(i).unwrap_or(0)) {
                 (Search::Tpe, count @ 1..) => parzen(sweep, trials, seed, number as u32, count),
                 _ => random(&sweep.space, seed, number as u32),
             }
         };
         let is_full = size.is_some_and(|size| known.len() >= size);
-        let fresh = (0..ATTEMPTS).map(attempt).find(|point| is_full || known.insert(words(point)));
+        let fresh =
+            (0..MAX_ATTEMPTS).map(attempt).find(|point| is_full || known.insert(words(point)));
         fresh.unwrap_or_else(|| attempt(0))
     };
     (trials.len()..trials.len() + count).map(new).collect()
 }
 
 /// Number of candidates among which TPE chooses.
-const CANDIDATES: u32 = 24;
+const TPE_CANDIDATES: u32 = 24;
 /// Fraction of trials that count as good; failed ones never do.
-const GOOD: f64 = 0.25;
+const GOOD_FRACTION: f64 = 0.25;
 
 /// Draws a new point: for each setting independently, of `candidates` values drawn near good trials, the one with the
 /// highest ratio of its density among good trials to that among the others.
@@ -105,7 +106,7 @@ fn parzen(sweep: &SweepFile, trials: &[Trial], seed: u32, number: u32, candidate
         return random(&sweep.space, seed, number);
     }
     let scored = trials.iter().filter(|trial| trial.score.is_some()).count();
-    let count = ((GOOD * order.len() as f64).ceil() as usize).min(scored);
+    let count = ((GOOD_FRACTION * order.len() as f64).ceil() as usize).min(scored);
     let (good, bad) = order.split_at(count);
     let key = draw(draw(seed, number), u32::MAX);
     let dimension = |(d, range): (usize, &Range)| {

@@ -97,8 +97,8 @@ impl Range {
                 let [Some(low), Some(high)] = ends.each_ref().map(number) else {
                     bail!("{name}: a range needs two numbers");
                 };
-                let least = if matches!(self, Self::Log(_)) { 0.0 } else { f64::MIN };
-                if !(low < high && low > least && high.is_finite()) {
+                let min = if matches!(self, Self::Log(_)) { 0.0 } else { f64::MIN };
+                if !(low < high && low > min && high.is_finite()) {
                     bail!(
                         "{name}: {low} to {high} is not a range: the first end must be less than the second, and above 0 \
                          for log"

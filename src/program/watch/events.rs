@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval of keep-alive comments, by which a closed connection is noticed.
-const PING: Duration = Duration::from_secs(15);
+const PING_INTERVAL: Duration = Duration::from_secs(15);
 
 /// A client's position in the stream.
 #[derive(Default)]
@@ -51,7 +51,7 @@ async fn send(live: Arc<Live>, mut cursor: Cursor, mut sender: Sender<Bytes, Inf
             return;
         }
         if text.is_empty() {
-            match tokio::time::timeout(PING, changes.changed()).await {
+            match tokio::time::timeout(PING_INTERVAL, changes.changed()).await {
                 Ok(Ok(())) => continue,
                 Ok(Err(_)) => return,
                 Err(_) => text.extend(b":\n\n"),

@@ -13,7 +13,7 @@ use std::os::unix::{ffi::OsStrExt, fs::OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a file that is read whole, bytes.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The canonical directory of a run.
 pub struct RunFiles {
@@ -41,9 +41,9 @@ impl RunFiles {
         open_below(&self.root, &self.root.join(name)).ok()
     }
 
-    /// Reads a regular file of at most [`MAX_FILE`] bytes.
+    /// Reads a regular file of at most [`MAX_FILE_BYTES`] bytes.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
-        input::read_file(self.open(name)?, MAX_FILE).ok()
+        input::read_file(self.open(name)?, MAX_FILE_BYTES).ok()
     }
 
     /// Loads a checkpoint.
@@ -119,7 +119,7 @@ mod tests {
         symlink("own", folder.join("run/near")).unwrap();
         symlink("best", folder.join("run/folder")).unwrap();
         symlink("run", folder.join("way")).unwrap();
-        fs::write(folder.join("run/large"), vec![0; MAX_FILE as usize + 1]).unwrap();
+        fs::write(folder.join("run/large"), vec![0; MAX_FILE_BYTES as usize + 1]).unwrap();
         for root in ["run", "way"] {
             let files = RunFiles::new(&folder.join(root)).unwrap();
             assert_eq!(files.name(), "run");

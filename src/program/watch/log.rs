@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 
 /// Maximum bytes read at once. Longer lines are ignored.
-const BLOCK: usize = 1 << 16;
+const MAX_READ_BYTES: usize = 1 << 16;
 
 /// The index of a metrics file, up to its last complete line.
 #[derive(Default)]
@@ -58,8 +58,9 @@ impl Log {
     pub fn events(&self, index: usize, text: &mut Vec<u8>) -> io::Result<usize> {
         let mut next = index;
         let Some(first) = self.lines.get(index) else { return Ok(next) };
-        let inside =
-            |line: &&Line| line.start + u64::from(line.length) <= first.start + BLOCK as u64;
+        let inside = |line: &&Line| {
+            line.start + u64::from(line.length) <= first.start + MAX_READ_BYTES as u64
+        };
         let block = self.bytes(first.start, self.end)?;
         for line in self.lines[index..].iter().take_while(inside) {
             let start = (line.start - first.start) as usize;
@@ -77,7 +78,7 @@ impl Log {
     /// Reads the bytes `start..end` of the file, at most a block.
     pub fn bytes(&self, start: u64, end: u64) -> io::Result<Vec<u8>> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
-        let length = end.saturating_sub(start).min(BLOCK as u64) as usize;
+        let length = end.saturating_sub(start).min(MAX_READ_BYTES as u64) as usize;
         let bytes = block(file, start, length)?;
         match bytes.len() == length {
             true => Ok(bytes),
@@ -108,11 +109,11 @@ impl Log {
 
     /// Reads up to the last complete line.
     fn read(&mut self, file: &File) {
-        while let Ok(block) = block(file, self.end, BLOCK) {
+        while let Ok(block) = block(file, self.end, MAX_READ_BYTES) {
             let whole = match block.iter().rposition(|&byte| byte == b'\n') {
                 Some(last) => last + 1,
                 // Longer than any record: ignored.
-                None if block.len() == BLOCK => BLOCK,
+                None if block.len() == MAX_READ_BYTES => MAX_READ_BYTES,
                 None => break,
             };
             for line in block[..whole].split_inclusive(|&byte| byte == b'\n') {
@@ -204,15 +205,19 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let files = RunFiles::new(folder.path()).unwrap();
         let long: String = (1..=5000).map(|i| line(i, f64::from(i))).collect();
-        let text = format!("{long}{}\n{}", "x".repeat(3 * BLOCK), line(5001, 0.0));
+        let text = format!("{long}{}\n{}", "x".repeat(3 * MAX_READ_BYTES), line(5001, 0.0));
         fs::write(folder.path().join(METRICS), text).unwrap();
         let mut log = Log::default();
         assert!(log.poll(&files));
         assert_eq!(log.iteration(), Some(5001));
-        assert!(log.last.len() <= BLOCK);
+        assert!(log.last.len() <= MAX_READ_BYTES);
         let mut text = Vec::new();
         let next = log.events(0, &mut text).unwrap();
-        assert!(next < 5000 && text.len() < 3 * BLOCK, "{next} records in {} bytes", text.len());
+        assert!(
+            next < 5000 && text.len() < 3 * MAX_READ_BYTES,
+            "{next} records in {} bytes",
+            text.len()
+        );
         let all = events(&log, 0);
         assert_eq!(all.matches("event: record").count(), 5001);
         assert!(all.contains("-5000\n") && all.contains("-5001\n"));

@@ -1,8 +1,8 @@
 //! Trains a run to its end and reports to an observer.
 
-use super::effort::Effort;
 use super::events::{Event, Events, Requests};
 use super::guard::{guarded, located};
+use super::run_summary::RunSummary;
 use super::{FinalScores, IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 
@@ -33,17 +33,17 @@ pub fn drive(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
     observer: &mut dyn Observer,
-) -> Result<Effort, RunError> {
+) -> Result<RunSummary, RunError> {
     let mut events = Events::new(run, files);
-    let mut effort = Effort::default();
+    let mut summary = RunSummary::default();
     loop {
-        let mut ask =
+        let mut poll =
             || Requests { stop: observer.wants_to_stop(), save: observer.wants_to_save() };
-        match events.next_asking(&mut ask).transpose()? {
+        match events.next_polling(&mut poll).transpose()? {
             Some(Event::Warning(warning)) => observer.warning(&warning),
             Some(Event::Iteration(step)) => observer.iteration(&step),
-            Some(Event::End(end)) => effort = end,
-            None => return Ok(effort),
+            Some(Event::End(end)) => summary = end,
+            None => return Ok(summary),
         }
     }
 }

@@ -51,6 +51,15 @@ pub struct SavedPolicy {
     pub warnings: Vec<String>,
 }
 
+/// The checkpoint of a run's best policy, as far as it can be loaded.
+#[derive(Debug, Default)]
+pub struct BestPolicy {
+    /// The checkpoint; `None` if it is missing or damaged.
+    pub checkpoint: Option<Checkpoint>,
+    /// Warnings for the user.
+    pub warnings: Vec<String>,
+}
+
 impl RunFolder {
     /// Creates the directory of a new run: `path`, or the next free one for `name` in `runs`.
     ///
@@ -108,7 +117,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If one has saved a checkpoint, and those of [`lock`](Self::lock).
-    pub(super) fn claim(&self) -> Result<(RunLock, Option<String>), RunError> {
+    pub(super) fn claim(&self) -> Result<RunLock, RunError> {
         let lock = self.lock()?;
         match self.has_policy() {
             true => Err(RunError::Exists(self.path.clone())),
@@ -116,8 +125,8 @@ impl RunFolder {
         }
     }
 
-    /// Opens the run that a path names: a run directory, or else the newest run of that name in `runs`, even if the
-    /// path is some other folder, unless that holds a model.
+    /// Opens the run that a path names: a run directory, or, if `path` is neither a run nor a model, the newest run of
+    /// that name in `runs`.
     ///
     /// # Errors
     /// If there is none, or it holds no run.
@@ -192,7 +201,7 @@ impl RunFolder {
         Some(self.note()?.get("environment")?.as_str()?.to_string())
     }
 
-    /// The version of Grove that trained the run last, if it is another than this one.
+    /// The version of Grove that trained the run last, if it differs from this one.
     pub fn other_version(&self) -> Option<String> {
         let version = self.note()?.get("grove")?.as_str()?.to_string();
         (version != env!("CARGO_PKG_VERSION")).then_some(version)
@@ -223,7 +232,8 @@ impl RunFolder {
         self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
     }
 
-    /// Whether the final evaluation is done, as far as it leaves a file: that of a language model writes a model card.
+    /// Whether the final evaluation is known to be done: that of a language model leaves a model card, that of a game no
+    /// file.
     pub fn is_concluded(&self) -> bool {
         !self.model().is_dir() || self.path.join(MODEL_CARD).is_file()
     }
@@ -277,12 +287,11 @@ impl RunFolder {
         Store::new(self.path.join(CHECKPOINTS))
     }
 
-    /// Locks the run until the result is dropped. The second value is a warning for the user if the file system does
-    /// not support locks.
+    /// Locks the run until the result is dropped.
     ///
     /// # Errors
     /// If it is locked, by this or another process.
-    pub fn lock(&self) -> Result<(RunLock, Option<String>), RunError> {
+    pub fn lock(&self) -> Result<RunLock, RunError> {
         let path = self.path.join(LOCK);
         let file = disk::open_append(&path).map_err(RunError::file("write", &path))?;
         // A process that only tests the lock holds it for an instant.
@@ -301,7 +310,7 @@ impl RunFolder {
                 path.display()
             )),
         };
-        Ok((RunLock { folder: self.clone(), file }, warning))
+        Ok(RunLock { warning, folder: self.clone(), file })
     }
 
     /// Loads the newest checkpoint from which the run can resume. Newer ones that are damaged, or contain numbers that
@@ -359,18 +368,18 @@ impl RunFolder {
         Ok(SavedPolicy { checkpoint: best, warnings })
     }
 
-    /// Loads the checkpoint of the best policy; `None` with warnings for the user if it is missing or damaged.
+    /// Loads the checkpoint of the best policy.
     ///
     /// # Errors
     /// If it may be intact, but cannot be read.
-    pub fn best_policy(&self) -> Result<(Option<Checkpoint>, Vec<String>), RunError> {
+    pub fn best_policy(&self) -> Result<BestPolicy, RunError> {
         match checkpoint::load(&self.best()) {
-            Ok(best) => Ok((Some(best), Vec::new())),
-            Err(CheckpointError::NotFound(_)) => Ok((None, Vec::new())),
+            Ok(best) => Ok(BestPolicy { checkpoint: Some(best), warnings: Vec::new() }),
+            Err(CheckpointError::NotFound(_)) => Ok(BestPolicy::default()),
             Err(error) if error.may_be_intact() => Err(error.into()),
             Err(error) => {
                 let what = "using the newest checkpoint instead of the best".to_string();
-                Ok((None, vec![error.to_string(), what]))
+                Ok(BestPolicy { checkpoint: None, warnings: vec![error.to_string(), what] })
             }
         }
     }
@@ -412,14 +421,14 @@ impl SavedPolicy {
             return Ok(intact(checkpoint::load(path)?));
         }
         let run = RunFolder::find(path)?;
-        let (best, mut warnings) = run.best_policy()?;
-        if let Some(checkpoint) = best {
+        let BestPolicy { checkpoint, mut warnings } = run.best_policy()?;
+        if let Some(checkpoint) = checkpoint {
             return Ok(intact(checkpoint));
         }
         let latest = run.latest()?;
         let had_best = |counters: Counters| counters.best().is_some();
         if warnings.is_empty() && Counters::of(&latest.checkpoint).is_ok_and(had_best) {
-            warnings.push(missing(&run.best()));
+            warnings.push(missing_best(&run.best()));
         }
         warnings.extend(latest.warnings);
         Ok(Self { warnings, ..latest })
@@ -429,6 +438,8 @@ impl SavedPolicy {
 /// Exclusive right to train a run, among all processes; released when dropped.
 #[derive(Debug)]
 pub struct RunLock {
+    /// Warning for the user if the file system does not support locks.
+    pub warning: Option<String>,
     folder: RunFolder,
     file: File,
 }
@@ -449,7 +460,7 @@ impl Drop for RunLock {
 }
 
 /// The warning about a best policy that is missing.
-pub(super) fn missing(best: &Path) -> String {
+pub(super) fn missing_best(best: &Path) -> String {
     format!("{} is missing; using the newest checkpoint instead of the best", best.display())
 }
 
