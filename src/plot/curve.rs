@@ -35,11 +35,11 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
     let own = places(first);
     let x = match curves.iter().all(|curve| places(curve) == own) {
         true => own,
-        false => shared_places(&curves),
+        false => shared_positions(&curves),
     };
     let mut band = Band { x, ..Band::default() };
     for x in &band.x {
-        let values: Vec<f64> = curves.iter().map(|curve| at(curve, *x)).collect();
+        let values: Vec<f64> = curves.iter().map(|curve| value_at(curve, *x)).collect();
         band.mean.push(mean(&values));
         band.interval.extend(interval(&values, mean));
     }
@@ -48,7 +48,7 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
 
 /// Evenly spaced positions from the latest start of all curves to their earliest end; none if a curve starts after the end
 /// of another.
-fn shared_places(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
+fn shared_positions(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
     let low = curves.iter().map(|curve| curve[0].0).fold(f64::MIN, f64::max);
     let high = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::MAX, f64::min);
     let place = |i: usize| low + (high - low) * i as f64 / (NUM_POSITIONS - 1) as f64;
@@ -60,7 +60,7 @@ fn shared_places(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
 }
 
 /// Value of a curve at `x`, interpolated linearly, and constant beyond its ends.
-fn at(curve: &[(f64, f64)], x: f64) -> f64 {
+fn value_at(curve: &[(f64, f64)], x: f64) -> f64 {
     let after = curve.partition_point(|(place, _)| *place < x);
     let (x1, y1) = curve[after.min(curve.len() - 1)];
     let (x0, y0) = curve[after.saturating_sub(1)];
@@ -100,6 +100,6 @@ mod tests {
     fn a_curve_is_constant_beyond_its_ends() {
         let curve = [(1.0, 5.0), (2.0, 6.0), (4.0, 0.0)];
         let places = [0.0, 1.0, 1.5, 2.0, 3.0, 4.0, 9.0];
-        assert_eq!(places.map(|x| at(&curve, x)), [5.0, 5.0, 5.5, 6.0, 3.0, 0.0, 0.0]);
+        assert_eq!(places.map(|x| value_at(&curve, x)), [5.0, 5.0, 5.5, 6.0, 3.0, 0.0, 0.0]);
     }
 }
