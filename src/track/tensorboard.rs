@@ -55,7 +55,7 @@ impl Events {
         disk::truncate(&path, 0)?;
         let mut events = Self { file, iterations: 0 };
         events.append(event(0).bytes(3, "brain.Event:2"))?;
-        let settings = [text(settings), hyper_parameters(settings)];
+        let settings = [settings_text(settings), hyper_parameters(settings)];
         events.append(event(0).message(5, Message::default().messages(1, settings)))?;
         Ok(events)
     }
@@ -113,7 +113,7 @@ fn picture(Animation { gif, width, height }: &Animation) -> Message {
 }
 
 /// The settings as a table in Markdown, under the name that CleanRL uses: a value of a `Summary`.
-fn text(settings: &Table) -> Message {
+fn settings_text(settings: &Table) -> Message {
     let mut text = "|param|value|\n|-|-|".to_string();
     overlay::flat(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
     const DT_STRING: i64 = 7;
