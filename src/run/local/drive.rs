@@ -1,7 +1,7 @@
 //! Trains a run to its end and reports to an observer.
 
 use super::events::{Event, Events, Requests};
-use super::guard::{guarded, located};
+use super::guard::{catching_panics, with_saved_state};
 use super::run_summary::RunSummary;
 use super::{FinalScores, IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
@@ -59,11 +59,11 @@ pub fn restore_best(
     files: &Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
 ) -> Result<(), RunError> {
-    let restored = guarded("reading the state of the best policy".to_string(), || {
+    let restored = catching_panics("reading the state of the best policy".to_string(), || {
         best.map_or(Ok(()), |best| run.restore(best))?;
         Ok(if files.is_some() { run.model() } else { None })
     });
-    let model = restored.map_err(|error| located(error, run, files))?;
+    let model = restored.map_err(|error| with_saved_state(error, run, files))?;
     match (files, model) {
         (Some(files), Some(model)) => files.save_model(&model),
         _ => Ok(()),
@@ -82,6 +82,6 @@ pub fn finish(
 ) -> Result<FinalScores, RunError> {
     // First, since the evaluation may take long and be interrupted.
     restore_best(run, &files, best)?;
-    let scores = guarded("the final evaluation".to_string(), || run.finish(usize::MAX));
-    scores.map_err(|error| located(error, run, &files))
+    let scores = catching_panics("the final evaluation".to_string(), || run.finish(usize::MAX));
+    scores.map_err(|error| with_saved_state(error, run, &files))
 }

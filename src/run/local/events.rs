@@ -1,6 +1,6 @@
 //! A run as a sequence of events: trains, evaluates, records and saves as they are requested.
 
-use super::guard::{guarded, located};
+use super::guard::{catching_panics, with_saved_state};
 use super::progress::Pace;
 use super::run_summary::RunSummary;
 use super::{IterationReport, Run, RunError, RunFiles};
@@ -92,7 +92,7 @@ impl<'a> Events<'a> {
             let step = if is_ready { self.stop_or_step(poll) } else { Ok(true) };
             let last = match step {
                 Ok(stops) => stops.then(|| Ok(Event::End(self.end()))),
-                Err(error) => Some(Err(located(error, self.run, &self.files))),
+                Err(error) => Some(Err(with_saved_state(error, self.run, &self.files))),
             };
             self.is_over = last.is_some();
             self.waiting.extend(last);
@@ -122,7 +122,7 @@ impl<'a> Events<'a> {
     fn save_last(&mut self) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let iteration = self.run.trainer().iteration();
-        let state = guarded(format!("reading the state of iteration {iteration}"), || {
+        let state = catching_panics(format!("reading the state of iteration {iteration}"), || {
             Ok((finite_snapshot(&*self.run)?, self.run.model()))
         });
         let (snapshot, model) = state?;
@@ -144,7 +144,7 @@ impl<'a> Events<'a> {
     fn step(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         let iteration = self.run.trainer().iteration() + 1;
         let (mut record, completions) =
-            guarded(format!("iteration {iteration}"), || self.run.iterate())?;
+            catching_panics(format!("iteration {iteration}"), || self.run.iterate())?;
         let seconds = self.started.elapsed().as_secs_f64();
         self.summary.seconds_to_first_update.get_or_insert(seconds);
         let requests = self.poll_requests(poll);
@@ -154,7 +154,7 @@ impl<'a> Events<'a> {
             false => (false, None),
         };
         let exports = due.save && self.files.is_some();
-        let state = guarded(format!("reading the state of iteration {iteration}"), || {
+        let state = catching_panics(format!("reading the state of iteration {iteration}"), || {
             let is_read = is_best || due.save;
             let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
             Ok((snapshot, if exports { self.run.model() } else { None }))
@@ -217,7 +217,7 @@ impl<'a> Events<'a> {
         due: &mut Due,
     ) -> Result<(bool, Option<RunError>), RunError> {
         let work = format!("the evaluation of iteration {}", record.iteration);
-        let validation = guarded(work, || self.run.validate());
+        let validation = catching_panics(work, || self.run.validate());
         let trainer = self.run.trainer();
         match validation {
             Ok(Validation { evaluation, is_best }) => {

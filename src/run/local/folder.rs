@@ -69,7 +69,7 @@ impl RunFolder {
         if let Some(path) = path {
             // An empty path exists nowhere, but could be created in the current folder.
             if path.exists() || path.as_os_str().is_empty() {
-                return Self::unsaved(path);
+                return Self::reuse_unsaved(path);
             }
             disk::create_folders(&path).map_err(RunError::file("create", &path))?;
             return Ok(Self { path });
@@ -91,12 +91,12 @@ impl RunFolder {
     }
 
     /// Accepts a directory that is empty, or whose run ended before its first checkpoint, for a new run.
-    fn unsaved(path: PathBuf) -> Result<Self, RunError> {
+    fn reuse_unsaved(path: PathBuf) -> Result<Self, RunError> {
         if !path.is_dir() {
             let error = io::Error::from(io::ErrorKind::NotADirectory);
             return Err(RunError::file("create", &path)(error));
         }
-        let folder = Self::at(path)?;
+        let folder = Self::open_unlinked(path)?;
         let is_empty = fs::read_dir(&folder.path).is_ok_and(|mut all| all.next().is_none());
         let is_run = folder.path.join(LOCK).is_file();
         match is_empty || is_run && !folder.has_policy() {
@@ -135,7 +135,7 @@ impl RunFolder {
         let is_model = ["config.json", "adapter_config.json"].iter().any(has);
         match Self::open(path.to_path_buf()) {
             Err(error @ (RunError::Missing(_) | RunError::NoRun(_))) if !is_model => {
-                path.to_str().and_then(newest).map_or(Err(error), Self::open)
+                path.to_str().and_then(newest_of_name).map_or(Err(error), Self::open)
             }
             found => found,
         }
@@ -147,14 +147,16 @@ impl RunFolder {
     /// If there is none, or it holds no run.
     pub fn newest(name: Option<&str>) -> Result<Self, RunError> {
         let (path, what) = match name {
-            Some(name) => (newest(name), format!("run of {name} in {RUNS}, and no folder {name}")),
+            Some(name) => {
+                (newest_of_name(name), format!("run of {name} in {RUNS}, and no folder {name}"))
+            }
             None => (paths_by_last_write().into_iter().next(), format!("run in {RUNS}")),
         };
         Self::open(path.ok_or(RunError::NoneYet(what))?)
     }
 
     fn open(path: PathBuf) -> Result<Self, RunError> {
-        let folder = Self::at(path)?;
+        let folder = Self::open_unlinked(path)?;
         for path in [CONFIG, BEST, CHECKPOINTS].map(|name| folder.path.join(name)) {
             if path.try_exists().map_err(RunError::file("read", &path))? {
                 return Ok(folder);
@@ -165,12 +167,12 @@ impl RunFolder {
 
     /// Run directories in `runs`, the one written to last first.
     pub fn by_last_write() -> impl Iterator<Item = Self> {
-        paths_by_last_write().into_iter().filter_map(|path| Self::at(path).ok())
+        paths_by_last_write().into_iter().filter_map(|path| Self::open_unlinked(path).ok())
     }
 
     /// Opens an existing directory that contains no symbolic links, through which files elsewhere could be replaced or
     /// removed.
-    fn at(path: PathBuf) -> Result<Self, RunError> {
+    fn open_unlinked(path: PathBuf) -> Result<Self, RunError> {
         if !path.is_dir() {
             return Err(RunError::Missing(path));
         }
@@ -464,7 +466,7 @@ pub(super) fn missing_best(best: &Path) -> String {
     format!("{} is missing; using the newest checkpoint instead of the best", best.display())
 }
 
-fn newest(name: &str) -> Option<PathBuf> {
+fn newest_of_name(name: &str) -> Option<PathBuf> {
     let number = |run: &Path| {
         let run = run.file_name()?.to_str()?;
         run.strip_prefix(name)?.strip_prefix('-')?.parse::<u64>().ok()

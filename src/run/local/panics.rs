@@ -58,7 +58,7 @@ impl Panic {
             (None, None) => "a panic without a message",
         };
         let words: Vec<&str> = text.split_whitespace().collect();
-        let line = concise(&words.join(" "));
+        let line = shorten(&words.join(" "));
         let start = line.char_indices().nth(KEPT_START).map(|(at, _)| at);
         let end = line.char_indices().rev().nth(KEPT_END - 1).map(|(at, _)| at);
         match (start, end) {
@@ -72,7 +72,7 @@ impl Panic {
 
 /// Shortens a message of a driver or CubeCL to the first error of a chain and the root cause, without code locations,
 /// and adds advice if there is any.
-fn concise(line: &str) -> String {
+fn shorten(line: &str) -> String {
     let without_places = |part: &str| {
         let ends = PLACES.iter().filter_map(|words| part.find(words));
         part[..ends.min().unwrap_or(part.len())].trim_end_matches('.').to_string()
@@ -84,14 +84,14 @@ fn concise(line: &str) -> String {
     });
     match known {
         Some((0, advice)) => format!("{}; {advice}", links[0]),
-        Some((at, advice)) => format!("{}; {advice}", joined(&links[0], &links[at])),
-        None if links.len() > 2 => joined(&links[0], &links[links.len() - 1]),
+        Some((at, advice)) => format!("{}; {advice}", with_cause(&links[0], &links[at])),
+        None if links.len() > 2 => with_cause(&links[0], &links[links.len() - 1]),
         None => links.join(CAUSE),
     }
 }
 
 /// Joins an error, up to its first colon, with its cause.
-fn joined(what: &str, cause: &str) -> String {
+fn with_cause(what: &str, cause: &str) -> String {
     match what.split_once(": ") {
         Some((what, _)) => format!("{what}: {cause}"),
         None => cause.to_string(),

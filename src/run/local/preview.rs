@@ -44,14 +44,14 @@ struct PhasePreview {
 }
 
 /// Costs of the iterations tried so far.
-struct Trial {
+struct PreviewCosts {
     /// Start of the run's preparation.
     started: Instant,
     seconds_to_first_update: Option<f64>,
     memory_bytes: Option<u64>,
 }
 
-impl Trial {
+impl PreviewCosts {
     /// Trains an iteration and returns its seconds.
     fn iterate(&mut self, run: &mut dyn Run) -> Result<f64, RunError> {
         let began = Instant::now();
@@ -89,8 +89,8 @@ pub fn preview<'a>(
     started: Instant,
 ) -> Result<Preview<'a>, RunError> {
     let schedule = run.trainer().schedule();
-    let mut trial = Trial { started, seconds_to_first_update: None, memory_bytes: None };
-    let phases = run.phases().into_iter().map(|phase| trial.phase(run, phase));
+    let mut costs = PreviewCosts { started, seconds_to_first_update: None, memory_bytes: None };
+    let phases = run.phases().into_iter().map(|phase| costs.phase(run, phase));
     let phases: Vec<PhasePreview> = phases.collect::<Result<_, _>>()?;
     let began = Instant::now();
     run.validate()?;
@@ -104,7 +104,7 @@ pub fn preview<'a>(
     let iterations = schedule.iterations;
     let seconds_per_iteration = total / f64::from(iterations);
     let evaluations = iterations.div_ceil(schedule.eval_every);
-    let seconds_to_first_update = trial.seconds_to_first_update.unwrap_or(0.0);
+    let seconds_to_first_update = costs.seconds_to_first_update.unwrap_or(0.0);
     Ok(Preview {
         subject: run.subject(),
         seed: run.seed(),
@@ -119,7 +119,7 @@ pub fn preview<'a>(
         seconds: seconds_to_first_update
             + seconds_per_iteration * f64::from(iterations - 1)
             + evaluation * f64::from(evaluations),
-        memory_bytes: trial.memory_bytes,
+        memory_bytes: costs.memory_bytes,
         schedule,
     })
 }
