@@ -159,7 +159,7 @@ impl Stdout<'_> {
     /// Prints the text of tokens as far as it is final.
     fn print(&self, tokens: &[u32]) {
         let text = self.model.text(tokens);
-        let end = settled(&text, self.stops);
+        let end = final_length(&text, self.stops);
         let mut printed = self.printed.lock().expect("no holder of the lock panics");
         // A tokenizer may also change earlier text, so `printed` need not be a character boundary any more.
         if let Some(new) = text.get(*printed..end).filter(|new| !new.is_empty()) {
@@ -177,7 +177,7 @@ impl Stdout<'_> {
 
 /// Length of the part of a text that later tokens cannot change: the last character may be incomplete, and a stop text
 /// may have begun. Text from a stop text on is excluded, since a token may extend beyond the stop text.
-fn settled(text: &str, stops: &[String]) -> usize {
+fn final_length(text: &str, stops: &[String]) -> usize {
     if let Some(before) = stop::before(text, stops) {
         return before.len();
     }
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn text_is_settled_up_to_what_may_change_or_is_a_stop_text() {
         let end = |text: &str, stops: &[&str]| {
-            settled(text, &stops.iter().map(|stop| stop.to_string()).collect::<Vec<_>>())
+            final_length(text, &stops.iter().map(|stop| stop.to_string()).collect::<Vec<_>>())
         };
         assert_eq!(end("abc", &[]), 3);
         assert_eq!(end("aé\u{fffd}", &[]), 3);

@@ -15,10 +15,10 @@ const NAMES_FOR_ITERATIONS: [&str; 3] = ["n", "total_timesteps", "num_iterations
 /// Rewrites the unknown option of a command line as `--set` if it is the name of a setting and has a value: `--lr 1e-3`
 /// becomes `--set lr=1e-3`.
 pub fn with_setting(error: &clap::Error, words: &[OsString]) -> Option<Vec<OsString>> {
-    as_setting(&unknown_option(error, words)?, words)
+    rewrite_as_set(&unknown_option(error, words)?, words)
 }
 
-fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
+fn rewrite_as_set(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
     let name = option.trim_start_matches('-').replace('-', "_");
     let (setting, is_exact) = overlay::meant(&name)?;
     if !is_exact
@@ -52,13 +52,13 @@ fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
 }
 
 /// Adds a better hint to the parser's error if an unknown option means a setting.
-pub fn improved(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let names_similar = error.get(ContextKind::SuggestedArg).is_some();
     let option = unknown_option(&error, words).filter(|_| !names_similar);
     let Some(option) = option else { return error };
     // The parser suggests passing the option as a value, which is never meant here.
     error.remove(ContextKind::Suggested);
-    if let Some(hint) = hint(&option) {
+    if let Some(hint) = hint_for(&option) {
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
         error.insert(ContextKind::Suggested, hint);
     }
@@ -66,7 +66,7 @@ pub fn improved(mut error: clap::Error, words: &[OsString]) -> clap::Error {
 }
 
 /// The hint for an unknown option; `None` if it resembles no setting.
-fn hint(option: &str) -> Option<String> {
+fn hint_for(option: &str) -> Option<String> {
     let name = option.trim_start_matches('-').replace('-', "_");
     if ["env", "env_id", "game", "task"].contains(&&*name) {
         return Some("the game or the task has no option: `grove train catch`".to_string());
@@ -106,7 +106,7 @@ mod tests {
             ("grove train --nonsense 3", None),
         ] {
             let (words, option) = words(line);
-            let found = as_setting(&option, &words);
+            let found = rewrite_as_set(&option, &words);
             let found = found.map(|words| words.join(std::ffi::OsStr::new(" ")));
             assert_eq!(found, taken.map(OsString::from), "{line}");
         }
@@ -126,9 +126,9 @@ mod tests {
             ("-n", length),
             ("--nonsense", None),
         ] {
-            assert_eq!(hint(option), said, "{option}");
+            assert_eq!(hint_for(option), said, "{option}");
         }
-        assert!(hint("--vf-coef").unwrap().contains("no value function"));
-        assert!(hint("--env").unwrap().contains("grove train catch"));
+        assert!(hint_for("--vf-coef").unwrap().contains("no value function"));
+        assert!(hint_for("--env").unwrap().contains("grove train catch"));
     }
 }

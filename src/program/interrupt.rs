@@ -63,7 +63,7 @@ impl Interrupt {
         let interrupt = Self { shared };
         let listener = interrupt.clone();
         #[cfg(unix)]
-        let ignored = ignored();
+        let ignored = ignored_signals();
         ctrlc::set_handler(move || {
             let mut state = listener.state();
             match state.receive(Instant::now()) {
@@ -75,7 +75,7 @@ impl Interrupt {
         })
         .context("cannot listen for Ctrl-C")?;
         #[cfg(unix)]
-        ignore(&ignored);
+        ignore_signals(&ignored);
         Ok(interrupt)
     }
 
@@ -128,7 +128,7 @@ impl Interrupt {
 /// Signals that this process was started to ignore, which must remain so: `nohup` ignores the end of a terminal, `&` in
 /// a script ignores Ctrl-C.
 #[cfg(unix)]
-fn ignored() -> Vec<libc::c_int> {
+fn ignored_signals() -> Vec<libc::c_int> {
     let is_ignored = |signal: &libc::c_int| {
         // SAFETY: all bits 0 are a valid `sigaction`, and without a new action the call only reads.
         unsafe {
@@ -142,7 +142,7 @@ fn ignored() -> Vec<libc::c_int> {
 
 /// Ignores signals again.
 #[cfg(unix)]
-fn ignore(signals: &[libc::c_int]) {
+fn ignore_signals(signals: &[libc::c_int]) {
     for signal in signals {
         // SAFETY: ignoring a signal has no preconditions.
         unsafe { libc::signal(*signal, libc::SIG_IGN) };

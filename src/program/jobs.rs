@@ -46,10 +46,10 @@ impl Slots {
         };
         let kinds = device.split(',').map(|name| is_cpu(name.trim()));
         let are_cpus = kinds.collect::<Result<Vec<bool>>>()?.into_iter().all(|is_cpu| is_cpu);
-        Ok(Self::shared(threads, if are_cpus { runs } else { 1 }))
+        Ok(Self::divide(threads, if are_cpus { runs } else { 1 }))
     }
 
-    fn shared(threads: usize, runs: usize) -> Self {
+    fn divide(threads: usize, runs: usize) -> Self {
         let count = threads.min(runs).max(1);
         Self { count, threads: threads / count }
     }
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn threads_are_shared_among_the_runs() {
         let slots = |threads, runs| {
-            let Slots { count, threads } = Slots::shared(threads, runs);
+            let Slots { count, threads } = Slots::divide(threads, runs);
             (count, threads)
         };
         assert_eq!(slots(2, 5), (2, 1));

@@ -97,7 +97,7 @@ impl Program {
     /// # Panics
     /// If its name is that of a setting or a section of runs.
     pub fn game<G: Playable>(mut self) -> Self {
-        self.games.add::<G>(dispatch::features::<G>());
+        self.games.add::<G>(dispatch::commands_with_bars::<G>());
         self
     }
 
@@ -106,7 +106,7 @@ impl Program {
     /// # Panics
     /// If its name is that of a setting or a section of runs.
     pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
-        self.games.add::<G>(dispatch::drawn::<G>());
+        self.games.add::<G>(dispatch::commands_with_sprites::<G>());
         self
     }
 
@@ -152,7 +152,7 @@ impl Program {
                 Ok(matches) => break matches,
                 Err(error) => match hints::with_setting(&error, &words) {
                     Some(taken) => words = taken,
-                    None => hints::improved(error, &words).exit(),
+                    None => hints::with_hint(error, &words).exit(),
                 },
             }
         };

@@ -49,7 +49,7 @@ struct Row {
 }
 
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
-    let groups = grouped(with_note(READING_RUNS, || read_runs(&args.runs))?);
+    let groups = group_runs(with_note(READING_RUNS, || read_runs(&args.runs))?);
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for (group, name) in groups.iter().zip(names(games, &groups)) {
         let curves = group.runs.iter().map(|run| curve(&run.records, args.x, &args.y));
@@ -101,7 +101,7 @@ fn row(line: &Line, runs: usize) -> Row {
 }
 
 /// Groups runs with the same settings and environment, in order of their first runs.
-fn grouped(runs: Vec<History>) -> Vec<Group> {
+fn group_runs(runs: Vec<History>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
         let mut settings = flat(&run.settings);
@@ -151,7 +151,7 @@ fn names(games: &Games, groups: &[Group]) -> Vec<String> {
 }
 
 /// The tracked name of a figure.
-fn tracked(y: &str) -> &str {
+fn tracked_name(y: &str) -> &str {
     match y {
         "score" => "charts/episodic_return",
         "greedy" => "eval/mean_score",
@@ -169,14 +169,14 @@ fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
             Axis::Seconds => seconds,
             Axis::Iterations => f64::from(record.iteration),
         };
-        points.extend(figure_of(record, tracked(y)).map(|y| (x, y)));
+        points.extend(metric_of(record, tracked_name(y)).map(|y| (x, y)));
     }
     points
 }
 
 /// A figure of a record by its tracked name, all of which have a slash, or by that of a field, such as `entropy` or
 /// `seconds.total`. A run's records need not have the same figures: those of SFT have no rewards.
-fn figure_of(record: &IterationRecord, name: &str) -> Option<f64> {
+fn metric_of(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
         return scalars(record).into_iter().find(|(own, _)| own == name)?.1;
     }
@@ -196,7 +196,7 @@ fn check_name<'a>(records: impl Iterator<Item = &'a IterationRecord>, y: &str) -
             }
         }
     }
-    if !known.is_empty() && !is_field && !known.iter().any(|name| name == tracked(y)) {
+    if !known.is_empty() && !is_field && !known.iter().any(|name| name == tracked_name(y)) {
         bail!(
             "unknown figure `{y}`; must be score, greedy, a field of metrics.jsonl or one of: {}",
             known.join(", ")
@@ -225,7 +225,7 @@ mod tests {
             std::fs::create_dir(&run).unwrap();
             std::fs::write(run.join("config.toml"), format!("env = 'fruit'\n{text}")).unwrap();
         }
-        let groups = grouped(read_runs(&[folder.path().to_path_buf()]).unwrap());
+        let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [2, 1, 1]);
         let names = |groups: &[Group]| names(&builtin(), groups);
@@ -234,7 +234,8 @@ mod tests {
         let usual = overlay::to_table(&TrainConfig::for_game("fruit").optimizer);
         let usual = usual["learning_rate"].to_string();
         std::fs::write(folder.path().join("a/config.toml"), rate(&usual)).unwrap();
-        let groups = grouped(read_runs(&["a", "e"].map(|name| folder.path().join(name))).unwrap());
+        let groups =
+            group_runs(read_runs(&["a", "e"].map(|name| folder.path().join(name))).unwrap());
         assert_eq!(names(&groups), ["fruit", "learning_rate=0.1"]);
     }
 
@@ -249,7 +250,7 @@ mod tests {
             let note = format!("{{\"env\": \"host\", \"environment\": \"{environment}\"}}");
             std::fs::write(run.join("run.json"), note).unwrap();
         }
-        let groups = grouped(read_runs(&[folder.path().to_path_buf()]).unwrap());
+        let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [1, 2]);
         assert_eq!(names(&builtin(), &groups), ["CartPole-v1", "Mine"]);

@@ -39,7 +39,7 @@ impl Rank {
     /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.
     pub fn choose(self) -> Result<(ChosenDevice, Team)> {
         let chosen = device::choose(&self.device)?;
-        self.on(chosen)
+        self.with_hardware_of(chosen)
     }
 
     /// Starts its device like [`Rank::choose`]. If `auto` finds a GPU that may be slower than the CPU, the run is
@@ -52,10 +52,10 @@ impl Rank {
         if self.device == "auto" && self.team.size() == 1 {
             chosen = device::faster(chosen, rehearse)?;
         }
-        self.on(chosen)
+        self.with_hardware_of(chosen)
     }
 
-    fn on(self, chosen: ChosenDevice) -> Result<(ChosenDevice, Team)> {
+    fn with_hardware_of(self, chosen: ChosenDevice) -> Result<(ChosenDevice, Team)> {
         let is_device = device::has_kernels(&chosen.device);
         let gather = |text: &str| -> Result<Vec<String>, TeamError> {
             let all = self.team.all_gather(text.as_bytes())?;

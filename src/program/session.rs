@@ -289,7 +289,7 @@ impl Session<'_> {
         folder: &Path,
         next: impl FnOnce(&str) -> String,
     ) -> Result<()> {
-        let (RunSummary { end, iteration, .. }, folder) = (report.summary, quoted(folder));
+        let (RunSummary { end, iteration, .. }, folder) = (report.summary, quote_path(folder));
         let can_continue = matches!(end, None | Some(End::Seconds));
         if let Some(reason) = early_end(end, &schedule) {
             let how = format!(" Continue with `grove train --resume {folder}`.");
@@ -369,7 +369,7 @@ fn capitalized(text: &str) -> String {
 ///
 /// # Errors
 /// If it is not UTF-8.
-pub fn in_settings(path: &Path) -> Result<String> {
+pub fn utf8_path(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| {
         format!(
             "the path {} is not UTF-8, as the settings of a run must be: rename it",
@@ -380,22 +380,22 @@ pub fn in_settings(path: &Path) -> Result<String> {
 }
 
 /// Canonical path of an existing file or folder, as a string for settings.
-pub fn whole(path: &Path) -> Result<String> {
-    in_settings(&path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?)
+pub fn canonical_path(path: &Path) -> Result<String> {
+    utf8_path(&path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?)
 }
 
 /// Quotes a path for a shell, if needed.
-pub fn quoted(path: &Path) -> String {
+pub fn quote_path(path: &Path) -> String {
     let text = path.display().to_string();
     match text.starts_with('-') {
         // Prevents it from being taken for an option.
-        true => word(&format!("./{text}")),
-        false => word(&text),
+        true => quote_word(&format!("./{text}")),
+        false => quote_word(&text),
     }
 }
 
 /// Quotes a word for a shell, if needed.
-pub fn word(text: &str) -> String {
+pub fn quote_word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
     match text.chars().all(is_plain) && !text.is_empty() {
         true => text.to_string(),
@@ -416,7 +416,7 @@ mod tests {
             ("$x", "'$x'"),
             ("-dash", "./-dash"),
         ] {
-            assert_eq!(quoted(Path::new(path)), expected);
+            assert_eq!(quote_path(Path::new(path)), expected);
         }
     }
 }

@@ -5,7 +5,7 @@ use super::games::{Games, SavedRun};
 use super::output::eprint_line;
 use super::progress_note::{with_note, with_note_after};
 use super::ranks;
-use super::session::{Origin, Session, in_settings, quoted, warn, whole, word};
+use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path, warn};
 use super::settings::{commented, language_defaults};
 use super::trust;
 use super::verifier::VerifierArgs;
@@ -135,7 +135,7 @@ impl TextRequest<'_> {
                 bail!("--task-data is a task by itself; leave out `{other}`");
             }
             asked = Some(DataTask::NAME);
-            own.insert("path".to_string(), whole(path)?.into());
+            own.insert("path".to_string(), canonical_path(path)?.into());
             own.insert("digest".to_string(), "".into());
         } else if self.verifier.verifier.is_some() {
             bail!(
@@ -145,7 +145,7 @@ impl TextRequest<'_> {
         if let Some(command) = &self.verifier.verifier {
             let folder = std::env::current_dir().context("cannot find this folder")?;
             own.insert("verifier".to_string(), command.as_str().into());
-            own.insert("folder".to_string(), in_settings(&folder)?.into());
+            own.insert("folder".to_string(), utf8_path(&folder)?.into());
         }
         own.extend(self.verifier.restrictions());
         let in_file = file.get("task").and_then(Value::as_str);
@@ -177,12 +177,12 @@ impl TextRequest<'_> {
         let prompt = || Some(task.prompt(Split::Test, 0).ok()?.text);
         match (&self.data, self.fit && is_default) {
             (Some(data), true) => {
-                format!("grove train --task-data {} --from {folder}", quoted(data))
+                format!("grove train --task-data {} --from {folder}", quote_path(data))
             }
             (None, true) => format!("grove train {} --from {folder}", task.name()),
             // A prompt over few characters fits on a command line.
             _ => match prompt().filter(|_| task.alphabet().is_some()) {
-                Some(prompt) => format!("grove generate {folder} {}", word(&prompt)),
+                Some(prompt) => format!("grove generate {folder} {}", quote_word(&prompt)),
                 None => format!("grove watch {folder}"),
             },
         }
@@ -202,7 +202,7 @@ pub fn reopen(
             bail!("the prompts of this run are not in a file; leave out --task-data")
         }
         (Some((key, _)), Some(data)) => {
-            own.insert(key.to_string(), whole(data)?.into());
+            own.insert(key.to_string(), canonical_path(data)?.into());
         }
         (Some((_, path)), None) if !Path::new(&path).exists() => {
             bail!("{path} no longer exists; pass its new location with --task-data FILE");
@@ -223,7 +223,7 @@ pub fn reopen(
 fn open_new(name: &str, own: &mut Table) -> Result<Arc<dyn Task>> {
     let file = file(name, own)?;
     if let Some((key, path)) = &file {
-        own.insert(key.to_string(), whole(Path::new(path))?.into());
+        own.insert(key.to_string(), canonical_path(Path::new(path))?.into());
     }
     let task = open(name, own.clone())?;
     if let Some((_, path)) = file
@@ -350,7 +350,7 @@ pub fn model_path(
     set: &[String],
 ) -> Result<String> {
     if let Some(path) = model {
-        return in_settings(path);
+        return utf8_path(path);
     }
     let defaults = LanguageConfig::for_model(TINY);
     let mut table = language_settings(task, &(task::find(task)?.defaults)(), &defaults);

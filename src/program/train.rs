@@ -130,7 +130,7 @@ fn last_interrupted(args: &RunArgs) -> Result<RunFolder> {
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(
             "no run in runs is unfinished; `grove train --resume {} --iterations N` prolongs the latest",
-            session::quoted(newest.path())
+            session::quote_path(newest.path())
         );
     }
     Ok(newest)
@@ -181,7 +181,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         && overlay::to_table(&game) == overlay::to_table(&G::default());
     let session = Session { args, games, origin: Origin::New(G::NAME), started };
     let setup = GameSetup { game, config, source, from: *from };
-    take_part(&session, rank, setup, |folder| match improves {
+    train_rank(&session, rank, setup, |folder| match improves {
         true => format!("grove train {} --from {folder}", G::NAME),
         false => format!("grove watch {folder}"),
     })
@@ -221,7 +221,7 @@ fn resume_rank<G: Playable>(
     refuse_data::<G>(&source, &config)?;
     let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
     let setup = GameSetup { game, config, source, from: None };
-    take_part(&session, rank, setup, |folder| format!("grove watch {folder}"))
+    train_rank(&session, rank, setup, |folder| format!("grove watch {folder}"))
 }
 
 /// What a run of a game trains.
@@ -235,7 +235,7 @@ struct GameSetup<'a, G> {
 }
 
 /// Trains one rank of a run, new or resumed. `next` gives the command to suggest at the end, from the run directory.
-fn take_part<G: Playable>(
+fn train_rank<G: Playable>(
     session: &Session,
     rank: Rank,
     setup: GameSetup<G>,

@@ -33,7 +33,7 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
 use serde::Serialize;
-use sizes::sized;
+use sizes::apply_sizes;
 use std::fmt::Display;
 use std::time::Instant;
 use work::Work;
@@ -52,7 +52,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.
 pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let (game, defaults) = new_settings::<G>(&toml::Table::new(), &args.set)?;
-    let config = sized(args, &config_toml(&game, &defaults).parse()?, &defaults)?;
+    let config = apply_sizes(args, &config_toml(&game, &defaults).parse()?, &defaults)?;
     validate(models, &game, &config)?;
     ensure!(!config.data.is_on(), "`grove bench` plays games: leave data.path out");
     if args.scaling {

@@ -69,7 +69,7 @@ pub fn bench<G: Playable>(
     let max_ranks = crew.max_ranks();
     let counts: Vec<usize> =
         (0..).map(|i| 1 << i).take_while(|count| *count < max_ranks).chain([max_ranks]).collect();
-    let link = crew.run(max_ranks, max_ranks, &|member| fit(&member.team))?;
+    let link = crew.run(max_ranks, max_ranks, &|member| fit_link(&member.team))?;
     let measure = |count: usize, groups: usize| {
         let mut config = config.clone();
         config.rollout.num_groups = groups;
@@ -158,18 +158,18 @@ impl Link {
     fn seconds(&self, bytes: usize, ranks: usize) -> f64 {
         match ranks {
             1 => 0.0,
-            _ => self.latency + sent(bytes, ranks) / self.bandwidth,
+            _ => self.latency + bytes_sent(bytes, ranks) / self.bandwidth,
         }
     }
 }
 
 /// Bytes that each of `n` ranks sends in a reduction: `2 (n - 1) / n` times the size.
-fn sent(bytes: usize, ranks: usize) -> f64 {
+fn bytes_sent(bytes: usize, ranks: usize) -> f64 {
     bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64
 }
 
 /// Fits the model to two reductions; `None` for a single rank.
-fn fit(team: &Team) -> Result<Option<Link>> {
+fn fit_link(team: &Team) -> Result<Option<Link>> {
     let size = team.size();
     if size == 1 {
         return Ok(None);
@@ -187,7 +187,7 @@ fn fit(team: &Team) -> Result<Option<Link>> {
         Ok(Figure::of(seconds).median)
     });
     let (few, many) = (few?, many?);
-    let [less, more] = REDUCTION_LENGTHS.map(|len| sent(4 * len, size));
+    let [less, more] = REDUCTION_LENGTHS.map(|len| bytes_sent(4 * len, size));
     let bandwidth = (more - less) / (many - few).max(f64::MIN_POSITIVE);
     Ok(Some(Link { latency: (few - less / bandwidth).max(0.0), bandwidth }))
 }

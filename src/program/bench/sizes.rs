@@ -13,7 +13,7 @@ const DEFAULT_GAMES: usize = 4096;
 ///
 /// # Errors
 /// If the games are no whole number of groups, or `--set` names no setting.
-pub fn sized(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<TrainConfig> {
+pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<TrainConfig> {
     let named = overlay::named(table, &args.set)?;
     let is_set = |path: &str| named.iter().any(|name| name == path);
     let size = |option: Option<usize>, path: &str, set: usize, usual: usize| {
@@ -70,7 +70,7 @@ mod tests {
             unreachable!("the command is `bench`")
         };
         let (game, settings) = new_settings::<Catch>(&Table::new(), &args.set)?;
-        sized(&args, &config_toml(&game, &settings).parse()?, &settings)
+        apply_sizes(&args, &config_toml(&game, &settings).parse()?, &settings)
     }
 
     #[test]

@@ -119,7 +119,7 @@ pub fn record<G: Playable>(
             recording.animate(mp4, frames)
         }
         Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames),
-        Format::Png => recording.still(PngEncoder::new_with_quality(
+        Format::Png => recording.write_still(PngEncoder::new_with_quality(
             &mut file,
             CompressionType::Best,
             FilterType::NoFilter,
@@ -267,7 +267,7 @@ impl<G: Rules> Recording<'_, G> {
     }
 
     /// Writes a picture of the games after the last step.
-    fn still(&mut self, encoder: impl ImageEncoder) -> Result<Option<u32>> {
+    fn write_still(&mut self, encoder: impl ImageEncoder) -> Result<Option<u32>> {
         for _ in 0..self.args.steps {
             self.step()?;
         }

@@ -48,7 +48,8 @@ fn full_name(name: &str) -> String {
 /// The reason against the first value that no trial may have.
 pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>) -> Result<()> {
     let try_out = |searched: BTreeMap<String, Value>| {
-        validate(&assignments(&completed(file, searched))).map_err(|error| format!("{error:#}"))
+        validate(&assignments(&complete_settings(file, searched)))
+            .map_err(|error| format!("{error:#}"))
     };
     let without = try_out(BTreeMap::new()).err();
     for (name, range) in &file.space {
@@ -82,7 +83,7 @@ fn names(error: &str, setting: &str) -> bool {
 }
 
 /// Completes searched settings with those common to all trials. Keys are full names.
-pub fn completed(file: &SweepFile, searched: BTreeMap<String, Value>) -> Table {
+pub fn complete_settings(file: &SweepFile, searched: BTreeMap<String, Value>) -> Table {
     let common = overlay::flat(&file.settings);
     let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
     settings.extend(searched);
@@ -192,8 +193,8 @@ mod tests {
         let mut space: Space = toml::from_str(text).unwrap();
         let settings = overlay::to_table(&crate::settings::TrainConfig::for_game("catch"));
         allow_fractions(&mut space, &settings);
-        assert_eq!(space["entropy_coef"].at(0.25), Value::Float(0.25));
-        assert_eq!(space["iterations"].at(0.25), Value::Integer(2));
+        assert_eq!(space["entropy_coef"].value_at(0.25), Value::Float(0.25));
+        assert_eq!(space["iterations"].value_at(0.25), Value::Integer(2));
     }
 
     #[test]

@@ -312,15 +312,16 @@ impl<'a> Sweep<'a> {
         }
         words.insert(1, self.file.game.clone().into());
         words.push(option("seed", seed.to_string()));
-        let settings = self.completed(space::settings(&self.file.space, &trial.point), round);
+        let settings =
+            self.complete_settings(space::settings(&self.file.space, &trial.point), round);
         words.extend(check::assignments(&settings).iter().map(|it| option("set", it)));
         Ok(words)
     }
 
     /// Completes the searched settings with those common to all trials and with the iterations of the round. Keys are
     /// full names.
-    fn completed(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
-        let mut settings = check::completed(&self.file, searched);
+    fn complete_settings(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
+        let mut settings = check::complete_settings(&self.file, searched);
         if self.file.search == Search::Halving {
             settings.insert("iterations".to_string(), i64::from(self.iterations_of(round)).into());
         }

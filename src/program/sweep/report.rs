@@ -2,14 +2,14 @@
 //! setting, and the best settings.
 
 use super::results::scores;
-use super::search::{Trial, ranked};
+use super::search::{Trial, rank_trials};
 use super::space::{Point, Range, Space, index};
 use super::{Results, Search, Sweep, SweepFile, space};
 use crate::disk;
 use crate::plot::statistics::{interval, mean};
 use crate::program::history::{align_columns, format_number, format_settings};
 use crate::program::output::{eprint_line, print_json, print_result};
-use crate::program::session::quoted;
+use crate::program::session::quote_path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -113,7 +113,7 @@ impl Report {
             "\n{}",
             align_columns(&["setting", "importance", "by chance"], &rows, 1..)
         ))?;
-        let file = quoted(Path::new(&self.best));
+        let file = quote_path(Path::new(&self.best));
         eprint_line!("Best settings: {}. Next: grove train --config {file}", self.best);
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Report {
     /// Settings of the best trial as a settings file.
     fn best_settings(&self, sweep: &Sweep) -> Result<String> {
         let best = &self.trials[0];
-        let all = sweep.completed(best.settings.clone(), best.round);
+        let all = sweep.complete_settings(best.settings.clone(), best.round);
         let lines: String = all.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         let mut file: Table = lines.parse()?;
         let subject = if crate::task::find(&sweep.file.game).is_ok() { "task" } else { "env" };
@@ -162,7 +162,7 @@ pub fn leaders(
 /// Sorts trials from best to worst: those of later rounds of halving first, since they had more iterations; failed ones
 /// last.
 fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
-    let mut order = ranked(trials, |_| true);
+    let mut order = rank_trials(trials, |_| true);
     order.sort_by_key(|i| {
         let Trial { round, score, .. } = trials[*i];
         (score.is_none(), Reverse(if search == Search::Halving { round } else { 0 }))

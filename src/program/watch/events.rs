@@ -33,7 +33,7 @@ pub fn stream(live: Arc<Live>, last: Option<&str>) -> Channel<Bytes> {
     let (sender, body) = Channel::new(1);
     let cursor = {
         let run = live.run();
-        match last.and_then(|id| run.log.after(id)) {
+        match last.and_then(|id| run.log.index_after(id)) {
             Some(next) => Cursor { epoch: Some(run.log.epoch), next, ..Cursor::default() },
             None => Cursor::default(),
         }

@@ -46,7 +46,7 @@ impl Log {
     }
 
     /// Index of the record after the one with the event id `id`, if that one is in this log.
-    pub fn after(&self, id: &str) -> Option<usize> {
+    pub fn index_after(&self, id: &str) -> Option<usize> {
         let (run, iteration) = id.split_once('-')?;
         let iteration = iteration.parse::<u32>().ok().filter(|_| run == self.run)?;
         let found = self.lines.binary_search_by_key(&iteration, |line| line.iteration);
@@ -171,10 +171,10 @@ mod tests {
         let both = events(&log, 0);
         assert_eq!(both.matches("event: record\ndata: {\"iteration\"").count(), 2);
         let id = both.lines().next().unwrap().strip_prefix("id: ").unwrap();
-        assert_eq!(log.after(id), Some(1));
+        assert_eq!(log.index_after(id), Some(1));
         assert_eq!(events(&log, 1), both[both.rfind("id: ").unwrap()..]);
         for strange in ["", "1", "x-1", &id.replace("-1", "-3"), &format!("{id}x")] {
-            assert_eq!(log.after(strange), None, "{strange}");
+            assert_eq!(log.index_after(strange), None, "{strange}");
         }
         assert_eq!(log.bytes(0, log.end()).unwrap(), torn.as_bytes()[..log.end() as usize]);
 
@@ -185,15 +185,15 @@ mod tests {
         assert!(poll(&mut log));
         assert_eq!((log.iteration(), log.epoch), (Some(5), 0));
         assert_eq!(events(&log, 2).matches("id: ").count(), 2);
-        assert_eq!(log.after(id), Some(1));
+        assert_eq!(log.index_after(id), Some(1));
 
         // A resumed run drops records; another run replaces it; the file is deleted.
         fs::write(&path, line(1, 0.5)).unwrap();
         assert!(poll(&mut log));
-        assert_eq!((log.iteration(), log.epoch, log.after(id)), (Some(1), 1, Some(1)));
+        assert_eq!((log.iteration(), log.epoch, log.index_after(id)), (Some(1), 1, Some(1)));
         fs::write(&path, line(1, 0.25)).unwrap();
         assert!(poll(&mut log));
-        assert_eq!((log.iteration(), log.epoch, log.after(id)), (Some(1), 2, None));
+        assert_eq!((log.iteration(), log.epoch, log.index_after(id)), (Some(1), 2, None));
         fs::remove_file(&path).unwrap();
         assert!(poll(&mut log));
         assert_eq!((log.iteration(), log.epoch, log.end()), (None, 3, 0));

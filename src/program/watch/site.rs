@@ -74,7 +74,7 @@ impl Site {
         match about(&self.live.run(), &self.games) {
             Ok(about) => {
                 let about = Bytes::from(about.to_string());
-                whole(request, content_type(".json"), about.clone(), &tag(&about))
+                full_response(request, content_type(".json"), about.clone(), &tag(&about))
             }
             Err(error) => sentence(StatusCode::NOT_FOUND, &format!("{error:#}.")),
         }
@@ -125,7 +125,7 @@ impl Site {
     fn file<B>(&self, request: &Request<B>, name: &str) -> Response<Body> {
         let run = self.live.run();
         let Some((bytes, iteration)) = listed(&run, name) else { return nothing() };
-        let mut response = whole(request, content_type(name), bytes.clone(), &tag(bytes));
+        let mut response = full_response(request, content_type(name), bytes.clone(), &tag(bytes));
         if let Some(iteration) = iteration {
             set(&mut response, ITERATION, &iteration.to_string());
         }
@@ -161,18 +161,18 @@ fn listed<'a>(run: &'a Run, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
 fn embedded<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
     let kind = content_type(file.path);
     if !file.is_gzip {
-        return whole(request, kind, file.plain(), file.tag);
+        return full_response(request, kind, file.plain(), file.tag);
     }
     let mut response = match accepts_gzip(request.headers()) {
         true => {
             let tag = format!("{}-gzip", file.tag);
-            let mut response = whole(request, kind, Bytes::from_static(file.bytes), &tag);
+            let mut response = full_response(request, kind, Bytes::from_static(file.bytes), &tag);
             if response.status() == StatusCode::OK {
                 set(&mut response, header::CONTENT_ENCODING, "gzip");
             }
             response
         }
-        false => whole(request, kind, file.plain(), file.tag),
+        false => full_response(request, kind, file.plain(), file.tag),
     };
     set(&mut response, header::VARY, "accept-encoding");
     response
@@ -190,7 +190,7 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 /// A response with a whole file, or `304 Not Modified` if the browser has it in its cache.
-fn whole<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Response<Body> {
+fn full_response<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Response<Body> {
     let tag = format!("\"{tag}\"");
     let known = request.headers().get(header::IF_NONE_MATCH);
     let (status, bytes) = match known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
