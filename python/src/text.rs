@@ -106,10 +106,10 @@ impl LanguageModel {
         for (at, (text, messages)) in prompts.iter().enumerate() {
             let messages: Vec<Message> = serde_json::from_str(messages).map_err(value_error)?;
             let tokens = self.model.prompt_with(text, &messages, &values).map_err(value_error)?;
-            let (count, most) = (tokens.len(), options.max_new_tokens);
-            if count.saturating_add(most) > self.model.shape.context {
+            let (count, new) = (tokens.len(), options.max_new_tokens);
+            if count.saturating_add(new) > self.model.shape.context {
                 return Err(value_error(format!(
-                    "a prompt of {count} tokens and {most} new ones do not fit in the model's context of {}",
+                    "a prompt of {count} tokens and {new} new ones do not fit in the model's context of {}",
                     self.model.shape.context
                 )));
             }
