@@ -49,8 +49,8 @@ impl Schedule {
         Self { iterations, eval_every, save_every, keep, patience, stop }
     }
 
-    /// The work due after `iteration`, counted from 1; `is_stopped` tells whether the user stops the run there. The last
-    /// iteration of a run is always evaluated, since nothing follows it.
+    /// The work due after `iteration`, counted from 1; `is_stopped` tells whether the user stops the run there. The
+    /// last iteration of a run is always evaluated, since nothing follows it.
     pub fn due(&self, iteration: u32, is_stopped: bool) -> Due {
         let last = iteration >= self.iterations;
         Due {

@@ -234,8 +234,8 @@ impl RunFolder {
         self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
     }
 
-    /// Whether the final evaluation is known to be done: that of a language model leaves a model card, that of a game no
-    /// file.
+    /// Whether the final evaluation is known to be done: that of a language model leaves a model card, and that of a
+    /// game leaves no file, and counts as done.
     pub fn is_concluded(&self) -> bool {
         !self.model().is_dir() || self.path.join(MODEL_CARD).is_file()
     }

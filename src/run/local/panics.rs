@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Number of characters kept of the start of a message. Messages of drivers can be pages long, with the root cause in the
-/// last line.
+/// Number of characters kept of the start of a message. Messages of drivers can be pages long, with the root cause in
+/// the last line.
 const KEPT_START: usize = 200;
 /// Number of characters kept of the end of a message.
 const KEPT_END: usize = 400;
