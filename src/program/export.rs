@@ -23,7 +23,7 @@ use std::path::Path;
 
 /// A policy as JSON.
 #[derive(Serialize)]
-struct Plain<'a> {
+struct PlainPolicy<'a> {
     env: &'a str,
     iteration: u64,
     kind: String,
@@ -96,7 +96,7 @@ pub fn write<G: Playable>(
             let header = Header { iteration, config: config_toml(&game, &config) };
             write_params(&parameters, &params, Some(&header))
         }
-        Format::Json | Format::Gguf => serde_json::to_vec(&Plain {
+        Format::Json | Format::Gguf => serde_json::to_vec(&PlainPolicy {
             env: G::NAME,
             iteration,
             kind: config.policy.kind.to_string(),

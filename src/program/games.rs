@@ -125,8 +125,8 @@ impl Games {
                  reports its held-out accuracy; the weights are in the run's best/weights.safetensors"
             ),
             None if name == HostGame::NAME => bail!(
-                "`host` stands for environments in a Python process or a `HostEnv`; this program has none of them, so it \
-                 cannot resume or evaluate their runs; in Python `grove_rl.Policy.load` loads the policy"
+                "`host` stands for environments in a Python process or a `HostEnv`; this program has none of them, so \
+                 it cannot resume or evaluate their runs; in Python `grove_rl.Policy.load` loads the policy"
             ),
             None => bail!(
                 "unknown game `{name}`; must be one of: {}; a game of your own needs the program that defines it",

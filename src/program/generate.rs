@@ -54,11 +54,8 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         stop::before(&text, &args.stop).map(str::to_string).unwrap_or(text)
     };
     if args.json {
-        let completions = completions.iter().map(|one| {
-            let Completion { tokens, logprobs, ended, .. } = one;
-            json!({ "text": text(one), "tokens": tokens, "logprobs": logprobs, "ended": ended })
-        });
-        let completions: Vec<Value> = completions.collect();
+        let completions: Vec<Value> =
+            completions.iter().map(|one| completion_json(one, text(one))).collect();
         let count = prompt.tokens.len();
         print_json(
             &json!({ "prompt_tokens": count, "completions": completions, "seconds": seconds }),
@@ -74,6 +71,12 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         count as f64 / seconds.max(1e-9)
     );
     Ok(())
+}
+
+/// A completion and its text as JSON.
+fn completion_json(completion: &Completion, text: String) -> Value {
+    let Completion { tokens, logprobs, ended, .. } = completion;
+    json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": ended })
 }
 
 /// The prompt on the command line, or a held-out one of the run's task.

@@ -79,8 +79,8 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Treats the end of stdin as Ctrl-C, unless a signal has arrived already: the parent process asks for a stop, or was
-    /// killed.
+    /// Treats the end of stdin as Ctrl-C, unless a signal has arrived already: the parent process asks for a stop, or
+    /// was killed.
     pub fn follow_stdin(&self) {
         let listener = self.clone();
         std::thread::spawn(move || {

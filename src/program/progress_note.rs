@@ -41,8 +41,8 @@ fn show(what: &str, begun: Duration, done: &Receiver<()>) {
     bar.finish_and_clear();
 }
 
-/// Runs `work`, and meanwhile calls `notify` if it takes longer than `time`. The channel passed to `notify` closes when the
-/// work is done.
+/// Runs `work`, and meanwhile calls `notify` if it takes longer than `time`. The channel passed to `notify` closes when
+/// the work is done.
 fn while_working<T>(
     time: Duration,
     notify: impl FnOnce(&Receiver<()>) + Send,

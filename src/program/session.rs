@@ -130,8 +130,8 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     }
 }
 
-/// Restores the best policy of a run that ended for the reason `end`, and evaluates it. Evaluating a language model takes
-/// long: that of an interrupted run is left to the resumed run, and the result is `None`.
+/// Restores the best policy of a run that ended for the reason `end`, and evaluates it. Evaluating a language model
+/// takes long: that of an interrupted run is left to the resumed run, and the result is `None`.
 fn evaluate_best(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
@@ -336,28 +336,33 @@ impl Session<'_> {
             Subject::Task(task) => format!("a model for {task}"),
         };
         eprint_line!("{verb} {what} on {place}.{reason}");
-        let trainer = run.trainer();
-        let (shards, ranks) = (trainer.shards(), trainer.team().size());
-        if ranks > 1 {
-            let (own, all) = (shards.own().len(), shards.count());
-            eprint_line!(
-                "Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch."
-            );
-        }
-        let reason = run.fallback_reason().map(|why| format!(" ({why})")).unwrap_or_default();
-        eprint_line!("Engine: {}{reason}", trainer.engine());
-        let phases = run.phases();
-        if phases.len() > 1 || phases.iter().any(|phase| phase.name == "SFT") {
-            let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
-            eprint_line!("Phases: {}", phases.join(", "));
-        }
-        warn(run.warning().as_slice());
+        describe_run(run);
         eprint_line!("Saving to {}", outputs.path().display());
         if let Some(port) = &outputs.port {
             eprint_line!("Watch it at {}", port.url());
         }
         Ok(())
     }
+}
+
+/// Prints a run's engine, its ranks and phases if there are several, and its warning.
+fn describe_run(run: &dyn Run) {
+    let trainer = run.trainer();
+    let (shards, ranks) = (trainer.shards(), trainer.team().size());
+    if ranks > 1 {
+        let (own, all) = (shards.own().len(), shards.count());
+        eprint_line!(
+            "Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch."
+        );
+    }
+    let reason = run.fallback_reason().map(|why| format!(" ({why})")).unwrap_or_default();
+    eprint_line!("Engine: {}{reason}", trainer.engine());
+    let phases = run.phases();
+    if phases.len() > 1 || phases.iter().any(|phase| phase.name == "SFT") {
+        let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
+        eprint_line!("Phases: {}", phases.join(", "));
+    }
+    warn(run.warning().as_slice());
 }
 
 fn capitalized(text: &str) -> String {

@@ -19,8 +19,8 @@ const SANDBOX: [&str; 3] = ["sandbox", "network", "readable"];
 /// Setting of a task that permits code without a sandbox.
 const UNSAFE: &str = "unsafe";
 
-/// Checks that the user trusts the command in a task's settings: by `--trust`, by giving it and its sandbox permissions on
-/// the command line (by options or `--set`), or by an earlier approval of the same settings.
+/// Checks that the user trusts the command in a task's settings: by `--trust`, by giving it and its sandbox permissions
+/// on the command line (by options or `--set`), or by an earlier approval of the same settings.
 ///
 /// # Errors
 /// If none of these holds, or if `--verifier` differs from the run's command.

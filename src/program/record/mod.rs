@@ -192,8 +192,8 @@ pub fn animation<G: Playable>(
 }
 
 impl<'a, G: Playable> Recording<'a, G> {
-    /// A recording on the CPU before its first step, `max_pixels` pixels wide and high by default, with the number of frames per
-    /// step and the duration of each in seconds.
+    /// Creates a recording on the CPU before its first step, at most `max_pixels` wide and high by default. Also returns
+    /// the number of frames per step, and the duration of each in seconds.
     fn new(
         models: &Models,
         args: &'a RecordArgs,
@@ -285,7 +285,7 @@ fn frames(steps_per_second: f32) -> (u32, f32) {
     (frames as u32, 1.0 / (steps_per_second * frames))
 }
 
-/// Width and height of the picture, pixels: by default at `max_pixels`.
+/// Width and height of the picture in pixels: by default at most `max_pixels`.
 fn size(cells: Cells, args: &RecordArgs, max_pixels: (u64, u64)) -> Result<(u32, u32)> {
     let of = |scale: u32| Wall::size(cells, args.games, scale);
     let small = |&scale: &u32| of(scale).0 <= max_pixels.0 && of(scale).1 <= max_pixels.1;

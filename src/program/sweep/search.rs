@@ -60,7 +60,7 @@ pub fn rank_trials(trials: &[Trial], is_ranked: impl Fn(&Trial) -> bool) -> Vec<
     order
 }
 
-/// The best trials of the last round, which continue: the share of it that the paper has, rounded down, but one at least.
+/// Promotes the best trials of the last round to this one: 1 of `eta` of them, rounded down, but at least one.
 fn promote_best(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
     let mut best = rank_trials(trials, |trial| trial.round + 1 == round);
     best.truncate((best.len() / sweep.eta as usize).max(1));

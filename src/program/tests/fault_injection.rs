@@ -57,7 +57,8 @@ pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), Run
     if trainer.schedule().end(trainer.iteration(), trainer.best()).is_some() {
         return Ok(());
     }
-    finish(&mut *run, RunFiles::resume(&lock, &mut *run, "")?.files)
+    let files = RunFiles::resume(&lock, &mut *run, "")?.files;
+    finish(&mut *run, files)
 }
 
 fn finish(run: &mut dyn Run, mut files: RunFiles) -> Result<(), RunError> {

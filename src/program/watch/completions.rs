@@ -24,8 +24,8 @@ impl Completions {
     }
 
     /// Reads whole iterations: from the start of `iteration` (or of the next one with completions), or the last ones
-    /// of the file if it is `None`. They have at most [`MAX_BLOCK_BYTES`] bytes together, unless it is a single one, of which
-    /// only the lines within [`MAX_ITERATION_BYTES`] bytes are read.
+    /// of the file if it is `None`. Several iterations have at most [`MAX_BLOCK_BYTES`] bytes together. Of a
+    /// single larger one, only the lines within [`MAX_ITERATION_BYTES`] bytes are read.
     pub fn block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
         // The last line may be incomplete.
         let end = self.line_before(self.0.metadata()?.len())?;
