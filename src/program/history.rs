@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Settings by full name, for instance `optimizer.learning_rate`.
-pub type Flat = BTreeMap<String, Value>;
+pub type FlatSettings = BTreeMap<String, Value>;
 
 /// Settings of an update whose product is its number of optimizer steps.
 const STEPS: [&str; 2] = ["update_epochs", "num_minibatches"];
@@ -139,7 +139,7 @@ impl History {
 
     /// Settings that differ from the defaults of the game or task, or of `grove fit` with it; `None` if this program
     /// does not know its defaults.
-    pub fn changes(&self, games: &Games) -> Option<Flat> {
+    pub fn changes(&self, games: &Games) -> Option<FlatSettings> {
         let all = match self.is_text() {
             true => self.language_defaults(),
             false => self.game_defaults(games).map(|defaults| vec![defaults]),
@@ -149,7 +149,7 @@ impl History {
             changes.retain(|key, value| defaults.get(key) != Some(value));
             changes
         };
-        all.ok()?.into_iter().map(changes).min_by_key(Flat::len)
+        all.ok()?.into_iter().map(changes).min_by_key(FlatSettings::len)
     }
 
     fn game_defaults(&self, games: &Games) -> Result<Table> {
@@ -299,7 +299,7 @@ fn natural_sort_key(path: &Path) -> (String, u64) {
 }
 
 /// Flattens a table to settings by full name.
-pub fn flat(table: &Table) -> Flat {
+pub fn flat(table: &Table) -> FlatSettings {
     overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
 }
 
@@ -307,7 +307,7 @@ pub fn flat(table: &Table) -> Flat {
 /// seed=2`. Paths are reduced to their last part; digests and the folders of verifiers are left out.
 pub fn format_settings<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
-    all: &Flat,
+    all: &FlatSettings,
 ) -> String {
     fn leaf(key: &str) -> &str {
         key.rsplit('.').next().unwrap_or(key)

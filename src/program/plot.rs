@@ -2,7 +2,8 @@
 
 use super::games::Games;
 use super::history::{
-    Flat, History, READING_RUNS, align_columns, flat, format_number, format_settings, read_runs,
+    FlatSettings, History, READING_RUNS, align_columns, flat, format_number, format_settings,
+    read_runs,
 };
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
@@ -19,7 +20,7 @@ const IGNORED_SETTINGS: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.c
 
 /// Runs with the same settings, one per seed.
 struct Group {
-    settings: Flat,
+    settings: FlatSettings,
     runs: Vec<History>,
 }
 

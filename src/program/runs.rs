@@ -2,7 +2,7 @@
 
 use super::games::Games;
 use super::history::{
-    Flat, History, READING_RUNS, State, align_columns, flat, format_number, format_settings,
+    FlatSettings, History, READING_RUNS, State, align_columns, flat, format_number, format_settings,
 };
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
@@ -23,7 +23,7 @@ struct RunRow {
     model: String,
     /// Settings that differ from the defaults, without iterations computed from epochs; `None` if this program does
     /// not know the game.
-    changes: Option<Flat>,
+    changes: Option<FlatSettings>,
     /// `changes` in one line.
     #[serde(skip)]
     changed_settings: String,

@@ -24,15 +24,15 @@ const UNSAFE: &str = "unsafe";
 ///
 /// # Errors
 /// If none of these holds, or if `--verifier` differs from the run's command.
-pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
-    let text = |key| own.get(key).and_then(Value::as_str).unwrap_or_default();
+pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
+    let text = |key| task_settings.get(key).and_then(Value::as_str).unwrap_or_default();
     let (command, folder) = (text("verifier"), text("folder"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
         bail!(
             "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
         );
     }
-    if own.get(UNSAFE).and_then(Value::as_bool) == Some(true) {
+    if task_settings.get(UNSAFE).and_then(Value::as_bool) == Some(true) {
         let is_given = args.trust || is_set(name, set, UNSAFE);
         return approve(&format!("{name}.{UNSAFE}"), is_given, || {
             format!(
@@ -46,14 +46,16 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
     }
     let restrictions = args.restrictions();
     let gives = |key: &str| restrictions.contains_key(key) || is_set(name, set, key);
-    let loose: Vec<&str> = SANDBOX.into_iter().filter(|key| !is_strict(own, key)).collect();
+    let loose: Vec<&str> =
+        SANDBOX.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
     let is_given = args.verifier.is_some() || is_set(name, set, "verifier");
     let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let whole = std::env::current_dir().unwrap_or_default().join(folder);
-    approve(&approved_settings(own, &whole), is_given, || {
+    approve(&approved_settings(task_settings, &whole), is_given, || {
         let place = if folder.is_empty() { "this folder" } else { folder };
-        let loose = loose.iter().filter_map(|key| Some(format!(", {key} = {}", own.get(*key)?)));
+        let loose =
+            loose.iter().filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
         let loose: String = loose.collect();
         format!(
             "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve \
@@ -64,10 +66,10 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
 }
 
 /// Values of the settings that an approval covers, as text, with the folder in which the command runs.
-fn approved_settings(own: &Table, folder: &Path) -> String {
+fn approved_settings(task_settings: &Table, folder: &Path) -> String {
     let values = APPROVED_SETTINGS.into_iter();
     let mut values: Table =
-        values.filter_map(|key| Some((key.to_string(), own.get(key)?.clone()))).collect();
+        values.filter_map(|key| Some((key.to_string(), task_settings.get(key)?.clone()))).collect();
     values.insert("folder".to_string(), folder.display().to_string().into());
     values.to_string()
 }
@@ -92,8 +94,8 @@ fn approve(what: &str, is_given: bool, refused: impl FnOnce() -> String) -> Resu
 }
 
 /// Whether a sandbox setting permits no more than its default.
-fn is_strict(own: &Table, key: &str) -> bool {
-    match own.get(key) {
+fn is_strict(task_settings: &Table, key: &str) -> bool {
+    match task_settings.get(key) {
         None => true,
         Some(Value::Boolean(is_on)) => *is_on == (key == "sandbox"),
         Some(Value::Array(paths)) => paths.is_empty(),
@@ -130,9 +132,10 @@ mod tests {
     #[test]
     fn an_approval_is_for_the_folder_in_which_the_command_runs() {
         let of = |folder: &str, here: &str| {
-            let own = [("verifier", "./v.sh"), ("folder", folder)];
-            let own = own.map(|(key, value)| (key.to_string(), Value::from(value)));
-            approved_settings(&Table::from_iter(own), &Path::new(here).join(folder))
+            let task_settings = [("verifier", "./v.sh"), ("folder", folder)];
+            let task_settings =
+                task_settings.map(|(key, value)| (key.to_string(), Value::from(value)));
+            approved_settings(&Table::from_iter(task_settings), &Path::new(here).join(folder))
         };
         assert_ne!(of("", "/mine"), of("", "/theirs"));
         assert_ne!(of("sub", "/mine"), of("sub", "/theirs"));
@@ -150,9 +153,9 @@ mod tests {
             ("readable", Value::Array(vec![]), true),
             ("readable", Value::Array(vec!["/".into()]), false),
         ] {
-            let own = Table::from_iter([(key.to_string(), value)]);
-            assert_eq!(is_strict(&own, key), expected, "{own}");
-            assert!(SANDBOX.iter().all(|other| *other == key || is_strict(&own, other)));
+            let task_settings = Table::from_iter([(key.to_string(), value)]);
+            assert_eq!(is_strict(&task_settings, key), expected, "{task_settings}");
+            assert!(SANDBOX.iter().all(|other| *other == key || is_strict(&task_settings, other)));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The completions of a language run, read in blocks, since the file grows to gigabytes.
 
-use super::files::{self, RunFiles};
+use super::files::{self, WatchedFiles};
 use crate::run::COMPLETIONS;
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ pub struct Completions(File);
 
 impl Completions {
     /// Opens the file, if it exists.
-    pub fn open(files: &RunFiles) -> Option<Self> {
+    pub fn open(files: &WatchedFiles) -> Option<Self> {
         files.open(COMPLETIONS).map(Self)
     }
 
@@ -138,7 +138,7 @@ mod tests {
     fn block(text: &str, iteration: Option<u64>) -> String {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(COMPLETIONS), text).unwrap();
-        let completions = Completions::open(&RunFiles::new(folder.path()).unwrap()).unwrap();
+        let completions = Completions::open(&WatchedFiles::new(folder.path()).unwrap()).unwrap();
         String::from_utf8(completions.block(iteration).unwrap()).unwrap()
     }
 

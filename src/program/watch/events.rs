@@ -6,7 +6,7 @@
 //! - `checkpoint`: there is a new best or newest checkpoint.
 
 use super::about::describe;
-use super::live::Live;
+use super::live::LiveRun;
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ struct Cursor {
 /// Starts a stream of the events after the one with the id `last`.
 ///
 /// A client that does not read delays its own stream only.
-pub fn stream(live: Arc<Live>, last: Option<&str>) -> Channel<Bytes> {
+pub fn stream(live: Arc<LiveRun>, last: Option<&str>) -> Channel<Bytes> {
     let (sender, body) = Channel::new(1);
     let cursor = {
         let run = live.run();
@@ -42,7 +42,7 @@ pub fn stream(live: Arc<Live>, last: Option<&str>) -> Channel<Bytes> {
     body
 }
 
-async fn send(live: Arc<Live>, mut cursor: Cursor, mut sender: Sender<Bytes, Infallible>) {
+async fn send(live: Arc<LiveRun>, mut cursor: Cursor, mut sender: Sender<Bytes, Infallible>) {
     let mut changes = live.changes();
     let mut text = b"retry: 2000\n\n".to_vec();
     loop {
@@ -63,7 +63,7 @@ async fn send(live: Arc<Live>, mut cursor: Cursor, mut sender: Sender<Bytes, Inf
     }
 }
 
-impl Live {
+impl LiveRun {
     /// Appends the next events to `text`, if there are any.
     fn more(&self, cursor: &mut Cursor, text: &mut Vec<u8>) -> io::Result<()> {
         let run = self.run();

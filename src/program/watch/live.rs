@@ -1,7 +1,7 @@
 //! The current state of a run, kept up to date by a thread that polls its files.
 
 use super::completions::Completions;
-use super::files::RunFiles;
+use super::files::WatchedFiles;
 use super::log::Log;
 use super::page::tag;
 use crate::checkpoint::Store;
@@ -19,7 +19,7 @@ pub const SECTIONS: [&str; 2] = ["config.toml", "weights.safetensors"];
 
 /// The state of a run.
 #[derive(Default)]
-pub struct Run {
+pub struct RunState {
     pub name: String,
     /// The settings, `config.toml`.
     pub config: Option<Bytes>,
@@ -44,15 +44,15 @@ pub struct Policy {
 }
 
 /// The live state of a run, shared between threads.
-pub struct Live {
-    run: Mutex<Run>,
+pub struct LiveRun {
+    run: Mutex<RunState>,
     changed: watch::Sender<()>,
 }
 
-impl Live {
+impl LiveRun {
     /// Reads a run and starts a thread that keeps the state up to date until it is dropped.
-    pub fn follow(files: RunFiles) -> std::io::Result<Arc<Self>> {
-        let run = Run { name: files.name(), ..Run::default() };
+    pub fn follow(files: WatchedFiles) -> std::io::Result<Arc<Self>> {
+        let run = RunState { name: files.name(), ..RunState::default() };
         let live = Arc::new(Self { run: Mutex::new(run), changed: watch::Sender::new(()) });
         let mut follower = Follower { files, best_sums: None, newest_sums: None };
         follower.poll(&live);
@@ -71,7 +71,7 @@ impl Live {
     }
 
     /// Locks the current state. Hold the guard briefly, since it blocks the other threads.
-    pub fn run(&self) -> MutexGuard<'_, Run> {
+    pub fn run(&self) -> MutexGuard<'_, RunState> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +83,7 @@ impl Live {
 
 /// Polls the files and updates the state, which is locked only briefly.
 struct Follower {
-    files: RunFiles,
+    files: WatchedFiles,
     /// Checksums of the best checkpoint, as of the last poll.
     best_sums: Option<Vec<u8>>,
     /// Checksums of the newest checkpoint, as of the last poll.
@@ -111,7 +111,7 @@ impl PolicyChange {
 }
 
 impl Follower {
-    fn poll(&mut self, live: &Live) {
+    fn poll(&mut self, live: &LiveRun) {
         let config = self.files.read(CONFIG).map(Bytes::from);
         let note = self.files.read(NOTE).map(Bytes::from);
         // The weights of a language model are large, and the page does not use them.
@@ -150,7 +150,7 @@ impl Follower {
 /// Reads the first intact checkpoint of `names`, unless the checksums of the first one are still `last_sums`, which are
 /// updated.
 fn poll_policy(
-    files: &RunFiles,
+    files: &WatchedFiles,
     names: &[String],
     last_sums: &mut Option<Vec<u8>>,
 ) -> PolicyChange {
@@ -163,7 +163,7 @@ fn poll_policy(
 }
 
 /// Reads a checkpoint's public sections; `None` if it is damaged.
-fn load_policy(files: &RunFiles, name: &str) -> Option<Policy> {
+fn load_policy(files: &WatchedFiles, name: &str) -> Option<Policy> {
     let checkpoint = files.checkpoint(name)?;
     let mut sections = [const { Bytes::new() }; 2];
     for (bytes, name) in sections.iter_mut().zip(SECTIONS) {

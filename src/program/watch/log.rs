@@ -1,6 +1,6 @@
 //! An index of the growing metrics file: the position of each record.
 
-use super::files::{RunFiles, block};
+use super::files::{WatchedFiles, block};
 use super::page::tag;
 use crate::metrics;
 use crate::run::METRICS;
@@ -88,7 +88,7 @@ impl Log {
 
     /// Reads the file's new lines, or all lines of a file that has replaced it. A file that cannot be read counts as
     /// missing. Returns whether anything has changed.
-    pub fn poll(&mut self, files: &RunFiles) -> bool {
+    pub fn poll(&mut self, files: &WatchedFiles) -> bool {
         let file = files.open(METRICS);
         let is_same = match &file {
             Some(file) => {
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_log_follows_its_file() {
         let folder = TempDir::new().unwrap();
-        let files = RunFiles::new(folder.path()).unwrap();
+        let files = WatchedFiles::new(folder.path()).unwrap();
         let path = folder.path().join(METRICS);
         let mut log = Log::default();
         let poll = |log: &mut Log| log.poll(&files);
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn long_logs_are_read_in_blocks_and_endless_lines_skipped() {
         let folder = TempDir::new().unwrap();
-        let files = RunFiles::new(folder.path()).unwrap();
+        let files = WatchedFiles::new(folder.path()).unwrap();
         let long: String = (1..=5000).map(|i| line(i, f64::from(i))).collect();
         let text = format!("{long}{}\n{}", "x".repeat(3 * MAX_READ_BYTES), line(5001, 0.0));
         fs::write(folder.path().join(METRICS), text).unwrap();

@@ -25,8 +25,8 @@ use super::interrupt::Interrupt;
 use super::output::{eprint_line, print_json};
 use crate::run::{CONFIG, RunFolder};
 use anyhow::{Context, Result, bail};
-use files::RunFiles;
-use live::Live;
+use files::WatchedFiles;
+use live::LiveRun;
 use serde_json::json;
 use site::Site;
 use std::path::Path;
@@ -65,8 +65,8 @@ pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
 /// Starts serving a run at a port; dropping the returned server stops it.
 pub fn start(games: &Games, port: Port, run: &Path) -> Result<Server> {
     let files =
-        RunFiles::new(run).with_context(|| format!("cannot read the run {}", run.display()))?;
-    let live = Live::follow(files).context("cannot start the thread that follows the run")?;
+        WatchedFiles::new(run).with_context(|| format!("cannot read the run {}", run.display()))?;
+    let live = LiveRun::follow(files).context("cannot start the thread that follows the run")?;
     let hosts = port.hosts();
     Server::start(port, Site { live, hosts, games: games.clone() })
 }

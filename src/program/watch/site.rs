@@ -2,7 +2,7 @@
 
 use super::about::about;
 use super::guard::{Hosts, Refusal, check};
-use super::live::{Live, Policy, Run, SECTIONS};
+use super::live::{LiveRun, Policy, RunState, SECTIONS};
 use super::page::{self, File, content_type, tag};
 use super::{download, events};
 use crate::program::games::Games;
@@ -38,7 +38,7 @@ const ITERATION: HeaderName = HeaderName::from_static("grove-iteration");
 
 /// A run with the page that shows it.
 pub struct Site {
-    pub live: Arc<Live>,
+    pub live: Arc<LiveRun>,
     pub hosts: Hosts,
     pub games: Games,
 }
@@ -142,7 +142,7 @@ fn iteration_in(query: Option<&str>) -> Result<Option<u64>, Refusal> {
 }
 
 /// Finds a public file of a run by its name in requests, with the iteration if it is part of a checkpoint.
-fn find_public_file<'a>(run: &'a Run, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
+fn find_public_file<'a>(run: &'a RunState, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
     let of = |policy: &'a Option<Policy>, section: &str| {
         let policy = policy.as_ref()?;
         let place = SECTIONS.iter().position(|known| *known == section)?;
