@@ -7,6 +7,8 @@ use super::{IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, IterationRecord, MemoryLeakDetector};
 use crate::run::{Due, End, Schedule};
+use crate::text::LanguageModel;
+use crate::trainer::text::CompletionRecord;
 use crate::trainer::{TrainError, Validation, is_finite};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -48,6 +50,18 @@ pub struct Events<'a> {
     /// Events not yet returned.
     waiting: VecDeque<Result<Event, RunError>>,
     is_over: bool,
+}
+
+/// State of a run that is saved after an iteration.
+struct StateToSave {
+    /// Checkpoint; `None` if neither the best policy nor a checkpoint is saved.
+    snapshot: Option<Checkpoint>,
+    /// Language model to export.
+    model: Option<LanguageModel>,
+    /// Whether the policy is the best so far, and saved as such.
+    is_best: bool,
+    /// Whether a checkpoint is due.
+    is_due: bool,
 }
 
 impl<'a> Events<'a> {
@@ -153,29 +167,11 @@ impl<'a> Events<'a> {
             true => self.evaluate(&mut record, &mut due)?,
             false => (false, None),
         };
-        let exports = due.save && self.files.is_some();
-        let state = catching_panics(format!("reading the state of iteration {iteration}"), || {
-            let is_read = is_best || due.save;
-            let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
-            Ok((snapshot, if exports { self.run.model() } else { None }))
-        });
+        let state = self.read_state(iteration, is_best, due.save);
         if let Some(failure) = failure.take_if(|_| state.is_err()) {
             return Err(failure);
         }
-        let (snapshot, model) = state?;
-        if let Some(files) = &mut self.files {
-            let warnings = files.write(&record, &completions)?.into_iter();
-            self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
-            if let Some(snapshot) = snapshot.as_ref().filter(|_| is_best) {
-                files.save_best(snapshot)?;
-            }
-            if let Some(snapshot) = snapshot.as_ref().filter(|_| due.save) {
-                files.save(snapshot, self.schedule.keep)?;
-            }
-            if let Some(model) = &model {
-                files.save_model(model)?;
-            }
-        }
+        self.write(&record, &completions, &state?)?;
         if let Some(failure) = failure {
             return Err(failure);
         }
@@ -188,6 +184,41 @@ impl<'a> Events<'a> {
             IterationReport { record, evaluation, is_best, iterations, completions, seconds_left };
         self.waiting.push_back(Ok(Event::Iteration(Box::new(step))));
         Ok(stops)
+    }
+
+    /// Reads the state that is saved after an iteration.
+    fn read_state(
+        &self,
+        iteration: u32,
+        is_best: bool,
+        is_due: bool,
+    ) -> Result<StateToSave, RunError> {
+        catching_panics(format!("reading the state of iteration {iteration}"), || {
+            let is_read = is_best || is_due;
+            let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
+            let exports = is_due && self.files.is_some();
+            let model = if exports { self.run.model() } else { None };
+            Ok(StateToSave { snapshot, model, is_best, is_due })
+        })
+    }
+
+    /// Writes the records of an iteration, and after them its checkpoints and its language model.
+    fn write(
+        &mut self,
+        record: &IterationRecord,
+        completions: &[CompletionRecord],
+        state: &StateToSave,
+    ) -> Result<(), RunError> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        let warnings = files.write(record, completions)?.into_iter();
+        self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
+        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_best) {
+            files.save_best(snapshot)?;
+        }
+        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_due) {
+            files.save(snapshot, self.schedule.keep)?;
+        }
+        state.model.as_ref().map_or(Ok(()), |model| files.save_model(model))
     }
 
     /// The work due after an iteration that ended after `seconds`, and whether the run stops there.
