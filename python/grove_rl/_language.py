@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from . import _native
-from ._settings import check_number, check_whole
+from ._settings import check_integer, check_number
 from ._threads import use_threads
 
 Messages = Sequence[Mapping[str, Any]]
@@ -120,13 +120,13 @@ class LanguageModel:
             except (TypeError, ValueError) as error:
                 raise ValueError(f"`{name}` is {value!r}, which is not JSON: {error}") from error
         options = {
-            "max_new_tokens": check_whole("max_new_tokens", max_new_tokens, 0, 1 << 20),
+            "max_new_tokens": check_integer("max_new_tokens", max_new_tokens, 0, 1 << 20),
             "temperature": check_number("temperature", temperature),
-            "top_k": check_whole("top_k", top_k, 0, (1 << 32) - 1),
+            "top_k": check_integer("top_k", top_k, 0, (1 << 32) - 1),
             "top_p": check_number("top_p", top_p),
             "min_p": check_number("min_p", min_p),
-            "completions": check_whole("num_completions", num_completions, 1, 4096),
-            "seed": check_whole("seed", seed, 0, (1 << 64) - 1),
+            "completions": check_integer("num_completions", num_completions, 1, 4096),
+            "seed": check_integer("seed", seed, 0, (1 << 64) - 1),
             "stop": stops,
             **values,
         }

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from . import _native
-from ._settings import check_whole
+from ._settings import check_integer
 from ._spaces import NUMBERS, SPACES, Encoding
 
 
@@ -46,7 +46,7 @@ class Policy:
         self.iteration = self._native.iteration
         self.num_features = self._native.num_features
         self.num_actions = self._native.num_actions
-        self._rng = np.random.default_rng(None if seed is None else check_whole("seed", seed, 0))
+        self._rng = np.random.default_rng(None if seed is None else check_integer("seed", seed, 0))
         self._fresh = np.array(self._native.initial_memory, np.float32)
         self._memory = np.empty((0, self._fresh.size), np.float32)
         self._encoding: Encoding | None = None

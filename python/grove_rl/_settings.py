@@ -61,15 +61,15 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
-def check_whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+def check_integer(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Returns an argument that is a whole number in a range.
 
     Raises:
         ValueError: If it is not.
     """
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_whole or value < least or most is not None and value > most:
-        limits = f"{least} or more" if most is None else f"{least} to {most}"
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or value < minimum or maximum is not None and value > maximum:
+        limits = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
         raise ValueError(f"`{name}` is {value!r}, but must be a whole number, {limits}")
     return int(value)
 

@@ -19,7 +19,7 @@ from . import _native
 from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
 from ._language import PromptLike, RewardFn, text_request
 from ._policy import Policy
-from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_whole, in_sections
+from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_integer, in_sections
 from ._threads import use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
@@ -172,9 +172,9 @@ def _train_envs(
     num_processes: int,
     max_episode_steps: int | None,
 ) -> Report:
-    check_whole("num_processes", num_processes, 0)
+    check_integer("num_processes", num_processes, 0)
     if max_episode_steps is not None:
-        max_episode_steps = check_whole("max_episode_steps", max_episode_steps, 1)
+        max_episode_steps = check_integer("max_episode_steps", max_episode_steps, 1)
     # Gymnasium would truncate at the limit with which the id is registered.
     registered = partial(gymnasium.make, max_episode_steps=max_episode_steps, disable_env_checker=True)
     if isinstance(what, str):
@@ -207,7 +207,7 @@ def _train_envs(
     rollout.setdefault("num_steps", limit)
     rollout.setdefault("learn_steps", rollout["num_steps"])
     for name in (*_ROLLOUT, "num_steps"):
-        check_whole(f"rollout.{name}", rollout[name], 1)
+        check_integer(f"rollout.{name}", rollout[name], 1)
     num_envs = int(rollout["num_groups"] * rollout["group_size"])
     if len(env_fns) not in (1, num_envs):
         raise ValueError(

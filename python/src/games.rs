@@ -98,7 +98,7 @@ impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
 }
 
 /// The modes of autoreset by Gymnasium's names.
-const MODES: [(&str, Autoreset); 3] = [
+const AUTORESET_MODES: [(&str, Autoreset); 3] = [
     ("NextStep", Autoreset::NextStep),
     ("SameStep", Autoreset::SameStep),
     ("Disabled", Autoreset::Disabled),
@@ -174,7 +174,7 @@ impl Games {
         seed: u64,
         settings: &str,
     ) -> PyResult<Self> {
-        let found = MODES.into_iter().find(|(mode, _)| *mode == autoreset);
+        let found = AUTORESET_MODES.into_iter().find(|(mode, _)| *mode == autoreset);
         let (mode, autoreset) =
             found.ok_or_else(|| value_error(format!("unknown autoreset mode `{autoreset}`")))?;
         if num_envs == 0 {

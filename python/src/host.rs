@@ -15,26 +15,30 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 /// The first exception of a batch, to be raised when its run has stopped.
-type Raised = Arc<Mutex<Option<PyErr>>>;
+type FirstException = Arc<Mutex<Option<PyErr>>>;
 
 /// A batch of Python environments.
 struct PythonEnvs {
     object: Py<PyAny>,
-    sizes: [usize; 3],
+    num_envs: usize,
+    num_features: usize,
+    num_actions: usize,
     levels: PyBuffer<i64>,
     actions: PyBuffer<i64>,
     obs: PyBuffer<f32>,
     rewards: PyBuffer<f32>,
     terminated: PyBuffer<u8>,
     truncated: PyBuffer<u8>,
-    raised: Raised,
+    exception: FirstException,
 }
 
 impl PythonEnvs {
-    fn new(object: &Bound<PyAny>, raised: Raised) -> PyResult<Self> {
+    fn new(object: &Bound<PyAny>, exception: FirstException) -> PyResult<Self> {
         let size = |name| object.getattr(name)?.extract::<usize>();
         Ok(Self {
-            sizes: [size("num_envs")?, size("num_features")?, size("num_actions")?],
+            num_envs: size("num_envs")?,
+            num_features: size("num_features")?,
+            num_actions: size("num_actions")?,
             levels: object.getattr("levels")?.extract()?,
             actions: object.getattr("actions")?.extract()?,
             obs: object.getattr("obs")?.extract()?,
@@ -42,23 +46,23 @@ impl PythonEnvs {
             terminated: object.getattr("terminated")?.extract()?,
             truncated: object.getattr("truncated")?.extract()?,
             object: object.clone().unbind(),
-            raised,
+            exception,
         })
     }
 
     /// Writes the numbers that a method reads, calls it and copies the observations.
     fn call(&self, method: &str, given: &[Option<u32>], obs: &mut [f32]) -> PyResult<()> {
         let array = if method == "reset" { &self.levels } else { &self.actions };
-        let [envs, features, _] = self.sizes;
-        let numbers = slice_mut(array, envs, method)?;
+        let numbers = slice_mut(array, self.num_envs, method)?;
         numbers.iter_mut().zip(given).for_each(|(to, x)| *to = x.map_or(-1, i64::from));
         Python::attach(|py| self.object.call_method0(py, method))?;
-        obs.copy_from_slice(slice(&self.obs, envs * features, "obs")?);
+        obs.copy_from_slice(slice(&self.obs, self.num_envs * self.num_features, "obs")?);
         Ok(())
     }
 
+    /// Reads the results of a step.
     fn results(&self, results: &mut [Transition]) -> PyResult<()> {
-        let envs = self.sizes[0];
+        let envs = self.num_envs;
         let rewards = slice(&self.rewards, envs, "rewards")?;
         let terminated = slice(&self.terminated, envs, "terminated")?;
         let truncated = slice(&self.truncated, envs, "truncated")?;
@@ -73,28 +77,28 @@ impl PythonEnvs {
     }
 
     /// Keeps an exception for the caller of the run.
-    fn failed(&self, error: PyErr) -> HostEnvError {
+    fn keep_exception(&self, error: PyErr) -> HostEnvError {
         let message = error.to_string();
-        self.raised.lock().expect("no holder panics").get_or_insert(error);
+        self.exception.lock().expect("no holder panics").get_or_insert(error);
         HostEnvError(message.into())
     }
 }
 
 impl HostVecEnv for PythonEnvs {
     fn num_envs(&self) -> usize {
-        self.sizes[0]
+        self.num_envs
     }
 
     fn num_features(&self) -> usize {
-        self.sizes[1]
+        self.num_features
     }
 
     fn num_actions(&self) -> usize {
-        self.sizes[2]
+        self.num_actions
     }
 
     fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError> {
-        self.call("reset", levels, obs).map_err(|error| self.failed(error))
+        self.call("reset", levels, obs).map_err(|error| self.keep_exception(error))
     }
 
     fn step(
@@ -104,7 +108,7 @@ impl HostVecEnv for PythonEnvs {
         results: &mut [Transition],
     ) -> Result<(), HostEnvError> {
         let stepped = self.call("step", actions, obs).and_then(|()| self.results(results));
-        stepped.map_err(|error| self.failed(error))
+        stepped.map_err(|error| self.keep_exception(error))
     }
 }
 
@@ -123,8 +127,8 @@ pub fn train_envs(
     run_dir: Option<PathBuf>,
     callback: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let raised = Raised::default();
-    let batch = PythonEnvs::new(envs, raised.clone())?;
+    let exception = FirstException::default();
+    let batch = PythonEnvs::new(envs, exception.clone())?;
     let result = detached(envs.py(), || {
         let (game, config) = settings::<HostGame>(changes)?;
         let mut session = Session::new(device, run_dir, callback)?;
@@ -133,7 +137,7 @@ pub fn train_envs(
         let trainer = GameTrainer::with_envs(game, envs, &config, &session.chosen.device);
         session.train_game(trainer.map_err(value_error)?, name)
     });
-    match raised.lock().expect("no holder panics").take() {
+    match exception.lock().expect("no holder panics").take() {
         Some(error) => Err(error),
         None => result,
     }

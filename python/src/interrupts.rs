@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Environments and reward functions run on the thread that Python's own handler interrupts: it would raise in the middle
 /// of a step, and the iteration would be lost.
 pub struct Interrupts {
-    /// Whether there was one.
-    asked: Arc<AtomicBool>,
+    /// Whether Ctrl-C has been pressed.
+    is_interrupted: Arc<AtomicBool>,
     /// Whether Python's own handler is to return.
     replaces: bool,
 }
@@ -25,7 +25,7 @@ impl Interrupts {
     /// # Errors
     /// If a signal arrives meanwhile.
     pub fn new() -> PyResult<Self> {
-        let asked = Arc::new(AtomicBool::new(false));
+        let is_interrupted = Arc::new(AtomicBool::new(false));
         let replaces = Python::attach(|py| {
             let threading = py.import("threading")?;
             let thread = threading.call_method0("current_thread")?;
@@ -37,14 +37,14 @@ impl Interrupts {
             if !found.is(&signal.getattr("default_int_handler")?) {
                 return Ok(false);
             }
-            let asked = asked.clone();
+            let is_interrupted = is_interrupted.clone();
             let handler = move |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
-                raised(asked.swap(true, Ordering::Relaxed))
+                raise_if(is_interrupted.swap(true, Ordering::Relaxed))
             };
             set_handler(py, PyCFunction::new_closure(py, None, None, handler)?.as_any())?;
             Ok(true)
         })?;
-        Ok(Self { asked, replaces })
+        Ok(Self { is_interrupted, replaces })
     }
 
     /// Executes the handlers of signals that have arrived.
@@ -53,7 +53,7 @@ impl Interrupts {
     /// `KeyboardInterrupt` from the first Ctrl-C on, and what the handlers raise.
     pub fn check(&self) -> PyResult<()> {
         Python::attach(|py| py.check_signals())?;
-        raised(self.asked.load(Ordering::Relaxed))
+        raise_if(self.is_interrupted.load(Ordering::Relaxed))
     }
 }
 
@@ -72,8 +72,8 @@ impl Drop for Interrupts {
     }
 }
 
-/// `KeyboardInterrupt` if it is to be raised.
-fn raised(is_raised: bool) -> PyResult<()> {
+/// Raises `KeyboardInterrupt` if `is_raised`.
+fn raise_if(is_raised: bool) -> PyResult<()> {
     if is_raised { Err(PyKeyboardInterrupt::new_err(())) } else { Ok(()) }
 }
 

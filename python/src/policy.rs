@@ -37,9 +37,9 @@ pub struct Policy {
     initial_memory: Vec<f32>,
 }
 
-struct Load<'a>(&'a Checkpoint);
+struct LoadPolicy<'a>(&'a Checkpoint);
 
-impl Visitor for Load<'_> {
+impl Visitor for LoadPolicy<'_> {
     type Output = NativePolicy;
 
     fn visit<G: Playable>(self) -> PyResult<NativePolicy> {
@@ -65,13 +65,13 @@ impl Policy {
         for warning in warnings {
             warn(py, &warning)?;
         }
-        Self::of(&checkpoint, path)
+        Self::from_checkpoint(&checkpoint, path)
     }
 
     /// Loads the policy with this [`file`](Self::file), which `path` has led to.
     #[staticmethod]
     fn of_file(file: &[u8], path: PathBuf) -> PyResult<Self> {
-        Self::of(&policy_file(file.to_vec()).map_err(value_error)?, path)
+        Self::from_checkpoint(&policy_file(file.to_vec()).map_err(value_error)?, path)
     }
 
     /// The content of a policy's file, for another process.
@@ -100,11 +100,11 @@ impl Policy {
 }
 
 impl Policy {
-    fn of(checkpoint: &Checkpoint, path: PathBuf) -> PyResult<Self> {
+    fn from_checkpoint(checkpoint: &Checkpoint, path: PathBuf) -> PyResult<Self> {
         let game = saved_game_name(checkpoint).map_err(value_error)?;
         let policy = match game == HostGame::NAME {
-            true => Load(checkpoint).visit::<HostGame>()?,
-            false => visit_game(&game, Load(checkpoint))?,
+            true => LoadPolicy(checkpoint).visit::<HostGame>()?,
+            false => visit_game(&game, LoadPolicy(checkpoint))?,
         };
         let file = policy_bytes(checkpoint).map_err(value_error)?.to_vec();
         let (num_features, num_actions) = (policy.num_features(), policy.num_actions());

@@ -6,8 +6,8 @@ use super::{value_error, warn};
 use grove::device::{self, ChosenDevice};
 use grove::env::Playable;
 use grove::run::{
-    GameRun, IterationReport, Observer, Run, RunError, RunFiles, RunFolder, RunNote, SPACES,
-    caught_on_devices, drive, finish,
+    BestPolicy, GameRun, IterationReport, Observer, Run, RunError, RunFiles, RunFolder, RunNote,
+    SPACES, caught_on_devices, drive, finish,
 };
 use grove::settings::TrainConfig;
 use grove::trainer::{GameTrainer, config_toml};
@@ -23,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Interval at which signals are handled during work that can be interrupted.
-const SIGNALS: Duration = Duration::from_millis(50);
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The surroundings of a run.
 pub struct Session {
@@ -94,7 +94,7 @@ impl Session {
         };
         // Environments and the callback may change the current folder.
         let place = std::path::absolute(&folder).map_err(value_error)?;
-        let (mut files, _lock, warning) = RunFiles::create(Some(place), name, run, settings)
+        let (mut files, lock) = RunFiles::create(Some(place), name, run, settings)
             .map_err(|error| not_created(error, &folder))?;
         let note = RunNote::new(run, &self.chosen.info).in_environment(self.environment.as_deref());
         files.write_note(&note).map_err(value_error)?;
@@ -102,18 +102,19 @@ impl Session {
             files.write_description(SPACES, spaces).map_err(value_error)?;
         }
         let mut listener = Listener::new(self.callback.as_ref(), &self.interrupts);
-        listener.warn_all(warning.as_slice())?;
+        listener.warn_all(lock.warning.as_slice())?;
         listener.warn_all(run.warning().as_slice())?;
-        let effort = drive(run, Some(&mut files), &mut listener);
+        let summary = drive(run, Some(&mut files), &mut listener);
         listener.raise()?;
-        let effort = effort.map_err(runtime_error)?;
-        let (best, warnings) = files.best_policy(run).map_err(runtime_error)?;
+        let summary = summary.map_err(runtime_error)?;
+        let BestPolicy { checkpoint: best, warnings } =
+            files.best_policy(run).map_err(runtime_error)?;
         listener.warn_all(&warnings)?;
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
-        let warnings = grove::program().animate(run, &mut files, effort.env_steps, best.as_ref());
+        let warnings = grove::program().animate(run, &mut files, summary.env_steps, best.as_ref());
         listener.warn_all(&warnings)?;
         self.interrupts.check()?;
-        let mut report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
+        let mut report = summary.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
         report.run = folder.display().to_string();
         Ok(serde_json::to_string(&report).expect("reports are plain data"))
     }
@@ -140,7 +141,7 @@ pub fn interruptible<T: Send>(work: impl FnOnce(&AtomicBool) -> T + Send) -> PyR
             work(is_interrupted)
         });
         let mut signals = Ok(());
-        while ended.recv_timeout(SIGNALS) == Err(RecvTimeoutError::Timeout) {
+        while ended.recv_timeout(SIGNAL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             if signals.is_ok() {
                 signals = Python::attach(|py| py.check_signals());
                 is_interrupted.store(signals.is_err(), Ordering::Relaxed);

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prompts that are completed between two looks at whether the user has interrupted: those that wait would all be
 /// prefilled.
-const PORTION: usize = 256;
+const PROMPTS_PER_PORTION: usize = 256;
 
 /// A language model.
 #[pyclass(module = "grove_rl._native")]
@@ -106,10 +106,10 @@ impl LanguageModel {
         for (at, (text, messages)) in prompts.iter().enumerate() {
             let messages: Vec<Message> = serde_json::from_str(messages).map_err(value_error)?;
             let tokens = self.model.prompt_with(text, &messages, &values).map_err(value_error)?;
-            let (count, most) = (tokens.len(), options.max_new_tokens);
-            if count.saturating_add(most) > self.model.shape.context {
+            let (count, new) = (tokens.len(), options.max_new_tokens);
+            if count.saturating_add(new) > self.model.shape.context {
                 return Err(value_error(format!(
-                    "a prompt of {count} tokens and {most} new ones do not fit in the model's context of {}",
+                    "a prompt of {count} tokens and {new} new ones do not fit in the model's context of {}",
                     self.model.shape.context
                 )));
             }
@@ -145,7 +145,7 @@ impl LanguageModel {
                 stop::text_before(&text, stops).map(str::to_string).unwrap_or(text)
             };
             // A completion depends on nothing but its prompt, so that portions do not change it.
-            let portions = batch.chunks(PORTION).take_while(|_| !is_interrupted());
+            let portions = batch.chunks(PROMPTS_PER_PORTION).take_while(|_| !is_interrupted());
             let completions = portions.flat_map(|prompts| generator.generate(prompts));
             completions
                 .map(|of_prompt| of_prompt.iter().map(|one| text(&one.tokens)).collect())

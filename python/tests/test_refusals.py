@@ -319,7 +319,7 @@ def test_the_program_says_why_it_does_not_resume_runs_of_python() -> None:
         return [1.0] * len(completions)
 
     runs = {
-        grove_rl.train(Still, **FEW).run: "stands for the environments of a Python process",
+        grove_rl.train(Still, **FEW).run: "stands for environments in a Python process",
         grove_rl.train(task=TASK, reward=one, **BRIEF).run: "reward functions are those of a Python process",
     }
     program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())"]

@@ -10,7 +10,7 @@ use crate::model::DecoderShape;
 const UNSEEN: f32 = -1e9;
 
 /// Tensors used by all layers.
-struct Shared {
+struct LayerInputs {
     /// Whether a memory row is that of the current step: `[batch, context, 1, 1]`.
     is_own: String,
     /// 0 for memory rows that hold a step, else [`UNSEEN`]: `[batch, 1, 1, context]`.
@@ -24,12 +24,12 @@ pub(super) fn step(graph: &mut Graph, shape: &DecoderShape) -> (String, String) 
     let size = shape.hidden_size;
     let mut x = graph.linear("obs", shape.num_features, size);
     let count = slice(graph, 0, 1);
-    let shared = shared(graph, shape, &count);
+    let layer_inputs = layer_inputs(graph, shape, &count);
     let one = graph.number(1.0);
     let mut memory = vec![graph.apply("Add", &[&count, &one])];
     for layer in 0..shape.num_layers {
         let input = norm(graph, shape, &x);
-        let (attended, rows) = attention(graph, shape, &shared, layer, &input);
+        let (attended, rows) = attention(graph, shape, &layer_inputs, layer, &input);
         memory.extend(rows);
         x = graph.apply("Add", &[&x, &attended]);
         let input = norm(graph, shape, &x);
@@ -50,13 +50,14 @@ pub(super) fn step(graph: &mut Graph, shape: &DecoderShape) -> (String, String) 
 
 /// Columns of the memory.
 fn slice(graph: &mut Graph, start: usize, count: usize) -> String {
-    let [start, end, axis] = [start, start + count, 1].map(|number| graph.wholes(&[number as i64]));
+    let [start, end, axis] =
+        [start, start + count, 1].map(|number| graph.integers(&[number as i64]));
     graph.apply("Slice", &["memory", &start, &end, &axis])
 }
 
 fn reshape(graph: &mut Graph, x: &str, sizes: &[usize]) -> String {
     let sizes: Vec<i64> = std::iter::once(-1).chain(sizes.iter().map(|n| *n as i64)).collect();
-    let sizes = graph.wholes(&sizes);
+    let sizes = graph.integers(&sizes);
     graph.apply("Reshape", &[x, &sizes])
 }
 
@@ -82,11 +83,11 @@ fn norm(graph: &mut Graph, shape: &DecoderShape, x: &str) -> String {
     graph.apply("Mul", &[&normed, &weight])
 }
 
-fn shared(graph: &mut Graph, shape: &DecoderShape, count: &str) -> Shared {
+fn layer_inputs(graph: &mut Graph, shape: &DecoderShape, count: &str) -> LayerInputs {
     let context = shape.context;
     let position = graph.apply_with("Cast", &[count], [int_attribute("to", INT64)]);
     let places: Vec<i64> = (0..context as i64).collect();
-    let (places, length) = (graph.wholes(&places), graph.wholes(&[context as i64]));
+    let (places, length) = (graph.integers(&places), graph.integers(&[context as i64]));
     let own = graph.apply("Mod", &[&position, &length]);
     let is_own = graph.apply("Equal", &[&places, &own]);
     let is_own = reshape(graph, &is_own, &[context, 1, 1]);
@@ -97,7 +98,7 @@ fn shared(graph: &mut Graph, shape: &DecoderShape, count: &str) -> Shared {
     let mask = reshape(graph, &mask, &[1, 1, context]);
     let tables = shape.rope_tables();
     let table = &tables[0];
-    let [low_parts, high_parts] = table.parts.map(|parts| graph.wholes(&[parts as i64]));
+    let [low_parts, high_parts] = table.parts.map(|parts| graph.integers(&[parts as i64]));
     let low = graph.apply("Mod", &[&position, &low_parts]);
     let high = graph.apply("Div", &[&position, &low_parts]);
     let high = graph.apply("Mod", &[&high, &high_parts]);
@@ -112,7 +113,7 @@ fn shared(graph: &mut Graph, shape: &DecoderShape, count: &str) -> Shared {
     let (cc, ss, sc, cs) =
         (product(&ch, &cl), product(&sh, &sl), product(&sh, &cl), product(&ch, &sl));
     let rotation = [graph.apply("Sub", &[&cc, &ss]), graph.apply("Add", &[&sc, &cs])];
-    Shared { is_own, mask, rotation }
+    LayerInputs { is_own, mask, rotation }
 }
 
 /// Applies RoPE to heads, `[batch, heads, head_dim]`.
@@ -129,7 +130,7 @@ fn rotate(graph: &mut Graph, x: &str, [cos, sin]: &[String; 2]) -> String {
 fn attention(
     graph: &mut Graph,
     shape: &DecoderShape,
-    shared: &Shared,
+    layer_inputs: &LayerInputs,
     layer: usize,
     input: &str,
 ) -> (String, [String; 2]) {
@@ -140,23 +141,23 @@ fn attention(
     let keys = matrix(graph, input, size, kv_heads * dim);
     let values = matrix(graph, input, size, kv_heads * dim);
     let queries = reshape(graph, &queries, &[heads, dim]);
-    let queries = rotate(graph, &queries, &shared.rotation);
+    let queries = rotate(graph, &queries, &layer_inputs.rotation);
     let scale = graph.number((dim as f32).sqrt().recip());
     let queries = graph.apply("Mul", &[&queries, &scale]);
     let queries = reshape(graph, &queries, &[kv_heads, heads / kv_heads, dim]);
     let keys = reshape(graph, &keys, &[kv_heads, dim]);
-    let keys = rotate(graph, &keys, &shared.rotation);
+    let keys = rotate(graph, &keys, &layer_inputs.rotation);
     let start = shape.cache_start(layer);
     let rows = [(keys, start), (values, start + shape.cache_size())].map(|(new, start)| {
         let new = reshape(graph, &new, &[1, kv_heads, dim]);
         let old = slice(graph, start, shape.cache_size());
         let old = reshape(graph, &old, &[context, kv_heads, dim]);
-        graph.apply("Where", &[&shared.is_own, &new, &old])
+        graph.apply("Where", &[&layer_inputs.is_own, &new, &old])
     });
     let keys = transpose(graph, &rows[0], [0, 2, 3, 1]);
     let values = transpose(graph, &rows[1], [0, 2, 1, 3]);
     let scores = graph.apply("MatMul", &[&queries, &keys]);
-    let scores = graph.apply("Add", &[&scores, &shared.mask]);
+    let scores = graph.apply("Add", &[&scores, &layer_inputs.mask]);
     let weights = graph.apply_with("Softmax", &[&scores], [int_attribute("axis", 3)]);
     let attended = graph.apply("MatMul", &[&weights, &values]);
     let attended = reshape(graph, &attended, &[heads * dim]);

@@ -71,7 +71,7 @@ impl Graph<'_> {
     }
 
     /// Adds a constant list of integers and returns its name.
-    pub fn wholes(&mut self, values: &[i64]) -> String {
+    pub fn integers(&mut self, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.tensor(&[values.len()], INT64, bytes)
     }

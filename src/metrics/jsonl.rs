@@ -35,16 +35,17 @@ impl JsonLines {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn resume(path: &Path, last: u32) -> Result<Self, MetricsError> {
-        if let Some(file) = input::if_present(disk::read(path)).map_err(failed(path, "read"))? {
-            let (end, has_gaps) = survey(file, last).map_err(failed(path, "read"))?;
+        if let Some(file) = input::if_present(disk::read(path)).map_err(error_of(path, "read"))? {
+            let (end, has_gaps) =
+                find_end_of_iteration(file, last).map_err(error_of(path, "read"))?;
             let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
             match has_gaps {
-                true => rewrite(path, |_, line| keeps(line)),
+                true => keep_lines(path, |_, line| keeps(line)),
                 false => disk::truncate(path, end),
             }
-            .map_err(failed(path, "written"))?;
+            .map_err(error_of(path, "written"))?;
         }
-        let file = disk::open_append(path).map_err(failed(path, "written"))?;
+        let file = disk::open_append(path).map_err(error_of(path, "written"))?;
         Ok(Self { path: path.to_path_buf(), file })
     }
 
@@ -66,7 +67,7 @@ impl JsonLines {
             serde_json::to_writer(&mut lines, record).expect("records are plain data");
             lines.push(b'\n');
         }
-        disk::write(&mut self.file, &lines).map_err(failed(&self.path, "written"))
+        disk::write(&mut self.file, &lines).map_err(error_of(&self.path, "written"))
     }
 
     /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays,
@@ -76,17 +77,18 @@ impl JsonLines {
     /// If the file cannot be read or written; it is unchanged then.
     pub fn keep_newest(&mut self, bytes: u64) -> Result<(), MetricsError> {
         let Self { path, file } = self;
-        let length = file.metadata().map_err(failed(path, "read"))?.len();
+        let length = file.metadata().map_err(error_of(path, "read"))?.len();
         if length <= bytes {
             return Ok(());
         }
         if bytes == 0 {
-            return disk::truncate(path, 0).map_err(failed(path, "written"));
+            return disk::truncate(path, 0).map_err(error_of(path, "written"));
         }
-        let start = disk::read(path).and_then(|file| newest_from(file, length, bytes));
-        let start = start.map_err(failed(path, "read"))?;
-        let rewritten = rewrite(path, |at, _| at >= start).and_then(|()| disk::open_append(path));
-        *file = rewritten.map_err(failed(path, "written"))?;
+        let start = disk::read(path).and_then(|file| start_of_newest(file, length, bytes));
+        let start = start.map_err(error_of(path, "read"))?;
+        let rewritten =
+            keep_lines(path, |at, _| at >= start).and_then(|()| disk::open_append(path));
+        *file = rewritten.map_err(error_of(path, "written"))?;
         Ok(())
     }
 
@@ -95,12 +97,12 @@ impl JsonLines {
     /// # Errors
     /// If the system cannot write them.
     pub fn sync(&self) -> Result<(), MetricsError> {
-        disk::sync(&self.file).map_err(failed(&self.path, "written"))
+        disk::sync(&self.file).map_err(error_of(&self.path, "written"))
     }
 }
 
 /// The end of the last record of an iteration up to `last`, bytes, and whether there are other lines before that.
-fn survey(file: File, last: u32) -> std::io::Result<(u64, bool)> {
+fn find_end_of_iteration(file: File, last: u32) -> std::io::Result<(u64, bool)> {
     let (mut at, mut end, mut is_gap, mut has_gaps) = (0, 0, false, false);
     for line in input::lines(file) {
         let line = line?;
@@ -123,7 +125,7 @@ pub(crate) fn iteration(line: &[u8]) -> Option<u32> {
 }
 
 /// The start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else of the newest.
-fn newest_from(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
+fn start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
     let (mut at, mut start, mut last) = (0, 0, None);
     for line in input::lines(file) {
         let line = line?;
@@ -138,7 +140,7 @@ fn newest_from(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
 }
 
 /// Replaces a file by those of its lines that `keeps` accepts, called with the offset and the line.
-fn rewrite(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
+fn keep_lines(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
     disk::replace_with(path, |file| {
         let (mut kept, mut at) = (BufWriter::new(file), 0);
         for line in input::lines(disk::read(path)?) {
@@ -152,7 +154,7 @@ fn rewrite(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<(
     })
 }
 
-fn failed(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> MetricsError {
+fn error_of(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> MetricsError {
     move |source| MetricsError { path: path.to_path_buf(), action, source }
 }
 

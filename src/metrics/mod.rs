@@ -1,13 +1,13 @@
 //! Metrics: typed records of a run, and the file that they are written to.
 
-mod growth;
 mod jsonl;
+mod memory_leak;
 mod text;
 
-pub use growth::Growth;
 #[cfg(feature = "program")]
 pub(crate) use jsonl::iteration;
 pub use jsonl::{JsonLines, MetricsError};
+pub use memory_leak::MemoryLeakDetector;
 pub use text::{TextEvaluation, TextRecord};
 
 use serde::{Deserialize, Serialize};

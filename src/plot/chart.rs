@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// Size of a picture in pixels, without a legend below the plot.
-const SIZE: (u32, u32) = (960, 560);
+const PICTURE_SIZE: (u32, u32) = (960, 560);
 /// Font for measuring text and for drawing it in a PNG; an SVG names a font family of its viewer.
 const FONT: &[u8] = include_bytes!("../../assets/font/DejaVuSans-ascii.ttf");
 /// The colour of reference lines.
@@ -95,7 +95,7 @@ impl Chart {
     fn legend(&self) -> Result<Option<Legend>, ChartError> {
         register_font(FAMILY, FontStyle::Normal, FONT)
             .map_err(|_| ChartError::Drawing("the font is damaged".to_string()))?;
-        Legend::below(&self.names(), SIZE.0)
+        Legend::below(&self.names(), PICTURE_SIZE.0)
     }
 
     fn draw<B: DrawingBackend>(
@@ -111,7 +111,7 @@ impl Chart {
         let (Some(x), Some(y)) = (x, y) else { return Err(ChartError::Empty) };
         let margin = 0.04 * (y.end - y.start);
         area.fill(&WHITE).map_err(drawing)?;
-        let (plot, below) = area.split_vertically(SIZE.1);
+        let (plot, below) = area.split_vertically(PICTURE_SIZE.1);
         let mut chart = ChartBuilder::on(&plot)
             .caption(&self.title, (FAMILY, 22))
             .margin(14)
@@ -208,14 +208,14 @@ fn draw_legend<'a, B: DrawingBackend + 'a>(
         .position(SeriesLabelPosition::LowerRight)
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.2))
-        .label_font((FAMILY, legend::TEXT))
+        .label_font((FAMILY, legend::TEXT_SIZE))
         .draw()
         .map_err(drawing)
 }
 
 /// Size of a picture in pixels with this legend below the plot.
 fn size(legend: Option<&Legend>) -> (u32, u32) {
-    (SIZE.0, SIZE.1 + legend.map_or(0, Legend::height))
+    (PICTURE_SIZE.0, PICTURE_SIZE.1 + legend.map_or(0, Legend::height))
 }
 
 /// The smallest range with all finite values, widened on each side if they are equal, so that the labels of the axis
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(svg, chart().svg().unwrap());
         let png = chart().png().unwrap();
         let picture = image::load_from_memory(&png).unwrap().to_rgb8();
-        assert_eq!(picture.dimensions(), SIZE);
+        assert_eq!(picture.dimensions(), PICTURE_SIZE);
         let blue = picture.pixels().filter(|pixel| pixel.0 == [0, 114, 178]).count();
         assert!(blue > 500, "{blue} pixels of the curve");
     }
@@ -318,13 +318,13 @@ mod tests {
             let (places, picture) = (places(&svg), chart.png().unwrap());
             let (width, height) = image::load_from_memory(&picture).unwrap().to_rgb8().dimensions();
             assert!(svg.contains(&format!("height=\"{height}\"")), "{svg}");
-            assert_eq!((places.len(), width), (count, SIZE.0));
-            assert!(places.iter().all(|(x, y)| *x < width && (SIZE.1..height).contains(y)));
+            assert_eq!((places.len(), width), (count, PICTURE_SIZE.0));
+            assert!(places.iter().all(|(x, y)| *x < width && (PICTURE_SIZE.1..height).contains(y)));
             let first = places.iter().filter(|(_, y)| *y == places[0].1).count();
             assert_eq!(first, columns, "{places:?}");
         }
         let few = with(6, "").svg().unwrap();
-        assert!(places(&few).iter().all(|(_, y)| *y < SIZE.1));
+        assert!(places(&few).iter().all(|(_, y)| *y < PICTURE_SIZE.1));
     }
 
     #[test]

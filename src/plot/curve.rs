@@ -4,7 +4,7 @@ use super::statistics::{interval, mean};
 use std::cmp::Ordering;
 
 /// Number of positions at which curves with different steps are compared.
-const PLACES: usize = 200;
+const NUM_POSITIONS: usize = 200;
 
 /// Mean of several curves at each position, with its 95 % interval.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,11 +35,11 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
     let own = places(first);
     let x = match curves.iter().all(|curve| places(curve) == own) {
         true => own,
-        false => shared_places(&curves),
+        false => shared_positions(&curves),
     };
     let mut band = Band { x, ..Band::default() };
     for x in &band.x {
-        let values: Vec<f64> = curves.iter().map(|curve| at(curve, *x)).collect();
+        let values: Vec<f64> = curves.iter().map(|curve| value_at(curve, *x)).collect();
         band.mean.push(mean(&values));
         band.interval.extend(interval(&values, mean));
     }
@@ -48,19 +48,19 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
 
 /// Evenly spaced positions from the latest start of all curves to their earliest end; none if a curve starts after the end
 /// of another.
-fn shared_places(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
+fn shared_positions(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
     let low = curves.iter().map(|curve| curve[0].0).fold(f64::MIN, f64::max);
     let high = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::MAX, f64::min);
-    let place = |i: usize| low + (high - low) * i as f64 / (PLACES - 1) as f64;
+    let place = |i: usize| low + (high - low) * i as f64 / (NUM_POSITIONS - 1) as f64;
     match low.total_cmp(&high) {
-        Ordering::Less => (0..PLACES).map(place).collect(),
+        Ordering::Less => (0..NUM_POSITIONS).map(place).collect(),
         Ordering::Equal => vec![low],
         Ordering::Greater => Vec::new(),
     }
 }
 
 /// Value of a curve at `x`, interpolated linearly, and constant beyond its ends.
-fn at(curve: &[(f64, f64)], x: f64) -> f64 {
+fn value_at(curve: &[(f64, f64)], x: f64) -> f64 {
     let after = curve.partition_point(|(place, _)| *place < x);
     let (x1, y1) = curve[after.min(curve.len() - 1)];
     let (x0, y0) = curve[after.saturating_sub(1)];
@@ -88,8 +88,8 @@ mod tests {
     fn other_curves_are_compared_where_all_are() {
         let band =
             band(&[vec![(0.0, 0.0), (10.0, 10.0)], vec![(2.0, 2.0), (3.0, 3.0), (8.0, 8.0)]]);
-        assert_eq!(band.x.len(), PLACES);
-        assert_eq!((band.x[0], band.x[PLACES - 1]), (2.0, 8.0));
+        assert_eq!(band.x.len(), NUM_POSITIONS);
+        assert_eq!((band.x[0], band.x[NUM_POSITIONS - 1]), (2.0, 8.0));
         assert!(band.x.iter().zip(&band.mean).all(|(x, y)| (x - y).abs() < 1e-9));
         assert_eq!(super::band(&[]), Band::default());
         let [early, late] = [vec![(0.0, 1.0), (1.0, 2.0)], vec![(2.0, 3.0), (9.0, 4.0)]];
@@ -100,6 +100,6 @@ mod tests {
     fn a_curve_is_constant_beyond_its_ends() {
         let curve = [(1.0, 5.0), (2.0, 6.0), (4.0, 0.0)];
         let places = [0.0, 1.0, 1.5, 2.0, 3.0, 4.0, 9.0];
-        assert_eq!(places.map(|x| at(&curve, x)), [5.0, 5.0, 5.5, 6.0, 3.0, 0.0, 0.0]);
+        assert_eq!(places.map(|x| value_at(&curve, x)), [5.0, 5.0, 5.5, 6.0, 3.0, 0.0, 0.0]);
     }
 }

@@ -6,33 +6,33 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
 /// Number of curves from which the legend is below the plot.
-const MANY: usize = 7;
+const MIN_CURVES_BELOW: usize = 7;
 /// Maximum number of lines in the legend and of characters in a name, so that it fits into the picture.
-const LINES: usize = 20;
-const NAME: usize = 60;
+const MAX_LINES: usize = 20;
+const MAX_NAME_LENGTH: usize = 60;
 /// Size of the text in pixels.
-pub const TEXT: u32 = 14;
+pub const TEXT_SIZE: u32 = 14;
 /// Length of a curve's sample in pixels.
-const SAMPLE: i32 = 18;
+const SAMPLE_LENGTH: i32 = 18;
 /// Distances in pixels: between lines, between a sample and its name, between columns, and from the picture's edges.
-const LINE: u32 = 20;
-const GAP: i32 = 6;
-const BETWEEN: u32 = 24;
-const EDGE: u32 = 28;
+const LINE_HEIGHT: u32 = 20;
+const SAMPLE_GAP: i32 = 6;
+const COLUMN_GAP: u32 = 24;
+const EDGE_GAP: u32 = 28;
 
 /// Names of the curves in the legend, in order; the last line counts those left out.
 pub fn names(curves: &[&str]) -> Vec<String> {
     let mut names: Vec<String> = curves.iter().map(|name| clipped(name)).collect();
-    if names.len() > LINES {
-        names.truncate(LINES - 1);
-        names.push(format!("and {} more", curves.len() + 1 - LINES));
+    if names.len() > MAX_LINES {
+        names.truncate(MAX_LINES - 1);
+        names.push(format!("and {} more", curves.len() + 1 - MAX_LINES));
     }
     names
 }
 
 /// Shortens a long name.
 fn clipped(name: &str) -> String {
-    match name.char_indices().nth(NAME) {
+    match name.char_indices().nth(MAX_NAME_LENGTH) {
         Some((end, _)) => format!("{}...", &name[..end]),
         None => name.to_string(),
     }
@@ -49,18 +49,18 @@ pub struct Legend {
 impl Legend {
     /// Lays out the legend of these curves in a picture of this width; `None` if it has room in the plot.
     pub fn below(curves: &[&str], picture: u32) -> Result<Option<Self>, ChartError> {
-        if curves.len() < MANY {
+        if curves.len() < MIN_CURVES_BELOW {
             return Ok(None);
         }
         let names = names(curves);
-        let font = (FAMILY, TEXT).into_font();
+        let font = (FAMILY, TEXT_SIZE).into_font();
         let mut text = 0;
         for name in &names {
             text = text.max(font.box_size(name).map_err(drawing)?.0);
         }
-        let width = text + SAMPLE.unsigned_abs() + GAP.unsigned_abs() + BETWEEN;
-        let most = (picture - 2 * EDGE + BETWEEN) / width;
-        let columns = (most as usize).clamp(1, names.len());
+        let width = text + SAMPLE_LENGTH.unsigned_abs() + SAMPLE_GAP.unsigned_abs() + COLUMN_GAP;
+        let max_columns = (picture - 2 * EDGE_GAP + COLUMN_GAP) / width;
+        let columns = (max_columns as usize).clamp(1, names.len());
         // Columns of the same length, as far as possible.
         let columns = names.len().div_ceil(names.len().div_ceil(columns));
         Ok(Some(Self { names, columns, width }))
@@ -73,18 +73,18 @@ impl Legend {
 
     /// Height in pixels.
     pub fn height(&self) -> u32 {
-        self.rows() as u32 * LINE + EDGE / 2
+        self.rows() as u32 * LINE_HEIGHT + EDGE_GAP / 2
     }
 
     /// Draws the legend, column by column.
     pub fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<(), ChartError> {
         for (i, name) in self.names.iter().enumerate() {
             let (column, row) = (i / self.rows(), i % self.rows());
-            let x = (EDGE + column as u32 * self.width) as i32;
-            let y = (row as u32 * LINE + LINE / 2) as i32;
+            let x = (EDGE_GAP + column as u32 * self.width) as i32;
+            let y = (row as u32 * LINE_HEIGHT + LINE_HEIGHT / 2) as i32;
             area.draw(&sample(i, (x, y))).map_err(drawing)?;
-            let place = (x + SAMPLE + GAP, y - TEXT as i32 / 2);
-            area.draw(&Text::new(&**name, place, (FAMILY, TEXT))).map_err(drawing)?;
+            let place = (x + SAMPLE_LENGTH + SAMPLE_GAP, y - TEXT_SIZE as i32 / 2);
+            area.draw(&Text::new(&**name, place, (FAMILY, TEXT_SIZE))).map_err(drawing)?;
         }
         Ok(())
     }
@@ -96,5 +96,5 @@ pub fn sample(
     (x, y): (i32, i32),
 ) -> DashedPathElement<std::array::IntoIter<(i32, i32), 2>, i32> {
     let (style, dash, gap) = stroke(i);
-    DashedPathElement::new([(x, y), (x + SAMPLE, y)], dash, gap, style)
+    DashedPathElement::new([(x, y), (x + SAMPLE_LENGTH, y)], dash, gap, style)
 }

@@ -293,8 +293,8 @@ pub struct GenerateArgs {
 /// Parses a seed: a whole number that a settings file can hold as well.
 fn seed<T: TryFrom<i64>>(text: &str) -> std::result::Result<T, String> {
     let seed = text.parse::<i64>().ok().and_then(|seed| T::try_from(seed).ok());
-    let most = if size_of::<T>() == 4 { i64::from(u32::MAX) } else { i64::MAX };
-    seed.ok_or_else(|| format!("a seed is a whole number from 0 to {most}"))
+    let max_seed = if size_of::<T>() == 4 { i64::from(u32::MAX) } else { i64::MAX };
+    seed.ok_or_else(|| format!("a seed is a whole number from 0 to {max_seed}"))
 }
 
 /// Parses a temperature: one that training takes, or 0.

@@ -2,7 +2,7 @@
 
 use super::args::CheckArgs;
 use super::games::{Games, Playable};
-use super::say::{tell, tell_json};
+use super::output::{print_json, print_result};
 use crate::device::{self, DeviceInfo};
 use crate::env::{self, CheckOptions, CheckReport, Finding};
 use crate::run::counted;
@@ -36,9 +36,9 @@ pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
     let report =
         Report { env: G::NAME, seed: args.seed, episodes, steps, kernels, device, findings };
     if args.json {
-        tell_json(&report)?
+        print_json(&report)?
     } else {
-        tell(&report)?
+        print_result(&report)?
     }
     match found {
         0 => Ok(()),

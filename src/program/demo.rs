@@ -4,8 +4,8 @@ use super::args::DemoArgs;
 use super::checks::saved;
 use super::games::{Games, Playable};
 use super::models::Models;
+use super::output::{print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::data::{Columns, DatasetWriter, EpisodeStatus, Manifest};
 use crate::env::{Episode, ScriptedPlayer, advance, new_game};
@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::path::Path;
 
 /// Episodes per shard of the dataset.
-const SHARD: u32 = 4096;
+const EPISODES_PER_SHARD: u32 = 4096;
 
 pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
     (games.find_or_default(args.game.as_deref())?.demo)(&games.models, &args)
@@ -73,9 +73,9 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
     if args.json {
         let (env, player) = (G::NAME, &*args.player);
         let report = Report { env, player, out, episodes, steps, seed, mean_score, std_error };
-        return tell_json(&report);
+        return print_json(&report);
     }
-    tell(format_args!(
+    print_result(format_args!(
         "Wrote {} of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} ± {std_error:.3} \
          (standard error).",
         counted(episodes as usize, "episode"),
@@ -94,8 +94,8 @@ fn write_episodes<G: Playable>(
 ) -> Result<Vec<EpisodeResult>> {
     let levels = draw(Stream::Demonstration.key(args.seed), 0);
     let mut results = Vec::with_capacity(args.episodes as usize);
-    for first in (0..args.episodes).step_by(SHARD as usize) {
-        let episodes = first..args.episodes.min(first + SHARD);
+    for first in (0..args.episodes).step_by(EPISODES_PER_SHARD as usize) {
+        let episodes = first..args.episodes.min(first + EPISODES_PER_SHARD);
         let played = episodes.into_par_iter().map(|i| play(game, player, draw(levels, i)));
         let played: Vec<(Columns, f64)> = played.collect();
         let mut shard = Columns { num_features: game.num_features(), ..Columns::default() };

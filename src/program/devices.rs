@@ -1,7 +1,7 @@
 //! `grove devices`: lists the devices that this build can use on this machine.
 
 use super::args::DevicesArgs;
-use super::say::{tell, tell_json};
+use super::output::{print_json, print_result};
 use crate::device::{self, DeviceInfo};
 use anyhow::Result;
 use serde::Serialize;
@@ -18,7 +18,7 @@ pub fn run(args: DevicesArgs) -> Result<()> {
     let devices: Vec<_> = device::list().into_iter().map(device::describe).collect();
     let (auto, reason) = device::best()?;
     if args.json {
-        return tell_json(&Report { devices: &devices, auto: &auto.name, reason: &reason });
+        return print_json(&Report { devices: &devices, auto: &auto.name, reason: &reason });
     }
     let width = |header: &str, cell: fn(&DeviceInfo) -> &str| {
         devices.iter().map(|d| cell(d).len()).chain([header.len()]).max().unwrap_or(0)
@@ -38,5 +38,5 @@ pub fn run(args: DevicesArgs) -> Result<()> {
             d.name, d.kind, d.api, d.description
         );
     }
-    tell(format_args!("{table}\n`auto` selects {}: {reason}", auto.name))
+    print_result(format_args!("{table}\n`auto` selects {}: {reason}", auto.name))
 }

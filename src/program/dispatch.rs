@@ -49,8 +49,8 @@ fn commands<G: Playable>(
 pub fn builtin() -> Games {
     macro_rules! drawn {
         ($($Game:ident),*) => {{
-            let mut games = Games::new(features::<Table>());
-            $(games.add::<crate::env::$Game>(drawn::<crate::env::$Game>());)*
+            let mut games = Games::new(commands_with_bars::<Table>());
+            $(games.add::<crate::env::$Game>(commands_with_sprites::<crate::env::$Game>());)*
             games
         }};
     }
@@ -58,7 +58,7 @@ pub fn builtin() -> Games {
 }
 
 /// The commands of a game whose features are drawn as bars.
-pub fn features<G: Playable>() -> GameCommands {
+pub fn commands_with_bars<G: Playable>() -> GameCommands {
     commands::<G>(
         |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::features),
         |models, checkpoint| record::animation(models, checkpoint, Scene::<G>::features),
@@ -66,7 +66,7 @@ pub fn features<G: Playable>() -> GameCommands {
 }
 
 /// The commands of a game that has sprites.
-pub fn drawn<G: Playable + Look>() -> GameCommands {
+pub fn commands_with_sprites<G: Playable + Look>() -> GameCommands {
     commands::<G>(
         |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::drawn),
         |models, checkpoint| record::animation(models, checkpoint, Scene::<G>::drawn),

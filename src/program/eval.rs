@@ -4,8 +4,8 @@ use super::args::EvalArgs;
 use super::checks::saved;
 use super::games::{Games, Playable};
 use super::models::Models;
+use super::output::{print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{tell, tell_json};
 use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
 use crate::run::{RunFolder, Scores, Subject, play};
@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::time::Instant;
 
 /// Completions per prompt, unless --k is given.
-const COMPLETIONS: usize = 8;
+const DEFAULT_COMPLETIONS: usize = 8;
 
 /// The result of an evaluation.
 #[derive(Serialize)]
@@ -79,7 +79,7 @@ fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
             greedy: trainer.evaluate(args.episodes, 1, &greedy)?,
             sampled: Some(trainer.evaluate(
                 args.episodes,
-                args.k.unwrap_or(COMPLETIONS),
+                args.k.unwrap_or(DEFAULT_COMPLETIONS),
                 &sampling,
             )?),
             seed: args.seed,
@@ -108,9 +108,9 @@ fn report(
     let run = folder.as_ref().map_or(&*args.run, RunFolder::path).display().to_string();
     if !args.json {
         let name = subject.name();
-        return tell(format_args!("{name}, iteration {iteration} of {run}\n\n{scores}"));
+        return print_result(format_args!("{name}, iteration {iteration} of {run}\n\n{scores}"));
     }
-    tell_json(&Report {
+    print_json(&Report {
         subject,
         run,
         iteration,

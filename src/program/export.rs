@@ -4,7 +4,7 @@ use super::checks::saved;
 use super::export_model::{self, stem};
 use super::games::{Games, Playable};
 use super::models::Models;
-use super::say::{say, tell_json};
+use super::output::{eprint_line, print_json};
 use super::session::saved_policy;
 use super::study_args::{ExportArgs, Format, name_of};
 use super::text;
@@ -23,7 +23,7 @@ use std::path::Path;
 
 /// A policy as JSON.
 #[derive(Serialize)]
-struct Plain<'a> {
+struct PlainPolicy<'a> {
     env: &'a str,
     iteration: u64,
     kind: String,
@@ -96,7 +96,7 @@ pub fn write<G: Playable>(
             let header = Header { iteration, config: config_toml(&game, &config) };
             write_params(&parameters, &params, Some(&header))
         }
-        Format::Json | Format::Gguf => serde_json::to_vec(&Plain {
+        Format::Json | Format::Gguf => serde_json::to_vec(&PlainPolicy {
             env: G::NAME,
             iteration,
             kind: config.policy.kind.to_string(),
@@ -123,9 +123,9 @@ pub fn write<G: Playable>(
     }
     let out = out.display().to_string();
     match args.json {
-        true => tell_json(&Report { env: G::NAME, out, iteration, bytes: bytes.len() }),
+        true => print_json(&Report { env: G::NAME, out, iteration, bytes: bytes.len() }),
         false => {
-            say!("Wrote the policy of iteration {iteration} to {out}.");
+            eprint_line!("Wrote the policy of iteration {iteration} to {out}.");
             Ok(())
         }
     }

@@ -3,13 +3,13 @@
 use super::games::Games;
 use super::history::History;
 use super::model_card::card;
+use super::output::{eprint_line, print_json};
 use super::progress_note::with_note;
-use super::say::{say, tell_json};
 use super::study_args::{ExportArgs, Format};
 use super::text::load_from;
 use crate::disk;
 use crate::run::RunFolder;
-use crate::text::GgufType;
+use crate::text::{GgufType, LanguageModel};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::fs;
@@ -69,49 +69,54 @@ pub fn write(
     if args.merge {
         model = model.merged();
     }
-    let stem = stem(&args.run);
-    let out = |ending: &str| args.out.clone().unwrap_or_else(|| format!("{stem}{ending}").into());
-    let out = match format {
-        Format::Gguf => {
-            let out = out(".gguf");
-            RunFolder::check_output(&out)?;
-            let kind = args.outtype.unwrap_or(GgufType::F32);
-            with_note(WRITING, || model.save_gguf(&out, kind))?;
-            out
-        }
-        Format::Safetensors => {
-            let out = out("-model");
-            RunFolder::check_output(&out)?;
-            if out.exists() {
-                bail!("{} exists already; --out FOLDER names another one", out.display());
-            }
-            let clear = |folder: &Path| fs::remove_dir_all(folder);
-            disk::replace_folder(&out, clear, |folder| -> Result<()> {
-                with_note(WRITING, || model.save(folder))?;
-                if let Some(run) = run {
-                    let card = card(games, &History::read(run.path())?, &model, None);
-                    fs::write(folder.join("README.md"), card)
-                        .context("cannot write the model's card")?;
-                }
-                Ok(())
-            })?;
-            out
-        }
+    let ending = match format {
+        Format::Gguf => ".gguf",
+        Format::Safetensors => "-model",
         Format::Onnx | Format::Json => {
             bail!("a language model is written as gguf or safetensors (a Hugging Face folder)")
         }
     };
+    let default_out = || format!("{}{ending}", stem(&args.run)).into();
+    let out = args.out.clone().unwrap_or_else(default_out);
+    RunFolder::check_output(&out)?;
+    if format == Format::Gguf {
+        let kind = args.outtype.unwrap_or(GgufType::F32);
+        with_note(WRITING, || model.save_gguf(&out, kind))?;
+    } else {
+        write_folder(games, &model, &out, run)?;
+    }
     let (out, is_adapter) = (out.display().to_string(), model.adapters.is_some());
     if args.json {
         let architecture = model.shape.family.class;
         let parameters = model.shape.num_params();
-        return tell_json(&Report { out, architecture, parameters, is_adapter });
+        return print_json(&Report { out, architecture, parameters, is_adapter });
     }
     match is_adapter {
-        true => say!("Wrote the adapters to {out}; --merge adds them to the weights."),
-        false => say!("Wrote the model to {out}."),
+        true => eprint_line!("Wrote the adapters to {out}; --merge adds them to the weights."),
+        false => eprint_line!("Wrote the model to {out}."),
     }
     Ok(())
+}
+
+/// Writes a folder in Hugging Face's format, with a model card if the model is of a run.
+fn write_folder(
+    games: &Games,
+    model: &LanguageModel,
+    out: &Path,
+    run: Option<&RunFolder>,
+) -> Result<()> {
+    if out.exists() {
+        bail!("{} exists already; --out FOLDER names another one", out.display());
+    }
+    let clear = |folder: &Path| fs::remove_dir_all(folder);
+    disk::replace_folder(out, clear, |folder| -> Result<()> {
+        with_note(WRITING, || model.save(folder))?;
+        if let Some(run) = run {
+            let card = card(games, &History::read(run.path())?, model, None);
+            fs::write(folder.join("README.md"), card).context("cannot write the model's card")?;
+        }
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::args::FitArgs;
 use super::games::{Games, NewRun};
-use super::session::whole;
+use super::session::canonical_path;
 use super::table::Table as Labels;
 use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST};
@@ -24,7 +24,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, run, verifier, .. } = args;
     verifier.refuse_for_games()?;
     let manifest = Dataset::open(&data)?.manifest().clone();
-    let folder = whole(&data)?;
+    let folder = canonical_path(&data)?;
     let settings = Value::try_from(&manifest.settings).with_context(|| {
         format!("the settings in {}", Path::new(&folder).join(MANIFEST).display())
     })?;

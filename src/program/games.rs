@@ -121,12 +121,12 @@ impl Games {
         match self.entries.find(name) {
             Some(game) => Ok(game),
             None if name == Table::NAME => bail!(
-                "a labelled table is not a game, which this command is for: `grove fit` trains a policy on it and \
+                "this command is for games, and a labelled table is not one: `grove fit` trains a policy on it and \
                  reports its held-out accuracy; the weights are in the run's best/weights.safetensors"
             ),
             None if name == HostGame::NAME => bail!(
-                "`host` stands for the environments of a Python process or of a `HostEnv`, which this program lacks: it \
-                 neither resumes nor evaluates their runs; in Python `grove_rl.Policy.load` loads the policy"
+                "`host` stands for environments in a Python process or a `HostEnv`; this program has none of them, so \
+                 it cannot resume or evaluate their runs; in Python `grove_rl.Policy.load` loads the policy"
             ),
             None => bail!(
                 "unknown game `{name}`; must be one of: {}; a game of your own needs the program that defines it",

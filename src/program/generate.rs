@@ -1,8 +1,8 @@
 //! `grove generate`: generates text with a language model.
 
 use super::args::GenerateArgs;
+use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{say, tell, tell_json};
 use super::session::saved_policy;
 use super::{ranks, text};
 use crate::disk::input;
@@ -54,23 +54,29 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         stop::text_before(&text, &args.stop).map(str::to_string).unwrap_or(text)
     };
     if args.json {
-        let completions = completions.iter().map(|one| {
-            let Completion { tokens, logprobs, ended, .. } = one;
-            json!({ "text": text(one), "tokens": tokens, "logprobs": logprobs, "ended": ended })
-        });
-        let completions: Vec<Value> = completions.collect();
+        let completions: Vec<Value> =
+            completions.iter().map(|one| completion_json(one, text(one))).collect();
         let count = prompt.tokens.len();
-        tell_json(
+        print_json(
             &json!({ "prompt_tokens": count, "completions": completions, "seconds": seconds }),
         )?;
     } else if streams {
-        tell(text(&completions[0]).get(stream.printed()..).unwrap_or(""))?;
+        print_result(text(&completions[0]).get(stream.printed()..).unwrap_or(""))?;
     } else {
-        completions.iter().try_for_each(|one| tell(format_args!("{}\n---", text(one))))?;
+        completions.iter().try_for_each(|one| print_result(format_args!("{}\n---", text(one))))?;
     }
     let count: usize = completions.iter().map(|one| one.tokens.len()).sum();
-    say!("{count} tokens in {seconds:.2} s, {:.0} a second.", count as f64 / seconds.max(1e-9));
+    eprint_line!(
+        "{count} tokens in {seconds:.2} s, {:.0} a second.",
+        count as f64 / seconds.max(1e-9)
+    );
     Ok(())
+}
+
+/// A completion and its text as JSON.
+fn completion_json(completion: &Completion, text: String) -> Value {
+    let Completion { tokens, logprobs, ended, .. } = completion;
+    json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": ended })
 }
 
 /// The prompt on the command line, or a held-out one of the run's task.
@@ -78,13 +84,13 @@ fn prompt(args: &GenerateArgs) -> Result<String> {
     let example = held_out_prompt(&args.model);
     let Some(prompt) = &args.prompt else {
         let example = example?;
-        say!("Prompt: {example}");
+        eprint_line!("Prompt: {example}");
         return Ok(example);
     };
     if let Ok(example) = example
         && prompt.chars().last() != example.chars().last()
     {
-        say!("Note: prompts of this run look like `{example}`.");
+        eprint_line!("Note: prompts of this run look like `{example}`.");
     }
     Ok(prompt.clone())
 }
@@ -156,7 +162,7 @@ impl Stdout<'_> {
     /// Prints the text of tokens as far as it is final.
     fn print(&self, tokens: &[u32]) {
         let text = self.model.text(tokens);
-        let end = settled(&text, self.stops);
+        let end = final_length(&text, self.stops);
         let mut printed = self.printed.lock().expect("no holder of the lock panics");
         // A tokenizer may also change earlier text, so `printed` need not be a character boundary any more.
         if let Some(new) = text.get(*printed..end).filter(|new| !new.is_empty()) {
@@ -174,7 +180,7 @@ impl Stdout<'_> {
 
 /// Length of the part of a text that later tokens cannot change: the last character may be incomplete, and a stop text
 /// may have begun. Text from a stop text on is excluded, since a token may extend beyond the stop text.
-fn settled(text: &str, stops: &[String]) -> usize {
+fn final_length(text: &str, stops: &[String]) -> usize {
     if let Some(before) = stop::text_before(text, stops) {
         return before.len();
     }
@@ -190,7 +196,7 @@ mod tests {
     #[test]
     fn text_is_settled_up_to_what_may_change_or_is_a_stop_text() {
         let end = |text: &str, stops: &[&str]| {
-            settled(text, &stops.iter().map(|stop| stop.to_string()).collect::<Vec<_>>())
+            final_length(text, &stops.iter().map(|stop| stop.to_string()).collect::<Vec<_>>())
         };
         assert_eq!(end("abc", &[]), 3);
         assert_eq!(end("aé\u{fffd}", &[]), 3);

@@ -6,22 +6,25 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 
 /// Commands that take `--set` with settings of a run.
-const WITH_SETTINGS: [&str; 3] = ["train", "fit", "bench"];
+const COMMANDS_WITH_SETTINGS: [&str; 3] = ["train", "fit", "bench"];
 /// Settings that have their own option.
-const OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
+const SETTINGS_WITH_OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
 /// Names of other programs for the number of iterations.
-const FOR_LENGTH: [&str; 3] = ["n", "total_timesteps", "num_iterations"];
+const NAMES_FOR_ITERATIONS: [&str; 3] = ["n", "total_timesteps", "num_iterations"];
 
 /// Rewrites the unknown option of a command line as `--set` if it is the name of a setting and has a value: `--lr 1e-3`
 /// becomes `--set lr=1e-3`.
 pub fn with_setting(error: &clap::Error, words: &[OsString]) -> Option<Vec<OsString>> {
-    as_setting(&unknown_option(error, words)?, words)
+    rewrite_as_set(&unknown_option(error, words)?, words)
 }
 
-fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
+fn rewrite_as_set(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
     let name = option.trim_start_matches('-').replace('-', "_");
     let found = overlay::match_setting(&name)?;
-    if !found.is_exact || OPTIONS.contains(&&*found.path) || FOR_LENGTH.contains(&&*name) {
+    if !found.is_exact
+        || SETTINGS_WITH_OPTIONS.contains(&&*found.path)
+        || NAMES_FOR_ITERATIONS.contains(&&*name)
+    {
         return None;
     }
     let word = |at: usize| words.get(at)?.to_str();
@@ -39,7 +42,7 @@ fn as_setting(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
 /// The unknown option in the parser's error, if the command has settings.
 fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let has_settings =
-        words.get(1).is_some_and(|command| WITH_SETTINGS.iter().any(|it| command == it));
+        words.get(1).is_some_and(|command| COMMANDS_WITH_SETTINGS.iter().any(|it| command == it));
     let is_unknown = has_settings && error.kind() == ErrorKind::UnknownArgument;
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(option)) if is_unknown => Some(option.clone()),
@@ -49,13 +52,13 @@ fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
 }
 
 /// Adds a better hint to the parser's error if an unknown option means a setting.
-pub fn improved(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let names_similar = error.get(ContextKind::SuggestedArg).is_some();
     let option = unknown_option(&error, words).filter(|_| !names_similar);
     let Some(option) = option else { return error };
     // The parser suggests passing the option as a value, which is never meant here.
     error.remove(ContextKind::Suggested);
-    if let Some(hint) = hint(&option) {
+    if let Some(hint) = hint_for(&option) {
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
         error.insert(ContextKind::Suggested, hint);
     }
@@ -63,19 +66,19 @@ pub fn improved(mut error: clap::Error, words: &[OsString]) -> clap::Error {
 }
 
 /// The hint for an unknown option; `None` if it resembles no setting.
-fn hint(option: &str) -> Option<String> {
+fn hint_for(option: &str) -> Option<String> {
     let name = option.trim_start_matches('-').replace('-', "_");
     if ["env", "env_id", "game", "task"].contains(&&*name) {
         return Some("the game or the task has no option: `grove train catch`".to_string());
     }
-    if FOR_LENGTH.contains(&&*name) {
+    if NAMES_FOR_ITERATIONS.contains(&&*name) {
         return Some("the length of a run is set by `--iterations`".to_string());
     }
     if overlay::VALUE_FUNCTION.contains(&&*name) {
         return Some("GRPO has no value function; see docs/coming-from.md".to_string());
     }
     let setting = overlay::match_setting(&name)?.path;
-    if OPTIONS.contains(&&*setting) {
+    if SETTINGS_WITH_OPTIONS.contains(&&*setting) {
         return Some(format!("did you mean `--{setting}`?"));
     }
     Some(format!("settings are changed by `--set`: did you mean `--set {setting}=VALUE`?"))
@@ -103,7 +106,7 @@ mod tests {
             ("grove train --nonsense 3", None),
         ] {
             let (words, option) = words(line);
-            let found = as_setting(&option, &words);
+            let found = rewrite_as_set(&option, &words);
             let found = found.map(|words| words.join(std::ffi::OsStr::new(" ")));
             assert_eq!(found, taken.map(OsString::from), "{line}");
         }
@@ -123,9 +126,9 @@ mod tests {
             ("-n", length),
             ("--nonsense", None),
         ] {
-            assert_eq!(hint(option), said, "{option}");
+            assert_eq!(hint_for(option), said, "{option}");
         }
-        assert!(hint("--vf-coef").unwrap().contains("no value function"));
-        assert!(hint("--env").unwrap().contains("grove train catch"));
+        assert!(hint_for("--vf-coef").unwrap().contains("no value function"));
+        assert!(hint_for("--env").unwrap().contains("grove train catch"));
     }
 }

@@ -1,7 +1,7 @@
 //! A run as read from its files: settings, records and state.
 
 use super::games::{Games, References};
-use super::say::{say, sentence, visible};
+use super::output::{eprint_line, escape_control_chars, with_causes};
 use super::settings::language_defaults;
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Settings by full name, for instance `optimizer.learning_rate`.
-pub type Flat = BTreeMap<String, Value>;
+pub type FlatSettings = BTreeMap<String, Value>;
 
 /// Settings of an update whose product is its number of optimizer steps.
 const STEPS: [&str; 2] = ["update_epochs", "num_minibatches"];
@@ -72,16 +72,16 @@ impl History {
         if !folder.exists() {
             bail!(RunError::Missing(folder.to_path_buf()));
         }
-        let paths = inside(folder);
+        let paths = paths_in(folder);
         let paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;
         let runs = paths.into_iter().flat_map(|path| match is_run(&path) {
             true => vec![path],
-            false => inside(&path).unwrap_or_default(),
+            false => paths_in(&path).unwrap_or_default(),
         });
         let read = |path: PathBuf| match Self::read(&path) {
             Ok(run) => Some(run),
             Err(error) => {
-                say!("warning: {}: {}", path.display(), sentence(&error));
+                eprint_line!("warning: {}: {}", path.display(), with_causes(&error));
                 None
             }
         };
@@ -139,7 +139,7 @@ impl History {
 
     /// Settings that differ from the defaults of the game or task, or of `grove fit` with it; `None` if this program
     /// does not know its defaults.
-    pub fn changes(&self, games: &Games) -> Option<Flat> {
+    pub fn changes(&self, games: &Games) -> Option<FlatSettings> {
         let all = match self.is_text() {
             true => self.language_defaults(),
             false => self.game_defaults(games).map(|defaults| vec![defaults]),
@@ -149,7 +149,7 @@ impl History {
             changes.retain(|key, value| defaults.get(key) != Some(value));
             changes
         };
-        all.ok()?.into_iter().map(changes).min_by_key(Flat::len)
+        all.ok()?.into_iter().map(changes).min_by_key(FlatSettings::len)
     }
 
     fn game_defaults(&self, games: &Games) -> Result<Table> {
@@ -264,11 +264,11 @@ pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<History>> {
     let mut runs = Vec::new();
     for path in paths {
         if path.is_dir() {
-            let inside = History::read_all(path)?;
-            if inside.is_empty() {
+            let found = History::read_all(path)?;
+            if found.is_empty() {
                 bail!("{} is neither a run nor a folder of runs", path.display());
             }
-            runs.extend(inside);
+            runs.extend(found);
         } else {
             runs.push(History::read(path)?);
         }
@@ -285,14 +285,14 @@ fn is_run(path: &Path) -> bool {
 }
 
 /// Paths in a folder, sorted by name.
-fn inside(folder: &Path) -> io::Result<Vec<PathBuf>> {
+fn paths_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|it| it.path()).collect();
-    paths.sort_by_key(|path| natural(path));
+    paths.sort_by_key(|path| natural_sort_key(path));
     Ok(paths)
 }
 
 /// Sort key that puts `fruit-2` before `fruit-10`.
-fn natural(path: &Path) -> (String, u64) {
+fn natural_sort_key(path: &Path) -> (String, u64) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit()).to_string();
     let number = name[stem.len()..].parse().unwrap_or(0);
@@ -300,15 +300,15 @@ fn natural(path: &Path) -> (String, u64) {
 }
 
 /// Flattens a table to settings by full name.
-pub fn flat(table: &Table) -> Flat {
+pub fn flat(table: &Table) -> FlatSettings {
     overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
 }
 
 /// Formats settings on one line, by the last part of their names where that is unique among `all`: `learning_rate=0.001
 /// seed=2`. Paths are reduced to their last part; digests and the folders of verifiers are left out.
-pub fn words<'a>(
+pub fn format_settings<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
-    all: &Flat,
+    all: &FlatSettings,
 ) -> String {
     fn leaf(key: &str) -> &str {
         key.rsplit('.').next().unwrap_or(key)
@@ -323,21 +323,27 @@ pub fn words<'a>(
             _ => format!("{name}={}", value.to_string().trim_matches('"')),
         }
     };
-    let is_said = |key: &str| leaf(key) != "digest" && key != "data.folder";
-    let settings = settings.into_iter().filter(|(key, _)| is_said(key));
+    let is_shown = |key: &str| leaf(key) != "digest" && key != "data.folder";
+    let settings = settings.into_iter().filter(|(key, _)| is_shown(key));
     settings.map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// Formats a number in a table; `-` if there is none.
-pub fn figure(value: Option<f64>) -> String {
+pub fn format_number(value: Option<f64>) -> String {
     value.map_or("-".to_string(), |value| format!("{value:.3}"))
 }
 
 /// Formats a table with aligned columns, the columns `numbers` to the right and the others to the left. Control
 /// characters are escaped, since names of runs and settings may come from others.
-pub fn aligned(header: &[&str], rows: &[Vec<String>], numbers: impl RangeBounds<usize>) -> String {
-    let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
+pub fn align_columns(
+    header: &[&str],
+    rows: &[Vec<String>],
+    numbers: impl RangeBounds<usize>,
+) -> String {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| escape_control_chars(cell)).collect())
+        .collect();
     let length = |text: &str| text.chars().count();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| length(&row[column]));
@@ -368,21 +374,21 @@ mod tests {
         let text =
             "iterations = 9\nseed = 2\n[fit]\niterations = 3\n[optimizer]\nlearning_rate = 1e-31";
         let all = flat(&text.parse::<Table>().unwrap());
-        let said = words(&all, &all);
-        assert_eq!(said, "fit.iterations=3 iterations=9 learning_rate=1e-31 seed=2");
+        let shown = format_settings(&all, &all);
+        assert_eq!(shown, "fit.iterations=3 iterations=9 learning_rate=1e-31 seed=2");
         let text = "data = { path = '/home/me/steps', digest = '5f3a', folder = '/home/me' }";
         let all = flat(&text.parse::<Table>().unwrap());
-        assert_eq!(words(&all, &all), "path=steps");
+        assert_eq!(format_settings(&all, &all), "path=steps");
     }
 
     #[test]
     fn a_table_has_numbers_to_the_right_and_text_to_the_left() {
         let rows =
             [["a", "10", "long"], ["bc", "9", "x"]].map(|row| row.map(String::from).to_vec());
-        let table = aligned(&["name", "n", "changes"], &rows, 1..2);
+        let table = align_columns(&["name", "n", "changes"], &rows, 1..2);
         assert_eq!(table, "name   n  changes\na     10  long\nbc     9  x");
         let red = [["\u{1b}[31m".to_string()].to_vec()];
-        assert_eq!(aligned(&["path"], &red, 1..), "path\n\\u{1b}[31m");
+        assert_eq!(align_columns(&["path"], &red, 1..), "path\n\\u{1b}[31m");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::args::ImportArgs;
 use super::games::Games;
+use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{say, tell, tell_json};
 use super::table::Table;
 use crate::data::{
     AnnotatedTable, Columns, DatasetWriter, Manifest, Steps, TableOptions, read_games,
@@ -47,7 +47,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     let AnnotatedTable { features, unnamed, scales, labels, learnt, held_out } =
         with_note("Reading the table.", || AnnotatedTable::read(file, &options))?;
     for column in unnamed {
-        say!("Column {column} has no name (row numbers?) and is skipped.");
+        eprint_line!("Column {column} has no name (row numbers?) and is skipped.");
     }
     let sizes = [("columns", features.len()), ("labels", labels.len())];
     let sizes = sizes.map(|(name, size)| (name.to_string(), Value::from(size)));
@@ -68,7 +68,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     let (out, learnt, held_out) =
         (out.display(), SplitStats::of(&learnt), SplitStats::of(&held_out));
     if *json {
-        return tell_json(&json!({
+        return print_json(&json!({
             "out": out.to_string(),
             "features": features,
             "labels": labels,
@@ -76,7 +76,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
             "held_out": held_out,
         }));
     }
-    tell(format_args!(
+    print_result(format_args!(
         "Wrote {} rows of {} to {out}: {} are labelled ({}). The last {} rows, {} of them labelled, are \
          held out for validation.",
         learnt.rows + held_out.rows,
@@ -107,7 +107,9 @@ fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
     let out = out.display();
     if *json {
         let out = out.to_string();
-        return tell_json(&json!({ "out": out, "env": env, "episodes": episodes, "steps": count }));
+        return print_json(
+            &json!({ "out": out, "env": env, "episodes": episodes, "steps": count }),
+        );
     }
-    tell(format_args!("Wrote {episodes} games of {env} ({count} steps) to {out}."))
+    print_result(format_args!("Wrote {episodes} games of {env} ({count} steps) to {out}."))
 }

@@ -1,13 +1,13 @@
 //! Handling of Ctrl-C and other termination signals: the first lets the program finish its work, the second ends it.
 
-use super::say::say;
+use super::output::eprint_line;
 use anyhow::{Context, Result};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time in which a second signal counts as a duplicate, since some launchers signal the process and its group.
-const ECHO: Duration = Duration::from_millis(500);
+const DUPLICATE_TIME: Duration = Duration::from_millis(500);
 
 /// Exit status of a program ended by Ctrl-C, by shell convention: 128 + SIGINT.
 pub const STOPPED: i32 = 130;
@@ -24,24 +24,24 @@ struct State {
     answer: Option<&'static str>,
 }
 
-/// Meaning of a signal, given those before it.
+/// Kind of a signal, by those before it.
 #[derive(Debug, PartialEq)]
-enum Heard {
+enum Signal {
     First,
     /// A duplicate of the first.
-    Echo,
+    Duplicate,
     Second,
 }
 
 impl State {
-    fn hear(&mut self, now: Instant) -> Heard {
+    fn receive(&mut self, now: Instant) -> Signal {
         match self.seen {
             None => {
                 self.seen = Some(now);
-                Heard::First
+                Signal::First
             }
-            Some(first) if now - first < ECHO => Heard::Echo,
-            Some(_) => Heard::Second,
+            Some(first) if now - first < DUPLICATE_TIME => Signal::Duplicate,
+            Some(_) => Signal::Second,
         }
     }
 }
@@ -63,32 +63,32 @@ impl Interrupt {
         let interrupt = Self { shared };
         let listener = interrupt.clone();
         #[cfg(unix)]
-        let ignored = ignored();
+        let ignored = ignored_signals();
         ctrlc::set_handler(move || {
             let mut state = listener.state();
-            match state.hear(Instant::now()) {
-                Heard::First => {}
-                Heard::Echo => return,
-                Heard::Second => std::process::exit(STOPPED),
+            match state.receive(Instant::now()) {
+                Signal::First => {}
+                Signal::Duplicate => return,
+                Signal::Second => std::process::exit(STOPPED),
             }
             listener.answer(&state);
         })
         .context("cannot listen for Ctrl-C")?;
         #[cfg(unix)]
-        ignore(&ignored);
+        ignore_signals(&ignored);
         Ok(interrupt)
     }
 
-    /// Treats the end of stdin as a signal, unless there is one for the same reason: the process at the other end
-    /// requests a stop, or was killed.
+    /// Treats the end of stdin as Ctrl-C, unless a signal has arrived already: the parent process asks for a stop, or
+    /// was killed.
     pub fn follow_stdin(&self) {
         let listener = self.clone();
         std::thread::spawn(move || {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            std::thread::sleep(ECHO);
+            std::thread::sleep(DUPLICATE_TIME);
             let mut state = listener.state();
             if state.seen.is_none() {
-                state.hear(Instant::now());
+                state.receive(Instant::now());
                 listener.answer(&state);
             }
         });
@@ -97,18 +97,18 @@ impl Interrupt {
     /// Answers the first signal.
     fn answer(&self, state: &State) {
         if let Some(answer) = state.answer {
-            say!("\n{answer}");
+            eprint_line!("\n{answer}");
         }
         self.shared.1.notify_all();
     }
 
     /// Whether a signal has arrived.
-    pub fn seen(&self) -> bool {
+    pub fn has_signal(&self) -> bool {
         self.state().seen.is_some()
     }
 
     /// Stops printing the answer, since there is nothing left to finish.
-    pub fn say_nothing(&self) {
+    pub fn silence(&self) {
         self.state().answer = None;
     }
 
@@ -128,7 +128,7 @@ impl Interrupt {
 /// Signals that this process was started to ignore, which must remain so: `nohup` ignores the end of a terminal, `&` in
 /// a script ignores Ctrl-C.
 #[cfg(unix)]
-fn ignored() -> Vec<libc::c_int> {
+fn ignored_signals() -> Vec<libc::c_int> {
     let is_ignored = |signal: &libc::c_int| {
         // SAFETY: all bits 0 are a valid `sigaction`, and without a new action the call only reads.
         unsafe {
@@ -142,7 +142,7 @@ fn ignored() -> Vec<libc::c_int> {
 
 /// Ignores signals again.
 #[cfg(unix)]
-fn ignore(signals: &[libc::c_int]) {
+fn ignore_signals(signals: &[libc::c_int]) {
     for signal in signals {
         // SAFETY: ignoring a signal has no preconditions.
         unsafe { libc::signal(*signal, libc::SIG_IGN) };
@@ -157,7 +157,7 @@ mod tests {
     fn a_signal_delivered_twice_counts_once() {
         let mut state = State { seen: None, answer: None };
         let first = Instant::now();
-        let heard = [0, 0, 499, 500].map(|ms| state.hear(first + Duration::from_millis(ms)));
-        assert_eq!(heard, [Heard::First, Heard::Echo, Heard::Echo, Heard::Second]);
+        let received = [0, 0, 499, 500].map(|ms| state.receive(first + Duration::from_millis(ms)));
+        assert_eq!(received, [Signal::First, Signal::Duplicate, Signal::Duplicate, Signal::Second]);
     }
 }

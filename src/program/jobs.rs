@@ -19,7 +19,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 /// Interval at which Ctrl-C is polled.
-const TICK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Number of runs side by side, and threads per run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +47,10 @@ impl Slots {
         };
         let kinds = device.split(',').map(|name| is_cpu(name.trim()));
         let are_cpus = kinds.collect::<Result<Vec<bool>>>()?.into_iter().all(|is_cpu| is_cpu);
-        Ok(Self::shared(threads, if are_cpus { runs } else { 1 }))
+        Ok(Self::divide(threads, if are_cpus { runs } else { 1 }))
     }
 
-    fn shared(threads: usize, runs: usize) -> Self {
+    fn divide(threads: usize, runs: usize) -> Self {
         let count = threads.min(runs).max(1);
         Self { count, threads: threads / count }
     }
@@ -64,7 +64,7 @@ pub fn option(name: &str, value: impl AsRef<OsStr>) -> OsString {
 }
 
 /// Words of a command line that trains as `args` request, without seed, threads, run directory and output format.
-pub fn words(args: &TrainArgs) -> Vec<OsString> {
+pub fn command_line(args: &TrainArgs) -> Vec<OsString> {
     let RunArgs { config, device, engine, precision, iterations, timeout, set, .. } = &args.run;
     let VerifierArgs { verifier, verifier_sandbox, verifier_allow, trust } = &args.verifier;
     let paths = [
@@ -110,7 +110,7 @@ pub fn side_by_side(
     let mut running: BTreeMap<usize, (u32, Option<ChildStdin>)> = BTreeMap::new();
     let (mut is_told, mut outcome, mut warned) = (false, Ok(()), HashSet::new());
     loop {
-        while running.len() < slots.count && !interrupt.seen() && outcome.is_ok() {
+        while running.len() < slots.count && !interrupt.has_signal() && outcome.is_ok() {
             let Some((number, words)) = waiting.next() else { break };
             match start(words, slots.threads) {
                 Ok(mut child) => {
@@ -125,7 +125,7 @@ pub fn side_by_side(
         if running.is_empty() {
             return outcome;
         }
-        match receiver.recv_timeout(TICK) {
+        match receiver.recv_timeout(POLL_INTERVAL) {
             Ok((number, output)) => {
                 running.remove(&number);
                 if let Ok(output) = &output {
@@ -141,7 +141,7 @@ pub fn side_by_side(
                 outcome = outcome.and(ended);
             }
             Err(RecvTimeoutError::Timeout)
-                if (interrupt.seen() || outcome.is_err()) && !is_told =>
+                if (interrupt.has_signal() || outcome.is_err()) && !is_told =>
             {
                 for (process, stdin) in running.values_mut() {
                     tell_to_stop(*process);
@@ -155,17 +155,17 @@ pub fn side_by_side(
 }
 
 /// Command line that starts this program again; by default its executable.
-static STARTED_BY: OnceLock<Vec<OsString>> = OnceLock::new();
+static PROGRAM_COMMAND: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Sets the command line that starts this program again, for a program within another, whose executable would not start
 /// it. Only the first call counts.
 pub fn start_by(words: Vec<OsString>) {
-    let _ = STARTED_BY.set(words);
+    let _ = PROGRAM_COMMAND.set(words);
 }
 
 /// Returns a command that starts this program again.
 fn this_program() -> Result<Command> {
-    if let Some([program, words @ ..]) = STARTED_BY.get().map(Vec::as_slice) {
+    if let Some([program, words @ ..]) = PROGRAM_COMMAND.get().map(Vec::as_slice) {
         let mut command = Command::new(program);
         command.args(words);
         return Ok(command);
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn threads_are_shared_among_the_runs() {
         let slots = |threads, runs| {
-            let Slots { count, threads } = Slots::shared(threads, runs);
+            let Slots { count, threads } = Slots::divide(threads, runs);
             (count, threads)
         };
         assert_eq!(slots(2, 5), (2, 1));

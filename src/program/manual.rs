@@ -1,6 +1,6 @@
 //! `grove completions` and `grove man`: the command line in the forms of shells and of `man`.
 
-use super::say::{say, tell};
+use super::output::{eprint_line, print_result};
 use crate::task::TASKS;
 use anyhow::{Context, Result};
 use clap::builder::{PossibleValuesParser, Resettable};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 const NAME: &str = "grove";
 
 /// Commands whose game may also be a language model's task.
-pub const OF_TASKS: [&str; 3] = ["train", "bench", "settings"];
+pub const TASK_COMMANDS: [&str; 3] = ["train", "bench", "settings"];
 
 /// Options of `completions`.
 #[derive(Args, Debug)]
@@ -36,7 +36,7 @@ pub fn completions(
     args: &CompletionsArgs,
     command: &Command,
 ) -> Result<()> {
-    tell(script(games, args.shell, command)?.trim_end())
+    print_result(script(games, args.shell, command)?.trim_end())
 }
 
 /// Script of a shell that completes commands, options, and values that are names.
@@ -78,7 +78,7 @@ fn visible(games: &[&'static str], command: &Command) -> Command {
 fn values(games: &[&'static str], command: &str, arg: &Arg) -> Option<Vec<&'static str>> {
     let tasks = || TASKS.iter().map(|task| task.name);
     match arg.get_id().as_str() {
-        "game" if OF_TASKS.contains(&command) => {
+        "game" if TASK_COMMANDS.contains(&command) => {
             Some(games.iter().copied().chain(tasks()).collect())
         }
         "game" => Some(games.to_vec()),
@@ -110,7 +110,7 @@ pub fn man(args: &ManArgs, command: Command) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     clap_mangen::generate_to(command, folder)
         .with_context(|| format!("cannot write into {}", folder.display()))?;
-    say!("Wrote the pages to {0}; `man -l {0}/grove.1` shows the first.", folder.display());
+    eprint_line!("Wrote the pages to {0}; `man -l {0}/grove.1` shows the first.", folder.display());
     Ok(())
 }
 

@@ -35,13 +35,13 @@ mod jobs;
 mod manual;
 mod model_card;
 mod models;
+mod output;
 mod plot;
 mod progress;
 mod progress_note;
 mod ranks;
 mod record;
 mod runs;
-mod say;
 mod seeds;
 mod session;
 mod settings;
@@ -97,7 +97,7 @@ impl Program {
     /// # Panics
     /// If its name is that of a setting or a section of runs.
     pub fn game<G: Playable>(mut self) -> Self {
-        self.games.add::<G>(dispatch::features::<G>());
+        self.games.add::<G>(dispatch::commands_with_bars::<G>());
         self
     }
 
@@ -106,7 +106,7 @@ impl Program {
     /// # Panics
     /// If its name is that of a setting or a section of runs.
     pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
-        self.games.add::<G>(dispatch::drawn::<G>());
+        self.games.add::<G>(dispatch::commands_with_sprites::<G>());
         self
     }
 
@@ -152,7 +152,7 @@ impl Program {
                 Ok(matches) => break matches,
                 Err(error) => match hints::with_setting(&error, &words) {
                     Some(taken) => words = taken,
-                    None => hints::improved(error, &words).exit(),
+                    None => hints::with_hint(error, &words).exit(),
                 },
             }
         };
@@ -179,7 +179,7 @@ impl Program {
         ["train", "bench", "settings", "check", "demo"].into_iter().fold(
             Cli::command(),
             |cli, command| {
-                let tasks = if manual::OF_TASKS.contains(&command) { &*tasks } else { "" };
+                let tasks = if manual::TASK_COMMANDS.contains(&command) { &*tasks } else { "" };
                 let help = format!("The game, one of: {names}{tasks} [default: {default}]");
                 cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
             },

@@ -21,25 +21,39 @@ pub fn card(
     let path = Some(run.model_path())
         .filter(|path| *path != Path::new(TINY) && !path.as_os_str().is_empty());
     let hub = path.and_then(|path| hub_id(path, &model.files));
-    let mut text = "---\npipeline_tag: text-generation\ntags: [grove, grpo]\n".to_string();
+    let header = header(model, hub.as_deref(), run.subject());
+    let base = hub.or(path.map(|_| run.model())).unwrap_or("none: fresh weights".to_string());
+    [header, overview(run, model, base), final_scores(result), changed_settings(games, run)]
+        .concat()
+        + &usage(model)
+}
+
+/// The card's metadata for the Hub, and its title. `base` is the base model's identifier there.
+fn header(model: &LanguageModel, base: Option<&str>, task: &str) -> String {
     let (library, relation) = match model.adapters.is_some() {
         true => ("peft", "adapter"),
         false => ("transformers", "finetune"),
     };
+    let mut text = "---\npipeline_tag: text-generation\ntags: [grove, grpo]\n".to_string();
     // Writing to a string cannot fail.
-    if let Some(base) = &hub {
+    if let Some(base) = base {
         let _ = write!(text, "base_model: {base}\nbase_model_relation: {relation}\n");
     }
-    let _ = write!(text, "library_name: {library}\n---\n# A model for `{}`\n\n", run.subject());
+    let _ = write!(text, "library_name: {library}\n---\n# A model for `{task}`\n\n");
     let version = env!("CARGO_PKG_VERSION");
-    let _ = writeln!(text, "Trained by Grove {version} for the task `{}`.\n", run.subject());
+    let _ = writeln!(text, "Trained by Grove {version} for the task `{task}`.\n");
+    text
+}
+
+/// A table of the model, its base model, and its training.
+fn overview(run: &History, model: &LanguageModel, base: String) -> String {
+    let mut text = String::new();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "| {name} | {value} |");
     };
     row("", String::new());
     row("---", "---".to_string());
-    let base = hub.or(path.map(|_| run.model()));
-    row("Base model", base.unwrap_or("none: fresh weights".to_string()));
+    row("Base model", base);
     row("Architecture", model.shape.family.class.to_string());
     row("Parameters", short(model.shape.num_params() as f64));
     if let Some(adapters) = &model.adapters {
@@ -55,25 +69,32 @@ pub fn card(
             format!("{score:.3} on {prompts} held-out prompts, after iteration {iteration}"),
         );
     }
+    text
+}
+
+/// The section of the final evaluation; empty without one.
+fn final_scores(result: Option<&FinalScores>) -> String {
     let scores = result.and_then(|result| result.scores.as_ref()).map(ToString::to_string);
     let held_out = result.and_then(|result| result.held_out.as_ref()).map(ToString::to_string);
-    let final_scores: Vec<String> = scores.into_iter().chain(held_out).collect();
-    if !final_scores.is_empty() {
-        let scores = final_scores.join("\n\n");
-        let _ = write!(text, "\n## On other held-out prompts\n\n```text\n{scores}\n```\n");
+    let scores: Vec<String> = scores.into_iter().chain(held_out).collect();
+    if scores.is_empty() {
+        return String::new();
     }
+    let scores = scores.join("\n\n");
+    format!("\n## On other held-out prompts\n\n```text\n{scores}\n```\n")
+}
+
+/// The section of settings that differ from the defaults; empty if none do.
+fn changed_settings(games: &Games, run: &History) -> String {
     let changes = run.changes(games).unwrap_or_else(|| flat(&run.settings));
     // Paths are only meaningful on this machine.
-    let is_told = |value: &Value| value.as_str().is_none_or(|text| !text.contains(['/', '\\']));
-    let settings = changes.iter().filter(|(_, value)| is_told(value));
+    let is_shown = |value: &Value| value.as_str().is_none_or(|text| !text.contains(['/', '\\']));
+    let settings = changes.iter().filter(|(_, value)| is_shown(value));
     let settings: String = settings.map(|(key, value)| format!("{key} = {value}\n")).collect();
-    if !settings.is_empty() {
-        let _ = write!(
-            text,
-            "\n## Settings\n\nThose that are not the defaults:\n\n```toml\n{settings}```\n"
-        );
+    if settings.is_empty() {
+        return settings;
     }
-    text + &usage(model)
+    format!("\n## Settings\n\nThose that are not the defaults:\n\n```toml\n{settings}```\n")
 }
 
 /// The identifier of a model on the Hugging Face Hub, from its place in the Hub's cache (`models--OWNER--NAME`) or the

@@ -1,9 +1,12 @@
 //! `grove plot`: draws and tabulates learning curves of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, READING_RUNS, aligned, figure, flat, read_runs, words};
+use super::history::{
+    FlatSettings, History, READING_RUNS, align_columns, flat, format_number, format_settings,
+    read_runs,
+};
+use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{say, tell, tell_json};
 use super::study_args::{Axis, PlotArgs, name_of};
 use crate::metrics::IterationRecord;
 use crate::plot::{Chart, Line, band};
@@ -13,11 +16,11 @@ use serde::Serialize;
 use toml::Value;
 
 /// Settings that do not separate groups: the seed, and those that do not affect training.
-const IGNORED: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
+const IGNORED_SETTINGS: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
 
 /// Runs with the same settings, one per seed.
 struct Group {
-    settings: Flat,
+    settings: FlatSettings,
     runs: Vec<History>,
 }
 
@@ -47,7 +50,7 @@ struct Row {
 }
 
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
-    let groups = grouped(with_note(READING_RUNS, || read_runs(&args.runs))?);
+    let groups = group_runs(with_note(READING_RUNS, || read_runs(&args.runs))?);
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for (group, name) in groups.iter().zip(names(games, &groups)) {
         let curves = group.runs.iter().map(|run| curve(&run.records, args.x, &args.y));
@@ -70,20 +73,27 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let title = if same { subjects[0].to_string() } else { String::new() };
         let (x, y) = (name_of(&args.x), args.y.clone());
         Chart { title, x, y, lines, references: references.collect() }.write(path)?;
-        say!("Wrote {}", path.display());
+        eprint_line!("Wrote {}", path.display());
     }
     if args.json {
-        return tell_json(&rows);
+        return print_json(&rows);
     }
     let cells = |row: &Row| {
         let [low, high] = row.interval.map_or([None; 2], |interval| interval.map(Some));
         let decimals = if args.x == Axis::Seconds { 2 } else { 0 };
         let x = row.x.map_or("-".into(), |x| format!("{x:.decimals$}"));
-        vec![row.name.clone(), row.runs.to_string(), x, figure(row.y), figure(low), figure(high)]
+        vec![
+            row.name.clone(),
+            row.runs.to_string(),
+            x,
+            format_number(row.y),
+            format_number(low),
+            format_number(high),
+        ]
     };
     let rows: Vec<_> = rows.iter().map(cells).collect();
     let header = ["settings", "seeds", &name_of(&args.x), &args.y, "95 % low", "high"];
-    tell(aligned(&header, &rows, 1..))
+    print_result(align_columns(&header, &rows, 1..))
 }
 
 fn row(line: &Line, runs: usize) -> Row {
@@ -92,11 +102,11 @@ fn row(line: &Line, runs: usize) -> Row {
 }
 
 /// Groups runs with the same settings and environment, in order of their first runs.
-fn grouped(runs: Vec<History>) -> Vec<Group> {
+fn group_runs(runs: Vec<History>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
         let mut settings = flat(&run.settings);
-        settings.retain(|key, _| !IGNORED.contains(&key.as_str()));
+        settings.retain(|key, _| !IGNORED_SETTINGS.contains(&key.as_str()));
         let is_same =
             |group: &&mut Group| group.settings == settings && group.runs[0].title() == run.title();
         match groups.iter_mut().find(is_same) {
@@ -125,8 +135,8 @@ fn names(games: &Games, groups: &[Group]) -> Vec<String> {
         // An empty text is a setting that is not used.
         let is_used = |value: &Value| value.as_str() != Some("");
         let all = group.settings.iter();
-        let said = all.filter(|(key, value)| is_used(value) && is_changed(key));
-        let own = words(said.filter(|(key, _)| differs(key)), &group.settings);
+        let shown = all.filter(|(key, value)| is_used(value) && is_changed(key));
+        let own = format_settings(shown.filter(|(key, _)| differs(key)), &group.settings);
         match (is_mixed, own.is_empty()) {
             (_, true) => subject(group),
             (true, false) => format!("{} {own}", subject(group)),
@@ -143,7 +153,7 @@ fn names(games: &Games, groups: &[Group]) -> Vec<String> {
 }
 
 /// The tracked name of a figure.
-fn tracked(y: &str) -> &str {
+fn tracked_name(y: &str) -> &str {
     match y {
         "score" => "charts/episodic_return",
         "greedy" => "eval/mean_score",
@@ -161,14 +171,14 @@ fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
             Axis::Seconds => seconds,
             Axis::Iterations => f64::from(record.iteration),
         };
-        points.extend(figure_of(record, tracked(y)).map(|y| (x, y)));
+        points.extend(metric_of(record, tracked_name(y)).map(|y| (x, y)));
     }
     points
 }
 
 /// A figure of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
 /// `seconds.total`. A run's records need not have the same figures: records of SFT have no rewards.
-fn figure_of(record: &IterationRecord, name: &str) -> Option<f64> {
+fn metric_of(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
         return scalars(record).into_iter().find(|(own, _)| own == name)?.1;
     }
@@ -188,7 +198,7 @@ fn check_name<'a>(records: impl Iterator<Item = &'a IterationRecord>, y: &str) -
             }
         }
     }
-    if !known.is_empty() && !is_field && !known.iter().any(|name| name == tracked(y)) {
+    if !known.is_empty() && !is_field && !known.iter().any(|name| name == tracked_name(y)) {
         bail!(
             "unknown figure `{y}`; must be score, greedy, a field of metrics.jsonl or one of: {}",
             known.join(", ")
@@ -217,7 +227,7 @@ mod tests {
             std::fs::create_dir(&run).unwrap();
             std::fs::write(run.join("config.toml"), format!("env = 'fruit'\n{text}")).unwrap();
         }
-        let groups = grouped(read_runs(&[folder.path().to_path_buf()]).unwrap());
+        let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [2, 1, 1]);
         let names = |groups: &[Group]| names(&builtin(), groups);
@@ -226,7 +236,8 @@ mod tests {
         let usual = overlay::to_table(&TrainConfig::for_game("fruit").optimizer);
         let usual = usual["learning_rate"].to_string();
         std::fs::write(folder.path().join("a/config.toml"), rate(&usual)).unwrap();
-        let groups = grouped(read_runs(&["a", "e"].map(|name| folder.path().join(name))).unwrap());
+        let groups =
+            group_runs(read_runs(&["a", "e"].map(|name| folder.path().join(name))).unwrap());
         assert_eq!(names(&groups), ["fruit", "learning_rate=0.1"]);
     }
 
@@ -241,7 +252,7 @@ mod tests {
             let note = format!("{{\"env\": \"host\", \"environment\": \"{environment}\"}}");
             std::fs::write(run.join("run.json"), note).unwrap();
         }
-        let groups = grouped(read_runs(&[folder.path().to_path_buf()]).unwrap());
+        let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [1, 2]);
         assert_eq!(names(&builtin(), &groups), ["CartPole-v1", "Mine"]);

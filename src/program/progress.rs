@@ -3,23 +3,23 @@
 
 use super::args::RunArgs;
 use super::dashboard::Dashboard;
-use super::say::say;
+use super::output::eprint_line;
 use crate::run::IterationReport;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
 /// Approximate number of history lines of a run.
-const LINES: u32 = 20;
+const HISTORY_LINES: u32 = 20;
 /// Columns of the bar, and of the longest time left with its words.
-const BAR: usize = 10;
-const LEFT: usize = 14;
+const BAR_COLUMNS: usize = 10;
+const TIME_LEFT_COLUMNS: usize = 14;
 /// Columns of a terminal of unknown size.
-const COLUMNS: usize = 80;
+const DEFAULT_COLUMNS: usize = 80;
 /// Maximum redraws of a dashboard per second, equal to its frame rate.
 const DASHBOARD_HZ: u8 = 5;
 /// Interval at which the clock of several runs is redrawn.
-const TICK: Duration = Duration::from_millis(500);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Progress line with the history above it.
 pub struct ProgressLine {
@@ -45,7 +45,7 @@ impl ProgressLine {
         };
         let bar = ProgressBar::with_draw_target(Some(u64::from(total)), target);
         let above = if dashboard.is_some() { "{prefix}\n" } else { "" };
-        let template = format!("{above}{{bar:{BAR}}} {{pos}}/{{len}} {{msg}}");
+        let template = format!("{above}{{bar:{BAR_COLUMNS}}} {{pos}}/{{len}} {{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(u64::from(done));
         Self { bar, dashboard, is_silent: args.quiet, total, last_line: done }
@@ -56,10 +56,10 @@ impl ProgressLine {
         self.dashboard.is_some()
     }
 
-    /// Says which keys there are, if anybody listens for them.
-    pub fn name_keys(&mut self, are_heard: bool) {
+    /// Shows the key bindings if keyboard input is available.
+    pub fn show_keys(&mut self, is_available: bool) {
         if let Some(dashboard) = &mut self.dashboard {
-            dashboard.has_keys = are_heard;
+            dashboard.has_keys = is_available;
         }
     }
 
@@ -67,26 +67,28 @@ impl ProgressLine {
     pub fn show(&mut self, step: &IterationReport) {
         let Self { bar, dashboard, is_silent, total, last_line } = self;
         // The terminal may have been resized.
-        let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
+        let columns =
+            Term::stderr().size_checked().map_or(DEFAULT_COLUMNS, |(_, columns)| columns.into());
         if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(step)) {
             bar.set_prefix(picture);
         }
         let (iteration, total) = (step.record.iteration, *total);
-        let words = step.words();
+        let metrics = step.format_metrics();
         let digits = total.to_string().len();
         let left = step.seconds_left.map(|seconds| format!("{} left  ", clock(seconds)));
-        let most = columns.saturating_sub(BAR + 2 * digits + 3 + LEFT);
-        bar.set_message(left.unwrap_or_default() + &fit(&words, most));
+        let width = columns.saturating_sub(BAR_COLUMNS + 2 * digits + 3 + TIME_LEFT_COLUMNS);
+        bar.set_message(left.unwrap_or_default() + &fit(&metrics, width));
         bar.set_position(u64::from(iteration));
-        let due = !*is_silent && (iteration - *last_line >= total / LINES || iteration == total);
+        let due =
+            !*is_silent && (iteration - *last_line >= total / HISTORY_LINES || iteration == total);
         if step.record.evaluation.is_some() && due {
             *last_line = iteration;
             // Without a bar, stderr is not a terminal, and lines may be of any length.
-            let most = match bar.is_hidden() {
+            let width = match bar.is_hidden() {
                 true => usize::MAX,
                 false => columns.saturating_sub(2 * digits + 3),
             };
-            self.above(|| say!("{iteration:>digits$}/{total}  {}", fit(&words, most)));
+            self.above(|| eprint_line!("{iteration:>digits$}/{total}  {}", fit(&metrics, width)));
         }
     }
 
@@ -118,18 +120,18 @@ impl Board {
             false => ProgressDrawTarget::stderr(),
         };
         let bar = ProgressBar::with_draw_target(Some(total as u64), target);
-        let template = format!("{{bar:{BAR}}} {{pos}}/{{len}} runs  {{elapsed}}{{msg}}");
+        let template = format!("{{bar:{BAR_COLUMNS}}} {{pos}}/{{len}} runs  {{elapsed}}{{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(done as u64);
-        bar.enable_steady_tick(TICK);
+        bar.enable_steady_tick(REDRAW_INTERVAL);
         Self { bar }
     }
 
     /// Prints a line above the bar.
     pub fn line(&self, line: &str) {
         match self.bar.is_hidden() {
-            true => say!("{line}"),
-            false => self.bar.suspend(|| say!("{line}")),
+            true => eprint_line!("{line}"),
+            false => self.bar.suspend(|| eprint_line!("{line}")),
         }
     }
 
@@ -139,7 +141,8 @@ impl Board {
         if self.bar.is_hidden() {
             return self.bar.inc(1);
         }
-        let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
+        let columns =
+            Term::stderr().size_checked().map_or(DEFAULT_COLUMNS, |(_, columns)| columns.into());
         let cut = |row: &str| {
             format!("\n{}", row.chars().take(columns.saturating_sub(1)).collect::<String>())
         };
@@ -210,7 +213,7 @@ mod tests {
             (f64::MAX, "11574d"),
         ] {
             assert_eq!(clock(seconds), text);
-            assert!(text.len() + " left  ".len() <= LEFT, "{text}");
+            assert!(text.len() + " left  ".len() <= TIME_LEFT_COLUMNS, "{text}");
         }
     }
 }

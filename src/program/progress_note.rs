@@ -1,19 +1,19 @@
 //! Notes in a terminal about work that takes longer than a second, with the time elapsed. Where stderr is not a
 //! terminal nothing is printed, so that captured output does not depend on the speed of the machine.
 
-use super::say;
+use super::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Delay before the message.
-const SHORT: Duration = Duration::from_secs(1);
+const NOTE_DELAY: Duration = Duration::from_secs(1);
 /// Interval at which the message is redrawn.
-const TICK: Duration = Duration::from_millis(125);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(125);
 
 /// Runs `work`, and shows the note `what` if it takes longer than a second.
 pub fn with_note<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    with_note_after(SHORT, what, work)
+    with_note_after(NOTE_DELAY, what, work)
 }
 
 /// Runs `work` like [`with_note`]; only the first rank shows it.
@@ -29,30 +29,30 @@ pub fn with_note_after<T>(time: Duration, what: &str, work: impl FnOnce() -> T) 
 /// Shows a note with a clock that starts at `begun` until the work is done.
 fn show(what: &str, begun: Duration, done: &Receiver<()>) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    if bar.is_hidden() || say::is_silent() {
+    if bar.is_hidden() || output::is_muted() {
         return;
     }
     let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
     bar.set_style(style.expect("the template is valid"));
     bar.set_elapsed(begun);
     bar.set_message(what.to_string());
-    bar.enable_steady_tick(TICK);
+    bar.enable_steady_tick(REDRAW_INTERVAL);
     let _ = done.recv();
     bar.finish_and_clear();
 }
 
-/// Runs `work`, and meanwhile calls `tell` if it takes longer than `time`. The channel passed to `tell` closes when the
-/// work is done.
+/// Runs `work`, and meanwhile calls `notify` if it takes longer than `time`. The channel passed to `notify` closes when
+/// the work is done.
 fn while_working<T>(
     time: Duration,
-    tell: impl FnOnce(&Receiver<()>) + Send,
+    notify: impl FnOnce(&Receiver<()>) + Send,
     work: impl FnOnce() -> T,
 ) -> T {
     std::thread::scope(|scope| {
         let (done, waiting) = channel::<()>();
         scope.spawn(move || {
             if waiting.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                tell(&waiting);
+                notify(&waiting);
             }
         });
         let result = work();
@@ -67,9 +67,9 @@ mod tests {
 
     #[test]
     fn a_note_is_shown_only_while_work_takes_long() {
-        let (tell, told) = channel();
+        let (notify, notified) = channel();
         // This work takes until the message has come.
-        while_working(Duration::ZERO, |_| tell.send(()).unwrap(), || told.recv().unwrap());
+        while_working(Duration::ZERO, |_| notify.send(()).unwrap(), || notified.recv().unwrap());
         while_working(Duration::MAX, |_| panic!("the work took no time"), || ());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::args::RunArgs;
 use super::games::Playable;
-use super::say::{be_silent, say, sentence, speak};
+use super::output::{eprint_line, mute, unmute, with_causes};
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
@@ -39,7 +39,7 @@ impl Rank {
     /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.
     pub fn choose(self) -> Result<(ChosenDevice, Team)> {
         let chosen = device::choose(&self.device)?;
-        self.on(chosen)
+        self.with_hardware_of(chosen)
     }
 
     /// Starts its device like [`Rank::choose`]. If `auto` finds a GPU that may be slower than the CPU, the run is
@@ -52,10 +52,10 @@ impl Rank {
         if self.device == "auto" && self.team.size() == 1 {
             chosen = device::faster(chosen, rehearse)?;
         }
-        self.on(chosen)
+        self.with_hardware_of(chosen)
     }
 
-    fn on(self, chosen: ChosenDevice) -> Result<(ChosenDevice, Team)> {
+    fn with_hardware_of(self, chosen: ChosenDevice) -> Result<(ChosenDevice, Team)> {
         let is_device = device::has_kernels(&chosen.device);
         let gather = |text: &str| -> Result<Vec<String>, TeamError> {
             let all = self.team.all_gather(text.as_bytes())?;
@@ -84,7 +84,7 @@ fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
     }
     if !Collective::is_available() {
         if speaks {
-            say!("NCCL was not found; gradients go through the host's memory.");
+            eprint_line!("NCCL was not found; gradients go through the host's memory.");
         }
         return Ok(None);
     }
@@ -138,7 +138,7 @@ impl<'a> Ranks<'a> {
     }
 
     /// Maximum number of ranks; those of a single device are threads of the CPU.
-    pub fn most(&self) -> usize {
+    pub fn max_ranks(&self) -> usize {
         ranks().unwrap_or(match self.devices[..] {
             [_] => rayon::current_num_threads(),
             _ => self.devices.len(),
@@ -146,11 +146,11 @@ impl<'a> Ranks<'a> {
     }
 
     /// Runs `work` on each of `count` ranks. Returns the first one's result; `None` in the other processes. Each thread
-    /// gets the share of the CPU that it would have among `most` threads.
+    /// gets the share of the CPU that it would have among `max_ranks` threads.
     pub fn run<T: Send>(
         &self,
         count: usize,
-        most: usize,
+        max_ranks: usize,
         work: &(impl Fn(Rank) -> Result<T> + Sync),
     ) -> Result<Option<T>> {
         if self.devices.contains(&"") {
@@ -172,12 +172,12 @@ impl<'a> Ranks<'a> {
             }
             return Ok(result.filter(|_| rank == 0));
         }
-        if most == 1 {
+        if max_ranks == 1 {
             let device = self.devices[0].to_string();
             return work(Rank { team: Team::alone(), device }).map(Some);
         }
         let devices: Vec<&str> = self.devices.iter().copied().cycle().take(count).collect();
-        on_threads(&devices, most, self.timeout, work).map(Some)
+        on_threads(&devices, max_ranks, self.timeout, work).map(Some)
     }
 }
 
@@ -209,15 +209,15 @@ pub fn run(
     all.run(count, count, &work).map(drop)
 }
 
-/// Runs `work` on a thread per device, each with the share of the CPU's threads that it would have among `most`.
+/// Runs `work` on a thread per device, each with the share of the CPU's threads that it would have among `max_ranks`.
 /// Returns the first one's result.
 fn on_threads<T: Send>(
     devices: &[&str],
-    most: usize,
+    max_ranks: usize,
     timeout: Duration,
     work: &(impl Fn(Rank) -> Result<T> + Sync),
 ) -> Result<T> {
-    let each = (rayon::current_num_threads() / most).max(1);
+    let each = (rayon::current_num_threads() / max_ranks).max(1);
     device::expect_ranks();
     let mut results: Vec<Result<T>> = std::thread::scope(|scope| {
         let start = |(team, device): (Team, &&str)| {
@@ -256,7 +256,7 @@ pub fn start() -> Result<()> {
     if mpi::is_launched() {
         mpi::start().map_err(Error::msg)?;
         if !is_first() {
-            be_silent();
+            mute();
         }
     }
     Ok(())
@@ -319,13 +319,13 @@ pub fn fail(error: &Error) {
             // Long enough for another process to end this one.
             std::thread::sleep(Duration::from_secs((3 * rank as u64).min(10)));
         }
-        speak();
+        unmute();
         match rank {
-            0 => say!("error: {}", sentence(error)),
-            _ => say!("error at rank {rank} of {size}: {}", sentence(error)),
+            0 => eprint_line!("error: {}", with_causes(error)),
+            _ => eprint_line!("error at rank {rank} of {size}: {}", with_causes(error)),
         }
         mpi::abort(1);
         return;
     }
-    say!("error: {}", sentence(error));
+    eprint_line!("error: {}", with_causes(error));
 }

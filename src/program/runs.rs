@@ -1,17 +1,19 @@
 //! `grove runs`: a table of runs.
 
 use super::games::Games;
-use super::history::{Flat, History, READING_RUNS, State, aligned, figure, flat, words};
+use super::history::{
+    FlatSettings, History, READING_RUNS, State, align_columns, flat, format_number, format_settings,
+};
+use super::output::{print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{tell, tell_json};
 use super::study_args::RunsArgs;
 use crate::run::{Subject, short};
 use anyhow::Result;
 use serde::Serialize;
 
-/// A listed run.
+/// A run as `grove runs` lists it.
 #[derive(Serialize)]
-struct Listed {
+struct RunRow {
     run: String,
     #[serde(flatten)]
     subject: Subject,
@@ -21,10 +23,10 @@ struct Listed {
     model: String,
     /// Settings that differ from the defaults, without iterations computed from epochs; `None` if this program does
     /// not know the game.
-    changes: Option<Flat>,
-    /// The same, formatted.
+    changes: Option<FlatSettings>,
+    /// `changes` in one line.
     #[serde(skip)]
-    words: String,
+    changed_settings: String,
     /// Best mean score of an evaluation; `None` without evaluations.
     best_score: Option<f64>,
     best_iteration: Option<u32>,
@@ -36,7 +38,7 @@ struct Listed {
     state: State,
 }
 
-impl Listed {
+impl RunRow {
     fn new(games: &Games, run: &History) -> Self {
         let name = run.subject().to_string();
         let environment = (run.title() != name).then(|| run.title().to_string());
@@ -49,7 +51,9 @@ impl Listed {
             subject: if run.is_text() { Subject::Task(name) } else { Subject::Env(name) },
             environment,
             model: run.model(),
-            words: changes.as_ref().map_or("?".into(), |own| words(own, &flat(&run.settings))),
+            changed_settings: changes
+                .as_ref()
+                .map_or("?".into(), |own| format_settings(own, &flat(&run.settings))),
             changes,
             best_score: run.best_score(),
             best_iteration: run.best().map(|(iteration, _)| iteration),
@@ -72,23 +76,25 @@ impl Listed {
             self.environment.as_deref().unwrap_or(self.subject.name()).to_string(),
             self.model.clone(),
             state,
-            figure(self.best_score),
+            format_number(self.best_score),
             short(self.env_steps as f64),
             format!("{:.1}", self.seconds),
-            self.words.clone(),
+            self.changed_settings.clone(),
         ]
     }
 }
 
 pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
     let runs = with_note(READING_RUNS, || History::read_all(&args.folder))?;
-    let listed: Vec<Listed> = runs.iter().map(|run| Listed::new(games, run)).collect();
+    let listed: Vec<RunRow> = runs.iter().map(|run| RunRow::new(games, run)).collect();
     if args.json {
-        return tell_json(&listed);
+        return print_json(&listed);
     }
     if listed.is_empty() {
         let folder = args.folder.display();
-        return tell(format!("There is no run in {folder} yet; `grove train fruit` makes one."));
+        return print_result(format!(
+            "There is no run in {folder} yet; `grove train fruit` makes one."
+        ));
     }
     let header = [
         "run",
@@ -100,6 +106,6 @@ pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
         "seconds",
         "changed settings",
     ];
-    let rows: Vec<_> = listed.iter().map(Listed::cells).collect();
-    tell(aligned(&header, &rows, 4..7))
+    let rows: Vec<_> = listed.iter().map(RunRow::cells).collect();
+    print_result(align_columns(&header, &rows, 4..7))
 }

@@ -1,11 +1,11 @@
 //! `grove train --seeds 1..5`: trains the same run with several seeds and summarizes the scores.
 
 use super::args::TrainArgs;
-use super::history::{aligned, figure};
+use super::history::{align_columns, format_number};
 use super::interrupt::Interrupt;
-use super::jobs::{Slots, option, side_by_side, words};
+use super::jobs::{Slots, command_line, option, side_by_side};
+use super::output::{eprint_line, print_json, print_result, with_causes};
 use super::progress::Board;
-use super::say::{say, sentence, tell, tell_json};
 use super::study_args::Seeds;
 use crate::plot::statistics::{interquartile_mean, interval, mean};
 use crate::run::counted;
@@ -32,7 +32,7 @@ struct Summary {
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let slots = Slots::new(args, seeds.len())?;
     let jobs = jobs(args, seeds);
-    say!(
+    eprint_line!(
         "Training {}, {} at a time, threads of each: {}.",
         counted(seeds.len(), "seed"),
         slots.count,
@@ -47,14 +47,17 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         let line = match report {
             Ok(report) if report["run"].is_null() => format!("{name}: interrupted"),
             Ok(report) => {
-                let line =
-                    format!("{name}: {} in {}", figure(score(&report)), text(&report["run"]));
+                let line = format!(
+                    "{name}: {} in {}",
+                    format_number(score(&report)),
+                    text(&report["run"])
+                );
                 reports[number] = Some(report);
                 line
             }
             Err(error) => {
                 failed.push(seeds[number]);
-                format!("{name} failed: {}", sentence(&error))
+                format!("{name} failed: {}", with_causes(&error))
             }
         };
         board.ended(&line, String::new);
@@ -98,7 +101,7 @@ fn rest(runs: &[Value], waiting: &[u64]) -> Option<String> {
 
 /// Command lines of the runs.
 fn jobs(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
-    let common = words(args);
+    let common = command_line(args);
     let job = |seed: &u64| {
         let folder = args.run.run_dir.as_ref().map(|folder| folder.join(format!("seed-{seed}")));
         let folder = folder.map(|folder| option("run-dir", folder));
@@ -117,7 +120,7 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         runs,
     };
     if json {
-        return tell_json(&summary);
+        return print_json(&summary);
     }
     let row = |report: &Value| {
         let seconds = report["seconds"].as_f64().unwrap_or(f64::NAN);
@@ -125,13 +128,17 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         vec![
             report["seed"].to_string(),
             text(&report["run"]),
-            figure(score(report)),
+            format_number(score(report)),
             best,
             format!("{seconds:.1}"),
         ]
     };
     let rows: Vec<_> = summary.runs.iter().map(row).collect();
-    tell(aligned(&["seed", "run", "score", "best iteration", "elapsed seconds"], &rows, 2..))?;
+    print_result(align_columns(
+        &["seed", "run", "score", "best iteration", "elapsed seconds"],
+        &rows,
+        2..,
+    ))?;
     let Summary { mean: Some(mean), interquartile_mean: Some(middle), interval, runs } = summary
     else {
         return Ok(());
@@ -139,7 +146,7 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
     let interval = interval.map_or("-".to_string(), |[low, high]| {
         format!("{low:.3} to {high:.3} (bootstrap over {} seeds)", runs.len())
     });
-    tell(format!(
+    print_result(format!(
         "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of the interquartile mean {interval}"
     ))
 }

@@ -5,18 +5,18 @@ use super::games::{Games, Lock, SavedRun};
 use super::history::History;
 use super::interrupt::Interrupt;
 use super::model_card;
+use super::output::{eprint_line, print_json, print_result};
 use super::progress::ProgressLine;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks;
-use super::say::{say, tell, tell_json};
 use super::terminal::{Page, Terminal};
 use super::watch::{self, Port};
 use crate::checkpoint::Checkpoint;
 use crate::device::ChosenDevice;
 use crate::parallel::Team;
 use crate::run::{
-    Effort, End, FinalScores, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote,
-    SavedPolicy, Schedule, Subject, caught, drive, finish, preview, restore_best,
+    BestPolicy, End, FinalScores, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote,
+    RunSummary, SavedPolicy, Schedule, Subject, caught, drive, finish, preview, restore_best,
 };
 use crate::task::DataTask;
 use anyhow::{Context, Result, bail};
@@ -47,13 +47,13 @@ pub struct Session<'a> {
 }
 
 /// Files of a run and the port of its live page; only its first rank has them.
-struct Home {
+struct RunOutputs {
     files: RunFiles,
     port: Option<Port>,
     _lock: RunLock,
 }
 
-impl Home {
+impl RunOutputs {
     /// Creates the files of a new run, or opens those of a resumed one and takes its lock; `None` for ranks other than
     /// the first.
     fn open(session: &Session, run: &mut dyn Run, settings: &str) -> Result<Option<Self>> {
@@ -64,16 +64,20 @@ impl Home {
         // Binds the port before anything is written.
         let port = || Port::take(watch::HOST, args.port.unwrap_or(watch::PORT));
         let port = args.watch.then(port).transpose()?;
-        let (files, lock, warning) = match session.origin {
-            Origin::New(name) => RunFiles::create(args.run_dir.clone(), name, run, settings)?,
+        let (files, lock) = match session.origin {
+            Origin::New(name) => {
+                let (files, lock) = RunFiles::create(args.run_dir.clone(), name, run, settings)?;
+                warn(lock.warning.as_slice());
+                (files, lock)
+            }
             Origin::Saved(SavedRun { lock, .. }) => {
                 let lock = lock.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let lock = lock.expect("the first rank opens the files once, and has the lock");
-                let (files, warning) = RunFiles::resume(&lock, run, settings)?;
-                (files, lock, warning)
+                let resumed = RunFiles::resume(&lock, run, settings)?;
+                warn(resumed.warning.as_slice());
+                (resumed.files, lock)
             }
         };
-        warn(warning.as_slice());
         Ok(Some(Self { files, port, _lock: lock }))
     }
 
@@ -88,14 +92,14 @@ pub fn lock(folder: &RunFolder) -> Result<Lock> {
     if !ranks::is_first() {
         return Ok(Lock::default());
     }
-    let (lock, warning) = folder.lock()?;
-    warn(warning.as_slice());
+    let lock = folder.lock()?;
+    warn(lock.warning.as_slice());
     Ok(Mutex::new(Some(lock)))
 }
 
 /// Prints warnings.
 pub fn warn(warnings: &[String]) {
-    warnings.iter().for_each(|warning| say!("warning: {warning}"));
+    warnings.iter().for_each(|warning| eprint_line!("warning: {warning}"));
 }
 
 /// Loads the checkpoint of the policy that a path names, and prints its warnings.
@@ -124,6 +128,33 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
             bail!(RunError::OutOfPatience { path, iteration, patience: schedule.patience })
         }
     }
+}
+
+/// Restores the best policy of a run that ended for the reason `end`, and evaluates it. Evaluating a language model
+/// takes long: that of an interrupted run is left to the resumed run, and the result is `None`.
+fn evaluate_best(
+    run: &mut dyn Run,
+    files: Option<&mut RunFiles>,
+    best: Option<&Checkpoint>,
+    end: Option<End>,
+) -> Result<Option<FinalScores>> {
+    let message = match run.subject() {
+        Subject::Task(_) if end.is_none() => {
+            restore_best(run, &files, best)?;
+            return Ok(None);
+        }
+        Subject::Task(_) => "Evaluating the best model on held-out prompts.",
+        Subject::Env(_) => "Evaluating the best policy on fresh episodes.",
+    };
+    let is_first = files.is_some();
+    Ok(Some(with_note_if(is_first, message, || finish(run, files, best))?))
+}
+
+/// Serves the page of a run that is over until Ctrl-C.
+fn serve_until_interrupt(interrupt: &Interrupt) {
+    interrupt.silence();
+    eprint_line!("The page stays up until you press Ctrl-C.");
+    interrupt.wait();
 }
 
 /// A note about a run that ended before its last iteration; `None` if it did not, or ran out of patience.
@@ -181,7 +212,7 @@ impl Session<'_> {
         let preview = with_note("Trying some iterations and an evaluation.", || {
             preview(run, &chosen.info, self.started)
         })?;
-        if self.args.json { tell_json(&preview) } else { tell(preview) }
+        if self.args.json { print_json(&preview) } else { print_result(preview) }
     }
 
     fn train_to_end(
@@ -199,47 +230,37 @@ impl Session<'_> {
         if self.args.stop_with_stdin {
             interrupt.follow_stdin();
         }
-        let mut home = Home::open(self, run, settings)?;
-        if let Some(home) = &home {
-            self.announce(run, chosen, home)?;
+        let mut outputs = RunOutputs::open(self, run, settings)?;
+        if let Some(outputs) = &outputs {
+            self.announce(run, chosen, outputs)?;
         }
-        let server = match home.as_mut().and_then(|home| Some((home.port.take()?, home))) {
-            Some((port, home)) => Some(watch::start(self.games, port, home.path())?),
-            None => None,
-        };
-        let effort = self.drive(run, home.as_mut(), interrupt.clone())?;
-        let best = home.as_ref().map(|home| home.files.best_policy(run)).transpose()?;
-        let (best, warnings) = best.unwrap_or_default();
+        let server =
+            match outputs.as_mut().and_then(|outputs| Some((outputs.port.take()?, outputs))) {
+                Some((port, outputs)) => Some(watch::start(self.games, port, outputs.path())?),
+                None => None,
+            };
+        let summary = self.drive(run, outputs.as_mut(), interrupt.clone())?;
+        let best = outputs.as_ref().map(|outputs| outputs.files.best_policy(run)).transpose()?;
+        let BestPolicy { checkpoint: best, warnings } = best.unwrap_or_default();
         warn(&warnings);
-        let message = match run.subject() {
-            Subject::Env(_) => "Evaluating the best policy on fresh episodes.",
-            Subject::Task(_) => "Evaluating the best model on held-out prompts.",
-        };
-        let is_first = home.is_some();
-        let files = home.as_mut().map(|home| &mut home.files);
-        // Evaluating a language model takes long, and is left to the resumed run.
-        let is_left = effort.end.is_none() && matches!(run.subject(), Subject::Task(_));
-        let result = if is_left {
-            restore_best(run, &files, best.as_ref())?;
-            FinalScores::default()
-        } else {
-            with_note_if(is_first, message, || finish(run, files, best.as_ref()))?
-        };
-        let Some(mut home) = home else { return Ok(()) };
-        warn(&self.games.animate(run, &mut home.files, effort.env_steps, best.as_ref()));
-        if !is_left && let Some(model) = run.model() {
-            let run = History::read(home.path())?;
-            let card = model_card::card(self.games, &run, &model, Some(&result));
-            home.files.write_model_card(&card)?;
+        let files = outputs.as_mut().map(|outputs| &mut outputs.files);
+        let result = evaluate_best(run, files, best.as_ref(), summary.end)?;
+        let Some(mut outputs) = outputs else { return Ok(()) };
+        warn(&self.games.animate(run, &mut outputs.files, summary.env_steps, best.as_ref()));
+        if let Some(result) = &result
+            && let Some(model) = run.model()
+        {
+            let run = History::read(outputs.path())?;
+            let card = model_card::card(self.games, &run, &model, Some(result));
+            outputs.files.write_model_card(&card)?;
         }
-        let report = effort.report(run, &home.files, &chosen.info.name, best.as_ref(), result);
-        self.conclude(&report, run.trainer().schedule(), home.path(), next)?;
+        let (device, result) = (&chosen.info.name, result.unwrap_or_default());
+        let report = summary.report(run, &outputs.files, device, best.as_ref(), result);
+        self.conclude(&report, run.trainer().schedule(), outputs.path(), next)?;
         // The run is over. Another process may resume it while its page is still served.
-        drop(home);
-        if server.is_some() && effort.end.is_some() {
-            interrupt.say_nothing();
-            say!("The page stays up until you press Ctrl-C.");
-            interrupt.wait();
+        drop(outputs);
+        if server.is_some() && summary.end.is_some() {
+            serve_until_interrupt(&interrupt);
         }
         Ok(())
     }
@@ -248,19 +269,19 @@ impl Session<'_> {
     fn drive(
         &self,
         run: &mut dyn Run,
-        home: Option<&mut Home>,
+        outputs: Option<&mut RunOutputs>,
         interrupt: Interrupt,
-    ) -> Result<Effort> {
+    ) -> Result<RunSummary> {
         let trainer = run.trainer();
-        let line = home.as_ref().map(|home| {
+        let line = outputs.as_ref().map(|outputs| {
             let (ranks, iterations) = (trainer.team().size(), trainer.schedule().iterations);
             let line = ProgressLine::new(self.args, ranks, trainer.iteration(), iterations);
-            (line, Page::new(self.games, home.path()))
+            (line, Page::new(self.games, outputs.path()))
         });
         let mut terminal = Terminal::new(interrupt, line);
-        let effort = drive(run, home.map(|home| &mut home.files), &mut terminal);
+        let summary = drive(run, outputs.map(|outputs| &mut outputs.files), &mut terminal);
         terminal.finish();
-        Ok(effort?)
+        Ok(summary?)
     }
 
     /// Prints how a run ended, its report, and how to continue.
@@ -271,37 +292,39 @@ impl Session<'_> {
         folder: &Path,
         next: impl FnOnce(&str) -> String,
     ) -> Result<()> {
-        let (Effort { end, iteration, .. }, folder) = (report.effort, quoted(folder));
+        let (RunSummary { end, iteration, .. }, folder) = (report.summary, quote_path(folder));
         let can_continue = matches!(end, None | Some(End::Seconds));
         if let Some(reason) = early_end(end, &schedule) {
             let how = format!(" Continue with `grove train --resume {folder}`.");
             let how = if can_continue { &how } else { "" };
             let iterations = schedule.iterations;
-            say!("{reason} and saved after iteration {iteration} of {iterations}.{how}");
+            eprint_line!("{reason} and saved after iteration {iteration} of {iterations}.{how}");
         }
         if self.args.json {
-            return tell_json(report);
+            return print_json(report);
         }
-        tell(report)?;
+        print_result(report)?;
         if !can_continue {
-            say!("Next: {}", next(&folder));
+            eprint_line!("Next: {}", next(&folder));
         }
         Ok(())
     }
 
     /// Prints what is trained and on which hardware, and records it in the run directory.
-    fn announce(&self, run: &dyn Run, chosen: &ChosenDevice, home: &Home) -> Result<()> {
+    fn announce(&self, run: &dyn Run, chosen: &ChosenDevice, outputs: &RunOutputs) -> Result<()> {
         let verb = match self.origin {
             Origin::New(_) => "Training",
             Origin::Saved(_) => "Resuming",
         };
         if let Origin::Saved(_) = self.origin
-            && let Some(version) = home.files.folder().other_version()
+            && let Some(version) = outputs.files.folder().other_version()
         {
             let now = env!("CARGO_PKG_VERSION");
-            say!("warning: Grove {version} trained the run so far; {now} may give other bytes");
+            eprint_line!(
+                "warning: this run was trained with Grove {version}; Grove {now} may not reproduce it bit for bit"
+            );
         }
-        home.files.write_note(&RunNote::new(run, &chosen.info))?;
+        outputs.files.write_note(&RunNote::new(run, &chosen.info))?;
         let place = match chosen.info.kind.as_str() {
             "cpu" => format!("the CPU ({})", chosen.info.description),
             _ => chosen.info.to_string(),
@@ -315,29 +338,34 @@ impl Session<'_> {
             Subject::Task(task) if task == DataTask::NAME => "a model on your data".to_string(),
             Subject::Task(task) => format!("a model for {task}"),
         };
-        say!("{verb} {what} on {place}.{reason}");
-        let trainer = run.trainer();
-        let (shards, ranks) = (trainer.shards(), trainer.team().size());
-        if ranks > 1 {
-            let (own, all) = (shards.own().len(), shards.count());
-            say!(
-                "Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch."
-            );
-        }
-        let reason = run.fallback_reason().map(|why| format!(" ({why})")).unwrap_or_default();
-        say!("Engine: {}{reason}", trainer.engine());
-        let phases = run.phases();
-        if phases.len() > 1 || phases.iter().any(|phase| phase.name == "SFT") {
-            let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
-            say!("Phases: {}", phases.join(", "));
-        }
-        warn(run.warning().as_slice());
-        say!("Saving to {}", home.path().display());
-        if let Some(port) = &home.port {
-            say!("Watch it at {}", port.url());
+        eprint_line!("{verb} {what} on {place}.{reason}");
+        describe_run(run);
+        eprint_line!("Saving to {}", outputs.path().display());
+        if let Some(port) = &outputs.port {
+            eprint_line!("Watch it at {}", port.url());
         }
         Ok(())
     }
+}
+
+/// Prints a run's engine, its ranks and phases if there are several, and its warning.
+fn describe_run(run: &dyn Run) {
+    let trainer = run.trainer();
+    let (shards, ranks) = (trainer.shards(), trainer.team().size());
+    if ranks > 1 {
+        let (own, all) = (shards.own().len(), shards.count());
+        eprint_line!(
+            "Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch."
+        );
+    }
+    let reason = run.fallback_reason().map(|why| format!(" ({why})")).unwrap_or_default();
+    eprint_line!("Engine: {}{reason}", trainer.engine());
+    let phases = run.phases();
+    if phases.len() > 1 || phases.iter().any(|phase| phase.name == "SFT") {
+        let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
+        eprint_line!("Phases: {}", phases.join(", "));
+    }
+    warn(run.warning().as_slice());
 }
 
 fn capitalized(text: &str) -> String {
@@ -349,7 +377,7 @@ fn capitalized(text: &str) -> String {
 ///
 /// # Errors
 /// If it is not UTF-8.
-pub fn in_settings(path: &Path) -> Result<String> {
+pub fn utf8_path(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| {
         format!(
             "the path {} is not UTF-8, as the settings of a run must be: rename it",
@@ -360,22 +388,22 @@ pub fn in_settings(path: &Path) -> Result<String> {
 }
 
 /// Canonical path of an existing file or folder, as a string for settings.
-pub fn whole(path: &Path) -> Result<String> {
-    in_settings(&path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?)
+pub fn canonical_path(path: &Path) -> Result<String> {
+    utf8_path(&path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?)
 }
 
 /// Quotes a path for a shell, if needed.
-pub fn quoted(path: &Path) -> String {
+pub fn quote_path(path: &Path) -> String {
     let text = path.display().to_string();
     match text.starts_with('-') {
         // Prevents it from being taken for an option.
-        true => word(&format!("./{text}")),
-        false => word(&text),
+        true => quote_word(&format!("./{text}")),
+        false => quote_word(&text),
     }
 }
 
 /// Quotes a word for a shell, if needed.
-pub fn word(text: &str) -> String {
+pub fn quote_word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
     match text.chars().all(is_plain) && !text.is_empty() {
         true => text.to_string(),
@@ -396,7 +424,7 @@ mod tests {
             ("$x", "'$x'"),
             ("-dash", "./-dash"),
         ] {
-            assert_eq!(quoted(Path::new(path)), expected);
+            assert_eq!(quote_path(Path::new(path)), expected);
         }
     }
 }

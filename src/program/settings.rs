@@ -3,7 +3,7 @@
 
 use super::args::SettingsArgs;
 use super::games::{Games, Playable};
-use super::say::{tell, tell_json};
+use super::output::{print_json, print_result};
 use crate::schema::{self, Settings, Shape, in_table};
 use crate::settings::{LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema};
 use crate::task;
@@ -52,9 +52,9 @@ pub fn language_defaults(
     })
 }
 
-/// A setting with its default.
+/// A setting as `grove settings` lists it.
 #[derive(Serialize)]
-struct Listed {
+struct SettingRow {
     key: String,
     default: Value,
     range: Option<String>,
@@ -67,7 +67,7 @@ struct Report<'a> {
     env: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a Value>,
-    settings: Vec<Listed>,
+    settings: Vec<SettingRow>,
 }
 
 /// Prints settings; those of the game or task come with their own declarations.
@@ -75,14 +75,14 @@ fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
     let subject = if table.contains_key("task") { "task" } else { "env" };
     if args.schema {
         let (settings, narrowed) = (declared(table), narrowed(table));
-        return tell_json(&file_schema(&SchemaSource { settings, narrowed, subject, own }, table));
+        return print_json(&file_schema(&SchemaSource { settings, narrowed, subject, own }, table));
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));
         let settings = sections(table, own).into_iter().flat_map(|section| section.listed());
-        return tell_json(&Report { env, task, settings: settings.collect() });
+        return print_json(&Report { env, task, settings: settings.collect() });
     }
-    tell(in_order(table, own).trim_end())
+    print_result(in_order(table, own).trim_end())
 }
 
 /// Declarations of settings.
@@ -111,8 +111,8 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    fn listed(&self) -> Vec<Listed> {
-        let list = |(key, default, setting): &(&str, &Value, Option<schema::Setting>)| Listed {
+    fn listed(&self) -> Vec<SettingRow> {
+        let list = |(key, default, setting): &(&str, &Value, Option<schema::Setting>)| SettingRow {
             key: if self.name.is_empty() {
                 key.to_string()
             } else {
@@ -247,7 +247,7 @@ mod tests {
         for (table, own) in runs {
             let listed: Vec<_> = sections(&table, own).iter().flat_map(Section::listed).collect();
             assert!(listed.len() > 40);
-            for Listed { key, meaning, range, .. } in &listed {
+            for SettingRow { key, meaning, range, .. } in &listed {
                 assert!(
                     meaning.as_deref().is_some_and(|it| !it.is_empty()),
                     "{key} has no meaning"

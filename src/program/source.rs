@@ -1,7 +1,7 @@
 //! Dataset of a run that learns from demonstrations instead of playing.
 
 use super::games::Playable;
-use super::session::whole;
+use super::session::canonical_path;
 use crate::data::{Dataset, DatasetFiles, Manifest, Steps, WindowOptions, WindowSet, split};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
 use crate::trainer::Demonstrations;
@@ -52,7 +52,7 @@ impl Source {
             (Some(_), false) => {
                 bail!("--data is for runs that learn from a dataset; this one plays games")
             }
-            (Some(moved), true) => data.path = whole(moved)?,
+            (Some(moved), true) => data.path = canonical_path(moved)?,
             (None, true) if !Path::new(&data.path).exists() => bail!(
                 "the dataset in {} no longer exists; pass its new location with --data DIR",
                 data.path
@@ -135,7 +135,7 @@ fn demonstrations<G: Playable>(
     manifest: &Manifest,
     steps: DatasetFiles,
 ) -> Result<Demonstrations> {
-    let [train, validation] = parts(data, manifest, &steps)?;
+    let [train, validation] = split_episodes(data, manifest, &steps)?;
     let actions = game.num_actions();
     let plain = WindowOptions {
         history: data.history,
@@ -159,7 +159,7 @@ fn demonstrations<G: Playable>(
 }
 
 /// Episodes to learn from, and held-out ones: by the manifest, otherwise by the settings.
-fn parts(
+fn split_episodes(
     data: &DataConfig,
     manifest: &Manifest,
     steps: &DatasetFiles,

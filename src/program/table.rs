@@ -41,11 +41,11 @@ impl Env for Table {
 
     fn validate(&self) -> Result<(), String> {
         let Self { columns, labels, stack } = *self;
-        for (name, value, least) in
+        for (name, value, min) in
             [("columns", columns, 1), ("labels", labels, 2), ("stack", stack, 1)]
         {
-            if !(least..=4096).contains(&value) {
-                return Err(format!("table.{name} is {value}, but must be {least} to 4096"));
+            if !(min..=4096).contains(&value) {
+                return Err(format!("table.{name} is {value}, but must be {min} to 4096"));
             }
         }
         Ok(())

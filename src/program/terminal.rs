@@ -3,8 +3,8 @@
 use super::dashboard::Keys;
 use super::games::Games;
 use super::interrupt::Interrupt;
+use super::output::eprint_line;
 use super::progress::ProgressLine;
-use super::say::say;
 use super::watch::{self, Port, Server};
 use crate::run::{IterationReport, Observer};
 use std::cell::{Cell, RefCell};
@@ -34,7 +34,7 @@ impl<'a> Terminal<'a> {
         let has_keys = line.as_ref().is_some_and(|(line, _)| line.has_dashboard());
         let keys = has_keys.then(Keys::listen).flatten();
         if let Some((line, _)) = &mut line {
-            line.name_keys(keys.is_some());
+            line.show_keys(keys.is_some());
         }
         Self { interrupt, line, keys, stops: Cell::new(false), saves: Cell::new(false) }
     }
@@ -60,7 +60,7 @@ impl<'a> Terminal<'a> {
             b's' => self.saves.set(true),
             b'o' => {
                 if let Some((line, page)) = &self.line {
-                    page.open(|text| line.above(|| say!("{text}")));
+                    page.open(|text| line.above(|| eprint_line!("{text}")));
                 }
             }
             b'p' => self.pause(),
@@ -71,8 +71,8 @@ impl<'a> Terminal<'a> {
     /// Waits for a second `p`, or for the end.
     fn pause(&self) {
         let Some(keys) = &self.keys else { return };
-        self.above(|| say!("Paused; press p to continue."));
-        while !self.stops.get() && !self.interrupt.seen() {
+        self.above(|| eprint_line!("Paused; press p to continue."));
+        while !self.stops.get() && !self.interrupt.has_signal() {
             match keys.wait() {
                 Some(b'p') => break,
                 Some(key) => self.press(key),
@@ -87,13 +87,13 @@ impl Observer for Terminal<'_> {
         while let Some(key) = self.keys.as_ref().and_then(Keys::next) {
             self.press(key);
         }
-        self.stops.get() || self.interrupt.seen()
+        self.stops.get() || self.interrupt.has_signal()
     }
 
     fn wants_to_save(&self) -> bool {
         let saves = self.saves.take();
         if saves {
-            self.above(|| say!("Saving after the current iteration."));
+            self.above(|| eprint_line!("Saving after the current iteration."));
         }
         saves
     }
@@ -105,7 +105,7 @@ impl Observer for Terminal<'_> {
     }
 
     fn warning(&mut self, warning: &str) {
-        self.above(|| say!("warning: {warning}"));
+        self.above(|| eprint_line!("warning: {warning}"));
     }
 }
 
@@ -115,8 +115,8 @@ impl<'a> Page<'a> {
         Self { games, folder: folder.to_path_buf(), server: RefCell::default() }
     }
 
-    /// Serves the run on a free port and opens a browser; `tell` prints a line.
-    fn open(&self, tell: impl Fn(String)) {
+    /// Serves the run on a free port and opens a browser; `print_line` prints a line.
+    fn open(&self, print_line: impl Fn(String)) {
         if self.server.borrow().is_some() {
             return;
         }
@@ -127,11 +127,11 @@ impl<'a> Page<'a> {
         match served {
             Ok((url, server)) => {
                 *self.server.borrow_mut() = Some(server);
-                tell(format!("The page is at {url}."));
+                print_line(format!("The page is at {url}."));
                 // If no browser can be opened, the printed address suffices.
                 let _ = open::that_detached(url);
             }
-            Err(error) => tell(format!("warning: cannot open the page: {error:#}")),
+            Err(error) => print_line(format!("warning: cannot open the page: {error:#}")),
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
 use super::games::{Games, SavedRun};
+use super::output::eprint_line;
 use super::progress_note::{with_note, with_note_after};
 use super::ranks;
-use super::say::say;
-use super::session::{Origin, Session, in_settings, quoted, warn, whole, word};
+use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path, warn};
 use super::settings::{commented, language_defaults};
 use super::source::names_iterations;
 use super::trust;
@@ -35,8 +35,8 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
 
 /// Delay before the warning about a verifier that does not answer, and the warning.
-const SLOW_VERIFIER: Duration = Duration::from_secs(5);
-const FLUSH: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
+const SLOW_VERIFIER_DELAY: Duration = Duration::from_secs(5);
+const FLUSH_ADVICE: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
                      print(..., flush=True).";
 
 /// Whether the command line requests a language model.
@@ -136,7 +136,7 @@ impl TextRequest<'_> {
                 bail!("--task-data is a task by itself; leave out `{other}`");
             }
             asked = Some(DataTask::NAME);
-            own.insert("path".to_string(), whole(path)?.into());
+            own.insert("path".to_string(), canonical_path(path)?.into());
             own.insert("digest".to_string(), "".into());
         } else if self.verifier.verifier.is_some() {
             bail!(
@@ -146,7 +146,7 @@ impl TextRequest<'_> {
         if let Some(command) = &self.verifier.verifier {
             let folder = std::env::current_dir().context("cannot find this folder")?;
             own.insert("verifier".to_string(), command.as_str().into());
-            own.insert("folder".to_string(), in_settings(&folder)?.into());
+            own.insert("folder".to_string(), utf8_path(&folder)?.into());
         }
         own.extend(self.verifier.restrictions());
         let in_file = file.get("task").and_then(Value::as_str);
@@ -178,12 +178,12 @@ impl TextRequest<'_> {
         let prompt = || Some(task.prompt(Split::Test, 0).ok()?.text);
         match (&self.data, self.fit && is_default) {
             (Some(data), true) => {
-                format!("grove train --task-data {} --from {folder}", quoted(data))
+                format!("grove train --task-data {} --from {folder}", quote_path(data))
             }
             (None, true) => format!("grove train {} --from {folder}", task.name()),
             // A prompt over few characters fits on a command line.
             _ => match prompt().filter(|_| task.alphabet().is_some()) {
-                Some(prompt) => format!("grove generate {folder} {}", word(&prompt)),
+                Some(prompt) => format!("grove generate {folder} {}", quote_word(&prompt)),
                 None => format!("grove watch {folder}"),
             },
         }
@@ -203,7 +203,7 @@ pub fn reopen(
             bail!("the prompts of this run are not in a file; leave out --task-data")
         }
         (Some((key, _)), Some(data)) => {
-            own.insert(key.to_string(), whole(data)?.into());
+            own.insert(key.to_string(), canonical_path(data)?.into());
         }
         (Some((_, path)), None) if !Path::new(&path).exists() => {
             bail!("{path} no longer exists; pass its new location with --task-data FILE");
@@ -224,7 +224,7 @@ pub fn reopen(
 fn open_new(name: &str, own: &mut Table) -> Result<Arc<dyn Task>> {
     let file = file(name, own)?;
     if let Some((key, path)) = &file {
-        own.insert(key.to_string(), whole(Path::new(path))?.into());
+        own.insert(key.to_string(), canonical_path(Path::new(path))?.into());
     }
     let task = open(name, own.clone())?;
     if let Some((_, path)) = file
@@ -361,7 +361,7 @@ pub fn model_path(
     set: &[String],
 ) -> Result<String> {
     if let Some(path) = model {
-        return in_settings(path);
+        return utf8_path(path);
     }
     let defaults = LanguageConfig::for_model(TINY);
     let mut table = language_settings(task, &(task::find(task)?.defaults)(), &defaults);
@@ -424,8 +424,12 @@ pub fn task(
 pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
     let has_verifier = !text(&own, "verifier").is_empty();
     let open = || (task::find(name)?.open)(own);
-    let task = if has_verifier { with_note_after(SLOW_VERIFIER, FLUSH, open)? } else { open()? };
-    task.notes().iter().for_each(|note| say!("{note}"));
+    let task = if has_verifier {
+        with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open)?
+    } else {
+        open()?
+    };
+    task.notes().iter().for_each(|note| eprint_line!("{note}"));
     Ok(task)
 }
 

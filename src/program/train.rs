@@ -111,10 +111,11 @@ fn is_present(name: &str) -> bool {
     name == "cpu" || device::list().iter().any(|device| device.name == name)
 }
 
-/// The latest run in `runs` that can be resumed or, if none can be, the latest of all, which `args` may prolong.
+/// The latest run in `runs` that can be resumed or, if there is none, the latest of all, which `args` may
+/// extend.
 ///
 /// # Errors
-/// If there is no run, or the latest is over and `args` do not extend it.
+/// If there is no run, or the latest is finished and `args` does not extend it.
 fn last_interrupted(args: &RunArgs) -> Result<RunFolder> {
     let is_interrupted = |run: &RunFolder| {
         let history = History::read(run.path());
@@ -129,7 +130,7 @@ fn last_interrupted(args: &RunArgs) -> Result<RunFolder> {
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(
             "no run in runs is unfinished; `grove train --resume {} --iterations N` prolongs the latest",
-            session::quoted(newest.path())
+            session::quote_path(newest.path())
         );
     }
     Ok(newest)
@@ -181,7 +182,8 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         && is_default
         && overlay::to_table(&game) == overlay::to_table(&G::default());
     let session = Session { args, games, origin: Origin::New(G::NAME), started };
-    take_part(&session, rank, game, &config, source, *from, |folder| match improves {
+    let setup = GameSetup { game, config, source, from: *from };
+    train_rank(&session, rank, setup, |folder| match improves {
         true => format!("grove train {} --from {folder}", G::NAME),
         false => format!("grove watch {folder}"),
     })
@@ -220,30 +222,40 @@ fn resume_rank<G: Playable>(
     let source = with_note_if(rank.team.is_root(), READING_DATA, find)?;
     refuse_data::<G>(&source, &config)?;
     let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
-    take_part(&session, rank, game, &config, source, None, |folder| format!("grove watch {folder}"))
+    let setup = GameSetup { game, config, source, from: None };
+    train_rank(&session, rank, setup, |folder| format!("grove watch {folder}"))
 }
 
-/// Trains one rank of a run with these settings, new or resumed. A new one may start `from` a policy. `next` gives
-/// the command to suggest at the end, from the run directory.
-fn take_part<G: Playable>(
+/// What a run of a game trains.
+struct GameSetup<'a, G> {
+    game: G,
+    config: TrainConfig,
+    /// The dataset; `None` for a run that plays.
+    source: Option<Source>,
+    /// Run whose best policy a new run starts from.
+    from: Option<&'a Path>,
+}
+
+/// Trains one rank of a run, new or resumed. `next` gives the command to suggest at the end, from the run directory.
+fn train_rank<G: Playable>(
     session: &Session,
     rank: Rank,
-    game: G,
-    config: &TrainConfig,
-    source: Option<Source>,
-    from: Option<&Path>,
+    setup: GameSetup<G>,
     next: impl FnOnce(&str) -> String,
 ) -> Result<()> {
+    let GameSetup { game, config, source, from } = setup;
+    let config = &config;
     let network =
         |chosen: &ChosenDevice| session.games.models.network(game, config, &chosen.device);
+    let try_rollout = |chosen: &ChosenDevice| {
+        with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
+            let alone = Team::alone();
+            let trial = ranks::trainer(game, network(chosen), config, chosen, None, alone);
+            trial.map(|mut trial| trial.rehearsed_seconds())
+        })
+    };
     let (chosen, team) = match (&source, &session.origin) {
-        (None, Origin::New(_)) => rank.choose_by(|chosen| {
-            with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
-                let alone = Team::alone();
-                let trial = ranks::trainer(game, network(chosen), config, chosen, None, alone);
-                trial.map(|mut trial| trial.rehearsed_seconds())
-            })
-        })?,
+        (None, Origin::New(_)) => rank.choose_by(try_rollout)?,
         _ => rank.choose()?,
     };
     let what = "Initializing the policy's weights.";

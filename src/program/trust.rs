@@ -11,26 +11,28 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Cache file with digests of the settings that this user has approved, one per line.
-const GIVEN: &str = "verifiers";
+const APPROVALS_FILE: &str = "verifiers";
 /// Approved settings: the command, its folder, and the permissions of its sandbox.
-const COVERED: [&str; 5] = ["verifier", "folder", SANDBOX[0], SANDBOX[1], SANDBOX[2]];
+const APPROVED_SETTINGS: [&str; 5] = ["verifier", "folder", SANDBOX[0], SANDBOX[1], SANDBOX[2]];
 /// Settings of a verifier's sandbox.
 const SANDBOX: [&str; 3] = ["sandbox", "network", "readable"];
 /// Setting of a task that permits code without a sandbox.
 const UNSAFE: &str = "unsafe";
 
-/// Permits what the settings of a task run if the command line has `--trust`, or gives the verifier and all that its
-/// sandbox permits, by options or by `--set`, or if this user has approved the same settings before. Otherwise, or if
-/// `--verifier` is another command, it returns an error.
-pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
-    let text = |key| own.get(key).and_then(Value::as_str).unwrap_or_default();
+/// Checks that the user trusts the command in a task's settings: by `--trust`, by giving it and its sandbox permissions
+/// on the command line (by options or `--set`), or by an earlier approval of the same settings.
+///
+/// # Errors
+/// If none of these holds, or if `--verifier` differs from the run's command.
+pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
+    let text = |key| task_settings.get(key).and_then(Value::as_str).unwrap_or_default();
     let (command, folder) = (text("verifier"), text("folder"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
         bail!(
             "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
         );
     }
-    if own.get(UNSAFE).and_then(Value::as_bool) == Some(true) {
+    if task_settings.get(UNSAFE).and_then(Value::as_bool) == Some(true) {
         let is_given = args.trust || is_set(name, set, UNSAFE);
         return approve(&format!("{name}.{UNSAFE}"), is_given, || {
             format!(
@@ -44,14 +46,16 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
     }
     let restrictions = args.restrictions();
     let gives = |key: &str| restrictions.contains_key(key) || is_set(name, set, key);
-    let loose: Vec<&str> = SANDBOX.into_iter().filter(|key| !is_strict(own, key)).collect();
+    let loose: Vec<&str> =
+        SANDBOX.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
     let is_given = args.verifier.is_some() || is_set(name, set, "verifier");
     let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let whole = std::env::current_dir().unwrap_or_default().join(folder);
-    approve(&covered(own, &whole), is_given, || {
+    approve(&approved_settings(task_settings, &whole), is_given, || {
         let place = if folder.is_empty() { "this folder" } else { folder };
-        let loose = loose.iter().filter_map(|key| Some(format!(", {key} = {}", own.get(*key)?)));
+        let loose =
+            loose.iter().filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
         let loose: String = loose.collect();
         format!(
             "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve \
@@ -61,19 +65,19 @@ pub fn check(name: &str, own: &Table, args: &VerifierArgs, set: &[String]) -> Re
     })
 }
 
-/// Settings that an approval covers, as text, with the folder in which the command runs.
-fn covered(own: &Table, folder: &Path) -> String {
-    let covered =
-        COVERED.into_iter().filter_map(|key| Some((key.to_string(), own.get(key)?.clone())));
-    let mut covered: Table = covered.collect();
-    covered.insert("folder".to_string(), folder.display().to_string().into());
-    covered.to_string()
+/// Values of the settings that an approval covers, as text, with the folder in which the command runs.
+fn approved_settings(task_settings: &Table, folder: &Path) -> String {
+    let values = APPROVED_SETTINGS.into_iter();
+    let mut values: Table =
+        values.filter_map(|key| Some((key.to_string(), task_settings.get(key)?.clone()))).collect();
+    values.insert("folder".to_string(), folder.display().to_string().into());
+    values.to_string()
 }
 
-/// Permits what this user has approved before, or approves now, and remembers the approval in the cache.
+/// Checks that this user has approved `what` before, or approves it now (`is_given`), which the cache then remembers.
 fn approve(what: &str, is_given: bool, refused: impl FnOnce() -> String) -> Result<()> {
     let line = disk::sha256(what);
-    let file = cache::folder().map(|folder| folder.join(GIVEN));
+    let file = cache::folder().map(|folder| folder.join(APPROVALS_FILE));
     let known = file.as_ref().and_then(|file| input::read_description(file).ok());
     if known.is_some_and(|known| known.lines().any(|other| other == line)) {
         return Ok(());
@@ -90,8 +94,8 @@ fn approve(what: &str, is_given: bool, refused: impl FnOnce() -> String) -> Resu
 }
 
 /// Whether a sandbox setting permits no more than its default.
-fn is_strict(own: &Table, key: &str) -> bool {
-    match own.get(key) {
+fn is_strict(task_settings: &Table, key: &str) -> bool {
+    match task_settings.get(key) {
         None => true,
         Some(Value::Boolean(is_on)) => *is_on == (key == "sandbox"),
         Some(Value::Array(paths)) => paths.is_empty(),
@@ -128,9 +132,10 @@ mod tests {
     #[test]
     fn an_approval_is_for_the_folder_in_which_the_command_runs() {
         let of = |folder: &str, here: &str| {
-            let own = [("verifier", "./v.sh"), ("folder", folder)];
-            let own = own.map(|(key, value)| (key.to_string(), Value::from(value)));
-            covered(&Table::from_iter(own), &Path::new(here).join(folder))
+            let task_settings = [("verifier", "./v.sh"), ("folder", folder)];
+            let task_settings =
+                task_settings.map(|(key, value)| (key.to_string(), Value::from(value)));
+            approved_settings(&Table::from_iter(task_settings), &Path::new(here).join(folder))
         };
         assert_ne!(of("", "/mine"), of("", "/theirs"));
         assert_ne!(of("sub", "/mine"), of("sub", "/theirs"));
@@ -148,9 +153,9 @@ mod tests {
             ("readable", Value::Array(vec![]), true),
             ("readable", Value::Array(vec!["/".into()]), false),
         ] {
-            let own = Table::from_iter([(key.to_string(), value)]);
-            assert_eq!(is_strict(&own, key), expected, "{own}");
-            assert!(SANDBOX.iter().all(|other| *other == key || is_strict(&own, other)));
+            let task_settings = Table::from_iter([(key.to_string(), value)]);
+            assert_eq!(is_strict(&task_settings, key), expected, "{task_settings}");
+            assert!(SANDBOX.iter().all(|other| *other == key || is_strict(&task_settings, other)));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `grove verify`: audits a verifier by its rewards for solutions and worthless answers.
 
-use super::history::figure;
+use super::history::format_number;
+use super::output::{print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{tell, tell_json};
 use super::text;
 use super::verifier::VerifyArgs;
 use crate::task::{AttackResult, Split, audit_solutions, audit_with_attacks};
@@ -22,7 +22,7 @@ pub fn run(args: VerifyArgs) -> Result<()> {
     let audit = if args.attack { audit_with_attacks } else { audit_solutions };
     let results = with_note("Verifying answers.", || audit(&*task, Split::Test, args.prompts))?;
     let report = Report { task: task.name().to_string(), results };
-    if args.json { tell_json(&report) } else { tell(&report) }
+    if args.json { print_json(&report) } else { print_result(&report) }
 }
 
 impl Report {
@@ -46,12 +46,12 @@ impl Report {
             None if self.results.is_empty() => findings
                 .push("No prompt has a solution; --attack tries worthless answers.".to_string()),
             None => {}
-            Some((most, _)) if most <= 0.0 => {
+            Some((highest, _)) if highest <= 0.0 => {
                 findings.push("No worthless answer earns a reward.".to_string());
             }
-            Some((most, answer)) if full.is_empty() => findings.push(format!(
+            Some((highest, answer)) if full.is_empty() => findings.push(format!(
                 "No worthless answer gets full marks; the highest reward is {} ({answer}).",
-                reward(Some(most))
+                reward(Some(highest))
             )),
             Some(_) => findings.push(format!(
                 "Warning: worthless answers that get full marks: {}.",
@@ -66,7 +66,7 @@ impl Report {
 fn reward(value: Option<f64>) -> String {
     match value {
         Some(value) if value > 0.0 && value < 5e-4 => "<0.001".to_string(),
-        value => figure(value),
+        value => format_number(value),
     }
 }
 

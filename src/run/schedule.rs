@@ -49,13 +49,13 @@ impl Schedule {
         Self { iterations, eval_every, save_every, keep, patience, stop }
     }
 
-    /// The work due after `iteration`, counted from 1; `stop` tells whether the user stops the run there. The last
-    /// iteration of a run is always evaluated, since nothing follows it.
-    pub fn due(&self, iteration: u32, stop: bool) -> Due {
+    /// The work due after `iteration`, counted from 1; `is_stopped` tells whether the user stops the run there. The
+    /// last iteration of a run is always evaluated, since nothing follows it.
+    pub fn due(&self, iteration: u32, is_stopped: bool) -> Due {
         let last = iteration >= self.iterations;
         Due {
             evaluation: last || iteration.is_multiple_of(self.eval_every),
-            save: last || stop || iteration.is_multiple_of(self.save_every),
+            save: last || is_stopped || iteration.is_multiple_of(self.save_every),
         }
     }
 

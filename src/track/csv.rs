@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// First columns; those of the metrics follow.
-const FIRST: [&str; 2] = ["iteration", "env_steps"];
+const FIRST_COLUMNS: [&str; 2] = ["iteration", "env_steps"];
 
 /// An open file of rows.
 #[derive(Debug)]
@@ -34,15 +34,16 @@ impl Rows {
         let iterations = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
         // The folder may contain the file of another run with other metrics.
         let header = if rows.is_empty() { "" } else { header };
-        let columns = header.trim_end().split(',').skip(FIRST.len()).map(str::to_string).collect();
-        let file = replaced(path, header, &rows.concat())?;
+        let columns =
+            header.trim_end().split(',').skip(FIRST_COLUMNS.len()).map(str::to_string).collect();
+        let file = replace(path, header, &rows.concat())?;
         Ok(Self { path: path.to_path_buf(), file, columns, iterations })
     }
 
     /// Adds columns, which are empty in existing rows.
-    fn widen(&mut self, names: Vec<String>) -> io::Result<()> {
+    fn add_columns(&mut self, names: Vec<String>) -> io::Result<()> {
         self.columns.extend(names);
-        let columns = FIRST.iter().copied().chain(self.columns.iter().map(String::as_str));
+        let columns = FIRST_COLUMNS.iter().copied().chain(self.columns.iter().map(String::as_str));
         let header = columns.collect::<Vec<_>>().join(",") + "\n";
         let text = input::read_text(&self.path, input::MAX_DATA_BYTES)?;
         let rows = text.split_once('\n').map_or("", |(_, rows)| rows);
@@ -51,7 +52,7 @@ impl Rows {
             let missing = commas.saturating_sub(row.matches(',').count());
             format!("{row}{}\n", ",".repeat(missing))
         });
-        self.file = replaced(&self.path, &header, &padded.collect::<String>())?;
+        self.file = replace(&self.path, &header, &padded.collect::<String>())?;
         Ok(())
     }
 }
@@ -67,7 +68,7 @@ impl Tracker for Rows {
         let new: Vec<String> =
             scalars.iter().map(|(name, _)| name.clone()).filter(is_new).collect();
         if !new.is_empty() {
-            self.widen(new)?;
+            self.add_columns(new)?;
         }
         let cell = |column: &String| {
             let value =
@@ -84,7 +85,7 @@ impl Tracker for Rows {
 }
 
 /// Replaces a file atomically, and opens the new one for appending.
-fn replaced(path: &Path, header: &str, rows: &str) -> io::Result<File> {
+fn replace(path: &Path, header: &str, rows: &str) -> io::Result<File> {
     disk::replace(path, [header, rows].concat().as_bytes())?;
     disk::open_append(path)
 }

@@ -33,7 +33,7 @@ trait Tracker: std::fmt::Debug + Send {
         false
     }
 
-    /// Appends an animation of the best policy after so many steps, if the format has pictures.
+    /// Appends an animation of the best policy after `_env_steps` steps, if the format has pictures.
     fn animate(&mut self, _env_steps: u64, _animation: &Animation) -> io::Result<()> {
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Trackers {
 
     /// Appends the record of an iteration. A tracker that fails is dropped.
     pub fn write(&mut self, record: &IterationRecord) {
-        self.with_all(|tracker| tracker.write(record));
+        self.for_each_tracker(|tracker| tracker.write(record));
     }
 
     /// Whether a tracker has pictures.
@@ -107,13 +107,12 @@ impl Trackers {
         self.trackers.iter().any(|(_, tracker)| tracker.has_pictures())
     }
 
-    /// Appends an animation of the best policy, after the records up to these environment steps. A tracker that fails is
-    /// dropped.
+    /// Appends an animation of the best policy after `env_steps` steps of the run. A tracker that fails is dropped.
     pub fn animate(&mut self, env_steps: u64, animation: &Animation) {
-        self.with_all(|tracker| tracker.animate(env_steps, animation));
+        self.for_each_tracker(|tracker| tracker.animate(env_steps, animation));
     }
 
-    fn with_all(&mut self, work: impl Fn(&mut dyn Tracker) -> io::Result<()>) {
+    fn for_each_tracker(&mut self, work: impl Fn(&mut dyn Tracker) -> io::Result<()>) {
         let warnings = &mut self.warnings;
         self.trackers.retain_mut(|(name, tracker)| match work(&mut **tracker) {
             Ok(()) => true,

@@ -19,11 +19,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use toml::{Table, Value};
 
 /// Events before that of the first iteration: the version and the settings.
-const HEADER: usize = 2;
+const HEADER_EVENTS: usize = 2;
 /// The file's name: TensorBoard looks for `tfevents` in it.
 const FILE: &str = "events.out.tfevents.0.grove";
 /// Size in bytes of a record without its message: the length, and two checksums.
-const FRAME: usize = 8 + 4 + 4;
+const FRAME_BYTES: usize = 8 + 4 + 4;
 
 /// An open event file.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Events {
         let events = events.map_while(|event| Some((event.end + 4, step(&bytes[event])?)));
         let kept: Vec<(usize, u64)> = events.take_while(|(_, step)| *step <= done).collect();
         let file = disk::open_append(&path)?;
-        if let Some((end, step)) = kept.last().filter(|_| kept.len() >= HEADER && done > 0) {
+        if let Some((end, step)) = kept.last().filter(|_| kept.len() >= HEADER_EVENTS && done > 0) {
             disk::truncate(&path, *end as u64)?;
             let last = records.iter().rfind(|record| record.env_steps <= *step);
             return Ok(Self { file, iterations: last.map_or(0, |record| record.iteration) });
@@ -57,7 +57,7 @@ impl Events {
         disk::truncate(&path, 0)?;
         let mut events = Self { file, iterations: 0 };
         events.append(event(0).bytes(3, "brain.Event:2"))?;
-        let settings = [text(settings), hyper_parameters(settings)];
+        let settings = [settings_text(settings), hyper_parameters(settings)];
         events.append(event(0).message(5, Message::default().messages(1, settings)))?;
         Ok(events)
     }
@@ -115,7 +115,7 @@ fn picture(Animation { gif, width, height }: &Animation) -> Message {
 }
 
 /// The settings as a table in Markdown, under the name that CleanRL uses: a value of a `Summary`.
-fn text(settings: &Table) -> Message {
+fn settings_text(settings: &Table) -> Message {
     let mut text = "|param|value|\n|-|-|".to_string();
     overlay::flat(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
     const DT_STRING: i64 = 7;
@@ -173,7 +173,7 @@ fn record(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
     let length = rest.get(..8)?;
     let size = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
-    if word(8)? != masked_crc(length) || rest.len().checked_sub(FRAME)? < size {
+    if word(8)? != masked_crc(length) || rest.len().checked_sub(FRAME_BYTES)? < size {
         return None;
     }
     let is_intact = word(12 + size)? == masked_crc(&rest[12..12 + size]);
@@ -184,12 +184,12 @@ fn record(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
 fn masked_crc(bytes: &[u8]) -> u32 {
     let crc = !bytes
         .iter()
-        .fold(!0, |crc, byte| TABLE[((crc ^ u32::from(*byte)) & 0xff) as usize] ^ (crc >> 8));
+        .fold(!0, |crc, byte| CRC_TABLE[((crc ^ u32::from(*byte)) & 0xff) as usize] ^ (crc >> 8));
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// The CRC-32C remainder of each byte.
-const TABLE: [u32; 256] = {
+const CRC_TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -213,8 +213,8 @@ pub(super) mod tests {
     pub fn assert_holds(bytes: &[u8], expected: &[IterationRecord]) {
         let found = messages(bytes);
         assert_eq!(found.last().map(|last| last.end + 4), Some(bytes.len()));
-        assert_eq!(found.len(), HEADER + expected.len());
-        for (place, record) in found[HEADER..].iter().zip(expected) {
+        assert_eq!(found.len(), HEADER_EVENTS + expected.len());
+        for (place, record) in found[HEADER_EVENTS..].iter().zip(expected) {
             let rest = Message::default().int(2, record.env_steps as i64);
             let rest = rest.message(5, summary(record)).into_bytes();
             // The time comes first.
@@ -258,11 +258,11 @@ pub(super) mod tests {
         let mut events = Events::open(folder.path(), &Table::new(), &[]).unwrap();
         events.write(&IterationRecord { iteration: 1, ..IterationRecord::default() }).unwrap();
         let mut bytes = fs::read(folder.path().join(FILE)).unwrap();
-        assert_eq!(messages(&bytes).len(), HEADER + 1);
+        assert_eq!(messages(&bytes).len(), HEADER_EVENTS + 1);
         *bytes.last_mut().unwrap() ^= 1;
-        assert_eq!(messages(&bytes).len(), HEADER);
+        assert_eq!(messages(&bytes).len(), HEADER_EVENTS);
         for length in 0..bytes.len() {
-            assert!(messages(&bytes[..length]).len() <= HEADER);
+            assert!(messages(&bytes[..length]).len() <= HEADER_EVENTS);
         }
     }
 }

@@ -93,13 +93,13 @@ impl Reader {
             let done = if line.is_empty() || line.starts_with("//") {
                 Ok(())
             } else if let Some(colour) = line.strip_prefix("colour ") {
-                self.colour(colour)
+                self.read_colour(colour)
             } else if let Some(names) = line.strip_prefix("mirror ") {
-                self.mirror(names)
+                self.read_mirror(names)
             } else if let Some(name) = line.strip_prefix("tile ") {
                 let rows = lines.by_ref().map(|(_, row)| row).take_while(|row| !row.is_empty());
                 let rows: Vec<_> = rows.filter(|row| !row.starts_with("//")).collect();
-                self.tile(name, &rows)
+                self.read_tile(name, &rows)
             } else {
                 Err("this is neither a colour nor a tile".to_string())
             };
@@ -108,7 +108,7 @@ impl Reader {
         Ok(self.drawings)
     }
 
-    fn colour(&mut self, line: &str) -> Result<(), String> {
+    fn read_colour(&mut self, line: &str) -> Result<(), String> {
         let mut characters = line.chars();
         let name = characters.next().filter(|name| *name != '.').ok_or("a colour has a name")?;
         let hex = characters.as_str().trim();
@@ -120,7 +120,7 @@ impl Reader {
         }
     }
 
-    fn tile(&mut self, name: &str, rows: &[&str]) -> Result<(), String> {
+    fn read_tile(&mut self, name: &str, rows: &[&str]) -> Result<(), String> {
         let width = rows.first().map_or(0, |row| row.len());
         if width == 0 || !TILE.is_multiple_of(width) || !TILE.is_multiple_of(rows.len()) {
             return Err(format!("`{name}` is {width} x {}, which fills no tile", rows.len()));
@@ -143,7 +143,7 @@ impl Reader {
         self.add(name, drawing)
     }
 
-    fn mirror(&mut self, names: &str) -> Result<(), String> {
+    fn read_mirror(&mut self, names: &str) -> Result<(), String> {
         let (name, of) = names.split_once(" of ").ok_or("a mirror is `NAME of NAME`")?;
         let mut drawing = *self.drawings.get(of).ok_or_else(|| format!("there is no `{of}`"))?;
         drawing.chunks_exact_mut(TILE).for_each(<[Rgba]>::reverse);

@@ -7,7 +7,7 @@ use crate::env::look::{SceneInfo, Sprite, between, tile};
 /// Width of a feature in cells: from -1 at the left over 0 in the middle to 1 at the right.
 const WIDTH: u32 = 6;
 /// Length of a bar of value 1 in cells.
-const REACH: f32 = 3.0;
+const BAR_LENGTH: f32 = 3.0;
 /// Thickness of a bar in cells.
 const THICKNESS: f32 = 0.7;
 
@@ -82,7 +82,7 @@ pub fn bars<G: Rules>(
 /// Bar of a feature with the given value.
 fn bar(scene: &Bars, i: u32, value: f32) -> Instance {
     let (x, y) = scene.origin(i);
-    let length = value.clamp(-1.0, 1.0) * REACH;
+    let length = value.clamp(-1.0, 1.0) * BAR_LENGTH;
     let tile = if length < 0.0 { tile::BAR_LESS } else { tile::BAR_MORE };
     let mut sprite = Sprite::upright(x + 0.5 * length, y, length.abs(), THICKNESS, tile);
     // Sprites are at least one pixel wide, so a bar of length 0 is hidden instead.
@@ -115,7 +115,10 @@ mod tests {
         for features in 1..600 {
             let scene = Bars::new(features);
             let (x, y) = scene.origin(features as u32 - 1);
-            assert!(x + REACH <= scene.columns() as f32 && y <= scene.rows as f32, "{features}");
+            assert!(
+                x + BAR_LENGTH <= scene.columns() as f32 && y <= scene.rows as f32,
+                "{features}"
+            );
             assert!(scene.columns() * scene.rows < 10 * (WIDTH * features as u32) + WIDTH);
         }
     }

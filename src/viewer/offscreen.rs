@@ -102,10 +102,10 @@ impl Offscreen {
             // The receiver waits below, unless polling has failed.
             let _ = sender.send(result);
         });
-        self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(failed)?;
-        receiver.recv().map_err(failed)?.map_err(failed)?;
+        self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(offscreen_error)?;
+        receiver.recv().map_err(offscreen_error)?.map_err(offscreen_error)?;
         let mut picture = Picture::new(width, height);
-        let bytes = self.copy.get_mapped_range(..).map_err(failed)?;
+        let bytes = self.copy.get_mapped_range(..).map_err(offscreen_error)?;
         let row = width as usize * 4;
         let rows = bytes.chunks_exact(self.stride as usize);
         for (to, from) in picture.pixels.chunks_exact_mut(row).zip(rows) {
@@ -117,6 +117,6 @@ impl Offscreen {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> OffscreenError {
+fn offscreen_error(error: impl std::fmt::Display) -> OffscreenError {
     OffscreenError::Failed(error.to_string())
 }

@@ -105,7 +105,7 @@ fn paint_backgrounds(info: &dyn SceneInfo, wall: &Wall, picture: &mut Picture) {
 }
 
 /// A sprite in pixel coordinates of its plate.
-struct Placed {
+struct PlacedSprite {
     /// Bounding box.
     low: (f32, f32),
     high: (f32, f32),
@@ -115,7 +115,7 @@ struct Placed {
     sin: f32,
 }
 
-impl Placed {
+impl PlacedSprite {
     /// Snaps an unrotated sprite to whole pixels, so that its look does not change while it moves.
     fn of(sprite: &Instance, scale: f32) -> Self {
         let side = |centre: f32, size: f32| {
@@ -161,7 +161,7 @@ impl Placed {
 
 fn paint_sprite(sprite: &Instance, wall: &Wall, plate: Plate, picture: &mut Picture) {
     let atlas = Atlas::get();
-    let placed = Placed::of(sprite, wall.scale);
+    let placed = PlacedSprite::of(sprite, wall.scale);
     // `as` saturates negative coordinates to 0.
     let (left, right) = (placed.low.0 as u32, (placed.high.0 as u32).min(wall.width));
     let (top, bottom) = (placed.low.1 as u32, (placed.high.1 as u32).min(wall.height));

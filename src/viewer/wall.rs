@@ -8,7 +8,7 @@ fn gap(scale: f32) -> f32 {
 }
 
 /// Cell size in pixels from which cells are rounded to whole pixels.
-const WHOLE: f32 = 4.0;
+const MIN_WHOLE_PIXELS: f32 = 4.0;
 
 /// Arrangement of `count` games in a picture: rows of plates, as large as possible and centred.
 /// Cells of four pixels or more are rounded to whole pixels, so that all look alike; smaller cells
@@ -75,7 +75,7 @@ impl Wall {
                 && side(rows, cells_y, next) <= height as f32;
             match scale {
                 _ if fits => next,
-                _ if scale >= WHOLE => scale.floor(),
+                _ if scale >= MIN_WHOLE_PIXELS => scale.floor(),
                 _ => scale,
             }
         };

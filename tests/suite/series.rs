@@ -83,7 +83,7 @@ fn a_run_on_a_table_reports_and_resumes_but_cannot_be_played() {
     assert!(line.contains("\"episodes\":0"), "{line}");
     for words in [&["train", "table"][..], &["eval", "runs/table-1"], &["settings", "table"]] {
         let said = refusal(folder, words);
-        assert!(said.contains("a labelled table is not a game"), "{said}");
+        assert!(said.contains("a labelled table is not one"), "{said}");
     }
     for format in ["onnx", "json"] {
         let words = ["export", "runs/table-1", "--format", format, "--json"];

@@ -17,8 +17,8 @@ pub use args::BenchArgs;
 use super::checks::validate;
 use super::games::{Games, Playable};
 use super::models::Models;
+use super::output::{print_json, print_result};
 use super::ranks;
-use super::say::{tell, tell_json};
 use crate::device;
 use crate::disk;
 use crate::env::Rules;
@@ -26,14 +26,14 @@ use crate::model::NativePolicy;
 use crate::rng::Stream;
 use crate::rollout::{ActionSelection, evaluate, play_at_random};
 use crate::run::RunFolder;
-use crate::settings::{ModelKind, TrainConfig};
+use crate::settings::{ModelKind, RolloutConfig, TrainConfig};
 use crate::task;
 use crate::trainer::{GameTrainer, Trainer, config_toml, new_settings};
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
 use serde::Serialize;
-use sizes::sized;
+use sizes::apply_sizes;
 use std::fmt::Display;
 use std::time::Instant;
 use work::Work;
@@ -52,7 +52,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.
 pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let (game, defaults) = new_settings::<G>(&toml::Table::new(), &args.set)?;
-    let config = sized(args, &config_toml(&game, &defaults).parse()?, &defaults)?;
+    let config = apply_sizes(args, &config_toml(&game, &defaults).parse()?, &defaults)?;
     validate(models, &game, &config)?;
     ensure!(!config.data.is_on(), "`grove bench` plays games: leave data.path out");
     if args.scaling {
@@ -71,24 +71,9 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let seconds_to_first_update = started.elapsed().as_secs_f64();
 
     let (envs, steps) = (config.rollout.num_envs(), config.rollout.num_steps);
-    let made = envs * steps;
-    let mut memory = None;
-    let trained = Figure::rate(args.repeats, made, || {
-        let started = Instant::now();
-        let record = trainer.iterate()?;
-        let seconds = started.elapsed().as_secs_f64();
-        memory = memory.max(record.memory.reserved);
-        Ok(seconds)
-    })?;
-    let policy = Figure::rate(args.repeats, made, || Ok(trainer.rehearse()))?;
-    let mut seed = 0;
-    let rules = Figure::rate(args.repeats, made, || {
-        seed += 1;
-        let started = Instant::now();
-        // Blocks until the device has finished.
-        device::read(play_at_random(game, envs, steps, seed, device).sum());
-        Ok(started.elapsed().as_secs_f64())
-    })?;
+    let (trained, memory) = measure_training(&mut trainer, args.repeats)?;
+    let policy = Figure::rate(args.repeats, envs * steps, || Ok(trainer.rehearse()))?;
+    let rules = measure_rules(game, &config.rollout, args.repeats, device)?;
     let seconds_to_score = args
         .score
         .map(|score| time_to_score(models, game, &defaults, args, score, device))
@@ -122,9 +107,46 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     publish(args, &report)
 }
 
+/// Measures the steps per second of whole iterations, and the memory that they reserve, bytes.
+fn measure_training<G: Rules>(
+    trainer: &mut GameTrainer<G>,
+    repeats: usize,
+) -> Result<(Figure, Option<u64>)> {
+    let rollout = &trainer.config().rollout;
+    let steps = rollout.num_envs() * rollout.num_steps;
+    let mut memory = None;
+    let rate = Figure::rate(repeats, steps, || {
+        let started = Instant::now();
+        let record = trainer.iterate()?;
+        let seconds = started.elapsed().as_secs_f64();
+        memory = memory.max(record.memory.reserved);
+        Ok(seconds)
+    })?;
+    Ok((rate, memory))
+}
+
+/// Measures the steps per second of a game's rules with random actions.
+fn measure_rules<G: Rules>(
+    game: G,
+    rollout: &RolloutConfig,
+    repeats: usize,
+    device: &Device,
+) -> Result<Figure> {
+    let (envs, steps) = (rollout.num_envs(), rollout.num_steps);
+    let mut seed = 0;
+    Figure::rate(repeats, envs * steps, || {
+        seed += 1;
+        let started = Instant::now();
+        // Blocks until the device has finished.
+        device::read(play_at_random(game, envs, steps, seed, device).sum());
+        Ok(started.elapsed().as_secs_f64())
+    })
+}
+
 /// Prints a report, and writes it to the requested file. If one of the two fails, the other is still done.
 fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> {
-    let printed = if args.json { tell_json(report) } else { tell(report.to_string().trim_end()) };
+    let printed =
+        if args.json { print_json(report) } else { print_result(report.to_string().trim_end()) };
     if let Some(path) = &args.out {
         let text = serde_json::to_string_pretty(report)? + "\n";
         disk::output(path, |file| disk::write(file, text.as_bytes()))

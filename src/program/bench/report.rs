@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
 /// Warm-up repeats of each measurement.
-const WARM_UP: usize = 2;
+const WARM_UP_REPEATS: usize = 2;
 /// Minimum duration of a measurement, seconds; shorter work is repeated within it.
 const MIN_SECONDS: f64 = 0.1;
 /// Iterations between evaluations of the score.
@@ -42,13 +42,13 @@ impl Figure {
         mut once: impl FnMut() -> Result<f64>,
     ) -> Result<Self> {
         let mut rates = Vec::new();
-        for i in 0..WARM_UP + repeats {
+        for i in 0..WARM_UP_REPEATS + repeats {
             let (mut made, mut seconds) = (0, 0.0);
             while seconds < MIN_SECONDS {
                 seconds += once()?;
                 made += steps;
             }
-            if i >= WARM_UP {
+            if i >= WARM_UP_REPEATS {
                 rates.push(made as f64 / seconds);
             }
         }

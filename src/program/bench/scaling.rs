@@ -20,11 +20,11 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Instant;
 
 /// Lengths of the two reductions to which the model is fitted, in `f32`s.
-const LENGTHS: [usize; 2] = [1 << 10, 1 << 20];
+const REDUCTION_LENGTHS: [usize; 2] = [1 << 10, 1 << 20];
 /// Reductions measured per length.
 const REDUCTIONS: usize = 20;
 /// Warm-up iterations.
-const WARM_UP: usize = 3;
+const WARM_UP_ITERATIONS: usize = 3;
 
 /// All results of a benchmark.
 #[derive(Serialize)]
@@ -66,15 +66,15 @@ pub fn bench<G: Playable>(
     config: &TrainConfig,
 ) -> Result<()> {
     let crew = Ranks::of(&args.device);
-    let most = crew.most();
+    let max_ranks = crew.max_ranks();
     let counts: Vec<usize> =
-        (0..).map(|i| 1 << i).take_while(|count| *count < most).chain([most]).collect();
-    let link = crew.run(most, most, &|member| fit(&member.team))?;
+        (0..).map(|i| 1 << i).take_while(|count| *count < max_ranks).chain([max_ranks]).collect();
+    let link = crew.run(max_ranks, max_ranks, &|member| fit_link(&member.team))?;
     let measure = |count: usize, groups: usize| {
         let mut config = config.clone();
         config.rollout.num_groups = groups;
         let work = |member: Rank| iterations(models, game, &config, member, args.repeats);
-        crew.run(count, most, &work)
+        crew.run(count, max_ranks, &work)
     };
     let params = config.policy.parameters(game.num_features(), game.num_actions());
     let params: usize = params.iter().map(|one| one.shape.iter().product::<usize>()).sum();
@@ -131,10 +131,10 @@ fn iterations<G: Playable>(
     let network = models.network(game, config, &chosen.device);
     let mut trainer: GameTrainer<G> = ranks::trainer(game, network, config, &chosen, None, team)?;
     let (mut seconds, mut communication) = (Vec::new(), Vec::new());
-    for i in 0..WARM_UP + repeats {
+    for i in 0..WARM_UP_ITERATIONS + repeats {
         let started = Instant::now();
         let record = trainer.iterate()?;
-        if i >= WARM_UP {
+        if i >= WARM_UP_ITERATIONS {
             seconds.push(started.elapsed().as_secs_f64());
             communication.push(record.reduction.map_or(0.0, |reduction| reduction.seconds));
         }
@@ -158,23 +158,23 @@ impl Link {
     fn seconds(&self, bytes: usize, ranks: usize) -> f64 {
         match ranks {
             1 => 0.0,
-            _ => self.latency + sent(bytes, ranks) / self.bandwidth,
+            _ => self.latency + bytes_sent(bytes, ranks) / self.bandwidth,
         }
     }
 }
 
 /// Bytes that each of `n` ranks sends in a reduction: `2 (n - 1) / n` times the size.
-fn sent(bytes: usize, ranks: usize) -> f64 {
+fn bytes_sent(bytes: usize, ranks: usize) -> f64 {
     bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64
 }
 
 /// Fits the model to two reductions; `None` for a single rank.
-fn fit(team: &Team) -> Result<Option<Link>> {
+fn fit_link(team: &Team) -> Result<Option<Link>> {
     let size = team.size();
     if size == 1 {
         return Ok(None);
     }
-    let [few, many] = LENGTHS.map(|len| -> Result<f64> {
+    let [few, many] = REDUCTION_LENGTHS.map(|len| -> Result<f64> {
         let mut seconds = Vec::new();
         for _ in 0..REDUCTIONS {
             let vector = vec![1.0; len];
@@ -187,7 +187,7 @@ fn fit(team: &Team) -> Result<Option<Link>> {
         Ok(Figure::of(seconds).median)
     });
     let (few, many) = (few?, many?);
-    let [less, more] = LENGTHS.map(|len| sent(4 * len, size));
+    let [less, more] = REDUCTION_LENGTHS.map(|len| bytes_sent(4 * len, size));
     let bandwidth = (more - less) / (many - few).max(f64::MIN_POSITIVE);
     Ok(Some(Link { latency: (few - less / bandwidth).max(0.0), bandwidth }))
 }

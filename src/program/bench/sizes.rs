@@ -6,14 +6,14 @@ use anyhow::{Result, ensure};
 use toml::Table;
 
 /// Number of parallel games.
-const GAMES: usize = 4096;
+const DEFAULT_GAMES: usize = 4096;
 
 /// The settings of a benchmark. `settings` are those of a run with the changes by `--set`, and `table` the same with the
 /// game's own.
 ///
 /// # Errors
-/// If the games do not form whole groups, or `--set` names an unknown setting.
-pub fn sized(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<TrainConfig> {
+/// If the games are no whole number of groups, or `--set` names no setting.
+pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<TrainConfig> {
     let named = overlay::named(table, &args.set)?;
     let is_set = |path: &str| named.iter().any(|name| name == path);
     let size = |option: Option<usize>, path: &str, set: usize, usual: usize| {
@@ -30,7 +30,7 @@ pub fn sized(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<
     let rollout = &mut config.rollout;
     rollout.group_size = size(args.group_size, "rollout.group_size", rollout.group_size, 8);
     if args.num_envs.is_some() || !is_set("rollout.num_groups") {
-        let games = args.num_envs.unwrap_or(GAMES);
+        let games = args.num_envs.unwrap_or(DEFAULT_GAMES);
         ensure!(
             games.is_multiple_of(rollout.group_size),
             "--num-envs is {games}, but must be a multiple of --group-size ({})",
@@ -70,7 +70,7 @@ mod tests {
             unreachable!("the command is `bench`")
         };
         let (game, settings) = new_settings::<Catch>(&Table::new(), &args.set)?;
-        sized(&args, &config_toml(&game, &settings).parse()?, &settings)
+        apply_sizes(&args, &config_toml(&game, &settings).parse()?, &settings)
     }
 
     #[test]

@@ -21,17 +21,17 @@ use ratatui_widgets::paragraph::Paragraph;
 use std::time::{Duration, Instant};
 
 /// Minimum columns and rows of a terminal for the dashboard.
-const ROOM: (u16, u16) = (100, 28);
+const MIN_TERMINAL_SIZE: (u16, u16) = (100, 28);
 /// Rows of the curves, columns of the metrics beside them, and number of completions below them.
-const CURVES: u16 = 13;
-const FIGURES: u16 = 38;
-const COMPLETIONS: usize = 4;
+const CURVE_ROWS: u16 = 13;
+const METRIC_COLUMNS: u16 = 38;
+const NUM_COMPLETIONS: usize = 4;
 /// Name of the curve of training scores.
-const SCORE: &str = "score, sampled";
+const SCORE_CURVE: &str = "score, sampled";
 /// Maximum number of points per curve, beyond which every second one is dropped: more than a terminal has columns.
-const POINTS: usize = 2000;
+const MAX_POINTS: usize = 2000;
 /// Minimum time between frames; drawing every iteration would slow down fast runs.
-const PERIOD: Duration = Duration::from_millis(200);
+const FRAME_INTERVAL: Duration = Duration::from_millis(200);
 
 /// State of the dashboard.
 #[derive(Default)]
@@ -44,8 +44,8 @@ pub struct Dashboard {
     name: &'static str,
     /// Whether any iteration had a score.
     has_scores: bool,
-    figures: Vec<String>,
-    /// Whether somebody listens for keys.
+    metrics: Vec<String>,
+    /// Whether keyboard input is available.
     pub has_keys: bool,
     completions: Vec<String>,
     /// The moment of the last picture, and the columns of the terminal then.
@@ -58,11 +58,11 @@ impl Dashboard {
         let term = Term::stderr();
         let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
         let (rows, columns) = term.size_checked().filter(|_| term.is_term() && !is_dumb)?;
-        (columns >= ROOM.0 && rows >= ROOM.1).then(|| Self::empty(total))
+        (columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1).then(|| Self::empty(total))
     }
 
     fn empty(total: u32) -> Self {
-        Self { total, name: SCORE, ..Self::default() }
+        Self { total, name: SCORE_CURVE, ..Self::default() }
     }
 
     /// Adds the metrics of an iteration. Returns the lines of a frame if one is due; an empty frame if the terminal has
@@ -71,23 +71,23 @@ impl Dashboard {
         let record = &step.record;
         let x = f64::from(record.iteration);
         let y = self.first_curve(record);
-        add(&mut self.sampled, y.map(|y| (x, y)));
+        add_point(&mut self.sampled, y.map(|y| (x, y)));
         let played = record.evaluation.as_ref().filter(|evaluation| evaluation.episodes > 0);
-        add(&mut self.greedy, played.map(|evaluation| (x, evaluation.mean_score)));
+        add_point(&mut self.greedy, played.map(|evaluation| (x, evaluation.mean_score)));
         if !step.completions.is_empty() {
-            self.completions = completions(&step.completions);
+            self.completions = completion_lines(&step.completions);
         }
         let is_last = record.iteration == self.total;
         let (rows, columns) = Term::stderr().size_checked()?;
         // A picture of another width would be torn.
         let is_recent =
-            |(drawn, width): (Instant, u16)| drawn.elapsed() < PERIOD && width == columns;
+            |(drawn, width): (Instant, u16)| drawn.elapsed() < FRAME_INTERVAL && width == columns;
         if !is_last && self.drawn.is_some_and(is_recent) {
             return None;
         }
         self.drawn = Some((Instant::now(), columns));
-        self.figures = figures(record, self.has_keys);
-        Some(match columns >= ROOM.0 && rows >= ROOM.1 {
+        self.metrics = metric_lines(record, self.has_keys);
+        Some(match columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1 {
             true => ansi::lines(&self.draw(columns), console::colors_enabled_stderr()),
             false => String::new(),
         })
@@ -98,7 +98,7 @@ impl Dashboard {
     fn first_curve(&mut self, record: &IterationRecord) -> Option<f64> {
         self.has_scores |= record.score.is_some();
         let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.fit);
-        let name = if is_loss { "loss" } else { SCORE };
+        let name = if is_loss { "loss" } else { SCORE_CURVE };
         if name != self.name {
             self.name = name;
             self.sampled.clear();
@@ -108,13 +108,14 @@ impl Dashboard {
 
     fn draw(&self, columns: u16) -> Buffer {
         let below = self.completions.len() as u16;
-        let mut buffer = Buffer::empty(Rect::new(0, 0, columns, CURVES + below));
-        let rows = Layout::vertical([Constraint::Length(CURVES), Constraint::Length(below)]);
+        let mut buffer = Buffer::empty(Rect::new(0, 0, columns, CURVE_ROWS + below));
+        let rows = Layout::vertical([Constraint::Length(CURVE_ROWS), Constraint::Length(below)]);
         let [above, completions] = rows.areas(buffer.area);
-        let columns = [Constraint::Fill(1), Constraint::Length(2), Constraint::Length(FIGURES)];
-        let [curves, _, figures] = Layout::horizontal(columns).areas(above);
+        let columns =
+            [Constraint::Fill(1), Constraint::Length(2), Constraint::Length(METRIC_COLUMNS)];
+        let [curves, _, metrics] = Layout::horizontal(columns).areas(above);
         self.chart().render(curves, &mut buffer);
-        paragraph(&self.figures).render(figures, &mut buffer);
+        paragraph(&self.metrics).render(metrics, &mut buffer);
         paragraph(&self.completions).render(completions, &mut buffer);
         buffer
     }
@@ -136,7 +137,7 @@ impl Dashboard {
         let (low, high) = extent.map_or((0.0, 1.0), |y| (y.start, y.end));
         let total = f64::from(self.total);
         let x = Axis::default().bounds([0.0, total]).labels(["0".into(), self.total.to_string()]);
-        let y = Axis::default().bounds([low, high]).labels([number(low), number(high)]);
+        let y = Axis::default().bounds([low, high]).labels([format_bound(low), format_bound(high)]);
         let always = (Constraint::Percentage(100), Constraint::Percentage(100));
         // Placed where the curve is not.
         let is_high = self.sampled.last().is_some_and(|(_, y)| 2.0 * y > low + high);
@@ -154,21 +155,21 @@ fn paragraph(lines: &[String]) -> Paragraph<'_> {
 }
 
 /// Adds a point to a curve if it is finite.
-fn add(curve: &mut Vec<(f64, f64)>, point: Option<(f64, f64)>) {
+fn add_point(curve: &mut Vec<(f64, f64)>, point: Option<(f64, f64)>) {
     curve.extend(point.filter(|(_, y)| y.is_finite()));
-    if curve.len() > POINTS {
+    if curve.len() > MAX_POINTS {
         let last = curve.len() - 1;
         let mut place = 0..;
         curve.retain(|_| place.next().is_some_and(|i| i % 2 == 0 || i == last));
     }
 }
 
-fn number(x: f64) -> String {
+fn format_bound(x: f64) -> String {
     if x.abs() < 100.0 { format!("{x:.2}") } else { format!("{x:.0}") }
 }
 
-/// The metrics beside the curves, one per line, and the keys if somebody listens for them.
-fn figures(record: &IterationRecord, has_keys: bool) -> Vec<String> {
+/// The metrics beside the curves, one per line, and the key bindings if keyboard input is available.
+fn metric_lines(record: &IterationRecord, has_keys: bool) -> Vec<String> {
     let unit = if record.text.is_some() { "tokens" } else { "steps" };
     let mut lines = vec![
         format!("{:<14}{:.4}", "loss", record.loss),
@@ -181,7 +182,7 @@ fn figures(record: &IterationRecord, has_keys: bool) -> Vec<String> {
     ];
     let in_use = record.memory.in_use.map(|bytes| format!("{:<14}{} MiB", "memory", bytes >> 20));
     lines.extend(in_use);
-    lines.extend(phases(&record.seconds));
+    lines.extend(phase_lines(&record.seconds));
     if has_keys {
         lines.push(String::new());
         lines.push("keys: p pause, s save, o page, q stop".to_string());
@@ -190,7 +191,7 @@ fn figures(record: &IterationRecord, has_keys: bool) -> Vec<String> {
 }
 
 /// The fractions of an iteration's phases, one per line.
-fn phases(seconds: &Seconds) -> Vec<String> {
+fn phase_lines(seconds: &Seconds) -> Vec<String> {
     let Some(phases) = seconds.phases.filter(|_| seconds.total > 0.0) else { return Vec::new() };
     let parts =
         [("play", Some(phases.rollout)), ("learn", Some(phases.update)), ("verify", phases.verify)];
@@ -201,11 +202,11 @@ fn phases(seconds: &Seconds) -> Vec<String> {
 }
 
 /// The best and the worst completions of an iteration with their rewards, one per line.
-fn completions(records: &[CompletionRecord]) -> Vec<String> {
+fn completion_lines(records: &[CompletionRecord]) -> Vec<String> {
     let mut judged: Vec<(f64, &CompletionRecord)> =
         records.iter().filter_map(|record| Some((record.reward?, record))).collect();
     judged.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let half = COMPLETIONS / 2;
+    let half = NUM_COMPLETIONS / 2;
     let worst = judged.split_off(judged.len().min(half).max(judged.len().saturating_sub(half)));
     judged.truncate(half);
     let line = |(reward, record): &(f64, &CompletionRecord)| {
@@ -246,10 +247,10 @@ mod tests {
             let record = record(iteration, f64::from(iteration));
             dashboard.show(&IterationReport { record, ..IterationReport::default() });
         }
-        dashboard.figures = figures(&record(10, 10.0), false);
+        dashboard.metrics = metric_lines(&record(10, 10.0), false);
         let picture = picture(&dashboard, 120);
         let lines: Vec<&str> = picture.lines().collect();
-        assert_eq!(lines.len(), usize::from(CURVES));
+        assert_eq!(lines.len(), usize::from(CURVE_ROWS));
         assert!(lines.iter().all(|line| line.chars().count() <= 120), "{picture}");
         for part in ["score, greedy", "score, sampled", "11.00", "1.00", "loss"] {
             assert!(picture.contains(part), "{part}: {picture}");
@@ -272,12 +273,12 @@ mod tests {
             ..record(10, 10.0)
         };
         let mut dashboard = Dashboard::empty(10);
-        dashboard.figures = figures(&record, true);
-        let picture = picture(&dashboard, ROOM.0);
+        dashboard.metrics = metric_lines(&record, true);
+        let picture = picture(&dashboard, MIN_TERMINAL_SIZE.0);
         for figure in ["play          100 %", "learn         0 %", "verify        50 %", "q stop"] {
             assert!(picture.contains(figure), "{figure}: {picture}");
         }
-        assert!(dashboard.figures.iter().all(|figure| picture.contains(figure)), "{picture}");
+        assert!(dashboard.metrics.iter().all(|figure| picture.contains(figure)), "{picture}");
     }
 
     #[test]
@@ -295,14 +296,17 @@ mod tests {
             records.iter().map(&mut take).collect()
         };
         let text = [record(None, Some(true)), record(Some(0.5), Some(false))];
-        assert_eq!(names(&text), [("loss", Some(5.0)), (SCORE, Some(0.5))]);
+        assert_eq!(names(&text), [("loss", Some(5.0)), (SCORE_CURVE, Some(0.5))]);
         let game = [record(Some(1.0), None), record(None, None), record(Some(2.0), None)];
-        assert_eq!(names(&game), [(SCORE, Some(1.0)), (SCORE, None), (SCORE, Some(2.0))]);
+        assert_eq!(
+            names(&game),
+            [(SCORE_CURVE, Some(1.0)), (SCORE_CURVE, None), (SCORE_CURVE, Some(2.0))]
+        );
         assert_eq!(names(&[record(None, None)]), [("loss", Some(5.0))]);
         let mut dashboard = Dashboard::empty(10);
         for record in text {
             let y = dashboard.first_curve(&record);
-            add(&mut dashboard.sampled, y.map(|y| (1.0, y)));
+            add_point(&mut dashboard.sampled, y.map(|y| (1.0, y)));
         }
         assert_eq!(dashboard.sampled, [(1.0, 0.5)]);
     }
@@ -311,10 +315,10 @@ mod tests {
     fn a_long_curve_keeps_its_last_point() {
         let mut curve = Vec::new();
         for i in 0..10_000 {
-            add(&mut curve, Some((f64::from(i), 1.0)));
+            add_point(&mut curve, Some((f64::from(i), 1.0)));
         }
-        assert!(curve.len() <= POINTS && curve.last() == Some(&(9_999.0, 1.0)));
-        add(&mut curve, Some((0.0, f64::NAN)));
+        assert!(curve.len() <= MAX_POINTS && curve.last() == Some(&(9_999.0, 1.0)));
+        add_point(&mut curve, Some((0.0, f64::NAN)));
         assert_eq!(curve.last(), Some(&(9_999.0, 1.0)));
     }
 
@@ -325,12 +329,12 @@ mod tests {
             completion: format!("\u{1b}[31m{reward}"),
             ..Default::default()
         };
-        let lines = completions(&[0.3, 0.9, 0.1, 0.5, 0.7].map(of));
+        let lines = completion_lines(&[0.3, 0.9, 0.1, 0.5, 0.7].map(of));
         let first: Vec<&str> =
             lines.iter().map(|line| line.trim().split(' ').next().unwrap()).collect();
         assert_eq!(first, ["0.900", "0.700", "0.300", "0.100"]);
         assert!(!lines.concat().contains('\u{1b}'));
-        assert_eq!(completions(&[of(1.0)]).len(), 1);
-        assert!(completions(&[]).is_empty());
+        assert_eq!(completion_lines(&[of(1.0)]).len(), 1);
+        assert!(completion_lines(&[]).is_empty());
     }
 }

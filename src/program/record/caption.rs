@@ -19,9 +19,9 @@ const GLYPHS: [(char, [u8; 5]); 12] = [
 ];
 
 /// Colour of the text, RGBA.
-const INK: [u8; 4] = [255; 4];
+const TEXT_COLOUR: [u8; 4] = [255; 4];
 /// Colour of the background, RGBA.
-const GROUND: [u8; 4] = [0, 0, 0, 255];
+const BACKGROUND: [u8; 4] = [0, 0, 0, 255];
 
 /// Formats a score, with one decimal unless it is an integer.
 pub fn write_score(score: f32) -> String {
@@ -45,13 +45,13 @@ pub fn caption(text: &str, plate: Plate, width: u32, picture: &mut Picture) {
     };
     let columns = 4 * text.len() as u32 + 1;
     for (y, x) in (0..7).flat_map(|y| (0..columns).map(move |x| (y, x))) {
-        fill(x, y, GROUND);
+        fill(x, y, BACKGROUND);
     }
     for (i, character) in text.chars().enumerate() {
         let rows = GLYPHS.iter().find(|(known, _)| *known == character).map_or([0; 5], |g| g.1);
         for (y, row) in (1..).zip(rows) {
             for x in (0..3).filter(|x| row & (4 >> x) != 0) {
-                fill(4 * i as u32 + 1 + x, y, INK);
+                fill(4 * i as u32 + 1 + x, y, TEXT_COLOUR);
             }
         }
     }
@@ -68,8 +68,8 @@ mod tests {
         let line = |y: usize| -> String {
             let row = picture.pixels[80 * y..80 * (y + 1)].as_chunks::<4>().0;
             let letter = |p: &[u8; 4]| match *p {
-                INK => '#',
-                GROUND => '.',
+                TEXT_COLOUR => '#',
+                BACKGROUND => '.',
                 _ => ' ',
             };
             row.iter().map(letter).collect()

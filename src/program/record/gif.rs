@@ -24,8 +24,8 @@ impl<W: Write> Gif<W> {
         let mut palette = colours.concat();
         palette.extend([0; 3]);
         let mut encoder =
-            Encoder::new(file, width as u16, height as u16, &palette).map_err(once)?;
-        encoder.set_repeat(Repeat::Infinite).map_err(once)?;
+            Encoder::new(file, width as u16, height as u16, &palette).map_err(unwrap_io)?;
+        encoder.set_repeat(Repeat::Infinite).map_err(unwrap_io)?;
         let numbers = colours.iter().enumerate().map(|(i, colour)| (*colour, i as u8)).collect();
         // Browsers replace delays below 0.02 s by 0.1 s.
         let delay = (delay * 100.0).round().max(2.0) as u16;
@@ -64,17 +64,17 @@ impl<W: Write> Frames for Gif<W> {
             buffer: buffer.into(),
             ..Frame::default()
         };
-        self.encoder.write_frame(&frame).map_err(once)
+        self.encoder.write_frame(&frame).map_err(unwrap_io)
     }
 
     fn finish(self) -> Result<()> {
-        self.encoder.into_inner().map_err(once)?;
+        self.encoder.into_inner().map_err(unwrap_io)?;
         Ok(())
     }
 }
 
 /// Unwraps I/O errors, whose message the encoder's error would repeat.
-fn once(error: EncodingError) -> anyhow::Error {
+fn unwrap_io(error: EncodingError) -> anyhow::Error {
     match error {
         EncodingError::Io(error) => error.into(),
         error => error.into(),

@@ -15,8 +15,8 @@ use super::checks::saved;
 use super::games::{Games, Playable};
 use super::interrupt::Interrupt;
 use super::models::Models;
+use super::output::{print_json, print_result};
 use super::progress_note::with_note;
-use super::say::{tell, tell_json};
 use super::session::saved_policy;
 use crate::checkpoint::Checkpoint;
 use crate::device;
@@ -119,7 +119,7 @@ pub fn record<G: Playable>(
             recording.animate(mp4, frames)
         }
         Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames),
-        Format::Png => recording.still(PngEncoder::new_with_quality(
+        Format::Png => recording.write_still(PngEncoder::new_with_quality(
             &mut file,
             CompressionType::Best,
             FilterType::NoFilter,
@@ -139,7 +139,7 @@ pub fn record<G: Playable>(
         bytes,
         drawn_by: chosen.info.to_string(),
     };
-    if args.json { tell_json(&report) } else { tell(report) }
+    if args.json { print_json(&report) } else { print_result(report) }
 }
 
 /// A description of the output file.
@@ -192,19 +192,19 @@ pub fn animation<G: Playable>(
 }
 
 impl<'a, G: Playable> Recording<'a, G> {
-    /// A recording on the CPU before its first step, `most` pixels wide and high by default, with the number of frames per
-    /// step and the duration of each in seconds.
+    /// Creates a recording on the CPU before its first step, at most `max_pixels` wide and high by default. Also returns
+    /// the number of frames per step, and the duration of each in seconds.
     fn new(
         models: &Models,
         args: &'a RecordArgs,
         checkpoint: &Checkpoint,
         scene: fn(G) -> Scene<G>,
-        most: (u64, u64),
+        max_pixels: (u64, u64),
     ) -> Result<(Self, u32, f32)> {
         let (game, config) = saved::<G>(models, checkpoint)?;
         let scene = scene(game);
         let cells = Cells::of(scene.info());
-        let (width, height) = size(cells, args, most)?;
+        let (width, height) = size(cells, args, max_pixels)?;
         let (frames, delay) = frames(scene.info().steps_per_second());
         let recording = Self {
             args,
@@ -224,7 +224,7 @@ impl<'a, G: Playable> Recording<'a, G> {
 impl<G: Rules> Recording<'_, G> {
     /// Advances all games by one step.
     fn step(&mut self) -> Result<()> {
-        if self.interrupt.as_ref().is_some_and(Interrupt::seen) {
+        if self.interrupt.as_ref().is_some_and(Interrupt::has_signal) {
             bail!("interrupted; {} was not written", self.args.out.display());
         }
         let choices = self.games.choose(&self.policy, ActionSelection::Greedy);
@@ -267,7 +267,7 @@ impl<G: Rules> Recording<'_, G> {
     }
 
     /// Writes a picture of the games after the last step.
-    fn still(&mut self, encoder: impl ImageEncoder) -> Result<Option<u32>> {
+    fn write_still(&mut self, encoder: impl ImageEncoder) -> Result<Option<u32>> {
         for _ in 0..self.args.steps {
             self.step()?;
         }
@@ -285,10 +285,10 @@ fn frames(steps_per_second: f32) -> (u32, f32) {
     (frames as u32, 1.0 / (steps_per_second * frames))
 }
 
-/// Width and height of the picture, pixels: by default at `most`.
-fn size(cells: Cells, args: &RecordArgs, most: (u64, u64)) -> Result<(u32, u32)> {
+/// Width and height of the picture in pixels: by default at most `max_pixels`.
+fn size(cells: Cells, args: &RecordArgs, max_pixels: (u64, u64)) -> Result<(u32, u32)> {
     let of = |scale: u32| Wall::size(cells, args.games, scale);
-    let small = |&scale: &u32| of(scale).0 <= most.0 && of(scale).1 <= most.1;
+    let small = |&scale: &u32| of(scale).0 <= max_pixels.0 && of(scale).1 <= max_pixels.1;
     // Multiples of a tile's 16 pixels look best.
     let scales = [32, 16].into_iter().chain((1..16).rev());
     let scale = args.scale.unwrap_or_else(|| scales.into_iter().find(small).unwrap_or(1));

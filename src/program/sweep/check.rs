@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 /// Number of trials among which a value is tried that no run can have by itself.
-const TRIALS: u32 = 256;
+const CHECKED_TRIALS: u32 = 256;
 
 /// Makes the ranges of fractional settings fractional even if their ends are written as integers.
 pub fn allow_fractions(space: &mut Space, settings: &Table) {
@@ -46,7 +46,8 @@ fn full_name(name: &str) -> String {
 /// The reason against the first value that no trial may have.
 pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>) -> Result<()> {
     let try_out = |searched: BTreeMap<String, Value>| {
-        validate(&assignments(&completed(file, searched))).map_err(|error| format!("{error:#}"))
+        validate(&assignments(&complete_settings(file, searched)))
+            .map_err(|error| format!("{error:#}"))
     };
     let without = try_out(BTreeMap::new()).err();
     for (name, range) in &file.space {
@@ -60,7 +61,7 @@ pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>
                 trial.insert(name.clone(), value.clone());
                 try_out(trial).is_ok()
             };
-            if (0..TRIALS).any(is_possible) {
+            if (0..CHECKED_TRIALS).any(is_possible) {
                 continue;
             }
             if names(&error, name) || without.as_ref() == Some(&error) {
@@ -80,7 +81,7 @@ fn names(error: &str, setting: &str) -> bool {
 }
 
 /// Completes searched settings with those common to all trials. Keys are full names.
-pub fn completed(file: &SweepFile, searched: BTreeMap<String, Value>) -> Table {
+pub fn complete_settings(file: &SweepFile, searched: BTreeMap<String, Value>) -> Table {
     let common = overlay::flat(&file.settings);
     let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
     settings.extend(searched);
@@ -190,8 +191,8 @@ mod tests {
         let mut space: Space = toml::from_str(text).unwrap();
         let settings = overlay::to_table(&crate::settings::TrainConfig::for_game("catch"));
         allow_fractions(&mut space, &settings);
-        assert_eq!(space["entropy_coef"].at(0.25), Value::Float(0.25));
-        assert_eq!(space["iterations"].at(0.25), Value::Integer(2));
+        assert_eq!(space["entropy_coef"].value_at(0.25), Value::Float(0.25));
+        assert_eq!(space["iterations"].value_at(0.25), Value::Integer(2));
     }
 
     #[test]

@@ -8,11 +8,11 @@ mod space;
 
 use super::args::{RunArgs, TrainArgs};
 use super::games::Games;
-use super::history::{History, State, words as setting_words};
+use super::history::{History, State, format_settings};
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, option, side_by_side};
+use super::output::{eprint_line, with_causes};
 use super::progress::Board;
-use super::say::{say, sentence};
 use super::settings::language_defaults;
 use super::study_args::{self, Seeds, SweepArgs};
 use super::{ranks, seeds, text};
@@ -38,10 +38,10 @@ use toml::Table;
 const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command \
                         continues the sweep.";
 /// Maximum number of trials of a sweep: far more than anyone trains, and few enough to list.
-const MOST_TRIALS: usize = 1_000_000;
+const MAX_TRIALS: usize = 1_000_000;
 
 /// Keys of a sweep's file that only some searches use.
-const OF_SEARCHES: [(&str, &[Search]); 5] = [
+const SEARCH_KEYS: [(&str, &[Search]); 5] = [
     ("trials", &[Search::Random, Search::Halving, Search::Tpe]),
     ("steps", &[Search::Grid]),
     ("eta", &[Search::Halving]),
@@ -109,7 +109,7 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
         input::read_description(&args.file).with_context(|| format!("cannot read {name}"))?;
     let file: SweepFile = toml::from_str(&text).with_context(|| format!("in {name}"))?;
     let keys: Table = toml::from_str(&text).with_context(|| format!("in {name}"))?;
-    for (key, searches) in OF_SEARCHES {
+    for (key, searches) in SEARCH_KEYS {
         ensure!(
             searches.contains(&file.search) || !keys.contains_key(key),
             "in {name}: `{key}` does not apply to this search; leave it out, or set `search`"
@@ -121,43 +121,11 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
 }
 
 impl<'a> Sweep<'a> {
+    /// Checks a sweep's file, and reads the results so far.
     fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
-        if file.game.is_empty() {
-            bail!("`game` is missing: the game, or the language task, whose settings are searched");
-        }
-        if file.space.is_empty() {
-            bail!("[space] is empty");
-        }
-        if file.space.contains_key("seed") || file.settings.contains_key("seed") {
-            bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
-        }
-        if file.search == Search::Halving && file.space.contains_key("iterations") {
-            bail!("halving sets `iterations` itself; leave it out of [space]");
-        }
-        check::check_names(&file)?;
-        file.space.iter().try_for_each(|(name, range)| range.check(name))?;
-        let whole = [file.trials, file.steps, file.batch, file.rounds as usize];
-        if whole.contains(&0) || file.eta < 2 {
-            bail!("trials, steps, batch and rounds must be 1 or more, and eta 2 or more");
-        }
-        let trials = match file.search {
-            Search::Grid => space::grid_size(&file.space, file.steps),
-            _ => Some(file.trials),
-        };
-        if trials.is_none_or(|trials| trials > MOST_TRIALS) {
-            bail!("the sweep has more than {MOST_TRIALS} trials");
-        }
+        check_file(&file)?;
         let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
-        let mut settings = if is_task {
-            let own = (task::find(&file.game)?.defaults)();
-            let path = text::model_path(&file.game, None, &file.settings, &[])?;
-            let num_params = (path != TINY).then_some(usize::MAX);
-            let model = (&*path, num_params);
-            let config = language_defaults(&file.game, false, model, Precision::F32)?;
-            language_settings(&file.game, &own, &config)
-        } else {
-            (games.find_beside_tasks(Some(&file.game))?.defaults)()?
-        };
+        let mut settings = default_settings(games, &file, is_task)?;
         overlay::lay_over(&mut settings, file.settings.clone())?;
         check::allow_fractions(&mut file.space, &settings);
         check::check_values(&file, |set| match is_task {
@@ -168,33 +136,12 @@ impl<'a> Sweep<'a> {
         overlay::lay_over(&mut settings, middle.into_iter().collect())?;
         // The defaults of a task depend on its model.
         let known = if is_task { &file.settings } else { &settings };
-        let iterations = known.get("iterations").and_then(toml::Value::as_integer);
-        let iterations = match iterations {
-            Some(asked) => {
-                let count = u32::try_from(asked).ok().filter(|count| *count > 0);
-                count.with_context(|| format!("iterations = {asked} is not 1 to 2^32 - 1"))?
-            }
-            None if file.search == Search::Halving => {
-                bail!("halving a task's runs needs settings.iterations")
-            }
-            None => 1,
-        };
-        let sft = settings.get("fit").and_then(|fit| fit.get("iterations")?.as_integer());
-        let first_round = halved(iterations, &file, 0);
-        if file.search == Search::Halving && sft >= Some(i64::from(first_round)) {
-            bail!(
-                "the first round has {first_round} iterations, all of them SFT (fit.iterations = {}): lower \
-                 settings.fit.iterations, or search with more iterations or fewer rounds",
-                sft.unwrap_or_default()
-            );
+        let iterations = iterations_of_run(known, file.search)?;
+        if file.search == Search::Halving {
+            check_first_round(&settings, halved(iterations, &file, 0))?;
         }
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
-        let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
-        if folder == args.file {
-            bail!(
-                "the file has no extension, so the sweep's folder cannot have its name; use --out DIR"
-            );
-        }
+        let folder = output_folder(args)?;
         let path = folder.join(RESULTS);
         let results = read_results(&path);
         let mut results = results.with_context(|| format!("cannot read {}", path.display()))?;
@@ -233,7 +180,7 @@ impl<'a> Sweep<'a> {
                 self.seeds.iter().all(|seed| self.results.contains_key(&(*number, round, *seed)))
             };
             // A run that something else has stopped has no result, either.
-            if interrupt.seen() || !numbers.iter().all(is_done) {
+            if interrupt.has_signal() || !numbers.iter().all(is_done) {
                 bail!(
                     "interrupted; the same command continues the sweep in {}",
                     self.folder.display()
@@ -270,9 +217,10 @@ impl<'a> Sweep<'a> {
         let is_open =
             |(trial, seed): &(usize, u64)| !self.results.contains_key(&(*trial, round, *seed));
         let open: Vec<(usize, u64)> = seeds.filter(is_open).collect();
-        let words =
-            open.iter().map(|(trial, seed)| self.words(&trials[*trial], *trial, round, *seed));
-        let jobs = words.collect::<Result<Vec<_>>>()?;
+        let commands = open
+            .iter()
+            .map(|(trial, seed)| self.run_command_line(&trials[*trial], *trial, round, *seed));
+        let jobs = commands.collect::<Result<Vec<_>>>()?;
         let train = self.train_args();
         let slots = Slots::new(&train, open.len())?;
         self.announce(round, open.len(), &slots);
@@ -290,16 +238,16 @@ impl<'a> Sweep<'a> {
             let (trial, seed) = open[job];
             let was_stopped = match &report {
                 Ok(report) => report["interrupted"] == true,
-                Err(_) => interrupt.seen(),
+                Err(_) => interrupt.has_signal(),
             };
             if was_stopped {
                 return Ok(());
             }
             ended += 1;
             let score = report.as_ref().ok().and_then(seeds::score);
-            let error = report.err().map(|error| sentence(&error));
+            let error = report.err().map(|error| with_causes(&error));
             let settings = space::settings(&sweep.space, &trials[trial].point);
-            let settings = setting_words(&settings, &settings);
+            let settings = format_settings(&settings, &settings);
             let what = score.map_or_else(
                 || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
                 |score| format!("{score:.3}"),
@@ -325,7 +273,7 @@ impl<'a> Sweep<'a> {
             Search::Grid | Search::Random => String::new(),
         };
         let (runs, count, threads) = (counted(runs, "run"), slots.count, slots.threads);
-        say!("{round}{runs}, {count} at a time, threads of each: {threads}.");
+        eprint_line!("{round}{runs}, {count} at a time, threads of each: {threads}.");
     }
 
     fn train_args(&self) -> TrainArgs {
@@ -348,7 +296,13 @@ impl<'a> Sweep<'a> {
     }
 
     /// Command line of a run, which resumes it if it was interrupted and otherwise starts it afresh.
-    fn words(&self, trial: &Trial, number: usize, round: u32, seed: u64) -> Result<Vec<OsString>> {
+    fn run_command_line(
+        &self,
+        trial: &Trial,
+        number: usize,
+        round: u32,
+        seed: u64,
+    ) -> Result<Vec<OsString>> {
         let folder = self.run_folder(number, round, seed);
         let mut words = vec!["train".into(), option("device", &self.args.device)];
         words.push(option("run-dir", &folder));
@@ -362,15 +316,16 @@ impl<'a> Sweep<'a> {
         }
         words.insert(1, self.file.game.clone().into());
         words.push(option("seed", seed.to_string()));
-        let settings = self.completed(space::settings(&self.file.space, &trial.point), round);
+        let settings =
+            self.complete_settings(space::settings(&self.file.space, &trial.point), round);
         words.extend(check::assignments(&settings).iter().map(|it| option("set", it)));
         Ok(words)
     }
 
     /// Completes the searched settings with those common to all trials and with the iterations of the round. Keys are
     /// full names.
-    fn completed(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
-        let mut settings = check::completed(&self.file, searched);
+    fn complete_settings(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
+        let mut settings = check::complete_settings(&self.file, searched);
         if self.file.search == Search::Halving {
             settings.insert("iterations".to_string(), i64::from(self.iterations_of(round)).into());
         }
@@ -386,6 +341,86 @@ impl<'a> Sweep<'a> {
 /// Number of iterations of a run in a round of halving whose last round has `iterations`.
 fn halved(iterations: u32, file: &SweepFile, round: u32) -> u32 {
     (iterations / file.eta.saturating_pow(file.rounds - 1 - round)).max(1)
+}
+
+/// Checks that the runs of the first round of halving get to GRPO, without which most settings have no effect.
+fn check_first_round(settings: &Table, iterations: u32) -> Result<()> {
+    let sft = settings.get("fit").and_then(|fit| fit.get("iterations")?.as_integer());
+    if let Some(sft) = sft.filter(|sft| *sft >= i64::from(iterations)) {
+        bail!(
+            "the first round has {iterations} iterations, all of them SFT (fit.iterations = {sft}): lower \
+             settings.fit.iterations, or search with more iterations or fewer rounds"
+        );
+    }
+    Ok(())
+}
+
+/// Checks what a sweep's file says by itself: which settings are searched, and how.
+fn check_file(file: &SweepFile) -> Result<()> {
+    if file.game.is_empty() {
+        bail!("`game` is missing: the game, or the language task, whose settings are searched");
+    }
+    if file.space.is_empty() {
+        bail!("[space] is empty");
+    }
+    if file.space.contains_key("seed") || file.settings.contains_key("seed") {
+        bail!("`seed` is not a setting of a sweep; `seeds` lists the seeds of each trial");
+    }
+    if file.search == Search::Halving && file.space.contains_key("iterations") {
+        bail!("halving sets `iterations` itself; leave it out of [space]");
+    }
+    check::check_names(file)?;
+    file.space.iter().try_for_each(|(name, range)| range.check(name))?;
+    let counts = [file.trials, file.steps, file.batch, file.rounds as usize];
+    if counts.contains(&0) || file.eta < 2 {
+        bail!("trials, steps, batch and rounds must be 1 or more, and eta 2 or more");
+    }
+    let trials = match file.search {
+        Search::Grid => space::grid_size(&file.space, file.steps),
+        _ => Some(file.trials),
+    };
+    if trials.is_none_or(|trials| trials > MAX_TRIALS) {
+        bail!("the sweep has more than {MAX_TRIALS} trials");
+    }
+    Ok(())
+}
+
+/// Default settings of a sweep's game, or of its task with its model.
+fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Table> {
+    let name = &file.game;
+    if !is_task {
+        return (games.find_beside_tasks(Some(name))?.defaults)();
+    }
+    let own = (task::find(name)?.defaults)();
+    let path = text::model_path(name, None, &file.settings, &[])?;
+    let num_params = (path != TINY).then_some(usize::MAX);
+    let config = language_defaults(name, false, (&path, num_params), Precision::F32)?;
+    Ok(language_settings(name, &own, &config))
+}
+
+/// Number of iterations of a whole run with these settings; 1 if they do not have it, which only halving needs.
+fn iterations_of_run(settings: &Table, search: Search) -> Result<u32> {
+    match settings.get("iterations").and_then(toml::Value::as_integer) {
+        Some(asked) => {
+            let count = u32::try_from(asked).ok().filter(|count| *count > 0);
+            count.with_context(|| format!("iterations = {asked} is not 1 to 2^32 - 1"))
+        }
+        None if search == Search::Halving => {
+            bail!("halving a task's runs needs settings.iterations")
+        }
+        None => Ok(1),
+    }
+}
+
+/// Folder of the sweep: that of the command line, otherwise the sweep's file without its extension.
+fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
+    let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
+    if folder == args.file {
+        bail!(
+            "the file has no extension, so the sweep's folder cannot have its name; use --out DIR"
+        );
+    }
+    Ok(folder)
 }
 
 /// Whether a folder holds a run that was interrupted after a checkpoint.

@@ -2,14 +2,14 @@
 //! setting, and the best settings.
 
 use super::results::scores;
-use super::search::{Trial, ranked};
+use super::search::{Trial, rank_trials};
 use super::space::{Point, Range, Space, index};
 use super::{Results, Search, Sweep, SweepFile, space};
 use crate::disk;
 use crate::plot::statistics::{interval, mean};
-use crate::program::history::{aligned, figure, words};
-use crate::program::say::{say, tell, tell_json};
-use crate::program::session::quoted;
+use crate::program::history::{align_columns, format_number, format_settings};
+use crate::program::output::{eprint_line, print_json, print_result};
+use crate::program::session::quote_path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -18,14 +18,14 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Number of trials of the table during a sweep.
-const LEADERS: usize = 5;
+const LEADING_TRIALS: usize = 5;
 /// Number of parts of a range of numbers that are compared for a setting's importance.
-const PARTS: usize = 4;
+const RANGE_PARTS: usize = 4;
 
 /// Report of a sweep.
 #[derive(Serialize)]
 pub struct Report {
-    trials: Vec<Ranked>,
+    trials: Vec<RankedTrial>,
     /// Fraction of the variance of scores that each setting explains by itself.
     importance: Shares,
     /// Fraction to expect by chance of a setting without influence.
@@ -38,7 +38,7 @@ type Shares = BTreeMap<String, f64>;
 
 /// A trial with its scores.
 #[derive(Serialize)]
-struct Ranked {
+struct RankedTrial {
     trial: usize,
     round: u32,
     settings: BTreeMap<String, Value>,
@@ -54,7 +54,7 @@ impl Report {
         let order = best_first(sweep.file.search, trials);
         let row = |i: usize| {
             let scores = sweep.scores(i, trials[i].round);
-            Ranked {
+            RankedTrial {
                 trial: i,
                 round: trials[i].round,
                 settings: space::settings(&sweep.file.space, &trials[i].point),
@@ -80,17 +80,18 @@ impl Report {
         disk::replace(Path::new(&self.best), self.best_settings(sweep)?.as_bytes())
             .with_context(|| format!("cannot write {}", self.best))?;
         if sweep.args.json {
-            return tell_json(self);
+            return print_json(self);
         }
         let is_halving = sweep.file.search == Search::Halving;
-        let cells = |row: &Ranked| {
+        let cells = |row: &RankedTrial| {
             let [low, high] = row.interval.map_or([None; 2], |ends| ends.map(Some));
-            let score = row.mean.map_or("failed".to_string(), |mean| figure(Some(mean)));
-            let mut cells = vec![words(&row.settings, &row.settings), row.trial.to_string()];
+            let score = row.mean.map_or("failed".to_string(), |mean| format_number(Some(mean)));
+            let mut cells =
+                vec![format_settings(&row.settings, &row.settings), row.trial.to_string()];
             if is_halving {
                 cells.push(sweep.iterations_of(row.round).to_string());
             }
-            cells.extend([score, figure(low), figure(high)]);
+            cells.extend([score, format_number(low), format_number(high)]);
             cells
         };
         let rows: Vec<_> = self.trials.iter().map(cells).collect();
@@ -98,7 +99,7 @@ impl Report {
             true => &["settings", "trial", "iterations", "score", "95 % low", "high"],
             false => &["settings", "trial", "score", "95 % low", "high"],
         };
-        tell(aligned(header, &rows, 1..))?;
+        print_result(align_columns(header, &rows, 1..))?;
         let mut shares: Vec<_> = self.importance.iter().collect();
         shares.sort_by(|a, b| b.1.total_cmp(a.1));
         let rows: Vec<_> = shares
@@ -108,16 +109,19 @@ impl Report {
                 vec![name.to_string(), format!("{share:.2}"), format!("{by_chance:.2}")]
             })
             .collect();
-        tell(format!("\n{}", aligned(&["setting", "importance", "by chance"], &rows, 1..)))?;
-        let file = quoted(Path::new(&self.best));
-        say!("Best settings: {}. Next: grove train --config {file}", self.best);
+        print_result(format!(
+            "\n{}",
+            align_columns(&["setting", "importance", "by chance"], &rows, 1..)
+        ))?;
+        let file = quote_path(Path::new(&self.best));
+        eprint_line!("Best settings: {}. Next: grove train --config {file}", self.best);
         Ok(())
     }
 
     /// Settings of the best trial as a settings file.
     fn best_settings(&self, sweep: &Sweep) -> Result<String> {
         let best = &self.trials[0];
-        let all = sweep.completed(best.settings.clone(), best.round);
+        let all = sweep.complete_settings(best.settings.clone(), best.round);
         let lines: String = all.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         let mut file: Table = lines.parse()?;
         let subject = if crate::task::find(&sweep.file.game).is_ok() { "task" } else { "env" };
@@ -143,18 +147,22 @@ pub fn leaders(
     };
     let mut best: Vec<(usize, f64)> = (0..trials.len()).filter_map(score).collect();
     best.sort_by(|a, b| b.1.total_cmp(&a.1));
-    best.truncate(LEADERS);
+    best.truncate(LEADING_TRIALS);
     let row = |(number, score): &(usize, f64)| {
         let settings = space::settings(&sweep.space, &trials[*number].point);
-        vec![words(&settings, &settings), number.to_string(), figure(Some(*score))]
+        vec![format_settings(&settings, &settings), number.to_string(), format_number(Some(*score))]
     };
-    aligned(&["best so far", "trial", "score"], &best.iter().map(row).collect::<Vec<_>>(), 1..)
+    align_columns(
+        &["best so far", "trial", "score"],
+        &best.iter().map(row).collect::<Vec<_>>(),
+        1..,
+    )
 }
 
 /// Sorts trials from best to worst: trials of later rounds of halving first, since they had more iterations; failed
 /// trials last.
 fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
-    let mut order = ranked(trials, |_| true);
+    let mut order = rank_trials(trials, |_| true);
     order.sort_by_key(|i| {
         let Trial { round, score, .. } = trials[*i];
         (score.is_none(), Reverse(if search == Search::Halving { round } else { 0 }))
@@ -170,7 +178,7 @@ fn importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Shares) {
     let centre = mean(&scores);
     let total: f64 = scores.iter().map(|score| (score - centre).powi(2)).sum();
     let share = |d: usize, range: &Range| {
-        let parts = range.choices().unwrap_or(PARTS);
+        let parts = range.choices().unwrap_or(RANGE_PARTS);
         let of_part = |part: usize| -> Vec<f64> {
             let own = scored.iter().filter(|(point, _)| index(point[d], parts) == part);
             own.map(|(_, score)| *score).collect()

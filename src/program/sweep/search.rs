@@ -40,9 +40,11 @@ pub fn round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usiz
     let first = trials.len();
     let points: Vec<Point> = match (sweep.search, round) {
         (Search::Grid, 0) => grid(&sweep.space, sweep.steps),
-        (Search::Random | Search::Halving, 0) => drawn(sweep, trials, sweep.trials),
-        (Search::Halving, 1..) if round < sweep.rounds => return promoted(sweep, trials, round),
-        (Search::Tpe, _) => drawn(sweep, trials, sweep.batch.min(sweep.trials - first)),
+        (Search::Random | Search::Halving, 0) => draw_points(sweep, trials, sweep.trials),
+        (Search::Halving, 1..) if round < sweep.rounds => {
+            return promote_best(sweep, trials, round);
+        }
+        (Search::Tpe, _) => draw_points(sweep, trials, sweep.batch.min(sweep.trials - first)),
         _ => Vec::new(),
     };
     let trial = |point| Trial { point, round, score: None };
@@ -51,16 +53,16 @@ pub fn round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usiz
 }
 
 /// Sorts trials from best to worst, keeping the order of equal ones.
-pub fn ranked(trials: &[Trial], of: impl Fn(&Trial) -> bool) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..trials.len()).filter(|i| of(&trials[*i])).collect();
+pub fn rank_trials(trials: &[Trial], is_ranked: impl Fn(&Trial) -> bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..trials.len()).filter(|i| is_ranked(&trials[*i])).collect();
     let score = |i: usize| trials[i].score.unwrap_or(f64::NEG_INFINITY);
     order.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
     order
 }
 
-/// The best trials of the last round, which continue: one in `eta`, as in the paper, rounded down, but at least one.
-fn promoted(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
-    let mut best = ranked(trials, |trial| trial.round + 1 == round);
+/// Promotes the best trials of the last round to this one: 1 of `eta` of them, rounded down, but at least one.
+fn promote_best(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
+    let mut best = rank_trials(trials, |trial| trial.round + 1 == round);
     best.truncate((best.len() / sweep.eta as usize).max(1));
     best.retain(|i| trials[*i].score.is_some());
     best.sort();
@@ -69,43 +71,46 @@ fn promoted(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
 }
 
 /// Attempts to draw new settings before repeated ones are accepted.
-const ATTEMPTS: u32 = 1000;
+const MAX_ATTEMPTS: u32 = 1000;
 
 /// Draws `count` new points, avoiding the settings of other trials while there are others.
-fn drawn(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
-    let words = |point: &Point| format!("{:?}", settings(&sweep.space, point));
-    let mut known: HashSet<String> = trials.iter().map(|trial| words(&trial.point)).collect();
+fn draw_points(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
+    let settings_key = |point: &Point| format!("{:?}", settings(&sweep.space, point));
+    let mut known: HashSet<String> =
+        trials.iter().map(|trial| settings_key(&trial.point)).collect();
     let size = grid_size(&sweep.space, usize::MAX);
     let new = |number: usize| {
         let attempt = |i: u32| {
             let seed = if i == 0 { sweep.seed } else { draw(sweep.seed, u32::MAX - i) };
             // Each further attempt of TPE considers fewer candidates, and so leaves more to chance.
-            match (sweep.search, CANDIDATES.checked_shr(i).unwrap_or(0)) {
+            match (sweep.search, TPE_CANDIDATES.checked_shr(i).unwrap_or(0)) {
                 (Search::Tpe, count @ 1..) => parzen(sweep, trials, seed, number as u32, count),
                 _ => random(&sweep.space, seed, number as u32),
             }
         };
         let is_full = size.is_some_and(|size| known.len() >= size);
-        let fresh = (0..ATTEMPTS).map(attempt).find(|point| is_full || known.insert(words(point)));
+        let fresh = (0..MAX_ATTEMPTS)
+            .map(attempt)
+            .find(|point| is_full || known.insert(settings_key(point)));
         fresh.unwrap_or_else(|| attempt(0))
     };
     (trials.len()..trials.len() + count).map(new).collect()
 }
 
 /// Number of candidates among which TPE chooses.
-const CANDIDATES: u32 = 24;
+const TPE_CANDIDATES: u32 = 24;
 /// Fraction of trials that count as good; failed ones never do.
-const GOOD: f64 = 0.25;
+const GOOD_FRACTION: f64 = 0.25;
 
 /// Draws a new point: for each setting independently, draws `candidates` values near good trials and takes the one with
 /// the highest ratio of densities, among good trials to among the others.
 fn parzen(sweep: &SweepFile, trials: &[Trial], seed: u32, number: u32, candidates: u32) -> Point {
-    let order = ranked(trials, |_| true);
+    let order = rank_trials(trials, |_| true);
     if order.len() < sweep.batch {
         return random(&sweep.space, seed, number);
     }
     let scored = trials.iter().filter(|trial| trial.score.is_some()).count();
-    let count = ((GOOD * order.len() as f64).ceil() as usize).min(scored);
+    let count = ((GOOD_FRACTION * order.len() as f64).ceil() as usize).min(scored);
     let (good, bad) = order.split_at(count);
     let key = draw(draw(seed, number), u32::MAX);
     let dimension = |(d, range): (usize, &Range)| {
@@ -152,13 +157,13 @@ fn candidate(places: &[f64], key: u32, choices: Option<usize>) -> f64 {
         // Box and Muller 1958.
         (Some(place), None) => {
             let normal = (-2.0 * (1.0 - u(1)).ln()).sqrt() * (std::f64::consts::TAU * u(2)).cos();
-            reflected(place + bandwidth(places.len()) * normal)
+            reflect(place + bandwidth(places.len()) * normal)
         }
     }
 }
 
 /// Reflects a number at the ends of [0, 1) until it is inside; clamping would turn many candidates into an end.
-fn reflected(x: f64) -> f64 {
+fn reflect(x: f64) -> f64 {
     let x = x.rem_euclid(2.0);
     x.min(2.0 - x).min(1.0 - f64::EPSILON)
 }
@@ -170,9 +175,9 @@ mod tests {
     #[test]
     fn candidates_are_reflected_at_the_ends() {
         for (x, inside) in [(0.25, 0.25), (-0.25, 0.25), (1.25, 0.75), (-1.25, 0.75), (2.5, 0.5)] {
-            assert_eq!(reflected(x), inside);
+            assert_eq!(reflect(x), inside);
         }
-        assert!(reflected(1.0) < 1.0);
+        assert!(reflect(1.0) < 1.0);
     }
 
     fn sweep(search: Search, trials: usize, seed: u32) -> SweepFile {
@@ -202,7 +207,7 @@ mod tests {
     fn halving_keeps_the_best_of_each_round() {
         let (trials, counts) = searched(&sweep(Search::Halving, 27, 5));
         assert_eq!(counts, [27, 9, 3]);
-        let best = ranked(&trials, |_| true);
+        let best = rank_trials(&trials, |_| true);
         assert!(best[..3].iter().all(|i| trials[*i].round == 2));
         assert!(best[9..].iter().all(|i| trials[*i].round == 0));
         assert_eq!(searched(&sweep(Search::Halving, 32, 5)).1, [32, 10, 3]);

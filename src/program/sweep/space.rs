@@ -97,8 +97,8 @@ impl Range {
                 let [Some(low), Some(high)] = ends.each_ref().map(number) else {
                     bail!("{name}: a range needs two numbers");
                 };
-                let least = if matches!(self, Self::Log(_)) { 0.0 } else { f64::MIN };
-                if !(low < high && low > least && high.is_finite()) {
+                let min = if matches!(self, Self::Log(_)) { 0.0 } else { f64::MIN };
+                if !(low < high && low > min && high.is_finite()) {
                     bail!(
                         "{name}: {low} to {high} is not a range: the first end must be less than the second, and above 0 \
                          for log"
@@ -119,11 +119,11 @@ impl Range {
     }
 
     /// Value at a position in [0, 1).
-    pub fn at(&self, place: f64) -> Value {
+    pub fn value_at(&self, place: f64) -> Value {
         match self {
             Self::Choices(values) => values[index(place, values.len())].clone(),
-            Self::Linear(ends) => between(ends, |x| x, |x| x, place),
-            Self::Log(ends) => between(ends, f64::ln, f64::exp, place),
+            Self::Linear(ends) => interpolate(ends, |x| x, |x| x, place),
+            Self::Log(ends) => interpolate(ends, f64::ln, f64::exp, place),
         }
     }
 
@@ -183,7 +183,7 @@ fn margins(ends: &[Value; 2]) -> [f64; 2] {
     [low - margin, high + margin]
 }
 
-/// Position of the value at `share` of the way between the ends.
+/// Position of the value at `share` of the way interpolate the ends.
 fn place_at(
     ends: &[Value; 2],
     to: impl Fn(f64) -> f64,
@@ -197,7 +197,7 @@ fn place_at(
     (to(value) - first) / (last - first)
 }
 
-fn between(
+fn interpolate(
     ends: &[Value; 2],
     to: impl Fn(f64) -> f64,
     from: impl Fn(f64) -> f64,
@@ -238,7 +238,7 @@ pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
             _ => range.place_at(i as f64 / (count - 1) as f64),
         };
         let mut places: Vec<f64> = (0..count).map(place).collect();
-        places.dedup_by(|a, b| range.at(*a) == range.at(*b));
+        places.dedup_by(|a, b| range.value_at(*a) == range.value_at(*b));
         let longer = |point: &Point| {
             let point = point.clone();
             places.iter().map(move |place| [&point[..], &[*place]].concat()).collect::<Vec<_>>()
@@ -251,7 +251,7 @@ pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
 /// Settings at a point.
 pub fn settings(space: &Space, point: &[f64]) -> BTreeMap<String, Value> {
     let pairs = space.iter().zip(point);
-    pairs.map(|((name, range), place)| (name.clone(), range.at(*place))).collect()
+    pairs.map(|((name, range), place)| (name.clone(), range.value_at(*place))).collect()
 }
 
 #[cfg(test)]
@@ -277,7 +277,7 @@ mod tests {
         let space = space(
             "a = { log = [1e-4, 1e-2] }\nb = { linear = [2, 8] }\nc = { choices = ['x', 'y'] }",
         );
-        let at = |name: &str, place: f64| space[name].at(place);
+        let at = |name: &str, place: f64| space[name].value_at(place);
         assert_eq!(
             [at("a", 0.0), at("a", 0.5), at("a", 1.0)],
             [1e-4, 1e-3, 1e-2].map(Value::Float)
@@ -291,11 +291,12 @@ mod tests {
         let whole = Range::Linear([1, 3].map(Value::Integer));
         let mut counts = [0; 3];
         for i in 0..300 {
-            counts[whole.at((f64::from(i) + 0.5) / 300.0).as_integer().unwrap() as usize - 1] += 1;
+            counts[whole.value_at((f64::from(i) + 0.5) / 300.0).as_integer().unwrap() as usize
+                - 1] += 1;
         }
         assert_eq!(counts, [100; 3]);
         let narrow = Range::Linear([0.99, 0.999_999].map(Value::Float));
-        assert_eq!(narrow.at(1.0), Value::Float(0.999_999), "an end with many digits");
+        assert_eq!(narrow.value_at(1.0), Value::Float(0.999_999), "an end with many digits");
         let random = random(&space, 7, 3);
         assert_eq!(random, super::random(&space, 7, 3));
         assert!(random.iter().all(|place| (0.0..1.0).contains(place)));
@@ -306,8 +307,9 @@ mod tests {
         let space = space("a = { linear = [1, 2] }\nb = { log = [1, 8] }");
         let points = grid(&space, 8);
         let values = |d: usize| -> Vec<f64> {
-            let values =
-                points.iter().filter_map(|point| number(&space.values().nth(d)?.at(point[d])));
+            let values = points
+                .iter()
+                .filter_map(|point| number(&space.values().nth(d)?.value_at(point[d])));
             values.collect()
         };
         assert_eq!(values(0), [[1.0; 6], [2.0; 6]].concat());

@@ -8,8 +8,8 @@ use crate::disk::faults::{Fault, with};
 use crate::metrics::IterationRecord;
 use crate::rng::{below, draw};
 use crate::run::{
-    FinalScores, Outline, Phase, Run, RunError, RunFiles, RunFolder, Subject, TrainerStatus, drive,
-    finish,
+    FinalScores, Phase, Run, RunError, RunFiles, RunFolder, RunSizes, Subject, TrainerStatus,
+    drive, finish,
 };
 use crate::text::LanguageModel;
 use crate::trainer::Validation;
@@ -68,12 +68,12 @@ impl Run for Failing {
         self.run.phases()
     }
 
-    fn outline(&self) -> Outline {
-        self.run.outline()
+    fn sizes(&self) -> RunSizes {
+        self.run.sizes()
     }
 
-    fn epoch(&self) -> u32 {
-        self.run.epoch()
+    fn epoch_iterations(&self) -> u32 {
+        self.run.epoch_iterations()
     }
 
     fn smaller_launches(&self) -> Option<String> {
@@ -99,10 +99,10 @@ impl Run for Failing {
         self.run.restore(checkpoint)
     }
 
-    fn finish(&mut self, most: usize) -> Result<FinalScores, RunError> {
+    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
         // The run is at its best policy.
         self.may_fail(Work::Finish, self.at);
-        self.run.finish(most)
+        self.run.finish(max_episodes)
     }
 
     fn model(&self) -> Option<LanguageModel> {
@@ -113,9 +113,9 @@ impl Run for Failing {
 
 /// Trains a new run of four iterations to the end, with its final evaluation.
 fn train_to_the_end(run: &mut dyn Run, path: &std::path::Path) -> Result<(), RunError> {
-    let (mut files, _lock, _) = RunFiles::create(Some(path.to_path_buf()), "run", run, "")?;
+    let (mut files, _lock) = RunFiles::create(Some(path.to_path_buf()), "run", run, "")?;
     drive(run, Some(&mut files), &mut Silent)?;
-    let (best, _) = files.folder().best_policy()?;
+    let best = files.folder().best_policy()?.checkpoint;
     finish(run, Some(&mut files), best.as_ref()).map(drop)
 }
 
@@ -163,7 +163,7 @@ fn fail_everywhere(make: Make, has_model: bool) {
             if has_model && work == Work::Finish {
                 // The best model is in its place before the evaluation.
                 let (mut run, model) = (make(4, None), place.path().join("model"));
-                run.restore(&folder.best_policy().unwrap().0.unwrap()).unwrap();
+                run.restore(&folder.best_policy().unwrap().checkpoint.unwrap()).unwrap();
                 run.model().unwrap().save(&model).unwrap();
                 let [best, found] = [model, folder.model()]
                     .map(|model| std::fs::read(model.join("model.safetensors")).unwrap());

@@ -7,7 +7,7 @@ use crate::parallel::Team;
 use crate::program::args::DemoArgs;
 use crate::program::models::Models;
 use crate::program::source::Source;
-use crate::program::{demo, say};
+use crate::program::{demo, output};
 use crate::run::{
     GameRun, IterationReport, Observer, Run, RunError, RunFiles, RunFolder, TextRun, drive,
 };
@@ -44,20 +44,20 @@ impl Observer for Silent {
 /// Trains a new run.
 pub(super) fn train(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
     let mut run = make(iterations, None);
-    let (files, _lock, _) = RunFiles::create(Some(path.to_path_buf()), "run", &*run, "")?;
+    let (files, _lock) = RunFiles::create(Some(path.to_path_buf()), "run", &*run, "")?;
     finish(&mut *run, files)
 }
 
 /// Resumes a run from its last checkpoint, if it has iterations left.
 pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
     let folder = RunFolder::find(path)?;
-    let (lock, _) = folder.lock()?;
+    let lock = folder.lock()?;
     let mut run = make(iterations, Some(&folder.latest()?.checkpoint));
     let trainer = run.trainer();
     if trainer.schedule().end(trainer.iteration(), trainer.best()).is_some() {
         return Ok(());
     }
-    let (files, _) = RunFiles::resume(&lock, &mut *run, "")?;
+    let files = RunFiles::resume(&lock, &mut *run, "")?.files;
     finish(&mut *run, files)
 }
 
@@ -134,7 +134,7 @@ fn faults(changes: usize) -> impl Iterator<Item = Fault> {
 
 /// Injects each fault into a run of four iterations, and into one that resumes after two.
 fn meet_all_faults(make: Make) {
-    say::be_silent();
+    output::mute();
     let place = TempDir::new().unwrap();
     let [whole, half, run] = ["whole", "half", "run"].map(|name| place.path().join(name));
     let (done, changes) = with(Fault::Nothing, || train(make, 4, &whole));
@@ -216,7 +216,7 @@ fn a_game_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
 
 #[test]
 fn a_run_of_demonstrations_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
-    say::be_silent();
+    output::mute();
     let place = TempDir::new().unwrap();
     let out = place.path().join("data");
     let args = DemoArgs {

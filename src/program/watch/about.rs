@@ -1,13 +1,13 @@
 //! Description of a run as a JSON object.
 
-use super::live::{Policy, Run};
+use super::live::{Policy, RunState};
 use crate::program::games::Games;
 use crate::settings::overlay;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// Builds the response to `/run/about.json`.
-pub fn about(run: &Run, games: &Games) -> Result<Value> {
+pub fn about(run: &RunState, games: &Games) -> Result<Value> {
     let config = run.config.as_ref().context("the run has no config.toml")?;
     let config = std::str::from_utf8(config).context("the run's config.toml is not UTF-8")?;
     let table = overlay::parse("config.toml", config)?;

@@ -1,16 +1,16 @@
 //! The completions of a language run, read in blocks, since the file grows to gigabytes.
 
-use super::files::{self, RunFiles};
+use super::files::{self, WatchedFiles};
 use crate::run::COMPLETIONS;
 use std::fs::File;
 use std::io;
 
 /// Maximum size of a block of several iterations, bytes.
-const BLOCK: u64 = 1 << 18;
+const MAX_BLOCK_BYTES: u64 = 1 << 18;
 /// Maximum size of a block of one iteration, bytes.
-const LONGEST: u64 = 1 << 24;
+const MAX_ITERATION_BYTES: u64 = 1 << 24;
 /// Bytes read at a time to find the start or the end of a line.
-const SCAN: u64 = 1 << 13;
+const SCAN_BYTES: u64 = 1 << 13;
 /// Prefix of each line, followed by its iteration.
 const PREFIX: &[u8] = br#"{"iteration":"#;
 
@@ -19,13 +19,13 @@ pub struct Completions(File);
 
 impl Completions {
     /// Opens the file, if it exists.
-    pub fn open(files: &RunFiles) -> Option<Self> {
+    pub fn open(files: &WatchedFiles) -> Option<Self> {
         files.open(COMPLETIONS).map(Self)
     }
 
     /// Reads whole iterations: from the start of `iteration` (or of the next one with completions), or the last ones
-    /// of the file if it is `None`. They have at most [`BLOCK`] bytes together, unless it is a single one, of which
-    /// only the lines within [`LONGEST`] bytes are read.
+    /// of the file if it is `None`. Several iterations have at most [`MAX_BLOCK_BYTES`] bytes together. Of a
+    /// single larger one, only the lines within [`MAX_ITERATION_BYTES`] bytes are read.
     pub fn block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
         // The last line may be incomplete.
         let end = self.line_before(self.0.metadata()?.len())?;
@@ -34,7 +34,7 @@ impl Completions {
             None => self.newest(end)?,
         };
         let stop = self.stop(start, end)?;
-        let mut bytes = self.read(start, stop.saturating_sub(start).min(LONGEST))?;
+        let mut bytes = self.read(start, stop.saturating_sub(start).min(MAX_ITERATION_BYTES))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         bytes.truncate(whole);
         Ok(bytes)
@@ -42,19 +42,19 @@ impl Completions {
 
     /// Finds the start of the last block of a file whose last line ends at `end`.
     fn newest(&self, end: u64) -> io::Result<u64> {
-        if end <= BLOCK {
+        if end <= MAX_BLOCK_BYTES {
             return Ok(0);
         }
-        let (first, next) = self.iteration_of(self.line_before(end - BLOCK)?, end)?;
+        let (first, next) = self.iteration_of(self.line_before(end - MAX_BLOCK_BYTES)?, end)?;
         Ok(if next < end { next } else { first })
     }
 
     /// Finds the end of a block that starts at `start`.
     fn stop(&self, start: u64, end: u64) -> io::Result<u64> {
-        if end <= start + BLOCK {
+        if end <= start + MAX_BLOCK_BYTES {
             return Ok(end);
         }
-        let (first, next) = self.iteration_of(self.line_before(start + BLOCK)?, end)?;
+        let (first, next) = self.iteration_of(self.line_before(start + MAX_BLOCK_BYTES)?, end)?;
         Ok(if first > start { first } else { next })
     }
 
@@ -88,12 +88,12 @@ impl Completions {
         }
         let mut from = at - 1;
         loop {
-            let block = self.read(from, SCAN)?;
+            let block = self.read(from, SCAN_BYTES)?;
             if let Some(end) = block.iter().position(|byte| *byte == b'\n') {
                 return Ok(from + end as u64 + 1);
             }
             from += block.len() as u64;
-            if (block.len() as u64) < SCAN {
+            if (block.len() as u64) < SCAN_BYTES {
                 return Ok(from);
             }
         }
@@ -102,7 +102,7 @@ impl Completions {
     /// Finds the offset of the last line that starts at or before `at`.
     fn line_before(&self, mut at: u64) -> io::Result<u64> {
         while at > 0 {
-            let from = at.saturating_sub(SCAN);
+            let from = at.saturating_sub(SCAN_BYTES);
             let block = self.read(from, at - from)?;
             if let Some(end) = block.iter().rposition(|byte| *byte == b'\n') {
                 return Ok(from + end as u64 + 1);
@@ -138,7 +138,7 @@ mod tests {
     fn block(text: &str, iteration: Option<u64>) -> String {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(COMPLETIONS), text).unwrap();
-        let completions = Completions::open(&RunFiles::new(folder.path()).unwrap()).unwrap();
+        let completions = Completions::open(&WatchedFiles::new(folder.path()).unwrap()).unwrap();
         String::from_utf8(completions.block(iteration).unwrap()).unwrap()
     }
 
@@ -168,20 +168,20 @@ mod tests {
         let lines: Vec<String> =
             (1..=2000).flat_map(|n| [line(n, &"a".repeat(n as usize)), line(n, "b")]).collect();
         let text = lines.concat();
-        assert!(text.len() as u64 > 6 * BLOCK);
+        assert!(text.len() as u64 > 6 * MAX_BLOCK_BYTES);
         for iteration in [1, 2, 777, 1500, 2000] {
             let found = block(&text, Some(iteration));
             assert!(lines[2 * iteration as usize - 2..].concat().starts_with(&found));
-            assert!(found.len() as u64 <= BLOCK && found.ends_with('\n'), "{iteration}");
+            assert!(found.len() as u64 <= MAX_BLOCK_BYTES && found.ends_with('\n'), "{iteration}");
         }
         let last = block(&text, None);
-        assert!(last.len() as u64 <= BLOCK && text.ends_with(&last));
+        assert!(last.len() as u64 <= MAX_BLOCK_BYTES && text.ends_with(&last));
         assert!(last.starts_with(str::from_utf8(PREFIX).unwrap()));
     }
 
     #[test]
     fn a_line_longer_than_a_block_is_read_whole() {
-        let (short, long) = (line(2, "a"), line(3, &"x".repeat(3 * BLOCK as usize)));
+        let (short, long) = (line(2, "a"), line(3, &"x".repeat(3 * MAX_BLOCK_BYTES as usize)));
         let text = format!("{short}{long}");
         assert_eq!(block(&text, Some(2)), short);
         assert_eq!(block(&text, Some(3)), long);
@@ -192,11 +192,11 @@ mod tests {
     #[test]
     fn iterations_are_whole() {
         // Each has two blocks, or less than half of one.
-        for length in [BLOCK / 2, BLOCK / 10] {
+        for length in [MAX_BLOCK_BYTES / 2, MAX_BLOCK_BYTES / 10] {
             let of = |n: u64| line(n, &"x".repeat(length as usize)).repeat(4);
             let all: Vec<String> = (0..6).map(of).collect();
             let text = all.concat();
-            let together = if length == BLOCK / 2 { 1 } else { 2 };
+            let together = if length == MAX_BLOCK_BYTES / 2 { 1 } else { 2 };
             for n in 0..6 {
                 let expected = all[n..].iter().take(together).map(String::as_str);
                 assert_eq!(block(&text, Some(n as u64)), expected.collect::<String>(), "{n}");
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn an_iteration_beyond_the_limit_ends_with_a_whole_line() {
-        let long = line(1, &"x".repeat(LONGEST as usize / 3));
+        let long = line(1, &"x".repeat(MAX_ITERATION_BYTES as usize / 3));
         assert_eq!(block(&long.repeat(4), Some(1)), long.repeat(2));
         assert_eq!(block(&long.repeat(4), None), long.repeat(2));
     }

@@ -1,13 +1,13 @@
 //! Download of the metrics file, block by block.
 
-use super::live::Live;
+use super::live::LiveRun;
 use http_body_util::channel::Channel;
 use hyper::body::Bytes;
 use std::sync::Arc;
 
 /// Streams the first `end` bytes of the metrics file. If the file is replaced meanwhile, the stream ends
 /// early, which the client notices.
-pub fn metrics(live: Arc<Live>, epoch: u64, end: u64) -> Channel<Bytes> {
+pub fn metrics(live: Arc<LiveRun>, epoch: u64, end: u64) -> Channel<Bytes> {
     let (mut sender, body) = Channel::new(1);
     tokio::spawn(async move {
         let mut start = 0;

@@ -6,7 +6,7 @@
 //! - `checkpoint`: there is a new best or newest checkpoint.
 
 use super::about::describe;
-use super::live::Live;
+use super::live::LiveRun;
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval of keep-alive comments, by which a closed connection is noticed.
-const PING: Duration = Duration::from_secs(15);
+const PING_INTERVAL: Duration = Duration::from_secs(15);
 
 /// A client's position in the stream.
 #[derive(Default)]
@@ -29,11 +29,11 @@ struct Cursor {
 /// Starts a stream of the events after the one with the id `last`.
 ///
 /// A client that does not read delays its own stream only.
-pub fn stream(live: Arc<Live>, last: Option<&str>) -> Channel<Bytes> {
+pub fn stream(live: Arc<LiveRun>, last: Option<&str>) -> Channel<Bytes> {
     let (sender, body) = Channel::new(1);
     let cursor = {
         let run = live.run();
-        match last.and_then(|id| run.log.after(id)) {
+        match last.and_then(|id| run.log.index_after(id)) {
             Some(next) => Cursor { epoch: Some(run.log.epoch), next, ..Cursor::default() },
             None => Cursor::default(),
         }
@@ -42,7 +42,7 @@ pub fn stream(live: Arc<Live>, last: Option<&str>) -> Channel<Bytes> {
     body
 }
 
-async fn send(live: Arc<Live>, mut cursor: Cursor, mut sender: Sender<Bytes, Infallible>) {
+async fn send(live: Arc<LiveRun>, mut cursor: Cursor, mut sender: Sender<Bytes, Infallible>) {
     let mut changes = live.changes();
     let mut text = b"retry: 2000\n\n".to_vec();
     loop {
@@ -51,7 +51,7 @@ async fn send(live: Arc<Live>, mut cursor: Cursor, mut sender: Sender<Bytes, Inf
             return;
         }
         if text.is_empty() {
-            match tokio::time::timeout(PING, changes.changed()).await {
+            match tokio::time::timeout(PING_INTERVAL, changes.changed()).await {
                 Ok(Ok(())) => continue,
                 Ok(Err(_)) => return,
                 Err(_) => text.extend(b":\n\n"),
@@ -63,7 +63,7 @@ async fn send(live: Arc<Live>, mut cursor: Cursor, mut sender: Sender<Bytes, Inf
     }
 }
 
-impl Live {
+impl LiveRun {
     /// Appends the next events to `text`, if there are any.
     fn more(&self, cursor: &mut Cursor, text: &mut Vec<u8>) -> io::Result<()> {
         let run = self.run();

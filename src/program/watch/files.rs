@@ -13,14 +13,14 @@ use std::os::unix::{ffi::OsStrExt, fs::OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a file that is read whole, bytes.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The canonical directory of a run.
-pub struct RunFiles {
+pub struct WatchedFiles {
     root: PathBuf,
 }
 
-impl RunFiles {
+impl WatchedFiles {
     /// Opens a run directory.
     pub fn new(directory: &Path) -> io::Result<Self> {
         Ok(Self { root: fs::canonicalize(directory)? })
@@ -41,9 +41,9 @@ impl RunFiles {
         open_below(&self.root, &self.root.join(name)).ok()
     }
 
-    /// Reads a regular file of at most [`MAX_FILE`] bytes.
+    /// Reads a regular file of at most [`MAX_FILE_BYTES`] bytes.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
-        input::read_file(self.open(name)?, MAX_FILE).ok()
+        input::read_file(self.open(name)?, MAX_FILE_BYTES).ok()
     }
 
     /// Loads a checkpoint.
@@ -119,9 +119,9 @@ mod tests {
         symlink("own", folder.join("run/near")).unwrap();
         symlink("best", folder.join("run/folder")).unwrap();
         symlink("run", folder.join("way")).unwrap();
-        fs::write(folder.join("run/large"), vec![0; MAX_FILE as usize + 1]).unwrap();
+        fs::write(folder.join("run/large"), vec![0; MAX_FILE_BYTES as usize + 1]).unwrap();
         for root in ["run", "way"] {
-            let files = RunFiles::new(&folder.join(root)).unwrap();
+            let files = WatchedFiles::new(&folder.join(root)).unwrap();
             assert_eq!(files.name(), "run");
             for name in ["own", "best/own"] {
                 assert_eq!(files.read(name).as_deref(), Some(&b"own"[..]), "{name}");
@@ -130,7 +130,7 @@ mod tests {
                 assert_eq!(files.read(name), None, "{name}");
             }
         }
-        assert!(RunFiles::new(&folder.join("missing")).is_err());
+        assert!(WatchedFiles::new(&folder.join("missing")).is_err());
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         let run = folder.path().join("run");
         fs::create_dir(&run).unwrap();
         fs::write(folder.path().join("secret"), "secret").unwrap();
-        let files = RunFiles::new(&run).unwrap();
+        let files = WatchedFiles::new(&run).unwrap();
         let is_over = AtomicBool::new(false);
         let swap = || {
             while !is_over.load(Ordering::Relaxed) {
@@ -164,7 +164,7 @@ mod tests {
         let (run, other) = (folder.path().join("run"), folder.path().join("other"));
         let section = Section { name: "weights".into(), version: 1, bytes: b"w".to_vec() };
         let checkpoint = Checkpoint { iteration: 3, sections: vec![section] };
-        let files = |run: &Path| RunFiles::new(run).unwrap();
+        let files = |run: &Path| WatchedFiles::new(run).unwrap();
         fs::create_dir(&run).unwrap();
         checkpoint::save(&checkpoint, &run.join("best")).unwrap();
         assert_eq!(files(&run).checkpoint("best"), Some(checkpoint));

@@ -23,7 +23,7 @@ pub struct Hosts {
 impl Hosts {
     /// Whether `authority`, which is `host` or `host:port`, addresses this server. The port is ignored,
     /// since a tunnel may use another one. IP addresses are safe from DNS rebinding.
-    fn are(&self, authority: &str) -> bool {
+    fn contain(&self, authority: &str) -> bool {
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
                 Some((host, "")) => (host, None),
@@ -48,17 +48,18 @@ impl Hosts {
 /// Checks a request's method and headers.
 pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
     let headers = request.headers();
-    let host = only(headers, HOST)
+    let host = single_header(headers, HOST)
         .ok_or(Refusal(StatusCode::BAD_REQUEST, "The request must have one Host header."))?;
     let named = request.uri().authority().map(|authority| authority.as_str());
-    if !hosts.are(host) || named.is_some_and(|named| !hosts.are(named)) {
+    if !hosts.contain(host) || named.is_some_and(|named| !hosts.contain(named)) {
         return Err(Refusal(
             StatusCode::FORBIDDEN,
             "The Host header has a foreign name: use the IP address, or start with this name as --host.",
         ));
     }
     if headers.contains_key(ORIGIN) {
-        let origin = only(headers, ORIGIN).and_then(|origin| origin.strip_prefix("http://"));
+        let origin =
+            single_header(headers, ORIGIN).and_then(|origin| origin.strip_prefix("http://"));
         if !origin.is_some_and(|origin| origin.eq_ignore_ascii_case(host)) {
             return Err(Refusal(
                 StatusCode::FORBIDDEN,
@@ -73,7 +74,7 @@ pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
 }
 
 /// Returns a header's value if the header occurs exactly once.
-fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+fn single_header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
@@ -88,12 +89,12 @@ mod tests {
         let local = Hosts { local: true, given: "127.0.0.1".into() };
         let ours = ["127.0.0.1:8642", "127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:80", "[::1]"];
         for name in ours.iter().chain(&["[::ffff:127.0.0.1]", "127.8.9.10:99"]) {
-            assert!(local.are(name), "{name}");
+            assert!(local.contain(name), "{name}");
         }
         let foreign = ["", "evil.example", "localhost.evil.example:8642", "127.0.0.1.evil.example"];
         let more = ["192.168.1.5", "[::2]", "[::1", "[::1]x", "localhost:", "localhost:x", "::1"];
         for name in foreign.iter().chain(&more).chain(&["localhost:99999", "user@localhost"]) {
-            assert!(!local.are(name), "{name}");
+            assert!(!local.contain(name), "{name}");
         }
     }
 
@@ -101,10 +102,10 @@ mod tests {
     fn a_public_server_accepts_all_addresses_and_the_given_name() {
         let open = Hosts { local: false, given: "lab-3".into() };
         for name in ["lab-3:8642", "LAB-3", "192.168.1.5:8642", "[fd00::7]:8642", "localhost"] {
-            assert!(open.are(name), "{name}");
+            assert!(open.contain(name), "{name}");
         }
         for name in ["evil.example", "lab-3.evil.example", "lab"] {
-            assert!(!open.are(name), "{name}");
+            assert!(!open.contain(name), "{name}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The current state of a run, kept up to date by a thread that polls its files.
 
 use super::completions::Completions;
-use super::files::RunFiles;
+use super::files::WatchedFiles;
 use super::log::Log;
 use super::page::tag;
 use crate::checkpoint::Store;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Polling interval of the run's files.
-const INTERVAL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The sections of a checkpoint that a viewer needs; the others are for resuming the run.
 pub const SECTIONS: [&str; 2] = ["config.toml", "weights.safetensors"];
 
 /// The state of a run.
 #[derive(Default)]
-pub struct Run {
+pub struct RunState {
     pub name: String,
     /// The settings, `config.toml`.
     pub config: Option<Bytes>,
@@ -44,17 +44,17 @@ pub struct Policy {
 }
 
 /// The live state of a run, shared between threads.
-pub struct Live {
-    run: Mutex<Run>,
+pub struct LiveRun {
+    run: Mutex<RunState>,
     changed: watch::Sender<()>,
 }
 
-impl Live {
+impl LiveRun {
     /// Reads a run and starts a thread that keeps the state up to date until it is dropped.
-    pub fn follow(files: RunFiles) -> std::io::Result<Arc<Self>> {
-        let run = Run { name: files.name(), ..Run::default() };
+    pub fn follow(files: WatchedFiles) -> std::io::Result<Arc<Self>> {
+        let run = RunState { name: files.name(), ..RunState::default() };
         let live = Arc::new(Self { run: Mutex::new(run), changed: watch::Sender::new(()) });
-        let mut follower = Follower { files, seen: [const { None }; 2] };
+        let mut follower = Follower { files, best_sums: None, newest_sums: None };
         follower.poll(&live);
         let weak = Arc::downgrade(&live);
         std::thread::Builder::new().name("watch-files".into()).spawn(move || {
@@ -64,14 +64,14 @@ impl Live {
                     return;
                 }
                 drop(live);
-                std::thread::sleep(INTERVAL);
+                std::thread::sleep(POLL_INTERVAL);
             }
         })?;
         Ok(live)
     }
 
     /// Locks the current state. Hold the guard briefly, since it blocks the other threads.
-    pub fn run(&self) -> MutexGuard<'_, Run> {
+    pub fn run(&self) -> MutexGuard<'_, RunState> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,20 +83,44 @@ impl Live {
 
 /// Polls the files and updates the state, which is locked only briefly.
 struct Follower {
-    files: RunFiles,
-    /// Checksums of the best and the newest checkpoint that were read last.
-    seen: [Option<Vec<u8>>; 2],
+    files: WatchedFiles,
+    /// Checksums of the best checkpoint, as of the last poll.
+    best_sums: Option<Vec<u8>>,
+    /// Checksums of the newest checkpoint, as of the last poll.
+    newest_sums: Option<Vec<u8>>,
+}
+
+/// What has become of a policy since the last poll.
+enum PolicyChange {
+    Unchanged,
+    /// There is another policy now, or none that can be read.
+    Replaced(Option<Policy>),
+}
+
+impl PolicyChange {
+    /// Applies the change to the policy of the last poll. Returns whether there was one.
+    fn apply(self, policy: &mut Option<Policy>) -> bool {
+        match self {
+            Self::Unchanged => false,
+            Self::Replaced(new) => {
+                *policy = new;
+                true
+            }
+        }
+    }
 }
 
 impl Follower {
-    fn poll(&mut self, live: &Live) {
+    fn poll(&mut self, live: &LiveRun) {
         let config = self.files.read(CONFIG).map(Bytes::from);
         let note = self.files.read(NOTE).map(Bytes::from);
         // The weights of a language model are large, and the page does not use them.
-        let [best, newest] = match Completions::open(&self.files) {
-            Some(_) => [None, None],
+        let (best, newest) = match Completions::open(&self.files) {
+            Some(_) => (PolicyChange::Unchanged, PolicyChange::Unchanged),
             None => {
-                [self.poll_policy(0, &["best".to_string()]), self.poll_policy(1, &self.saved())]
+                let saved = self.saved();
+                let best = poll_policy(&self.files, &["best".to_string()], &mut self.best_sums);
+                (best, poll_policy(&self.files, &saved, &mut self.newest_sums))
             }
         };
 
@@ -106,9 +130,8 @@ impl Follower {
         run.completions = Completions::open(&self.files);
         changed |= run.config != config || run.note != note;
         (run.config, run.note) = (config, note);
-        changed |= best.is_some() || newest.is_some();
-        best.into_iter().for_each(|best| run.best = best);
-        newest.into_iter().for_each(|newest| run.newest = newest);
+        changed |= best.apply(&mut run.best);
+        changed |= newest.apply(&mut run.newest);
         drop(run);
         if changed {
             live.changed.send_replace(());
@@ -122,26 +145,31 @@ impl Follower {
         let name = |iteration| Some(store.path(iteration).file_name()?.to_str()?.to_string());
         iterations.filter_map(name).map(|name| format!("checkpoints/{name}")).collect()
     }
+}
 
-    /// Reads the first intact checkpoint of `names`; `None` if the first one has not changed since the last
-    /// poll.
-    fn poll_policy(&mut self, place: usize, names: &[String]) -> Option<Option<Policy>> {
-        let sums = names.first().and_then(|name| self.files.read(&format!("{name}/SHA256SUMS")));
-        if sums == self.seen[place] {
-            return None;
-        }
-        self.seen[place] = sums;
-        Some(names.iter().find_map(|name| self.load(name)))
+/// Reads the first intact checkpoint of `names`, unless the checksums of the first one are still `last_sums`, which are
+/// updated.
+fn poll_policy(
+    files: &WatchedFiles,
+    names: &[String],
+    last_sums: &mut Option<Vec<u8>>,
+) -> PolicyChange {
+    let sums = names.first().and_then(|name| files.read(&format!("{name}/SHA256SUMS")));
+    if sums == *last_sums {
+        return PolicyChange::Unchanged;
     }
+    *last_sums = sums;
+    PolicyChange::Replaced(names.iter().find_map(|name| load_policy(files, name)))
+}
 
-    fn load(&self, name: &str) -> Option<Policy> {
-        let checkpoint = self.files.checkpoint(name)?;
-        let mut sections = [const { Bytes::new() }; 2];
-        for (bytes, name) in sections.iter_mut().zip(SECTIONS) {
-            let found = checkpoint.sections.iter().find(|section| section.name == name)?;
-            *bytes = Bytes::copy_from_slice(&found.bytes);
-        }
-        let tag = tag(&sections.concat());
-        Some(Policy { tag, iteration: checkpoint.iteration, sections })
+/// Reads a checkpoint's public sections; `None` if it is damaged.
+fn load_policy(files: &WatchedFiles, name: &str) -> Option<Policy> {
+    let checkpoint = files.checkpoint(name)?;
+    let mut sections = [const { Bytes::new() }; 2];
+    for (bytes, name) in sections.iter_mut().zip(SECTIONS) {
+        let found = checkpoint.sections.iter().find(|section| section.name == name)?;
+        *bytes = Bytes::copy_from_slice(&found.bytes);
     }
+    let tag = tag(&sections.concat());
+    Some(Policy { tag, iteration: checkpoint.iteration, sections })
 }

@@ -1,6 +1,6 @@
 //! An index of the growing metrics file: the position of each record.
 
-use super::files::{RunFiles, block};
+use super::files::{WatchedFiles, block};
 use super::page::tag;
 use crate::metrics;
 use crate::run::METRICS;
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 
 /// Maximum bytes read at once. Longer lines are ignored.
-const BLOCK: usize = 1 << 16;
+const MAX_READ_BYTES: usize = 1 << 16;
 
 /// The index of a metrics file, up to its last complete line.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Log {
     }
 
     /// Index of the record after the one with the event id `id`, if that one is in this log.
-    pub fn after(&self, id: &str) -> Option<usize> {
+    pub fn index_after(&self, id: &str) -> Option<usize> {
         let (run, iteration) = id.split_once('-')?;
         let iteration = iteration.parse::<u32>().ok().filter(|_| run == self.run)?;
         let found = self.lines.binary_search_by_key(&iteration, |line| line.iteration);
@@ -58,8 +58,9 @@ impl Log {
     pub fn events(&self, index: usize, text: &mut Vec<u8>) -> io::Result<usize> {
         let mut next = index;
         let Some(first) = self.lines.get(index) else { return Ok(next) };
-        let inside =
-            |line: &&Line| line.start + u64::from(line.length) <= first.start + BLOCK as u64;
+        let inside = |line: &&Line| {
+            line.start + u64::from(line.length) <= first.start + MAX_READ_BYTES as u64
+        };
         let block = self.bytes(first.start, self.end)?;
         for line in self.lines[index..].iter().take_while(inside) {
             let start = (line.start - first.start) as usize;
@@ -77,7 +78,7 @@ impl Log {
     /// Reads the bytes `start..end` of the file, at most a block.
     pub fn bytes(&self, start: u64, end: u64) -> io::Result<Vec<u8>> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
-        let length = end.saturating_sub(start).min(BLOCK as u64) as usize;
+        let length = end.saturating_sub(start).min(MAX_READ_BYTES as u64) as usize;
         let bytes = block(file, start, length)?;
         match bytes.len() == length {
             true => Ok(bytes),
@@ -87,7 +88,7 @@ impl Log {
 
     /// Reads the file's new lines, or all lines of a file that has replaced it. A file that cannot be read counts as
     /// missing. Returns whether anything has changed.
-    pub fn poll(&mut self, files: &RunFiles) -> bool {
+    pub fn poll(&mut self, files: &WatchedFiles) -> bool {
         let file = files.open(METRICS);
         let is_same = match &file {
             Some(file) => {
@@ -108,11 +109,11 @@ impl Log {
 
     /// Reads up to the last complete line.
     fn read(&mut self, file: &File) {
-        while let Ok(block) = block(file, self.end, BLOCK) {
+        while let Ok(block) = block(file, self.end, MAX_READ_BYTES) {
             let whole = match block.iter().rposition(|&byte| byte == b'\n') {
                 Some(last) => last + 1,
                 // Longer than any record: ignored.
-                None if block.len() == BLOCK => BLOCK,
+                None if block.len() == MAX_READ_BYTES => MAX_READ_BYTES,
                 None => break,
             };
             for line in block[..whole].split_inclusive(|&byte| byte == b'\n') {
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn a_log_follows_its_file() {
         let folder = TempDir::new().unwrap();
-        let files = RunFiles::new(folder.path()).unwrap();
+        let files = WatchedFiles::new(folder.path()).unwrap();
         let path = folder.path().join(METRICS);
         let mut log = Log::default();
         let poll = |log: &mut Log| log.poll(&files);
@@ -170,10 +171,10 @@ mod tests {
         let both = events(&log, 0);
         assert_eq!(both.matches("event: record\ndata: {\"iteration\"").count(), 2);
         let id = both.lines().next().unwrap().strip_prefix("id: ").unwrap();
-        assert_eq!(log.after(id), Some(1));
+        assert_eq!(log.index_after(id), Some(1));
         assert_eq!(events(&log, 1), both[both.rfind("id: ").unwrap()..]);
         for strange in ["", "1", "x-1", &id.replace("-1", "-3"), &format!("{id}x")] {
-            assert_eq!(log.after(strange), None, "{strange}");
+            assert_eq!(log.index_after(strange), None, "{strange}");
         }
         assert_eq!(log.bytes(0, log.end()).unwrap(), torn.as_bytes()[..log.end() as usize]);
 
@@ -184,15 +185,15 @@ mod tests {
         assert!(poll(&mut log));
         assert_eq!((log.iteration(), log.epoch), (Some(5), 0));
         assert_eq!(events(&log, 2).matches("id: ").count(), 2);
-        assert_eq!(log.after(id), Some(1));
+        assert_eq!(log.index_after(id), Some(1));
 
         // A resumed run drops records; another run replaces it; the file is deleted.
         fs::write(&path, line(1, 0.5)).unwrap();
         assert!(poll(&mut log));
-        assert_eq!((log.iteration(), log.epoch, log.after(id)), (Some(1), 1, Some(1)));
+        assert_eq!((log.iteration(), log.epoch, log.index_after(id)), (Some(1), 1, Some(1)));
         fs::write(&path, line(1, 0.25)).unwrap();
         assert!(poll(&mut log));
-        assert_eq!((log.iteration(), log.epoch, log.after(id)), (Some(1), 2, None));
+        assert_eq!((log.iteration(), log.epoch, log.index_after(id)), (Some(1), 2, None));
         fs::remove_file(&path).unwrap();
         assert!(poll(&mut log));
         assert_eq!((log.iteration(), log.epoch, log.end()), (None, 3, 0));
@@ -202,17 +203,21 @@ mod tests {
     #[test]
     fn long_logs_are_read_in_blocks_and_endless_lines_skipped() {
         let folder = TempDir::new().unwrap();
-        let files = RunFiles::new(folder.path()).unwrap();
+        let files = WatchedFiles::new(folder.path()).unwrap();
         let long: String = (1..=5000).map(|i| line(i, f64::from(i))).collect();
-        let text = format!("{long}{}\n{}", "x".repeat(3 * BLOCK), line(5001, 0.0));
+        let text = format!("{long}{}\n{}", "x".repeat(3 * MAX_READ_BYTES), line(5001, 0.0));
         fs::write(folder.path().join(METRICS), text).unwrap();
         let mut log = Log::default();
         assert!(log.poll(&files));
         assert_eq!(log.iteration(), Some(5001));
-        assert!(log.last.len() <= BLOCK);
+        assert!(log.last.len() <= MAX_READ_BYTES);
         let mut text = Vec::new();
         let next = log.events(0, &mut text).unwrap();
-        assert!(next < 5000 && text.len() < 3 * BLOCK, "{next} records in {} bytes", text.len());
+        assert!(
+            next < 5000 && text.len() < 3 * MAX_READ_BYTES,
+            "{next} records in {} bytes",
+            text.len()
+        );
         let all = events(&log, 0);
         assert_eq!(all.matches("event: record").count(), 5001);
         assert!(all.contains("-5000\n") && all.contains("-5001\n"));

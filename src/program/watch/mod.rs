@@ -22,11 +22,11 @@ pub use server::{Port, Server};
 use super::args::WatchArgs;
 use super::games::Games;
 use super::interrupt::Interrupt;
-use super::say::{say, tell_json};
+use super::output::{eprint_line, print_json};
 use crate::run::{CONFIG, RunFolder};
 use anyhow::{Context, Result, bail};
-use files::RunFiles;
-use live::Live;
+use files::WatchedFiles;
+use live::LiveRun;
 use serde_json::json;
 use site::Site;
 use std::path::Path;
@@ -40,21 +40,23 @@ pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
     let port = Port::take(&args.host, args.port)?;
     let url = port.url();
     if !port.is_local() {
-        say!("warning: anyone who can reach this machine can see the run; there is no password");
+        eprint_line!(
+            "warning: anyone who can reach this machine can see the run; there is no password"
+        );
     }
     let elsewhere = port.elsewhere();
     let _server = start(games, port, dir.path())?;
-    say!("{} is at {url} (Ctrl-C to stop)", dir.path().display());
+    eprint_line!("{} is at {url} (Ctrl-C to stop)", dir.path().display());
     if let Some(elsewhere) = elsewhere {
-        say!("{elsewhere}");
+        eprint_line!("{elsewhere}");
     }
     if args.json {
-        tell_json(&json!({ "run_dir": dir.path().display().to_string(), "url": url }))?;
+        print_json(&json!({ "run_dir": dir.path().display().to_string(), "url": url }))?;
     }
     if args.open
         && let Err(error) = open::that_detached(&url)
     {
-        say!("warning: cannot open a browser: {error}");
+        eprint_line!("warning: cannot open a browser: {error}");
     }
     interrupt.wait();
     Ok(())
@@ -63,8 +65,8 @@ pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
 /// Starts serving a run at a port; dropping the returned server stops it.
 pub fn start(games: &Games, port: Port, run: &Path) -> Result<Server> {
     let files =
-        RunFiles::new(run).with_context(|| format!("cannot read the run {}", run.display()))?;
-    let live = Live::follow(files).context("cannot start the thread that follows the run")?;
+        WatchedFiles::new(run).with_context(|| format!("cannot read the run {}", run.display()))?;
+    let live = LiveRun::follow(files).context("cannot start the thread that follows the run")?;
     let hosts = port.hosts();
     Server::start(port, Site { live, hosts, games: games.clone() })
 }

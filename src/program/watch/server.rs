@@ -18,15 +18,15 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 
 /// Maximum number of simultaneous connections.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Maximum number of further connections that receive an error response; others are dropped.
-const TURNED_AWAY: usize = 16;
+const MAX_REFUSED_CONNECTIONS: usize = 16;
 /// Timeout for the head of a request, and for an idle connection.
-const REQUEST: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for a client that does not read its response.
-const WRITE: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a request's head and of the write buffer, bytes.
-const BUFFER: usize = 16 << 10;
+const BUFFER_BYTES: usize = 16 << 10;
 
 /// A bound port, not served yet.
 pub struct Port {
@@ -117,8 +117,8 @@ impl Drop for Server {
 }
 
 async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
-    let standing = Arc::new(Semaphore::new(TURNED_AWAY));
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let standing = Arc::new(Semaphore::new(MAX_REFUSED_CONNECTIONS));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // The client has disconnected, or there are too many open files; both are temporary.
@@ -155,9 +155,9 @@ async fn serve(stream: TcpStream, site: &Site, busy: bool) {
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST)
-        .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(WriteTimeout::new(stream, WRITE)), service);
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .max_buf_size(BUFFER_BYTES)
+        .serve_connection(TokioIo::new(WriteTimeout::new(stream, WRITE_TIMEOUT)), service);
     // Errors concern this connection only, which is closed.
     let _ = served.await;
 }

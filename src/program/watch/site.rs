@@ -2,7 +2,7 @@
 
 use super::about::about;
 use super::guard::{Hosts, Refusal, check};
-use super::live::{Live, Policy, Run, SECTIONS};
+use super::live::{LiveRun, Policy, RunState, SECTIONS};
 use super::page::{self, File, content_type, tag};
 use super::{download, events};
 use crate::program::games::Games;
@@ -38,7 +38,7 @@ const ITERATION: HeaderName = HeaderName::from_static("grove-iteration");
 
 /// A run with the page that shows it.
 pub struct Site {
-    pub live: Arc<Live>,
+    pub live: Arc<LiveRun>,
     pub hosts: Hosts,
     pub games: Games,
 }
@@ -49,7 +49,7 @@ impl Site {
         check(request, &self.hosts).map_or_else(refuse, |()| {
             caught(|| self.find(request)).unwrap_or_else(|panic| {
                 let text = format!("The answer failed: {panic}.");
-                sentence(StatusCode::INTERNAL_SERVER_ERROR, &text)
+                text_response(StatusCode::INTERNAL_SERVER_ERROR, &text)
             })
         })
     }
@@ -65,7 +65,7 @@ impl Site {
             _ => match path.strip_prefix("/run/files/") {
                 Some(METRICS) => self.metrics(),
                 Some(name) => self.file(request, name),
-                None => page::find(path).map_or_else(nothing, |file| embedded(request, file)),
+                None => page::find(path).map_or_else(not_found, |file| embedded(request, file)),
             },
         }
     }
@@ -74,17 +74,17 @@ impl Site {
         match about(&self.live.run(), &self.games) {
             Ok(about) => {
                 let about = Bytes::from(about.to_string());
-                whole(request, content_type(".json"), about.clone(), &tag(&about))
+                full_response(request, content_type(".json"), about.clone(), &tag(&about))
             }
-            Err(error) => sentence(StatusCode::NOT_FOUND, &format!("{error:#}.")),
+            Err(error) => text_response(StatusCode::NOT_FOUND, &format!("{error:#}.")),
         }
     }
 
     fn events<B>(&self, request: &Request<B>) -> Response<Body> {
         let last = request.headers().get("last-event-id").and_then(|id| id.to_str().ok());
         let body = Either::Right(events::stream(self.live.clone(), last));
-        let mut response = answer(StatusCode::OK, "text/event-stream", body);
-        set(&mut response, header::CACHE_CONTROL, "no-store");
+        let mut response = new_response(StatusCode::OK, "text/event-stream", body);
+        set_header(&mut response, header::CACHE_CONTROL, "no-store");
         response
     }
 
@@ -94,15 +94,15 @@ impl Site {
             Err(refusal) => return refuse(refusal),
         };
         let run = self.live.run();
-        let Some(completions) = &run.completions else { return nothing() };
+        let Some(completions) = &run.completions else { return not_found() };
         match completions.block(iteration) {
             Ok(bytes) => {
                 let body = Either::Left(Full::new(Bytes::from(bytes)));
-                answer(StatusCode::OK, content_type(".jsonl"), body)
+                new_response(StatusCode::OK, content_type(".jsonl"), body)
             }
             Err(error) => {
                 let text = format!("Cannot read the completions: {error}.");
-                sentence(StatusCode::INTERNAL_SERVER_ERROR, &text)
+                text_response(StatusCode::INTERNAL_SERVER_ERROR, &text)
             }
         }
     }
@@ -113,21 +113,21 @@ impl Site {
             (run.log.epoch, run.log.end())
         };
         if end == 0 {
-            return nothing();
+            return not_found();
         }
         let body = Either::Right(download::metrics(self.live.clone(), epoch, end));
-        let mut response = answer(StatusCode::OK, content_type(METRICS), body);
+        let mut response = new_response(StatusCode::OK, content_type(METRICS), body);
         // Without it a stream that ends early looks complete.
-        set(&mut response, header::CONTENT_LENGTH, &end.to_string());
+        set_header(&mut response, header::CONTENT_LENGTH, &end.to_string());
         response
     }
 
     fn file<B>(&self, request: &Request<B>, name: &str) -> Response<Body> {
         let run = self.live.run();
-        let Some((bytes, iteration)) = listed(&run, name) else { return nothing() };
-        let mut response = whole(request, content_type(name), bytes.clone(), &tag(bytes));
+        let Some((bytes, iteration)) = find_public_file(&run, name) else { return not_found() };
+        let mut response = full_response(request, content_type(name), bytes.clone(), &tag(bytes));
         if let Some(iteration) = iteration {
-            set(&mut response, ITERATION, &iteration.to_string());
+            set_header(&mut response, ITERATION, &iteration.to_string());
         }
         response
     }
@@ -142,7 +142,7 @@ fn iteration_in(query: Option<&str>) -> Result<Option<u64>, Refusal> {
 }
 
 /// Finds a public file of a run by its name in requests, with the iteration if it is part of a checkpoint.
-fn listed<'a>(run: &'a Run, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
+fn find_public_file<'a>(run: &'a RunState, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
     let of = |policy: &'a Option<Policy>, section: &str| {
         let policy = policy.as_ref()?;
         let place = SECTIONS.iter().position(|known| *known == section)?;
@@ -161,20 +161,20 @@ fn listed<'a>(run: &'a Run, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
 fn embedded<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
     let kind = content_type(file.path);
     if !file.is_gzip {
-        return whole(request, kind, file.plain(), file.tag);
+        return full_response(request, kind, file.plain(), file.tag);
     }
     let mut response = match accepts_gzip(request.headers()) {
         true => {
             let tag = format!("{}-gzip", file.tag);
-            let mut response = whole(request, kind, Bytes::from_static(file.bytes), &tag);
+            let mut response = full_response(request, kind, Bytes::from_static(file.bytes), &tag);
             if response.status() == StatusCode::OK {
-                set(&mut response, header::CONTENT_ENCODING, "gzip");
+                set_header(&mut response, header::CONTENT_ENCODING, "gzip");
             }
             response
         }
-        false => whole(request, kind, file.plain(), file.tag),
+        false => full_response(request, kind, file.plain(), file.tag),
     };
-    set(&mut response, header::VARY, "accept-encoding");
+    set_header(&mut response, header::VARY, "accept-encoding");
     response
 }
 
@@ -190,50 +190,50 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 /// A response with a whole file, or `304 Not Modified` if the browser has it in its cache.
-fn whole<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Response<Body> {
+fn full_response<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Response<Body> {
     let tag = format!("\"{tag}\"");
     let known = request.headers().get(header::IF_NONE_MATCH);
     let (status, bytes) = match known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         true => (StatusCode::NOT_MODIFIED, Bytes::new()),
         false => (StatusCode::OK, bytes),
     };
-    let mut response = answer(status, kind, Either::Left(Full::new(bytes)));
-    set(&mut response, header::ETAG, &tag);
+    let mut response = new_response(status, kind, Either::Left(Full::new(bytes)));
+    set_header(&mut response, header::ETAG, &tag);
     response
 }
 
 /// The response to a refused request.
 pub fn refuse(refusal: Refusal) -> Response<Body> {
     let Refusal(status, text) = refusal;
-    let mut response = sentence(status, text);
+    let mut response = text_response(status, text);
     if status == StatusCode::METHOD_NOT_ALLOWED {
-        set(&mut response, header::ALLOW, "GET, HEAD");
+        set_header(&mut response, header::ALLOW, "GET, HEAD");
     }
     response
 }
 
-fn nothing() -> Response<Body> {
-    sentence(StatusCode::NOT_FOUND, "Not found.")
+fn not_found() -> Response<Body> {
+    text_response(StatusCode::NOT_FOUND, "Not found.")
 }
 
-fn sentence(status: StatusCode, text: &str) -> Response<Body> {
+fn text_response(status: StatusCode, text: &str) -> Response<Body> {
     let body = Either::Left(Full::new(Bytes::from(format!("{text}\n"))));
-    answer(status, "text/plain; charset=utf-8", body)
+    new_response(status, "text/plain; charset=utf-8", body)
 }
 
-fn answer(status: StatusCode, kind: &str, body: Body) -> Response<Body> {
+fn new_response(status: StatusCode, kind: &str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
-    set(&mut response, header::CONTENT_TYPE, kind);
+    set_header(&mut response, header::CONTENT_TYPE, kind);
     // Browsers may cache the response, but must revalidate it.
-    set(&mut response, header::CACHE_CONTROL, "no-cache");
+    set_header(&mut response, header::CACHE_CONTROL, "no-cache");
     response
 }
 
-fn set(response: &mut Response<Body>, name: HeaderName, value: &str) {
+fn set_header(response: &mut Response<Body>, name: HeaderName, value: &str) {
     let value = HeaderValue::from_str(value).expect("header values are ASCII");
     response.headers_mut().insert(name, value);
 }

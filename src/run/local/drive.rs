@@ -1,8 +1,8 @@
 //! Trains a run to its end and reports to an observer.
 
-use super::effort::Effort;
 use super::events::{Event, Events, Requests};
-use super::guard::{guarded, located};
+use super::guard::{catching_panics, with_saved_state};
+use super::run_summary::RunSummary;
 use super::{FinalScores, IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 
@@ -33,17 +33,17 @@ pub fn drive(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
     observer: &mut dyn Observer,
-) -> Result<Effort, RunError> {
+) -> Result<RunSummary, RunError> {
     let mut events = Events::new(run, files);
-    let mut effort = Effort::default();
+    let mut summary = RunSummary::default();
     loop {
-        let mut ask =
+        let mut poll =
             || Requests { stop: observer.wants_to_stop(), save: observer.wants_to_save() };
-        match events.next_asking(&mut ask).transpose()? {
+        match events.next_polling(&mut poll).transpose()? {
             Some(Event::Warning(warning)) => observer.warning(&warning),
             Some(Event::Iteration(step)) => observer.iteration(&step),
-            Some(Event::End(end)) => effort = end,
-            None => return Ok(effort),
+            Some(Event::End(end)) => summary = end,
+            None => return Ok(summary),
         }
     }
 }
@@ -59,11 +59,11 @@ pub fn restore_best(
     files: &Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
 ) -> Result<(), RunError> {
-    let restored = guarded("reading the state of the best policy".to_string(), || {
+    let restored = catching_panics("reading the state of the best policy".to_string(), || {
         best.map_or(Ok(()), |best| run.restore(best))?;
         Ok(if files.is_some() { run.model() } else { None })
     });
-    let model = restored.map_err(|error| located(error, run, files))?;
+    let model = restored.map_err(|error| with_saved_state(error, run, files))?;
     match (files, model) {
         (Some(files), Some(model)) => files.save_model(&model),
         _ => Ok(()),
@@ -82,6 +82,6 @@ pub fn finish(
 ) -> Result<FinalScores, RunError> {
     // First, since the evaluation may take long and be interrupted.
     restore_best(run, &files, best)?;
-    let scores = guarded("the final evaluation".to_string(), || run.finish(usize::MAX));
-    scores.map_err(|error| located(error, run, &files))
+    let scores = catching_panics("the final evaluation".to_string(), || run.finish(usize::MAX));
+    scores.map_err(|error| with_saved_state(error, run, &files))
 }

@@ -72,16 +72,16 @@ pub enum RunError {
     Exists(PathBuf),
     /// The run has no checkpoint yet.
     #[error(
-        "the run in {0} has no checkpoint yet; if it was ended, start it again by the command that began it, with \
+        "the run in {0} has no checkpoint yet; if it was stopped, start it again with its original command and \
          --run-dir {0}"
     )]
     Unsaved(PathBuf),
     /// The run does not exist.
     #[error("no such run: {0}; `grove train` makes runs, in the folder runs")]
     Missing(PathBuf),
-    /// The run directory was moved or removed during training.
+    /// The run directory was moved or deleted during training.
     #[error(
-        "the run's folder {0} was moved or removed while the run was trained; its last checkpoint went with it"
+        "the run's folder {0} was moved or deleted during training, and its checkpoints with it"
     )]
     Gone(PathBuf),
     /// A folder of the run is a symbolic link.

@@ -1,12 +1,14 @@
 //! A run as a sequence of events: trains, evaluates, records and saves as they are requested.
 
-use super::effort::Effort;
-use super::guard::{guarded, located};
+use super::guard::{catching_panics, with_saved_state};
 use super::progress::Pace;
+use super::run_summary::RunSummary;
 use super::{IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
-use crate::metrics::{EvaluationRecord, Growth, IterationRecord};
+use crate::metrics::{EvaluationRecord, IterationRecord, MemoryLeakDetector};
 use crate::run::{Due, End, Schedule};
+use crate::text::LanguageModel;
+use crate::trainer::text::CompletionRecord;
 use crate::trainer::{TrainError, Validation, is_finite};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -19,7 +21,7 @@ pub enum Event {
     /// An iteration was trained, and evaluated and saved if that was due.
     Iteration(Box<IterationReport>),
     /// The run is over, and there are no more events.
-    End(Effort),
+    End(RunSummary),
 }
 
 /// A user's requests, polled in every iteration.
@@ -39,15 +41,27 @@ pub struct Events<'a> {
     schedule: Schedule,
     /// Start of the run, shifted by the length of each pause.
     started: Instant,
-    effort: Effort,
+    summary: RunSummary,
     pace: Pace,
-    growth: Growth,
+    leak_detector: MemoryLeakDetector,
     evaluation: Option<EvaluationRecord>,
     /// Whether the last iteration has a checkpoint; `None` before the first.
     is_saved: Option<bool>,
     /// Events not yet returned.
     waiting: VecDeque<Result<Event, RunError>>,
     is_over: bool,
+}
+
+/// State of a run that is saved after an iteration.
+struct StateToSave {
+    /// Checkpoint; `None` if neither the best policy nor a checkpoint is saved.
+    snapshot: Option<Checkpoint>,
+    /// Language model to export.
+    model: Option<LanguageModel>,
+    /// Whether the policy is the best so far, and saved as such.
+    is_best: bool,
+    /// Whether a checkpoint is due.
+    is_due: bool,
 }
 
 impl<'a> Events<'a> {
@@ -58,9 +72,9 @@ impl<'a> Events<'a> {
             requests: Requests::default(),
             schedule: run.trainer().schedule(),
             started: Instant::now(),
-            effort: Effort::default(),
+            summary: RunSummary::default(),
             pace: Pace::new(run.trainer().iteration(), run.phases()),
-            growth: Growth::default(),
+            leak_detector: MemoryLeakDetector::default(),
             evaluation: None,
             is_saved: None,
             waiting: VecDeque::new(),
@@ -80,19 +94,19 @@ impl<'a> Events<'a> {
         self.requests.save = true;
     }
 
-    /// Returns the next event. `ask` polls the user after an iteration is trained, before evaluating and saving, and,
+    /// Returns the next event. `poll` polls the user after an iteration is trained, before evaluating and saving, and,
     /// in a run of one rank, again before the next iteration, since the user has seen the last event meanwhile.
-    pub(super) fn next_asking(
+    pub(super) fn next_polling(
         &mut self,
-        ask: &mut dyn FnMut() -> Requests,
+        poll: &mut dyn FnMut() -> Requests,
     ) -> Option<Result<Event, RunError>> {
         if self.waiting.is_empty() && !self.is_over {
             let trainer = self.run.trainer();
             let is_ready = self.schedule.end(trainer.iteration(), trainer.best()).is_none();
-            let step = if is_ready { self.stop_or_step(ask) } else { Ok(true) };
+            let step = if is_ready { self.stop_or_step(poll) } else { Ok(true) };
             let last = match step {
                 Ok(stops) => stops.then(|| Ok(Event::End(self.end()))),
-                Err(error) => Some(Err(located(error, self.run, &self.files))),
+                Err(error) => Some(Err(with_saved_state(error, self.run, &self.files))),
             };
             self.is_over = last.is_some();
             self.waiting.extend(last);
@@ -102,27 +116,27 @@ impl<'a> Events<'a> {
 
     /// Stops after the last iteration if the user requests it now, otherwise trains the next one. Returns whether the
     /// run stops here.
-    fn stop_or_step(&mut self, ask: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
+    fn stop_or_step(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         if let Some(is_saved) = self.is_saved
             && self.run.trainer().team().size() == 1
         {
-            let asked = self.asked(ask);
-            self.requests.save |= asked.save;
-            if asked.stop {
+            let requests = self.poll_requests(poll);
+            self.requests.save |= requests.save;
+            if requests.stop {
                 if !is_saved {
                     self.save_last()?;
                 }
                 return Ok(true);
             }
         }
-        self.step(ask)
+        self.step(poll)
     }
 
     /// Saves a checkpoint of the last iteration, for which none was due.
     fn save_last(&mut self) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let iteration = self.run.trainer().iteration();
-        let state = guarded(format!("reading the state of iteration {iteration}"), || {
+        let state = catching_panics(format!("reading the state of iteration {iteration}"), || {
             Ok((finite_snapshot(&*self.run)?, self.run.model()))
         });
         let (snapshot, model) = state?;
@@ -131,51 +145,33 @@ impl<'a> Events<'a> {
     }
 
     /// Polls the user. The time does not count, since the run may have been paused.
-    fn asked(&mut self, ask: &mut dyn FnMut() -> Requests) -> Requests {
-        let asked_at = Instant::now();
-        let asked = ask();
-        self.started += asked_at.elapsed();
-        asked
+    fn poll_requests(&mut self, poll: &mut dyn FnMut() -> Requests) -> Requests {
+        let polled_at = Instant::now();
+        let requests = poll();
+        self.started += polled_at.elapsed();
+        requests
     }
 
     /// Trains an iteration, and evaluates, records and saves it as due. Returns whether the run stops here. Records
     /// are written before the checkpoint of their iteration, so that a crash never leaves a checkpoint without its
     /// records.
-    fn step(&mut self, ask: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
+    fn step(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         let iteration = self.run.trainer().iteration() + 1;
         let (mut record, completions) =
-            guarded(format!("iteration {iteration}"), || self.run.iterate())?;
+            catching_panics(format!("iteration {iteration}"), || self.run.iterate())?;
         let seconds = self.started.elapsed().as_secs_f64();
-        self.effort.seconds_to_first_update.get_or_insert(seconds);
-        let asked = self.asked(ask);
-        let (mut due, stops) = self.due(iteration, seconds, asked)?;
+        self.summary.seconds_to_first_update.get_or_insert(seconds);
+        let requests = self.poll_requests(poll);
+        let (mut due, stops) = self.due(iteration, seconds, requests)?;
         let (is_best, mut failure) = match due.evaluation {
             true => self.evaluate(&mut record, &mut due)?,
             false => (false, None),
         };
-        let exports = due.save && self.files.is_some();
-        let state = guarded(format!("reading the state of iteration {iteration}"), || {
-            let is_read = is_best || due.save;
-            let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
-            Ok((snapshot, if exports { self.run.model() } else { None }))
-        });
+        let state = self.read_state(iteration, is_best, due.save);
         if let Some(failure) = failure.take_if(|_| state.is_err()) {
             return Err(failure);
         }
-        let (snapshot, model) = state?;
-        if let Some(files) = &mut self.files {
-            let warnings = files.write(&record, &completions)?.into_iter();
-            self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
-            if let Some(snapshot) = snapshot.as_ref().filter(|_| is_best) {
-                files.save_best(snapshot)?;
-            }
-            if let Some(snapshot) = snapshot.as_ref().filter(|_| due.save) {
-                files.save(snapshot, self.schedule.keep)?;
-            }
-            if let Some(model) = &model {
-                files.save_model(model)?;
-            }
-        }
+        self.write(&record, &completions, &state?)?;
         if let Some(failure) = failure {
             return Err(failure);
         }
@@ -190,22 +186,57 @@ impl<'a> Events<'a> {
         Ok(stops)
     }
 
+    /// Reads the state that is saved after an iteration.
+    fn read_state(
+        &self,
+        iteration: u32,
+        is_best: bool,
+        is_due: bool,
+    ) -> Result<StateToSave, RunError> {
+        catching_panics(format!("reading the state of iteration {iteration}"), || {
+            let is_read = is_best || is_due;
+            let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
+            let exports = is_due && self.files.is_some();
+            let model = if exports { self.run.model() } else { None };
+            Ok(StateToSave { snapshot, model, is_best, is_due })
+        })
+    }
+
+    /// Writes the records of an iteration, and after them its checkpoints and its language model.
+    fn write(
+        &mut self,
+        record: &IterationRecord,
+        completions: &[CompletionRecord],
+        state: &StateToSave,
+    ) -> Result<(), RunError> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        let warnings = files.write(record, completions)?.into_iter();
+        self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
+        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_best) {
+            files.save_best(snapshot)?;
+        }
+        if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_due) {
+            files.save(snapshot, self.schedule.keep)?;
+        }
+        state.model.as_ref().map_or(Ok(()), |model| files.save_model(model))
+    }
+
     /// The work due after an iteration that ended after `seconds`, and whether the run stops there.
     fn due(
         &mut self,
         iteration: u32,
         seconds: f64,
-        asked: Requests,
+        requests: Requests,
     ) -> Result<(Due, bool), RunError> {
         let (team, limit) = (self.run.trainer().team(), self.schedule.stop.seconds);
-        let interrupted = team.any(asked.stop || self.requests.stop)?;
+        let interrupted = team.any(requests.stop || self.requests.stop)?;
         // Without a limit, ranks need not communicate.
         let is_late = limit > 0.0 && team.any(seconds >= limit)?;
         let mut due = self.schedule.due(iteration, interrupted || is_late);
         due.evaluation |= is_late;
-        let saves = asked.save || std::mem::take(&mut self.requests.save);
+        let saves = requests.save || std::mem::take(&mut self.requests.save);
         due.save |= saves && team.size() == 1;
-        self.effort.end = is_late.then_some(End::Seconds);
+        self.summary.end = is_late.then_some(End::Seconds);
         Ok((due, interrupted || is_late))
     }
 
@@ -217,7 +248,7 @@ impl<'a> Events<'a> {
         due: &mut Due,
     ) -> Result<(bool, Option<RunError>), RunError> {
         let work = format!("the evaluation of iteration {}", record.iteration);
-        let validation = guarded(work, || self.run.validate());
+        let validation = catching_panics(work, || self.run.validate());
         let trainer = self.run.trainer();
         match validation {
             Ok(Validation { evaluation, is_best }) => {
@@ -239,20 +270,20 @@ impl<'a> Events<'a> {
         let IterationRecord { iteration, memory, text, .. } = record;
         let collapse = text.as_ref().and_then(|text| text.warning.as_ref());
         let collapse = collapse.map(|warning| format!("iteration {iteration}: {warning}"));
-        let is_epoch = iteration.is_multiple_of(self.run.epoch().max(1));
+        let is_epoch = iteration.is_multiple_of(self.run.epoch_iterations().max(1));
         let in_use = memory.in_use.filter(|_| is_epoch);
-        let growth = in_use.and_then(|in_use| self.growth.epoch(in_use));
-        let warnings = collapse.into_iter().chain(growth);
+        let leak = in_use.and_then(|in_use| self.leak_detector.record_epoch(in_use));
+        let warnings = collapse.into_iter().chain(leak);
         self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
     }
 
     /// Time and steps spent so far.
-    fn end(&self) -> Effort {
+    fn end(&self) -> RunSummary {
         let trainer = self.run.trainer();
         let (iteration, env_steps) = (trainer.iteration(), trainer.env_steps());
-        let end = self.schedule.end(iteration, trainer.best()).or(self.effort.end);
+        let end = self.schedule.end(iteration, trainer.best()).or(self.summary.end);
         let seconds = self.started.elapsed().as_secs_f64();
-        Effort { seconds, iteration, env_steps, end, ..self.effort }
+        RunSummary { seconds, iteration, env_steps, end, ..self.summary }
     }
 }
 
@@ -260,7 +291,7 @@ impl Iterator for Events<'_> {
     type Item = Result<Event, RunError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_asking(&mut Requests::default)
+        self.next_polling(&mut Requests::default)
     }
 }
 
@@ -301,8 +332,8 @@ pub(super) mod tests {
     fn a_run_yields_events_for_iterations_and_its_end() {
         let mut run = run(5);
         let events: Vec<Event> = run.events(None).collect::<Result<_, _>>().unwrap();
-        let [steps @ .., Event::End(effort)] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((effort.iteration, effort.end), (5, Some(End::Iterations)));
+        let [steps @ .., Event::End(summary)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((summary.iteration, summary.end), (5, Some(End::Iterations)));
         let steps: Vec<&IterationReport> = steps
             .iter()
             .map(|event| match event {
@@ -328,13 +359,13 @@ pub(super) mod tests {
         assert!(
             matches!(events.next(), Some(Ok(Event::Iteration(step))) if step.record.iteration == 2)
         );
-        let Some(Ok(Event::End(effort))) = events.next() else { panic!("the end") };
-        assert_eq!((effort.iteration, effort.end), (2, None));
+        let Some(Ok(Event::End(summary))) = events.next() else { panic!("the end") };
+        assert_eq!((summary.iteration, summary.end), (2, None));
         assert!(events.next().is_none());
         let rest = run.events(None).filter(|event| matches!(event, Ok(Event::Iteration(_))));
         assert_eq!(rest.count(), 3);
         // Nothing is left to train.
-        let (mut events, all_steps) = (run.events(None), 5 * effort.env_steps / 2);
+        let (mut events, all_steps) = (run.events(None), 5 * summary.env_steps / 2);
         assert!(all_steps > 0);
         assert!(matches!(events.next(), Some(Ok(Event::End(end))) if end.env_steps == all_steps));
         assert!(events.next().is_none());
@@ -345,20 +376,22 @@ pub(super) mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut run = run(5);
         let path = place.path().join("run");
-        let (mut files, _lock, _) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let stop = Cell::new(false);
-        let mut ask = || Requests { stop: stop.get(), save: false };
+        let mut poll = || Requests { stop: stop.get(), save: false };
         let mut events = run.events(Some(&mut files));
         for iteration in 1..=3 {
-            let Some(Ok(Event::Iteration(step))) = events.next_asking(&mut ask) else {
+            let Some(Ok(Event::Iteration(step))) = events.next_polling(&mut poll) else {
                 panic!("iteration {iteration}")
             };
             assert_eq!(step.record.iteration, iteration);
         }
         stop.set(true);
-        let Some(Ok(Event::End(effort))) = events.next_asking(&mut ask) else { panic!("the end") };
-        assert_eq!((effort.iteration, effort.end), (3, None));
-        assert!(events.next_asking(&mut ask).is_none());
+        let Some(Ok(Event::End(summary))) = events.next_polling(&mut poll) else {
+            panic!("the end")
+        };
+        assert_eq!((summary.iteration, summary.end), (3, None));
+        assert!(events.next_polling(&mut poll).is_none());
         drop(events);
         // It was not due.
         assert_eq!(files.folder().saved_iteration(), Some(3));
@@ -367,14 +400,14 @@ pub(super) mod tests {
     #[test]
     fn pauses_do_not_count() {
         let (mut run, began) = (run(3), Instant::now());
-        let mut ask = || {
+        let mut poll = || {
             std::thread::sleep(std::time::Duration::from_millis(50));
             Requests::default()
         };
         let mut events = run.events(None);
-        let events = std::iter::from_fn(|| events.next_asking(&mut ask));
-        let Some(Ok(Event::End(effort))) = events.last() else { panic!("the end") };
-        assert!(effort.seconds + 0.15 <= began.elapsed().as_secs_f64(), "{effort:?}");
+        let events = std::iter::from_fn(|| events.next_polling(&mut poll));
+        let Some(Ok(Event::End(summary))) = events.last() else { panic!("the end") };
+        assert!(summary.seconds + 0.15 <= began.elapsed().as_secs_f64(), "{summary:?}");
     }
 
     #[test]
@@ -382,7 +415,7 @@ pub(super) mod tests {
         let place = tempfile::tempdir().unwrap();
         let (path, moved) = (place.path().join("run"), place.path().join("moved"));
         let mut run = run(4);
-        let (mut files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (mut files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let mut events = run.events(Some(&mut files));
         assert!(matches!(events.next(), Some(Ok(Event::Iteration(_)))));
         std::fs::rename(&path, &moved).unwrap();
@@ -394,12 +427,12 @@ pub(super) mod tests {
     fn a_run_in_training_has_no_other_lock() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("run");
-        let (_files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run(2), "").unwrap();
+        let (_files, lock) = RunFiles::create(Some(path.clone()), "run", &run(2), "").unwrap();
         let folder = RunFolder::find(&path).unwrap();
         let error = folder.lock().unwrap_err();
         assert!(matches!(&error, RunError::Locked(locked) if *locked == path), "{error}");
         assert!(error.to_string().contains("is being trained, by this or another process"));
         drop(lock);
-        assert_eq!(folder.lock().unwrap().0.folder().path(), path);
+        assert_eq!(folder.lock().unwrap().folder().path(), path);
     }
 }

@@ -1,6 +1,8 @@
 //! Open files of a run in training.
 
-use super::folder::{COMPLETIONS, CONFIG, METRICS, MODEL_CARD, NOTE, RunFolder, RunLock, missing};
+use super::folder::{
+    BestPolicy, COMPLETIONS, CONFIG, METRICS, MODEL_CARD, NOTE, RunFolder, RunLock, missing_best,
+};
 use super::model_folder;
 use super::{Run, RunError, RunNote};
 use crate::checkpoint::{self, Checkpoint};
@@ -27,10 +29,19 @@ pub struct RunFiles {
     trackers: Trackers,
 }
 
+/// The open files of a run that continues from a checkpoint.
+#[derive(Debug)]
+pub struct ResumedRun {
+    /// The files.
+    pub files: RunFiles,
+    /// Warning for the user if records of the iterations so far are missing.
+    pub warning: Option<String>,
+}
+
 impl RunFiles {
     /// Creates and locks the directory of a new run: `path`, or the next free one for `name` in `runs`. It holds the
     /// settings and, for a language model, the model before training. The lock must be kept for as long as the run is
-    /// trained. The third value is a warning for the user.
+    /// trained.
     ///
     /// # Errors
     /// If the directory exists, or cannot be created or written.
@@ -39,8 +50,8 @@ impl RunFiles {
         name: &str,
         run: &dyn Run,
         settings: &str,
-    ) -> Result<(Self, RunLock, Option<String>), RunError> {
-        let (folder, (lock, warning)) = loop {
+    ) -> Result<(Self, RunLock), RunError> {
+        let (folder, lock) = loop {
             let folder = RunFolder::create(path.clone(), name)?;
             match folder.claim() {
                 // Another process began a run in the free directory meanwhile; try the next one.
@@ -51,7 +62,7 @@ impl RunFiles {
         let model = run.model();
         let (files, _) = Self::open(folder, settings, 0, model.is_some())?;
         model.map_or(Ok(()), |model| files.save_model(&model))?;
-        Ok((files, lock, warning))
+        Ok((files, lock))
     }
 
     /// Opens the files of a run with these settings, and keeps the records of its first `done` iterations; later ones
@@ -88,7 +99,7 @@ impl RunFiles {
 
     /// Opens the files of a run that continues from a checkpoint of its folder, and takes its records. The `lock` was
     /// taken before that checkpoint was read, and is kept for as long as the run is trained. The settings may differ in
-    /// the number of iterations. Returns a warning, too, if the last records are missing.
+    /// the number of iterations.
     ///
     /// # Errors
     /// If they cannot be read or written.
@@ -99,12 +110,12 @@ impl RunFiles {
     /// use grove::run::{GameRun, Run, RunFiles, RunFolder};
     /// use grove::trainer::{GameTrainer, config_toml, saved_config};
     ///
-    /// let (lock, _) = RunFolder::find("runs/catch-1".as_ref())?.lock()?;
+    /// let lock = RunFolder::find("runs/catch-1".as_ref())?.lock()?;
     /// let checkpoint = lock.folder().latest()?.checkpoint;
     /// let (game, config) = saved_config::<Catch>(&checkpoint)?;
     /// let trainer = GameTrainer::resume(&checkpoint, game, &config, &Device::flex())?;
     /// let mut run = GameRun::new(trainer, 1, Vec::new());
-    /// let (mut files, _) = RunFiles::resume(&lock, &mut run, &config_toml(&game, &config))?;
+    /// let mut files = RunFiles::resume(&lock, &mut run, &config_toml(&game, &config))?.files;
     /// run.events(Some(&mut files)).try_for_each(|event| event.map(drop))?;
     /// # Ok::<(), grove::run::RunError>(())
     /// ```
@@ -112,13 +123,13 @@ impl RunFiles {
         lock: &RunLock,
         run: &mut dyn Run,
         settings: &str,
-    ) -> Result<(Self, Option<String>), RunError> {
+    ) -> Result<ResumedRun, RunError> {
         let (folder, done) = (lock.folder().clone(), run.trainer().iteration());
         let (mut files, records) = Self::open(folder, settings, done, run.model().is_some())?;
         files.adopt_best(done, run.trainer().schedule().keep)?;
         records.iter().for_each(|record| run.replay(record));
-        let warning = files.gap(&records, done);
-        Ok((files, warning))
+        let warning = files.missing_records_warning(&records, done);
+        Ok(ResumedRun { files, warning })
     }
 
     /// Saves the best policy as the checkpoint of iteration `done` if it is of that iteration and the checkpoint is missing,
@@ -134,7 +145,7 @@ impl RunFiles {
     }
 
     /// Returns a warning if records of the first `done` iterations are missing.
-    fn gap(&self, records: &[IterationRecord], done: u32) -> Option<String> {
+    fn missing_records_warning(&self, records: &[IterationRecord], done: u32) -> Option<String> {
         let path = self.folder.path().join(METRICS);
         let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
         let missing = (done as usize).saturating_sub(records.len());
@@ -194,7 +205,7 @@ impl RunFiles {
         self.trackers.has_pictures()
     }
 
-    /// Gives the trackers an animation of the best policy after these environment steps.
+    /// Gives the trackers an animation of the best policy after `env_steps` steps of the run.
     /// Returns the warnings of trackers that have failed.
     pub fn write_animation(&mut self, env_steps: u64, animation: &Animation) -> Vec<String> {
         self.trackers.animate(env_steps, animation);
@@ -230,18 +241,15 @@ impl RunFiles {
     ///
     /// # Errors
     /// If it may be intact, but cannot be read.
-    pub fn best_policy(
-        &self,
-        run: &dyn Run,
-    ) -> Result<(Option<Checkpoint>, Vec<String>), RunError> {
-        let (best, mut warnings) = self.folder.best_policy()?;
+    pub fn best_policy(&self, run: &dyn Run) -> Result<BestPolicy, RunError> {
+        let mut best = self.folder.best_policy()?;
         let expected = run.trainer().best().map(|best| u64::from(best.iteration));
-        let found = best.as_ref().map(|best| best.iteration);
-        if let (Some(expected), true) = (expected, warnings.is_empty()) {
+        let found = best.checkpoint.as_ref().map(|checkpoint| checkpoint.iteration);
+        if let (Some(expected), true) = (expected, best.warnings.is_empty()) {
             let path = self.folder.best();
             match found {
-                None => warnings.push(missing(&path)),
-                Some(found) if found != expected => warnings.push(format!(
+                None => best.warnings.push(missing_best(&path)),
+                Some(found) if found != expected => best.warnings.push(format!(
                     "{} has the policy of iteration {found}, not that of the run's best evaluation, in iteration \
                      {expected}",
                     path.display()
@@ -249,7 +257,7 @@ impl RunFiles {
                 Some(_) => {}
             }
         }
-        Ok((best, warnings))
+        Ok(best)
     }
 
     /// Saves a checkpoint after syncing all records; removes all but the newest `keep` checkpoints, and the oldest
@@ -301,7 +309,7 @@ mod tests {
     fn a_failed_change_reports_that_the_folder_was_moved() {
         let place = TempDir::new().unwrap();
         let (path, moved) = (place.path().join("run"), place.path().join("moved"));
-        let (files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
+        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
         let failed = || Err(RunError::NoRun(path.clone()));
         assert!(matches!(files.in_place(failed()), Err(RunError::NoRun(_))));
         fs::rename(&path, &moved).unwrap();
@@ -317,7 +325,7 @@ mod tests {
         let path = place.path().join("run");
         let folder = RunFolder::create(Some(path.clone()), "run").unwrap();
         let mut run = run(1);
-        let (mut files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         assert!(matches!(folder.claim(), Err(RunError::Locked(_))));
         let _ = run.events(Some(&mut files)).last();
         drop((files, lock));
@@ -334,7 +342,7 @@ mod tests {
             fs::write(path.join(name), "{}").unwrap();
         }
         assert!(RunFolder::find(&path).unwrap().has_model());
-        let (files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
+        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
         assert!(!files.folder().has_model());
         for name in ["model", "completions.jsonl", "metrics.csv", "spaces.json"] {
             assert!(!path.join(name).exists(), "{name}");
@@ -347,7 +355,7 @@ mod tests {
         let place = TempDir::new().unwrap();
         let path = place.path().join("run");
         let mut run = run(1);
-        let (mut files, _lock, _) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder();
         let sums = folder.store().path(1).join("SHA256SUMS");
@@ -358,16 +366,16 @@ mod tests {
         std::os::unix::fs::symlink(&sums, &sums).unwrap();
         let error = folder.latest().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
-        assert!(folder.best_policy().unwrap().0.is_some());
+        assert!(folder.best_policy().unwrap().checkpoint.is_some());
         let sums = folder.best().join("SHA256SUMS");
         fs::remove_file(&sums).unwrap();
-        let (best, warnings) = folder.best_policy().unwrap();
+        let BestPolicy { checkpoint: best, warnings } = folder.best_policy().unwrap();
         assert!(best.is_none() && warnings[0].contains("SHA256SUMS is missing"), "{warnings:?}");
         std::os::unix::fs::symlink(&sums, &sums).unwrap();
         let error = folder.best_policy().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
         fs::remove_dir_all(folder.best()).unwrap();
-        let (best, warnings) = folder.best_policy().unwrap();
+        let BestPolicy { checkpoint: best, warnings } = folder.best_policy().unwrap();
         assert!(best.is_none() && warnings.is_empty());
     }
 
@@ -376,10 +384,10 @@ mod tests {
         let place = TempDir::new().unwrap();
         let path = place.path().join("run");
         let mut run = run(2);
-        let (mut files, lock, _) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let (mut files, lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder().clone();
-        let (best, warnings) = files.best_policy(&run).unwrap();
+        let BestPolicy { checkpoint: best, warnings } = files.best_policy(&run).unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");
         let earlier = Checkpoint { iteration: 1, ..best.unwrap() };
         fs::remove_dir_all(folder.store().path(2)).unwrap();
@@ -388,16 +396,16 @@ mod tests {
         let to_change = || folder.latest_to_change().unwrap().checkpoint.iteration;
         assert_eq!(to_change(), 2);
         drop(lock);
-        let (lock, _) = folder.lock().unwrap();
-        let (files, _) = RunFiles::resume(&lock, &mut run, "").unwrap();
+        let lock = folder.lock().unwrap();
+        let files = RunFiles::resume(&lock, &mut run, "").unwrap().files;
         assert!(folder.has_checkpoint(2), "the best policy, which was saved before it");
         fs::remove_dir_all(folder.store().path(2)).unwrap();
         checkpoint::save(&earlier, &folder.best()).unwrap();
-        let (best, warnings) = files.best_policy(&run).unwrap();
+        let BestPolicy { checkpoint: best, warnings } = files.best_policy(&run).unwrap();
         assert!(best.is_some() && warnings[0].contains("iteration 1, not that of"), "{warnings:?}");
         fs::remove_dir_all(folder.best()).unwrap();
         assert_eq!(to_change(), 1);
-        let (best, warnings) = files.best_policy(&run).unwrap();
+        let BestPolicy { checkpoint: best, warnings } = files.best_policy(&run).unwrap();
         assert!(best.is_none() && warnings[0].contains("best is missing"), "{warnings:?}");
     }
 
@@ -406,14 +414,14 @@ mod tests {
         let place = TempDir::new().unwrap();
         let path = place.path().join("run");
         let mut run = run(4);
-        let (mut files, lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let _ = run.events(Some(&mut files)).last();
         drop((files, lock));
         let metrics = path.join(METRICS);
         let whole = fs::read_to_string(&metrics).unwrap();
         let mut warning = || {
-            let (lock, _) = RunFolder::find(&path).unwrap().lock().unwrap();
-            RunFiles::resume(&lock, &mut run, "").unwrap().1
+            let lock = RunFolder::find(&path).unwrap().lock().unwrap();
+            RunFiles::resume(&lock, &mut run, "").unwrap().warning
         };
         assert_eq!(warning(), None);
         let torn: Vec<&str> = whole

@@ -53,6 +53,15 @@ pub struct SavedPolicy {
     pub warnings: Vec<String>,
 }
 
+/// The checkpoint of a run's best policy, as far as it can be loaded.
+#[derive(Debug, Default)]
+pub struct BestPolicy {
+    /// The checkpoint; `None` if it is missing or damaged.
+    pub checkpoint: Option<Checkpoint>,
+    /// Warnings for the user.
+    pub warnings: Vec<String>,
+}
+
 impl RunFolder {
     /// Creates the directory of a new run: `path`, or the next free one for `name` in `runs`.
     ///
@@ -62,7 +71,7 @@ impl RunFolder {
         if let Some(path) = path {
             // An empty path exists nowhere, but could be created in the current folder.
             if path.exists() || path.as_os_str().is_empty() {
-                return Self::unsaved(path);
+                return Self::reuse_unsaved(path);
             }
             disk::create_folders(&path).map_err(RunError::file("create", &path))?;
             return Ok(Self { path });
@@ -84,12 +93,12 @@ impl RunFolder {
     }
 
     /// Accepts a directory that is empty, or whose run ended before its first checkpoint, for a new run.
-    fn unsaved(path: PathBuf) -> Result<Self, RunError> {
+    fn reuse_unsaved(path: PathBuf) -> Result<Self, RunError> {
         if !path.is_dir() {
             let error = io::Error::from(io::ErrorKind::NotADirectory);
             return Err(RunError::file("create", &path)(error));
         }
-        let folder = Self::at(path)?;
+        let folder = Self::open_unlinked(path)?;
         let is_empty = fs::read_dir(&folder.path).is_ok_and(|mut all| all.next().is_none());
         let is_run = folder.path.join(LOCK).is_file();
         match is_empty || is_run && !folder.has_policy() {
@@ -110,7 +119,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If one has saved a checkpoint, and those of [`lock`](Self::lock).
-    pub(super) fn claim(&self) -> Result<(RunLock, Option<String>), RunError> {
+    pub(super) fn claim(&self) -> Result<RunLock, RunError> {
         let lock = self.lock()?;
         if self.has_policy() {
             return Err(RunError::Exists(self.path.clone()));
@@ -134,8 +143,8 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Opens the run that a path names: a run directory, or else the newest run of that name in `runs`, even if the
-    /// path is some other folder, unless that holds a model.
+    /// Opens the run that a path names: a run directory, or, if `path` is neither a run nor a model, the newest run of
+    /// that name in `runs`.
     ///
     /// # Errors
     /// If there is no such folder, or it holds no run.
@@ -144,7 +153,7 @@ impl RunFolder {
         let is_model = ["config.json", "adapter_config.json"].iter().any(has);
         match Self::open(path.to_path_buf()) {
             Err(error @ (RunError::Missing(_) | RunError::NoRun(_))) if !is_model => {
-                path.to_str().and_then(newest).map_or(Err(error), Self::open)
+                path.to_str().and_then(newest_of_name).map_or(Err(error), Self::open)
             }
             found => found,
         }
@@ -156,14 +165,16 @@ impl RunFolder {
     /// If there is no such folder, or it holds no run.
     pub fn newest(name: Option<&str>) -> Result<Self, RunError> {
         let (path, what) = match name {
-            Some(name) => (newest(name), format!("run of {name} in {RUNS}, and no folder {name}")),
+            Some(name) => {
+                (newest_of_name(name), format!("run of {name} in {RUNS}, and no folder {name}"))
+            }
             None => (paths_by_last_write().into_iter().next(), format!("run in {RUNS}")),
         };
         Self::open(path.ok_or(RunError::NoneYet(what))?)
     }
 
     fn open(path: PathBuf) -> Result<Self, RunError> {
-        let folder = Self::at(path)?;
+        let folder = Self::open_unlinked(path)?;
         for path in [CONFIG, BEST, CHECKPOINTS].map(|name| folder.path.join(name)) {
             if path.try_exists().map_err(RunError::file("read", &path))? {
                 return Ok(folder);
@@ -174,12 +185,12 @@ impl RunFolder {
 
     /// Run directories in `runs`, the one written to last first.
     pub fn by_last_write() -> impl Iterator<Item = Self> {
-        paths_by_last_write().into_iter().filter_map(|path| Self::at(path).ok())
+        paths_by_last_write().into_iter().filter_map(|path| Self::open_unlinked(path).ok())
     }
 
     /// Opens an existing directory that contains no symbolic links, through which files elsewhere could be replaced or
     /// removed.
-    fn at(path: PathBuf) -> Result<Self, RunError> {
+    fn open_unlinked(path: PathBuf) -> Result<Self, RunError> {
         if !path.is_dir() {
             return Err(RunError::Missing(path));
         }
@@ -210,7 +221,7 @@ impl RunFolder {
         Some(self.note()?.get("environment")?.as_str()?.to_string())
     }
 
-    /// The version of Grove that trained the run last, if it is not this one.
+    /// The version of Grove that trained the run last, if it differs from this one.
     pub fn other_version(&self) -> Option<String> {
         let version = self.note()?.get("grove")?.as_str()?.to_string();
         (version != env!("CARGO_PKG_VERSION")).then_some(version)
@@ -241,7 +252,8 @@ impl RunFolder {
         self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
     }
 
-    /// Whether the final evaluation is done, as far as it leaves a file: that of a language model writes a model card.
+    /// Whether the final evaluation is known to be done: that of a language model leaves a model card, and that of a
+    /// game leaves no file, and counts as done.
     pub fn is_concluded(&self) -> bool {
         !self.model().is_dir() || self.path.join(MODEL_CARD).is_file()
     }
@@ -295,12 +307,11 @@ impl RunFolder {
         Store::new(self.path.join(CHECKPOINTS))
     }
 
-    /// Locks the run until the result is dropped. The second value is a warning for the user if the file system does
-    /// not support locks.
+    /// Locks the run until the result is dropped.
     ///
     /// # Errors
     /// If it is locked, by this or another process.
-    pub fn lock(&self) -> Result<(RunLock, Option<String>), RunError> {
+    pub fn lock(&self) -> Result<RunLock, RunError> {
         let path = self.path.join(LOCK);
         let file = disk::open_append(&path).map_err(RunError::file("write", &path))?;
         // A process that only tests the lock holds it for an instant.
@@ -319,7 +330,7 @@ impl RunFolder {
                 path.display()
             )),
         };
-        Ok((RunLock { folder: self.clone(), file }, warning))
+        Ok(RunLock { warning, folder: self.clone(), file })
     }
 
     /// Loads the newest checkpoint from which the run can resume. Newer ones that are damaged, or contain numbers that
@@ -378,18 +389,18 @@ impl RunFolder {
         Ok(SavedPolicy { checkpoint: best, warnings })
     }
 
-    /// Loads the checkpoint of the best policy; `None` with warnings for the user if it is missing or damaged.
+    /// Loads the checkpoint of the best policy.
     ///
     /// # Errors
     /// If it may be intact, but cannot be read.
-    pub fn best_policy(&self) -> Result<(Option<Checkpoint>, Vec<String>), RunError> {
+    pub fn best_policy(&self) -> Result<BestPolicy, RunError> {
         match checkpoint::load(&self.best()) {
-            Ok(best) => Ok((Some(best), Vec::new())),
-            Err(CheckpointError::NotFound(_)) => Ok((None, Vec::new())),
+            Ok(best) => Ok(BestPolicy { checkpoint: Some(best), warnings: Vec::new() }),
+            Err(CheckpointError::NotFound(_)) => Ok(BestPolicy::default()),
             Err(error) if error.may_be_intact() => Err(error.into()),
             Err(error) => {
                 let what = "using the newest checkpoint instead of the best".to_string();
-                Ok((None, vec![error.to_string(), what]))
+                Ok(BestPolicy { checkpoint: None, warnings: vec![error.to_string(), what] })
             }
         }
     }
@@ -432,14 +443,14 @@ impl SavedPolicy {
             return Ok(intact(checkpoint::load(path)?));
         }
         let run = RunFolder::find(path)?;
-        let (best, mut warnings) = run.best_policy()?;
-        if let Some(checkpoint) = best {
+        let BestPolicy { checkpoint, mut warnings } = run.best_policy()?;
+        if let Some(checkpoint) = checkpoint {
             return Ok(intact(checkpoint));
         }
         let latest = run.latest()?;
         let had_best = |counters: Counters| counters.best().is_some();
         if warnings.is_empty() && Counters::of(&latest.checkpoint).is_ok_and(had_best) {
-            warnings.push(missing(&run.best()));
+            warnings.push(missing_best(&run.best()));
         }
         warnings.extend(latest.warnings);
         Ok(Self { warnings, ..latest })
@@ -449,6 +460,8 @@ impl SavedPolicy {
 /// Exclusive right to train a run, among all processes; released when dropped.
 #[derive(Debug)]
 pub struct RunLock {
+    /// Warning for the user if the file system does not support locks.
+    pub warning: Option<String>,
     folder: RunFolder,
     file: File,
 }
@@ -469,11 +482,11 @@ impl Drop for RunLock {
 }
 
 /// The warning about a best policy that is missing.
-pub(super) fn missing(best: &Path) -> String {
+pub(super) fn missing_best(best: &Path) -> String {
     format!("{} is missing; using the newest checkpoint instead of the best", best.display())
 }
 
-fn newest(name: &str) -> Option<PathBuf> {
+fn newest_of_name(name: &str) -> Option<PathBuf> {
     let number = |run: &Path| {
         let run = run.file_name()?.to_str()?;
         run.strip_prefix(name)?.strip_prefix('-')?.parse::<u64>().ok()

@@ -1,7 +1,7 @@
 //! A run of a game or a dataset.
 
 use super::{
-    FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject, TrainerStatus,
+    FinalScores, HeldOutReport, Phase, Run, RunError, RunSizes, Scores, Subject, TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
 use crate::device::has_kernels;
@@ -35,9 +35,9 @@ impl<G: Rules> GameRun<G> {
         Self { trainer, epoch, actions }
     }
 
-    /// Plays as many fresh episodes on the host as an evaluation has, but at most `most`.
-    fn play_on_host(&self, most: usize) -> Result<Scores, RunError> {
-        let episodes = self.trainer.config().checkpoint.eval_episodes.min(most);
+    /// Plays as many fresh episodes on the host as an evaluation has, but at most `max_episodes`.
+    fn play_on_host(&self, max_episodes: usize) -> Result<Scores, RunError> {
+        let episodes = self.trainer.config().checkpoint.eval_episodes.min(max_episodes);
         let play =
             |player| Ok::<_, RunError>(self.trainer.evaluate_fresh(episodes, 0, player)?.into());
         Ok(Scores {
@@ -86,7 +86,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         vec![Phase { name, first: 1, last: config.iterations }]
     }
 
-    fn outline(&self) -> Outline {
+    fn sizes(&self) -> RunSizes {
         let config = self.trainer.config();
         let (rollout, update, data) = (&config.rollout, &config.update, &config.data);
         let num_parameters = self.trainer.model().num_params();
@@ -102,18 +102,19 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
             ),
         };
         let (kind, sizes) = (&config.policy.kind, config.policy.sizes());
-        Outline {
+        RunSizes {
             num_parameters,
             policy: format!("{kind} of {sizes}, {num_parameters} parameters"),
             num_envs: rollout.num_envs(),
             env_steps: config
                 .plays_all_steps()
                 .then(|| config.steps_per_iteration(items) * u64::from(config.iterations)),
-            iteration: [batch, passes(update)],
+            rollout: batch,
+            update: passes(update),
         }
     }
 
-    fn epoch(&self) -> u32 {
+    fn epoch_iterations(&self) -> u32 {
         self.epoch
     }
 
@@ -150,7 +151,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
     }
 
     /// Only the first rank evaluates.
-    fn finish(&mut self, most: usize) -> Result<FinalScores, RunError> {
+    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
         if !self.trainer.team().is_root() {
             return Ok(FinalScores::default());
         }
@@ -158,8 +159,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new(&self.trainer.model(), features, actions);
         let scores = match self.trainer.is_on_host() {
-            true => Some(self.play_on_host(most)?),
-            false => G::PLAYABLE.then(|| play(&policy, game, FINAL_EPISODES.min(most), 0)),
+            true => Some(self.play_on_host(max_episodes)?),
+            false => G::PLAYABLE.then(|| play(&policy, game, FINAL_EPISODES.min(max_episodes), 0)),
         };
         let held_out = self.trainer.confusion_matrix().map(|confusion| HeldOutReport {
             means: confusion.means(),

@@ -4,7 +4,7 @@ use super::error::SavedState;
 use super::{Run, RunError, RunFiles, caught_on_devices};
 
 /// Runs a part of a run's work; a panic becomes an error.
-pub(super) fn guarded<T>(
+pub(super) fn catching_panics<T>(
     work: String,
     part: impl FnOnce() -> Result<T, RunError>,
 ) -> Result<T, RunError> {
@@ -13,7 +13,7 @@ pub(super) fn guarded<T>(
 }
 
 /// Adds the state of the run directory to an error.
-pub(super) fn located(
+pub(super) fn with_saved_state(
     mut error: RunError,
     run: &dyn Run,
     files: &Option<&mut RunFiles>,

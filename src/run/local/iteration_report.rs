@@ -23,7 +23,7 @@ pub struct IterationReport {
 
 impl IterationReport {
     /// Formats the metrics, most important first.
-    pub fn words(&self) -> Vec<String> {
+    pub fn format_metrics(&self) -> Vec<String> {
         let Self { record, evaluation, .. } = self;
         let evaluation = evaluation.as_ref();
         let number = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.2}"));
@@ -58,7 +58,9 @@ mod tests {
     fn progress_lines_depend_on_the_kind_of_run() {
         let words = |record: &IterationRecord, evaluation: Option<&EvaluationRecord>| {
             let (record, evaluation) = (record.clone(), evaluation.cloned());
-            IterationReport { record, evaluation, ..IterationReport::default() }.words().join("  ")
+            IterationReport { record, evaluation, ..IterationReport::default() }
+                .format_metrics()
+                .join("  ")
         };
         let game = IterationRecord {
             score: Some(7.612),

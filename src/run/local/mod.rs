@@ -1,7 +1,6 @@
 //! Runs on this machine: the interface that drives them, and the files that they leave.
 
 mod drive;
-mod effort;
 mod error;
 mod events;
 mod files;
@@ -15,15 +14,17 @@ mod panics;
 mod preview;
 mod progress;
 mod report;
+mod run_summary;
 mod text;
 mod trainer_status;
 
 pub use drive::{Observer, drive, finish, restore_best};
-pub use effort::Effort;
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
-pub use files::RunFiles;
-pub use folder::{COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SPACES, SavedPolicy};
+pub use files::{ResumedRun, RunFiles};
+pub use folder::{
+    BestPolicy, COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SPACES, SavedPolicy,
+};
 pub use game::{GameRun, play};
 pub use iteration_report::IterationReport;
 pub use model_folder::load_model;
@@ -32,6 +33,7 @@ pub use panics::{Panic, caught, caught_on_devices, keep_silent};
 pub use preview::{Preview, preview};
 pub use progress::{counted, short};
 pub use report::{FinalScores, HeldOutReport, Report, Scores};
+pub use run_summary::RunSummary;
 pub use text::TextRun;
 pub use trainer_status::TrainerStatus;
 
@@ -81,7 +83,7 @@ impl std::fmt::Display for Phase {
 
 /// Sizes of a run, as shown by a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Outline {
+pub struct RunSizes {
     /// Number of learnt parameters.
     pub num_parameters: usize,
     /// Description of the policy or model.
@@ -91,9 +93,12 @@ pub struct Outline {
     pub num_envs: usize,
     /// Number of steps of the whole run, if known beforehand.
     pub env_steps: Option<u64>,
-    /// Description of an iteration in two lines: its rollout and its update.
+    /// Description of an iteration's rollout.
     #[serde(skip)]
-    pub iteration: [String; 2],
+    pub rollout: String,
+    /// Description of an iteration's update.
+    #[serde(skip)]
+    pub update: String,
 }
 
 /// A run in memory, of a game, a dataset or a language model, as trained by one of its ranks.
@@ -113,10 +118,10 @@ pub trait Run {
     fn phases(&self) -> Vec<Phase>;
 
     /// Sizes, for a dry run.
-    fn outline(&self) -> Outline;
+    fn sizes(&self) -> RunSizes;
 
     /// Number of iterations per epoch. Memory growth is checked after each epoch.
-    fn epoch(&self) -> u32;
+    fn epoch_iterations(&self) -> u32;
 
     /// The reason why the run does not use a fast engine; `None` if it does.
     fn fallback_reason(&self) -> Option<String> {
@@ -156,12 +161,12 @@ pub trait Run {
     /// If another rank fails or does not respond.
     fn snapshot(&self) -> Result<Checkpoint, RunError>;
 
-    /// Evaluates the policy on fresh episodes, at most `most`. At the end of a run, [`finish()`] restores the best
+    /// Evaluates the policy on fresh episodes, at most `max_episodes`. At the end of a run, [`finish()`] restores the best
     /// policy first.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
-    fn finish(&mut self, most: usize) -> Result<FinalScores, RunError>;
+    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError>;
 
     /// The language model in the form that is exported; `None` for games.
     fn model(&self) -> Option<LanguageModel> {
@@ -191,7 +196,7 @@ pub trait Run {
     ///     match event? {
     ///         Event::Iteration(step) => println!("{}: {:?}", step.record.iteration, step.record.score),
     ///         Event::Warning(warning) => eprintln!("warning: {warning}"),
-    ///         Event::End(effort) => println!("{} steps", effort.env_steps),
+    ///         Event::End(summary) => println!("{} steps", summary.env_steps),
     ///     }
     /// }
     /// # Ok::<(), grove::run::RunError>(())

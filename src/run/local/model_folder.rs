@@ -32,7 +32,7 @@ pub fn replace<E: Into<RunError>>(
 pub fn load_model(path: &Path) -> Result<LanguageModel, RunError> {
     let model = LanguageModel::load(path)?;
     if model.adapters.is_some()
-        && let Some(checkpoint) = trained(path)
+        && let Some(checkpoint) = checkpoint_of_export(path)
     {
         check_base(&checkpoint, &model)?;
     }
@@ -40,7 +40,7 @@ pub fn load_model(path: &Path) -> Result<LanguageModel, RunError> {
 }
 
 /// Loads the checkpoint of the run whose exported model a path names, if it is one.
-fn trained(model: &Path) -> Option<Checkpoint> {
+fn checkpoint_of_export(model: &Path) -> Option<Checkpoint> {
     let model = model.canonicalize().ok()?;
     let run = RunFolder::find(model.parent()?).ok().filter(|run| run.model() == model)?;
     Some(SavedPolicy::find(run.path()).ok()?.checkpoint)

@@ -6,9 +6,11 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Number of characters kept of the start and the end of a message. Messages of drivers can be pages long, with the
-/// root cause in the last line.
-const KEPT: [usize; 2] = [200, 400];
+/// Number of characters kept of the start of a message. Messages of drivers can be pages long, with the root cause in
+/// the last line.
+const KEPT_START: usize = 200;
+/// Number of characters kept of the end of a message.
+const KEPT_END: usize = 400;
 
 /// Text between an error and its cause in messages of drivers and CubeCL.
 const CAUSE: &str = " Caused by: ";
@@ -56,9 +58,9 @@ impl Panic {
             (None, None) => "a panic without a message",
         };
         let words: Vec<&str> = text.split_whitespace().collect();
-        let line = concise(&words.join(" "));
-        let start = line.char_indices().nth(KEPT[0]).map(|(at, _)| at);
-        let end = line.char_indices().rev().nth(KEPT[1] - 1).map(|(at, _)| at);
+        let line = shorten(&words.join(" "));
+        let start = line.char_indices().nth(KEPT_START).map(|(at, _)| at);
+        let end = line.char_indices().rev().nth(KEPT_END - 1).map(|(at, _)| at);
         match (start, end) {
             (Some(start), Some(end)) if start < end => {
                 Self(format!("{} ... {}", &line[..start], &line[end..]))
@@ -70,7 +72,7 @@ impl Panic {
 
 /// Shortens a message of a driver or CubeCL to the first error of a chain and the root cause, without code locations,
 /// and adds advice if there is any.
-fn concise(line: &str) -> String {
+fn shorten(line: &str) -> String {
     let without_places = |part: &str| {
         let ends = PLACES.iter().filter_map(|words| part.find(words));
         part[..ends.min().unwrap_or(part.len())].trim_end_matches('.').to_string()
@@ -82,14 +84,14 @@ fn concise(line: &str) -> String {
     });
     match known {
         Some((0, advice)) => format!("{}; {advice}", links[0]),
-        Some((at, advice)) => format!("{}; {advice}", joined(&links[0], &links[at])),
-        None if links.len() > 2 => joined(&links[0], &links[links.len() - 1]),
+        Some((at, advice)) => format!("{}; {advice}", with_cause(&links[0], &links[at])),
+        None if links.len() > 2 => with_cause(&links[0], &links[links.len() - 1]),
         None => links.join(CAUSE),
     }
 }
 
 /// Joins an error, up to its first colon, with its cause.
-fn joined(what: &str, cause: &str) -> String {
+fn with_cause(what: &str, cause: &str) -> String {
     match what.split_once(": ") {
         Some((what, _)) => format!("{what}: {cause}"),
         None => cause.to_string(),
@@ -119,10 +121,10 @@ pub fn caught_on_devices<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 /// Keeps panics off stderr from now on, for a program that reports them as errors; the log has them with their
 /// locations. If the process cannot continue after a panic, `fail` reports it and the process exits with 1.
 pub fn keep_silent(fail: fn(&Panic)) {
-    set_hook(Box::new(move |info| heed(info, fail)));
+    set_hook(Box::new(move |info| record_panic(info, fail)));
 }
 
-fn heed(info: &PanicHookInfo, fail: fn(&Panic)) {
+fn record_panic(info: &PanicHookInfo, fail: fn(&Panic)) {
     let trace = Backtrace::capture();
     match trace.status() {
         BacktraceStatus::Captured => tracing::debug!("{info}\n{trace}"),
@@ -156,7 +158,7 @@ mod tests {
             found.to_string(),
             "wgpu error: Validation Error Caused by: Not enough memory left"
         );
-        let (start, end) = ("é".repeat(KEPT[0]), "ü".repeat(KEPT[1]));
+        let (start, end) = ("é".repeat(KEPT_START), "ü".repeat(KEPT_END));
         let whole = format!("{start}{end}");
         assert_eq!(Panic::new(&whole).to_string(), whole);
         let long = format!("{start}x{end}");

@@ -1,14 +1,16 @@
 //! Dry runs: measures some iterations and an evaluation, and saves nothing.
 
-use super::{Outline, Phase, Run, RunError, Subject, counted, short};
+use super::{Phase, Run, RunError, RunSizes, Subject, counted, short};
 use crate::device::DeviceInfo;
 use crate::run::Schedule;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
-/// Time spent measuring the iterations of a phase, and their maximum number.
-const MEASURED: (Duration, u32) = (Duration::from_secs(2), 20);
+/// Time after which no further iteration of a phase is measured.
+const TRIAL_TIME: Duration = Duration::from_secs(2);
+/// Maximum number of measured iterations of a phase, after the first.
+const TRIAL_ITERATIONS: u32 = 20;
 
 /// Expected cost of a run.
 #[derive(Debug, Serialize)]
@@ -19,7 +21,7 @@ pub struct Preview<'a> {
     device: &'a DeviceInfo,
     engine: String,
     #[serde(flatten)]
-    outline: Outline,
+    sizes: RunSizes,
     iterations: u32,
     phases: Vec<PhasePreview>,
     seconds_to_first_update: f64,
@@ -42,14 +44,14 @@ struct PhasePreview {
 }
 
 /// Costs of the iterations tried so far.
-struct Trial {
+struct PreviewCosts {
     /// Start of the run's preparation.
     started: Instant,
     seconds_to_first_update: Option<f64>,
     memory_bytes: Option<u64>,
 }
 
-impl Trial {
+impl PreviewCosts {
     /// Trains an iteration and returns its seconds.
     fn iterate(&mut self, run: &mut dyn Run) -> Result<f64, RunError> {
         let began = Instant::now();
@@ -65,9 +67,9 @@ impl Trial {
         // The first iteration compiles kernels and fills caches.
         let first = self.iterate(run)?;
         let began = Instant::now();
-        let most = MEASURED.1.min(phase.last - phase.first);
+        let max_iterations = TRIAL_ITERATIONS.min(phase.last - phase.first);
         let mut count = 0;
-        while count < most && began.elapsed() < MEASURED.0 {
+        while count < max_iterations && began.elapsed() < TRIAL_TIME {
             self.iterate(run)?;
             count += 1;
         }
@@ -87,8 +89,8 @@ pub fn preview<'a>(
     started: Instant,
 ) -> Result<Preview<'a>, RunError> {
     let schedule = run.trainer().schedule();
-    let mut trial = Trial { started, seconds_to_first_update: None, memory_bytes: None };
-    let phases = run.phases().into_iter().map(|phase| trial.phase(run, phase));
+    let mut costs = PreviewCosts { started, seconds_to_first_update: None, memory_bytes: None };
+    let phases = run.phases().into_iter().map(|phase| costs.phase(run, phase));
     let phases: Vec<PhasePreview> = phases.collect::<Result<_, _>>()?;
     let began = Instant::now();
     run.validate()?;
@@ -102,13 +104,13 @@ pub fn preview<'a>(
     let iterations = schedule.iterations;
     let seconds_per_iteration = total / f64::from(iterations);
     let evaluations = iterations.div_ceil(schedule.eval_every);
-    let seconds_to_first_update = trial.seconds_to_first_update.unwrap_or(0.0);
+    let seconds_to_first_update = costs.seconds_to_first_update.unwrap_or(0.0);
     Ok(Preview {
         subject: run.subject(),
         seed: run.seed(),
         device,
         engine: run.trainer().engine(),
-        outline: run.outline(),
+        sizes: run.sizes(),
         iterations,
         phases,
         seconds_to_first_update,
@@ -117,14 +119,14 @@ pub fn preview<'a>(
         seconds: seconds_to_first_update
             + seconds_per_iteration * f64::from(iterations - 1)
             + evaluation * f64::from(evaluations),
-        memory_bytes: trial.memory_bytes,
+        memory_bytes: costs.memory_bytes,
         schedule,
     })
 }
 
 impl Display for Preview<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Outline { policy, iteration: [rollout, update], env_steps, .. } = &self.outline;
+        let RunSizes { policy, rollout, update, env_steps, .. } = &self.sizes;
         let Schedule { eval_every, save_every, .. } = self.schedule;
         let what = match &self.subject {
             Subject::Env(_) => ["game", "policy"],

@@ -4,7 +4,7 @@ use super::Phase;
 use std::collections::VecDeque;
 
 /// Maximum number of iterations over which the pace is measured.
-const RECENT: usize = 30;
+const PACE_ITERATIONS: usize = 30;
 
 /// Formats a number with a unit prefix, for instance `1.2M`.
 pub fn short(x: f64) -> String {
@@ -43,7 +43,7 @@ impl Pace {
             self.recent.drain(..self.recent.len() - 1);
         }
         self.recent.push_back((iteration, seconds));
-        self.recent.drain(..self.recent.len().saturating_sub(RECENT));
+        self.recent.drain(..self.recent.len().saturating_sub(PACE_ITERATIONS));
         let (first, then) = self.recent[0];
         let all = self.phases.last()?.last;
         let each = (seconds - then) / f64::from(iteration.checked_sub(first).filter(|n| *n > 0)?);

@@ -1,6 +1,6 @@
 //! Result of a run or an evaluation, as JSON and as text.
 
-use super::{Effort, Run, RunFiles, Subject, counted, short};
+use super::{Run, RunFiles, RunSummary, Subject, counted, short};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, HeldOut, TextEvaluation};
 use crate::rollout::ReferenceScore;
@@ -69,7 +69,7 @@ pub struct Report {
     pub iterations: u32,
     /// Time and steps spent.
     #[serde(flatten)]
-    pub effort: Effort,
+    pub summary: RunSummary,
     /// Iteration of the best policy.
     pub best_iteration: u64,
     /// Path of the best policy, for the text form.
@@ -80,7 +80,7 @@ pub struct Report {
     pub result: FinalScores,
 }
 
-impl Effort {
+impl RunSummary {
     /// Creates the report of a run on this device, whose `best` checkpoint had this `result`; without
     /// `best`, the last one had.
     pub fn report(
@@ -103,7 +103,7 @@ impl Effort {
             device: device.to_string(),
             seed: run.seed(),
             iterations: run.trainer().schedule().iterations,
-            effort: self,
+            summary: self,
             best_iteration: best.map_or(self.iteration.into(), |best| best.iteration),
             best: place.display().to_string(),
             result,
@@ -117,7 +117,7 @@ impl Display for Report {
             Subject::Env(_) => ["steps", "policy"],
             Subject::Task(_) => ["tokens", "model"],
         };
-        let Effort { env_steps, seconds, seconds_to_first_update, .. } = self.effort;
+        let RunSummary { env_steps, seconds, seconds_to_first_update, .. } = self.summary;
         write!(f, "{} {} in {seconds:.1} s", short(env_steps as f64), what[0])?;
         if let Some(first) = seconds_to_first_update {
             write!(f, " (first update after {first:.2} s)")?;
@@ -226,11 +226,11 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("run");
         let run = run(1);
-        let (files, _lock, _) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
-        let effort = Effort { iteration: 7, ..Effort::default() };
+        let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let summary = RunSummary { iteration: 7, ..RunSummary::default() };
         let report = |best: Option<&Checkpoint>| {
             let result = FinalScores::default();
-            effort.report(&run, &files, "cpu", best, result).to_string()
+            summary.report(&run, &files, "cpu", best, result).to_string()
         };
         let said = |iteration: u32, folder: &str| {
             format!("Best policy: iteration {iteration}, in {}", path.join(folder).display())

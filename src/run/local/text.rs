@@ -2,7 +2,7 @@
 
 use super::game::passes;
 use super::{
-    FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject, TrainerStatus,
+    FinalScores, HeldOutReport, Phase, Run, RunError, RunSizes, Scores, Subject, TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
 use crate::metrics::IterationRecord;
@@ -61,7 +61,7 @@ impl Run for TextRun {
         })
     }
 
-    fn outline(&self) -> Outline {
+    fn sizes(&self) -> RunSizes {
         let config = self.trainer.config();
         let (generation, update) = (&config.generation, &config.update);
         let model = self.trainer.model();
@@ -77,16 +77,17 @@ impl Run for TextRun {
                 generation.num_prompts, generation.group_size, generation.max_new_tokens
             ),
         };
-        Outline {
+        RunSizes {
             num_parameters,
             policy: format!("{}, {num_parameters} parameters{learnt}", config.model.path),
             num_envs: generation.num_prompts * generation.group_size,
             env_steps: None,
-            iteration: [batch, passes(update)],
+            rollout: batch,
+            update: passes(update),
         }
     }
 
-    fn epoch(&self) -> u32 {
+    fn epoch_iterations(&self) -> u32 {
         self.trainer.config().checkpoint.eval_every
     }
 
@@ -123,10 +124,10 @@ impl Run for TextRun {
     }
 
     /// All ranks take the first one's weights and evaluate together.
-    fn finish(&mut self, most: usize) -> Result<FinalScores, RunError> {
+    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
         self.trainer.broadcast_weights()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
-        let prompts = if is_evaluated { FINAL_PROMPTS.min(most) } else { 0 };
+        let prompts = if is_evaluated { FINAL_PROMPTS.min(max_episodes) } else { 0 };
         let mut greedy = self.trainer.evaluate_greedy(prompts)?;
         let held_out = greedy.held_out.take().map(|means| HeldOutReport {
             means,

@@ -10,15 +10,15 @@ use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prints a message on stderr. Errors are ignored.
-macro_rules! say {
+macro_rules! eprint_line {
     ($($word:tt)*) => {
-        $crate::program::say::stderr(format_args!($($word)*))
+        $crate::program::output::stderr(format_args!($($word)*))
     };
 }
-pub(super) use say;
+pub(super) use eprint_line;
 
 /// An error with its causes, each once: the message of some errors says their cause.
-pub fn sentence(error: &anyhow::Error) -> String {
+pub fn with_causes(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &*said {
         "" => cause,
         _ if said.contains(&cause) => said,
@@ -27,33 +27,33 @@ pub fn sentence(error: &anyhow::Error) -> String {
 }
 
 /// Whether output is suppressed, because another MPI process prints it.
-static SILENT: AtomicBool = AtomicBool::new(false);
+static MUTED: AtomicBool = AtomicBool::new(false);
 
-/// Suppresses all output from now on.
-pub fn be_silent() {
-    SILENT.store(true, Ordering::Relaxed);
+/// Suppresses all output until [`unmute`].
+pub fn mute() {
+    MUTED.store(true, Ordering::Relaxed);
 }
 
 /// Enables output again.
-pub fn speak() {
-    SILENT.store(false, Ordering::Relaxed);
+pub fn unmute() {
+    MUTED.store(false, Ordering::Relaxed);
 }
 
 /// Whether output is suppressed.
-pub fn is_silent() -> bool {
-    SILENT.load(Ordering::Relaxed)
+pub fn is_muted() -> bool {
+    MUTED.load(Ordering::Relaxed)
 }
 
 /// Prints a line on stderr.
 pub fn stderr(line: Arguments<'_>) {
-    if !is_silent() {
-        let _ = writeln!(std::io::stderr(), "{}", visible(&line.to_string()));
+    if !is_muted() {
+        let _ = writeln!(std::io::stderr(), "{}", escape_control_chars(&line.to_string()));
     }
 }
 
 /// A text with its control characters escaped, except for line breaks and tabs: messages quote files and paths of other
 /// people, which must not control the terminal.
-pub fn visible(text: &str) -> String {
+pub fn escape_control_chars(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c.is_control() && !['\n', '\t'].contains(&c) {
@@ -65,8 +65,8 @@ pub fn visible(text: &str) -> String {
 }
 
 /// Prints a line of the result on stdout. A closed pipe is not an error.
-pub fn tell(line: impl std::fmt::Display) -> Result<()> {
-    if SILENT.load(Ordering::Relaxed) {
+pub fn print_result(line: impl std::fmt::Display) -> Result<()> {
+    if MUTED.load(Ordering::Relaxed) {
         return Ok(());
     }
     let mut stdout = std::io::stdout().lock();
@@ -77,8 +77,8 @@ pub fn tell(line: impl std::fmt::Display) -> Result<()> {
 }
 
 /// Prints the result as one line of JSON on stdout.
-pub fn tell_json(result: &impl Serialize) -> Result<()> {
-    tell(serde_json::to_string(result)?)
+pub fn print_json(result: &impl Serialize) -> Result<()> {
+    print_result(serde_json::to_string(result)?)
 }
 
 #[cfg(test)]
@@ -89,18 +89,18 @@ mod tests {
     #[test]
     fn messages_do_not_control_the_terminal() {
         let text = "no \u{1b}[31m red\r\u{9b}2J\n\tone é line";
-        assert_eq!(visible(text), "no \\u{1b}[31m red\\r\\u{9b}2J\n\tone é line");
+        assert_eq!(escape_control_chars(text), "no \\u{1b}[31m red\\r\\u{9b}2J\n\tone é line");
     }
 
     #[test]
     fn an_error_names_each_cause_once() {
         let full = || io::Error::other("the disk is full");
         let outer = anyhow::Error::new(full()).context("cannot write x: the disk is full");
-        assert_eq!(sentence(&outer), "cannot write x: the disk is full");
+        assert_eq!(with_causes(&outer), "cannot write x: the disk is full");
         let outer =
             anyhow::Error::new(full()).context("cannot write x: the disk is full; free some");
-        assert_eq!(sentence(&outer), "cannot write x: the disk is full; free some");
+        assert_eq!(with_causes(&outer), "cannot write x: the disk is full; free some");
         let outer = anyhow::Error::new(full()).context("cannot write x").context("cannot save");
-        assert_eq!(sentence(&outer), "cannot save: cannot write x: the disk is full");
+        assert_eq!(with_causes(&outer), "cannot save: cannot write x: the disk is full");
     }
 }

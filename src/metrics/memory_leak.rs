@@ -2,36 +2,37 @@
 //! should stay constant.
 
 /// Consecutive growing epochs that count as a leak.
-const EPOCHS: usize = 5;
+const LEAK_EPOCHS: usize = 5;
 /// Minimum growth over these epochs, relative to the memory in use before them.
-const SHARE: f64 = 0.01;
+const MIN_RELATIVE_GROWTH: f64 = 0.01;
 /// Minimum growth over these epochs, bytes.
-const BYTES: u64 = 1 << 20;
+const MIN_GROWTH_BYTES: u64 = 1 << 20;
 
-/// Memory in use at the end of the last epochs.
+/// Detector of memory leaks, from the memory in use at the end of the last epochs.
 #[derive(Clone, Debug, Default)]
-pub struct Growth {
+pub struct MemoryLeakDetector {
     in_use: Vec<u64>,
     warned: bool,
 }
 
-impl Growth {
+impl MemoryLeakDetector {
     /// Records the bytes in use after an epoch. Returns a warning, at most once, if memory has grown
     /// significantly in each of the last epochs.
-    pub fn epoch(&mut self, in_use: u64) -> Option<String> {
+    pub fn record_epoch(&mut self, in_use: u64) -> Option<String> {
         self.in_use.push(in_use);
-        self.in_use.drain(..self.in_use.len().saturating_sub(EPOCHS + 1));
-        let last = self.in_use.last_chunk::<{ EPOCHS + 1 }>()?;
-        let (first, now) = (last[0], last[EPOCHS]);
+        self.in_use.drain(..self.in_use.len().saturating_sub(LEAK_EPOCHS + 1));
+        let last = self.in_use.last_chunk::<{ LEAK_EPOCHS + 1 }>()?;
+        let (first, now) = (last[0], last[LEAK_EPOCHS]);
         let grows = last.windows(2).all(|pair| pair[0] < pair[1]);
-        let much = now.saturating_sub(first) >= BYTES.max((first as f64 * SHARE) as u64);
+        let much = now.saturating_sub(first)
+            >= MIN_GROWTH_BYTES.max((first as f64 * MIN_RELATIVE_GROWTH) as u64);
         if self.warned || !grows || !much {
             return None;
         }
         self.warned = true;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         Some(format!(
-            "memory use has grown in each of the last {EPOCHS} epochs, from {:.1} to {:.1} MiB",
+            "memory use has grown in each of the last {LEAK_EPOCHS} epochs, from {:.1} to {:.1} MiB",
             mib(first),
             mib(now)
         ))
@@ -46,17 +47,18 @@ mod tests {
 
     #[test]
     fn growth_in_every_epoch_is_warned_of_once() {
-        let mut growth = Growth::default();
-        let warnings: Vec<_> = (0..10).filter_map(|i| growth.epoch((100 + i) * MIB)).collect();
+        let mut detector = MemoryLeakDetector::default();
+        let warnings: Vec<_> =
+            (0..10).filter_map(|i| detector.record_epoch((100 + i) * MIB)).collect();
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].ends_with("from 100.0 to 105.0 MiB"), "{}", warnings[0]);
     }
 
     #[test]
     fn stable_or_nearly_stable_memory_is_not_warned_of() {
-        let mut settles = Growth::default();
-        assert!((0..10).all(|i| settles.epoch((100 + i % 5) * MIB).is_none()));
-        let mut still = Growth::default();
-        assert!((0..10).all(|i| still.epoch(1000 * MIB + i * 1000).is_none()));
+        let mut settles = MemoryLeakDetector::default();
+        assert!((0..10).all(|i| settles.record_epoch((100 + i % 5) * MIB).is_none()));
+        let mut still = MemoryLeakDetector::default();
+        assert!((0..10).all(|i| still.record_epoch(1000 * MIB + i * 1000).is_none()));
     }
 }

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 
 /// Time and steps spent on a run, up to the iteration where it stopped.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Effort {
+pub struct RunSummary {
     /// Number of iterations since the start of the run.
     pub iteration: u32,
     /// Number of steps of all episodes since the start of the run; tokens for a language model.
