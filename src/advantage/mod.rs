@@ -148,7 +148,10 @@ impl Credits {
             Scale::Group => {
                 let squares = self.centred.clone().square().sum_dim(2);
                 let variance = squares / (group_size as f32 - 1.0);
-                self.centred.clone() / (variance.sqrt() + STD_EPSILON)
+                // Equal credits differ from their mean by rounding at most, which must not be scaled up.
+                let spread = self.values.clone().max_dim(2) - self.values.clone().min_dim(2);
+                let varies = spread.greater_elem(0.0).float();
+                self.centred.clone() * varies / (variance.sqrt() + STD_EPSILON)
             }
             Scale::Batch => self.centred.clone() / (deviation.reshape([1, 1, 1]) + STD_EPSILON),
         };

@@ -100,6 +100,8 @@ struct GroupMoments {
     mean: Vec<f32>,
     /// Reciprocal standard deviation of the group at each step.
     scale: Vec<f32>,
+    /// Sum of the distances to the first game's credit at each step.
+    spread: Vec<f32>,
 }
 
 impl GroupMoments {
@@ -126,6 +128,17 @@ impl GroupMoments {
         }
         for x in &mut self.scale {
             *x = 1.0 / ((*x / (members - 1.0)).sqrt() + STD_EPSILON);
+        }
+        // Equal credits differ from their mean by rounding at most, which must not be scaled up.
+        let first = &credits[..steps];
+        self.spread.clear();
+        self.spread.resize(steps, 0.0);
+        for game in credits.chunks_exact(steps) {
+            let games = self.spread.iter_mut().zip(game.iter().zip(first));
+            games.for_each(|(spread, (x, first))| *spread += (x - first).abs());
+        }
+        for (scale, spread) in self.scale.iter_mut().zip(&self.spread) {
+            *scale = if *spread > 0.0 { *scale } else { 0.0 };
         }
         for game in credits.chunks_exact_mut(steps) {
             game.iter_mut().zip(&self.scale).for_each(|(x, scale)| *x *= scale);
@@ -259,6 +272,20 @@ mod tests {
         let zero_variance = want.zero_variance.into_data().iter::<f64>().next();
         assert!((zero_variance.expect("one number") - got.zero_variance).abs() < 1e-6);
         assert!(got.zero_variance > 0.0 && got.zero_variance < 1.0);
+    }
+
+    #[test]
+    fn equal_credits_have_no_advantage_whatever_the_rounding_of_their_mean() {
+        for (credit, members) in [(-123.4567f32, 64), (-1234.567, 24), (54321.7, 8), (0.1, 7)] {
+            let mut credits = vec![credit; members];
+            GroupMoments::default().centre(&mut credits, 1, true);
+            assert!(credits.iter().all(|x| *x == 0.0), "{credit}: {credits:?}");
+        }
+        let mut credits = [1.0, 1.0, 3.0, 1.0];
+        GroupMoments::default().centre(&mut credits, 2, true);
+        let scaled = 0.5f32.sqrt();
+        assert!((credits[0] + scaled).abs() < 1e-3 && (credits[2] - scaled).abs() < 1e-3);
+        assert_eq!([credits[1], credits[3]], [0.0; 2]);
     }
 
     #[test]

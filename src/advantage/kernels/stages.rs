@@ -276,12 +276,17 @@ pub(super) fn centre_kernel(
             let mean = sum / members as f32;
             let mut factor = 1.0f32;
             if comptime!(scale == Scale::Group) {
+                let base = advantages[row];
                 let mut squares = 0.0f32;
+                let mut spread = 0.0f32;
                 for member in 0..members {
                     let centred = advantages[row + member] - mean;
                     squares += centred * centred;
+                    spread += (advantages[row + member] - base).abs();
                 }
                 factor = 1.0f32 / ((squares / (members - 1) as f32).sqrt() + epsilon);
+                // Equal credits differ from their mean by rounding at most, which must not be scaled up.
+                factor = select(spread > 0.0f32, factor, 0.0f32);
             }
             for member in 0..members {
                 let length = advantages[sizes.length(first + member)];
