@@ -2,7 +2,7 @@
 
 use super::cgroup::Group;
 use super::{Access, check};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -136,6 +136,25 @@ pub struct Root {
     maps: [(&'static CStr, String); 3],
 }
 
+/// The files that contain this code, and with it the answers of built-in tasks: the program, and the library of a package
+/// for another language, such as Python's.
+fn own_files() -> Vec<PathBuf> {
+    // SAFETY: all zeros are a valid `Dl_info`, which the call fills; the name that it gives is never freed.
+    let library = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        let is_found =
+            libc::dladdr(own_files as *const () as *const libc::c_void, &raw mut info) != 0;
+        (is_found && !info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname))
+    };
+    let library = library.map(|name| PathBuf::from(OsStr::from_bytes(name.to_bytes())));
+    // That of a program may be the word by which it was started.
+    let files = [std::env::current_exe().ok(), library.filter(|path| path.is_absolute())];
+    let mut files: Vec<PathBuf> =
+        files.into_iter().flatten().filter_map(|path| path.canonicalize().ok()).collect();
+    files.dedup();
+    files
+}
+
 impl Root {
     /// Prepares a root with what `access` names, and `folder` to write to.
     pub fn new(access: &Access, folder: &Path) -> io::Result<Self> {
@@ -161,13 +180,11 @@ impl Root {
                 bound.push(Bound::hidden(&path.join(within))?);
             }
         }
-        // Grove's own program holds the answers of built-in tasks.
-        let program = std::env::current_exe().and_then(|path| path.canonicalize());
         let is_shown = |path: &PathBuf| {
             access.readable.iter().any(|at| path.starts_with(at)) || !is_new(&path.as_path())
         };
-        if let Some(program) = program.ok().filter(|path| !access.programs && is_shown(path)) {
-            bound.push(Bound::hidden(&program)?);
+        for file in own_files().iter().filter(|path| !access.programs && is_shown(path)) {
+            bound.push(Bound::hidden(file)?);
         }
         let empty =
             access.workdir.iter().map(|path| Bound::new(path)).collect::<io::Result<_>>()?;
