@@ -171,6 +171,11 @@ impl Task for PythonTask {
         PYTHON
     }
 
+    /// A reward function may compare the completions of a prompt, so it gets all of them, as from TRL.
+    fn verifies_equal_once(&self) -> bool {
+        false
+    }
+
     fn num_prompts(&self, split: Split) -> Option<u64> {
         Some(self.prompts.of(split).len() as u64)
     }
@@ -196,7 +201,7 @@ impl Task for PythonTask {
             if parts.iter().all(Option::is_none) {
                 return Rewards::unknown(self.parts.len(), "no reward function judged it".into());
             }
-            Rewards::new(parts.into_iter().map(|part| part.unwrap_or(0.0)).collect())
+            Rewards::applicable(&parts)
         });
         Ok(rewards.collect())
     }

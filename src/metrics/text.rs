@@ -17,6 +17,9 @@ pub struct TextRecord {
     /// The reason for the first of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// Mean of the highest scores that the scored completions could have; not saved.
+    #[serde(skip)]
+    pub highest_score: Option<f64>,
     /// Groups without variance in their rewards that were replaced by others.
     #[serde(default)]
     pub resampled: usize,

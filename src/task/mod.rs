@@ -120,6 +120,11 @@ pub trait Task: Send + Sync {
     /// The task's name in commands, settings and checkpoints.
     fn name(&self) -> &str;
 
+    /// Whether equal completions of a prompt are passed to [`verify`](Task::verify) once, since their rewards are equal.
+    fn verifies_equal_once(&self) -> bool {
+        true
+    }
+
     /// Number of prompts in a split; `None` if unlimited.
     fn num_prompts(&self, _split: Split) -> Option<u64> {
         None
@@ -359,17 +364,40 @@ pub struct Rewards {
     /// The reason why the completion could not be verified, as one sentence. All parts are 0 then.
     #[serde(default)]
     pub problem: Option<String>,
+    /// Indices of the parts that do not apply to the completion. They are 0, and in no mean.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_applicable: Vec<usize>,
 }
 
 impl Rewards {
     /// The rewards of a verified completion.
     pub fn new(parts: Vec<f64>) -> Self {
-        Self { parts, problem: None }
+        Self { parts, problem: None, not_applicable: Vec::new() }
+    }
+
+    /// The rewards of a verified completion, with `None` for the parts that do not apply to it.
+    pub fn applicable(parts: &[Option<f64>]) -> Self {
+        let missing = parts.iter().enumerate().filter(|(_, part)| part.is_none());
+        Self {
+            not_applicable: missing.map(|(i, _)| i).collect(),
+            ..Self::new(parts.iter().map(|part| part.unwrap_or(0.0)).collect())
+        }
     }
 
     /// The rewards of a completion that could not be verified.
     pub fn unknown(num_parts: usize, problem: String) -> Self {
-        Self { parts: vec![0.0; num_parts], problem: Some(problem) }
+        Self { problem: Some(problem), ..Self::new(vec![0.0; num_parts]) }
+    }
+
+    /// The reward of a part, unweighted; `None` if it does not apply to the completion.
+    pub fn part(&self, index: usize) -> Option<f64> {
+        (!self.not_applicable.contains(&index)).then(|| self.parts[index])
+    }
+
+    /// The highest score of the completion: the sum of the positive weights of the parts that apply to it.
+    pub fn highest_score(&self, parts: &[RewardPart]) -> f64 {
+        let weights = parts.iter().map(|part| part.weight.max(0.0)).enumerate();
+        weights.filter(|(i, _)| !self.not_applicable.contains(i)).map(|(_, weight)| weight).sum()
     }
 
     /// The weighted sum of the parts: the reward that the learner uses.

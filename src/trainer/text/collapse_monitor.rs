@@ -71,7 +71,8 @@ impl CollapseMonitor {
         }
         // Solutions are neither truncated nor scored.
         let rewarded = !text.fit;
-        let poor = rewarded && record.score.is_some_and(|score| score < NEAR_BEST * self.best);
+        let best = text.highest_score.unwrap_or(self.best);
+        let poor = rewarded && record.score.is_some_and(|score| score < NEAR_BEST * best);
         let zero_variance = record.zero_variance_groups;
         let TextRecord { truncated, sampling_entropy, problems, .. } = text;
         let low_entropy = poor && *sampling_entropy < ENTROPY_LOW;

@@ -75,6 +75,9 @@ fn write(all: &[CompletionGroup]) -> Vec<u8> {
             if let Some(problem) = &rewards.problem {
                 put(&mut bytes, problem.as_bytes());
             }
+            let not_applicable: Vec<u32> =
+                rewards.not_applicable.iter().map(|part| *part as u32).collect();
+            put(&mut bytes, &not_applicable);
         }
     }
     bytes
@@ -106,7 +109,9 @@ fn read(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
             group.texts.push(bytes.text()?);
             let parts = bytes.values()?;
             let problem = if bytes.flag()? { Some(bytes.text()?) } else { None };
-            group.rewards.push(Rewards { parts, problem });
+            let not_applicable: Vec<u32> = bytes.values()?;
+            let not_applicable = not_applicable.into_iter().map(|part| part as usize).collect();
+            group.rewards.push(Rewards { parts, problem, not_applicable });
         }
         all.push(group);
     }

@@ -4,7 +4,7 @@ use super::advantages::{self, mean};
 use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{IterationRecord, TextRecord};
-use crate::task::RewardPart;
+use crate::task::{RewardPart, Rewards};
 use crate::text::LanguageModel;
 use crate::trainer::engine::record_means;
 use serde::{Deserialize, Serialize};
@@ -47,13 +47,13 @@ fn fraction_true(values: impl Iterator<Item = bool>) -> f64 {
     mean(values.map(|value| f64::from(u8::from(value))))
 }
 
-/// Mean of each reward part over the judged completions, unweighted; empty if none was judged.
+/// Mean of each reward part over the judged completions that it applies to, unweighted; without parts that apply to none.
 fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
-    if scored.judged().next().is_none() {
-        return BTreeMap::new();
-    }
-    let mean_of = |i: usize| mean(scored.judged().map(|rewards| rewards.parts[i]));
-    parts.iter().enumerate().map(|(i, part)| (part.name.clone(), mean_of(i))).collect()
+    let mean_of = |(i, part): (usize, &RewardPart)| {
+        let rewards = || scored.judged().filter_map(|rewards| rewards.part(i));
+        rewards().next().map(|_| (part.name.clone(), mean(rewards())))
+    };
+    parts.iter().enumerate().filter_map(mean_of).collect()
 }
 
 /// Creates the record of an SFT iteration, before the update.
@@ -74,8 +74,10 @@ pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> I
     let judged = completions().zip(totals).filter(|(_, reward)| !reward.is_nan());
     let (judged_tokens, reward) = judged
         .fold((0, 0.0), |(tokens, sum), (one, reward)| (tokens + one.tokens.len(), sum + reward));
+    let highest_score = mean(scored.judged().map(|rewards| rewards.highest_score(parts)));
     let text = TextRecord {
         fit: false,
+        highest_score: scored.judged().next().map(|_| highest_score),
         rewards: mean_rewards_by_part(scored, parts),
         problems: scored.problems().count(),
         problem: scored.problems().next().cloned(),
@@ -131,8 +133,10 @@ impl CompletionRecord {
         parts: &[RewardPart],
         model: &LanguageModel,
     ) -> Vec<Self> {
-        let named = |values: &[f64]| {
-            parts.iter().zip(values).map(|(part, value)| (part.name.clone(), *value)).collect()
+        let named = |rewards: &Rewards| {
+            let named =
+                |(i, part): (usize, &RewardPart)| Some((part.name.clone(), rewards.part(i)?));
+            parts.iter().enumerate().filter_map(named).collect()
         };
         let mut records = Vec::new();
         for (number, (group, advantages)) in scored.groups.iter().zip(advantages).enumerate() {
@@ -148,7 +152,7 @@ impl CompletionRecord {
                     logprobs: completion.logprobs.clone(),
                     score: reward.map(|_| rewards.total(parts)),
                     reward,
-                    rewards: named(&rewards.parts),
+                    rewards: named(rewards),
                     advantage: advantages[i],
                     truncated: !completion.ended,
                     problem: rewards.problem.clone(),
@@ -166,6 +170,32 @@ mod tests {
     use crate::metrics::EvaluationRecord;
     use crate::task::{Prompt, Rewards};
     use crate::text::generate::Completion;
+
+    #[test]
+    fn parts_that_do_not_apply_to_a_completion_are_in_no_mean() {
+        let parts = [RewardPart::new("math", 1.0), RewardPart::new("code", 1.0)];
+        let completion = Completion { tokens: vec![1], ended: true, ..Completion::default() };
+        let scored = ScoredCompletions {
+            groups: vec![ScoredGroup {
+                prompt: Prompt::new(String::new(), String::new(), Default::default()),
+                tokens: vec![1],
+                completions: vec![completion; 2],
+                texts: vec!["a".to_string(); 2],
+                rewards: [[Some(1.0), None], [None, Some(1.0)]]
+                    .map(|it| Rewards::applicable(&it))
+                    .to_vec(),
+                totals: vec![1.0; 2],
+            }],
+            ..ScoredCompletions::default()
+        };
+        let text = grpo_record(&scored, &parts).text.unwrap();
+        assert_eq!((text.rewards["math"], text.rewards["code"]), (1.0, 1.0));
+        assert_eq!(text.highest_score, Some(1.0));
+        let mut tally = EvaluationTally::new(&parts);
+        tally.add(&scored);
+        let text = tally.record().text.unwrap();
+        assert_eq!((text.pass_at_1, text.rewards["math"], text.rewards["code"]), (1.0, 1.0, 1.0));
+    }
 
     #[test]
     fn completions_that_were_not_judged_have_no_part_in_means() {

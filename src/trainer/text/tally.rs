@@ -70,7 +70,6 @@ impl<'a> EvaluationTally<'a> {
 
     /// Adds the completions of further prompts.
     pub fn add(&mut self, scored: &ScoredCompletions) {
-        let highest_score = RewardPart::highest_score(self.parts);
         self.problems += scored.problems().count();
         for one in scored.completions() {
             self.length.add(one.tokens.len() as f64);
@@ -84,15 +83,17 @@ impl<'a> EvaluationTally<'a> {
             let (mut prompt_score, mut has_passed) = (Mean::default(), false);
             for rewards in group.judged() {
                 let score = rewards.total(self.parts);
-                let passes = score >= highest_score - 1e-9;
+                let passes = score >= rewards.highest_score(self.parts) - 1e-9;
                 has_passed |= passes;
                 prompt_score.add(score);
                 self.score.add(score);
                 self.pass_at_1.add_flag(passes);
                 let range = self.score_range.get_or_insert(score..=score);
                 *range = range.start().min(score)..=range.end().max(score);
-                for (mean, part) in self.rewards.iter_mut().zip(&rewards.parts) {
-                    mean.add(*part);
+                for (i, mean) in self.rewards.iter_mut().enumerate() {
+                    if let Some(reward) = rewards.part(i) {
+                        mean.add(reward);
+                    }
                 }
             }
             if prompt_score.count > 0.0 {

@@ -129,6 +129,9 @@ impl<'a> Verification<'a> {
         texts: &[Vec<String>],
         mut cache: RewardCache,
     ) -> Result<Vec<Vec<Rewards>>, TaskError> {
+        if !self.task.verifies_equal_once() {
+            return self.all_rewards(completions, texts);
+        }
         let mut rest = Vec::new();
         for (prompt, (group, texts)) in completions.iter().zip(texts).enumerate() {
             let (first, _) = deduplicate(group.iter().map(|one| &one.tokens));
@@ -150,6 +153,24 @@ impl<'a> Verification<'a> {
         let rewards = groups
             .map(|(group, cache)| group.iter().map(|one| cache[&one.tokens].clone()).collect());
         Ok(rewards.collect())
+    }
+
+    /// Returns the rewards of all completions, in their order, from one call with all of them.
+    fn all_rewards(
+        &self,
+        completions: &[Vec<Completion>],
+        texts: &[Vec<String>],
+    ) -> Result<Vec<Vec<Rewards>>, TaskError> {
+        let groups = completions.iter().zip(texts).enumerate();
+        let all = groups.flat_map(|(prompt, (group, texts))| {
+            group
+                .iter()
+                .zip(texts)
+                .map(move |(one, text)| self.task_completion(prompt, &one.tokens, one.ended, text))
+        });
+        let all: Vec<task::Completion> = all.collect();
+        let mut rewards = task::judge(self.task, &all)?.into_iter();
+        Ok(completions.iter().map(|group| rewards.by_ref().take(group.len()).collect()).collect())
     }
 
     fn task_completion<'b>(
