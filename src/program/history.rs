@@ -2,7 +2,7 @@
 
 use super::games::{Games, References};
 use super::output::{eprint_line, escape_control_chars, with_causes};
-use super::settings::language_defaults;
+use super::settings::{InitialModel, language_defaults};
 use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
@@ -173,7 +173,8 @@ impl History {
         let (subject, path) = (self.subject(), self.text("model", "path"));
         let own = (task::find(subject)?.defaults)();
         let of_size = |num_params: usize| {
-            let model = (path, (path != TINY).then_some(num_params));
+            let num_params = (path != TINY).then_some(num_params);
+            let model = InitialModel { path, num_params };
             let mut config = language_defaults(subject, self.is_fit(), model, Precision::F32)?;
             // As in a shorter run.
             config.fit.iterations = config.fit.iterations.min(self.iterations());

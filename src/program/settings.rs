@@ -33,19 +33,33 @@ pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
 fn of_task(name: &str, args: &SettingsArgs) -> Result<()> {
     let task = task::find(name)?;
     let own = (task.defaults)();
-    let config = language_defaults(name, false, (TINY, None), Precision::F32)?;
+    let config = language_defaults(name, false, InitialModel::TINY, Precision::F32)?;
     print(&language_settings(name, &own, &config), task.settings, args)
 }
 
-/// Default settings of a run on a task, or of SFT alone if `fit`, for a model with this number of parameters; `None`
-/// for a new model.
+/// The model that a new run begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct InitialModel<'a> {
+    /// Its path, or `tiny`.
+    pub path: &'a str,
+    /// Number of its parameters; `None` for new weights.
+    pub num_params: Option<usize>,
+}
+
+impl InitialModel<'static> {
+    /// A new, small model.
+    pub const TINY: Self = Self { path: TINY, num_params: None };
+}
+
+/// Default settings of a run on a task, or of SFT alone, for a model.
 pub fn language_defaults(
     task: &str,
-    fit: bool,
-    (path, num_params): (&str, Option<usize>),
+    is_sft: bool,
+    model: InitialModel,
     precision: Precision,
 ) -> Result<LanguageConfig> {
-    Ok(match (fit, num_params) {
+    let InitialModel { path, num_params } = model;
+    Ok(match (is_sft, num_params) {
         (true, _) => LanguageConfig::imitating(path, num_params, precision),
         (false, Some(num_params)) => LanguageConfig::for_trained(path, num_params, precision),
         (false, None) => LanguageConfig::for_task(path, task::find(task)?.fit_iterations),

@@ -6,7 +6,7 @@ use super::output::eprint_line;
 use super::progress_note::{with_note, with_note_after};
 use super::ranks;
 use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path, warn};
-use super::settings::{commented, language_defaults};
+use super::settings::{InitialModel, commented, language_defaults};
 use super::source::names_iterations;
 use super::trust;
 use super::verifier::VerifierArgs;
@@ -310,10 +310,11 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     }
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let precision = default_precision(&args.device);
-    let defaults = language_defaults(&name, request.fit, (&path, num_params), precision)?;
-    let options = (&args.set[..], args.seed, args.iterations);
+    let defaults =
+        language_defaults(&name, request.fit, InitialModel { path: &path, num_params }, precision)?;
+    let overrides = TextOverrides { set: &args.set, seed: args.seed, iterations: args.iterations };
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
-    let (mut own, mut config) = settings((&name, own), defaults, file, options)?;
+    let (mut own, mut config) = settings(&name, own, defaults, file, &overrides)?;
     config.precision = args.precision.unwrap_or(config.precision);
     if let Some(adapters) = model.as_ref().and_then(|model| model.adapters.as_ref()) {
         config.lora.adopt(adapters.config()).map_err(Error::msg)?;
@@ -371,13 +372,30 @@ pub fn model_path(
     Ok(path.unwrap_or(TINY).to_string())
 }
 
+/// Options of the command line that override the settings of a new run.
+pub struct TextOverrides<'a> {
+    /// The `key=value`s of `--set`.
+    pub set: &'a [String],
+    pub seed: Option<u64>,
+    pub iterations: Option<u32>,
+}
+
+impl<'a> TextOverrides<'a> {
+    /// Those of `--set` alone.
+    pub fn of(set: &'a [String]) -> Self {
+        Self { set, seed: None, iterations: None }
+    }
+}
+
 /// Settings of a new run, the task's and its own: defaults, file, command line.
 pub fn settings(
-    (name, asked): (&str, Table),
+    name: &str,
+    asked: Table,
     defaults: LanguageConfig,
     file: Table,
-    (set, seed, iterations): (&[String], Option<u64>, Option<u32>),
+    overrides: &TextOverrides,
 ) -> Result<(Table, LanguageConfig)> {
+    let TextOverrides { set, seed, iterations } = *overrides;
     let path = defaults.model.path.clone();
     let mut table = language_settings(name, &(task::find(name)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file)?;
@@ -398,8 +416,10 @@ pub fn validate(name: &str, set: &[String]) -> Result<()> {
     let path = model_path(name, None, &Table::new(), set)?;
     let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };
     let check = |size: Option<usize>| -> Result<()> {
-        let defaults = language_defaults(name, false, (&path, size), Precision::F32)?;
-        let (own, _) = settings((name, Table::new()), defaults, Table::new(), (set, None, None))?;
+        let model = InitialModel { path: &path, num_params: size };
+        let defaults = language_defaults(name, false, model, Precision::F32)?;
+        let none = Table::new();
+        let (own, _) = settings(name, none.clone(), defaults, none, &TextOverrides::of(set))?;
         Ok((task::find(name)?.check)(own)?)
     };
     sizes.into_iter().map(check).reduce(Result::or).unwrap_or(Ok(()))
@@ -415,7 +435,7 @@ pub fn task(
     let request = TextRequest { task, data, verifier, model: None, fit: false };
     let (name, asked) = request.task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
-    let (own, _) = settings((&name, asked), defaults, Table::new(), (set, None, None))?;
+    let (own, _) = settings(&name, asked, defaults, Table::new(), &TextOverrides::of(set))?;
     trust::check(&name, &own, verifier, set)?;
     open(&name, own)
 }

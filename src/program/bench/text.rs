@@ -7,8 +7,10 @@ use super::args::BenchArgs;
 use super::publish;
 use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, ChosenDevice};
-use crate::program::settings::language_defaults;
-use crate::program::text::{ENGINE, default_precision, load, model_path, open, settings};
+use crate::program::settings::{InitialModel, language_defaults};
+use crate::program::text::{
+    ENGINE, TextOverrides, default_precision, load, model_path, open, settings,
+};
 use crate::rng::{draw, uniform};
 use crate::settings::{EngineChoice, Precision};
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
@@ -96,12 +98,12 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let path = model_path(task, args.model.as_deref(), &file, &args.set)?;
     let model = load(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
-    let trained =
-        language_defaults(task, false, (&path, num_params), default_precision(&args.device))?;
+    let initial = InitialModel { path: &path, num_params };
+    let trained = language_defaults(task, false, initial, default_precision(&args.device))?;
     let precision = trained.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
     let (own, mut config) =
-        settings((task, Table::new()), defaults, file, (&args.set, None, None))?;
+        settings(task, Table::new(), defaults, file, &TextOverrides::of(&args.set))?;
     config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.

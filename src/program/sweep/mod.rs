@@ -13,7 +13,7 @@ use super::interrupt::Interrupt;
 use super::jobs::{Slots, option, side_by_side};
 use super::output::{eprint_line, with_causes};
 use super::progress::Board;
-use super::settings::language_defaults;
+use super::settings::{InitialModel, language_defaults};
 use super::study_args::{self, Seeds, SweepArgs};
 use super::{ranks, seeds, text};
 use crate::disk::{self, input};
@@ -394,7 +394,8 @@ fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Ta
     let own = (task::find(name)?.defaults)();
     let path = text::model_path(name, None, &file.settings, &[])?;
     let num_params = (path != TINY).then_some(usize::MAX);
-    let config = language_defaults(name, false, (&path, num_params), Precision::F32)?;
+    let config =
+        language_defaults(name, false, InitialModel { path: &path, num_params }, Precision::F32)?;
     Ok(language_settings(name, &own, &config))
 }
 
