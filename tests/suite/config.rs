@@ -95,6 +95,11 @@ fn a_text_run_takes_the_learning_rate_of_its_optimizer() {
     }
     let file = overlay::parse("a file", "lr = 0.75").unwrap();
     overlay::lay_over(&mut table, file).unwrap();
+    for twice in ["lr = 1.0\nlearning_rate = 0.5", "lr = 1.0\n[optimizer]\nlearning_rate = 0.5"] {
+        let file = overlay::parse("a file", twice).unwrap();
+        let error = overlay::lay_over(&mut table, file).unwrap_err().to_string();
+        assert_eq!(error, "`optimizer.learning_rate` is given twice, under two names");
+    }
     assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(0.75));
 }
 

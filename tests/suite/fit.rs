@@ -54,6 +54,34 @@ fn a_planner_is_imitated_and_surpassed() {
     assert!(first("after") > first("from-nothing") + 0.3);
 }
 
+/// The defaults of `fit` and a file may name a setting differently.
+#[test]
+fn a_settings_file_overrides_the_defaults_by_any_name() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    demo(folder, "40");
+    let file = "lr = 1e-4\nentropy_coef = 0.5\niterations = 2\n[update]\nnum_iterations = 3\n";
+    fs::write(folder.join("mine.toml"), file).unwrap();
+    let fit = ["fit", "shown", "--device", "cpu", "--config", "mine.toml", "--json"];
+    let settings = |run: &str| -> toml::Table {
+        fs::read_to_string(folder.join(run).join("config.toml")).unwrap().parse().unwrap()
+    };
+    json(folder, &[&fit[..], &["--run-dir", "by-file"]].concat());
+    let found = settings("by-file");
+    assert_eq!(found["optimizer"]["learning_rate"].as_float(), Some(1e-4));
+    assert_eq!(found["loss"]["entropy_coef"].as_float(), Some(0.5));
+    assert_eq!(found["update"]["update_epochs"].as_integer(), Some(3));
+    assert_eq!(found["iterations"].as_integer(), Some(2));
+    let set = ["--set", "iterations=1", "--run-dir", "by-option"];
+    json(folder, &[&fit[..], &set].concat());
+    assert_eq!(settings("by-option")["iterations"].as_integer(), Some(1));
+    // Settings of an earlier run name both; iterations follow from the epochs.
+    fs::copy(folder.join("by-option/config.toml"), folder.join("whole.toml")).unwrap();
+    let again = ["fit", "shown", "--device", "cpu", "--config", "whole.toml", "--json"];
+    json(folder, &[&again[..], &["--set", "epochs=1", "--run-dir", "again"]].concat());
+    assert!(settings("again")["iterations"].as_integer() > Some(1));
+}
+
 #[test]
 fn a_policy_is_demonstrated_by_its_run() {
     let folder = TempDir::new().unwrap();
