@@ -11,6 +11,7 @@ export class Agents {
     Object.assign(this, { select, put });
     this.all = new Map();
     this.listed = () => {}; // called when the list or a label changes
+    this.renewed = () => {}; // called with the id of an agent that has a newer policy
     select.addEventListener("change", () => {
       try {
         this.choose(select.value);
@@ -23,6 +24,7 @@ export class Agents {
   /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `plate` is its name over a board. */
   offer(id, label, file, plate = label) {
     this.all.set(id, { label, file, plate });
+    this.renewed(id);
     this.list();
     if (this.chosen === id) this.put(file);
   }

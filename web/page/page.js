@@ -57,8 +57,8 @@ const takeover = new Takeover({
   go: (on) => { player.play(on); player.rewind(); },
   next: () => { view.show?.next_level(); player.rewind(); },
 });
-const agents = new Agents($("agent"), put);
-const beside = new Beside(agents, setBeside);
+const agents = new Agents($("agent"), put, remember);
+const beside = new Beside(agents, { set: setBeside, renew: renewBeside });
 const lab = new Lab(games, agents, remember, playImitator);
 const mine = new Mine(imitate);
 const text = new Text(showText);
@@ -141,6 +141,13 @@ function setBeside(policies) {
   $("wall").value = 0;
   words();
   player.rewind();
+  remember();
+}
+
+/** Replaces one of the policies beside the agent, which plays on. */
+function renewBeside(i, policy) {
+  view.show.set_rival(i, policy);
+  player.touch();
 }
 
 /** Continues the games on the stage with this policy; false if it has other rules. */
@@ -267,8 +274,8 @@ async function show(game, then = () => {}) {
   agents.all.set("ready", file ? { label: "Pretrained", plate: "Pretrained", file } : untrained);
   if (file) agents.all.set("untrained", untrained);
   else agents.all.delete("untrained");
-  agents.list();
   agents.choose("ready");
+  agents.list();
   if (file && view.games === 1) beside.place(["untrained"]);
   return true;
 }

@@ -179,9 +179,7 @@ impl Show {
 
     /// Replaces the policy by another of the same game, and resets the scores.
     pub fn set_policy(&mut self, policy: &Policy) -> Result<(), JsError> {
-        if !self.kind.is(&*policy.kind) {
-            return Err(JsError::new("this policy is for another game, or for other parameters"));
-        }
+        self.check_game(policy)?;
         self.network = policy.network.clone();
         self.reset_scores();
         self.choose();
@@ -356,6 +354,15 @@ impl Show {
         Ok(())
     }
 
+    /// Replaces the policy at place `i` of those beside by another of the same game, which plays on, and resets its scores.
+    pub fn set_rival(&mut self, i: usize, policy: &Policy) -> Result<(), JsError> {
+        self.check_game(policy)?;
+        let rival = self.rivals.get_mut(i).ok_or_else(|| JsError::new("no policy plays there"))?;
+        rival.set_policy(policy.network.clone());
+        self.choose();
+        Ok(())
+    }
+
     /// The person's games since the last call, as a file; `None` while a game is under way.
     pub fn take_games(&mut self) -> Option<Vec<u8>> {
         let games = self.played.take()?;
@@ -374,6 +381,14 @@ impl Show {
     pub(crate) fn sprites(&self, part: f32, into: &mut Vec<Instance>) {
         self.games.instances(part, into);
         self.rivals.iter().for_each(|rival| rival.sprites(part, into));
+    }
+
+    /// Refuses a policy for another game, or for other parameters of this one.
+    fn check_game(&self, policy: &Policy) -> Result<(), JsError> {
+        match self.kind.is(&*policy.kind) {
+            true => Ok(()),
+            false => Err(JsError::new("this policy is for another game, or for other parameters")),
+        }
     }
 
     /// Chooses the policies' next actions.
