@@ -92,6 +92,7 @@ function present(policy) {
   if (takeover.on) show.take_over(true);
   view.show?.free();
   view.show = show;
+  if (takeover.on) takeover.anew(player.playing);
   player.rewind();
   beside.end();
 }

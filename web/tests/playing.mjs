@@ -312,6 +312,69 @@ export default [
     },
   },
   {
+    name: 'an agent beside another is its newest policy, and leaves its board with its training or for the stage',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&speed=max&groups=16&size=8&width=16&layers=1&iterations=10000' });
+      await page.click('#train-here');
+      await until(page, '#agent option:checked', /^Trained here/);
+      await page.selectOption('#agent', 'ready');
+      await page.click('#beside summary');
+      await page.check('#rivals input[value="here 1"]');
+      const names = () => page.locator('#names span').allTextContents().then(String);
+      ok((await names()) === 'Pretrained,Untrained,Your agent', `over the boards stands ${await names()}`);
+      // The games of each policy are counted anew; those of the others go on.
+      const games = async (id) => Number(/of (\d+)$/.exec(await text(page, `#rivals li:has([value="${id}"]) output`))?.[1] ?? 0);
+      let most = 0;
+      await eventually('a newer policy', () => games('here 1'), (count) => {
+        most = Math.max(most, count);
+        return count < most;
+      });
+      const both = await page.locator('#rivals output').allTextContents();
+      ok((await games('ready')) > 0, `the others begin anew, too: ${both}`);
+      await page.selectOption('#agent', 'untrained');
+      await until(page, '#names', /^Untrained[^U]*Your agent[^U]*$/);
+      await page.click('#reset');
+      await page.waitForFunction(() => document.querySelectorAll('#names p, #rivals [value="here 1"]').length === 0);
+    },
+  },
+  {
+    name: 'who takes over a game that has just ended begins the next level',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch' });
+      await restart(page, 2);
+      for (let time = await text(page, '#time'); !/step 9 of 9/.test(time); time = await text(page, '#time')) {
+        await page.click('#single');
+        await changed(page, '#time', time);
+      }
+      // What is told of its first state, read in the page so that it is no later one.
+      const [time, verdict] = await page.evaluate(async () => {
+        const [time, verdict] = ['#time', '#duel-last'].map((one) => document.querySelector(one));
+        const before = time.textContent;
+        document.querySelector('#takeover').click();
+        for (let i = 0; i < 60 && time.textContent === before; i += 1) await new Promise(requestAnimationFrame);
+        return [time.textContent, verdict.textContent];
+      });
+      ok(/step 0 /.test(time) && verdict === '', `it begins at ${time}: ${verdict}`);
+    },
+  },
+  {
+    name: 'a duel in another game begins anew, without the verdict of the one before',
+    only: false,
+    async run(visit) {
+      // On a wall no agent comes beside the other, which would end the duel.
+      const page = await visit.open({ hash: '#game=catch&games=4&speed=4' });
+      await page.click('#takeover');
+      await until(page, '#duel-last', /Games won/);
+      await page.locator('#game input[value=fruit]').check({ force: true });
+      await page.waitForFunction(() => /Fruits fall/.test(document.querySelector('#rules').textContent) && document.querySelector('#verdict').hidden);
+      ok(/Leave/.test(await text(page, '#takeover')), 'the duel is over');
+      await until(page, '#time', /step [1-9]\d? of 100/);
+      await until(page, '#duel-last', /Games won: agent [01], you [01]\./);
+    },
+  },
+  {
     name: 'reference scores belong to the settings of the policy',
     only: false,
     async run(visit) {

@@ -222,7 +222,7 @@ impl Show {
     }
 
     /// Hands a copy of the watched game to a person, beside one that the policy plays on; or returns to all games,
-    /// in the state that they were left in.
+    /// in the state that they were left in. A game that has just ended leaves nothing to play: both begin the next level.
     pub fn take_over(&mut self, on: bool) {
         self.played.leave();
         match (on, self.aside.take()) {
@@ -240,6 +240,7 @@ impl Show {
             (false, None) => {}
         }
         self.choose();
+        self.next_level();
     }
 
     /// Starts the next level after the end of a duel, the same for both players.
