@@ -6,9 +6,9 @@ import { make, write, say, sentence } from "./dom.js";
 const ORDER = ["ready", "untrained", "kept", "link", "file", "here", "best", "newest"];
 
 export class Agents {
-  /** `put(file)` puts a policy file on the stage, or throws. */
-  constructor(select, put) {
-    Object.assign(this, { select, put });
+  /** `put(file)` puts a policy file on the stage, or throws; `changed()` is called once another agent is chosen. */
+  constructor(select, put, changed) {
+    Object.assign(this, { select, put, changed });
     this.all = new Map();
     this.listed = () => {}; // called when the list or a label changes
     this.renewed = () => {}; // called with the id of an agent that has a newer policy
@@ -43,6 +43,7 @@ export class Agents {
       this.select.value = this.chosen;
       this.listed();
     }
+    this.changed();
   }
 
   /** The policy file on the stage. */

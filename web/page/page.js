@@ -28,6 +28,9 @@ const MOST_SEED = 2 ** 32 - 1;
 const FASTEST_FOR_PEOPLE = 4;
 /** The task of the language model, a choice beside the games. */
 const TASK = "sort";
+/** What is said when a link has been copied. */
+const WITH_AGENT = "Link copied: anyone who opens it meets this agent.";
+const WITHOUT_AGENT = "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent.";
 /** Milliseconds in the background that are reported. */
 const AWAY = 1000;
 
@@ -380,14 +383,14 @@ function wire() {
   $("load").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", () => { load([...$("files").files]); $("files").value = ""; });
   onDrop((files) => (text.on ? text.load(files) : load(files)));
-  $("share").addEventListener("click", () => copy(location.href, "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent."));
+  $("share").addEventListener("click", () => copy(location.href, readLink().agent ? WITH_AGENT : WITHOUT_AGENT));
   $("share-agent").addEventListener("click", async () => {
     if (!agents.file()) return; // none could be fetched
     try {
       const link = new URL(location.href);
       link.hash = new URLSearchParams({ ...readLink(), agent: await pack(agents.file()) });
       history.replaceState(null, "", link);
-      await copy(link.href, "Link copied: anyone who opens it meets this agent.");
+      await copy(link.href, WITH_AGENT);
     } catch (error) {
       say(sentence(error));
     }
@@ -428,11 +431,10 @@ function whileAway() {
 async function meet(packed) {
   try {
     const asked = view.asked;
-    agents.offer("link", "From the link", readPolicy(await unpack(packed)));
-    if (asked !== view.asked) return;
-    agents.choose("link");
+    const file = readPolicy(await unpack(packed));
     view.packed = packed;
-    remember();
+    agents.offer("link", "From the link", file);
+    if (asked === view.asked) agents.choose("link");
   } catch (error) {
     say(`The agent in the link cannot be read: ${sentence(error)}`);
   }

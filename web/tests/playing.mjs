@@ -274,6 +274,11 @@ export default [
       await page.locator('#actions input[value=sampled]').check({ force: true });
       await until(page, '#episodes', /^[\d,]{1,5} games?$/);
       await visit.shot(page, 'wall-picked');
+      // An agent beside another takes the place of the wall, in the link, too.
+      await page.click('#beside summary');
+      await page.check('#rivals input[value=untrained]');
+      await until(page, '#wall-out', /^1$/);
+      ok(!/games=/.test(page.url()), `the link is ${page.url()}`);
     },
   },
   {
