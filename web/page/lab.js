@@ -99,7 +99,10 @@ export class Lab extends Control {
     const { staged } = this;
     if (this.busy() && this.trained === staged) return this.toggle();
     const run = this.shelf.get(staged);
-    if (!run) return this.start();
+    if (!run) {
+      if (this.settings.game !== staged) this.fill(staged);
+      return this.start();
+    }
     this.makeRoom(staged);
     this.begin(run);
     this.keepRun(true); // it has left the shelf

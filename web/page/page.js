@@ -284,10 +284,10 @@ async function show(game, then = () => {}) {
   return true;
 }
 
-/** Shows a game; false if its agent came too late. */
-async function pickGame(game) {
+/** Shows a game, and calls `then()` once its agent is here; false if that came too late. */
+async function pickGame(game, then) {
   try {
-    return await show(game);
+    return await show(game, then);
   } catch (error) {
     say(sentence(error));
     tick();
@@ -324,7 +324,7 @@ function remember() {
     games: view.games === 1 ? undefined : view.games,
     speed: player.speed === 1 ? undefined : player.speed === Infinity ? "max" : player.speed,
     actions: view.sampled ? "sampled" : undefined,
-    ...lab.settings.changes(),
+    ...(text.on ? {} : lab.settings.changes()),
     agent: agents.chosen === "link" ? view.packed : undefined,
   });
 }
@@ -402,14 +402,13 @@ function wire() {
     const link = readLink();
     const game = known(link.game);
     obey(link);
-    lab.fill(game, link);
     view.show?.set_games(view.games);
     beside.end();
     view.show?.set_sampled(view.sampled);
     restart();
     if (link.game === TASK) return pick(TASK);
     text.open(false);
-    pickGame(game).then((shown) => shown && link.agent && meet(link.agent));
+    pickGame(game, () => lab.fill(game, link)).then((shown) => shown && link.agent && meet(link.agent));
   });
   let left;
   document.addEventListener("visibilitychange", () => {
@@ -485,11 +484,10 @@ obey(link);
 await Promise.all([
   // The CPU draws first, and the GPU as soon as it is ready.
   stage.open(false).catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
-  show(first, () => lab.fill(first, link)).catch((error) => say(sentence(error))),
+  show(first, () => lab.fill(first, link.game === TASK ? {} : link)).catch((error) => say(sentence(error))),
 ]);
-view.played = !player.calm.matches;
+player.play(!player.calm.matches);
 if (link.game === TASK) text.open(true);
-else player.play(view.played);
 if (player.calm.matches && !text.on) announce("Your system asks for less motion: press Play to start; the game moves step by step.");
 write($("tell-version"), version());
 tell();

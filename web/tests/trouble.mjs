@@ -167,6 +167,11 @@ export default [
       await page.locator('#game input[value=catch]').click({ force: true }); // it does not stay
       await message(page, /No pretrained agent for catch was found/);
       ok(await page.locator('#game input[value=fruit]').isChecked(), 'a game without an agent is picked');
+      // Neither does a link to it change what is trained.
+      await page.locator('.notice button').first().click();
+      await page.evaluate(() => { location.hash = '#game=catch&groups=16'; });
+      await message(page, /No pretrained agent for catch was found/);
+      ok(/Fruit/.test(await text(page, '#settings-of')), `the form has the ${await text(page, '#settings-of')}`);
       visit.allow(/ERR_FAILED/);
       await page.route('**/policies/cartpole.safetensors', (route) => route.abort());
       await page.locator('#game input[value=cartpole]').click({ force: true });
