@@ -55,7 +55,7 @@ export class Control {
 
   /** Whether a new training would take the place of one that can go on. */
   replaces() {
-    return this.busy();
+    return this.busy() || this.isKept();
   }
 
   /** Enter in a field of the form starts a training, but replaces none: it goes on to the button, which says what it does. */
