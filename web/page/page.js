@@ -112,6 +112,7 @@ function showText(on) {
   player.play(on ? false : view.played);
   // A picked game is ticked once it is loaded.
   if (on) tick();
+  document.querySelector(".skip").href = on ? "#text" : "#learn"; // each hides the other
   remember();
 }
 
