@@ -42,6 +42,9 @@ pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
     if !port.is_local() {
         say!("warning: anyone who can reach this machine can see the run; there is no password");
     }
+    if let Some(why) = port.known_only_here() {
+        say!("warning: {why}");
+    }
     let elsewhere = port.elsewhere();
     let _server = start(games, port, dir.path())?;
     say!("{} is at {url} (Ctrl-C to stop)", dir.path().display());
