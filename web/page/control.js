@@ -78,7 +78,8 @@ export class Control {
     }
     const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
     this.training.start(wanted, run.way, paused, question);
-    this.hold().then((alone) => alone || say("This training is not kept for a reload: another tab has one under way."));
+    // A first checkpoint may have come before the right to store it.
+    this.hold().then((alone) => (alone ? this.keepRun() : say("This training is not kept for a reload: another tab has one under way.")));
   }
 
   /** Starts a new run in place of the one that is kept. */
