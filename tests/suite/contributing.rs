@@ -1,9 +1,10 @@
-//! The guides for contributors name files, lists, commands and benches that are there.
+//! The guides for contributors, and the policy for security, name files, lists, commands and benches that are there.
 
 use std::fs;
 use std::path::Path;
 
-const GUIDES: [&str; 3] = ["CONTRIBUTING.md", "ARCHITECTURE.md", "docs/debugging.md"];
+const GUIDES: [&str; 4] =
+    ["CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "docs/debugging.md"];
 /// Folders and files at the top that a guide may name; what begins otherwise is not a path of this repository.
 const TOP: [&str; 10] = [
     ".ci/",

@@ -1,6 +1,6 @@
 //! The program with language models: user-defined tasks, fitting, interruptions, and errors about bad input.
 
-use crate::support::{adapter, grove, interrupted_run, json, kind, refusal, stderr};
+use crate::support::{MISSING, adapter, grove, interrupted_run, json, kind, refusal, stderr};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,13 @@ const SMALL: [&str; 7] = [
     "eval_every=2",
     "save_every=3",
 ];
+
+/// What runs a verifier without a sandbox on systems that have none.
+const UNCONFINED: &[&str] =
+    if cfg!(target_os = "linux") { &[] } else { &["--verifier-sandbox", "off"] };
+
+/// How the shell ends if it does not find a program.
+const NO_PROGRAM: &str = if cfg!(unix) { "ended (exit status: 127" } else { "ended (exit code: " };
 
 /// Words of a command with settings after them.
 fn words<'a>(words: &[&'a str], settings: &[&'a str]) -> Vec<&'a str> {
@@ -87,6 +94,7 @@ fn a_user_defined_task_is_learnt_and_resumes_without_options() {
     let start = |run: &'static str, iterations: &'static str| {
         let mut all = vec!["train", "--task-data", "sums.jsonl", "--verifier"];
         all.extend(["python3 verifier.py", "--model", "tiny", "--json", "--run-dir", run]);
+        all.extend(UNCONFINED);
         all.extend(["--iterations", iterations]);
         words(&all, &["fit.iterations=2", "group_size=3", weights, "eval_episodes=5"])
     };
@@ -245,10 +253,10 @@ fn a_verifier_that_scores_nothing_is_reported_once() {
     let verifier = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': \
                     json.loads(line)['id'], 'error': 'no idea'}), flush=True)\n";
     fs::write(folder.join("none.py"), verifier).unwrap();
-    let start =
-        ["train", "--task-data", "sums.jsonl", "--verifier", "python3 none.py", "--run-dir"];
+    let start = ["train", "--task-data", "sums.jsonl", "--verifier", "python3 none.py"];
     let settings = ["fit.iterations=0", "iterations=3", "group_size=2", "eval_episodes=2"];
-    let output = grove(folder, &words(&[&start[..], &["run"]].concat(), &settings));
+    let start = [&start[..], UNCONFINED, &["--run-dir", "run"]].concat();
+    let output = grove(folder, &words(&start, &settings));
     assert!(output.status.success(), "{}", stderr(&output));
     let words = "8 completions have no reward: the verifier reported: \"no idea\".";
     assert_eq!(stderr(&output).matches(words).count(), 1, "{}", stderr(&output));
@@ -289,19 +297,20 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
     write("settings.toml", "task = \"sort\"\n");
     fs::create_dir(folder.join("game")).unwrap();
     write("game/config.toml", "env = \"fruit\"\n");
-    let verified =
-        |command: &'static str| ["train", "--task-data", "sums.jsonl", "--verifier", command];
+    let verified = |command: &'static str| {
+        let start = ["train", "--task-data", "sums.jsonl", "--verifier", command];
+        [&start[..], UNCONFINED].concat()
+    };
+    let open = ["train", "--task-data", "open.jsonl", "--verifier", "python3 one.py"];
+    let open = [&open[..], UNCONFINED].concat();
     let (dies, nan, none) =
         (verified("python3 dies.py"), verified("python3 nan.py"), verified("./none"));
     let cases: &[(&[&str], &[&str])] = &[
-        (&["train", "--task-data", "none.jsonl"], &["cannot find none.jsonl", "No such file"]),
+        (&["train", "--task-data", "none.jsonl"], &["cannot find none.jsonl", MISSING]),
         (&["train", "--task-data", "broken.jsonl"], &["broken.jsonl, line 2: invalid JSON"]),
         (&["train", "--task-data", "train.jsonl"], &["no test prompt", "\"split\": \"test\""]),
         (&["train", "--task-data", "open.jsonl"], &["give every line a `solution`", "--verifier"]),
-        (
-            &["train", "--task-data", "open.jsonl", "--verifier", "python3 one.py"],
-            &["`tiny` has the characters", "give every prompt a solution"],
-        ),
+        (&open, &["`tiny` has the characters", "give every prompt a solution"]),
         (
             &["train", "--task-data", "long.jsonl"],
             &["a prompt of 2000 tokens", "\"xxxxx", "context of 1024"],
@@ -312,7 +321,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         (&["train", "add", "--config", "settings.toml"], &["is for `sort`, not `add`"]),
         (&dies, &["the verifier ended", "no module", "python3 dies.py"]),
         (&nan, &["returned \"NaN\" as the reward `reward`", "python3 nan.py"]),
-        (&none, &["./none", "ended (exit status: 127", "by hand"]),
+        (&none, &["./none", NO_PROGRAM, "by hand"]),
         (&["train", "data"], &["`data.path` is empty", "--task-data"]),
         (&["train", "sort", "--set", "generation.stop=3"], &["generation.stop", "list of strings"]),
         (&["train", "sort", "--set", "stop=[\"\"]"], &["generation.stop is [\"\"], but must be"]),

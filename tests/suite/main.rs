@@ -36,7 +36,7 @@ mod learning;
 mod loss;
 mod models;
 mod networks;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod odd_paths;
 mod optimum;
 mod output;
@@ -61,12 +61,15 @@ mod stopping;
 mod studies;
 mod support;
 mod task_data;
+#[cfg(target_os = "linux")]
 mod task_ocaml;
+#[cfg(target_os = "linux")]
 mod task_rows;
 #[cfg(target_os = "linux")]
 mod task_sandbox;
 #[cfg(target_os = "linux")]
 mod task_users;
+#[cfg(unix)]
 mod task_verifier;
 mod teams;
 mod tokenizers;

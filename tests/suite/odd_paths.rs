@@ -1,4 +1,4 @@
-//! Paths whose names are not UTF-8, which Unix permits.
+//! Paths whose names are not UTF-8, which the file systems of Linux permit.
 
 use crate::support::{stderr, stdout};
 use std::ffi::OsStr;

@@ -1,5 +1,6 @@
 //! Files of prompts: accepted formats and error messages.
 
+use crate::support::MISSING;
 use grove::task::{Completion, DataTask, Split, Task, TaskError, VerifierOptions, read_prompts};
 use std::collections::BTreeSet;
 use std::fs;
@@ -282,7 +283,7 @@ fn a_malformed_line_is_named() {
     let error = read_prompts(&file(&folder, "\n \n")).unwrap_err().to_string();
     assert!(error.contains("the file is empty"), "{error}");
     let error = read_prompts(&folder.path().join("none.jsonl")).unwrap_err().to_string();
-    assert!(error.starts_with("cannot read ") && error.contains("No such file"), "{error}");
+    assert!(error.starts_with("cannot read ") && error.contains(MISSING), "{error}");
 }
 
 #[test]

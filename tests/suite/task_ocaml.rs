@@ -1,4 +1,4 @@
-//! The OCaml task: scores by the compiler and by tests, and the sandbox.
+//! The OCaml task: scores by the compiler and by tests, and the sandbox, which only Linux has.
 
 use grove::task::ocaml::{
     Access, Checker, Compiled, Compiler, Job, Ocaml, OcamlLimits, OcamlSettings, Problem, Report,

@@ -1,4 +1,4 @@
-//! The OCaml task on rows of prompts and assertions.
+//! The OCaml task on rows of prompts and assertions, in the sandbox that only Linux has.
 
 use grove::task::ocaml::{Access, Ocaml, OcamlSettings, Problem};
 use grove::task::{Completion, Split, Task};

@@ -6,11 +6,12 @@ import { make, write, say, sentence } from "./dom.js";
 const ORDER = ["ready", "untrained", "kept", "link", "file", "here", "best", "newest"];
 
 export class Agents {
-  /** `put(file)` puts a policy file on the stage, or throws. */
-  constructor(select, put) {
-    Object.assign(this, { select, put });
+  /** `put(file)` puts a policy file on the stage, or throws; `changed()` is called once another agent is chosen. */
+  constructor(select, put, changed) {
+    Object.assign(this, { select, put, changed });
     this.all = new Map();
     this.listed = () => {}; // called when the list or a label changes
+    this.renewed = () => {}; // called with the id of an agent that has a newer policy
     select.addEventListener("change", () => {
       try {
         this.choose(select.value);
@@ -23,6 +24,7 @@ export class Agents {
   /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `plate` is its name over a board. */
   offer(id, label, file, plate = label) {
     this.all.set(id, { label, file, plate });
+    this.renewed(id);
     this.list();
     if (this.chosen === id) this.put(file);
   }
@@ -41,6 +43,7 @@ export class Agents {
       this.select.value = this.chosen;
       this.listed();
     }
+    this.changed();
   }
 
   /** The policy file on the stage. */

@@ -15,11 +15,13 @@ function gameOf(file) {
 }
 
 export class Beside {
-  /** `set(policies)` puts these beside the agent on the stage, or throws. */
-  constructor(agents, set) {
-    Object.assign(this, { agents, set });
+  /** `set(policies)` puts these beside the agent on the stage, `renew(i, policy)` replaces the one at place `i` of them; both
+      throw if they cannot. */
+  constructor(agents, { set, renew }) {
+    Object.assign(this, { agents, set, renew });
     this.chosen = []; // their ids
     agents.listed = () => this.list();
+    agents.renewed = (id) => this.update(id);
     $("rivals").addEventListener("change", () => this.choose());
   }
 
@@ -32,6 +34,8 @@ export class Beside {
   /** Lists the agents of the game on the stage, the current one first. */
   list() {
     const own = this.agents.chosen;
+    const gone = (id) => id === own || !this.agents.all.has(id);
+    if (this.chosen.some(gone)) this.place(this.chosen.filter((id) => !gone(id)));
     const others = this.agents.ids().filter((id) => id !== own && gameOf(this.agents.all.get(id).file) === this.env);
     $("beside").hidden = others.length === 0;
     const ids = [own, ...others];
@@ -40,12 +44,26 @@ export class Beside {
       $("rivals").replaceChildren(...ids.map((id, i) => make("li", {},
         make("label", {}, make("input", { type: "checkbox", value: id, checked: i === 0 || this.chosen.includes(id), disabled: i === 0 }), make("span")),
         make("output", { ariaLive: "off" })))); // it changes all the time
-      this.name();
     }
+    this.name();
     [...$("rivals").querySelectorAll("span")].forEach((span, i) => write(span, this.agents.all.get(ids[i])?.label ?? ""));
   }
 
-  /** Puts the newest policies of the ticked agents on their boards. */
+  /** Puts the newest policy of a ticked agent on its board, which it leaves if that policy plays another game. */
+  update(id) {
+    const i = this.chosen.indexOf(id);
+    if (i < 0) return;
+    const policy = new Policy(this.agents.all.get(id).file);
+    try {
+      this.renew(i, policy);
+    } catch {
+      this.place(this.chosen.filter((one) => one !== id));
+    } finally {
+      policy.free();
+    }
+  }
+
+  /** Puts the policies of the ticked agents on their boards. */
   choose() {
     this.place([...$("rivals").querySelectorAll("input:checked:not(:disabled)")].map(({ value }) => value));
   }

@@ -55,7 +55,7 @@ export class Control {
 
   /** Whether a new training would take the place of one that can go on. */
   replaces() {
-    return this.busy();
+    return this.busy() || this.isKept();
   }
 
   /** Enter in a field of the form starts a training, but replaces none: it goes on to the button, which says what it does. */
@@ -78,7 +78,8 @@ export class Control {
     }
     const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
     this.training.start(wanted, run.way, paused, question);
-    this.hold().then((alone) => alone || say("This training is not kept for a reload: another tab has one under way."));
+    // A first checkpoint may have come before the right to store it.
+    this.hold().then((alone) => (alone ? this.keepRun() : say("This training is not kept for a reload: another tab has one under way.")));
   }
 
   /** Starts a new run in place of the one that is kept. */

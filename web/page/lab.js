@@ -99,7 +99,10 @@ export class Lab extends Control {
     const { staged } = this;
     if (this.busy() && this.trained === staged) return this.toggle();
     const run = this.shelf.get(staged);
-    if (!run) return this.start();
+    if (!run) {
+      if (this.settings.game !== staged) this.fill(staged);
+      return this.start();
+    }
     this.makeRoom(staged);
     this.begin(run);
     this.keepRun(true); // it has left the shelf
@@ -138,7 +141,7 @@ export class Lab extends Control {
   makeRoom(game) {
     const { run, trained } = this;
     if (this.shelf.delete(game)) this.keepShelf();
-    if (!this.busy() || !run || trained === game) return;
+    if (!run || trained === game || !super.replaces()) return;
     if (!run.wanted.every(({ seed }) => run.saved[seed])) return say(`The training of ${this.title(trained)} has ended: it was too short to be kept.`);
     this.shelf.set(trained, this.kept());
     this.keepShelf();
@@ -309,11 +312,11 @@ export class Lab extends Control {
     $("run-settings").hidden = !live;
     const other = this.trained !== this.settings.game;
     const staged = this.trained === this.staged;
-    write($("start"), !this.replaces() ? "Train" : this.busy() && (other || this.imitates) ? "Train this instead" : "Train again");
+    write($("start"), !this.replaces() ? "Train" : super.replaces() && (other || this.imitates) ? "Train this instead" : "Train again");
     $("pause").disabled = !["running", "paused"].includes(state);
     write($("pause"), state === "paused" ? "Resume" : "Pause");
     $("reset").disabled = state === "idle";
-    write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && state === "done" && !this.imitates ? "Train again" : "Train an agent"));
+    write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && (state === "done" || this.isKept()) && !this.imitates ? "Train again" : "Train an agent"));
     $("train-here").hidden = $("reset").hidden = live;
     $("train-here").disabled = !this.trains || (staged && ["starting", "pausing"].includes(state));
     write($("learn-title"), live ? "Watching a run" : !this.trains ? "This agent has a memory" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");

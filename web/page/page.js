@@ -28,6 +28,9 @@ const MOST_SEED = 2 ** 32 - 1;
 const FASTEST_FOR_PEOPLE = 4;
 /** The task of the language model, a choice beside the games. */
 const TASK = "sort";
+/** What is said when a link has been copied. */
+const WITH_AGENT = "Link copied: anyone who opens it meets this agent.";
+const WITHOUT_AGENT = "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent.";
 /** Milliseconds in the background that are reported. */
 const AWAY = 1000;
 
@@ -57,8 +60,8 @@ const takeover = new Takeover({
   go: (on) => { player.play(on); player.rewind(); },
   next: () => { view.show?.next_level(); player.rewind(); },
 });
-const agents = new Agents($("agent"), put);
-const beside = new Beside(agents, setBeside);
+const agents = new Agents($("agent"), put, remember);
+const beside = new Beside(agents, { set: setBeside, renew: renewBeside });
 const lab = new Lab(games, agents, remember, playImitator);
 const mine = new Mine(imitate);
 const text = new Text(showText);
@@ -92,6 +95,7 @@ function present(policy) {
   if (takeover.on) show.take_over(true);
   view.show?.free();
   view.show = show;
+  if (takeover.on) takeover.anew(player.playing);
   player.rewind();
   beside.end();
 }
@@ -108,6 +112,7 @@ function showText(on) {
   player.play(on ? false : view.played);
   // A picked game is ticked once it is loaded.
   if (on) tick();
+  document.querySelector(".skip").href = on ? "#text" : "#learn"; // each hides the other
   remember();
 }
 
@@ -141,6 +146,13 @@ function setBeside(policies) {
   $("wall").value = 0;
   words();
   player.rewind();
+  remember();
+}
+
+/** Replaces one of the policies beside the agent, which plays on. */
+function renewBeside(i, policy) {
+  view.show.set_rival(i, policy);
+  player.touch();
 }
 
 /** Continues the games on the stage with this policy; false if it has other rules. */
@@ -267,16 +279,16 @@ async function show(game, then = () => {}) {
   agents.all.set("ready", file ? { label: "Pretrained", plate: "Pretrained", file } : untrained);
   if (file) agents.all.set("untrained", untrained);
   else agents.all.delete("untrained");
-  agents.list();
   agents.choose("ready");
+  agents.list();
   if (file && view.games === 1) beside.place(["untrained"]);
   return true;
 }
 
-/** Shows a game; false if its agent came too late. */
-async function pickGame(game) {
+/** Shows a game, and calls `then()` once its agent is here; false if that came too late. */
+async function pickGame(game, then) {
   try {
-    return await show(game);
+    return await show(game, then);
   } catch (error) {
     say(sentence(error));
     tick();
@@ -313,7 +325,7 @@ function remember() {
     games: view.games === 1 ? undefined : view.games,
     speed: player.speed === 1 ? undefined : player.speed === Infinity ? "max" : player.speed,
     actions: view.sampled ? "sampled" : undefined,
-    ...lab.settings.changes(),
+    ...(text.on ? {} : lab.settings.changes()),
     agent: agents.chosen === "link" ? view.packed : undefined,
   });
 }
@@ -372,14 +384,14 @@ function wire() {
   $("load").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", () => { load([...$("files").files]); $("files").value = ""; });
   onDrop((files) => (text.on ? text.load(files) : load(files)));
-  $("share").addEventListener("click", () => copy(location.href, "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent."));
+  $("share").addEventListener("click", () => copy(location.href, readLink().agent ? WITH_AGENT : WITHOUT_AGENT));
   $("share-agent").addEventListener("click", async () => {
     if (!agents.file()) return; // none could be fetched
     try {
       const link = new URL(location.href);
       link.hash = new URLSearchParams({ ...readLink(), agent: await pack(agents.file()) });
       history.replaceState(null, "", link);
-      await copy(link.href, "Link copied: anyone who opens it meets this agent.");
+      await copy(link.href, WITH_AGENT);
     } catch (error) {
       say(sentence(error));
     }
@@ -391,14 +403,13 @@ function wire() {
     const link = readLink();
     const game = known(link.game);
     obey(link);
-    lab.fill(game, link);
     view.show?.set_games(view.games);
     beside.end();
     view.show?.set_sampled(view.sampled);
     restart();
     if (link.game === TASK) return pick(TASK);
     text.open(false);
-    pickGame(game).then((shown) => shown && link.agent && meet(link.agent));
+    pickGame(game, () => lab.fill(game, link)).then((shown) => shown && link.agent && meet(link.agent));
   });
   let left;
   document.addEventListener("visibilitychange", () => {
@@ -420,11 +431,10 @@ function whileAway() {
 async function meet(packed) {
   try {
     const asked = view.asked;
-    agents.offer("link", "From the link", readPolicy(await unpack(packed)));
-    if (asked !== view.asked) return;
-    agents.choose("link");
+    const file = readPolicy(await unpack(packed));
     view.packed = packed;
-    remember();
+    agents.offer("link", "From the link", file);
+    if (asked === view.asked) agents.choose("link");
   } catch (error) {
     say(`The agent in the link cannot be read: ${sentence(error)}`);
   }
@@ -475,11 +485,10 @@ obey(link);
 await Promise.all([
   // The CPU draws first, and the GPU as soon as it is ready.
   stage.open(false).catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
-  show(first, () => lab.fill(first, link)).catch((error) => say(sentence(error))),
+  show(first, () => lab.fill(first, link.game === TASK ? {} : link)).catch((error) => say(sentence(error))),
 ]);
-view.played = !player.calm.matches;
+player.play(!player.calm.matches);
 if (link.game === TASK) text.open(true);
-else player.play(view.played);
 if (player.calm.matches && !text.on) announce("Your system asks for less motion: press Play to start; the game moves step by step.");
 write($("tell-version"), version());
 tell();

@@ -47,15 +47,18 @@ export class Settings {
     this.way = way;
   }
 
-  /** Puts in the defaults of a game, `{ name, settings, features }` (`settings` is TOML), overlaid with the values of a link, or
-      without one with those that the visitor has set. The device is the same for all games until a link says otherwise. */
+  /** Puts in the defaults of a game, `{ name, settings, features }` (`settings` is TOML), overlaid with the values of a link, as if
+      the visitor had set them, or without one with those that the visitor has set. The device is the same for all games until a
+      link says otherwise. */
   fill({ name, settings, features }, link) {
     const values = link ?? this.kept.get(name) ?? {};
     this.game = name;
     this.defaults = readToml(settings);
     this.mostSteps = Math.min(MOST_STEPS, Math.floor(MOST_NUMBERS / features.length));
     this.put(values);
-    if (link) this.way.value = WAYS.includes(link.device) ? link.device : WAYS[0];
+    if (!link) return;
+    this.way.value = WAYS.includes(link.device) ? link.device : WAYS[0];
+    this.kept.set(name, this.changes());
   }
 
   /** Puts values into the fields, by their names, and the defaults where there is none. */

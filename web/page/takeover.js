@@ -141,6 +141,12 @@ export class Takeover {
     if (playing) this.count(FROM);
   }
 
+  /** Begins a duel in another game in place of this one. */
+  anew(playing) {
+    this.wins = [0, 0];
+    this.again(playing);
+  }
+
   /** Starts the next level for both. */
   next() {
     this.over = false;

@@ -319,7 +319,7 @@ export class Text extends Control {
     const worry = [...this.curves.runs.values()][0]?.worry;
     $("text-warning").hidden = !worry;
     write($("text-warning"), worry ? `Iteration ${worry.iteration}: ${live ? worry.warning : worry.warning.replace(ADVICE, ".")}` : "");
-    write($("text-start"), this.busy() ? "Restart" : "Train");
+    write($("text-start"), this.replaces() ? "Restart" : "Train");
     $("text-start").disabled = state === "starting";
     $("text-start").classList.toggle("strong", !this.busy());
     $("text-pause").disabled = !["running", "paused"].includes(state);

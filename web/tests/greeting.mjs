@@ -153,6 +153,20 @@ export default [
       ok(Buffer.compare((await save(other)).bytes, bytes) === 0, 'it is another agent');
       await other.reload();
       await until(other, '#agent option:checked', /From the link/);
+      // The address has it as long as it is on the stage, and a copy of the link says so.
+      await other.evaluate(() => { navigator.clipboard.writeText = async () => {}; });
+      const carries = () => /agent=/.test(other.url());
+      await other.selectOption('#agent', 'ready');
+      ok(!carries(), 'the link carries an agent that is not on the stage');
+      await other.click('#share');
+      await message(other, /^Link copied: .*not the agent/);
+      await other.selectOption('#agent', 'link');
+      ok(carries(), 'the link lacks the agent that is chosen from the list');
+      await other.click('#share');
+      await message(other, /^Link copied: anyone who opens it meets this agent/);
+      await other.locator('#game input[value=fruit]').check({ force: true });
+      await until(other, '#references', /7\.75/);
+      ok(!carries(), 'the link of another game carries the agent');
       // One that cannot be read leaves no trace.
       const cut = await page.evaluate(async (packed) => {
         const { pack, unpack } = await import('./share.js');

@@ -241,6 +241,34 @@ export default [
     },
   },
   {
+    name: 'a policy of a watched run that plays beside another is renewed on its board, with a mean of its own',
+    only: false,
+    async run(visit) {
+      const context = await visit.context();
+      const other = await visit.open({ hash: '#game=catch' });
+      const { bytes } = await save(other);
+      const lazy = Buffer.from(bytes); // weights of 0: it goes to the left
+      lazy.fill(0, 8 + Number(bytes.readBigUInt64LE(0)));
+      let newest = { iteration: 20, body: lazy };
+      await context.route('**/run/files/newest/*', (route) => {
+        const body = /config/.test(route.request().url()) ? settings(bytes) : newest.body;
+        return route.fulfill({ headers: { 'grove-iteration': `${newest.iteration}` }, body });
+      });
+      const run = { about: CATCH, records: records(5), checkpoints: [['a', 20]] };
+      const page = await watch(visit, run, { context, hash: '#game=catch&speed=max' });
+      await until(page, '#agent option:checked', /Run: newest \(20\)/);
+      await page.selectOption('#agent', 'ready');
+      await page.click('#beside summary');
+      await page.check('#rivals input[value=newest]');
+      const mean = async () => Number.parseFloat((await text(page, '#rivals li:has([value=newest]) output')).replace('−', '-'));
+      await eventually('the mean of one that goes to the left', mean, (mean) => mean < 0);
+      newest = { iteration: 40, body: bytes };
+      run.checkpoints = [['b', 40]];
+      await until(page, '#names', /Run: newest \(40\)/);
+      await eventually('the mean of a good one', mean, (mean) => mean > 0.9);
+    },
+  },
+  {
     name: 'of two policies of a watched run the one that was announced last stays, whichever arrives first',
     only: false,
     async run(visit) {

@@ -113,6 +113,10 @@ export default [
       const hash = await skipped;
       ok(/game=catch&rate=0\.003/.test(hash), `the link is ${hash}`);
       ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is picked');
+      await page.locator('#game input[value=sort]').check({ force: true });
+      await page.locator('.skip').focus();
+      await page.keyboard.press('Enter');
+      await page.waitForFunction(() => document.activeElement.id === 'text');
     },
   },
   {

@@ -274,6 +274,11 @@ export default [
       await page.locator('#actions input[value=sampled]').check({ force: true });
       await until(page, '#episodes', /^[\d,]{1,5} games?$/);
       await visit.shot(page, 'wall-picked');
+      // An agent beside another takes the place of the wall, in the link, too.
+      await page.click('#beside summary');
+      await page.check('#rivals input[value=untrained]');
+      await until(page, '#wall-out', /^1$/);
+      ok(!/games=/.test(page.url()), `the link is ${page.url()}`);
     },
   },
   {
@@ -309,6 +314,60 @@ export default [
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#references', /7\.75/);
       ok((await page.locator('#names p').count()) === 2, 'the names stay over another game');
+    },
+  },
+  {
+    name: 'an agent beside another leaves its board with its training, or for the stage',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&speed=max&groups=16&size=8&width=16&layers=1&iterations=10000' });
+      await page.click('#train-here');
+      await until(page, '#agent option:checked', /^Trained here/);
+      await page.selectOption('#agent', 'ready');
+      await page.click('#beside summary');
+      await page.check('#rivals input[value="here 1"]');
+      const names = () => page.locator('#names span').allTextContents().then(String);
+      ok((await names()) === 'Pretrained,Untrained,Your agent', `over the boards stands ${await names()}`);
+      await page.selectOption('#agent', 'untrained');
+      await until(page, '#names', /^Untrained[^U]*Your agent[^U]*$/);
+      await page.click('#reset');
+      await page.waitForFunction(() => document.querySelectorAll('#names p, #rivals [value="here 1"]').length === 0);
+    },
+  },
+  {
+    name: 'who takes over a game that has just ended begins the next level',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch' });
+      await restart(page, 2);
+      for (let time = await text(page, '#time'); !/step 9 of 9/.test(time); time = await text(page, '#time')) {
+        await page.click('#single');
+        await changed(page, '#time', time);
+      }
+      // What is told of its first state, read in the page so that it is no later one.
+      const [time, verdict] = await page.evaluate(async () => {
+        const [time, verdict] = ['#time', '#duel-last'].map((one) => document.querySelector(one));
+        const before = time.textContent;
+        document.querySelector('#takeover').click();
+        for (let i = 0; i < 60 && time.textContent === before; i += 1) await new Promise(requestAnimationFrame);
+        return [time.textContent, verdict.textContent];
+      });
+      ok(/step 0 /.test(time) && verdict === '', `it begins at ${time}: ${verdict}`);
+    },
+  },
+  {
+    name: 'a duel in another game begins anew, without the verdict of the one before',
+    only: false,
+    async run(visit) {
+      // On a wall no agent comes beside the other, which would end the duel.
+      const page = await visit.open({ hash: '#game=catch&games=4&speed=4' });
+      await page.click('#takeover');
+      await until(page, '#duel-last', /Games won/);
+      await page.locator('#game input[value=fruit]').check({ force: true });
+      await page.waitForFunction(() => /Fruits fall/.test(document.querySelector('#rules').textContent) && document.querySelector('#verdict').hidden);
+      ok(/Leave/.test(await text(page, '#takeover')), 'the duel is over');
+      await until(page, '#time', /step [1-9]\d? of 100/);
+      await until(page, '#duel-last', /Games won: agent [01], you [01]\./);
     },
   },
   {

@@ -54,6 +54,41 @@ export default [
     },
   },
   {
+    name: 'a training that has failed makes room for that of another game, and is resumed from where it was kept',
+    only: false,
+    async run(visit) {
+      const { instead } = visit.site;
+      instead['trainer.js'] = spoilt(`
+        const iterate = run.iterate.bind(run);
+        let paused = false;
+        addEventListener('message', ({ data }) => { paused ||= data.do === 'pause'; });
+        run.iterate = () => (paused ? Promise.reject(new Error('the device is lost')) : iterate());`);
+      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      await page.click('#start');
+      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
+      await page.click('#pause');
+      await until(page, '#state', /^Paused catch/);
+      const [at] = /iteration \d+/.exec(await text(page, '#state'));
+      await page.click('#pause');
+      await until(page, '#state', /^Stopped catch/);
+      delete instead['trainer.js'];
+      // Enter in a field does not take its place.
+      await page.press('#set-rate', 'Enter');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not go on to the button');
+      ok((await text(page, '#start')) === 'Train again', `the button says ${await text(page, '#start')}`);
+      await page.locator('#game input[value=fruit]').check({ force: true });
+      await until(page, '#settings-of', /Fruit/);
+      await page.fill('#set-iterations', '2');
+      await page.click('#train-here');
+      await message(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
+      await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#train-here', /^Resume$/);
+      await page.click('#train-here');
+      await until(page, '#state', /^Training catch: iteration/);
+    },
+  },
+  {
     name: 'a checkpoint that cannot be made in a pause ends the run with a reason',
     only: false,
     async run(visit) {
@@ -167,6 +202,11 @@ export default [
       await page.locator('#game input[value=catch]').click({ force: true }); // it does not stay
       await message(page, /No pretrained agent for catch was found/);
       ok(await page.locator('#game input[value=fruit]').isChecked(), 'a game without an agent is picked');
+      // Neither does a link to it change what is trained.
+      await page.locator('.notice button').first().click();
+      await page.evaluate(() => { location.hash = '#game=catch&groups=16'; });
+      await message(page, /No pretrained agent for catch was found/);
+      ok(/Fruit/.test(await text(page, '#settings-of')), `the form has the ${await text(page, '#settings-of')}`);
       visit.allow(/ERR_FAILED/);
       await page.route('**/policies/cartpole.safetensors', (route) => route.abort());
       await page.locator('#game input[value=cartpole]').click({ force: true });

@@ -215,6 +215,32 @@ export default [
     },
   },
   {
+    name: 'each game keeps the settings of its link, past other games and text, and goes on where it was',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&groups=16' });
+      const pick = async (page, game, title) => {
+        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await until(page, '#settings-of', title);
+      };
+      await pick(page, 'fruit', /Fruit/);
+      ok(!/groups/.test(page.url()), `the link of another game has them: ${page.url()}`);
+      await pick(page, 'catch', /Catch/);
+      ok((await page.inputValue('#set-groups')) === '16' && /groups=16/.test(page.url()), 'they are lost');
+      await page.evaluate(() => { location.hash = '#game=sort&groups=8'; });
+      await page.locator('#text').waitFor();
+      ok(!/groups/.test(page.url()), `text has settings of a game: ${page.url()}`);
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await page.locator('#stage').waitFor();
+      ok(/Catch$/.test(await text(page, '#settings-of')) && (await page.inputValue('#set-groups')) === '16', 'the form is that of another game');
+      const other = await visit.open({ hash: '#game=sort&groups=16' });
+      await other.locator('#game input[value=fruit]').check({ force: true });
+      await other.locator('#stage').waitFor();
+      await goesOn(other);
+      ok((await other.inputValue('#set-groups')) !== '16', 'the settings of a link to text are those of a game');
+    },
+  },
+  {
     name: 'a tab in the background waits, and says so',
     async run(visit) {
       const page = await visit.open();

@@ -44,6 +44,9 @@ pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
             "warning: anyone who can reach this machine can see the run; there is no password"
         );
     }
+    if let Some(why) = port.known_only_here() {
+        eprint_line!("warning: {why}");
+    }
     let elsewhere = port.elsewhere();
     let _server = start(games, port, dir.path())?;
     eprint_line!("{} is at {url} (Ctrl-C to stop)", dir.path().display());

@@ -10,7 +10,9 @@ use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener};
+#[cfg(unix)]
+use std::ffi::CStr;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -59,8 +61,22 @@ impl Port {
         let port = self.address.port();
         self.address.ip().is_unspecified().then(|| {
             format!(
-                "from other machines use this one's IP address, http://IP:{port}/; to use its name, pass \
-                 --host NAME"
+                "from other machines use this one's IP address, http://IP:{port}/, or its name{}",
+                own_name().map(|name| format!(", http://{name}:{port}/")).unwrap_or_default()
+            )
+        })
+    }
+
+    /// What to do if the host is a name that only this machine knows as its own: Debian writes the machine's name beside a
+    /// local address into `/etc/hosts`.
+    pub fn known_only_here(&self) -> Option<String> {
+        let is_name = self.host.parse::<IpAddr>().is_err() && !self.host.starts_with("localhost");
+        (self.is_local() && is_name).then(|| {
+            format!(
+                "{} is {} here, which other machines cannot reach; --host 0.0.0.0 serves them, under this machine's \
+                 own name, too",
+                self.host,
+                self.address.ip()
             )
         })
     }
@@ -72,8 +88,26 @@ impl Port {
 
     /// The host names of a server at this port.
     pub fn hosts(&self) -> Hosts {
-        Hosts { local: self.is_local(), given: self.host.clone() }
+        let own = if self.address.ip().is_unspecified() { own_name() } else { None };
+        Hosts {
+            local: self.is_local(),
+            names: own.into_iter().chain([self.host.clone()]).collect(),
+        }
     }
+}
+
+/// The name of this machine, if the system tells it.
+fn own_name() -> Option<String> {
+    #[cfg(unix)]
+    {
+        let mut name = [0_u8; 256];
+        // SAFETY: the buffer is writable, and as long as it is said to be.
+        let code = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) };
+        let name = CStr::from_bytes_until_nul(&name).ok().filter(|_| code == 0)?;
+        name.to_str().ok().filter(|name| !name.is_empty()).map(str::to_string)
+    }
+    #[cfg(not(unix))]
+    std::env::var("COMPUTERNAME").ok()
 }
 
 /// A running server. Dropping it stops the server.
@@ -160,4 +194,27 @@ async fn serve(stream: TcpStream, site: &Site, busy: bool) {
         .serve_connection(TokioIo::new(WriteTimeout::new(stream, WRITE_TIMEOUT)), service);
     // Errors concern this connection only, which is closed.
     let _ = served.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_a_local_address_is_known_only_here() {
+        let port =
+            |host: &str| Port { host: host.to_string(), ..Port::take("127.0.0.1", 0).unwrap() };
+        assert!(port("lab-3").known_only_here().unwrap().starts_with("lab-3 is 127.0.0.1 here, "));
+        for host in ["127.0.0.1", "localhost"] {
+            assert_eq!(port(host).known_only_here(), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_server_at_all_addresses_has_the_name_of_the_machine() {
+        let names = |host| Port::take(host, 0).unwrap().hosts().names;
+        let own = own_name().into_iter().chain(["0.0.0.0".to_string()]);
+        assert_eq!(names("0.0.0.0"), own.collect::<Vec<_>>());
+        assert_eq!(names("127.0.0.1"), ["127.0.0.1"]);
+    }
 }

@@ -31,6 +31,12 @@ impl Rival {
         self.game = kind.start(1, seed);
     }
 
+    /// Replaces its policy by another of the same game, and resets its scores.
+    pub fn set_policy(&mut self, network: Rc<NativePolicy>) {
+        self.network = network;
+        self.reset_scores();
+    }
+
     /// Chooses its next action.
     pub fn choose(&mut self, player: ActionSelection) {
         self.choices = self.game.choose(&self.network, player);

@@ -179,9 +179,7 @@ impl Show {
 
     /// Replaces the policy by another of the same game, and resets the scores.
     pub fn set_policy(&mut self, policy: &Policy) -> Result<(), JsError> {
-        if !self.kind.is(&*policy.kind) {
-            return Err(JsError::new("this policy is for another game, or for other parameters"));
-        }
+        self.check_game(policy)?;
         self.network = policy.network.clone();
         self.reset_scores();
         self.choose();
@@ -224,7 +222,7 @@ impl Show {
     }
 
     /// Hands a copy of the watched game to a person, beside one that the policy plays on; or returns to all games,
-    /// in the state that they were left in.
+    /// in the state that they were left in. A game that has just ended leaves nothing to play: both begin the next level.
     pub fn take_over(&mut self, on: bool) {
         self.played.leave();
         match (on, self.aside.take()) {
@@ -242,6 +240,7 @@ impl Show {
             (false, None) => {}
         }
         self.choose();
+        self.next_level();
     }
 
     /// Starts the next level after the end of a duel, the same for both players.
@@ -356,6 +355,15 @@ impl Show {
         Ok(())
     }
 
+    /// Replaces the policy at place `i` of those beside by another of the same game, which plays on, and resets its scores.
+    pub fn set_rival(&mut self, i: usize, policy: &Policy) -> Result<(), JsError> {
+        self.check_game(policy)?;
+        let rival = self.rivals.get_mut(i).ok_or_else(|| JsError::new("no policy plays there"))?;
+        rival.set_policy(policy.network.clone());
+        self.choose();
+        Ok(())
+    }
+
     /// The person's games since the last call, as a file; `None` while a game is under way.
     pub fn take_games(&mut self) -> Option<Vec<u8>> {
         let games = self.played.take()?;
@@ -374,6 +382,14 @@ impl Show {
     pub(crate) fn sprites(&self, part: f32, into: &mut Vec<Instance>) {
         self.games.instances(part, into);
         self.rivals.iter().for_each(|rival| rival.sprites(part, into));
+    }
+
+    /// Refuses a policy for another game, or for other parameters of this one.
+    fn check_game(&self, policy: &Policy) -> Result<(), JsError> {
+        match self.kind.is(&*policy.kind) {
+            true => Ok(()),
+            false => Err(JsError::new("this policy is for another game, or for other parameters")),
+        }
     }
 
     /// Chooses the policies' next actions.
