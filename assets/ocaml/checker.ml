@@ -76,8 +76,8 @@ open Grove_gate
 
 let execute ?(check = ignore) typed =
   let lambda = Translmod.transl_toplevel_definition typed in
-  check lambda;
   let lambda = Simplif.simplify_lambda lambda in
+  check lambda;
   let init, functions = Bytegen.compile_phrase lambda in
   let code, relocations, events = Emitcode.to_memory init functions in
   Symtable.patch_object code relocations;

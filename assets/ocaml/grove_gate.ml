@@ -167,11 +167,13 @@ let check_cases (cases : _ Typedtree.case list) =
 
 (* A match on a constructor whose arguments have types that the type of the whole does not show; types from before the code
    may have such constructors. *)
-let check_constructor is_known (constructor : Types.constructor_description) =
-  if constructor.cstr_existentials <> [] then
+let check_constructor is_known (constructor : Types.constructor_description) ty =
+  if constructor.cstr_existentials <> [] || constructor.cstr_generalized then
     match ((Btype.repr constructor.cstr_res).desc, constructor.cstr_tag) with
-    | Tconstr (Path.Pident id, _, _), (Cstr_constant _ | Cstr_block _ | Cstr_unboxed) when is_known id -> ()
-    | _ -> refuse [ "existential_type" ]
+    | Tconstr (Path.Pident id, _, _), (Cstr_constant _ | Cstr_block _ | Cstr_unboxed) when is_known id ->
+        (* A match on a value of any type gives each of its parts a type of its own. *)
+        if constructor.cstr_existentials <> [] && Ctype.free_variables ty <> [] then refuse [ "polymorphic_match" ]
+    | _ -> refuse [ "generalized_type" ]
 
 let check_uses env structure =
   (* Types from before the code. Types that it includes or opens have new names, which no list of its declarations has. *)
@@ -198,21 +200,26 @@ let check_uses env structure =
   in
   let module_expr iterator m =
     (match m.mod_desc with
+    | Tmod_functor _ | Tmod_unpack _ -> refuse [ "functor" ]
     | Tmod_ident (path, _) -> check_module m.mod_env path
     | Tmod_apply (_, _, coercion) | Tmod_constraint (_, _, _, coercion) -> check_coercion coercion
     | _ -> ());
     default.module_expr iterator m
   in
-  let module_type iterator m =
-    (match m.mty_desc with
-    | Tmty_alias (path, _) | Tmty_ident (Path.Pdot (path, _), _) -> check_module m.mty_env path
-    | Tmty_with (_, changes) ->
-        let change (_, _, change) =
-          match change with Twith_module (path, _) | Twith_modsubst (path, _) -> check_module m.mty_env path | _ -> ()
-        in
-        List.iter change changes
+  (* Signatures that lose equations, and functors over types that are not injective, make unsound types. *)
+  let module_type _ _ = refuse [ "module_type" ] in
+  let typ iterator (ty : core_type) =
+    (match ty.ctyp_desc with
+    | Ttyp_variant (_, Open, _) | Ttyp_variant (_, Closed, Some _) -> refuse [ "open_type" ]
+    | Ttyp_object _ | Ttyp_class _ | Ttyp_package _ -> refuse [ "object" ]
     | _ -> ());
-    default.module_type iterator m
+    default.typ iterator ty
+  in
+  let type_declaration iterator (declaration : type_declaration) =
+    (match declaration.typ_type.type_kind with
+    | Type_record (_, Record_unboxed _) | Type_variant (_, Variant_unboxed) -> refuse [ "unboxed" ]
+    | _ -> if declaration.typ_cstrs <> [] then refuse [ "constraint" ]);
+    default.type_declaration iterator declaration
   in
   let value_binding iterator (binding : value_binding) =
     if forces binding.vb_pat && reads_mutable binding.vb_pat then refuse [ "mutable_match" ];
@@ -223,30 +230,26 @@ let check_uses env structure =
     | Tstr_primitive _ -> refuse [ "external" ]
     | Tstr_class _ | Tstr_class_type _ -> refuse [ "class" ]
     | Tstr_recmodule _ -> refuse [ "module_rec" ]
+    | Tstr_modtype _ -> refuse [ "module_type" ]
     | _ -> ());
     default.structure_item iterator item
-  in
-  let signature_item iterator item =
-    (match item.sig_desc with
-    | Tsig_value { val_prim = _ :: _; _ } -> refuse [ "external" ]
-    | Tsig_modsubst { ms_manifest; _ } -> check_module item.sig_env ms_manifest
-    | Tsig_open { open_expr = path, _; _ } -> check_module item.sig_env path
-    | Tsig_class _ | Tsig_class_type _ -> refuse [ "class" ]
-    | Tsig_recmodule _ -> refuse [ "module_rec" ]
-    | _ -> ());
-    default.signature_item iterator item
   in
   let pat : type k. Tast_iterator.iterator -> k general_pattern -> unit =
    fun iterator pattern ->
     (match pattern.pat_desc with
-    | Tpat_construct (_, constructor, _, _) -> check_constructor is_known constructor
+    | Tpat_construct (_, constructor, _, _) -> check_constructor is_known constructor pattern.pat_type
     | _ -> ());
     default.pat iterator pattern
   in
   let iterator =
-    { default with expr; module_expr; module_type; structure_item; signature_item; pat; value_binding }
+    { default with expr; module_expr; module_type; structure_item; pat; value_binding; typ; type_declaration }
   in
-  iterator.structure iterator structure
+  (* The code's own signature is ours. *)
+  match structure.str_items with
+  | [ { str_desc = Tstr_module { mb_expr = { mod_desc = Tmod_constraint (code, _, _, coercion); _ }; _ }; _ } ] ->
+      check_coercion coercion;
+      iterator.module_expr iterator code
+  | _ -> refuse [ "structure" ]
 
 (* What the compiler itself calls: comparisons of a known type, the state of a lazy value, new exceptions. *)
 let compiler_calls =
@@ -260,6 +263,13 @@ let check_global id =
   | [ ("Stdlib" | "CamlinternalFormatBasics" | "CamlinternalLazy" | "Sys") ] -> ()
   | [ module_name ] when Ident.is_predef id || List.mem module_name modules -> ()
   | _ -> refuse [ name ]
+
+(* What is defined by `let rec` gets its size before its value, which the compiler takes to be known where it is not. *)
+let rec is_function (lambda : Lambda.lambda) =
+  match lambda with
+  | Lfunction _ -> true
+  | Llet (_, _, _, _, body) | Lsequence (_, body) -> is_function body
+  | _ -> false
 
 (* The second look, at what is about to run: each global and each call of C. *)
 let rec check_lambda (lambda : Lambda.lambda) =
@@ -277,4 +287,5 @@ let rec check_lambda (lambda : Lambda.lambda) =
       | Parraysetu _ | Pbytesrefu | Pbytessetu | Pstringrefu -> refuse [ "unsafe" ]
       | _ -> ());
       List.iter check_lambda arguments
+  | Lletrec (bindings, _) when not (List.for_all (fun (_, value) -> is_function value) bindings) -> refuse [ "recursive_value" ]
   | lambda -> Lambda.iter_head_constructor check_lambda lambda

@@ -331,8 +331,9 @@ fn honest_uses_of_the_library_are_allowed() {
         "module A = struct include Array let sum a = fold_left ( + ) 0 a end let f l = A.sum (A.of_list l)",
         "exception E of int let f l = try raise (E 3) with E x -> x + Lazy.force (lazy (List.length l))",
         "let f l = match Array.of_list l with [| a; b |] -> a + b + Float.to_int 2.5 | _ -> Sys.int_size",
-        "module type S = sig type t val g : t -> int end module F (X : S) = struct let g = X.g end \
-         module M = F (struct type t = int let g x = x + 1 end) let f l = M.g (List.length l)",
+        "module M = struct type t = A | B of int let g = function A -> 0 | B n -> n end let f l = M.g (M.B (List.length l))",
+        "let rec even n = n = 0 || odd (n - 1) and odd n = n > 0 && even (n - 1) let f l = if even (List.length l) then 1 else 0",
+        "let f l = match (if l = [] then `Empty else `Some (List.hd l)) with `Empty -> 0 | `Some x -> x",
     ] {
         let (signature, calls) = ("val f : int list -> int", vec!["f [1; 2]"]);
         let report =
