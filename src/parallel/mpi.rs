@@ -23,6 +23,8 @@ const MAX_MESSAGE: usize = 1 << 30;
 const SPIN_TIME: Duration = Duration::from_micros(200);
 
 static WORLD: OnceLock<World> = OnceLock::new();
+/// This process's rank among those on this machine, and their number.
+static LOCAL: OnceLock<(usize, usize)> = OnceLock::new();
 
 /// The MPI environment of this process.
 struct World(Universe);
@@ -53,6 +55,9 @@ pub fn start() -> Result<(), String> {
     unsafe {
         ffi::MPI_Comm_set_errhandler(world.as_raw(), ffi::RSMPI_ERRORS_RETURN);
     }
+    // All processes must take part in this, so it is done where all of them come.
+    let here = world.split_shared(0);
+    LOCAL.get_or_init(|| (here.rank() as usize, here.size() as usize));
     Ok(())
 }
 
@@ -73,9 +78,7 @@ pub fn rank() -> Option<(usize, usize)> {
 
 /// This process's rank among those on this machine, and their number.
 pub fn local_rank() -> (usize, usize) {
-    let Some(world) = WORLD.get() else { return (0, 1) };
-    let here = world.0.world().split_shared(0);
-    (here.rank() as usize, here.size() as usize)
+    LOCAL.get().copied().unwrap_or((0, 1))
 }
 
 /// The default number of CPU threads of this process: its share of the machine's cores. `None` if it is the only process
