@@ -7,7 +7,8 @@ use burn::nn::Linear;
 use burn::tensor::{FloatDType, Tensor};
 
 /// The precision of the operands of products. Results are in single precision, as are sums, norms and the weights of
-/// attention.
+/// attention; but Burn's kernels, which multiply in half precision where a device has no matrix units of 16 x 16 x 16,
+/// round the results of products with many tiles to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Products {
     /// The type of the operands, if it is not f32.

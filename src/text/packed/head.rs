@@ -148,9 +148,14 @@ pub(super) fn scatter(places: &Scatter, from: Tensor<2>, to: &CubeTensor, scale:
     }
 }
 
-/// Adds up the rows of `from`, `[count, size]`, by destination: `[rows, size]`. Rows without a source are 0.
-pub(crate) fn scattered(from: Tensor<2>, destinations: &[i32], rows: usize) -> Tensor<2> {
-    let to = cube_tensor(Tensor::<2>::zeros([rows, from.dims()[1]], &from.device()));
-    scatter(&Scatter::new(destinations), from, &to, 1.0, false);
+/// Adds the rows of each part, `[count, size]`, to those of `to`, `[rows, size]`, by destination.
+pub(crate) fn scattered<'a>(
+    parts: impl Iterator<Item = (Tensor<2>, &'a [i32])>,
+    to: Tensor<2>,
+) -> Tensor<2> {
+    let to = cube_tensor(to);
+    for (from, destinations) in parts {
+        scatter(&Scatter::new(destinations), from, &to, 1.0, true);
+    }
     Tensor::<2>::from_primitive::<Cube>(to)
 }

@@ -68,12 +68,12 @@ impl<'a> DevicePass<'a> for KernelPass<'a> {
         let grads = [grads.d_logprobs, grads.entropy_weights].concat();
         let grads = device::upload(grads, device).reshape([2, count]);
         let mut gradients = Gradients::new(self.decoder);
+        // Part by part: equal completions share rows, so that the tokens could be many times the rows of the pass.
         let d_tokens = self.targets(tokens, temperature).map(|(part, targets)| {
-            targets.backward(grads.clone().narrow(1, part.start, part.len()), &mut gradients)
+            let grads = grads.clone().narrow(1, part.start, part.len());
+            (targets.backward(grads, &mut gradients), &tokens.rows[part])
         });
-        let d_tokens = Tensor::cat(d_tokens.collect(), 0);
-        let rows = self.pass.hidden().dims()[0];
-        let d_hidden = scattered(d_tokens, &tokens.rows, rows);
+        let d_hidden = scattered(d_tokens, Tensor::zeros(self.pass.hidden().dims(), device));
         self.pass.backward(d_hidden, &mut gradients);
         gradients.into_arenas()
     }
