@@ -5,7 +5,7 @@ use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::text;
 use super::verifier::VerifyArgs;
-use crate::task::{AttackResult, Split, audit_solutions, audit_with_attacks};
+use crate::task::{AuditResult, Split, audit_solutions, audit_with_attacks};
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -14,7 +14,7 @@ use std::fmt::{self, Display, Formatter};
 #[derive(Serialize)]
 struct Report {
     task: String,
-    results: Vec<AttackResult>,
+    results: Vec<AuditResult>,
 }
 
 pub fn run(args: VerifyArgs) -> Result<()> {
@@ -31,7 +31,7 @@ impl Report {
         let (solutions, worthless): (Vec<_>, Vec<_>) =
             self.results.iter().partition(|result| result.answer == "the solution");
         let mut findings = Vec::new();
-        for AttackResult { answers, full, .. } in solutions {
+        for AuditResult { answers, full, .. } in solutions {
             if full < answers {
                 let failing = answers - full;
                 findings.push(format!(
@@ -75,7 +75,7 @@ impl Display for Report {
         let width = self.results.iter().map(|result| result.answer.len()).max().unwrap_or(0).max(6);
         write!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
         for result in &self.results {
-            let AttackResult { answer, answers, full, unjudged, .. } = result;
+            let AuditResult { answer, answers, full, unjudged, .. } = result;
             let (mean, highest) = (reward(result.mean), reward(result.highest));
             write!(f, "\n{answer:width$}  {mean:>8} {highest:>8}  {full} of {answers}")?;
             if let Some(problem) = &result.problem {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn findings_are_about_the_answers_that_were_tried() {
-        let result = |answer, full, reward| AttackResult {
+        let result = |answer, full, reward| AuditResult {
             answer,
             answers: 2,
             mean: Some(reward),

@@ -6,7 +6,7 @@ use crate::schema::Settings;
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 
-/// The settings of such a task, which are the task itself.
+/// A task whose prompts are drawn at random; its settings are the task itself.
 pub(super) trait GeneratedTask:
     Settings + Default + Serialize + DeserializeOwned + Copy + Send + Sync + 'static
 {

@@ -19,7 +19,7 @@
 //! # Ok::<(), grove::task::TaskError>(())
 //! ```
 
-mod attack;
+mod audit;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod cache;
 #[cfg(not(target_family = "wasm"))]
@@ -50,7 +50,7 @@ mod settings;
 mod split;
 mod weighted;
 
-pub use attack::{AttackResult, audit_solutions, audit_with_attacks};
+pub use audit::{AuditResult, audit_solutions, audit_with_attacks};
 #[cfg(not(target_family = "wasm"))]
 pub use data::{DataSettings, DataTask, read_prompts};
 pub use error::TaskError;
@@ -60,7 +60,7 @@ pub use external::{Verifier, VerifierOptions, VerifierSandbox};
 pub use json::{Json, Object};
 pub use judge::judge;
 pub use prompt_set::PromptSet;
-pub use registry::{Add, BuiltIn, Countdown, PYTHON, Reverse, Sort, TASKS, find, names};
+pub use registry::{Add, BuiltInTask, Countdown, PYTHON, Reverse, Sort, TASKS, find, names};
 pub use settings::TaskSettings;
 pub use split::Split;
 pub use weighted::weighted;

@@ -21,7 +21,7 @@ pub use reverse::Reverse;
 pub use sort::Sort;
 
 /// A registered task, type-erased.
-pub struct BuiltIn {
+pub struct BuiltInTask {
     /// The task's name.
     pub name: &'static str,
     /// Returns the default settings.
@@ -38,7 +38,7 @@ pub struct BuiltIn {
     pub open: fn(Table) -> Result<Arc<dyn Task>, TaskError>,
 }
 
-impl BuiltIn {
+impl BuiltInTask {
     const fn of<S: TaskSettings>() -> Self {
         Self {
             name: S::NAME,
@@ -65,19 +65,19 @@ fn read<S: TaskSettings>(settings: Table) -> Result<S, TaskError> {
 }
 
 /// The built-in tasks.
-pub const TASKS: &[BuiltIn] = &[
-    BuiltIn::of::<Sort>(),
-    BuiltIn::of::<Reverse>(),
-    BuiltIn::of::<Add>(),
-    BuiltIn::of::<Countdown>(),
+pub const TASKS: &[BuiltInTask] = &[
+    BuiltInTask::of::<Sort>(),
+    BuiltInTask::of::<Reverse>(),
+    BuiltInTask::of::<Add>(),
+    BuiltInTask::of::<Countdown>(),
     #[cfg(unix)]
-    BuiltIn::of::<super::ocaml::OcamlSettings>(),
+    BuiltInTask::of::<super::ocaml::OcamlSettings>(),
 ];
 
 /// The user-defined task, whose prompts are in a file.
-const USER_DEFINED: &[BuiltIn] = &[
+const USER_DEFINED: &[BuiltInTask] = &[
     #[cfg(not(target_family = "wasm"))]
-    BuiltIn::of::<super::DataSettings>(),
+    BuiltInTask::of::<super::DataSettings>(),
 ];
 
 /// The names of the built-in tasks, comma-separated: `sort, reverse, add`.
@@ -92,7 +92,7 @@ pub const PYTHON: &str = "python";
 ///
 /// # Errors
 /// [`TaskError::Unknown`] with the known names, and [`TaskError::Python`] for [`PYTHON`].
-pub fn find(name: &str) -> Result<&'static BuiltIn, TaskError> {
+pub fn find(name: &str) -> Result<&'static BuiltInTask, TaskError> {
     TASKS.iter().chain(USER_DEFINED).find(|task| task.name == name).ok_or_else(|| match name {
         PYTHON => TaskError::Python,
         _ => TaskError::Unknown { name: name.to_string(), known: names() },

@@ -7,7 +7,7 @@ const HUGE_LENGTH: usize = 100_000;
 
 /// The rewards of one kind of answer.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct AttackResult {
+pub struct AuditResult {
     /// The kind of answer.
     pub answer: &'static str,
     /// Number of answers given.
@@ -62,7 +62,7 @@ pub fn audit_solutions(
     task: &dyn Task,
     split: Split,
     count: u64,
-) -> Result<Vec<AttackResult>, TaskError> {
+) -> Result<Vec<AuditResult>, TaskError> {
     audit(task, split, count, |_, _| Vec::new())
 }
 
@@ -74,7 +74,7 @@ pub fn audit_with_attacks(
     task: &dyn Task,
     split: Split,
     count: u64,
-) -> Result<Vec<AttackResult>, TaskError> {
+) -> Result<Vec<AuditResult>, TaskError> {
     audit(task, split, count, attacks)
 }
 
@@ -84,7 +84,7 @@ fn audit(
     split: Split,
     count: u64,
     attacks: impl Fn(&Prompt, Option<&str>) -> Vec<(&'static str, String)>,
-) -> Result<Vec<AttackResult>, TaskError> {
+) -> Result<Vec<AuditResult>, TaskError> {
     let count = task.num_prompts(split).map_or(count, |all| all.min(count)).max(1);
     let prompts: Vec<Prompt> =
         (0..count).map(|index| task.prompt(split, index)).collect::<Result<_, _>>()?;
@@ -109,7 +109,7 @@ fn audit(
         let rewards = judge(task, &all)?;
         let judged = rewards.iter().filter(|rewards| rewards.problem.is_none());
         let totals: Vec<f64> = judged.map(|rewards| rewards.total(task.parts())).collect();
-        Ok(AttackResult {
+        Ok(AuditResult {
             answer,
             answers: all.len(),
             mean: (!totals.is_empty()).then(|| totals.iter().sum::<f64>() / totals.len() as f64),
