@@ -6,7 +6,7 @@ use super::{value_error, warn};
 use grove::device::{self, ChosenDevice};
 use grove::env::Playable;
 use grove::run::{
-    BestPolicy, GameRun, IterationReport, Observer, Run, RunError, RunFiles, RunFolder, RunNote,
+    BestPolicy, GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunNote, RunObserver,
     SPACES, caught_on_devices, drive, finish,
 };
 use grove::settings::TrainConfig;
@@ -213,7 +213,7 @@ impl<'a> Listener<'a> {
     }
 }
 
-impl Observer for Listener<'_> {
+impl RunObserver for Listener<'_> {
     fn wants_to_stop(&self) -> bool {
         self.keep(self.interrupts.check());
         self.stops.get()

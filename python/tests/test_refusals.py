@@ -239,7 +239,7 @@ class Table:
         (None, {"task": [{"prompt": [{"role": "user"}]}], "reward": len}, "must have a `role`, a string, and a `content`"),
         (None, {"task": CHATS, "reward": len}, "the model has no chat template for conversations"),
         (None, {"task": [chat | {"prompt": np.array(chat["prompt"])} for chat in CHATS], "reward": len}, "no chat template"),
-        (None, {"task": [{"prompt": CHATS[0]["prompt"], "tools": ["hammer"]}], "reward": len}, "`tools` is not a list of objects"),
+        (None, {"task": [{"prompt": CHATS[0]["prompt"], "tools": ["hammer"]}], "reward": len}, "`tools` must be a list of objects"),
         (None, {"task": [{"prompt": "", "solution": "b"}] * 2, "reward": len}, "the prompt is empty"),
         (None, {"task": [3], "reward": len}, "the prompt 3 is neither a string nor a list of messages"),
         (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the columns .* are not JSON"),

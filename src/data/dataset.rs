@@ -151,14 +151,14 @@ impl DatasetWriter {
 
     /// Writes a shard and returns its file name.
     fn write_shard(&self, columns: &Columns) -> Result<String, DatasetError> {
-        let name = shard_name(self.shards());
+        let name = shard_name(self.num_shards());
         let path = self.folder.join(&name);
         fs::write(&path, shard_file(columns, None)).map_err(io_error(&path))?;
         Ok(name)
     }
 
     /// The number of shards so far.
-    fn shards(&self) -> usize {
+    fn num_shards(&self) -> usize {
         self.manifest.shards.len() + self.manifest.held_out.len()
     }
 
@@ -181,7 +181,7 @@ impl Drop for DatasetWriter {
             return;
         }
         // The folder must be empty for the next attempt. The last shard may be a part of one.
-        let shards = (0..=self.shards()).map(shard_name);
+        let shards = (0..=self.num_shards()).map(shard_name);
         for name in shards.chain([MANIFEST.to_string()]) {
             let _ = fs::remove_file(self.folder.join(name));
         }

@@ -41,12 +41,12 @@ pub struct Manifest {
     pub window: Option<usize>,
     /// Standardization of each feature, if the features are standardized.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub scales: Vec<Standard>,
+    pub scales: Vec<Standardization>,
 }
 
 /// Standardization of a feature as `(x - mean) / std`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Standard {
+pub struct Standardization {
     /// Mean over the training steps.
     pub mean: f64,
     /// Standard deviation over the training steps, or 1 if that is 0.

@@ -20,7 +20,7 @@ mod windows;
 pub use dataset::{Dataset, DatasetWriter};
 pub use error::{DatasetError, MANIFEST};
 pub use host::{GameSums, HostTrajectory, OBS_MULTIPLE};
-pub use manifest::{Manifest, Standard};
+pub use manifest::{Manifest, Standardization};
 pub use recording::{
     ENDED, Recording, RecordingAdvantages, RecordingError, RecordingPart, TERMINATED, TRUNCATED,
     summary,

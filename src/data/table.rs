@@ -2,7 +2,7 @@
 
 use super::error::{io_error, malformed};
 use super::time::Time;
-use super::{Columns, DatasetError, EpisodeStatus, Standard};
+use super::{Columns, DatasetError, EpisodeStatus, Standardization};
 use crate::disk::{csv, input};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub struct AnnotatedTable {
     /// Numbers, from 1, of the columns without a name, which are left out; spreadsheets and pandas write row numbers there.
     pub unnamed: Vec<usize>,
     /// Standardization of each feature, computed from the training rows only.
-    pub scales: Vec<Standard>,
+    pub scales: Vec<Standardization>,
     /// Distinct labels; the action of a row is the index of its label.
     pub labels: Vec<String>,
     /// Training rows. Rows without a label have weight 0.
@@ -168,7 +168,7 @@ impl Rows {
     }
 
     /// Mean and standard deviation of each column over some rows.
-    fn scales(&self, rows: &Range<usize>) -> Vec<Standard> {
+    fn scales(&self, rows: &Range<usize>) -> Vec<Standardization> {
         let width = self.features.len();
         let values = &self.values[rows.start * width..rows.end * width];
         let n = rows.len() as f64;
@@ -176,24 +176,25 @@ impl Rows {
         let scale = |i: usize| {
             // Rounded sums would make a constant column vary in its last digit.
             if column(i).all(|x| *x == values[i]) {
-                return Standard { mean: values[i], std: 1.0 };
+                return Standardization { mean: values[i], std: 1.0 };
             }
             let mean = column(i).sum::<f64>() / n;
             let variance = column(i).map(|x| (x - mean).powi(2)).sum::<f64>() / n;
-            Standard { mean, std: if variance > 0.0 { variance.sqrt() } else { 1.0 } }
+            Standardization { mean, std: if variance > 0.0 { variance.sqrt() } else { 1.0 } }
         };
         (0..width).map(scale).collect()
     }
 
     /// Refuses values that overflow once they are standardized.
-    fn check_distances(&self, scales: &[Standard]) -> Result<(), String> {
+    fn check_distances(&self, scales: &[Standardization]) -> Result<(), String> {
         let width = self.features.len();
-        let overflows = |(x, scale): (&f64, &Standard)| !scale.apply(*x).is_finite();
+        let overflows = |(x, scale): (&f64, &Standardization)| !scale.apply(*x).is_finite();
         let Some(index) = self.values.iter().zip(scales.iter().cycle()).position(overflows) else {
             return Ok(());
         };
         let (line, x) = (self.lines[index / width], self.values[index]);
-        let (name, Standard { mean, std }) = (&self.features[index % width], scales[index % width]);
+        let (name, Standardization { mean, std }) =
+            (&self.features[index % width], scales[index % width]);
         Err(format!(
             "line {line} has {x} in the column {name}: too far from what is learnt from, of mean {mean} and standard \
              deviation {std}"
@@ -201,7 +202,12 @@ impl Rows {
     }
 
     /// Converts some rows to one standardized episode.
-    fn standardized(&self, rows: Range<usize>, scales: &[Standard], labels: &[String]) -> Columns {
+    fn standardized(
+        &self,
+        rows: Range<usize>,
+        scales: &[Standardization],
+        labels: &[String],
+    ) -> Columns {
         let width = self.features.len();
         let values = &self.values[rows.start * width..rows.end * width];
         let obs = values.iter().zip(scales.iter().cycle());
@@ -219,7 +225,7 @@ impl Rows {
     }
 }
 
-impl Standard {
+impl Standardization {
     /// Standardizes a value.
     fn apply(self, x: f64) -> f32 {
         ((x - self.mean) / self.std) as f32
@@ -318,7 +324,7 @@ mod tests {
             values: vec![0.1; 10],
             labels: vec![None; 10],
         };
-        assert_eq!(rows.scales(&(0..10)), [Standard { mean: 0.1, std: 1.0 }]);
+        assert_eq!(rows.scales(&(0..10)), [Standardization { mean: 0.1, std: 1.0 }]);
     }
 
     #[test]
@@ -344,8 +350,8 @@ mod tests {
             "{said}"
         );
         let table = AnnotatedTable::from_rows(rows, &options).unwrap();
-        assert_eq!(table.scales[0], Standard { mean: 2.0, std: 1.0 });
-        assert_eq!(table.scales[1], Standard { mean: 7.0, std: 1.0 });
+        assert_eq!(table.scales[0], Standardization { mean: 2.0, std: 1.0 });
+        assert_eq!(table.scales[1], Standardization { mean: 7.0, std: 1.0 });
         assert_eq!(table.labels, ["down", "up"]);
         assert_eq!(table.learnt.obs, [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0]);
         assert_eq!(table.learnt.actions, [1, 0, 0, 0]);

@@ -1,7 +1,7 @@
 //! Properties of a device that decide which kernels it runs.
 
 use super::buffers;
-use super::usage::GpuLoad;
+use super::gpu_load::GpuLoad;
 use crate::settings::Precision;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;

@@ -4,6 +4,7 @@ mod backends;
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
 mod container;
+mod gpu_load;
 #[cfg(feature = "wgpu")]
 #[cfg_attr(target_family = "wasm", path = "browser.rs")]
 mod graphics;

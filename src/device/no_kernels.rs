@@ -1,6 +1,6 @@
 //! The same properties in a build without kernels, which has no device for them.
 
-use super::usage::GpuLoad;
+use super::gpu_load::GpuLoad;
 use crate::settings::Precision;
 use burn::tensor::Device;
 

@@ -1,6 +1,7 @@
 //! Memory usage and utilization of a device.
 
 use super::container;
+use super::gpu_load::GpuLoad;
 use super::kernels::utilization;
 use crate::metrics::Memory;
 use burn::tensor::Device;
@@ -11,17 +12,6 @@ use web_time::Instant;
 const LOAD_INTERVAL_SECONDS: f64 = 0.25;
 /// Clock ticks per second in which Linux reports a process's CPU time (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
-
-/// What is known of the load of a GPU.
-#[cfg_attr(not(feature = "kernels"), allow(dead_code, reason = "such a build has no GPU"))]
-pub(super) enum GpuLoad {
-    /// The device is a CPU, whose load the process itself measures.
-    NotAGpu,
-    /// The driver does not report it.
-    Unreported,
-    /// The fraction of time in which the GPU was busy, 0 to 1.
-    Fraction(f64),
-}
 
 /// The latest measurements of each device in use; the device `None` is the CPU without a tensor library.
 static USAGES: Mutex<Vec<(Option<Device>, Usage)>> = Mutex::new(Vec::new());

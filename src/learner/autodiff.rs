@@ -27,7 +27,7 @@ pub struct AutodiffLearner {
 }
 
 /// Minimum number of steps of a minibatch per shard. Passes have a high fixed cost.
-pub const AUTODIFF_SHARD_STEPS: usize = 2048;
+pub const MIN_AUTODIFF_SHARD_STEPS: usize = 2048;
 
 /// Target magnitude of a step's logit gradient in half precision. It leaves room below the largest
 /// f16 (65,504) for sums over many steps, and stays far above the smallest.

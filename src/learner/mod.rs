@@ -20,13 +20,13 @@ pub mod text;
 mod update;
 mod weights;
 
-pub use autodiff::{AUTODIFF_SHARD_STEPS, AutodiffLearner};
+pub use autodiff::{AutodiffLearner, MIN_AUTODIFF_SHARD_STEPS};
 pub use context::LearnerContext;
 pub use host::{
     HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner, host_learner,
 };
 pub use means::UpdateMeans;
 pub use optimizer::{AdamW, Moments};
-pub use order::{Batches, Minibatch, SHARD_STEPS};
+pub use order::{Batches, MIN_SHARD_STEPS, Minibatch};
 pub use schedule::{entropy_coef, first_update, learning_rate, total_updates};
 pub use weights::Weights;

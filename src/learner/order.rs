@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// Minimum number of steps of a minibatch per shard; smaller shards are not worth a separate
 /// gradient.
-pub const SHARD_STEPS: usize = 64;
+pub const MIN_SHARD_STEPS: usize = 64;
 
 /// This rank's share of a minibatch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

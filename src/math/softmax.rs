@@ -27,7 +27,7 @@ pub fn unnormalized(logit: f32, max: f32) -> f32 {
     exp(logit - max)
 }
 
-/// Computes the normaliser from the largest logit and the sum `s` of [`unnormalized()`].
+/// Computes the normalizer from the largest logit and the sum `s` of [`unnormalized()`].
 #[cube]
 #[inline(always)]
 pub fn normalizer(max: f32, sum: f32) -> Normalizer {
@@ -80,7 +80,12 @@ pub struct SampledAction {
 /// Samples an action by inverse transform: the first one whose cumulative probability exceeds `u`,
 /// uniform in `[0, 1)`. The logits are `logits[first..first + actions]`.
 #[cube]
-pub fn choose(logits: &[f32], first: usize, u: f32, #[comptime] actions: usize) -> SampledAction {
+pub fn sample_action(
+    logits: &[f32],
+    first: usize,
+    u: f32,
+    #[comptime] actions: usize,
+) -> SampledAction {
     let mut max = logits[first];
     #[unroll]
     for a in 1..actions {

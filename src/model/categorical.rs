@@ -1,6 +1,6 @@
 //! The distribution over actions: a softmax of logits.
 
-use crate::math::softmax::{ILLEGAL, SampledAction, choose};
+use crate::math::softmax::{ILLEGAL, SampledAction, sample_action};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
@@ -51,9 +51,9 @@ impl Categorical {
 }
 
 /// Samples an action by inversion of the distribution function, with `u` uniform in `[0, 1)`: the host's form of
-/// [`choose()`] in kernels.
+/// [`sample_action()`] in kernels.
 pub fn sample(logits: &[f32], u: f32) -> SampledAction {
-    choose(logits, 0, u, logits.len())
+    sample_action(logits, 0, u, logits.len())
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub struct History {
 /// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum RunStatus {
     /// A process is training it.
     Running,
     /// Training ended according to the settings.
@@ -229,15 +229,15 @@ impl History {
     }
 
     /// Determines the state from the run's lock and schedule.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> RunStatus {
         let best = self
             .best()
             .map(|(iteration, evaluation)| BestEvaluation { value: value(evaluation), iteration });
         let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
         match (self.is_locked, end) {
-            (true, _) => State::Running,
-            (false, Some(_)) => State::Finished,
-            (false, None) => State::Interrupted,
+            (true, _) => RunStatus::Running,
+            (false, Some(_)) => RunStatus::Finished,
+            (false, None) => RunStatus::Interrupted,
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::games::Games;
 use super::history::{
-    FlatSettings, History, READING_RUNS, State, align_columns, flat, format_number, format_settings,
+    FlatSettings, History, READING_RUNS, RunStatus, align_columns, flat, format_number,
+    format_settings,
 };
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
@@ -35,7 +36,7 @@ struct RunRow {
     env_steps: u64,
     /// Seconds of all iterations, without evaluations.
     seconds: f64,
-    state: State,
+    state: RunStatus,
 }
 
 impl RunRow {
@@ -67,9 +68,9 @@ impl RunRow {
 
     fn cells(&self) -> Vec<String> {
         let state = match self.state {
-            State::Finished => "finished".to_string(),
-            State::Running => format!("running {}/{}", self.iteration, self.iterations),
-            State::Interrupted => format!("interrupted {}/{}", self.iteration, self.iterations),
+            RunStatus::Finished => "finished".to_string(),
+            RunStatus::Running => format!("running {}/{}", self.iteration, self.iterations),
+            RunStatus::Interrupted => format!("interrupted {}/{}", self.iteration, self.iterations),
         };
         vec![
             self.run.clone(),

@@ -6,7 +6,7 @@ use super::interrupt::Interrupt;
 use super::output::eprint_line;
 use super::progress::ProgressLine;
 use super::watch::{self, Port, Server};
-use crate::run::{IterationReport, Observer};
+use crate::run::{IterationReport, RunObserver};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 
@@ -82,7 +82,7 @@ impl<'a> Terminal<'a> {
     }
 }
 
-impl Observer for Terminal<'_> {
+impl RunObserver for Terminal<'_> {
     fn wants_to_stop(&self) -> bool {
         while let Some(key) = self.keys.as_ref().and_then(Keys::next) {
             self.press(key);

@@ -3,7 +3,7 @@
 use super::args::{RunArgs, TrainArgs};
 use super::checks::{saved, validate};
 use super::games::{Games, NewRun, Playable, SavedRun};
-use super::history::{History, State};
+use super::history::{History, RunStatus};
 use super::progress_note::{with_note, with_note_if};
 use super::ranks::{self, Rank};
 use super::seeds;
@@ -119,14 +119,14 @@ fn is_present(name: &str) -> bool {
 fn last_interrupted(args: &RunArgs) -> Result<RunFolder> {
     let is_interrupted = |run: &RunFolder| {
         let history = History::read(run.path());
-        history.is_ok_and(|it| it.state() == State::Interrupted) && run.latest().is_ok()
+        history.is_ok_and(|it| it.state() == RunStatus::Interrupted) && run.latest().is_ok()
     };
     if let Some(run) = RunFolder::by_last_write().find(is_interrupted) {
         return Ok(run);
     }
     let newest = RunFolder::newest(None)?;
     let is_over = newest.is_concluded()
-        && History::read(newest.path()).is_ok_and(|it| it.state() == State::Finished);
+        && History::read(newest.path()).is_ok_and(|it| it.state() == RunStatus::Finished);
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(
             "no run in runs is unfinished; `grove train --resume {} --iterations N` prolongs the latest",

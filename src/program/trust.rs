@@ -118,7 +118,7 @@ mod tests {
     use crate::task::DataTask;
 
     #[test]
-    fn a_verifier_is_recognised_by_any_of_its_setting_names() {
+    fn a_verifier_is_recognized_by_any_of_its_setting_names() {
         for (set, is_given) in [
             ("data.verifier=./v.sh", true),
             ("verifier=./v.sh", true),

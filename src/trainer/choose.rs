@@ -6,8 +6,7 @@ use super::fused::FusedEngine;
 #[cfg(feature = "general")]
 use super::general::GeneralEngine;
 use super::native::NativeEngine;
-use super::rank_part::RankPart;
-use crate::data::WindowSet;
+use super::rank_part::{EngineInputs, RankPart};
 use crate::device;
 use crate::env::{HostEnvs, Rules};
 use crate::learner::host_learner;
@@ -16,30 +15,6 @@ use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
 use crate::settings::{EngineChoice, Precision, TrainConfig};
 use burn::tensor::Device;
-
-/// What a run trains, and what it learns from.
-pub(super) struct EngineInputs<G> {
-    pub game: G,
-    pub model: Network,
-    /// Dataset to learn from instead of games.
-    pub data: Option<WindowSet>,
-    /// Environments on the host to learn from instead of games.
-    pub host: Option<HostEnvs>,
-}
-
-impl<G> EngineInputs<G> {
-    /// Reduces the inputs to this rank's part of the run, in which the shards of a minibatch have at least
-    /// `min_shard_steps` steps.
-    fn of_rank(
-        self,
-        config: &TrainConfig,
-        team: &Team,
-        min_shard_steps: usize,
-    ) -> Result<(Self, RankPart), TeamError> {
-        let (part, data) = RankPart::new(config, self.data, team, min_shard_steps)?;
-        Ok((Self { data, ..self }, part))
-    }
-}
 
 /// The engine that a run uses.
 #[derive(Debug)]
@@ -78,7 +53,7 @@ impl<G: Rules> AnyEngine<G> {
         #[cfg(feature = "general")]
         if reason.is_some() {
             let (inputs, part) =
-                inputs.of_rank(config, team, crate::learner::AUTODIFF_SHARD_STEPS)?;
+                inputs.of_rank(config, team, crate::learner::MIN_AUTODIFF_SHARD_STEPS)?;
             let engine = GeneralEngine::new(inputs, part.clone(), device);
             return Ok((Self::General(Box::new(engine)), part));
         }
@@ -88,7 +63,7 @@ impl<G: Rules> AnyEngine<G> {
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
             let mlp = inputs.model.get::<Mlp>().expect("kernels take perceptrons alone").clone();
-            let (inputs, part) = inputs.of_rank(config, team, crate::learner::SHARD_STEPS)?;
+            let (inputs, part) = inputs.of_rank(config, team, crate::learner::MIN_SHARD_STEPS)?;
             let engine = FusedEngine::new(inputs, mlp, part.clone(), device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }

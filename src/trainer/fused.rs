@@ -2,9 +2,8 @@
 //! last one are read.
 
 use super::TrainError;
-use super::choose::EngineInputs;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
-use super::rank_part::RankPart;
+use super::rank_part::{EngineInputs, RankPart};
 use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;

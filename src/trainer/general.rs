@@ -1,9 +1,8 @@
 //! The general engine: any model on any device, through Burn's operations and autodiff.
 
 use super::TrainError;
-use super::choose::EngineInputs;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
-use super::rank_part::RankPart;
+use super::rank_part::{EngineInputs, RankPart};
 use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};

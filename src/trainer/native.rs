@@ -1,8 +1,7 @@
 //! The fast engine on the CPU: native code on all threads, for built-in networks.
 
-use super::choose::EngineInputs;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
-use super::rank_part::RankPart;
+use super::rank_part::{EngineInputs, RankPart};
 use super::source::Source;
 use super::{TrainError, in_pool};
 use crate::advantage::HostAdvantages;

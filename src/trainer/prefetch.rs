@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use web_time::Instant;
 
-/// The windows of a dataset, iteration by iteration.
+/// Reads the windows of a dataset ahead, iteration by iteration.
 #[derive(Debug)]
 pub(super) struct WindowPrefetcher {
     window_set: Arc<WindowSet>,
@@ -34,7 +34,7 @@ struct Reader {
 }
 
 impl WindowPrefetcher {
-    /// Creates a stream of `window_set`, in the batches of `batches`.
+    /// Creates a prefetcher of the windows of `window_set`, in the order of `batches`.
     pub fn new(window_set: WindowSet, batches: Batches) -> Self {
         Self { window_set: Arc::new(window_set), batches, reader: None, all: None, waited: 0.0 }
     }

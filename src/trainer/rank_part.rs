@@ -1,10 +1,36 @@
 //! A rank's part of a run, and the exchange of game states between ranks.
 
 use crate::data::{GameSums, WindowSet};
+use crate::env::HostEnvs;
+use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::RolloutKeys;
 use crate::settings::{RolloutConfig, TrainConfig};
 use std::ops::Range;
+
+/// What a run trains, and what it learns from.
+pub(super) struct EngineInputs<G> {
+    pub game: G,
+    pub model: Network,
+    /// Dataset to learn from instead of games.
+    pub data: Option<WindowSet>,
+    /// Environments on the host to learn from instead of games.
+    pub host: Option<HostEnvs>,
+}
+
+impl<G> EngineInputs<G> {
+    /// Reduces the inputs to this rank's part of the run, in which the shards of a minibatch have at least
+    /// `min_shard_steps` steps.
+    pub fn of_rank(
+        self,
+        config: &TrainConfig,
+        team: &Team,
+        min_shard_steps: usize,
+    ) -> Result<(Self, RankPart), TeamError> {
+        let (part, data) = RankPart::new(config, self.data, team, min_shard_steps)?;
+        Ok((Self { data, ..self }, part))
+    }
+}
 
 /// A rank's part of a run.
 #[derive(Clone, Debug)]

@@ -78,7 +78,7 @@ fn a_settings_file_overrides_the_defaults_by_any_name() {
     // Settings of an earlier run name both; iterations follow from the epochs.
     fs::copy(folder.join("by-option/config.toml"), folder.join("whole.toml")).unwrap();
     let again = ["fit", "shown", "--device", "cpu", "--config", "whole.toml", "--json"];
-    json(folder, &[&again[..], &["--set", "epochs=1", "--run-dir", "again"]].concat());
+    json(folder, &[&again[..], &["--set", "epochs=60", "--run-dir", "again"]].concat());
     assert!(settings("again")["iterations"].as_integer() > Some(1));
 }
 

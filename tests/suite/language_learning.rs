@@ -485,9 +485,9 @@ fn means_are_over_the_tokens_that_were_evaluated() {
     let alone = means(&[group([1.0, -1.0])]);
     let beside = means(&[group([1.0, -1.0]), group([0.0; 2]), group([0.0; 2])]);
     assert!(alone.tokens == 6.0 && beside.tokens == 6.0 && alone.update.entropy > 0.1);
-    assert_eq!(alone.first_ratio, beside.first_ratio);
+    assert_eq!(alone.first_ratio_distance, beside.first_ratio_distance);
     let of = |means: UpdateMeans| [means.entropy, means.approx_kl, means.clip_fraction];
     assert_eq!(of(alone.update), of(beside.update));
     let none = means(&[group([0.0; 2])]);
-    assert_eq!((none.tokens, none.first_ratio), (0.0, None));
+    assert_eq!((none.tokens, none.first_ratio_distance), (0.0, None));
 }

@@ -113,11 +113,11 @@ fn values_for_the_chat_template_are_those_of_trl() {
     // Plain texts meet no template.
     assert_eq!(values(r#""2+2=""#, r#""tools": ["hammer"]"#).unwrap(), "{}");
     for (keys, said) in [
-        (r#""tools": ["hammer"]"#, "line 1: `tools` is not a list of objects"),
+        (r#""tools": ["hammer"]"#, "line 1: `tools` must be a list of objects"),
         (r#""tools": "hammer""#, "`tools` is a string that is not valid JSON: expected value"),
         (r#""tools": [], "chat_template_kwargs": {"tools": []}"#, "`tools` is in `chat_template_"),
         (r#""chat_template_kwargs": "x""#, "line 1: `chat_template_kwargs` is \"x\", but must be"),
-        (r#""chat_template_kwargs": {"documents": {}}"#, "`documents` is not a list of objects"),
+        (r#""chat_template_kwargs": {"documents": {}}"#, "`documents` must be a list of objects"),
     ] {
         let error = values(chat, keys).unwrap_err();
         assert!(error.contains(said), "{error}");

@@ -1,4 +1,4 @@
-//! Advantages of a recording, in four kernels: credit, compare, centre, summarise.
+//! Advantages of a recording, in four kernels: credit, compare, centre, summarize.
 //!
 //! Computes the same as [`super::advantages`]. The order of summation depends on sizes alone.
 

@@ -90,7 +90,7 @@ pub(super) struct Batch {
     pub number: usize,
     /// Minibatches per epoch.
     pub num_minibatches: usize,
-    /// Offset of the game ratios in the summary.
+    /// Offset of the sequence ratios in the summary.
     pub ratios: usize,
 }
 
@@ -208,7 +208,7 @@ pub(super) struct Sample {
 /// Softmax of a sample's logits.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Softmax {
-    /// Normaliser of the logits.
+    /// Normalizer of the logits.
     pub normalizer: Normalizer,
     /// Log-probability of the action taken.
     pub logprob: f32,
@@ -398,7 +398,7 @@ fn forward<O: Observer, I: Float>(
 /// Buffers: parameters `[num_params]`; those of [`ExperienceBuffers`]; the buffer of [`Batch`], to which the
 /// ratios are written.
 #[cube(launch_unchecked)]
-pub(super) fn game_ratio_kernel<O: Observer, I: Float>(
+pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
     params: &[f32],
     data: &ExperienceBuffers,
     batch: &mut Batch,

@@ -1,7 +1,7 @@
 //! The fused learner: updates of a multi-layer perceptron on CubeCL devices in custom kernels.
 //!
 //! Computes the same update as [`super::AutodiffLearner`] with three launches per optimizer step: partial
-//! gradients (preceded by game ratios for losses that use them), their sum, and AdamW. Nothing is
+//! gradients (preceded by sequence ratios for losses that use them), their sum, and AdamW. Nothing is
 //! read back. No sum depends on scheduling, so runs are bit-reproducible.
 
 mod gradient;

@@ -27,7 +27,7 @@ use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
 
-/// State shared by the kernels of an update.
+/// An update in kernels: its buffers and its progress.
 pub(super) struct FusedUpdate<'a, O: Observer> {
     learner: &'a FusedLearner,
     plan: KernelPlan<O>,
@@ -38,7 +38,7 @@ pub(super) struct FusedUpdate<'a, O: Observer> {
     minibatches: MinibatchOrder,
     order_buffer: CubeTensor,
     summary: CubeTensor,
-    /// Offset of the game ratios in the summary.
+    /// Offset of the sequence ratios in the summary.
     ratios: usize,
     entropy: f64,
     /// Parameters and moments, `[3, num_params]`, and room for those after the next step.
@@ -312,7 +312,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         for games in self.launches(games) {
             // SAFETY: accesses stay below the number of games, which belong to the part.
             unsafe {
-                game_ratio_kernel::launch_unchecked::<O>(
+                sequence_ratio_kernel::launch_unchecked::<O>(
                     &params.client,
                     grid(params, games.len().div_ceil(64)),
                     CubeDim::new_1d(64),

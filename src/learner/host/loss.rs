@@ -1,5 +1,5 @@
 //! Loss and derivatives for [`LANE_STEPS`] steps in SIMD lanes: the scalar functions of
-//! [`objective`](crate::objective) in loops that vectorise.
+//! [`objective`](crate::objective) in loops that vectorize.
 
 use crate::learner::means::SUMS;
 use crate::math::softmax::{ILLEGAL, Normalizer, entropy_of, logprob, normalizer, unnormalized};
@@ -17,7 +17,7 @@ pub const LANE_STEPS: usize = 2 * LANES;
 /// One number for each of [`LANE_STEPS`] steps, which are processed together.
 pub type LaneBlock = [f32; LANE_STEPS];
 
-/// The loss of an iteration.
+/// The loss of a step, with the coefficients of an iteration.
 #[derive(Clone, Copy, Debug)]
 pub struct StepLoss {
     /// Variant of the loss.

@@ -98,7 +98,7 @@ impl SequenceSteps {
         let mut d_logits_of = |mut logits: Vec<f32>| {
             let actions = logits.len() / sequences.starts.len();
             if loss.form.loss_type.has_sequence_ratio() {
-                columns.set_game_ratios(&logits, actions, loss, &of_games);
+                columns.set_sequence_ratios(&logits, actions, loss, &of_games);
             }
             sums = columns.differentiate_all(&mut logits, actions, loss);
             logits
@@ -143,7 +143,7 @@ impl LossColumns {
 
     /// Sets the ratios of the games, for losses with one ratio per game, from the logits of all steps; `weights` are those
     /// of the games' steps.
-    fn set_game_ratios(
+    fn set_sequence_ratios(
         &mut self,
         logits: &[f32],
         actions: usize,

@@ -124,7 +124,7 @@ pub(super) struct Differentiation<'a> {
     pub groups: &'a [Group],
     pub scales: Scales,
     /// Log-probabilities under the reference, by group, sample and token; at least of this rank's groups.
-    pub references: Option<&'a [Vec<Vec<f32>>]>,
+    pub reference_logprobs: Option<&'a [Vec<Vec<f32>>]>,
     /// Shards of the groups of the iteration.
     pub shards: &'a Shards,
     pub team: &'a Team,
@@ -174,7 +174,8 @@ impl Differentiation<'_> {
 
     /// Log-probabilities of the samples of chosen groups under the reference, if there is one.
     pub(super) fn select_references(&self, chosen: &[usize]) -> Option<Vec<&Vec<f32>>> {
-        self.references.map(|references| chosen.iter().flat_map(|i| &references[*i]).collect())
+        self.reference_logprobs
+            .map(|reference_logprobs| chosen.iter().flat_map(|i| &reference_logprobs[*i]).collect())
     }
 
     /// Computes the gradient of each sample from the current log-probabilities of its tokens, `logprobs`, and those
@@ -183,12 +184,12 @@ impl Differentiation<'_> {
         &self,
         samples: &[&Sample],
         logprobs: &[Vec<f32>],
-        references: Option<&[&Vec<f32>]>,
+        reference_logprobs: Option<&[&Vec<f32>]>,
         sums: &mut Sums,
     ) -> Vec<TokenGrads> {
         let grads_of = |(i, sample): (usize, &&Sample)| {
             let weight = |at| if sample.is_selected(at) { self.scales.entropy_weight } else { 0.0 };
-            let reference = references.map(|all| &all[i][..]);
+            let reference = reference_logprobs.map(|all| &all[i][..]);
             TokenGrads {
                 d_logprobs: self.d_logprobs(sample, &logprobs[i], reference, sums),
                 entropy_weights: (0..sample.tokens.len()).map(weight).collect(),
@@ -286,7 +287,7 @@ mod tests {
                     rollout_share: 2.0,
                 },
             },
-            references: None,
+            reference_logprobs: None,
             shards: &shards,
             team: &team,
             buffers: &Buffers::default(),

@@ -160,7 +160,7 @@ pub struct LanguageMeans {
     /// Tokens that the decoder evaluated and that count, over all epochs; groups without a gradient are skipped.
     pub tokens: f64,
     /// Largest distance of a ratio from 1 in the first optimizer step; `None` if it skipped all groups.
-    pub first_ratio: Option<f64>,
+    pub first_ratio_distance: Option<f64>,
 }
 
 /// Counter that derives the key of the optimizer's draws from the learner's key.
@@ -268,7 +268,7 @@ impl LanguageLearner {
             release_freed_memory();
         }
         let shards = self.team.shards(groups.len(), settings.update.num_shards);
-        let references = self.reference_logprobs(settings, groups, &shards);
+        let reference_logprobs = self.reference_logprobs(settings, groups, &shards);
         let num_minibatches = settings.update.num_minibatches.min(groups.len());
         Some(TextUpdate {
             learner: self,
@@ -277,13 +277,13 @@ impl LanguageLearner {
             entropy_coef,
             rates,
             shards,
-            references,
+            reference_logprobs,
             num_minibatches,
             rollout_share: counted as f32 / num_minibatches as f32,
             totals: UpdateSums::default(),
             tokens: 0.0,
             is_first_step: true,
-            first_ratio: None,
+            first_ratio_distance: None,
             norms: Vec::new(),
         })
     }
@@ -369,13 +369,13 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
     }
 }
 
-/// Gradient of the loss of all groups as one minibatch, `[num_trained]`. `references` are the log-probabilities under the
-/// reference, by group, sample and token.
+/// Gradient of the loss of all groups as one minibatch, `[num_trained]`. `reference_logprobs` are those under the reference,
+/// by group, sample and token.
 pub fn gradient(
     decoder: &TokenDecoder,
     settings: &UpdateSettings,
     groups: &[Group],
-    references: Option<&[Vec<Vec<f32>>]>,
+    reference_logprobs: Option<&[Vec<Vec<f32>>]>,
     entropy_coef: f64,
 ) -> Vec<f32> {
     let counted = groups.iter().map(Group::num_counted).sum::<usize>() as f32;
@@ -385,7 +385,7 @@ pub fn gradient(
         settings,
         groups,
         scales: Scales::new(settings, entropy_coef, groups, &all, counted),
-        references,
+        reference_logprobs,
         shards: &Shards::new(groups.len(), settings.update.num_shards),
         team: &Team::alone(),
         buffers: &Buffers::default(),

@@ -28,7 +28,7 @@ pub(super) struct TextUpdate<'a> {
     /// Shards of the groups.
     pub shards: Shards,
     /// Log-probabilities under the reference, by group, sample and token.
-    pub references: Option<Vec<Vec<Vec<f32>>>>,
+    pub reference_logprobs: Option<Vec<Vec<Vec<f32>>>>,
     /// Number of minibatches of an epoch, no more than there are groups.
     pub num_minibatches: usize,
     /// Counted tokens of an epoch, divided by its minibatches.
@@ -39,7 +39,7 @@ pub(super) struct TextUpdate<'a> {
     /// Whether the next step is the first.
     pub is_first_step: bool,
     /// Largest distance of a ratio from 1 in the first step, if it learnt from any group.
-    pub first_ratio: Option<f64>,
+    pub first_ratio_distance: Option<f64>,
     /// Norms of the steps on a device, which are read back together.
     pub norms: Vec<Tensor<1>>,
 }
@@ -47,7 +47,7 @@ pub(super) struct TextUpdate<'a> {
 impl TextUpdate<'_> {
     /// Ends the update after its last step: returns its metrics, and frees memory that only updates need.
     pub fn finish(self) -> Result<LanguageMeans, TeamError> {
-        let Self { learner, mut totals, tokens, first_ratio, norms, .. } = self;
+        let Self { learner, mut totals, tokens, first_ratio_distance, norms, .. } = self;
         if !norms.is_empty() {
             totals.add_norms(&fetch(Tensor::cat(norms, 0)));
         }
@@ -57,10 +57,10 @@ impl TextUpdate<'_> {
             release_freed_memory();
         }
         // A maximum is the same in any order. The count of tokens is already that of all ranks.
-        let ratios = learner.team.all_gather_numbers(&[first_ratio.unwrap_or(0.0)])?;
+        let ratios = learner.team.all_gather_numbers(&[first_ratio_distance.unwrap_or(0.0)])?;
         let largest = ratios.concat().into_iter().fold(0.0, f64::max);
-        let first_ratio = first_ratio.map(|_| largest);
-        Ok(LanguageMeans { update: totals.means(tokens), tokens, first_ratio })
+        let first_ratio_distance = first_ratio_distance.map(|_| largest);
+        Ok(LanguageMeans { update: totals.means(tokens), tokens, first_ratio_distance })
     }
 }
 
@@ -81,7 +81,7 @@ impl UpdateSteps for TextUpdate<'_> {
             settings,
             groups,
             scales: Scales::new(settings, entropy_coef, groups, minibatch, rollout_share),
-            references: self.references.as_deref(),
+            reference_logprobs: self.reference_logprobs.as_deref(),
             shards: &self.shards,
             team,
             buffers,
@@ -118,7 +118,7 @@ impl UpdateSteps for TextUpdate<'_> {
         self.totals.add(&sums.added(), norm);
         self.tokens += sums.tokens;
         if std::mem::take(&mut self.is_first_step) {
-            self.first_ratio = (sums.tokens > 0.0).then_some(sums.max_ratio_distance);
+            self.first_ratio_distance = (sums.tokens > 0.0).then_some(sums.max_ratio_distance);
         }
         Ok(())
     }

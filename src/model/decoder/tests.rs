@@ -4,7 +4,7 @@ use super::{Decoder, DecoderConfig};
 use crate::model::{Model, PolicyConfig, reset};
 use crate::nn::ops::check::doubles;
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::{DecoderSequences, DynSequenceModel, PooledSequenceModel, Sequences};
+use crate::nn::rows::{DecoderSequenceModel, DynSequenceModel, PooledSequenceModel, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
@@ -306,11 +306,12 @@ fn by_hand_and_by_autodiff(
         memory: floats(memory.clone().into_data()),
     };
     let [learner, anew] = [false, true].map(|checkpointing| {
-        let model = DecoderSequences::new(shape, params.clone(), Arithmetic::F32, checkpointing);
+        let model =
+            DecoderSequenceModel::new(shape, params.clone(), Arithmetic::F32, checkpointing);
         PooledSequenceModel::new(model)
     });
     let logits = learner.logits(&sequences);
-    let gradient = |model: &PooledSequenceModel<DecoderSequences>| {
+    let gradient = |model: &PooledSequenceModel<DecoderSequenceModel>| {
         model.gradient(&sequences, PARTIALS, &mut |_| weights.clone())
     };
     let once = gradient(&learner);

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// The weights of a [`Gru`](super::Gru), packed for products in both directions.
 #[derive(Clone, Debug)]
-pub struct GruSequences {
+pub struct GruSequenceModel {
     params: Vec<f32>,
     encoder: HiddenLayers,
     input_gates: Layer,
@@ -48,7 +48,7 @@ struct Scratch {
     d_before: Vec<f32>,
 }
 
-impl GruSequences {
+impl GruSequenceModel {
     /// Creates the network of these widths, features and actions included, with products in this arithmetic.
     ///
     /// # Panics
@@ -119,7 +119,7 @@ fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
     }
 }
 
-impl SequenceModel for GruSequences {
+impl SequenceModel for GruSequenceModel {
     type Record = Record;
 
     fn sizes(&self) -> PolicySizes {
@@ -365,7 +365,7 @@ mod tests {
                 memory: wave(GAMES * remembered, 0.9),
             };
             let derivatives = wave(STEPS * GAMES * 4, 0.37);
-            let model = GruSequences::new(&gru.widths(), activation, params, Arithmetic::F32);
+            let model = GruSequenceModel::new(&gru.widths(), activation, params, Arithmetic::F32);
             let learner = PooledSequenceModel::new(model);
 
             let leaf = flat.autodiff().require_grad();

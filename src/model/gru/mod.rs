@@ -7,4 +7,4 @@ mod learn;
 
 pub use self::burn::Gru;
 pub use cpu::NativeGru;
-pub use learn::GruSequences;
+pub use learn::GruSequenceModel;

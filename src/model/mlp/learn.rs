@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// The weights of an [`Mlp`](super::Mlp), packed for products in both directions.
 #[derive(Clone, Debug)]
-pub struct MlpSequences {
+pub struct MlpSequenceModel {
     params: Vec<f32>,
     hidden: HiddenLayers,
     head: Layer,
@@ -24,7 +24,7 @@ pub struct Record {
     hidden: HiddenRecord,
 }
 
-impl MlpSequences {
+impl MlpSequenceModel {
     /// Creates the network of these widths, features and actions included, with products in this arithmetic.
     ///
     /// # Panics
@@ -52,7 +52,7 @@ impl MlpSequences {
     }
 }
 
-impl SequenceModel for MlpSequences {
+impl SequenceModel for MlpSequenceModel {
     type Record = Record;
 
     fn sizes(&self) -> PolicySizes {

@@ -20,7 +20,7 @@ use std::ops::Range;
 
 /// A decoder over observations that learns from sequences, and acts.
 #[derive(Clone, Debug)]
-pub struct DecoderSequences {
+pub struct DecoderSequenceModel {
     weights: Weights,
     retention: Retention,
     scratches: Pool<Scratch>,
@@ -94,7 +94,7 @@ impl Attend for StepAttention<'_> {
     }
 }
 
-impl SequenceModel for DecoderSequences {
+impl SequenceModel for DecoderSequenceModel {
     type Record = Vec<Game>;
 
     fn sizes(&self) -> PolicySizes {
@@ -173,7 +173,7 @@ impl SequenceModel for DecoderSequences {
     }
 }
 
-impl DecoderSequences {
+impl DecoderSequenceModel {
     /// Creates a decoder from its parameters, with products in this arithmetic. With `checkpointing` the forward pass keeps
     /// only the stream before each layer, and the backward pass recomputes the layers: a third more work, and the same
     /// gradient to the last bit.

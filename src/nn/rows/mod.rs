@@ -14,7 +14,7 @@ mod texts;
 mod weights;
 
 pub use crate::nn::ops::attention::cache::{Cache, PrefixCache};
-pub use games::DecoderSequences;
+pub use games::DecoderSequenceModel;
 pub use pool::Pool;
 pub use sequences::{DynSequenceModel, PolicySizes, PooledSequenceModel, SequenceModel, Sequences};
 pub(crate) use sequences::{to_lanes, to_rows};

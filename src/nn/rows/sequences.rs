@@ -1,4 +1,4 @@
-//! Gradients of whole games on the CPU by a hand-written backward pass, for any network that has one.
+//! Networks with a hand-written backward pass over whole games on the CPU ([`SequenceModel`]).
 //!
 //! Games are distributed over partial gradients, whose number does not depend on that of the threads, and which are
 //! summed in a fixed order, so that any number of threads gives the same bytes.
@@ -104,7 +104,7 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     fn backward(&self, record: &mut Self::Record, d_logits: &[f32], gradient: &mut [f32]);
 }
 
-/// Logits and gradients of a network over sequences, without its type; several calls may be in progress at a time.
+/// A [`SequenceModel`] without its type, which lends its buffers; several calls may be in progress at a time.
 pub trait DynSequenceModel: Debug + Send + Sync {
     /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> &[f32];
@@ -178,7 +178,7 @@ impl<M: SequenceModel> Clone for PooledSequenceModel<M> {
 }
 
 impl<M: SequenceModel> PooledSequenceModel<M> {
-    /// Creates the gradients of a network.
+    /// Wraps a network with empty pools of buffers.
     pub fn new(model: M) -> Self {
         let steps = Pool::default();
         Self { model, steps, passes: Pool::default(), gradients: Pool::default() }

@@ -21,7 +21,7 @@ pub(super) struct Steps {
     scale: f32,
 }
 
-/// The steps in memory.
+/// The rows of the memory, as attention needs to know them.
 struct MemoryRows {
     /// The age of each row of memory, 0 for the newest: `[batch, context]`.
     ages: Tensor<2>,

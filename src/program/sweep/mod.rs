@@ -8,7 +8,7 @@ mod space;
 
 use super::args::{RunArgs, TrainArgs};
 use super::games::Games;
-use super::history::{History, State, format_settings};
+use super::history::{History, RunStatus, format_settings};
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, option, side_by_side};
 use super::output::{eprint_line, with_causes};
@@ -436,7 +436,8 @@ fn is_resumable(folder: &Path) -> Result<bool> {
             folder.display()
         );
     }
-    let is_interrupted = || History::read(folder).is_ok_and(|it| it.state() == State::Interrupted);
+    let is_interrupted =
+        || History::read(folder).is_ok_and(|it| it.state() == RunStatus::Interrupted);
     Ok(run.latest().is_ok() && is_interrupted())
 }
 

@@ -9,7 +9,7 @@ use crate::program::models::Models;
 use crate::program::source::Source;
 use crate::program::{demo, output};
 use crate::run::{
-    GameRun, IterationReport, Observer, Run, RunError, RunFiles, RunFolder, TextRun, drive,
+    GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunObserver, TextRun, drive,
 };
 use crate::settings::LrSchedule;
 use crate::task;
@@ -31,7 +31,7 @@ pub(super) type Content = (Vec<(PathBuf, Vec<u8>)>, Vec<u64>);
 
 pub(super) struct Silent;
 
-impl Observer for Silent {
+impl RunObserver for Silent {
     fn wants_to_stop(&self) -> bool {
         false
     }

@@ -6,7 +6,7 @@ use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, new_game, num_words};
 use crate::math::softmax::ILLEGAL;
-pub(super) use crate::math::softmax::{SampledAction, choose as draw_action};
+pub(super) use crate::math::softmax::{SampledAction, sample_action};
 use crate::rng::draw;
 use crate::settings::{RolloutConfig, Start};
 use burn::backend::{DType, Shape};
@@ -38,7 +38,7 @@ pub(super) fn max_steps_per_launch(iterations: usize) -> usize {
     (LAUNCH_ITERATIONS / iterations).max(1)
 }
 
-/// Initial states of an iteration.
+/// Where the games of a launch start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
     /// Fresh levels.

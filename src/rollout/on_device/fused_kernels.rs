@@ -183,7 +183,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             }
             mask_logits::<G>(&mut logits, &state, game);
             let u = action_uniform(draws, t as u32);
-            let drawn = draw_action(logits.as_slice(), 0usize, u, num_actions);
+            let drawn = sample_action(logits.as_slice(), 0usize, u, num_actions);
             let played = play::<G>(&mut state, &mut episode, drawn.action, game);
             games.record::<G>(&place, &drawn, &played, game);
             if comptime!(plan.branch) {

@@ -144,9 +144,9 @@ fn step_kernel<G: Rules>(
                 record.store_legal(&place, a, G::legal(&state, a, game));
             }
             mask_logits::<G>(&mut masked, &state, game);
-            draw_action(masked.as_slice(), 0usize, u, num_actions)
+            sample_action(masked.as_slice(), 0usize, u, num_actions)
         } else {
-            draw_action(logits, env * num_actions, u, num_actions)
+            sample_action(logits, env * num_actions, u, num_actions)
         };
         let mut episode = load_episode(&games.envs, env, num_envs);
         let played = play::<G>(&mut state, &mut episode, drawn.action, game);

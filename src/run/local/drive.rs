@@ -7,7 +7,7 @@ use super::{FinalScores, IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 
 /// Observer of a run, which may also stop it or have it saved.
-pub trait Observer {
+pub trait RunObserver {
     /// Whether to stop after the iteration in progress, or, if the last iteration was just observed and the run has one
     /// rank, at once. The run is saved so that it can be resumed.
     fn wants_to_stop(&self) -> bool;
@@ -32,7 +32,7 @@ pub trait Observer {
 pub fn drive(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
-    observer: &mut dyn Observer,
+    observer: &mut dyn RunObserver,
 ) -> Result<RunSummary, RunError> {
     let mut events = Events::new(run, files);
     let mut summary = RunSummary::default();

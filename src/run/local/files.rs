@@ -1,7 +1,8 @@
 //! Open files of a run in training.
 
 use super::folder::{
-    BestPolicy, COMPLETIONS, CONFIG, METRICS, MODEL_CARD, NOTE, RunFolder, RunLock, missing_best,
+    BestPolicy, COMPLETIONS, CONFIG, METRICS, MODEL, MODEL_CARD, NOTE, RunFolder, RunLock, SPACES,
+    missing_best,
 };
 use super::model_folder;
 use super::{Run, RunError, RunNote};
@@ -10,7 +11,7 @@ use crate::disk::{self, input};
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
-use crate::track::{Animation, Trackers};
+use crate::track::{Animation, CSV, TENSORBOARD, Trackers};
 use crate::trainer::text::CompletionRecord;
 use std::path::PathBuf;
 use toml::Table;
@@ -59,6 +60,7 @@ impl RunFiles {
                 lock => break (folder, lock?),
             }
         };
+        clear(&folder)?;
         let model = run.model();
         let (files, _) = Self::open(folder, settings, 0, model.is_some())?;
         model.map_or(Ok(()), |model| files.save_model(&model))?;
@@ -290,6 +292,15 @@ impl RunFiles {
     pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
         self.in_place(self.folder.write(MODEL_CARD, text))
     }
+}
+
+/// Removes what a run has left in a folder that ended before its first checkpoint, so that a new one is not taken for it.
+fn clear(folder: &RunFolder) -> Result<(), RunError> {
+    let names = [MODEL, TENSORBOARD, COMPLETIONS, CSV, SPACES];
+    names.map(|name| folder.path().join(name)).iter().try_for_each(|path| {
+        let remove = if path.is_dir() { disk::remove_tree } else { disk::remove_file };
+        input::if_present(remove(path)).map(drop).map_err(RunError::file("remove", path))
+    })
 }
 
 #[cfg(test)]

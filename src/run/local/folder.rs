@@ -32,7 +32,7 @@ const CHECKPOINTS: &str = "checkpoints";
 /// Checkpoint of a run's best policy.
 const BEST: &str = "best";
 /// Folder of the exported language model, for other programs. A run resumes from its checkpoint alone.
-const MODEL: &str = "model";
+pub(super) const MODEL: &str = "model";
 /// Description of the exported model, under the name that model hubs display. Written after the final evaluation.
 pub(super) const MODEL_CARD: &str = "model/README.md";
 /// Files of a run that no output may replace.
@@ -109,9 +109,8 @@ impl RunFolder {
 
     /// Whether a run has saved a checkpoint, even a damaged one.
     fn has_policy(&self) -> bool {
-        let has_checkpoints = self.path.join(CHECKPOINTS).exists()
-            && !self.store().iterations().is_ok_and(|all| all.is_empty());
-        has_checkpoints || self.best().exists()
+        let has_none = || self.store().iterations().is_ok_and(|all| all.is_empty());
+        self.path.join(CHECKPOINTS).exists() && !has_none() || self.best().exists()
     }
 
     /// Locks a directory that [`create`](Self::create) found free, for a new run. Another run may have begun, or even
@@ -124,23 +123,7 @@ impl RunFolder {
         if self.has_policy() {
             return Err(RunError::Exists(self.path.clone()));
         }
-        self.clear()?;
         Ok(lock)
-    }
-
-    /// Removes what a run has left that ended before its first checkpoint, so that a new one is not taken for it.
-    fn clear(&self) -> Result<(), RunError> {
-        let remove = |name: &str, with: fn(&Path) -> io::Result<()>| {
-            let path = self.path.join(name);
-            input::if_present(with(&path)).map_err(RunError::file("remove", &path))
-        };
-        for name in [MODEL, TENSORBOARD] {
-            remove(name, disk::remove_tree)?;
-        }
-        for name in [COMPLETIONS, CSV, SPACES] {
-            remove(name, disk::remove_file)?;
-        }
-        Ok(())
     }
 
     /// Opens the run that a path names: a run directory, or, if `path` is neither a run nor a model, the newest run of
@@ -491,18 +474,21 @@ fn newest_of_name(name: &str) -> Option<PathBuf> {
         let run = run.file_name()?.to_str()?;
         run.strip_prefix(name)?.strip_prefix('-')?.parse::<u64>().ok()
     };
-    let runs = fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path());
-    runs.filter_map(|run| Some((number(&run)?, run))).max().map(|(_, run)| run)
+    run_paths().filter_map(|run| Some((number(&run)?, run))).max().map(|(_, run)| run)
+}
+
+/// Paths in `runs`.
+fn run_paths() -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// Paths of the runs in `runs`, the one written to last first.
 fn paths_by_last_write() -> Vec<PathBuf> {
-    let runs = fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path());
     let written = |run: &Path| {
         let time = |name| run.join(name).metadata().and_then(|data| data.modified()).ok();
         Some(time(CONFIG)?.max(time(METRICS)?))
     };
-    let mut runs: Vec<_> = runs.filter_map(|run| Some((written(&run)?, run))).collect();
+    let mut runs: Vec<_> = run_paths().filter_map(|run| Some((written(&run)?, run))).collect();
     runs.sort();
     runs.into_iter().rev().map(|(_, run)| run).collect()
 }

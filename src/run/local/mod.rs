@@ -18,7 +18,7 @@ mod run_summary;
 mod text;
 mod trainer_status;
 
-pub use drive::{Observer, drive, finish, restore_best};
+pub use drive::{RunObserver, drive, finish, restore_best};
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
 pub use files::{ResumedRun, RunFiles};

@@ -43,7 +43,7 @@ impl Sampling {
     }
 }
 
-/// A chosen token.
+/// A sampled token, or the most likely one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampledToken {
     /// The token.

@@ -1,7 +1,8 @@
 //! Training in environments on the host.
 
 use super::super::TrainError;
-use super::super::choose::{EngineInputs, first_network};
+use super::super::choose::first_network;
+use super::super::rank_part::EngineInputs;
 use super::GameTrainer;
 use crate::env::{Env, HostEnvs, HostGame, Rules};
 use crate::model::Network;

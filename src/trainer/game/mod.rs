@@ -11,11 +11,9 @@ pub use snapshot::{
     policy_params, saved_config, saved_game_name,
 };
 
-use super::choose::{
-    AnyEngine, EngineInputs, fallback_reason, first_network, precision_limit, with_engine,
-};
+use super::choose::{AnyEngine, fallback_reason, first_network, precision_limit, with_engine};
 use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
-use super::rank_part::RankPart;
+use super::rank_part::{EngineInputs, RankPart};
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
 use crate::device;

@@ -114,7 +114,7 @@ pub(super) fn count_tokens(groups: &[Group]) -> u64 {
 pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
     let mut update = means.update.without_approx_kl();
     if let Some(text) = record.text.as_mut().filter(|text| !text.fit) {
-        text.first_ratio_distance = means.first_ratio;
+        text.first_ratio_distance = means.first_ratio_distance;
         update = means.update;
         if means.tokens == 0.0 {
             // The learner evaluated no group, so the entropy is known only from sampling.

@@ -336,7 +336,7 @@ fn inconsistent_and_unbounded_vocabularies_are_rejected() {
 }
 
 #[test]
-fn git_lfs_pointers_are_recognised() {
+fn git_lfs_pointers_are_recognized() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
     for name in ["model.safetensors", "tokenizer.json"] {
         let copy = TempDir::new().unwrap();

@@ -23,7 +23,7 @@ use crate::data::HostTrajectory;
 use crate::data::host::floats;
 use crate::learner::means::SUMS;
 use crate::learner::optimizer::Moments;
-use crate::learner::order::{Minibatch, SHARD_STEPS, parts};
+use crate::learner::order::{MIN_SHARD_STEPS, Minibatch, parts};
 use crate::model::{Mlp, NativeMlp, Pool, flatten};
 use crate::objective::weights::StepDenominators;
 use crate::parallel::{PartialSum, PartialSumLen, TeamError, sum_leaves};
@@ -100,7 +100,7 @@ impl HostLearner for PerceptronLearner {
     }
 
     fn shard_steps(&self) -> usize {
-        SHARD_STEPS
+        MIN_SHARD_STEPS
     }
 
     fn policy(&self) -> HostPolicy {

@@ -6,7 +6,7 @@
 //! layer is narrow and therefore stored as `W^T`, which keeps vectors full, and its logits are
 //! `[actions, samples]`, as the loss needs them.
 
-use super::operands::{QUAD, ROWS, Rows, Store, Strided, Transposed};
+use super::operands::{Epilogue, QUAD, ROWS, Rows, Strided, Transposed};
 use super::product::{multiply, narrow, pack};
 use super::sparse::{self, Nonzeros};
 use crate::data::OBS_MULTIPLE;
@@ -294,13 +294,14 @@ impl PaddedNetwork {
             let bias = &self.params[layer.bias..][..layer.columns];
             let output = &mut output[..samples * layer.columns];
             let rectified = *activation == Activation::Relu;
-            let store = if rectified { Store::Rectified(bias) } else { Store::Biased(bias) };
+            let epilogue =
+                if rectified { Epilogue::Rectified(bias) } else { Epilogue::Biased(bias) };
             match input {
-                Some(input) => multiply(matrix(input), weight, output, layer.columns, store),
+                Some(input) => multiply(matrix(input), weight, output, layer.columns, epilogue),
                 None if block.nonzeros.is_worthwhile() => {
                     sparse::multiply(&block.nonzeros, weight, bias, output, rectified);
                 }
-                None => multiply(obs, weight, output, layer.columns, store),
+                None => multiply(obs, weight, output, layer.columns, epilogue),
             }
             // A ReLU is applied when the product is stored.
             if !rectified {
@@ -332,15 +333,15 @@ impl PaddedNetwork {
             outputs,
             &mut gradient[head.weight..][..head.rows * head.width],
             head.width,
-            Store::Added,
+            Epilogue::Added,
         );
-        let (derivatives, store) = self.derivatives(&mut block.hidden, &mut block.derivatives);
+        let (derivatives, epilogue) = self.derivatives(&mut block.hidden, &mut block.derivatives);
         multiply(
             Transposed(logits),
             &self.params[head.weight..][..head.actions * head.width],
             &mut derivatives[last][..samples * head.width],
             head.width,
-            store,
+            epilogue,
         );
         for (i, layer) in hidden.iter().enumerate().rev() {
             let (inputs, hidden) = block.hidden.split_at_mut(i);
@@ -352,24 +353,24 @@ impl PaddedNetwork {
             match inputs.last() {
                 Some(input) => {
                     let input = Transposed(matrix((input, layer.rows)));
-                    multiply(input, derivatives, sums, layer.columns, Store::Added);
+                    multiply(input, derivatives, sums, layer.columns, Epilogue::Added);
                 }
                 None if block.nonzeros.is_worthwhile() => {
                     sparse::add_gradient(&block.nonzeros, derivatives, sums, layer.columns);
                 }
                 None => {
                     let obs = Transposed(Rows { values: obs, starts: &block.starts[..samples] });
-                    multiply(obs, derivatives, sums, layer.columns, Store::Added);
+                    multiply(obs, derivatives, sums, layer.columns, Epilogue::Added);
                 }
             }
-            let (below, store) = self.derivatives(inputs, below);
+            let (below, epilogue) = self.derivatives(inputs, below);
             if let Some(below) = below.last_mut() {
                 multiply(
                     matrix((derivatives, layer.columns)),
                     &self.transposed[i - 1][..layer.outputs * layer.rows],
                     &mut below[..samples * layer.rows],
                     layer.rows,
-                    store,
+                    epilogue,
                 );
             }
         }
@@ -384,10 +385,10 @@ impl PaddedNetwork {
         &self,
         hidden: &'a mut [Vec<f32>],
         derivatives: &'a mut [Vec<f32>],
-    ) -> (&'a mut [Vec<f32>], Store<'static>) {
+    ) -> (&'a mut [Vec<f32>], Epilogue<'static>) {
         match self.layout.activation {
-            Activation::Relu => (hidden, Store::Gated),
-            _ => (derivatives, Store::Multiplied),
+            Activation::Relu => (hidden, Epilogue::Gated),
+            _ => (derivatives, Epilogue::Multiplied),
         }
     }
 }

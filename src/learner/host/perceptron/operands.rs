@@ -34,7 +34,7 @@ pub struct Transposed<L>(pub L);
 
 /// Epilogue of a product.
 #[derive(Clone, Copy)]
-pub enum Store<'a> {
+pub enum Epilogue<'a> {
     /// `c = bias + a b`, with the bias `[columns]` broadcast over rows.
     Biased(&'a [f32]),
     /// `c = max(bias + a b, 0)`.

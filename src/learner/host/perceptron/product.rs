@@ -4,7 +4,7 @@
 //! by one element of `a` per row of the tile (the outer-product form of Goto & van de Geijn 2008).
 //! Nothing is packed, because the operands of a block of samples fit in the L1 and L2 caches.
 
-use super::operands::{QUAD, Store};
+use super::operands::{Epilogue, QUAD};
 #[cfg(target_family = "wasm")]
 use super::quads::{self, Left};
 #[cfg(not(target_family = "wasm"))]
@@ -20,14 +20,14 @@ use multiversion::target::match_target;
 ///
 /// `rows` must be a multiple of [`ROWS`](super::operands::ROWS) and `columns` of [`LANES`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, store: Store) {
+pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogue: Epilogue) {
     #[cfg(target_family = "wasm")]
-    quads::multiply(a, b, c, columns, store);
+    quads::multiply(a, b, c, columns, epilogue);
     // With 32 registers of 16 lanes, tiles can be four times as wide.
     #[cfg(not(target_family = "wasm"))]
     match_target! {
-        "x86_64+avx512f" => tiles::multiply::<L, 4>(a, b, c, columns, store),
-        _ => tiles::multiply::<L, 1>(a, b, c, columns, store),
+        "x86_64+avx512f" => tiles::multiply::<L, 4>(a, b, c, columns, epilogue),
+        _ => tiles::multiply::<L, 1>(a, b, c, columns, epilogue),
     }
 }
 

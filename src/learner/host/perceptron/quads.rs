@@ -1,7 +1,7 @@
 //! Product tiles with explicit WebAssembly SIMD, sized for its sixteen registers.
 
-use super::operands::{ROWS, Rows, Store, Strided, Transposed};
-use crate::math::quads::{QUAD, at_least, load, mul_add, splat, store};
+use super::operands::{Epilogue, ROWS, Rows, Strided, Transposed};
+use crate::math::quads::{QUAD, at_least, epilogue, load, mul_add, splat};
 use crate::model::LANES;
 use std::arch::wasm32::{f32x4_add, f32x4_extract_lane, f32x4_gt, f32x4_mul, v128_and};
 
@@ -54,12 +54,12 @@ fn side_by_side<const R: usize>(rows: [&[f32]; R], inner: usize) -> impl Iterato
 }
 
 /// Implements `product::multiply`.
-pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogue: Store) {
+pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogue: Epilogue) {
     let inner = b.len() / columns;
     for j in (0..columns).step_by(VECTORS * QUAD) {
         for (tile, c) in c.chunks_exact_mut(ROWS * columns).enumerate() {
             let mut sums = [[splat(0.0); VECTORS]; ROWS];
-            if let Store::Biased(bias) | Store::Rectified(bias) = epilogue {
+            if let Epilogue::Biased(bias) | Epilogue::Rectified(bias) = epilogue {
                 sums = [std::array::from_fn(|v| load(&bias[j + v * QUAD..])); ROWS];
             }
             for (b, xs) in b.chunks_exact(columns).zip(a.tile::<ROWS>(tile * ROWS, inner)) {
@@ -75,13 +75,13 @@ pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogu
                 for (c, sum) in c[j..].chunks_exact_mut(QUAD).zip(sums) {
                     let was = load(c);
                     let result = match epilogue {
-                        Store::Biased(_) => sum,
-                        Store::Rectified(_) => at_least(0.0, sum),
-                        Store::Added => f32x4_add(was, sum),
-                        Store::Multiplied => f32x4_mul(was, sum),
-                        Store::Gated => v128_and(sum, f32x4_gt(was, splat(0.0))),
+                        Epilogue::Biased(_) => sum,
+                        Epilogue::Rectified(_) => at_least(0.0, sum),
+                        Epilogue::Added => f32x4_add(was, sum),
+                        Epilogue::Multiplied => f32x4_mul(was, sum),
+                        Epilogue::Gated => v128_and(sum, f32x4_gt(was, splat(0.0))),
                     };
-                    store(result, c);
+                    epilogue(result, c);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Product tiles as plain loops, which the compiler vectorizes.
 
-use super::operands::{QUAD, Rows, Store, Strided, Transposed};
+use super::operands::{Epilogue, QUAD, Rows, Strided, Transposed};
 use crate::math::{at_least, mul_add};
 use crate::model::{LANES, Lanes};
 
@@ -40,19 +40,19 @@ pub fn multiply<L: Left, const V: usize>(
     b: &[f32],
     c: &mut [f32],
     columns: usize,
-    store: Store,
+    epilogue: Epilogue,
 ) {
     let mut j = 0;
     while columns - j >= V * LANES {
-        strip::<L, V>(a, b, c, columns, j, store);
+        strip::<L, V>(a, b, c, columns, j, epilogue);
         j += V * LANES;
     }
     while columns - j >= 2 * LANES {
-        strip::<L, 2>(a, b, c, columns, j, store);
+        strip::<L, 2>(a, b, c, columns, j, epilogue);
         j += 2 * LANES;
     }
     while columns - j >= LANES {
-        strip::<L, 1>(a, b, c, columns, j, store);
+        strip::<L, 1>(a, b, c, columns, j, epilogue);
         j += LANES;
     }
 }
@@ -65,11 +65,11 @@ fn strip<L: Left, const V: usize>(
     c: &mut [f32],
     columns: usize,
     j: usize,
-    store: Store,
+    epilogue: Epilogue,
 ) {
     for (tile, c) in c.chunks_exact_mut(ROWS * columns).enumerate() {
         let mut sums = [[[0.0f32; LANES]; V]; ROWS];
-        if let Store::Biased(bias) | Store::Rectified(bias) = store {
+        if let Epilogue::Biased(bias) | Epilogue::Rectified(bias) = epilogue {
             sums = [*vectors(bias, j); ROWS];
         }
         for (k, b) in b.chunks_exact(columns).enumerate() {
@@ -83,12 +83,12 @@ fn strip<L: Left, const V: usize>(
                 }
             }
         }
-        match store {
-            Store::Biased(_) => combine(c, columns, j, &sums, |_, sum| sum),
-            Store::Rectified(_) => combine(c, columns, j, &sums, |_, sum| at_least(0.0, sum)),
-            Store::Added => combine(c, columns, j, &sums, |c, sum| c + sum),
-            Store::Multiplied => combine(c, columns, j, &sums, |c, sum| c * sum),
-            Store::Gated => {
+        match epilogue {
+            Epilogue::Biased(_) => combine(c, columns, j, &sums, |_, sum| sum),
+            Epilogue::Rectified(_) => combine(c, columns, j, &sums, |_, sum| at_least(0.0, sum)),
+            Epilogue::Added => combine(c, columns, j, &sums, |c, sum| c + sum),
+            Epilogue::Multiplied => combine(c, columns, j, &sums, |c, sum| c * sum),
+            Epilogue::Gated => {
                 combine(c, columns, j, &sums, |c, sum| if c > 0.0 { sum } else { 0.0 });
             }
         }

@@ -1,0 +1,12 @@
+//! The load of a GPU, as its driver reports it.
+
+/// What is known of the load of a GPU.
+#[cfg_attr(not(feature = "kernels"), allow(dead_code, reason = "such a build has no GPU"))]
+pub(super) enum GpuLoad {
+    /// The device is a CPU, whose load the process itself measures.
+    NotAGpu,
+    /// The driver does not report it.
+    Unreported,
+    /// The fraction of time in which the GPU was busy, 0 to 1.
+    Fraction(f64),
+}
