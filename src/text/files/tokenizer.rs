@@ -38,6 +38,7 @@ pub(super) fn read(
         check_growth(part, &json[part]).map_err(|reason| unusable(path, reason))?;
     }
     check_merges(&json["model"]).map_err(|reason| unusable(path, reason))?;
+    check_template(&json["post_processor"]).map_err(|reason| unusable(path, reason))?;
     if let Some(characters) = Characters::from_json(&json) {
         return Ok(Arc::new(characters));
     }
@@ -185,6 +186,22 @@ fn check_merges(model: &Value) -> Result<(), String> {
         let whole = second.strip_prefix(prefix).map(|second| format!("{first}{second}"));
         if whole.is_none_or(|whole| model["vocab"].get(whole).is_none()) {
             return Err(format!("the merge of `{first}` and `{second}` makes no token"));
+        }
+    }
+    Ok(())
+}
+
+/// Rejects a `post_processor` that puts a special token beside a text without defining it.
+fn check_template(value: &Value) -> Result<(), String> {
+    let mut open = vec![value];
+    while let Some(one) = open.pop() {
+        open.extend(one["processors"].as_array().into_iter().flatten());
+        let pieces = one["single"].as_array().into_iter().flatten();
+        let mut names = pieces.filter_map(|piece| piece["SpecialToken"]["id"].as_str());
+        if let Some(name) = names.find(|name| one["special_tokens"].get(name).is_none()) {
+            return Err(format!(
+                "its `post_processor` adds the token {name:?} without defining it"
+            ));
         }
     }
     Ok(())
