@@ -8,7 +8,7 @@ use std::path::Path;
 pub struct CgroupMemory {
     /// The limit, bytes.
     pub limit: u64,
-    /// What is left of a limit, bytes.
+    /// Rest of the limit, bytes.
     pub available: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The load of a GPU, as its driver reports it.
 
-/// What is known of the load of a GPU.
+/// Load of a GPU, as far as it is known.
 #[cfg_attr(not(feature = "kernels"), allow(dead_code, reason = "such a build has no GPU"))]
 pub(super) enum GpuLoad {
     /// The device is a CPU, whose load the process itself measures.

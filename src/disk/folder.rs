@@ -33,7 +33,7 @@ pub struct ReplacementPaths {
 }
 
 impl ReplacementPaths {
-    /// Those of both that exist.
+    /// The paths that exist.
     pub fn existing(self) -> impl Iterator<Item = PathBuf> {
         [self.new, self.old].into_iter().filter(|folder| folder.exists())
     }

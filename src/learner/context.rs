@@ -1,11 +1,11 @@
-//! What a learner knows of its run: settings, minibatches and ranks.
+//! Context of a learner in its run: settings, minibatches and ranks.
 
 use super::order::Batches;
 use super::schedule::{learning_rate, total_updates};
 use crate::parallel::{Shards, Team};
 use crate::settings::TrainConfig;
 
-/// What a learner knows of its run: the settings, and the part of the run that its rank learns from.
+/// Context of a learner in its run: the settings, and the part of the run that its rank learns from.
 #[derive(Clone, Debug)]
 pub struct LearnerContext {
     /// Settings of the run.

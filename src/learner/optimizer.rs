@@ -152,7 +152,7 @@ impl<M: Moment> Moments<M> {
     }
 }
 
-/// What a step computes with, the same for all parameters but for weight decay.
+/// Factors of a step, the same for all parameters but for weight decay.
 pub(super) struct StepFactors {
     /// Factors of parameters with weight decay.
     pub decayed: Factors,

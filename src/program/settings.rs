@@ -40,9 +40,9 @@ fn of_task(name: &str, args: &SettingsArgs) -> Result<()> {
 /// The model that a new run begins with.
 #[derive(Clone, Copy, Debug)]
 pub struct InitialModel<'a> {
-    /// Its path, or `tiny`.
+    /// Path of the model, or `tiny`.
     pub path: &'a str,
-    /// Number of its parameters; `None` for new weights.
+    /// Number of parameters; `None` for new weights.
     pub num_params: Option<usize>,
 }
 

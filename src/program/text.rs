@@ -381,7 +381,7 @@ pub struct TextOverrides<'a> {
 }
 
 impl<'a> TextOverrides<'a> {
-    /// Those of `--set` alone.
+    /// Overrides by `--set` alone.
     pub fn of(set: &'a [String]) -> Self {
         Self { set, seed: None, iterations: None }
     }

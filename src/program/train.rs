@@ -226,7 +226,7 @@ fn resume_rank<G: Playable>(
     train_rank(&session, rank, setup, |folder| format!("grove watch {folder}"))
 }
 
-/// What a run of a game trains.
+/// Inputs of a run of a game.
 struct GameSetup<'a, G> {
     game: G,
     config: TrainConfig,

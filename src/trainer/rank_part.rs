@@ -8,7 +8,7 @@ use crate::rollout::RolloutKeys;
 use crate::settings::{RolloutConfig, TrainConfig};
 use std::ops::Range;
 
-/// What a run trains, and what it learns from.
+/// Inputs of an engine: the game and the model to train, and the source to learn from.
 pub(super) struct EngineInputs<G> {
     pub game: G,
     pub model: Network,

@@ -48,7 +48,7 @@ pub fn recording_advantages(
     RecordingAdvantages { learn_steps, parts, summary: launcher.launch_summary(count) }
 }
 
-/// What the kernels of all parts have in common.
+/// Inputs that the kernels of all parts have in common.
 struct Launcher<'a> {
     /// Rows of partial sums of all kernels, `[rows, summary::LEN]`.
     rows: CubeTensor,

@@ -107,13 +107,13 @@ impl Projection {
 /// A value for each of the norms around a layer's two blocks: a name, a place or a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerNorms<T> {
-    /// That of the norm before attention.
+    /// The norm before attention.
     pub before_attention: T,
-    /// That of the norm after attention.
+    /// The norm after attention.
     pub after_attention: T,
-    /// That of the norm before the feed-forward block.
+    /// The norm before the feed-forward block.
     pub before_mlp: T,
-    /// That of the norm after the feed-forward block.
+    /// The norm after the feed-forward block.
     pub after_mlp: T,
 }
 
@@ -140,9 +140,9 @@ impl LayerNorms<Option<&str>> {
 /// A value for each of the norms of queries and keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QkNorms<T> {
-    /// That of the norm of queries.
+    /// The norm of queries.
     pub query: T,
-    /// That of the norm of keys.
+    /// The norm of keys.
     pub key: T,
 }
 

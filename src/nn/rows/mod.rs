@@ -55,7 +55,7 @@ impl KeyValueRows {
         [&self.keys, &self.values]
     }
 
-    /// As [`KeyValueRows::both`], to be changed.
+    /// Keys and values in one array, to be changed; see [`KeyValueRows::both`].
     fn both_mut(&mut self) -> [&mut Vec<f32>; 2] {
         [&mut self.keys, &mut self.values]
     }

@@ -183,7 +183,7 @@ fn margins(ends: &[Value; 2]) -> [f64; 2] {
     [low - margin, high + margin]
 }
 
-/// Position of the value at `share` of the way interpolate the ends.
+/// Position of the value at `share` of the way between the ends.
 fn place_at(
     ends: &[Value; 2],
     to: impl Fn(f64) -> f64,

@@ -90,7 +90,7 @@ struct Follower {
     newest_sums: Option<Vec<u8>>,
 }
 
-/// What has become of a policy since the last poll.
+/// Change of a policy since the last poll.
 enum PolicyChange {
     Unchanged,
     /// There is another policy now, or none that can be read.

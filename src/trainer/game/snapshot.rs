@@ -72,7 +72,7 @@ pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> Stri
 /// The settings of a new run: the defaults, overridden by those of a file, then by every `key=value` of `set`.
 ///
 /// # Errors
-/// As [`layered_settings`].
+/// The errors of [`layered_settings`].
 pub fn new_settings<G>(file: &toml::Table, set: &[String]) -> Result<(G, TrainConfig), ConfigError>
 where
     G: Rules + Default + Serialize + DeserializeOwned,
