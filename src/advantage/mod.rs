@@ -132,11 +132,15 @@ impl Credits {
         self.centred.clone().square() * self.counted.clone()
     }
 
+    /// Largest minus smallest credit of each group at each step: `[learn_steps, num_groups, 1]`.
+    fn spread(&self) -> Tensor<3> {
+        self.values.clone().max_dim(2) - self.values.clone().min_dim(2)
+    }
+
     /// 1 for each group whose games all have the same credit at every counted step: `[1,
     /// num_groups, 1]`.
     fn zero_variance_groups(&self) -> Tensor<3> {
-        let spread = self.values.clone().max_dim(2) - self.values.clone().min_dim(2);
-        let varies = (spread * self.counted.clone().max_dim(2)).max_dim(0);
+        let varies = (self.spread() * self.counted.clone().max_dim(2)).max_dim(0);
         varies.lower_equal_elem(0.0).float()
     }
 
@@ -149,8 +153,7 @@ impl Credits {
                 let squares = self.centred.clone().square().sum_dim(2);
                 let variance = squares / (group_size as f32 - 1.0);
                 // Equal credits differ from their mean by rounding at most, which must not be scaled up.
-                let spread = self.values.clone().max_dim(2) - self.values.clone().min_dim(2);
-                let varies = spread.greater_elem(0.0).float();
+                let varies = self.spread().greater_elem(0.0).float();
                 self.centred.clone() * varies / (variance.sqrt() + STD_EPSILON)
             }
             Scale::Batch => self.centred.clone() / (deviation.reshape([1, 1, 1]) + STD_EPSILON),
