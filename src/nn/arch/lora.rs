@@ -59,18 +59,14 @@ impl LoraConfig {
     /// A clause that names the first setting which is neither the default nor that of the adapters.
     pub fn adopt(&mut self, existing: &Self) -> Result<(), String> {
         let default = Self::default();
-        let sorted = |config: &Self| {
-            let mut names = config.target_modules.clone();
-            names.sort_unstable();
-            names
-        };
-        let modules = [&*self, existing, &default].map(sorted);
+        let targets = |config: &Self| Projection::ALL.map(|linear| config.targets(linear));
+        let known = [targets(existing), targets(&default)];
         let conflict = if self.r != default.r && self.r != existing.r {
             Some(("r", self.r.to_string(), existing.r.to_string()))
         } else if ![default.lora_alpha, existing.lora_alpha].contains(&self.lora_alpha) {
             Some(("lora_alpha", self.lora_alpha.to_string(), existing.lora_alpha.to_string()))
-        } else if !modules[1..].contains(&modules[0]) {
-            let [own, theirs, _] = modules.map(|names| format!("{names:?}"));
+        } else if !known.contains(&targets(self)) {
+            let [own, theirs] = [&*self, existing].map(|it| format!("{:?}", it.target_modules));
             Some(("target_modules", own, theirs))
         } else {
             None
