@@ -1,7 +1,7 @@
 //! Product tiles with explicit WebAssembly SIMD, sized for its sixteen registers.
 
 use super::operands::{Epilogue, ROWS, Rows, Strided, Transposed};
-use crate::math::quads::{QUAD, at_least, epilogue, load, mul_add, splat};
+use crate::math::quads::{QUAD, at_least, load, mul_add, splat, store};
 use crate::model::LANES;
 use std::arch::wasm32::{f32x4_add, f32x4_extract_lane, f32x4_gt, f32x4_mul, v128_and};
 
@@ -81,7 +81,7 @@ pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogu
                         Epilogue::Multiplied => f32x4_mul(was, sum),
                         Epilogue::Gated => v128_and(sum, f32x4_gt(was, splat(0.0))),
                     };
-                    epilogue(result, c);
+                    store(result, c);
                 }
             }
         }
