@@ -111,8 +111,10 @@ impl Session {
             files.best_policy(run).map_err(runtime_error)?;
         listener.warn_all(&warnings)?;
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
-        let warnings = grove::program().animate(run, &mut files, summary.env_steps, best.as_ref());
-        listener.warn_all(&warnings)?;
+        let (program, env_steps) = (grove::program(), summary.env_steps);
+        let described = program.describe_policy(run, &mut files, env_steps, best.as_ref(), &result);
+        listener
+            .warn_all(&described.map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?)?;
         self.interrupts.check()?;
         let mut report = summary.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
         report.run = folder.display().to_string();

@@ -65,7 +65,7 @@ use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
 use crate::model::NamedModel;
 use crate::parallel::mpi;
-use crate::run::{Run, RunFiles, caught_on_devices, keep_silent};
+use crate::run::{FinalScores, Run, RunFiles, caught_on_devices, keep_silent};
 use crate::task;
 use anyhow::Result;
 use args::Cli;
@@ -119,16 +119,22 @@ impl Program {
         self
     }
 
-    /// Gives a run's trackers an animation of its best policy after `env_steps` environment steps, if they take one and the
-    /// program has the game. Returns warnings for the user.
-    pub fn animate(
+    /// Describes the trained policy of a run after `env_steps` environment steps: a language model by its model card, with
+    /// the scores of `result`, and a game's best policy by an animation, if trackers take one and the program has the game.
+    /// Returns warnings for the user.
+    ///
+    /// # Errors
+    /// If the run's files cannot be read, or the model card cannot be written.
+    pub fn describe_policy(
         &self,
         run: &dyn Run,
         files: &mut RunFiles,
         env_steps: u64,
         best: Option<&Checkpoint>,
-    ) -> Vec<String> {
-        self.games.animate(run, files, env_steps, best)
+        result: &FinalScores,
+    ) -> Result<Vec<String>> {
+        model_card::write(&self.games, run, files, result)?;
+        Ok(self.games.animate(run, files, env_steps, best))
     }
 
     /// Sets the command line that starts this program again, without a subcommand, for runs side by side. By default it

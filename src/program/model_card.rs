@@ -2,15 +2,26 @@
 
 use super::games::Games;
 use super::history::{History, flat};
-use crate::run::{FinalScores, short};
+use crate::run::{FinalScores, Run, RunFiles, short};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
+use anyhow::Result;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use toml::Value;
 
-/// Writes the card of a run's model, in the format of the Hugging Face Hub. `result` is the final evaluation, if
+/// Writes the card of a language model that a run has trained into its folder; nothing for games.
+///
+/// # Errors
+/// If the run's files cannot be read, or the card cannot be written.
+pub fn write(games: &Games, run: &dyn Run, files: &RunFiles, result: &FinalScores) -> Result<()> {
+    let Some(model) = run.model() else { return Ok(()) };
+    let text = card(games, &History::read(files.folder().path())?, &model, Some(result));
+    Ok(files.write_model_card(&text)?)
+}
+
+/// Returns the card of a run's model, in the format of the Hugging Face Hub. `result` is the final evaluation, if
 /// any.
 pub fn card(
     games: &Games,

@@ -2,7 +2,6 @@
 
 use super::args::RunArgs;
 use super::games::{Games, Lock, SavedRun};
-use super::history::History;
 use super::interrupt::Interrupt;
 use super::model_card;
 use super::output::{eprint_line, print_json, print_result};
@@ -247,12 +246,8 @@ impl Session<'_> {
         let result = evaluate_best(run, files, best.as_ref(), summary.end)?;
         let Some(mut outputs) = outputs else { return Ok(()) };
         warn(&self.games.animate(run, &mut outputs.files, summary.env_steps, best.as_ref()));
-        if let Some(result) = &result
-            && let Some(model) = run.model()
-        {
-            let run = History::read(outputs.path())?;
-            let card = model_card::card(self.games, &run, &model, Some(result));
-            outputs.files.write_model_card(&card)?;
+        if let Some(result) = &result {
+            model_card::write(self.games, run, &outputs.files, result)?;
         }
         let (device, result) = (&chosen.info.name, result.unwrap_or_default());
         let report = summary.report(run, &outputs.files, device, best.as_ref(), result);
