@@ -123,7 +123,10 @@ impl Credits {
             values.reshape([learn_steps, num_groups, group_size])
         };
         let (values, counted) = (learnt(credits), learnt(mask.clone()));
-        let centred = values.clone() - values.clone().mean_dim(2);
+        // The mean of equal credits may differ from them by rounding, but that of their differences is 0.
+        let first = values.clone().slice([0..learn_steps, 0..num_groups, 0..1]);
+        let differences = values.clone() - first;
+        let centred = differences.clone() - differences.mean_dim(2);
         Self { values, centred, counted }
     }
 
@@ -132,15 +135,11 @@ impl Credits {
         self.centred.clone().square() * self.counted.clone()
     }
 
-    /// Largest minus smallest credit of each group at each step: `[learn_steps, num_groups, 1]`.
-    fn spread(&self) -> Tensor<3> {
-        self.values.clone().max_dim(2) - self.values.clone().min_dim(2)
-    }
-
     /// 1 for each group whose games all have the same credit at every counted step: `[1,
     /// num_groups, 1]`.
     fn zero_variance_groups(&self) -> Tensor<3> {
-        let varies = (self.spread() * self.counted.clone().max_dim(2)).max_dim(0);
+        let spread = self.values.clone().max_dim(2) - self.values.clone().min_dim(2);
+        let varies = (spread * self.counted.clone().max_dim(2)).max_dim(0);
         varies.lower_equal_elem(0.0).float()
     }
 
@@ -152,9 +151,7 @@ impl Credits {
             Scale::Group => {
                 let squares = self.centred.clone().square().sum_dim(2);
                 let variance = squares / (group_size as f32 - 1.0);
-                // Equal credits differ from their mean by rounding at most, which must not be scaled up.
-                let varies = self.spread().greater_elem(0.0).float();
-                self.centred.clone() * varies / (variance.sqrt() + STD_EPSILON)
+                self.centred.clone() / (variance.sqrt() + STD_EPSILON)
             }
             Scale::Batch => self.centred.clone() / (deviation.reshape([1, 1, 1]) + STD_EPSILON),
         };

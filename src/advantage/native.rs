@@ -100,19 +100,25 @@ struct GroupMoments {
     mean: Vec<f32>,
     /// Reciprocal standard deviation of the group at each step.
     scale: Vec<f32>,
-    /// Sum of the distances to the first game's credit at each step.
-    spread: Vec<f32>,
+    /// Credit of the group's first game at each step.
+    first: Vec<f32>,
 }
 
 impl GroupMoments {
     /// Subtracts the group mean at each step and, if `scaled`, divides by the group's standard
     /// deviation.
+    ///
+    /// The credit of the first game is subtracted before, since the mean of equal credits may differ from them by rounding,
+    /// which must not be scaled up.
     fn centre(&mut self, credits: &mut [f32], steps: usize, scaled: bool) {
         let members = (credits.len() / steps) as f32;
+        self.first.clear();
+        self.first.extend_from_slice(&credits[..steps]);
         self.mean.clear();
         self.mean.resize(steps, 0.0);
-        for game in credits.chunks_exact(steps) {
-            self.mean.iter_mut().zip(game).for_each(|(sum, x)| *sum += x);
+        for game in credits.chunks_exact_mut(steps) {
+            game.iter_mut().zip(&self.first).for_each(|(x, first)| *x -= first);
+            self.mean.iter_mut().zip(&*game).for_each(|(sum, x)| *sum += x);
         }
         self.mean.iter_mut().for_each(|x| *x /= members);
         for game in credits.chunks_exact_mut(steps) {
@@ -128,17 +134,6 @@ impl GroupMoments {
         }
         for x in &mut self.scale {
             *x = 1.0 / ((*x / (members - 1.0)).sqrt() + STD_EPSILON);
-        }
-        // Equal credits differ from their mean by rounding at most, which must not be scaled up.
-        let first = &credits[..steps];
-        self.spread.clear();
-        self.spread.resize(steps, 0.0);
-        for game in credits.chunks_exact(steps) {
-            let games = self.spread.iter_mut().zip(game.iter().zip(first));
-            games.for_each(|(spread, (x, first))| *spread += (x - first).abs());
-        }
-        for (scale, spread) in self.scale.iter_mut().zip(&self.spread) {
-            *scale = if *spread > 0.0 { *scale } else { 0.0 };
         }
         for game in credits.chunks_exact_mut(steps) {
             game.iter_mut().zip(&self.scale).for_each(|(x, scale)| *x *= scale);
@@ -277,9 +272,11 @@ mod tests {
     #[test]
     fn equal_credits_have_no_advantage_whatever_the_rounding_of_their_mean() {
         for (credit, members) in [(-123.4567f32, 64), (-1234.567, 24), (54321.7, 8), (0.1, 7)] {
-            let mut credits = vec![credit; members];
-            GroupMoments::default().centre(&mut credits, 1, true);
-            assert!(credits.iter().all(|x| *x == 0.0), "{credit}: {credits:?}");
+            for scaled in [true, false] {
+                let mut credits = vec![credit; members];
+                GroupMoments::default().centre(&mut credits, 1, scaled);
+                assert!(credits.iter().all(|x| *x == 0.0), "{credit}: {credits:?}");
+            }
         }
         let mut credits = [1.0, 1.0, 3.0, 1.0];
         GroupMoments::default().centre(&mut credits, 2, true);

@@ -149,6 +149,18 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
     for (i, (got, want)) in values.iter().zip(floats(&want.values)).enumerate() {
         assert!((got - want).abs() < 1e-5 * (1.0 + want.abs()), "{context}: {i}: {got}, {want}");
     }
+    // The exact number of groups without any advantage, for which rounding would be too many.
+    let without = |values: &[f32]| {
+        let has_none = |group: usize| {
+            let games = group * rollout.group_size..(group + 1) * rollout.group_size;
+            values
+                .chunks_exact(rollout.num_envs())
+                .all(|step| step[games.clone()].iter().all(|x| *x == 0.0))
+        };
+        (0..rollout.num_groups).filter(|group| has_none(*group)).count() as f32
+    };
+    let equal = (floats(&want.zero_variance)[0] * rollout.num_groups as f32).round();
+    assert_eq!([without(&values), without(&floats(&want.values))], [equal; 2], "{context}");
     let counted = floats(&want.mask.clone().sum_dim(0));
     let played = floats(&mask);
     let rewards = games.rewards.iter().zip(&played).map(|(reward, counts)| reward * counts);

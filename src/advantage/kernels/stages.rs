@@ -269,28 +269,25 @@ pub(super) fn centre_kernel(
         let end_step = select(behind < learn_steps, behind, learn_steps);
         for t in first_step..end_step {
             let row = sizes.advantage(t, first);
+            // The mean of equal credits may differ from them by rounding, but that of their differences is 0.
+            let base = advantages[row];
             let mut sum = 0.0f32;
             for member in 0..members {
-                sum += advantages[row + member];
+                sum += advantages[row + member] - base;
             }
             let mean = sum / members as f32;
             let mut factor = 1.0f32;
             if comptime!(scale == Scale::Group) {
-                let base = advantages[row];
                 let mut squares = 0.0f32;
-                let mut spread = 0.0f32;
                 for member in 0..members {
-                    let centred = advantages[row + member] - mean;
+                    let centred = advantages[row + member] - base - mean;
                     squares += centred * centred;
-                    spread += (advantages[row + member] - base).abs();
                 }
                 factor = 1.0f32 / ((squares / (members - 1) as f32).sqrt() + epsilon);
-                // Equal credits differ from their mean by rounding at most, which must not be scaled up.
-                factor = select(spread > 0.0f32, factor, 0.0f32);
             }
             for member in 0..members {
                 let length = advantages[sizes.length(first + member)];
-                let centred = (advantages[row + member] - mean) * factor;
+                let centred = (advantages[row + member] - base - mean) * factor;
                 let counted = select((t as f32) < length, centred, 0.0f32);
                 advantages[row + member] = counted;
                 sums[SQUARES] += counted * counted;
