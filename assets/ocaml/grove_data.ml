@@ -212,7 +212,9 @@ let get shape source =
 
 exception Other
 
-let plain = [| Not_found; Exit; Division_by_zero; End_of_file; Stack_overflow; Out_of_memory; Other |]
+let plain =
+  [| Not_found; Exit; Division_by_zero; End_of_file; Stack_overflow; Out_of_memory;
+     Stack.Empty; Queue.Empty; Lazy.Undefined; Other |]
 
 let put_outcome own shape outcome =
   let bytes = Buffer.create 256 in
@@ -222,7 +224,7 @@ let put_outcome own shape outcome =
   | Error (Invalid_argument text) -> put_int bytes 2; put_string bytes text
   | Error exn ->
       let all = Array.append plain own in
-      let found = ref 6 in
+      let found = ref (Array.length plain - 1) in
       Array.iteri (fun i known -> if known == exn then found := i) all;
       put_int bytes (3 + !found));
   Buffer.contents bytes

@@ -175,6 +175,16 @@ let check_constructor is_known (constructor : Types.constructor_description) ty 
         if constructor.cstr_existentials <> [] && Ctype.free_variables ty <> [] then refuse [ "polymorphic_match" ]
     | _ -> refuse [ "generalized_type" ]
 
+(* A type that a structure hides, by `open struct` or by another one of its name, may have two names outside, which the
+   compiler takes for different types where it looks for the cases that a match lacks. *)
+let check_hidden inner outer =
+  let types (item : Types.signature_item) =
+    match item with Sig_type (id, _, _, _) | Sig_module (id, _, _, _, _) -> Some id | _ -> None
+  in
+  let kept = List.filter_map types outer in
+  let is_kept id = List.exists (Ident.same id) kept in
+  if not (List.for_all is_kept (List.filter_map types inner)) then refuse [ "hidden_type" ]
+
 let check_uses env structure =
   (* Types from before the code. Types that it includes or opens have new names, which no list of its declarations has. *)
   let is_known id = match Env.find_type (Path.Pident id) env with _ -> true | exception _ -> false in
@@ -202,7 +212,12 @@ let check_uses env structure =
     (match m.mod_desc with
     | Tmod_functor _ | Tmod_unpack _ -> refuse [ "functor" ]
     | Tmod_ident (path, _) -> check_module m.mod_env path
-    | Tmod_apply (_, _, coercion) | Tmod_constraint (_, _, _, coercion) -> check_coercion coercion
+    | Tmod_apply (_, _, coercion) -> check_coercion coercion
+    | Tmod_constraint (inner, outer, _, coercion) -> (
+        check_coercion coercion;
+        match (inner.mod_desc, outer) with
+        | Tmod_structure { str_type; _ }, Mty_signature kept -> check_hidden str_type kept
+        | _ -> ())
     | _ -> ());
     default.module_expr iterator m
   in
@@ -271,6 +286,10 @@ let rec is_function (lambda : Lambda.lambda) =
   | Llet (_, _, _, _, body) | Lsequence (_, body) -> is_function body
   | _ -> false
 
+(* The interpreter puts the arguments of a partial application back on its stack without a look at the room, of which it
+   keeps 256 words. *)
+let most_parameters = 100
+
 (* The second look, at what is about to run: each global and each call of C. *)
 let rec check_lambda (lambda : Lambda.lambda) =
   match lambda with
@@ -287,5 +306,6 @@ let rec check_lambda (lambda : Lambda.lambda) =
       | Parraysetu _ | Pbytesrefu | Pbytessetu | Pstringrefu -> refuse [ "unsafe" ]
       | _ -> ());
       List.iter check_lambda arguments
+  | Lfunction { params; _ } when List.compare_length_with params most_parameters > 0 -> refuse [ "parameters" ]
   | Lletrec (bindings, _) when not (List.for_all (fun (_, value) -> is_function value) bindings) -> refuse [ "recursive_value" ]
   | lambda -> Lambda.iter_head_constructor check_lambda lambda

@@ -7,8 +7,10 @@ use super::assertions::Scan;
 pub struct Code {
     /// The code; the problem's head comes first if the code does not define the function.
     pub text: String,
-    /// Whether the completion is degenerate: repetitive, mostly prose, a stub, or with many fences.
+    /// Whether the completion is degenerate: repetitive, mostly prose, or with many fences.
     pub degenerate: bool,
+    /// Whether the code looks like a placeholder, which it is not if it passes all tests.
+    pub stub: bool,
     /// Penalty on a perfect score for additional code blocks and for prose after the code, 0 to 0.1.
     pub untidiness: f64,
 }
@@ -31,8 +33,8 @@ impl Code {
         Some(Self {
             degenerate: repeats(completion)
                 || 2 * text.trim().len() < completion.trim().len()
-                || completion.matches(FENCE).count() > 4
-                || is_stub(text),
+                || completion.matches(FENCE).count() > 4,
+            stub: is_stub(text),
             untidiness: (further + prose).min(0.1),
             text: whole,
         })
@@ -98,7 +100,7 @@ fn repeats(text: &str) -> bool {
     (pieces.len() as f64) < 0.3 * all
 }
 
-/// Whether a string is only a placeholder for code.
+/// Whether a string looks like a placeholder for code.
 fn is_stub(text: &str) -> bool {
     let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
     let lower = text.to_lowercase();
@@ -173,13 +175,11 @@ mod tests {
         let degenerate = |completion: &str| code(completion).unwrap().degenerate;
         assert!(!degenerate("  x + 1"));
         assert!(degenerate(&"x + x + ".repeat(100)));
-        assert!(
-            degenerate("assert false")
-                && degenerate("(* TODO *) 0")
-                && degenerate("failwith \"no\"")
-        );
-        assert!(!degenerate("match x with\n| 0 -> 1\n| 1 -> 2\n| 2 -> 3\n| _ -> assert false"));
-        assert!(!degenerate("if x < 0\nthen failwith \"negative\"\nelse x"));
+        for stub in ["assert false", "(* TODO *) 0", "failwith \"no\""] {
+            assert!(is_stub(stub) && !degenerate(stub), "{stub}");
+        }
+        assert!(!is_stub("match x with\n| 0 -> 1\n| 1 -> 2\n| 2 -> 3\n| _ -> assert false"));
+        assert!(!is_stub("if x < 0\nthen failwith \"negative\"\nelse x"));
         let prose = "It is easy to see that one has to add something to it, and so we do.";
         assert!(degenerate(&format!("{prose}\n```\nx + 1\n```")));
         assert!(degenerate("```\nx + 1\n```\n```\n\n```\n```\n\n```"));

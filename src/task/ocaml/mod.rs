@@ -222,7 +222,7 @@ impl Ocaml {
         };
         let points = report.points(expected);
         let full = points.iter().sum::<f64>() > 1.0 - 1e-9;
-        let share = if code.degenerate { 0.3 } else { 1.0 };
+        let share = if code.degenerate || code.stub && !full { 0.3 } else { 1.0 };
         let mut parts: Vec<f64> = points
             .iter()
             .zip(POINTS)
