@@ -59,10 +59,12 @@ pub struct TextRecord {
 pub struct TextEvaluation {
     /// Completions per prompt.
     pub k: usize,
-    /// Fraction of the completions with the highest possible score.
-    pub pass_at_1: f64,
+    /// Fraction of the completions with the highest possible score; `None` if one has more, so that it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass_at_1: Option<f64>,
     /// Fraction of the prompts with such a completion among their `k`.
-    pub pass_at_k: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass_at_k: Option<f64>,
     /// Completions that the verifier could not score, which all other figures but `truncated` leave out.
     #[serde(default)]
     pub problems: usize,

@@ -55,8 +55,8 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
             ("completions/clipped_ratio", generated(text.truncated)),
             ("completions/distinct", generated(text.distinct)),
             ("completions/unverified", generated(text.problems as f64)),
-            ("eval/pass_at_1", evaluated.map(|evaluated| evaluated.pass_at_1)),
-            ("eval/pass_at_k", evaluated.map(|evaluated| evaluated.pass_at_k)),
+            ("eval/pass_at_1", evaluated.and_then(|evaluated| evaluated.pass_at_1)),
+            ("eval/pass_at_k", evaluated.and_then(|evaluated| evaluated.pass_at_k)),
         ];
         all.extend(figures.map(|(name, value)| (name.to_string(), value)));
         all.extend(

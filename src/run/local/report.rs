@@ -198,12 +198,15 @@ impl Display for Scores {
     }
 }
 
-/// Describes the fraction of completions with the highest reward.
+/// Describes the fraction of completions with the highest reward, if that is known.
 fn exactly_right(text: &TextEvaluation) -> String {
     let TextEvaluation { k, pass_at_1, pass_at_k, problems, .. } = text;
-    let mut words = format!("pass@1 {pass_at_1:.4} ({:.1} % exactly right)", 100.0 * pass_at_1);
-    if *k > 1 {
-        words += &format!(", pass@{k} {pass_at_k:.4}");
+    let mut words = match pass_at_1 {
+        Some(rate) => format!("pass@1 {rate:.4} ({:.1} % exactly right)", 100.0 * rate),
+        None => "no pass@1, since rewards exceed 1".to_string(),
+    };
+    if let Some(rate) = pass_at_k.filter(|_| *k > 1) {
+        words += &format!(", pass@{k} {rate:.4}");
     }
     if *problems > 0 {
         words += &format!("; {problems} completions could not be scored and are left out");

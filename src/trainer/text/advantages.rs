@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 /// Added to the standard deviation, as in TRL.
 const STD_EPSILON: f64 = 1e-4;
 
+/// Largest difference of equal rewards, by rounding.
+pub(super) const ROUNDING: f64 = 1e-9;
+
 /// Advantage of each completion over its group, by group. NaN marks a completion that could not be judged; it is left
 /// out of its group's mean and deviation, and has advantage 0.
 pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
@@ -89,7 +92,7 @@ fn prefix_advantages(completions: &[Completion], rewards: &[f64], divisor: f64) 
 /// Whether all judged completions of a group have the same reward.
 pub fn has_zero_variance(rewards: &[f64]) -> bool {
     let rewards = judged_rewards(rewards);
-    rewards.iter().all(|reward| (reward - rewards[0]).abs() < 1e-9)
+    rewards.iter().all(|reward| (reward - rewards[0]).abs() < ROUNDING)
 }
 
 /// Length penalty of a completion of `tokens` tokens: 0 up to `limit - buffer` tokens, or up to none if the buffer is

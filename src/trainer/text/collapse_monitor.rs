@@ -1,5 +1,6 @@
 //! Detection of collapses of training, described in words when they begin.
 
+use super::advantages::ROUNDING;
 use crate::metrics::{IterationRecord, TextRecord};
 use crate::task::RewardPart;
 use std::collections::{BTreeSet, VecDeque};
@@ -72,7 +73,9 @@ impl CollapseMonitor {
         // Solutions are neither truncated nor scored.
         let rewarded = !text.fit;
         let best = text.highest_score.unwrap_or(self.best);
-        let poor = rewarded && record.score.is_some_and(|score| score < NEAR_BEST * best);
+        // A score above the highest shows that rewards have another scale, so that the best is not known.
+        let is_poor = |score: f64| !(NEAR_BEST * best..=best + ROUNDING).contains(&score);
+        let poor = rewarded && record.score.is_some_and(is_poor);
         let zero_variance = record.zero_variance_groups;
         let TextRecord { truncated, sampling_entropy, problems, .. } = text;
         let low_entropy = poor && *sampling_entropy < ENTROPY_LOW;
@@ -188,6 +191,14 @@ mod tests {
         let wrong = IterationRecord { score: Some(0.2), ..certain };
         let words = observed(&[wrong])[0].clone().unwrap();
         assert!(words.contains("nothing is learnt") && words.contains("nats"), "{words}");
+    }
+
+    #[test]
+    fn rewards_above_1_have_no_known_highest_score() {
+        let equal =
+            IterationRecord { zero_variance_groups: 1.0, score: Some(5.0), ..record(healthy()) };
+        let words = observed(&[equal])[0].clone().unwrap();
+        assert!(words.contains("nothing is learnt"), "{words}");
     }
 
     #[test]

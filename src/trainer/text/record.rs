@@ -31,8 +31,11 @@ pub struct CompletionRecord {
     pub score: Option<f64>,
     /// Reward that is learnt from: the score minus the length penalty; `None` if the verifier could not judge it.
     pub reward: Option<f64>,
-    /// Each reward part, unweighted.
+    /// Each reward part, unweighted, without those that do not apply.
     pub rewards: BTreeMap<String, f64>,
+    /// Highest possible score; left out if all parts apply, since it is the same for all completions then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub highest_score: Option<f64>,
     /// Group-relative advantage.
     pub advantage: f32,
     /// Whether it was cut off by the limit on its tokens.
@@ -153,6 +156,8 @@ impl CompletionRecord {
                     score: reward.map(|_| rewards.total(parts)),
                     reward,
                     rewards: named(rewards),
+                    highest_score: (!rewards.not_applicable.is_empty())
+                        .then(|| rewards.highest_score(parts)),
                     advantage: advantages[i],
                     truncated: !completion.ended,
                     problem: rewards.problem.clone(),
@@ -191,10 +196,21 @@ mod tests {
         let text = grpo_record(&scored, &parts).text.unwrap();
         assert_eq!((text.rewards["math"], text.rewards["code"]), (1.0, 1.0));
         assert_eq!(text.highest_score, Some(1.0));
+        let small = [RewardPart::new("math", 0.5), RewardPart::new("code", 0.25)];
+        let mut above =
+            ScoredCompletions { groups: scored.groups.clone(), ..ScoredCompletions::default() };
+        above.groups[0].rewards[1].parts[1] = 1.5;
+        let mut tally = EvaluationTally::new(&small);
+        tally.add(&above);
+        let unknown = tally.record().text.unwrap();
+        assert_eq!((unknown.pass_at_1, unknown.pass_at_k), (None, None));
         let mut tally = EvaluationTally::new(&parts);
         tally.add(&scored);
         let text = tally.record().text.unwrap();
-        assert_eq!((text.pass_at_1, text.rewards["math"], text.rewards["code"]), (1.0, 1.0, 1.0));
+        assert_eq!(
+            (text.pass_at_1, text.rewards["math"], text.rewards["code"]),
+            (Some(1.0), 1.0, 1.0)
+        );
     }
 
     #[test]
@@ -246,8 +262,8 @@ mod tests {
         assert_eq!(evaluation(&[first, second]), found, "block by block");
         assert!((found.mean_score - 2.5 / 3.0).abs() < 1e-12 && found.min_score == 0.5);
         let text = found.text.unwrap();
-        assert!((text.pass_at_1 - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
-        assert_eq!((text.problems, text.pass_at_k), (1, 1.0));
+        assert!((text.pass_at_1.unwrap() - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
+        assert_eq!((text.problems, text.pass_at_k), (1, Some(1.0)));
         for group in &mut scored.groups {
             group.rewards = vec![unknown(), unknown()];
         }

@@ -1,9 +1,11 @@
 //! Running statistics of a language model's evaluation, which processes a few prompts at a time.
 
+use super::advantages::ROUNDING;
 use super::scored::ScoredCompletions;
 use crate::metrics::{EvaluationRecord, TextEvaluation};
 use crate::task::RewardPart;
 use std::ops::RangeInclusive;
+
 /// A running mean; 0 without values.
 #[derive(Clone, Copy, Default)]
 struct Mean {
@@ -43,6 +45,8 @@ pub(super) struct EvaluationTally<'a> {
     score: Mean,
     /// Lowest and highest score.
     score_range: Option<RangeInclusive<f64>>,
+    /// Whether no score is above the highest that the weights of the parts permit, each of at most 1.
+    is_highest_known: bool,
     pass_at_1: Mean,
     pass_at_k: Mean,
     /// Mean score of each prompt that has a judged completion.
@@ -62,6 +66,7 @@ impl<'a> EvaluationTally<'a> {
             rewards: vec![Mean::default(); parts.len()],
             score: Mean::default(),
             score_range: None,
+            is_highest_known: true,
             pass_at_1: Mean::default(),
             pass_at_k: Mean::default(),
             prompt_scores: Vec::new(),
@@ -83,7 +88,9 @@ impl<'a> EvaluationTally<'a> {
             let (mut prompt_score, mut has_passed) = (Mean::default(), false);
             for rewards in group.judged() {
                 let score = rewards.total(self.parts);
-                let passes = score >= rewards.highest_score(self.parts) - 1e-9;
+                let highest = rewards.highest_score(self.parts);
+                let passes = score >= highest - ROUNDING;
+                self.is_highest_known &= score <= highest + ROUNDING;
                 has_passed |= passes;
                 prompt_score.add(score);
                 self.score.add(score);
@@ -124,8 +131,8 @@ impl<'a> EvaluationTally<'a> {
             held_out: None,
             text: Some(TextEvaluation {
                 k: self.completions_per_prompt,
-                pass_at_1: self.pass_at_1.value(),
-                pass_at_k: self.pass_at_k.value(),
+                pass_at_1: self.is_highest_known.then(|| self.pass_at_1.value()),
+                pass_at_k: self.is_highest_known.then(|| self.pass_at_k.value()),
                 problems: self.problems,
                 rewards: judged.map(|(part, mean)| (part.name.clone(), mean.value())).collect(),
                 truncated: self.truncated.value(),
