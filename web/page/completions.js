@@ -79,9 +79,13 @@ export class Completions {
     if (source === this.source) this.draw();
   }
 
-  /** Whether a completion has the highest score. One that could not be judged has no reward; older files have no score. */
-  right({ score, reward }) {
-    return reward !== null && (score ?? reward) >= (this.highest.get(this.source) ?? 1) - ROUNDING;
+  /**
+   * Whether a completion has the highest score: its own, or that of all. One that could not be judged has no reward; older
+   * files have no score. Rewards of a larger scale have no known highest score.
+   */
+  right({ score, reward, highest_score: own }) {
+    const highest = own ?? this.highest.get(this.source) ?? 1;
+    return reward !== null && Math.abs((score ?? reward) - highest) <= ROUNDING;
   }
 
   /** Adds completions of one or more iterations, in their order. */
@@ -150,8 +154,8 @@ export class Completions {
 
   /** A prompt with its completions. */
   card(group) {
-    const [{ prompt, iteration, rewards }] = group;
-    const parts = Object.keys(rewards);
+    const [{ prompt, iteration }] = group;
+    const parts = [...new Set(group.flatMap(({ rewards }) => Object.keys(rewards)))];
     const head = ["completion", "reward", ...parts, "adv."].map((name) => make("th", { scope: "col", textContent: name }));
     const rows = group.map((one) => make("tr", { className: this.right(one) ? "right" : "" },
       make("td", {}, mark(this.right(one)), shaded(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
