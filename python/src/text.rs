@@ -6,8 +6,8 @@ use grove::rng::Stream;
 use grove::run::{TextRun, load_model};
 use grove::settings::{GenerationConfig, overlay};
 use grove::task::{
-    self, Completion, Json, Message, PYTHON, PromptSet, RewardPart, Rewards, Split, Task,
-    TaskError, template_values,
+    self, Completion, Json, MAX_NEW_TOKENS, Message, PYTHON, PromptSet, RewardPart, Rewards, Split,
+    Task, TaskError, template_values,
 };
 use grove::text::fastest_precision;
 use grove::text::generate::{self, Generator, Sampling, stop};
@@ -212,6 +212,10 @@ impl Task for PythonTask {
 
     fn max_new_tokens(&self) -> usize {
         self.max_new_tokens
+    }
+
+    fn max_new_tokens_of_pretrained(&self) -> usize {
+        self.max_new_tokens.max(MAX_NEW_TOKENS)
     }
 }
 

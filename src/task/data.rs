@@ -15,6 +15,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Default limit on the tokens of a completion whose length no solution shows.
+pub const MAX_NEW_TOKENS: usize = 256;
+
 settings! {
     /// Settings of a user-defined task.
     pub struct DataSettings {
@@ -133,7 +136,7 @@ impl DataTask {
             let solution = demonstration(prompt).unwrap_or_default();
             verifier.check(&Completion::new(prompt, &solution))?;
         }
-        Ok(Self { prompts, verifier, parts, max_new_tokens: longest.unwrap_or(256) })
+        Ok(Self { prompts, verifier, parts, max_new_tokens: longest.unwrap_or(MAX_NEW_TOKENS) })
     }
 }
 
@@ -190,6 +193,12 @@ impl Task for DataTask {
 
     fn max_new_tokens(&self) -> usize {
         self.max_new_tokens
+    }
+
+    fn max_new_tokens_of_pretrained(&self) -> usize {
+        // Without a verifier an answer must equal the solution.
+        let least = if self.verifier.is_some() { MAX_NEW_TOKENS } else { 0 };
+        self.max_new_tokens.max(least)
     }
 }
 

@@ -52,7 +52,7 @@ mod weighted;
 
 pub use audit::{AuditResult, audit_solutions, audit_with_attacks};
 #[cfg(not(target_family = "wasm"))]
-pub use data::{DataSettings, DataTask, read_prompts};
+pub use data::{DataSettings, DataTask, MAX_NEW_TOKENS, read_prompts};
 pub use error::TaskError;
 pub use expression::{Expression, Rational};
 #[cfg(not(target_family = "wasm"))]
@@ -172,6 +172,12 @@ pub trait Task: Send + Sync {
     /// Default maximum number of tokens of a completion, 1 or more. Must suffice for any solution if tokens are
     /// characters and there is an [`alphabet`](Task::alphabet).
     fn max_new_tokens(&self) -> usize;
+
+    /// Default maximum number of tokens of a pretrained model's completion, which may reason before it answers where a
+    /// verifier accepts that.
+    fn max_new_tokens_of_pretrained(&self) -> usize {
+        self.max_new_tokens()
+    }
 
     /// Notes to print when a run starts, a sentence each: for instance, limits that this machine cannot
     /// enforce.
