@@ -22,6 +22,8 @@ RewardFn = Callable[..., Sequence[float | None]]
 
 #: Arguments of reward functions besides the columns of the prompts.
 _ARGUMENTS = ("prompts", "completions")
+#: Further arguments of TRL's reward functions.
+_NOT_PROVIDED = ("completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 
 
 class LanguageModel:
@@ -237,6 +239,20 @@ class Judge:
         return [list(row) for row in zip(*parts, strict=True)]
 
 
+def is_async(function: Any) -> bool:
+    """Whether a function, or an object that is called like one, must be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+
+
+def _requires(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter without a default."""
+    try:
+        parameter = inspect.signature(function).parameters.get(name)
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and parameter.default is parameter.empty
+
+
 def _number(name: str, reward: Any) -> float | None:
     """Returns a reward of a function as a number, or ``None`` where it does not judge."""
     if reward is None:
@@ -278,8 +294,11 @@ def text_request(
             f"`reward` is {reward!r}, but a language model needs a function or a list of one or more of them"
         )
     for function in functions:
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
             raise ValueError(f"`reward` has the async function {function!r}, but nothing awaits it: give one that is not")
+        unknown = [name for name in _NOT_PROVIDED if _requires(function, name)]
+        if unknown:
+            raise ValueError(f"`reward` has {function!r}, which requires `{unknown[0]}`, but nothing provides it")
     train = _records("task", task)
     if eval_task is None:
         # At least one of each, if there are two.
@@ -299,7 +318,7 @@ def text_request(
     judge = Judge(functions)
     texts = [record["text"] + record["fields"].get("solution", "") for record in train + test]
     solutions = [record["fields"]["solution"] for record in train + test if "solution" in record["fields"]]
-    has_solutions = len(solutions) == len(train + test)
+    has_solutions = bool(solutions) and len(solutions) == len(train + test)
     # A token may be a character; one more ends the completion.
     longest = max((len(solution) + 1 for solution in solutions), default=0)
     request = {

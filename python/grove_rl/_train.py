@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import tempfile
@@ -17,7 +16,7 @@ import numpy as np
 
 from . import _native
 from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
-from ._language import PromptLike, RewardFn, text_request
+from ._language import PromptLike, RewardFn, is_async, text_request
 from ._policy import Policy
 from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_integer, in_sections
 from ._threads import use_threads
@@ -77,10 +76,10 @@ def train(
     >>> report = grove_rl.train("CartPole-v1", iterations=20)
     >>> action = report.policy()(obs)
 
-    Ctrl-C ends the run after the current iteration, with its policy saved; a second Ctrl-C ends it at once. Environments,
-    reward functions and the callback are called on the calling thread. Runs in Python environments or with reward functions
-    cannot be resumed. Warnings, such as the onset of a collapse or growing memory, are issued as ``UserWarning``. Arguments
-    that do not apply are rejected.
+    Ctrl-C ends the run after the current iteration, with its policy saved; a second Ctrl-C ends it as soon as Python code
+    runs. Environments, reward functions and the callback are called on the calling thread. Runs in Python environments or
+    with reward functions cannot be resumed. Warnings, such as the onset of a collapse or growing memory, are issued as
+    ``UserWarning``. Arguments that do not apply are rejected.
 
     Args:
         what: A built-in game (:func:`grove_rl.games`), the id of a Gymnasium environment, a function that makes an
@@ -116,7 +115,7 @@ def train(
     for name, path in (("run_dir", run_dir), ("model", model)):
         if path is not None and not os.fspath(path):
             raise ValueError(f"`{name}` is {path!r}, but must name a folder")
-    if inspect.iscoroutinefunction(callback):
+    if is_async(callback):
         raise ValueError(f"`callback` is the async function {callback!r}, but nothing awaits it")
     listener = None if callback is None else lambda record: callback(json.loads(record))
     base = os.getcwd()

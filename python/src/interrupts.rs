@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The handling of Ctrl-C while it lives: the first ends the run after its iteration, and the second raises
-/// `KeyboardInterrupt` at once.
+/// `KeyboardInterrupt` as soon as Python code runs.
 ///
 /// Environments and reward functions run on the thread that Python's own handler interrupts: it would raise in the middle
 /// of a step, and the iteration would be lost.

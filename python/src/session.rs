@@ -103,7 +103,7 @@ impl Session {
         }
         let mut listener = Listener::new(self.callback.as_ref(), &self.interrupts);
         listener.warn_all(lock.warning.as_slice())?;
-        listener.warn_all(run.warning().as_slice())?;
+        listener.warn_all(&run.warnings())?;
         let summary = drive(run, Some(&mut files), &mut listener);
         listener.raise()?;
         let summary = summary.map_err(runtime_error)?;
@@ -161,6 +161,9 @@ fn not_created(error: RunError, folder: &Path) -> PyErr {
         RunError::Exists(_) => {
             value_error(format!("the run directory {folder} exists; choose another `run_dir`"))
         }
+        RunError::Occupied(_) => value_error(format!(
+            "the folder {folder} is not empty and holds no run; choose another `run_dir`"
+        )),
         RunError::Locked(_) => value_error(format!(
             "another process trains the run in {folder}; choose another `run_dir`"
         )),

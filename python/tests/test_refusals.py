@@ -203,6 +203,17 @@ async def awaited(**_: Any) -> list[float]:
     return []
 
 
+class Awaited:
+    """An object whose calls must be awaited."""
+
+    async def __call__(self, *_: Any, **__: Any) -> list[float]:
+        return []
+
+
+def logging(completions: list[str], log_metric: Any, **_: Any) -> list[float]:
+    return [0.0] * len(completions)
+
+
 class Table:
     """What tables of pandas, Polars and Arrow have in common."""
 
@@ -248,8 +259,11 @@ class Table:
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
         ("catch", {"callback": awaited}, "`callback` is the async function .*, but nothing awaits it"),
         (None, {"task": TASK, "reward": [len, awaited]}, "`reward` has the async function .*, but nothing awaits it"),
+        (None, {"task": TASK, "reward": Awaited()}, "`reward` has the async function .*, but nothing awaits it"),
+        (None, {"task": TASK, "reward": logging}, "which requires `log_metric`, but nothing provides it"),
         (None, {"task": TASK, "reward": 5}, "`reward` is 5, but a language model needs a function"),
         (None, {"task": [{1: "a", "x": "b"}], "reward": len}, r"a prompt has the columns \[1, 'x'\], but none named"),
+        (None, {"task": [], "reward": len}, "give train() at least one"),
         (None, {"task": TASK, "reward": len, "model": ""}, "`model` is '', but must name a folder"),
         ([], {}, r"\[\] must be one or more functions"),
         (gymnasium.Env, {}, "`observation_space` of .* is None, but must be a space of gymnasium.spaces"),

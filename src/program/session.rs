@@ -208,6 +208,7 @@ impl Session<'_> {
 
     /// Prints the expected cost of a run.
     fn dry_run(&self, run: &mut dyn Run, chosen: &ChosenDevice) -> Result<()> {
+        warn(&run.warnings());
         let preview = with_note("Trying some iterations and an evaluation.", || {
             preview(run, &chosen.info, self.started)
         })?;
@@ -360,7 +361,7 @@ fn describe_run(run: &dyn Run) {
         let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
         eprint_line!("Phases: {}", phases.join(", "));
     }
-    warn(run.warning().as_slice());
+    warn(&run.warnings());
 }
 
 fn capitalized(text: &str) -> String {

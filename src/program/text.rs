@@ -5,7 +5,7 @@ use super::games::{Games, SavedRun};
 use super::output::eprint_line;
 use super::progress_note::{with_note, with_note_after};
 use super::ranks;
-use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path, warn};
+use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path};
 use super::settings::{InitialModel, commented, language_defaults};
 use super::source::names_iterations;
 use super::trust;
@@ -156,8 +156,7 @@ impl TextRequest<'_> {
             }
             (Some(name), _) | (None, Some(name)) => Ok((name.to_string(), own)),
             (None, None) => bail!(
-                "no task is named: in `grove train TASK --model MODEL`, TASK is one of {}; --task-data FILE.jsonl \
-                 is a task of your own",
+                "no task is named: it is one of {}; --task-data FILE.jsonl is a task of your own",
                 task::names()
             ),
         }
@@ -302,12 +301,6 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let (name, own) = request.task(&file)?;
     let path = model_path(&name, request.model.as_deref(), &file, &args.set)?;
     let model = load(&path)?;
-    if model.as_ref().is_some_and(|model| model.stop_tokens.is_empty()) {
-        warn(&[format!(
-            "the model in {path} has no token that ends a text, and so cannot learn to end its answers; name one as \
-             `eos_token` in its tokenizer_config.json"
-        )]);
-    }
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let precision = default_precision(&args.device);
     let defaults =
@@ -316,6 +309,12 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
     let (mut own, mut config) = settings(&name, own, defaults, file, &overrides)?;
     config.precision = args.precision.unwrap_or(config.precision);
+    if request.fit && !config.is_sft_only() {
+        bail!(
+            "loss.loss_type is {}, but `grove fit` learns by nll; leave it out, or use `grove train`",
+            config.loss.loss_type
+        );
+    }
     if let Some(adapters) = model.as_ref().and_then(|model| model.adapters.as_ref()) {
         config.lora.adopt(adapters.config()).map_err(Error::msg)?;
     }

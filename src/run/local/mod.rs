@@ -128,9 +128,9 @@ pub trait Run {
         None
     }
 
-    /// A warning about the phases, if there is one.
-    fn warning(&self) -> Option<String> {
-        None
+    /// Warnings about the settings and the model.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Highest possible score of a completion; `None` for games.

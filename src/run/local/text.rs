@@ -51,14 +51,21 @@ impl Run for TextRun {
         phases.into_iter().filter(|phase| phase.first <= phase.last).collect()
     }
 
-    fn warning(&self) -> Option<String> {
+    fn warnings(&self) -> Vec<String> {
         let config = self.trainer.config();
-        let (sft, all) = (config.fit.iterations, config.iterations);
-        (sft >= all && !config.is_sft_only()).then(|| {
+        let (sft, all, path) = (config.fit.iterations, config.iterations, &config.model.path);
+        let phases = (sft >= all && !config.is_sft_only()).then(|| {
             format!(
-                "all iterations are SFT, and none is GRPO: raise --iterations ({all}), or lower fit.iterations ({sft})"
+                "all iterations are SFT, and none is GRPO: raise iterations ({all}), or lower fit.iterations ({sft})"
             )
-        })
+        });
+        let end = self.trainer.model().stop_tokens.is_empty().then(|| {
+            format!(
+                "the model in {path} has no token that ends a text, and so cannot learn to end its answers; name one as \
+                 `eos_token` in its tokenizer_config.json"
+            )
+        });
+        phases.into_iter().chain(end).collect()
     }
 
     fn sizes(&self) -> RunSizes {
