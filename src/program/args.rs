@@ -142,7 +142,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Number of iterations; learning-rate and other schedules span them.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count::<u32>(1..=u64::from(u32::MAX)))]
     pub iterations: Option<u32>,
     /// Random seed [default: 1].
     #[arg(long, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
@@ -258,7 +258,7 @@ pub struct GenerateArgs {
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = count::<usize>(1..=1_000_000))]
     pub max_new_tokens: usize,
     /// Sampling temperature; 0 for greedy decoding.
-    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = temperature)]
+    #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: f32,
     /// Sample from the K most likely tokens only; 0 for no limit.
     #[arg(long, default_value_t = 0, value_name = "K")]

@@ -23,16 +23,21 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     }
     let FitArgs { data, run, verifier, .. } = args;
     verifier.refuse_for_games()?;
+    let is_path =
+        |it: &String| it.split_once('=').is_some_and(|(key, _)| key.trim() == "data.path");
+    if run.set.iter().any(is_path) {
+        bail!("`grove fit DATASET` names the dataset; leave data.path out");
+    }
     let manifest = Dataset::open(&data)?.manifest().clone();
     let folder = canonical_path(&data)?;
     let settings = Value::try_from(&manifest.settings).with_context(|| {
         format!("the settings in {}", Path::new(&folder).join(MANIFEST).display())
     })?;
     let mut defaults = overlay::parse("the defaults of fit", IMITATION)?;
-    let section = Table::from_iter([("path".to_string(), folder.into())]);
+    let section = Table::from_iter([("path".to_string(), folder.clone().into())]);
     defaults.insert("data".to_string(), section.into());
     defaults.insert(manifest.env.clone(), settings);
-    let mut files = vec![defaults, run.settings()?];
+    let mut files = vec![defaults, with_dataset(run.settings()?, folder)];
     if let (Some(window), true) = (manifest.window, manifest.env == Labels::NAME) {
         let (_, config) = layered_settings::<Labels>(&files, &run.set)?;
         let defaults = series(window, &config.policy.kind);
@@ -42,6 +47,16 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
         format!("the dataset in {} is of a game that this program does not have", data.display())
     })?;
     (game.train)(games, &NewRun { args: &run, files, from: None })
+}
+
+/// Replaces the dataset of a settings file, which may be that of an earlier run, by the one of the command line.
+fn with_dataset(mut file: Table, folder: String) -> Table {
+    ["data.path", "data.digest"].map(|name| file.remove(name));
+    if let Some(Value::Table(data)) = file.get_mut("data") {
+        data.remove("digest");
+        data.insert("path".to_string(), folder.into());
+    }
+    file
 }
 
 /// The defaults, as TOML, for a series of labels, each about the last `window` rows: a perceptron sees these rows at

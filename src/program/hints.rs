@@ -51,8 +51,22 @@ fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
     .filter(|option| option.starts_with('-'))
 }
 
+/// Whether the parser refuses a second name beside `--resume`.
+fn names_game_and_run(error: &clap::Error, words: &[OsString]) -> bool {
+    let is_name = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(it)) if !it.starts_with('-'));
+    is_name
+        && error.kind() == ErrorKind::UnknownArgument
+        && words.iter().any(|word| word == "--resume")
+}
+
 /// Adds a better hint to the parser's error if an unknown option means a setting.
 pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    if names_game_and_run(&error, words) {
+        let hint = "a run takes the place of the game: `grove train --resume RUN`";
+        let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
+        error.insert(ContextKind::Suggested, hint);
+        return error;
+    }
     let names_similar = error.get(ContextKind::SuggestedArg).is_some();
     let option = unknown_option(&error, words).filter(|_| !names_similar);
     let Some(option) = option else { return error };

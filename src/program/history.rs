@@ -112,7 +112,8 @@ impl History {
 
     /// Whether it learns from data alone (`grove fit`).
     pub fn is_fit(&self) -> bool {
-        self.text("loss", "loss_type") == LossType::Nll.name()
+        let has_data = self.is_text() || !self.text("data", "path").is_empty();
+        has_data && self.text("loss", "loss_type") == LossType::Nll.name()
     }
 
     /// Whether its iterations were computed from epochs and data, rather than set by `--iterations`.

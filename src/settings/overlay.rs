@@ -15,7 +15,7 @@ pub const VALUE_FUNCTION: [&str; 5] =
     ["vf_coef", "gae_lambda", "clip_vloss", "clip_range_vf", "vf_clip_coef"];
 
 /// Names of other trainers without an exact counterpart, and the nearest setting, of games and of texts.
-const FOREIGN: [(&str, &str); 30] = [
+const FOREIGN: [(&str, &str); 32] = [
     ("max_steps", "iterations"),
     ("num_train_epochs", "iterations"),
     ("total_timesteps", "iterations"),
@@ -34,6 +34,8 @@ const FOREIGN: [(&str, &str); 30] = [
     ("steps_per_generation", "update.num_minibatches"),
     ("n_steps", "rollout.num_steps"),
     ("bptt_horizon", "rollout.num_steps"),
+    ("horizon", "rollout.num_steps"),
+    ("total_agents", "rollout.num_groups"),
     ("max_completion_length", "rollout.num_steps"),
     ("n_epochs", "update.update_epochs"),
     ("clip_range", "loss.epsilon"),

@@ -31,7 +31,8 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "--set", "num_generations=1"], &["rollout.group_size is 1"]),
         (&["train", "--set", "num_steps=0"], &["rollout.num_steps is 0", "1 to 2^30"]),
         (&["train", "--set", "learn_steps=33"], &["rollout.learn_steps is 33", "32"]),
-        (&["train", "--iterations", "0"], &["iterations is 0"]),
+        (&["train", "catch", "--resume", "runs/catch-1"], &["`grove train --resume RUN`"]),
+        (&["train", "--iterations", "0"], &["--iterations", "must be 1 to 4294967295"]),
         (
             &["train", "--set", "basket=21"],
             &["fruit.basket is 21", "must be 1 to 20 (fruit.width)"],

@@ -25,12 +25,22 @@ pub fn check_names(file: &SweepFile) -> Result<()> {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
     let fixed = overlay::flat(&file.settings).map(|(name, _)| name);
     for name in file.space.keys().cloned().chain(fixed) {
-        let known = names.entry(full_name(&name)).or_insert_with(|| name.clone());
-        if *known != name {
-            bail!("`{known}` and `{name}` are the same setting; leave one of them out");
+        match names.insert(full_name(&name), name.clone()) {
+            None => {}
+            Some(known) if known == name => {
+                bail!("`{name}` is in [settings] and in [space]; leave one of them out")
+            }
+            Some(known) => {
+                bail!("`{known}` and `{name}` are the same setting; leave one of them out")
+            }
         }
     }
     Ok(())
+}
+
+/// Whether a sweep searches one of these settings, given by their full names.
+pub fn searches(file: &SweepFile, settings: &[&str]) -> bool {
+    file.space.keys().any(|name| settings.contains(&&*full_name(name)))
 }
 
 /// The full name of a setting that may be written otherwise; a game's own settings stay as written.
@@ -112,6 +122,24 @@ mod tests {
         };
         let sweep = Sweep::new(&builtin(), file, &args).map(drop);
         sweep.err().map(|error| format!("{error:#}")).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_first_round_of_halving_must_get_to_grpo() {
+        let halving = |rest: &str| {
+            refusal(&format!(
+                "game = 'sort'\nsearch = 'halving'\nrounds = 3\neta = 2\nsettings.iterations = 200\n{rest}\n"
+            ))
+        };
+        let rate = "space.\"optimizer.learning_rate\" = { log = [1e-4, 1e-3] }";
+        let said = halving(rate);
+        assert!(said.contains("50 iterations, all of them SFT (fit.iterations = 100)"), "{said}");
+        for searched in [
+            "settings.fit.iterations = 10\nspace.\"optimizer.learning_rate\" = { log = [1e-4, 1e-3] }",
+            "space.\"fit.iterations\" = { linear = [0, 60] }",
+        ] {
+            assert_eq!(halving(searched), "", "{searched}");
+        }
     }
 
     /// The error about a `--set` of `grove train`.

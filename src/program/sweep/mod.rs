@@ -137,7 +137,9 @@ impl<'a> Sweep<'a> {
         // The defaults of a task depend on its model.
         let known = if is_task { &file.settings } else { &settings };
         let iterations = iterations_of_run(known, file.search)?;
-        if file.search == Search::Halving {
+        // Trials with other models, or other numbers of SFT iterations, differ in this.
+        let differ = check::searches(&file, &["fit.iterations", "model.path"]);
+        if file.search == Search::Halving && !differ {
             check_first_round(&settings, halved(iterations, &file, 0))?;
         }
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
@@ -415,13 +417,16 @@ fn iterations_of_run(settings: &Table, search: Search) -> Result<u32> {
 
 /// Folder of the sweep: that of the command line, otherwise the sweep's file without its extension.
 fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
-    let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
-    if folder == args.file {
-        bail!(
+    match &args.out {
+        Some(folder) if *folder == args.file => {
+            bail!("--out is the sweep's file; give a folder")
+        }
+        Some(folder) => Ok(folder.clone()),
+        None if args.file.extension().is_none() => bail!(
             "the file has no extension, so the sweep's folder cannot have its name; use --out DIR"
-        );
+        ),
+        None => Ok(args.file.with_extension("")),
     }
-    Ok(folder)
 }
 
 /// Whether a folder holds a run that was interrupted after a checkpoint.
