@@ -17,7 +17,7 @@ pub enum CheckpointError {
     NotADirectory(PathBuf),
 
     /// A file of the checkpoint is missing, or is not what the others say.
-    #[error("the checkpoint {path} is damaged: {reason}; load another one")]
+    #[error("the checkpoint {path} is damaged: {reason}")]
     Damaged {
         /// The checkpoint's directory.
         path: PathBuf,
@@ -110,7 +110,7 @@ pub enum CheckpointError {
     },
 
     /// The checkpoint is intact, but the caller cannot use it.
-    #[error("the checkpoint {path} cannot be used: {reason}; load another one")]
+    #[error("the checkpoint {path} cannot be used: {reason}")]
     Unusable {
         /// The checkpoint's directory.
         path: PathBuf,
@@ -123,10 +123,7 @@ pub enum CheckpointError {
     NoneSaved(PathBuf),
 
     /// All checkpoints in the store are damaged.
-    #[error(
-        "all {} checkpoints in {path} are damaged; restore one from a backup or restart the run{}",
-        damaged.len(), newest(damaged)
-    )]
+    #[error("no checkpoint in {path} is intact{}", newest(damaged))]
     NoneIntact {
         /// The store's directory.
         path: PathBuf,

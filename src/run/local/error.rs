@@ -70,6 +70,9 @@ pub enum RunError {
         "the run directory {0} exists; continue its run with --resume, or choose another --run-dir"
     )]
     Exists(PathBuf),
+    /// A folder that is not a run's would be filled by one.
+    #[error("the folder {0} is not empty and holds no run; choose another --run-dir")]
+    Occupied(PathBuf),
     /// The run has no checkpoint yet.
     #[error(
         "the run in {0} has no checkpoint yet; if it was stopped, start it again with its original command and \
@@ -107,7 +110,8 @@ pub enum RunError {
     Locked(PathBuf),
     /// The run has done all its iterations.
     #[error(
-        "the run in {path} has finished all {iterations} iterations; pass a larger --iterations to continue"
+        "the run in {path} has finished all {iterations} iterations; a larger --iterations continues it, and `grove eval {path}` prints \
+         its scores"
     )]
     Done {
         /// Path of the run directory.

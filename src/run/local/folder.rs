@@ -103,7 +103,10 @@ impl RunFolder {
         let is_run = folder.path.join(LOCK).is_file();
         match is_empty || is_run && !folder.has_policy() {
             true => Ok(folder),
-            false => Err(RunError::Exists(folder.path)),
+            false if folder.has_policy() || folder.config().is_file() => {
+                Err(RunError::Exists(folder.path))
+            }
+            false => Err(RunError::Occupied(folder.path)),
         }
     }
 
