@@ -20,7 +20,7 @@ names! {
 }
 
 settings! {
-    /// The loss of an update, with TRL's defaults.
+    /// The loss of an update, with TRL's defaults except for `use_bias_correction_kl`, which its later versions set.
     pub struct LossConfig {
         /// Loss, and how its terms are averaged.
         loss_type: LossType = LossType::Dapo;
