@@ -3,7 +3,7 @@
 mod gpu;
 
 use grove::env::look::{Look, tile};
-use grove::env::{Breakout, CartPole, Catch, Episode, Fruit, Recall, new_game, play};
+use grove::env::{Breakout, CartPole, Catch, Episode, Fruit, Recall, new_game, play_step};
 use grove::rng::draw;
 use grove::viewer::{Cells, Instance, Picture, Wall, instances, paint};
 
@@ -31,7 +31,7 @@ impl<G: Look> Games<G> {
         for (i, (state, episode)) in self.now.iter_mut().enumerate() {
             let random = draw(draw(episode.level, i as u32), episode.time);
             let action = random % self.game.num_actions() as u32;
-            play::<G>(state, episode, action, self.game);
+            play_step::<G>(state, episode, action, self.game);
         }
     }
 
