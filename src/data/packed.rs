@@ -1,12 +1,12 @@
 //! Windows of a dataset in the layout of fused kernels.
 
 use super::host::staged;
-use super::{Recording, RecordingAdvantages, RecordingPart, Windows, summary};
+use super::{Recording, RecordingAdvantages, RecordingPart, WindowBatch, summary};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;
 use std::ops::Range;
 
-impl Windows {
+impl WindowBatch {
     /// Uploads the windows as a recording whose words are the features themselves and whose
     /// advantages are the step weights, in buffers of at most `max_bytes` bytes.
     pub(crate) fn packed(

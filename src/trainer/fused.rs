@@ -10,7 +10,7 @@ use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{
     ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
 };
-use crate::data::{GameSums, Recording, RecordingAdvantages, Windows};
+use crate::data::{GameSums, Recording, RecordingAdvantages, WindowBatch};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
 use crate::learner::UpdateMeans;
@@ -47,7 +47,7 @@ struct StartedRollout {
 type DeviceData = (Recording, RecordingAdvantages);
 
 /// Uploads windows.
-fn to_device(windows: &Windows, device: &Device) -> DeviceData {
+fn to_device(windows: &WindowBatch, device: &Device) -> DeviceData {
     windows.packed(max_buffer_bytes(device), device)
 }
 
