@@ -32,7 +32,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
-use update::{StepParameters, TextUpdate};
+use update::{TextStepSettings, TextUpdate};
 
 /// A completion to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -292,10 +292,10 @@ impl LanguageLearner {
     fn host_step(
         &mut self,
         gradient: &[f32],
-        parameters: StepParameters,
+        settings: TextStepSettings,
         config: &OptimizerConfig,
     ) -> f32 {
-        let StepParameters { max_norm, learning_rate } = parameters;
+        let TextStepSettings { max_norm, learning_rate } = settings;
         self.optimizer.convert_to(config.moments, || self.decoder.sizes());
         let spared = match config.decay_norms_and_biases {
             true => Vec::new(),
@@ -315,7 +315,7 @@ impl LanguageLearner {
     fn device_step(
         &mut self,
         gradient: device::Gradient,
-        parameters: StepParameters,
+        settings: TextStepSettings,
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         if !matches!(self.optimizer, Optimizer::Device(_)) {
@@ -323,7 +323,7 @@ impl LanguageLearner {
             self.optimizer = Optimizer::Device(Box::new(moments));
         }
         let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
-        device::step(&mut self.decoder, moments, gradient, parameters, config)
+        device::step(&mut self.decoder, moments, gradient, settings, config)
     }
 
     /// Log-probabilities under the reference, by group, sample and token; empty for groups of other ranks. `None` without a
