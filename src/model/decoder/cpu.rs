@@ -155,6 +155,7 @@ impl Actor for NativeDecoder {
         }
     }
 
+    /// Computes the logits of a step of [`LANES`] games, and appends the step to their memory.
     fn act<'a>(
         &self,
         obs: &[Lanes],

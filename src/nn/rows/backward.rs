@@ -127,6 +127,8 @@ impl Weights {
         }
     }
 
+    /// Computes the backward pass of a feed-forward block: adds to the gradients of its parameters, and that of its
+    /// input to `d_stream`.
     fn mlp_backward(
         &self,
         number: usize,
