@@ -195,6 +195,7 @@ fn is_operator(c: char) -> bool {
 impl<'a> Iterator for Scan<'a> {
     type Item = (usize, i32, &'a str);
 
+    /// Returns the next piece that is neither a comment nor white space.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let start = self.at;
