@@ -68,7 +68,7 @@ impl HostAdvantages {
                 credit(rewards, ends, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
                 let has_zero_variance = has_zero_variance(values, counts, num_steps);
-                moments.centre(values, num_steps, config.scale_rewards == Scale::Group);
+                moments.standardize(values, num_steps, config.scale_rewards == Scale::Group);
                 let squares = zero_uncounted_steps(values, counts, num_steps);
                 GroupSummary { has_zero_variance, squares }
             })
@@ -105,9 +105,9 @@ struct GroupMoments {
 }
 
 impl GroupMoments {
-    /// Subtracts the group mean at each step and, if `scaled`, divides by the group's standard
+    /// Subtracts the group mean at each step and, if `scales`, divides by the group's standard
     /// deviation.
-    fn centre(&mut self, credits: &mut [f32], steps: usize, scaled: bool) {
+    fn standardize(&mut self, credits: &mut [f32], steps: usize, scales: bool) {
         let members = (credits.len() / steps) as f32;
         self.mean.clear();
         self.mean.resize(steps, 0.0);
@@ -118,7 +118,7 @@ impl GroupMoments {
         for game in credits.chunks_exact_mut(steps) {
             game.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= mean);
         }
-        if !scaled {
+        if !scales {
             return;
         }
         self.scale.clear();
@@ -278,11 +278,11 @@ mod tests {
     fn equal_credits_have_no_advantage_whatever_the_rounding_of_their_mean() {
         for (credit, members) in [(-123.4567f32, 64), (-1234.567, 24), (54321.7, 8), (0.1, 7)] {
             let mut credits = vec![credit; members];
-            GroupMoments::default().centre(&mut credits, 1, true);
+            GroupMoments::default().standardize(&mut credits, 1, true);
             assert!(credits.iter().all(|x| *x == 0.0), "{credit}: {credits:?}");
         }
         let mut credits = [1.0, 1.0, 3.0, 1.0];
-        GroupMoments::default().centre(&mut credits, 2, true);
+        GroupMoments::default().standardize(&mut credits, 2, true);
         let scaled = 0.5f32.sqrt();
         assert!((credits[0] + scaled).abs() < 1e-3 && (credits[2] - scaled).abs() < 1e-3);
         assert_eq!([credits[1], credits[3]], [0.0; 2]);
