@@ -3,7 +3,7 @@
 mod backends;
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
-mod container;
+mod cgroup_memory;
 mod gpu_load;
 #[cfg(feature = "wgpu")]
 #[cfg_attr(target_family = "wasm", path = "browser.rs")]
