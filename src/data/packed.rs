@@ -40,9 +40,10 @@ impl WindowBatch {
         words.par_chunks_mut(steps * games).enumerate().for_each(|(word, to)| {
             for (at, to) in to.iter_mut().enumerate() {
                 let slot = (windows.start + at % games) * steps + at / games;
-                *to = match word < features {
-                    true => trajectory.obs[slot * trajectory.obs_stride() + word].to_bits() as i32,
-                    false => trajectory.actions[slot],
+                *to = if word < features {
+                    trajectory.obs[slot * trajectory.obs_stride() + word].to_bits() as i32
+                } else {
+                    trajectory.actions[slot]
                 };
             }
         });

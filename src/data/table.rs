@@ -134,10 +134,7 @@ impl Rows {
             });
             read.map_err(|reason| bad(format!("line {number} {reason}")))?;
         }
-        match rows.labels.is_empty() {
-            true => Err(bad("it has no rows".to_string())),
-            false => Ok(rows),
-        }
+        if rows.labels.is_empty() { Err(bad("it has no rows".to_string())) } else { Ok(rows) }
     }
 
     /// Adds the row that begins with line `number`.

@@ -280,9 +280,10 @@ impl AutodiffUpdate<'_> {
     /// over minibatches.
     fn means(self, taken: usize, config: &TrainConfig) -> Tensor<1> {
         let Counts { minibatch, all } = self.counts;
-        let learnt = match config.data.is_on() || taken < minibatch.len() {
-            true => minibatch.into_iter().take(taken).fold(all.zeros_like(), Tensor::add),
-            false => all * config.update.update_epochs as f32,
+        let learnt = if config.data.is_on() || taken < minibatch.len() {
+            minibatch.into_iter().take(taken).fold(all.zeros_like(), Tensor::add)
+        } else {
+            all * config.update.update_epochs as f32
         };
         let part = |start, len| self.update_sums.clone().narrow(0, start, len);
         let of_steps = part(0, NUM_SUMS - 1) / learnt.clamp_min(1.0);

@@ -70,12 +70,13 @@ pub fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
         return Ok(());
     }
     let found = input::sha256(path, MAX_DATA_BYTES).map_err(unread(path))?;
-    match found == digest {
-        true => Ok(()),
-        false => Err(TaskError::Setting(format!(
+    if found == digest {
+        Ok(())
+    } else {
+        Err(TaskError::Setting(format!(
             "{} is not the file that the run was given: its SHA-256 is {found}, not {digest}",
             path.display()
-        ))),
+        )))
     }
 }
 

@@ -381,9 +381,10 @@ impl<O: Observer> FusedUpdate<'_, O> {
         let config = &self.learner.context.config;
         let (summary, update_sums) = (floats(&self.summary), floats(&self.update_sums));
         // Every epoch covers all games of a rollout, whereas datasets advance by batches.
-        let learnt = match config.data.is_on() || taken < self.minibatches.ranges.len() {
-            true => summary.narrow(0, COUNTS, taken.max(1)).sum(),
-            false => summary.narrow(0, STEPS, 1) * config.update.update_epochs as f32,
+        let learnt = if config.data.is_on() || taken < self.minibatches.ranges.len() {
+            summary.narrow(0, COUNTS, taken.max(1)).sum()
+        } else {
+            summary.narrow(0, STEPS, 1) * config.update.update_epochs as f32
         };
         let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt;
         let means = vec![of_steps, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];

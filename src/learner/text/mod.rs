@@ -297,10 +297,8 @@ impl LanguageLearner {
     ) -> f32 {
         let TextStepSettings { max_norm, learning_rate } = settings;
         self.optimizer.convert_to(config.moments, || self.decoder.sizes());
-        let spared = match config.decay_norms_and_biases {
-            true => Vec::new(),
-            false => vector_ranges(&self.decoder),
-        };
+        let spared =
+            if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
         let key = draw(self.key, ROUNDING_COUNTER);
         let by = StepSettings { learning_rate, config, spared: &spared, key };
         let Self { decoder, optimizer, .. } = self;
@@ -363,9 +361,10 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
         return all;
     }
     let of_group = |group: &Group| host::logprobs(decoder, group, temperature);
-    match decoder.is_small() {
-        true => groups.par_iter().map(of_group).collect(),
-        false => groups.iter().map(of_group).collect(),
+    if decoder.is_small() {
+        groups.par_iter().map(of_group).collect()
+    } else {
+        groups.iter().map(of_group).collect()
     }
 }
 

@@ -192,10 +192,7 @@ impl DecoderSequenceModel {
         let weights = Weights::new(shape.clone(), params.into(), Parallelism::Sequential);
         Self {
             weights: Weights { arithmetic, ..weights },
-            retention: match checkpointing {
-                true => Retention::Inputs,
-                false => Retention::All,
-            },
+            retention: if checkpointing { Retention::Inputs } else { Retention::All },
             scratches: Pool::default(),
         }
     }

@@ -98,9 +98,12 @@ pub(crate) mod load_state {
         game: G,
     ) -> <G::State as CubeType>::ExpandType {
         let used = num_words(game);
-        let load = |w: usize| match w < used {
-            true => word::expand(scope, words, first + w, at, stride),
-            false => 0u32.into_expand(scope),
+        let load = |w: usize| {
+            if w < used {
+                word::expand(scope, words, first + w, at, stride)
+            } else {
+                0u32.into_expand(scope)
+            }
         };
         let packed: Vec<_> = (0..G::State::WORDS).map(load).collect();
         G::State::__expand_unpack(scope, &packed)

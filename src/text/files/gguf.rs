@@ -259,10 +259,7 @@ impl<'a> Gguf<'a> {
             qkv_bias: has("blk.0.attn_q.bias"),
             output_bias: kind == "llama" && has("blk.0.attn_output.bias"),
             mlp_bias: kind == "llama" && has("blk.0.ffn_gate.bias"),
-            qk_norm: match has("blk.0.attn_q_norm.weight") {
-                true => QkNorm::PerHead,
-                false => QkNorm::None,
-            },
+            qk_norm: if has("blk.0.attn_q_norm.weight") { QkNorm::PerHead } else { QkNorm::None },
             tie_word_embeddings: !has("output.weight"),
             rope_theta,
             rope_scaling: self.rope_scaling(rope_theta, head_dim)?,
