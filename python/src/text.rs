@@ -273,7 +273,7 @@ pub fn train_text(
         let defaults = match &loaded {
             Some(loaded) => {
                 let precision = fastest_precision(&session.chosen.info.name);
-                LanguageConfig::for_trained(model, loaded.shape.num_params(), precision)
+                LanguageConfig::for_pretrained(model, loaded.shape.num_params(), precision)
             }
             None => LanguageConfig::for_model(model),
         };

@@ -68,7 +68,7 @@ impl HostAdvantages {
                 credit(rewards, ends, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
                 let has_zero_variance = has_zero_variance(values, counts, num_steps);
-                moments.centre(values, num_steps, config.scale_rewards == Scale::Group);
+                moments.standardize(values, num_steps, config.scale_rewards == Scale::Group);
                 let squares = zero_uncounted_steps(values, counts, num_steps);
                 GroupSummary { has_zero_variance, squares }
             })
@@ -105,12 +105,12 @@ struct GroupMoments {
 }
 
 impl GroupMoments {
-    /// Subtracts the group mean at each step and, if `scaled`, divides by the group's standard
+    /// Subtracts the group mean at each step and, if `scales`, divides by the group's standard
     /// deviation.
     ///
     /// The credit of the first game is subtracted before, since the mean of equal credits may differ from them by rounding,
     /// which must not be scaled up.
-    fn centre(&mut self, credits: &mut [f32], steps: usize, scaled: bool) {
+    fn standardize(&mut self, credits: &mut [f32], steps: usize, scales: bool) {
         let members = (credits.len() / steps) as f32;
         self.first.clear();
         self.first.extend_from_slice(&credits[..steps]);
@@ -124,7 +124,7 @@ impl GroupMoments {
         for game in credits.chunks_exact_mut(steps) {
             game.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= mean);
         }
-        if !scaled {
+        if !scales {
             return;
         }
         self.scale.clear();
@@ -272,14 +272,14 @@ mod tests {
     #[test]
     fn equal_credits_have_no_advantage_whatever_the_rounding_of_their_mean() {
         for (credit, members) in [(-123.4567f32, 64), (-1234.567, 24), (54321.7, 8), (0.1, 7)] {
-            for scaled in [true, false] {
+            for scales in [true, false] {
                 let mut credits = vec![credit; members];
-                GroupMoments::default().centre(&mut credits, 1, scaled);
+                GroupMoments::default().standardize(&mut credits, 1, scales);
                 assert!(credits.iter().all(|x| *x == 0.0), "{credit}: {credits:?}");
             }
         }
         let mut credits = [1.0, 1.0, 3.0, 1.0];
-        GroupMoments::default().centre(&mut credits, 2, true);
+        GroupMoments::default().standardize(&mut credits, 2, true);
         let scaled = 0.5f32.sqrt();
         assert!((credits[0] + scaled).abs() < 1e-3 && (credits[2] - scaled).abs() < 1e-3);
         assert_eq!([credits[1], credits[3]], [0.0; 2]);

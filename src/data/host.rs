@@ -205,9 +205,10 @@ impl HostTrajectory {
             rewards: rows(&self.rewards),
             terminated: ends(EpisodeStatus::Terminated),
             truncated: ends(EpisodeStatus::Truncated),
-            scores: match self.scores.is_empty() {
-                true => Tensor::zeros([steps, envs], device),
-                false => rows(&self.scores),
+            scores: if self.scores.is_empty() {
+                Tensor::zeros([steps, envs], device)
+            } else {
+                rows(&self.scores)
             },
             memory: (!self.memory.is_empty()).then(|| {
                 let shape = [envs, self.memory.len() / envs];

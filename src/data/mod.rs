@@ -29,7 +29,7 @@ pub use shards::{DatasetFiles, games_file, read_games};
 pub use steps::{Columns, Steps, split};
 #[cfg(not(target_family = "wasm"))]
 pub use table::{AnnotatedTable, TableOptions};
-pub use windows::{WindowOptions, WindowSet, Windows};
+pub use windows::{WindowBatch, WindowOptions, WindowSet};
 
 use burn::tensor::{Int, Tensor};
 

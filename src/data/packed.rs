@@ -1,12 +1,12 @@
 //! Windows of a dataset in the layout of fused kernels.
 
 use super::host::staged;
-use super::{Recording, RecordingAdvantages, RecordingPart, Windows, summary};
+use super::{Recording, RecordingAdvantages, RecordingPart, WindowBatch, summary};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;
 use std::ops::Range;
 
-impl Windows {
+impl WindowBatch {
     /// Uploads the windows as a recording whose words are the features themselves and whose
     /// advantages are the step weights, in buffers of at most `max_bytes` bytes.
     pub(crate) fn packed(
@@ -40,9 +40,10 @@ impl Windows {
         words.par_chunks_mut(steps * games).enumerate().for_each(|(word, to)| {
             for (at, to) in to.iter_mut().enumerate() {
                 let slot = (windows.start + at % games) * steps + at / games;
-                *to = match word < features {
-                    true => trajectory.obs[slot * trajectory.obs_stride() + word].to_bits() as i32,
-                    false => trajectory.actions[slot],
+                *to = if word < features {
+                    trajectory.obs[slot * trajectory.obs_stride() + word].to_bits() as i32
+                } else {
+                    trajectory.actions[slot]
                 };
             }
         });

@@ -62,11 +62,10 @@ fn check_element_type(what: &str, found: DType, expected: &[DType]) -> Result<()
         let names: Vec<String> = expected.iter().map(|kind| format!("{kind:?}")).collect();
         names.join(" or ").to_lowercase()
     };
-    match expected.contains(&found) {
-        true => Ok(()),
-        false => {
-            Err(RecordingError(format!("{what} is of {found:?}, but kernels read {}", names())))
-        }
+    if expected.contains(&found) {
+        Ok(())
+    } else {
+        Err(RecordingError(format!("{what} is of {found:?}, but kernels read {}", names())))
     }
 }
 

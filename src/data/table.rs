@@ -65,6 +65,8 @@ impl AnnotatedTable {
         Self::from_rows(rows, options).map_err(|reason| malformed(path, reason))
     }
 
+    /// Divides rows into those learnt from and those held out, standardized alike; the reason if they do not suffice as
+    /// the error.
     fn from_rows(rows: Rows, options: &TableOptions) -> Result<Self, String> {
         let TableOptions { window, validation, .. } = *options;
         let count = rows.labels.len();
@@ -110,6 +112,7 @@ impl AnnotatedTable {
 }
 
 impl Rows {
+    /// Reads the rows of a CSV file, whose order in time is checked along the way.
     fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let bad = |reason: String| malformed(path, reason);
         let mut lines = csv::rows(input::open(path).map_err(io_error(path))?);
@@ -131,10 +134,7 @@ impl Rows {
             });
             read.map_err(|reason| bad(format!("line {number} {reason}")))?;
         }
-        match rows.labels.is_empty() {
-            true => Err(bad("it has no rows".to_string())),
-            false => Ok(rows),
-        }
+        if rows.labels.is_empty() { Err(bad("it has no rows".to_string())) } else { Ok(rows) }
     }
 
     /// Adds the row that begins with line `number`.
@@ -146,9 +146,9 @@ impl Rows {
         for i in &header.features {
             let (cell, name) = (&cells[*i], &header.names[*i]);
             let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
-            self.values.push(
-                x.ok_or_else(|| format!("has `{cell}` in the column {name}: no finite number"))?,
-            );
+            self.values.push(x.ok_or_else(|| {
+                format!("has `{cell}` in the column {name}, which is not a finite number")
+            })?);
         }
         self.lines.push(number);
         self.labels.push(Some(cells[header.label].clone()).filter(|label| !label.is_empty()));
@@ -246,7 +246,7 @@ struct Header {
 impl Header {
     fn parse(cells: Vec<String>, options: &TableOptions) -> Result<Self, String> {
         if cells.iter().any(|cell| cell.contains('\r')) {
-            return Err("its lines end with CR alone; they must with LF or CR LF".to_string());
+            return Err("its lines end with CR alone; they must end with LF or CR LF".to_string());
         }
         let names = clean_cells(cells);
         let find = |name: &str| {

@@ -133,17 +133,17 @@ impl WindowSet {
         (step_bytes(stride) * self.num_steps()) as u64 * self.len() as u64
     }
 
-    /// Copies all windows into a batch.
-    pub fn all(&self) -> Windows {
-        let mut windows = Windows::default();
+    /// Copies all windows into one batch.
+    pub fn copy_all(&self) -> WindowBatch {
+        let mut windows = WindowBatch::default();
         self.fill(0..self.len(), &mut windows);
         windows
     }
 
     /// Replaces the contents of `windows` with the windows of the given indices.
-    pub fn fill(&self, indices: impl ExactSizeIterator<Item = usize>, windows: &mut Windows) {
+    pub fn fill(&self, indices: impl ExactSizeIterator<Item = usize>, windows: &mut WindowBatch) {
         let (num_windows, num_steps) = (indices.len(), self.num_steps());
-        let Windows { trajectory, counts, weights } = windows;
+        let WindowBatch { trajectory, counts, weights } = windows;
         trajectory.resize(num_windows, num_steps, self.steps.num_features() * self.options.stack);
         trajectory.obs.fill(0.0);
         trajectory.actions.fill(0);
@@ -197,7 +197,7 @@ const fn step_bytes(obs_stride: usize) -> usize {
 
 /// A batch of windows, in the layout of a trajectory with one window per game.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Windows {
+pub struct WindowBatch {
     /// Steps; log-probabilities, rewards and scores are 0.
     pub trajectory: HostTrajectory,
     /// Number of steps of each window: `[num_envs]`.
@@ -206,7 +206,7 @@ pub struct Windows {
     pub weights: Vec<f32>,
 }
 
-impl Windows {
+impl WindowBatch {
     /// Number of windows.
     pub fn len(&self) -> usize {
         self.counts.len()
@@ -245,7 +245,7 @@ mod tests {
     fn windows_lie_within_episodes() {
         let options =
             WindowOptions { action_weights: vec![1.0, 10.0], ..WindowOptions::plain(3, 2) };
-        let windows = window_set(options).all();
+        let windows = window_set(options).copy_all();
         assert_eq!(windows.counts, [3, 1, 3, 1]);
         // Scaled to mean 1: the raw weights of 8 steps sum to 72.
         let ninth = [1.0, 10.0, 20.0, 10.0, 0.0, 0.0].map(|w: f32| w * (8.0 / 72.0) as f32);
@@ -258,7 +258,8 @@ mod tests {
 
     #[test]
     fn history_is_seen_and_not_learnt_from() {
-        let windows = window_set(WindowOptions { history: 1, ..WindowOptions::plain(2, 2) }).all();
+        let windows =
+            window_set(WindowOptions { history: 1, ..WindowOptions::plain(2, 2) }).copy_all();
         // Windows of the episodes of 3, 1 and 4 steps.
         assert_eq!(windows.counts, [2, 2, 1, 2, 3]);
         let zeros = |row: &[f32]| row.iter().map(|w| *w == 0.0).collect::<Vec<_>>();
@@ -275,7 +276,8 @@ mod tests {
 
     #[test]
     fn an_observation_shows_the_steps_before_it() {
-        let windows = window_set(WindowOptions { stack: 3, ..WindowOptions::plain(1, 2) }).all();
+        let windows =
+            window_set(WindowOptions { stack: 3, ..WindowOptions::plain(1, 2) }).copy_all();
         assert_eq!(windows.trajectory.num_features, 6);
         let row = |i: usize| &windows.trajectory.obs[i * 8..][..6];
         assert_eq!(row(0), [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
@@ -290,7 +292,7 @@ mod tests {
         columns.weights = vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0];
         let episodes = columns.episodes();
         let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(2, 2));
-        let windows = window_set.all();
+        let windows = window_set.copy_all();
         assert_eq!(windows.counts, [1, 2]);
         // Mean 1 over all steps of the windows.
         assert_eq!(windows.weights, [0.75, 0.0, 0.0, 2.25]);
@@ -300,13 +302,13 @@ mod tests {
     fn some_windows_are_those_of_all() {
         let window_set =
             window_set(WindowOptions { history: 1, stack: 2, ..WindowOptions::plain(2, 2) });
-        let all = window_set.all();
-        let mut some = Windows::default();
+        let all = window_set.copy_all();
+        let mut some = WindowBatch::default();
         window_set.fill(0..1, &mut some);
         window_set.fill([3, 1].into_iter(), &mut some);
         let stride = all.trajectory.obs_stride() * 3;
         for (at, which) in [3, 1].into_iter().enumerate() {
-            let rows = |windows: &Windows, i: usize| {
+            let rows = |windows: &WindowBatch, i: usize| {
                 let obs = windows.trajectory.obs[i * stride..][..stride].to_vec();
                 let weights = windows.weights[i * 3..][..3].to_vec();
                 let actions = windows.trajectory.actions[i * 3..][..3].to_vec();

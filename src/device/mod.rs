@@ -3,7 +3,7 @@
 mod backends;
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
-mod container;
+mod cgroup_memory;
 mod gpu_load;
 #[cfg(feature = "wgpu")]
 #[cfg_attr(target_family = "wasm", path = "browser.rs")]
@@ -215,9 +215,10 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
         _ => None,
     };
     if let Some(best) = devices.iter().filter(|d| rank(d).is_some()).min_by_key(|d| rank(d)) {
-        let reason = match may_be_slow(best) {
-            true => "the best GPU found; a game's run takes the CPU where that is faster",
-            false => "the best GPU found",
+        let reason = if may_be_slow(best) {
+            "the best GPU found; a game's run takes the CPU where that is faster"
+        } else {
+            "the best GPU found"
         };
         return Ok((best.clone(), reason.to_string()));
     }

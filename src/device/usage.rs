@@ -1,6 +1,6 @@
 //! Memory usage and utilization of a device.
 
-use super::container;
+use super::cgroup_memory;
 use super::gpu_load::GpuLoad;
 use super::kernels::utilization;
 use crate::metrics::Memory;
@@ -66,14 +66,14 @@ pub fn release_freed_memory() {
 /// The default memory budget for resident data, bytes: half of what is available on the machine and in the container.
 /// `None` if the platform does not report it.
 pub fn data_budget() -> Option<u64> {
-    let available = container::memory().map(|memory| memory.available);
+    let available = cgroup_memory::read().map(|memory| memory.available);
     let bytes = proc_bytes("/proc/meminfo", "MemAvailable:").into_iter().chain(available).min()?;
     Some(bytes / 2)
 }
 
 /// The memory of the machine, or of the container if that has less, bytes.
 pub fn total_memory() -> Option<u64> {
-    let limit = container::memory().map(|memory| memory.limit);
+    let limit = cgroup_memory::read().map(|memory| memory.limit);
     proc_bytes("/proc/meminfo", "MemTotal:").into_iter().chain(limit).min()
 }
 

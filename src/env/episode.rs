@@ -76,7 +76,7 @@ mod blank {
 /// Games of a group that end an episode at the same time continue with the same next level.
 #[cube]
 #[inline(always)]
-pub fn play<G: Rules>(
+pub fn play_step<G: Rules>(
     state: &mut G::State,
     episode: &mut Episode,
     action: u32,

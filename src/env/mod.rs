@@ -7,7 +7,7 @@
 //! kernels.
 //!
 //! Rules have access to neither time nor a generator. The caller passes a random key to every step
-//! ([`crate::rng`]); [`play()`] counts steps, ends episodes and starts the next one.
+//! ([`crate::rng`]); [`play_step()`] counts steps, ends episodes and starts the next one.
 
 pub mod bits;
 mod catalog;
@@ -23,7 +23,7 @@ mod state;
 pub use catalog::{Catalog, Playable};
 pub use cells::Cells;
 pub use check::{CheckOptions, CheckReport, Finding, Subject, check};
-pub use episode::{Episode, StepResult, advance, new_game, next_level, play, start_next};
+pub use episode::{Episode, StepResult, advance, new_game, next_level, play_step, start_next};
 pub use host::{
     HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostVecEnv, ThreadedEnvs, Transition,
 };

@@ -2,7 +2,7 @@
 
 use super::context::LearnerContext;
 use super::experience::TensorExperience;
-use super::means::SUMS;
+use super::means::NUM_SUMS;
 use super::optimizer::clip_grad_norm;
 use super::order::{Minibatch, parts};
 use super::plan::Plan;
@@ -93,7 +93,7 @@ impl AutodiffLearner {
             counts,
             entropy_coef: entropy_coef(&config, iteration),
             first: first_update(&config, iteration),
-            update_sums: Tensor::zeros([SUMS + 1], &device),
+            update_sums: Tensor::zeros([NUM_SUMS + 1], &device),
         };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
         Ok(update.means(taken, &config))
@@ -169,7 +169,7 @@ impl AutodiffLearner {
         if team.has_devices() {
             let sum = sum_ranks(team, joined(minibatch.games(), accumulation), num_params)?;
             let part = |start, len| sum.clone().narrow(0, start, len);
-            return Ok((part(0, num_params), part(num_params, SUMS)));
+            return Ok((part(0, num_params), part(num_params, NUM_SUMS)));
         }
         let shards = batches.shards(experience.obs.dims()[1]);
         let parts = accumulation.div_ceil(shards.count());
@@ -177,7 +177,7 @@ impl AutodiffLearner {
             let (vector, numbers) = split(joined(minibatch.shard(shard), parts), num_params);
             PartialSum { shards: shard..shard + 1, vector, numbers }
         };
-        let len = PartialSumLen { vector: num_params, numbers: SUMS };
+        let len = PartialSumLen { vector: num_params, numbers: NUM_SUMS };
         let sum = team.all_reduce_shards(&shards, shards.partial_sums(&leaf, &drop), len)?;
         let sums = sum.numbers.iter().map(|x| *x as f32).collect();
         let upload = |values| device::upload(values, &self.weights.params.device());
@@ -194,7 +194,7 @@ impl AutodiffLearner {
     ) -> (Tensor<1>, Tensor<1>) {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
         let mut gradient = self.weights.params.zeros_like();
-        let mut sums = Tensor::<1>::zeros([SUMS], &device);
+        let mut sums = Tensor::<1>::zeros([NUM_SUMS], &device);
         for part in parts(games, count).filter(|part| !part.is_empty()) {
             // On the CPU games are always gathered in minibatch order, which determines the order
             // of sums.
@@ -236,13 +236,13 @@ struct AutodiffUpdate<'a> {
     entropy_coef: f64,
     /// Number of the first optimizer step in the run.
     first: u64,
-    /// Sums over the steps taken: [`Loss::SUMS`], the loss, the gradient norm: `[SUMS + 1]`.
+    /// Sums over the steps taken: [`Loss::SUMS`], the loss, the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: Tensor<1>,
 }
 
 impl UpdateSteps for AutodiffUpdate<'_> {
     type Minibatch = Minibatch;
-    /// The gradient, and its sums: `[num_params]`, `[SUMS]`.
+    /// The gradient, and its sums: `[num_params]`, `[NUM_SUMS]`.
     type Gradient = (Tensor<1>, Tensor<1>);
 
     fn gradient(
@@ -280,13 +280,14 @@ impl AutodiffUpdate<'_> {
     /// over minibatches.
     fn means(self, taken: usize, config: &TrainConfig) -> Tensor<1> {
         let Counts { minibatch, all } = self.counts;
-        let learnt = match config.data.is_on() || taken < minibatch.len() {
-            true => minibatch.into_iter().take(taken).fold(all.zeros_like(), Tensor::add),
-            false => all * config.update.update_epochs as f32,
+        let learnt = if config.data.is_on() || taken < minibatch.len() {
+            minibatch.into_iter().take(taken).fold(all.zeros_like(), Tensor::add)
+        } else {
+            all * config.update.update_epochs as f32
         };
         let part = |start, len| self.update_sums.clone().narrow(0, start, len);
-        let of_steps = part(0, SUMS - 1) / learnt.clamp_min(1.0);
-        Tensor::cat(vec![of_steps, part(SUMS - 1, 2) / taken.max(1) as f32], 0)
+        let of_steps = part(0, NUM_SUMS - 1) / learnt.clamp_min(1.0);
+        Tensor::cat(vec![of_steps, part(NUM_SUMS - 1, 2) / taken.max(1) as f32], 0)
     }
 }
 

@@ -42,18 +42,18 @@ impl UpdateMeans {
 }
 
 /// Number of sums reported beside a gradient: those of [`Loss::SUMS`], and the loss.
-pub(super) const SUMS: usize = Loss::SUMS.len() + 1;
+pub(super) const NUM_SUMS: usize = Loss::SUMS.len() + 1;
 
 /// Sums over the optimizer steps of an update in host memory.
 #[derive(Default)]
 pub(super) struct UpdateSums {
-    sums: [f64; SUMS],
+    sums: [f64; NUM_SUMS],
     norms: f64,
     updates: f64,
 }
 
 impl UpdateSums {
-    /// Adds the sums, `[SUMS]`, and the gradient norm of a minibatch.
+    /// Adds the sums, `[NUM_SUMS]`, and the gradient norm of a minibatch.
     pub fn add(&mut self, sums: &[f64], norm: f32) {
         self.sums.iter_mut().zip(sums).for_each(|(sum, x)| *sum += x);
         self.norms += f64::from(norm);

@@ -64,9 +64,10 @@ impl Plan {
     /// Counted steps of the first `taken` minibatches. Every epoch covers all games of the rollout, whereas datasets advance
     /// by batches.
     pub fn learnt(&self, taken: usize) -> f64 {
-        match self.is_data || taken < self.counts.len() {
-            true => self.counts[..taken].iter().sum(),
-            false => self.counted * self.epochs as f64,
+        if self.is_data || taken < self.counts.len() {
+            self.counts[..taken].iter().sum()
+        } else {
+            self.counted * self.epochs as f64
         }
     }
 }

@@ -79,14 +79,14 @@ pub(super) fn root_params(team: &Team, params: Tensor<1>) -> Result<Tensor<1>, T
     Ok(device::upload(bytemuck::pod_collect_to_vec(&bytes), &device))
 }
 
-/// Divides `[num_params + SUMS]` into a gradient and its sums in host memory.
+/// Divides `[num_params + NUM_SUMS]` into a gradient and its sums in host memory.
 pub(super) fn split(both: Tensor<1>, num_params: usize) -> (Vec<f32>, Vec<f64>) {
     let mut gradient = device::fetch(both);
     let sums = gradient.split_off(num_params).into_iter().map(f64::from).collect();
     (gradient, sums)
 }
 
-/// Adds up a gradient and its sums, `[num_params + SUMS]`, over ranks of which some compute on devices.
+/// Adds up a gradient and its sums, `[num_params + NUM_SUMS]`, over ranks of which some compute on devices.
 pub(super) fn sum_ranks(
     team: &Team,
     ours: Tensor<1>,

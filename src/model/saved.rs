@@ -63,9 +63,10 @@ impl<'a> ParameterData<'a> {
             Self::I8(numbers, _) => (Dtype::I8, 1, bytemuck::cast_slice(numbers)),
             Self::U8(numbers, _) => (Dtype::U8, 1, numbers),
         };
-        let bytes = match cfg!(target_endian = "little") {
-            true => Cow::Borrowed(bytes),
-            false => bytes.chunks_exact(size).flat_map(|x| x.iter().rev().copied()).collect(),
+        let bytes = if cfg!(target_endian = "little") {
+            Cow::Borrowed(bytes)
+        } else {
+            bytes.chunks_exact(size).flat_map(|x| x.iter().rev().copied()).collect()
         };
         (dtype, size, bytes)
     }

@@ -60,9 +60,8 @@ impl StoredParameter {
             partly(first / width, first % width, to_head);
         }
         let number = first.div_ceil(width);
-        rest.par_chunks_mut(width).enumerate().for_each(|(i, to)| match to.len() == width {
-            true => line(number + i, to),
-            false => partly(number + i, 0, to),
+        rest.par_chunks_mut(width).enumerate().for_each(|(i, to)| {
+            if to.len() == width { line(number + i, to) } else { partly(number + i, 0, to) }
         });
     }
 }

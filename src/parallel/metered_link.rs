@@ -84,7 +84,7 @@ impl MeteredLink {
         let mut inbox: Vec<&mut [u8]> =
             all.iter_mut().map(|theirs| bytemuck::cast_slice_mut(theirs)).collect();
         inbox[team.rank] = &mut [];
-        self.traffic.others += ((team.size() - 1) * bytes.len()) as u64;
+        self.traffic.other_bytes += ((team.size() - 1) * bytes.len()) as u64;
         self.exchange(&outbox, &mut inbox)?;
         all[team.rank].copy_from_slice(ours);
         Ok(all)
@@ -136,8 +136,8 @@ impl MeteredLink {
         let sent_numbers: usize = plan.others().map(|other| plan.num_numbers(other)).sum();
         let number_bytes = (ours.len() * size_of::<f64>() * sent_numbers) as u64;
         let sent_bytes: u64 = outbox.iter().map(|bytes| bytes.len() as u64).sum();
-        self.traffic.others += number_bytes;
-        self.traffic.vectors += sent_bytes - number_bytes;
+        self.traffic.other_bytes += number_bytes;
+        self.traffic.vector_bytes += sent_bytes - number_bytes;
 
         let mut all = Vec::new();
         for (other, nodes) in plan.nodes.iter().enumerate() {
@@ -194,8 +194,8 @@ impl MeteredLink {
         }
         self.exchange(&outbox, &mut inbox)?;
         let receivers = plan.size - 1;
-        self.traffic.vectors += (receivers * vector_bytes) as u64;
-        self.traffic.others += (receivers * (ours.len() - vector_bytes)) as u64;
+        self.traffic.vector_bytes += (receivers * vector_bytes) as u64;
+        self.traffic.other_bytes += (receivers * (ours.len() - vector_bytes)) as u64;
         if rank == adder {
             return Ok(PartialSum { vector, ..sum });
         }

@@ -89,11 +89,11 @@ pub struct Traffic {
     /// Seconds spent in exchanges.
     pub seconds: f64,
     /// Seconds of these that overlapped with computation on this rank.
-    pub hidden: f64,
+    pub hidden_seconds: f64,
     /// Bytes of vectors (gradients) that this rank has sent.
-    pub vectors: u64,
+    pub vector_bytes: u64,
     /// Bytes of all other messages that this rank has sent.
-    pub others: u64,
+    pub other_bytes: u64,
 }
 
 /// A partial sum over shards: at a node of the tree in which the sum over all shards is formed.
@@ -340,7 +340,7 @@ impl Team {
     /// Adds bytes of vectors that were not sent over the link.
     pub fn count_vectors(&self, bytes: u64) {
         if let Some(mut link) = self.lock_link() {
-            link.traffic.vectors += bytes;
+            link.traffic.vector_bytes += bytes;
         }
     }
 

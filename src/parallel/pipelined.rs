@@ -38,7 +38,7 @@ impl Team {
             let sums = added_up.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let waited = since.elapsed().as_secs_f64();
             if let Some(mut link) = self.lock_link() {
-                link.traffic.hidden += (link.traffic.seconds - before - waited).max(0.0);
+                link.traffic.hidden_seconds += (link.traffic.seconds - before - waited).max(0.0);
             }
             sums
         })
@@ -96,7 +96,7 @@ mod tests {
                 sums.unwrap().into_iter().map(|sum| (sum.vector, sum.numbers)).collect();
             assert_eq!(sums, [3, 1, 2].map(|len| (vec![3.0; len], vec![3.0])));
             let traffic = team.take_traffic();
-            assert!((0.0..=traffic.seconds).contains(&traffic.hidden), "{traffic:?}");
+            assert!((0.0..=traffic.seconds).contains(&traffic.hidden_seconds), "{traffic:?}");
             exchanges.load(Ordering::Relaxed)
         };
         let all = on_ranks(2, |team| run(team, 0));

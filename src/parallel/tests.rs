@@ -66,9 +66,9 @@ fn as_many_bytes_are_sent_as_a_ring_would() {
             team.take_traffic()
         });
         for traffic in &sent {
-            assert_eq!(traffic.vectors as usize, 800 * 4 * 2 * (size - 1) / size);
+            assert_eq!(traffic.vector_bytes as usize, 800 * 4 * 2 * (size - 1) / size);
         }
-        let others: u64 = sent.iter().map(|traffic| traffic.others).sum();
+        let others: u64 = sent.iter().map(|traffic| traffic.other_bytes).sum();
         assert_eq!(others as usize, 8 * 2 * (size - 1), "to the rank that sums them, and back");
     }
 }

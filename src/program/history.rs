@@ -406,11 +406,11 @@ mod tests {
             changes.into_keys().collect::<Vec<_>>()
         };
         for num_params in [1000, 1 << 30] {
-            let trained = LanguageConfig::for_trained(path, num_params, Precision::F32);
+            let trained = LanguageConfig::for_pretrained(path, num_params, Precision::F32);
             assert_eq!(changes(trained), ["iterations"]);
         }
         assert_eq!(changes(LanguageConfig::for_task(TINY, task.fit_iterations)), ["iterations"]);
-        let mut other = LanguageConfig::imitating(TINY, None, Precision::F32);
+        let mut other = LanguageConfig::for_sft(TINY, None, Precision::F32);
         other.generation.num_prompts += 1;
         assert_eq!(changes(other), ["generation.num_prompts", "iterations"]);
     }

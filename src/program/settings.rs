@@ -60,8 +60,8 @@ pub fn language_defaults(
 ) -> Result<LanguageConfig> {
     let InitialModel { path, num_params } = model;
     Ok(match (is_sft, num_params) {
-        (true, _) => LanguageConfig::imitating(path, num_params, precision),
-        (false, Some(num_params)) => LanguageConfig::for_trained(path, num_params, precision),
+        (true, _) => LanguageConfig::for_sft(path, num_params, precision),
+        (false, Some(num_params)) => LanguageConfig::for_pretrained(path, num_params, precision),
         (false, None) => LanguageConfig::for_task(path, task::find(task)?.fit_iterations),
     })
 }

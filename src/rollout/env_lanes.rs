@@ -6,7 +6,7 @@
 use super::action_uniform;
 use super::env_state::{EnvState, legal_bits};
 use crate::data::EpisodeStatus;
-use crate::env::{Episode, PackedState, Rules, advance, play, start_next};
+use crate::env::{Episode, PackedState, Rules, advance, play_step, start_next};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
@@ -297,6 +297,7 @@ fn step_inlined<G: Rules, const RESTARTS: bool>(
     );
 }
 
+/// Steps the lanes in a loop that compilers turn into vector instructions; games that ended restart if `RESTARTS`.
 #[inline(always)]
 fn each_lane<G: Rules, const RESTARTS: bool>(
     game: G,
@@ -312,7 +313,7 @@ fn each_lane<G: Rules, const RESTARTS: bool>(
             score: lanes.scores[lane],
         };
         let played = match RESTARTS {
-            true => play::<G>(&mut state, &mut episode, *action, game),
+            true => play_step::<G>(&mut state, &mut episode, *action, game),
             false => advance::<G>(&mut state, &mut episode, *action, game),
         };
         put(&mut lanes.words, lane, &state);

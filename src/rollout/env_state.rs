@@ -1,7 +1,7 @@
 //! Environments of a rollout between iterations, in host memory.
 
 use crate::env::bits::{from_bits, to_bits};
-use crate::env::{Episode, PackedState, Rules, StepResult, new_game, num_words, play};
+use crate::env::{Episode, PackedState, Rules, StepResult, new_game, num_words, play_step};
 use crate::rng::draw;
 use crate::rollout::{
     RolloutKeys, branch_episode, branch_member, branch_step, played_steps, staggered_time,
@@ -49,7 +49,7 @@ impl<G: Rules> EnvState<G> {
 
     /// Plays one step.
     pub fn play(&mut self, action: u32, game: G) -> StepResult {
-        play::<G>(&mut self.state, &mut self.episode, action, game)
+        play_step::<G>(&mut self.state, &mut self.episode, action, game)
     }
 
     /// The environment as a branch point after `steps` steps of an iteration, with the arguments of [`branch_episode`].

@@ -25,7 +25,7 @@ pub struct StepwiseRollout<G: Rules> {
     config: RolloutConfig,
     keys: RolloutKeys,
     device: Device,
-    branches: Branches<G>,
+    branches: StepwiseBranches<G>,
     /// Memory of the policy at the branch points, `[num_groups, memory_size]`; `None` without
     /// memory.
     memory: Option<Tensor<2>>,
@@ -33,13 +33,13 @@ pub struct StepwiseRollout<G: Rules> {
 
 /// Branch points, on the host or on the device.
 #[derive(Clone, Debug)]
-enum Branches<G: Rules> {
+enum StepwiseBranches<G: Rules> {
     Host(Vec<EnvState<G>>),
     #[cfg(feature = "kernels")]
     Device(DeviceBranches),
 }
 
-impl<G: Rules> Branches<G> {
+impl<G: Rules> StepwiseBranches<G> {
     /// No branch points yet, where a device keeps them.
     #[cfg_attr(not(feature = "kernels"), expect(unused_variables, reason = "all are on the host"))]
     fn on(device: &Device) -> Self {
@@ -55,16 +55,16 @@ impl<G: Rules> StepwiseRollout<G> {
     /// Creates a rollout; games start with the first iteration.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
-        let branches = Branches::on(&device);
+        let branches = StepwiseBranches::on(&device);
         Self { game, config: config.clone(), keys, device, branches, memory: None }
     }
 
     /// The size of the largest buffer of a rollout on a device, bytes; 0 on the CPU.
     pub fn bytes(&self) -> u64 {
         match self.branches {
-            Branches::Host(_) => 0,
+            StepwiseBranches::Host(_) => 0,
             #[cfg(feature = "kernels")]
-            Branches::Device(_) => stepwise_bytes(self.game, &self.config),
+            StepwiseBranches::Device(_) => stepwise_bytes(self.game, &self.config),
         }
     }
 
@@ -76,14 +76,14 @@ impl<G: Rules> StepwiseRollout<G> {
         let first = memory.now.clone();
         let mut trajectory = match &mut self.branches {
             #[cfg(feature = "kernels")]
-            Branches::Device(branches) => {
+            StepwiseBranches::Device(branches) => {
                 branches.collect(self.game, &self.config, keys, policy, &mut memory)
             }
-            Branches::Host(branches) => {
+            StepwiseBranches::Host(branches) => {
                 let branches = std::mem::take(branches);
                 let (trajectory, branches) =
                     self.collect_on_host(policy, keys, &branches, &mut memory);
-                self.branches = Branches::Host(branches);
+                self.branches = StepwiseBranches::Host(branches);
                 trajectory
             }
         };
@@ -96,9 +96,9 @@ impl<G: Rules> StepwiseRollout<G> {
     /// iteration or if games start at levels. On a device it reads back.
     pub async fn export_async(&self) -> Vec<u32> {
         match &self.branches {
-            Branches::Host(envs) => env_state::export(self.game, envs),
+            StepwiseBranches::Host(envs) => env_state::export(self.game, envs),
             #[cfg(feature = "kernels")]
-            Branches::Device(envs) => envs.export().await,
+            StepwiseBranches::Device(envs) => envs.export().await,
         }
     }
 
@@ -110,9 +110,9 @@ impl<G: Rules> StepwiseRollout<G> {
         let groups = self.config.num_groups;
         env_state::check_len(self.game, groups, words)?;
         match &mut self.branches {
-            Branches::Host(envs) => *envs = env_state::import(self.game, groups, words)?,
+            StepwiseBranches::Host(envs) => *envs = env_state::import(self.game, groups, words)?,
             #[cfg(feature = "kernels")]
-            Branches::Device(envs) => envs.import(words, groups),
+            StepwiseBranches::Device(envs) => envs.import(words, groups),
         }
         Ok(())
     }

@@ -268,6 +268,7 @@ impl<G: Rules> VecEnv<G> {
         Ok(parts.into_par_iter().map(step).reduce(|| false, |a, b| a | b))
     }
 
+    /// Checks the number of actions, and that each exists and is legal in its game.
     fn check(&self, actions: &[i64]) -> Result<(), StepError> {
         let (expected, found) = (self.num_envs, actions.len());
         if expected != found {

@@ -196,9 +196,9 @@ impl LanguageConfig {
         config
     }
 
-    /// The defaults for a pretrained model of `num_params` parameters, which needs no SFT first. A small one is trained in f32,
-    /// any other in `precision`.
-    pub fn for_trained(path: &str, num_params: usize, precision: Precision) -> Self {
+    /// The defaults for a pretrained model of `num_params` parameters, which needs no SFT first. A small model is
+    /// trained in f32, any other in `precision`.
+    pub fn for_pretrained(path: &str, num_params: usize, precision: Precision) -> Self {
         let is_small = num_params < SMALL;
         let mut config = Self::sized(path, is_small);
         config.precision = if is_small { Precision::F32 } else { precision };
@@ -206,9 +206,9 @@ impl LanguageConfig {
         config
     }
 
-    /// The defaults for SFT alone, for a model of `num_params` parameters; `None` for `tiny`. A small one is trained in f32,
-    /// any other in `precision`.
-    pub fn imitating(path: &str, num_params: Option<usize>, precision: Precision) -> Self {
+    /// The defaults for SFT alone of a model of `num_params` parameters, which is `None` for `tiny`. A small model is
+    /// trained in f32, any other in `precision`.
+    pub fn for_sft(path: &str, num_params: Option<usize>, precision: Precision) -> Self {
         let is_small = num_params.is_none_or(|num_params| num_params < SMALL);
         let mut config = Self::sized(path, is_small);
         config.precision = if is_small { Precision::F32 } else { precision };

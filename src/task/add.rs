@@ -63,7 +63,7 @@ impl GeneratedTask for Add {
         "0123456789+=".to_string()
     }
 
-    fn longest(&self) -> usize {
+    fn max_solution_chars(&self) -> usize {
         self.digits as usize + 1
     }
 }

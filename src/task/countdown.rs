@@ -79,7 +79,7 @@ impl GeneratedTask for Countdown {
     }
 
     /// Counts brackets around every pair, and the operators.
-    fn longest(&self) -> usize {
+    fn max_solution_chars(&self) -> usize {
         let digits = self.largest.to_string().len();
         self.numbers as usize * (digits + 3)
     }

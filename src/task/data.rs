@@ -50,6 +50,7 @@ impl TaskSettings for DataSettings {
     const NAME: &'static str = DataTask::NAME;
     const FILE: Option<&'static str> = Some("path");
 
+    /// Opens the file of prompts, with the verifier that the settings name.
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
         let Self { path, digest, verifier, folder, reward_weights, workers, timeout, .. } = self;
         let readable = self.readable.into_iter().map(PathBuf::from).collect();

@@ -26,7 +26,7 @@ pub(super) trait GeneratedTask:
     fn characters(&self) -> String;
 
     /// Number of characters of the longest solution.
-    fn longest(&self) -> usize;
+    fn max_solution_chars(&self) -> usize;
 }
 
 impl<D: GeneratedTask> TaskSettings for D {
@@ -60,7 +60,7 @@ impl<D: GeneratedTask> Task for D {
     }
 
     fn max_new_tokens(&self) -> usize {
-        self.longest() + 1
+        self.max_solution_chars() + 1
     }
 }
 

@@ -130,9 +130,10 @@ impl Process {
         }
         let error = lock(&self.last_error).clone();
         let status = status.map_or("no more output".to_string(), |status| status.to_string());
-        match error.is_empty() {
-            true => format!("ended ({status})"),
-            false => format!("ended ({status}: {error})"),
+        if error.is_empty() {
+            format!("ended ({status})")
+        } else {
+            format!("ended ({status}: {error})")
         }
     }
 }

@@ -27,6 +27,8 @@ pub fn unread(path: &Path) -> impl Fn(io::Error) -> TaskError {
     move |error| TaskError::File { path: path.to_path_buf(), message: error.to_string() }
 }
 
+/// Reads the records of a file, one a line or the elements of a list; it may be gzipped and begin with a byte order
+/// mark.
 fn read(path: &Path) -> io::Result<Records<io::Error>> {
     let mut file: Box<dyn BufRead> = Box::new(BufReader::new(input::open(path)?));
     if file.fill_buf()?.starts_with(b"\x1f\x8b") {
@@ -68,12 +70,13 @@ pub fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
         return Ok(());
     }
     let found = input::sha256(path, MAX_DATA_BYTES).map_err(unread(path))?;
-    match found == digest {
-        true => Ok(()),
-        false => Err(TaskError::Setting(format!(
+    if found == digest {
+        Ok(())
+    } else {
+        Err(TaskError::Setting(format!(
             "{} is not the file that the run was given: its SHA-256 is {found}, not {digest}",
             path.display()
-        ))),
+        )))
     }
 }
 

@@ -57,7 +57,7 @@ impl GeneratedTask for Reverse {
         ('a'..='z').take(self.letters as usize).chain(['>']).collect()
     }
 
-    fn longest(&self) -> usize {
+    fn max_solution_chars(&self) -> usize {
         self.length as usize
     }
 }

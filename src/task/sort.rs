@@ -56,7 +56,7 @@ impl GeneratedTask for Sort {
         "0123456789>".to_string()
     }
 
-    fn longest(&self) -> usize {
+    fn max_solution_chars(&self) -> usize {
         self.length as usize
     }
 }

@@ -113,9 +113,10 @@ impl LanguageModel {
                 // The template inserts all special tokens.
                 let rendered = template.render_with(messages, values, true)?;
                 let tokens = self.tokenizer.encode(&rendered)?;
-                match tokens.is_empty() {
-                    true => Err(LanguageError::EmptyPrompt(text.chars().take(40).collect())),
-                    false => Ok(tokens),
+                if tokens.is_empty() {
+                    Err(LanguageError::EmptyPrompt(text.chars().take(40).collect()))
+                } else {
+                    Ok(tokens)
                 }
             });
         }

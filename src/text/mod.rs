@@ -49,10 +49,7 @@ pub use tokenizer::Tokenizer;
 /// The precision with the fastest products of a large decoder on a device, by its name: bf16 on a CPU with matrix tiles
 /// (AMX), f32 elsewhere.
 pub fn fastest_precision(device: &str) -> Precision {
-    match device == "cpu" && Kernel::best() == Kernel::Amx {
-        true => Precision::Bf16,
-        false => Precision::F32,
-    }
+    if device == "cpu" && Kernel::best() == Kernel::Amx { Precision::Bf16 } else { Precision::F32 }
 }
 
 /// Returns the decoder in tensors on its device; `None` on the CPU. Counts the uploaded bytes

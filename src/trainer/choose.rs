@@ -103,8 +103,10 @@ pub(super) fn precision_limit(
     }
     Some(match model.get::<Mlp>() {
         Some(_) => reason,
-        None => "perceptrons and decoders alone have others than f32, and GRUs bf16 on the CPU"
-            .to_string(),
+        None => {
+            "only MLPs and decoders support other precisions than f32, and GRUs bf16 on the CPU"
+                .to_string()
+        }
     })
 }
 
@@ -129,7 +131,7 @@ pub(super) fn fallback_reason(
         return Some("the fast engines take built-in networks".to_string());
     };
     if cfg!(not(feature = "general")) && model.get::<Mlp>().is_none() {
-        return Some(format!("it trains perceptrons, not a `{kind}`"));
+        return Some(format!("it trains MLPs, not a `{kind}`"));
     }
     if config.precision == Precision::Tf32 {
         return Some("tf32 is for decoders and language models".to_string());
@@ -148,7 +150,7 @@ pub(super) fn fallback_reason(
         return Some("environments on the host have no kernels".to_string());
     }
     let Some(mlp) = model.get::<Mlp>() else {
-        return Some(format!("the fused kernels take perceptrons, not a `{kind}`"));
+        return Some(format!("the fused kernels take MLPs, not a `{kind}`"));
     };
     #[cfg(feature = "kernels")]
     if !crate::learner::fused::FusedLearner::supports(mlp) {

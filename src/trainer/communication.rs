@@ -13,15 +13,16 @@ pub(super) fn communication(team: &Team, seconds: f64) -> Result<Option<Communic
         return Ok(None);
     }
     let traffic = team.take_traffic();
-    let busy = team.all_gather_numbers(&[seconds - (traffic.seconds - traffic.hidden)])?.concat();
+    let busy =
+        team.all_gather_numbers(&[seconds - (traffic.seconds - traffic.hidden_seconds)])?.concat();
     let mean = busy.iter().sum::<f64>() / busy.len() as f64;
     let max = busy.iter().copied().fold(0.0, f64::max);
     Ok(Some(Communication {
         ranks: team.size(),
         seconds: traffic.seconds,
-        hidden: if traffic.seconds > 0.0 { traffic.hidden / traffic.seconds } else { 0.0 },
-        bytes: traffic.vectors,
-        other_bytes: traffic.others,
+        hidden: if traffic.seconds > 0.0 { traffic.hidden_seconds / traffic.seconds } else { 0.0 },
+        bytes: traffic.vector_bytes,
+        other_bytes: traffic.other_bytes,
         imbalance: max / mean - 1.0,
     }))
 }

@@ -10,13 +10,13 @@ use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{
     ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
 };
-use crate::data::{GameSums, Recording, RecordingAdvantages, Windows};
+use crate::data::{GameSums, Recording, RecordingAdvantages, WindowBatch};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
 use crate::learner::UpdateMeans;
 use crate::learner::fused::FusedLearner;
 use crate::model::{Mlp, Network, StoredFeatures};
-use crate::rollout::{Branches, EnvStatesError, FusedRollout};
+use crate::rollout::{EnvStatesError, FusedBranches, FusedRollout};
 use burn::tensor::{Device, Tensor};
 
 /// Fused rollouts, advantages and updates.
@@ -40,14 +40,14 @@ struct StartedRollout {
     iteration: u32,
     recording: Recording,
     /// Branch points from which the iteration after it starts.
-    branches: Branches,
+    branches: FusedBranches,
 }
 
 /// A dataset on a device, with its weights as advantages.
 type DeviceData = (Recording, RecordingAdvantages);
 
 /// Uploads windows.
-fn to_device(windows: &Windows, device: &Device) -> DeviceData {
+fn to_device(windows: &WindowBatch, device: &Device) -> DeviceData {
     windows.packed(max_buffer_bytes(device), device)
 }
 

@@ -7,7 +7,7 @@ use super::source::Source;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::data::host::upload_time_major;
-use crate::data::{GameSums, Trajectory, Windows};
+use crate::data::{GameSums, Trajectory, WindowBatch};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{AutodiffLearner, UpdateMeans};
@@ -59,7 +59,7 @@ fn game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
 type DeviceData = (Trajectory, Advantages);
 
 /// Uploads windows.
-fn to_device(windows: &Windows, device: &Device) -> DeviceData {
+fn to_device(windows: &WindowBatch, device: &Device) -> DeviceData {
     let rows = |values: &[f32]| upload_time_major(values, windows.trajectory.num_envs, device);
     let advantages = Advantages {
         values: rows(&windows.weights),

@@ -5,7 +5,7 @@ use super::rank_part::{EngineInputs, RankPart};
 use super::source::Source;
 use super::{TrainError, in_pool};
 use crate::advantage::HostAdvantages;
-use crate::data::{GameSums, HostTrajectory, Windows};
+use crate::data::{GameSums, HostTrajectory, WindowBatch};
 use crate::env::{HostEnvError, Rules};
 use crate::learner::{HostExperience, HostLearner, HostPolicy, UpdateMeans};
 use crate::model::{Actor, Network};
@@ -33,9 +33,9 @@ struct IterationBuffers {
     advantages: HostAdvantages,
 }
 
-impl From<Windows> for IterationBuffers {
-    fn from(windows: Windows) -> Self {
-        let Windows { trajectory, counts, weights } = windows;
+impl From<WindowBatch> for IterationBuffers {
+    fn from(windows: WindowBatch) -> Self {
+        let WindowBatch { trajectory, counts, weights } = windows;
         let advantages = HostAdvantages { values: weights, counts, zero_variance: 0.0 };
         Self { trajectory, advantages }
     }
@@ -78,7 +78,7 @@ impl<G: Rules> NativeEngine<G> {
     fn give_back(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) {
         if let Source::Streamed(stream) = &self.source {
             let HostAdvantages { values: weights, counts, .. } = advantages;
-            stream.give_back(Windows { trajectory, counts, weights });
+            stream.give_back(WindowBatch { trajectory, counts, weights });
         } else {
             self.buffers = IterationBuffers { trajectory, advantages };
         }

@@ -4,7 +4,7 @@
 //! files. The content of a block depends on the number of its iteration only, so results equal those of a
 //! resident dataset, even after a resume.
 
-use crate::data::{WindowSet, Windows};
+use crate::data::{WindowBatch, WindowSet};
 use crate::device;
 use crate::learner::Batches;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct WindowPrefetcher {
     batches: Batches,
     reader: Option<Reader>,
     /// Receives all windows once a background thread has read them.
-    all: Option<Receiver<Windows>>,
+    all: Option<Receiver<WindowBatch>>,
     /// Seconds spent waiting for the reader since the last query.
     waited: f64,
 }
@@ -29,8 +29,8 @@ pub(super) struct WindowPrefetcher {
 struct Reader {
     /// Iteration of the block that the thread prepares.
     next: u32,
-    filled: Receiver<Windows>,
-    empty: Sender<Windows>,
+    filled: Receiver<WindowBatch>,
+    empty: Sender<WindowBatch>,
 }
 
 impl WindowPrefetcher {
@@ -45,7 +45,7 @@ impl WindowPrefetcher {
         let window_set = self.window_set.clone();
         thread::spawn(move || {
             // Nobody receives them if the run has ended.
-            let _ = send.send(window_set.all());
+            let _ = send.send(window_set.copy_all());
         });
         self.all = Some(all);
         self
@@ -57,12 +57,12 @@ impl WindowPrefetcher {
     }
 
     /// Returns all windows, once, when they have been read.
-    pub fn all(&mut self) -> Option<Windows> {
+    pub fn all(&mut self) -> Option<WindowBatch> {
         self.all.as_ref()?.try_recv().ok()
     }
 
     /// Returns the windows of an iteration, batch by batch. They count as uploaded.
-    pub fn take(&mut self, iteration: u32) -> Windows {
+    pub fn take(&mut self, iteration: u32) -> WindowBatch {
         let started = Instant::now();
         let reader = match self.reader.take() {
             Some(reader) if reader.next == iteration => reader,
@@ -76,7 +76,7 @@ impl WindowPrefetcher {
     }
 
     /// Returns a block for reuse.
-    pub fn give_back(&self, windows: Windows) {
+    pub fn give_back(&self, windows: WindowBatch) {
         if let Some(reader) = &self.reader {
             // The thread may have ended.
             let _ = reader.empty.send(windows);
@@ -137,7 +137,7 @@ mod tests {
         let mut batches = Batches::of_shards(&config, Shards::new(window_set.len(), 3));
         let mut stream = WindowPrefetcher::new(window_set.clone(), batches.clone());
         for iteration in [0, 1, 2, 7, 8] {
-            let mut expected = Windows::default();
+            let mut expected = WindowBatch::default();
             let indices: Vec<i32> = batches
                 .minibatches(iteration, window_set.len())
                 .iter()
@@ -158,6 +158,6 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
             stream.all()
         });
-        assert_eq!(all, Some(window_set.all()));
+        assert_eq!(all, Some(window_set.copy_all()));
     }
 }

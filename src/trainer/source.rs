@@ -1,7 +1,7 @@
 //! The source of the steps that an engine learns from: games, or a dataset.
 
 use super::prefetch::WindowPrefetcher;
-use crate::data::{WindowSet, Windows};
+use crate::data::{WindowBatch, WindowSet};
 use crate::device;
 use crate::learner::Batches;
 use crate::parallel::Shards;
@@ -31,13 +31,13 @@ impl<R, D> Source<R, D> {
         config: &TrainConfig,
         shards: &Shards,
         max_buffer_bytes: u64,
-        convert: impl FnOnce(Windows) -> D,
+        convert: impl FnOnce(WindowBatch) -> D,
     ) -> Self {
         let is_resident = is_resident(&window_set, config);
         let is_loaded_at_once = cfg!(target_family = "wasm")
             || !(EAGER_LOAD_BYTES + 1..=max_buffer_bytes).contains(&window_set.bytes());
         if is_resident && is_loaded_at_once {
-            return Self::resident(window_set.all(), convert);
+            return Self::resident(window_set.copy_all(), convert);
         }
         let batches = Batches::of_shards(config, shards.clone());
         let stream = WindowPrefetcher::new(window_set, batches);
@@ -45,13 +45,13 @@ impl<R, D> Source<R, D> {
     }
 
     /// Makes a dataset of all its windows, converted by `convert`.
-    fn resident(windows: Windows, convert: impl FnOnce(Windows) -> D) -> Self {
+    fn resident(windows: WindowBatch, convert: impl FnOnce(WindowBatch) -> D) -> Self {
         device::count_upload(windows.bytes());
         Self::Resident(convert(windows))
     }
 
     /// Makes a streamed dataset resident, converted by `convert`, once it has been loaded in the background.
-    pub fn become_resident(&mut self, convert: impl FnOnce(Windows) -> D) {
+    pub fn become_resident(&mut self, convert: impl FnOnce(WindowBatch) -> D) {
         let Self::Streamed(stream) = self else { return };
         let Some(windows) = stream.all() else { return };
         *self = Self::resident(windows, convert);
@@ -82,7 +82,11 @@ impl<R, D> Source<R, D> {
 
 impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
     /// The windows of an iteration, converted by `convert`, with their weights as advantages; `None` for games.
-    pub fn take(&mut self, iteration: u32, convert: impl Fn(&Windows) -> (T, A)) -> Option<(T, A)> {
+    pub fn take(
+        &mut self,
+        iteration: u32,
+        convert: impl Fn(&WindowBatch) -> (T, A),
+    ) -> Option<(T, A)> {
         self.become_resident(|windows| Box::new(convert(&windows)));
         match self {
             Self::Games(_) => None,

@@ -1,6 +1,6 @@
 //! Fallback view of a game without a look: a bar for each feature of the observation.
 
-use super::instance::{Instance, of_each};
+use super::instance::fill_sprites;
 use crate::env::Rules;
 use crate::env::look::{SceneInfo, Sprite, between, tile};
 
@@ -70,17 +70,17 @@ pub fn bars<G: Rules>(
     before: &[G::State],
     now: &[G::State],
     part: f32,
-    into: &mut Vec<Instance>,
+    into: &mut Vec<Sprite>,
 ) {
     let scene = Bars::new(game.num_features());
-    of_each(before, now, game.num_features(), into, |before, now, i| {
+    fill_sprites(before, now, game.num_features(), into, |before, now, i| {
         let value = |state| G::feature(state, i, game);
         bar(&scene, i as u32, between(value(before), value(now), part))
     });
 }
 
 /// Bar of a feature with the given value.
-fn bar(scene: &Bars, i: u32, value: f32) -> Instance {
+fn bar(scene: &Bars, i: u32, value: f32) -> Sprite {
     let (x, y) = scene.origin(i);
     let length = value.clamp(-1.0, 1.0) * BAR_LENGTH;
     let tile = if length < 0.0 { tile::BAR_LESS } else { tile::BAR_MORE };

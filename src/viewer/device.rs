@@ -13,7 +13,7 @@ use burn::cubecl::server::BufferBinding;
 use burn::cubecl::wgpu::{AutoCompiler, WgpuServer};
 use burn::tensor::{Int, Tensor};
 
-/// Sprites in device memory: `[games * num_sprites]` of [`Instance`](super::Instance).
+/// Sprites in device memory: `[games * num_sprites]` of [`Sprite`](super::Sprite).
 #[derive(Debug)]
 pub struct DeviceInstances {
     buffer: wgpu::Buffer,

@@ -1,18 +1,15 @@
-//! Sprites in the layout read by GPUs.
+//! Sprites as renderers take them: 32 bytes each, in the order of their fields.
 
 use crate::env::look::{Look, Sprite};
 use bytemuck::{Pod, Zeroable};
-
-/// A sprite as renderers take it: 32 bytes in the order of its fields.
-pub type Instance = Sprite;
 
 // SAFETY: all bits 0 are a sprite.
 unsafe impl Zeroable for Sprite {}
 // SAFETY: any bits are numbers, and eight fields of four bytes leave no gap.
 unsafe impl Pod for Sprite {}
 
-/// 32-bit words per [`Instance`].
-pub(super) const WORDS: usize = size_of::<Instance>() / 4;
+/// 32-bit words per [`Sprite`].
+pub(super) const WORDS: usize = size_of::<Sprite>() / 4;
 
 /// Replaces the contents of `into` with the sprites of some games, `[games * num_sprites]`, at
 /// progress `part` (0 to 1) from `before` to `now`.
@@ -24,20 +21,20 @@ pub fn instances<G: Look>(
     before: &[G::State],
     now: &[G::State],
     part: f32,
-    into: &mut Vec<Instance>,
+    into: &mut Vec<Sprite>,
 ) {
-    of_each(before, now, game.num_sprites(), into, |before, now, i| {
+    fill_sprites(before, now, game.num_sprites(), into, |before, now, i| {
         G::sprite(before, now, part, i, game)
     });
 }
 
 /// Replaces the contents of `into` with `count` sprites of each game, from its states before and now.
-pub(super) fn of_each<S>(
+pub(super) fn fill_sprites<S>(
     before: &[S],
     now: &[S],
     count: usize,
-    into: &mut Vec<Instance>,
-    sprite: impl Fn(&S, &S, usize) -> Instance,
+    into: &mut Vec<Sprite>,
+    sprite: impl Fn(&S, &S, usize) -> Sprite,
 ) {
     assert_eq!(before.len(), now.len(), "as many games before as now");
     into.clear();

@@ -19,10 +19,11 @@ mod renderer;
 mod scene;
 mod wall;
 
+pub use crate::env::look::Sprite;
 pub use bars::{Bars, bars};
 #[cfg(feature = "wgpu")]
 pub use device::{DeviceInstances, device_instances};
-pub use instance::{Instance, instances};
+pub use instance::instances;
 #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
 pub use offscreen::{Offscreen, OffscreenError};
 pub use paint::{Picture, paint};

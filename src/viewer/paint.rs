@@ -1,7 +1,7 @@
 //! CPU renderer: the reference for the shader, and the fallback without a GPU.
 
 use super::atlas::{Atlas, Rgba, TILE};
-use super::{Cells, Instance, Plate, Wall};
+use super::{Cells, Plate, Sprite, Wall};
 use crate::env::look::SceneInfo;
 
 /// Offset added before positions are truncated, so that rounding errors do not decide cases on a
@@ -44,7 +44,7 @@ impl Picture {
 /// # Panics
 /// If the number of sprites does not match `count`, or the picture does not have `width * height *
 /// 4` bytes.
-pub fn paint(game: &dyn SceneInfo, count: usize, instances: &[Instance], picture: &mut Picture) {
+pub fn paint(game: &dyn SceneInfo, count: usize, instances: &[Sprite], picture: &mut Picture) {
     assert_eq!(instances.len(), count * game.num_sprites(), "instances: [count * num_sprites]");
     let bytes = picture.width as usize * picture.height as usize * 4;
     assert_eq!(picture.pixels.len(), bytes, "pixels: [height][width][4]");
@@ -117,7 +117,7 @@ struct PlacedSprite {
 
 impl PlacedSprite {
     /// Snaps an unrotated sprite to whole pixels, so that its look does not change while it moves.
-    fn of(sprite: &Instance, scale: f32) -> Self {
+    fn of(sprite: &Sprite, scale: f32) -> Self {
         let side = |centre: f32, size: f32| {
             let low = (centre * scale - 0.5 * size * scale + 0.5 + BORDER).floor();
             let high = (centre * scale + 0.5 * size * scale + 0.5 + BORDER).floor().max(low + 1.0);
@@ -159,7 +159,7 @@ impl PlacedSprite {
     }
 }
 
-fn paint_sprite(sprite: &Instance, wall: &Wall, plate: Plate, picture: &mut Picture) {
+fn paint_sprite(sprite: &Sprite, wall: &Wall, plate: Plate, picture: &mut Picture) {
     let atlas = Atlas::get();
     let placed = PlacedSprite::of(sprite, wall.scale);
     // `as` saturates negative coordinates to 0.

@@ -2,7 +2,7 @@
 
 use super::atlas::{Atlas, TILE};
 use super::instance::WORDS;
-use super::{Cells, Instance, Wall};
+use super::{Cells, Sprite, Wall};
 use crate::env::look::SceneInfo;
 
 /// Shader source.
@@ -81,7 +81,7 @@ impl Renderer {
         width: u32,
         height: u32,
         count: usize,
-        instances: &[Instance],
+        instances: &[Sprite],
     ) {
         let expected = count * self.num_sprites;
         assert_eq!(instances.len(), expected, "instances: [count * num_sprites]");
@@ -188,6 +188,7 @@ fn buffer(
     device.create_buffer(&wgpu::BufferDescriptor { label, size, usage, mapped_at_creation: false })
 }
 
+/// Creates the layout of what the shaders read: the wall's layout, the atlas, the background and the sprites.
 fn group_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
     let both = wgpu::ShaderStages::VERTEX_FRAGMENT;
     let entry = |binding, visibility, ty| wgpu::BindGroupLayoutEntry {
@@ -215,6 +216,7 @@ fn group_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
     })
 }
 
+/// Creates the pipeline of a vertex and a fragment shader, whose colours are blended over the picture.
 fn pipeline(
     device: &wgpu::Device,
     groups: &wgpu::BindGroupLayout,
@@ -273,9 +275,10 @@ fn upload_atlas(
         mip_level_count: 1,
         sample_count: 1,
         dimension: wgpu::TextureDimension::D2,
-        format: match format.is_srgb() {
-            true => wgpu::TextureFormat::Rgba8UnormSrgb,
-            false => wgpu::TextureFormat::Rgba8Unorm,
+        format: if format.is_srgb() {
+            wgpu::TextureFormat::Rgba8UnormSrgb
+        } else {
+            wgpu::TextureFormat::Rgba8Unorm
         },
         usage: wgpu::TextureUsages::TEXTURE_BINDING | wgpu::TextureUsages::COPY_DST,
         view_formats: &[],

@@ -1,11 +1,11 @@
 //! The scene of a game: its look, or its features if it has none.
 
-use super::{Bars, Instance, bars, instances};
+use super::{Bars, Sprite, bars, instances};
 use crate::env::Rules;
 use crate::env::look::{Look, SceneInfo};
 
 /// Computes sprites interpolated between the states before and after a step.
-type Sprites<G> = fn(G, &[<G as Rules>::State], &[<G as Rules>::State], f32, &mut Vec<Instance>);
+type Sprites<G> = fn(G, &[<G as Rules>::State], &[<G as Rules>::State], f32, &mut Vec<Sprite>);
 
 /// A background with sprites.
 pub struct Scene<G: Rules> {
@@ -41,7 +41,7 @@ impl<G: Rules> Scene<G> {
         before: &[G::State],
         now: &[G::State],
         part: f32,
-        into: &mut Vec<Instance>,
+        into: &mut Vec<Sprite>,
     ) {
         (self.sprites)(self.game, before, now, part, into);
     }

@@ -65,11 +65,11 @@ fn words_of_other_trainers_never_mean_something_else() {
 
 #[test]
 fn large_pretrained_models_have_the_fastest_precision_and_small_ones_f32() {
-    let trained = |size| LanguageConfig::for_trained("m", size, Precision::Bf16).precision;
-    let imitating = |size| LanguageConfig::imitating("m", size, Precision::Bf16).precision;
-    assert_eq!([trained(1 << 20), trained(135 << 20)], [Precision::F32, Precision::Bf16]);
-    assert_eq!(imitating(None), Precision::F32, "`tiny`");
-    assert_eq!(imitating(Some(135 << 20)), Precision::Bf16);
+    let pretrained = |size| LanguageConfig::for_pretrained("m", size, Precision::Bf16).precision;
+    let for_sft = |size| LanguageConfig::for_sft("m", size, Precision::Bf16).precision;
+    assert_eq!([pretrained(1 << 20), pretrained(135 << 20)], [Precision::F32, Precision::Bf16]);
+    assert_eq!(for_sft(None), Precision::F32, "`tiny`");
+    assert_eq!(for_sft(Some(135 << 20)), Precision::Bf16);
     assert_eq!(LanguageConfig::for_task("tiny", 0).precision, Precision::F32);
     // Other devices than the CPU keep f32.
     assert_eq!(fastest_precision("cuda:0"), Precision::F32);
@@ -269,7 +269,7 @@ fn demonstrations_have_no_ratio_that_corrects_the_divergence() {
     let mut game = TrainConfig { loss: loss.clone(), ..TrainConfig::default() };
     assert!(game.validate().is_ok(), "games that are played have a behaviour policy");
     game.data.path = "somewhere".to_string();
-    let mut texts = LanguageConfig::imitating(TINY, None, Precision::F32);
+    let mut texts = LanguageConfig::for_sft(TINY, None, Precision::F32);
     texts.loss = loss;
     let words = "loss.use_bias_correction_kl is true, but must be false where ";
     for said in [game.validate(), texts.validate()].map(|found| found.unwrap_err().to_string()) {
@@ -289,7 +289,7 @@ fn sft_alone_refuses_settings_that_only_rollouts_have() {
             overlay::from_table::<LanguageConfig>(table).unwrap().validate()
         };
         assert!(validated(LanguageConfig::for_model(TINY)).is_ok(), "GRPO after SFT has {key}");
-        let alone = validated(LanguageConfig::imitating(TINY, None, Precision::F32));
+        let alone = validated(LanguageConfig::for_sft(TINY, None, Precision::F32));
         let said = alone.unwrap_err().to_string();
         let words = format!("{section}.{key} is {value}, but must be 0 where the loss is nll: ");
         assert!(said.starts_with(&words), "{said}");

@@ -6,7 +6,7 @@
 mod fruit_optimum;
 
 use self::fruit_optimum::{Process, fruits};
-use grove::env::{Env, Episode, Fruit, FruitObservation, new_game, play};
+use grove::env::{Env, Episode, Fruit, FruitObservation, new_game, play_step};
 use grove::rng::draw;
 
 /// Games small enough for exhaustive search.
@@ -96,7 +96,7 @@ fn transitions_are_those_of_games_as_they_are_played() {
         let (mut surprise, mut expected) = (0.0, 0.0);
         for t in 0..50_000 {
             let before = fruits(&state);
-            let played = play::<Fruit>(&mut state, &mut episode, draw(3, t) % 3, game);
+            let played = play_step::<Fruit>(&mut state, &mut episode, draw(3, t) % 3, game);
             let (probability, reward) = process.transition(before, fruits(&state), state.basket);
             assert!(probability > 0.0, "{game:?}, step {t}");
             assert_eq!(played.reward, f32::from(reward), "{game:?}, step {t}");

@@ -221,7 +221,7 @@ fn an_unavailable_precision_is_rejected() {
     assert!(text.contains("the CPU supports f32, and bf16 for"), "{text}");
     let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
     let text = refusal(folder.path(), &gru);
-    assert!(text.contains("perceptrons and decoders alone"), "{text}");
+    assert!(text.contains("only MLPs and decoders"), "{text}");
     for kind in ["kind=mlp", "kind=gru", "kind=decoder"] {
         // The CPU has bf16 for all, but not in this engine.
         let general = ["train", "recall", "--set", kind, "--device", "cpu", "--engine", "general"];

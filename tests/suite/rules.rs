@@ -7,7 +7,7 @@ mod recall;
 use grove::env::{
     Breakout, BreakoutActions, BreakoutObservation, CartPole, CartPoleState, Catch,
     CatchObservation, CatchState, Env, Episode, Fruit, FruitObservation, PackedState, Recall,
-    Rules, new_game, num_words, play,
+    Rules, new_game, num_words, play_step,
 };
 use grove::rng::{below, draw, uniform};
 
@@ -80,7 +80,7 @@ fn catch_follows_bsuite() {
                     (true, true) => 1.0,
                     (true, false) => -1.0,
                 };
-                let played = play::<Catch>(&mut state, &mut counted, action, game);
+                let played = play_step::<Catch>(&mut state, &mut counted, action, game);
                 assert_eq!((played.reward, played.ended()), (reward, done), "{game:?}");
                 assert_eq!(played.score, reward, "{game:?}");
                 if done {
@@ -182,7 +182,7 @@ fn cartpole_follows_gymnasium_over_random_episodes() {
             let action = draw(level, t) & 1;
             let (next, terminated) = gymnasium_step(want, action);
             assert!(cart_margin(next).abs() > 2e-6, "too close to tell");
-            let played = play::<CartPole>(&mut state, &mut counted, action, game);
+            let played = play_step::<CartPole>(&mut state, &mut counted, action, game);
             assert_eq!((played.reward, played.ended()), (1.0, terminated));
             if terminated {
                 assert_eq!(played.score, t as f32);
@@ -234,7 +234,7 @@ fn cartpole_is_truncated_at_its_last_step() {
                 let [x, x_dot, theta, theta_dot] = cart(&state);
                 let lean = x + 2.1 * x_dot + 35.0 * theta + 10.0 * theta_dot;
                 let action = u32::from(lean > 0.0);
-                let played = play::<CartPole>(&mut state, &mut episode, action, game);
+                let played = play_step::<CartPole>(&mut state, &mut episode, action, game);
                 assert_eq!(played.ended(), t == max_steps, "level {level}, step {t}");
                 let score = if played.ended() { max_steps as f32 } else { 0.0 };
                 assert_eq!(played.score, score);
@@ -285,8 +285,12 @@ fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
         let mut counted = episode(level);
         loop {
             let bits = draw(draw(level, 0x5eed), counted.time);
-            let played =
-                play::<G>(&mut state, &mut counted, below(bits, game.num_actions() as u32), game);
+            let played = play_step::<G>(
+                &mut state,
+                &mut counted,
+                below(bits, game.num_actions() as u32),
+                game,
+            );
             if played.ended() {
                 break f64::from(played.score);
             }

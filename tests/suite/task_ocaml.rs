@@ -1,8 +1,8 @@
 //! The OCaml task: scores by the compiler and by tests, and the sandbox, which only Linux has.
 
 use grove::task::ocaml::{
-    Access, Checker, Compiled, Compiler, Job, Ocaml, OcamlLimits, OcamlSettings, Problem, Report,
-    Types,
+    Access, Checker, CodeReport, Compiled, Compiler, Job, Ocaml, OcamlLimits, OcamlSettings,
+    Problem, Types,
 };
 use grove::task::{Completion, Split, Task};
 use std::fs;
@@ -27,7 +27,7 @@ fn problem<'a>(task: &'a Ocaml, id: &str) -> &'a Problem {
     task.problems().all().into_iter().find(|problem| problem.id == id).unwrap()
 }
 
-fn report(task: &Ocaml, problem: &Problem, code: &str) -> Report {
+fn report(task: &Ocaml, problem: &Problem, code: &str) -> CodeReport {
     task.try_code(problem, code, Access::Restricted).unwrap().unwrap()
 }
 

@@ -2,7 +2,9 @@
 
 use crate::shared::ledge::Ledge;
 use crate::shared::rollouts::LEDGE;
-use grove::env::{Breakout, CartPole, Catch, Episode, Recall, Rules, StepResult, new_game, play};
+use grove::env::{
+    Breakout, CartPole, Catch, Episode, Recall, Rules, StepResult, new_game, play_step,
+};
 use grove::rng::{Stream, draw};
 use grove::rollout::{Autoreset, StepBuffers, StepError, VecEnv};
 
@@ -84,7 +86,7 @@ impl<G: Rules> Singles<G> {
 
     fn step(&mut self, actions: &[u32]) -> Vec<StepResult> {
         let envs = self.envs.iter_mut().zip(actions);
-        envs.map(|((state, episode), a)| play::<G>(state, episode, *a, self.game)).collect()
+        envs.map(|((state, episode), a)| play_step::<G>(state, episode, *a, self.game)).collect()
     }
 }
 

@@ -3,9 +3,9 @@
 mod gpu;
 
 use grove::env::look::{Look, tile};
-use grove::env::{Breakout, CartPole, Catch, Episode, Fruit, Recall, new_game, play};
+use grove::env::{Breakout, CartPole, Catch, Episode, Fruit, Recall, new_game, play_step};
 use grove::rng::draw;
-use grove::viewer::{Cells, Instance, Picture, Wall, instances, paint};
+use grove::viewer::{Cells, Picture, Sprite, Wall, instances, paint};
 
 /// Games between two steps.
 pub struct Games<G: Look> {
@@ -31,7 +31,7 @@ impl<G: Look> Games<G> {
         for (i, (state, episode)) in self.now.iter_mut().enumerate() {
             let random = draw(draw(episode.level, i as u32), episode.time);
             let action = random % self.game.num_actions() as u32;
-            play::<G>(state, episode, action, self.game);
+            play_step::<G>(state, episode, action, self.game);
         }
     }
 
@@ -44,7 +44,7 @@ impl<G: Look> Games<G> {
         (before.collect(), now)
     }
 
-    pub fn instances(&self, part: f32) -> Vec<Instance> {
+    pub fn instances(&self, part: f32) -> Vec<Sprite> {
         let (before, now) = self.states();
         let mut sprites = Vec::new();
         instances(self.game, &before, &now, part, &mut sprites);
@@ -82,7 +82,7 @@ macro_rules! each_game {
 fn painted<G: Look>(
     game: G,
     count: usize,
-    sprites: &[Instance],
+    sprites: &[Sprite],
     (width, height): (u32, u32),
 ) -> Picture {
     let mut picture = Picture::new(width, height);
@@ -146,8 +146,8 @@ fn a_fruit_keeps_its_look_and_lands_in_the_basket_or_beside_it() {
     let (mut caught, mut missed) = (0, 0);
     for _ in 0..200 {
         let is_fruit =
-            |s: &&Instance| (tile::APPLE..=tile::PUFF).contains(&s.tile) && s.opacity > 0.0;
-        let fruits = |sprites: &[Instance]| -> Vec<Vec<Instance>> {
+            |s: &&Sprite| (tile::APPLE..=tile::PUFF).contains(&s.tile) && s.opacity > 0.0;
+        let fruits = |sprites: &[Sprite]| -> Vec<Vec<Sprite>> {
             let games = sprites.chunks_exact(sprites.len() / 40);
             games.map(|game| game.iter().filter(is_fruit).copied().collect()).collect()
         };
@@ -160,7 +160,7 @@ fn a_fruit_keeps_its_look_and_lands_in_the_basket_or_beside_it() {
                 continue;
             }
             for fruit in &last[i] {
-                let same = |f: &&Instance| (f.x, f.y, f.tile) == (fruit.x, fruit.y, fruit.tile);
+                let same = |f: &&Sprite| (f.x, f.y, f.tile) == (fruit.x, fruit.y, fruit.tile);
                 assert!(start[i].iter().any(|f| same(&f)), "{fruit:?} in {:?}", start[i]);
             }
             let puffs = late[i].iter().filter(|f| f.tile == tile::PUFF).count();
@@ -201,7 +201,7 @@ fn a_background_covers_its_plate_and_nothing_else() {
     fn holds<G: Look>(game: G) {
         for (count, size) in [(1, (97, 61)), (7, (200, 150)), (33, (640, 201))] {
             let wall = Wall::fit(Cells::of(&game), count, size.0, size.1);
-            let unseen = vec![Instance::default(); count * game.num_sprites()];
+            let unseen = vec![Sprite::default(); count * game.num_sprites()];
             let picture = painted(game, count, &unseen, size);
             let inside = |x: u32, y: u32| {
                 (0..count).map(|i| wall.plate(i)).any(|plate| {
@@ -219,11 +219,11 @@ fn a_background_covers_its_plate_and_nothing_else() {
 }
 
 /// Sprites that reach far out of their game, number 4 of 9: upright, rotated, repeated.
-pub fn wild_sprites(num_sprites: usize, cells: Cells) -> Vec<Instance> {
-    let mut sprites = vec![Instance::default(); 9 * num_sprites];
+pub fn wild_sprites(num_sprites: usize, cells: Cells) -> Vec<Sprite> {
+    let mut sprites = vec![Sprite::default(); 9 * num_sprites];
     let (x, y) = (cells.columns as f32, cells.rows as f32);
     for (k, sprite) in sprites[4 * num_sprites..5 * num_sprites].iter_mut().enumerate() {
-        *sprite = Instance {
+        *sprite = Sprite {
             x: [0.0, x, x / 2.0, -3.0][k % 4],
             y: [0.0, y, y / 2.0, y + 3.0][k % 4],
             width: x,
@@ -242,7 +242,7 @@ fn sprites_stay_on_their_plate() {
     fn holds<G: Look>(game: G) {
         let cells = Cells::of(&game);
         let size = (411, 333);
-        let unseen = vec![Instance::default(); 9 * game.num_sprites()];
+        let unseen = vec![Sprite::default(); 9 * game.num_sprites()];
         let empty = painted(game, 9, &unseen, size);
         let wild = painted(game, 9, &wild_sprites(game.num_sprites(), cells), size);
         let wall = Wall::fit(cells, 9, size.0, size.1);

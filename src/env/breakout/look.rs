@@ -55,6 +55,7 @@ fn ball(before: &BreakoutState, now: &BreakoutState, part: f32) -> Sprite {
 
 #[cube]
 impl Look for Breakout {
+    /// The bricks, then the ball's trail, the paddle and the ball.
     fn sprite(
         before: &BreakoutState,
         now: &BreakoutState,

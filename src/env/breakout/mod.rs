@@ -252,6 +252,7 @@ impl Rules for Breakout {
         state.bricks = WALL.runtime();
     }
 
+    /// Moves the paddle, then the ball, which breaks the brick that it meets and turns back.
     // `#[cube]` does not support `contains` on ranges.
     #[allow(clippy::manual_range_contains)]
     #[inline(always)]

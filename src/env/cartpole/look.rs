@@ -69,6 +69,7 @@ impl SceneInfo for CartPole {
 
 #[cube]
 impl Look for CartPole {
+    /// The pole, the cart, its two wheels, and the hub on which the pole turns.
     fn sprite(
         before: &CartPoleState,
         now: &CartPoleState,

@@ -360,6 +360,7 @@ impl Rules for Fruit {
         state.push(below(draw(key, 1), game.width));
     }
 
+    /// Moves the basket, scores the fruits that land, and lets new ones begin to fall.
     #[inline(always)]
     fn step(state: &mut FruitState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
         // Actions 0, 1, 2 move by -1, 0, 1; one is added to avoid unsigned underflow.

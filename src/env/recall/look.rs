@@ -53,6 +53,7 @@ impl SceneInfo for Recall {
 
 #[cube]
 impl Look for Recall {
+    /// The cue at the start, and the basket on its way, whose inside and front enclose the lit fruit.
     fn sprite(
         before: &RecallState,
         now: &RecallState,

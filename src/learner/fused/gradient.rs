@@ -9,7 +9,7 @@ use super::layers::{Layer, backward, forward, learn};
 use super::loss_kernels::*;
 use super::tiles::Tiling;
 use crate::device::buffers::Buffer;
-use crate::learner::means::SUMS;
+use crate::learner::means::NUM_SUMS;
 use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
 use crate::model::kernels::{DenseLayout, FeatureSlots, MlpShape, Observer, rounded};
@@ -26,7 +26,7 @@ const ALIGNMENT: usize = 16;
 /// partial gradients start at row `first_row`; between launches they wait there.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct TileRange {
-    /// Partial gradients and sums, `[rows, num_params + SUMS * tile]`.
+    /// Partial gradients and sums, `[rows, num_params + NUM_SUMS * tile]`.
     pub partials: Buffer<f32>,
     /// Cubes of the spread.
     pub cubes: usize,
@@ -90,7 +90,7 @@ fn logits<I: Float>(
 }
 
 /// Replaces the logits of sample `number`, `room[first + a * stride]`, by the loss's derivatives and adds the sample to
-/// `sums`, `[SUMS][tile]`.
+/// `sums`, `[NUM_SUMS][tile]`.
 #[cube]
 fn differentiate<O: Observer>(
     room: &mut [f32],
@@ -206,7 +206,7 @@ fn layers(shape: &MlpShape) -> [Layer; 3] {
 /// and [`TileRange`].
 ///
 /// Workgroup memory, floats: `stride` for each feature, hidden unit and action, and for each hidden unit again if derivatives
-/// are kept; `SUMS * tile`.
+/// are kept; `NUM_SUMS * tile`.
 #[cube(launch_unchecked)]
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
@@ -236,10 +236,10 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let kept =
         comptime!(if tiling.keeps_derivatives { (shape.first + shape.second) * stride } else { 1 });
     let mut derivatives = Shared::<[f32]>::new_aligned_slice(kept, ALIGNMENT);
-    let mut sums = Shared::<[f32]>::new_aligned_slice(comptime!(SUMS * tile), ALIGNMENT);
+    let mut sums = Shared::<[f32]>::new_aligned_slice(comptime!(NUM_SUMS * tile), ALIGNMENT);
     if unit < tile {
         #[unroll]
-        for q in 0..SUMS {
+        for q in 0..NUM_SUMS {
             let mut sum = 0.0f32;
             if has_row && tile_range.first > 0 {
                 // Continues the sums of the launch before.
@@ -298,13 +298,13 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
 
     if has_row && unit < tile && tile_range.end < tile_range.tiles {
         #[unroll]
-        for q in 0..SUMS {
+        for q in 0..NUM_SUMS {
             let at = comptime!(q * tile) + unit;
             tile_range.partials[sums_at + at] = sums[at];
         }
     }
     sync_cube();
-    if has_row && unit < SUMS && tile_range.end == tile_range.tiles {
+    if has_row && unit < NUM_SUMS && tile_range.end == tile_range.tiles {
         let mut sum = 0.0f32;
         for s in 0..tile {
             sum += sums[unit * tile + s];

@@ -1,7 +1,7 @@
 //! The end of an optimizer step in two kernels: the sum of partial gradients; global norm, clipping
 //! and AdamW.
 
-use crate::learner::means::SUMS;
+use crate::learner::means::NUM_SUMS;
 use crate::math::adamw::{Factors, ParamState, clip_scale, step};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -70,9 +70,9 @@ pub(super) fn sum_kernel(
 /// Steps one parameter per unit. Every cube computes the gradient norm redundantly and in the same
 /// order, which saves a launch.
 ///
-/// Buffers: gradient and sums `[num_params + SUMS]`; parameters, first and second moments before and after the step,
-/// `[3, num_params]` each; the sums of the update, `[SUMS + 1]`, to which sums and gradient norm are added. Workgroup
-/// memory: [`UNITS`] floats.
+/// Buffers: gradient and sums `[num_params + NUM_SUMS]`; parameters, first and second moments before and after the
+/// step, `[3, num_params]` each; the sums of the update, `[NUM_SUMS + 1]`, to which sums and gradient norm are added.
+/// Workgroup memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(super) fn adamw_kernel(
     gradient: &[f32],
@@ -105,9 +105,9 @@ pub(super) fn adamw_kernel(
         after[second] = moved.second;
     }
     if CUBE_POS == 0 {
-        if unit < comptime!(SUMS) {
+        if unit < comptime!(NUM_SUMS) {
             update_sums[unit] += gradient[num_params + unit];
-        } else if unit == SUMS {
+        } else if unit == NUM_SUMS {
             update_sums[unit] += norm;
         }
     }

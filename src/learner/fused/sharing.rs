@@ -40,7 +40,7 @@ impl FusedLearner {
         MinibatchOrder { order, ranges, size }
     }
 
-    /// Sums gradients and metrics, `[num_params + SUMS]`, over all ranks.
+    /// Sums gradients and metrics, `[num_params + NUM_SUMS]`, over all ranks.
     pub(super) fn shared_gradient(&self, ours: CubeTensor) -> Result<CubeTensor, TeamError> {
         if self.context.team.size() == 1 {
             return Ok(ours);

@@ -1,6 +1,6 @@
 //! Distribution of samples over the units and cubes of the gradient kernel.
 
-use crate::learner::means::SUMS;
+use crate::learner::means::NUM_SUMS;
 use crate::model::kernels::MlpShape;
 
 /// Workgroup memory available on every device, in bytes.
@@ -45,7 +45,7 @@ impl Tiling {
         let derivatives = if keeps_derivatives { shape.first + shape.second } else { 0 };
         let rows = shape.features + shape.first + shape.second + shape.actions + derivatives;
         let has_room = |tile: usize, stride: usize| {
-            (rows * stride + SUMS * tile + SLACK) * size_of::<f32>() <= SHARED_BYTES
+            (rows * stride + NUM_SUMS * tile + SLACK) * size_of::<f32>() <= SHARED_BYTES
         };
         let tile = [16, 8, 4, 2, 1].into_iter().find(|tile| has_room(*tile, *tile))?;
         let apart = tile + PADDING;
@@ -60,7 +60,7 @@ impl Tiling {
 
     /// Floats of a cube's partial gradient, which its sums follow: one per sample of a tile until the last launch.
     pub fn row(&self, shape: &MlpShape) -> usize {
-        shape.num_params() + SUMS * self.tile
+        shape.num_params() + NUM_SUMS * self.tile
     }
 }
 
@@ -79,7 +79,7 @@ impl Spread {
     /// Distributes the `samples` samples of one of `parts` parts.
     pub fn new(shape: &MlpShape, tiling: &Tiling, samples: usize, parts: usize) -> Self {
         let tile = tiling.tile;
-        let max_alone = MAX_PARTIALS / (shape.num_params() + SUMS);
+        let max_alone = MAX_PARTIALS / (shape.num_params() + NUM_SUMS);
         let max_of_part = MAX_PARTIALS_OF_ALL / parts / tiling.row(shape);
         let max_cubes = max_alone.min(max_of_part).clamp(1, MAX_CUBES);
         let tiles = samples.div_ceil(tile).div_ceil(max_cubes).max(1);

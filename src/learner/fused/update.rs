@@ -12,7 +12,7 @@ use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
 use crate::device::launch_items;
 use crate::learner::context::LearnerContext;
-use crate::learner::means::SUMS;
+use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::{AdamW, factors};
 use crate::learner::schedule::{entropy_coef, first_update};
 use crate::learner::update::UpdateSteps;
@@ -43,7 +43,7 @@ pub(super) struct FusedUpdate<'a, O: Observer> {
     entropy: f64,
     /// Parameters and moments, `[3, num_params]`, and room for those after the next step.
     state: [CubeTensor; 2],
-    /// Sums over the optimizer steps taken: those beside their gradients, then the gradient norm: `[SUMS + 1]`.
+    /// Sums over the optimizer steps taken: those beside their gradients, then the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: CubeTensor,
     /// Number of the update's first optimizer step in the run.
     first: u64,
@@ -106,7 +106,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             ratios,
             entropy: entropy_coef(config, iteration),
             state: [state, after],
-            update_sums: cube_tensor(Tensor::<1>::zeros([SUMS + 1], &device)),
+            update_sums: cube_tensor(Tensor::<1>::zeros([NUM_SUMS + 1], &device)),
             first: first_update(config, iteration),
             steps_taken: *steps,
         };
@@ -204,11 +204,11 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         portions.filter(|(_, _, games)| *games > 0).collect()
     }
 
-    /// Gradient of minibatch `number` on this rank, followed by its sums: `[num_params + SUMS]`.
+    /// Gradient of minibatch `number` on this rank, followed by its sums: `[num_params + NUM_SUMS]`.
     fn own_gradient(&self, number: usize) -> CubeTensor {
         let params = &self.state[0];
         let KernelPlan { mlp, tiling, .. } = &self.plan;
-        let width = mlp.num_params() + SUMS;
+        let width = mlp.num_params() + NUM_SUMS;
         let portions = self.split_by_part(&self.minibatches.ranges[number]);
         let spread = |games: usize| Spread::new(mlp, tiling, games * self.steps, portions.len());
         let rows: usize = portions.iter().map(|(_, _, games)| spread(*games).cubes).sum();
@@ -340,7 +340,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
 impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
     /// Place of a minibatch in the order of the games.
     type Minibatch = Range<usize>;
-    /// The gradient, followed by its sums: `[num_params + SUMS]`.
+    /// The gradient, followed by its sums: `[num_params + NUM_SUMS]`.
     type Gradient = CubeTensor;
 
     fn gradient(
@@ -381,12 +381,13 @@ impl<O: Observer> FusedUpdate<'_, O> {
         let config = &self.learner.context.config;
         let (summary, update_sums) = (floats(&self.summary), floats(&self.update_sums));
         // Every epoch covers all games of a rollout, whereas datasets advance by batches.
-        let learnt = match config.data.is_on() || taken < self.minibatches.ranges.len() {
-            true => summary.narrow(0, COUNTS, taken.max(1)).sum(),
-            false => summary.narrow(0, STEPS, 1) * config.update.update_epochs as f32,
+        let learnt = if config.data.is_on() || taken < self.minibatches.ranges.len() {
+            summary.narrow(0, COUNTS, taken.max(1)).sum()
+        } else {
+            summary.narrow(0, STEPS, 1) * config.update.update_epochs as f32
         };
-        let of_steps = update_sums.clone().narrow(0, 0, SUMS - 1) / learnt;
-        let means = vec![of_steps, update_sums.narrow(0, SUMS - 1, 2) / taken.max(1) as f32];
+        let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt;
+        let means = vec![of_steps, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];
         let state = floats(&self.state[0]);
         let num_params = self.plan.mlp.num_params();
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);

@@ -1,7 +1,7 @@
 //! Loss and derivatives for [`LANE_STEPS`] steps in SIMD lanes: the scalar functions of
 //! [`objective`](crate::objective) in loops that vectorize.
 
-use crate::learner::means::SUMS;
+use crate::learner::means::NUM_SUMS;
 use crate::math::softmax::{ILLEGAL, Normalizer, entropy_of, logprob, normalizer, unnormalized};
 use crate::math::{at_least, exp};
 use crate::model::LANES;
@@ -88,12 +88,12 @@ fn lanes<T>(values: &[T], block: usize) -> &[T; LANE_STEPS] {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaneSums {
     /// Sums in the order of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
-    pub lanes: [LaneBlock; SUMS],
+    pub lanes: [LaneBlock; NUM_SUMS],
 }
 
 impl LaneSums {
     /// Adds up the lanes.
-    pub fn totals(&self) -> [f64; SUMS] {
+    pub fn totals(&self) -> [f64; NUM_SUMS] {
         self.lanes.each_ref().map(|lanes| lanes.iter().copied().map(f64::from).sum())
     }
 }

@@ -4,7 +4,7 @@ use super::loss::{
     LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
 };
 use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_step};
-use crate::learner::means::SUMS;
+use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, parts};
 use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, sequence_model};
@@ -86,7 +86,7 @@ impl SequenceSteps {
         partials: usize,
         loss: &StepLoss,
         denominators: &StepDenominators,
-    ) -> (Vec<f32>, [f64; SUMS]) {
+    ) -> (Vec<f32>, [f64; NUM_SUMS]) {
         let Self { sequences, counts, columns } = self;
         let averaging = loss.form.loss_type.averaging();
         let of_game = |count: &usize| weight(*count as f32, denominators, averaging);
@@ -94,7 +94,7 @@ impl SequenceSteps {
         columns.weights.clear();
         let weights = columns.mask.iter().zip(of_games.iter().cycle());
         columns.weights.extend(weights.map(|(mask, weight)| mask * weight));
-        let mut sums = [0.0; SUMS];
+        let mut sums = [0.0; NUM_SUMS];
         let mut d_logits_of = |mut logits: Vec<f32>| {
             let actions = logits.len() / sequences.starts.len();
             if loss.form.loss_type.has_sequence_ratio() {
@@ -122,7 +122,7 @@ impl LossColumns {
         logits: &mut [f32],
         actions: usize,
         loss: &StepLoss,
-    ) -> [f64; SUMS] {
+    ) -> [f64; NUM_SUMS] {
         let jobs = logits.par_chunks_mut(BLOCKS_PER_JOB * LANE_STEPS * actions).enumerate();
         let sums: Vec<_> = jobs
             .map(|(job, logits)| {
@@ -138,7 +138,7 @@ impl LossColumns {
                 sums.totals()
             })
             .collect();
-        sums.iter().fold([0.0; SUMS], |sum, more| std::array::from_fn(|i| sum[i] + more[i]))
+        sums.iter().fold([0.0; NUM_SUMS], |sum, more| std::array::from_fn(|i| sum[i] + more[i]))
     }
 
     /// Sets the ratios of the games, for losses with one ratio per game, from the logits of all steps; `weights` are those
@@ -262,7 +262,7 @@ impl SequenceLearner {
 
     /// Gradient and sums of a shard's games in a minibatch, accumulated over `count` parts.
     fn differentiate(&self, inputs: &GradientInputs, shard: usize, count: usize) -> PartialSum {
-        let node = |(vector, sums): (Vec<f32>, [f64; SUMS])| PartialSum {
+        let node = |(vector, sums): (Vec<f32>, [f64; NUM_SUMS])| PartialSum {
             shards: shard..shard + 1,
             vector,
             numbers: sums.to_vec(),
@@ -281,7 +281,7 @@ impl SequenceLearner {
         let games = inputs.minibatch.shard(shard);
         let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);
         let sum = sums.reduce(|sum, part| sum.add_reusing(part, |vector| self.give_back(vector)));
-        sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; SUMS])))
+        sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; NUM_SUMS])))
     }
 }
 
@@ -375,7 +375,7 @@ impl HostLearner for SequenceLearner {
         };
         let leaf = |shard: usize| self.differentiate(&inputs, shard, parts);
         let ours = shards.partial_sums(&leaf, &|vector| self.give_back(vector));
-        let len = PartialSumLen { vector: self.policy.params().len(), numbers: SUMS };
+        let len = PartialSumLen { vector: self.policy.params().len(), numbers: NUM_SUMS };
         team.all_reduce_shards(&shards, ours, len)
     }
 

@@ -134,10 +134,7 @@ pub(super) struct Differentiation<'a> {
 impl Differentiation<'_> {
     /// The activations that a forward pass keeps.
     pub(super) fn retention(&self) -> Retention {
-        match self.settings.update.gradient_checkpointing {
-            true => Retention::Inputs,
-            false => Retention::All,
-        }
+        if self.settings.update.gradient_checkpointing { Retention::Inputs } else { Retention::All }
     }
 
     /// Selects the groups whose gradient is not 0: without entropy bonus and KL, equal rewards give none.
@@ -161,12 +158,11 @@ impl Differentiation<'_> {
         chosen: &'b [usize],
         shards: Range<usize>,
     ) -> &'b [usize] {
-        let items = match shards.is_empty() {
-            true => 0..0,
-            false => {
-                let [first, last] = [shards.start, shards.end - 1];
-                self.shards.items_of(first).start..self.shards.items_of(last).end
-            }
+        let items = if shards.is_empty() {
+            0..0
+        } else {
+            let [first, last] = [shards.start, shards.end - 1];
+            self.shards.items_of(first).start..self.shards.items_of(last).end
         };
         let position = |item: usize| chosen.partition_point(|i| *i < item);
         &chosen[position(items.start)..position(items.end)]

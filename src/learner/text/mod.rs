@@ -32,7 +32,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
-use update::{StepParameters, TextUpdate};
+use update::{TextStepSettings, TextUpdate};
 
 /// A completion to learn from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -292,15 +292,13 @@ impl LanguageLearner {
     fn host_step(
         &mut self,
         gradient: &[f32],
-        parameters: StepParameters,
+        settings: TextStepSettings,
         config: &OptimizerConfig,
     ) -> f32 {
-        let StepParameters { max_norm, learning_rate } = parameters;
+        let TextStepSettings { max_norm, learning_rate } = settings;
         self.optimizer.convert_to(config.moments, || self.decoder.sizes());
-        let spared = match config.decay_norms_and_biases {
-            true => Vec::new(),
-            false => vector_ranges(&self.decoder),
-        };
+        let spared =
+            if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
         let key = draw(self.key, ROUNDING_COUNTER);
         let by = StepSettings { learning_rate, config, spared: &spared, key };
         let Self { decoder, optimizer, .. } = self;
@@ -315,7 +313,7 @@ impl LanguageLearner {
     fn device_step(
         &mut self,
         gradient: device::Gradient,
-        parameters: StepParameters,
+        settings: TextStepSettings,
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         if !matches!(self.optimizer, Optimizer::Device(_)) {
@@ -323,7 +321,7 @@ impl LanguageLearner {
             self.optimizer = Optimizer::Device(Box::new(moments));
         }
         let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
-        device::step(&mut self.decoder, moments, gradient, parameters, config)
+        device::step(&mut self.decoder, moments, gradient, settings, config)
     }
 
     /// Log-probabilities under the reference, by group, sample and token; empty for groups of other ranks. `None` without a
@@ -363,9 +361,10 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
         return all;
     }
     let of_group = |group: &Group| host::logprobs(decoder, group, temperature);
-    match decoder.is_small() {
-        true => groups.par_iter().map(of_group).collect(),
-        false => groups.iter().map(of_group).collect(),
+    if decoder.is_small() {
+        groups.par_iter().map(of_group).collect()
+    } else {
+        groups.iter().map(of_group).collect()
     }
 }
 

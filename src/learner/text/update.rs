@@ -11,7 +11,7 @@ use burn::tensor::Tensor;
 
 /// The clipping and the learning rate of an optimizer step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StepParameters {
+pub(super) struct TextStepSettings {
     /// Norm that the gradient is clipped to; 0 for no clipping.
     pub max_norm: f64,
     pub learning_rate: f64,
@@ -96,22 +96,23 @@ impl UpdateSteps for TextUpdate<'_> {
         sums.approx_kl / sums.tokens.max(1.0)
     }
 
+    /// Steps the decoder in host memory or on its device, wherever the gradient is.
     fn step(&mut self, number: usize, (gradient, sums): (Gradient, Sums)) -> Result<(), TeamError> {
         let UpdateSettings { update, optimizer, .. } = self.settings;
         let (epoch, minibatch) = (number / self.num_minibatches, number % self.num_minibatches);
-        let parameters = StepParameters {
+        let settings = TextStepSettings {
             max_norm: update.max_grad_norm,
             learning_rate: self.rates[epoch * update.num_minibatches + minibatch],
         };
         let norm = match gradient {
             Gradient::Host(gradient) => {
-                let norm = self.learner.host_step(&gradient, parameters, optimizer);
+                let norm = self.learner.host_step(&gradient, settings, optimizer);
                 self.learner.buffers.gradients.put(gradient);
                 norm
             }
             #[cfg(text_kernels)]
             Gradient::Device(gradient) => {
-                self.norms.push(self.learner.device_step(gradient, parameters, optimizer));
+                self.norms.push(self.learner.device_step(gradient, settings, optimizer));
                 0.0
             }
         };

@@ -30,6 +30,7 @@ impl DecoderConfig {
         )
     }
 
+    /// Checks the rules that relate sizes to each other.
     fn rules(&self) -> Result<(), OutOfRange> {
         limit(
             self.hidden_size.is_multiple_of(2 * self.num_heads),

@@ -70,9 +70,10 @@ impl NativeDecoder {
             inputs: linear.inputs,
             outputs: linear.outputs,
             weight: numbers(&linear.weight),
-            bias: match linear.bias.is_empty() {
-                true => vec![0.0; linear.outputs],
-                false => numbers(&linear.bias),
+            bias: if linear.bias.is_empty() {
+                vec![0.0; linear.outputs]
+            } else {
+                numbers(&linear.bias)
             },
         };
         let layers = layout.layers.iter().map(|layer| {
@@ -155,6 +156,7 @@ impl Actor for NativeDecoder {
         }
     }
 
+    /// Computes the logits of a step of [`LANES`] games, and appends the step to their memory.
     fn act<'a>(
         &self,
         obs: &[Lanes],

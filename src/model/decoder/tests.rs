@@ -107,9 +107,10 @@ impl<'a> Reference<'a> {
             let (head, i) = (at / dim * dim, at % dim);
             let frequency = self.shape.rope_theta.powf(-2.0 * (i % half) as f64 / dim as f64);
             let (sin, cos) = (position as f64 * frequency).sin_cos();
-            match i < half {
-                true => x[head + i] * cos - x[head + i + half] * sin,
-                false => x[head + i] * cos + x[head + i - half] * sin,
+            if i < half {
+                x[head + i] * cos - x[head + i + half] * sin
+            } else {
+                x[head + i] * cos + x[head + i - half] * sin
             }
         };
         (0..x.len()).map(number).collect()

@@ -99,9 +99,10 @@ impl GruSequenceModel {
         let (earlier, after) = after.split_at_mut(t * step);
         let remembered = if t == 0 { memory } else { &earlier[(t - 1) * step..] };
         let before = &mut before[t * step..][..step];
-        match remembered.is_empty() {
-            true => before.fill(0.0),
-            false => before.copy_from_slice(remembered),
+        if remembered.is_empty() {
+            before.fill(0.0)
+        } else {
+            before.copy_from_slice(remembered)
         }
         clear_started(before, &starts[t * games..][..games], size);
         let own = &mut own[t * wide..][..wide];
@@ -167,9 +168,10 @@ impl SequenceModel for GruSequenceModel {
         sequences.rows(&sequences.obs, games.clone(), &mut record.obs);
         sequences.rows(&sequences.starts, games.clone(), &mut record.starts);
         self.encode(record);
-        let memory = match sequences.memory.is_empty() {
-            true => &[][..],
-            false => &sequences.memory[games.start * size..games.end * size],
+        let memory = if sequences.memory.is_empty() {
+            &[][..]
+        } else {
+            &sequences.memory[games.start * size..games.end * size]
         };
         (0..sequences.num_steps()).for_each(|t| self.step(t, memory, record));
         self.head.forward(&self.params, &record.after, logits);

@@ -231,12 +231,13 @@ pub(super) fn sliding_layers(
         _ => Err(unsupported("layer_types", kind.clone())),
     };
     let all: Vec<bool> = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
-    match all.len() == layers {
-        true => Ok(all),
-        false => Err(ConfigError::Sizes(format!(
+    if all.len() == layers {
+        Ok(all)
+    } else {
+        Err(ConfigError::Sizes(format!(
             "`layer_types` has {} entries for {layers} layers (`num_hidden_layers`)",
             all.len()
-        ))),
+        )))
     }
 }
 
@@ -247,9 +248,8 @@ pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
         entries.insert("sliding_window".into(), Value::Null);
         return entries;
     };
-    let types = layers.iter().map(|is_sliding| match is_sliding {
-        true => json!("sliding_attention"),
-        false => json!("full_attention"),
+    let types = layers.iter().map(|is_sliding| {
+        if *is_sliding { json!("sliding_attention") } else { json!("full_attention") }
     });
     entries.insert("sliding_window".into(), json!(size));
     entries.insert("layer_types".into(), Value::Array(types.collect()));

@@ -75,10 +75,8 @@ impl DecoderShape {
 
     /// Parameters of 0, except for norms, which multiply by 1.
     fn unit_norms(&self) -> Vec<f32> {
-        let value = |name: &str| match name.ends_with("norm.weight") {
-            true => 1.0 - self.norm_offset,
-            false => 0.0,
-        };
+        let value =
+            |name: &str| if name.ends_with("norm.weight") { 1.0 - self.norm_offset } else { 0.0 };
         let parameters = self.parameters();
         let all = parameters.iter();
         all.flat_map(|one| std::iter::repeat_n(value(&one.name), one.count())).collect()

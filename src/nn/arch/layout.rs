@@ -184,9 +184,10 @@ impl DecoderShape {
     pub fn parameters(&self) -> Vec<Parameter> {
         let size = self.hidden_size;
         let weight = |name: &str, shape: &[usize]| Parameter::new(format!("{name}.weight"), shape);
-        let mut all = match self.takes_tokens() {
-            true => vec![weight("embed_tokens", &[self.num_actions, size])],
-            false => Parameter::linear("input", self.num_features, size).to_vec(),
+        let mut all = if self.takes_tokens() {
+            vec![weight("embed_tokens", &[self.num_actions, size])]
+        } else {
+            Parameter::linear("input", self.num_features, size).to_vec()
         };
         for i in 0..self.num_layers {
             let norm = |all: &mut Vec<Parameter>, name: Option<&str>, size: usize| {
@@ -301,9 +302,10 @@ impl Layout {
                 linear(&name, layer * count + which as usize, which.sizes(shape))
             });
             let norms = shape.norms.names().map(|name| name.map_or(0..0, norm));
-            let first = match norms.before_attention.is_empty() {
-                true => &linears[0].weight,
-                false => &norms.before_attention,
+            let first = if norms.before_attention.is_empty() {
+                &linears[0].weight
+            } else {
+                &norms.before_attention
             };
             LayerLayout {
                 start: first.start,

@@ -182,10 +182,7 @@ pub(super) fn check_rotated_part(config: &Value, shape: &DecoderShape) -> Result
     let name = "partial_rotary_factor";
     let part = rotary(config, name)?.unwrap_or(1.0);
     let is_whole = (shape.head_dim as f64 * part) as usize == shape.head_dim;
-    match is_whole || shape.rope_scaling.is_none() {
-        true => Ok(()),
-        false => Err(unsupported(name, part)),
-    }
+    if is_whole || shape.rope_scaling.is_none() { Ok(()) } else { Err(unsupported(name, part)) }
 }
 
 /// The bases of the rotary frequencies of both kinds of layers, where a configuration has them.
@@ -225,9 +222,10 @@ pub(super) fn check_table(shape: &DecoderShape) -> Result<(), ConfigError> {
         return Ok(());
     };
     let size = dynamic_positions(factor, original) * shape.head_dim.max(USUAL_HEAD_DIM) as f64;
-    match size > MAX_POSITIONS * USUAL_HEAD_DIM as f64 {
-        true => Err(unsupported("rope_scaling.factor", factor)),
-        false => Ok(()),
+    if size > MAX_POSITIONS * USUAL_HEAD_DIM as f64 {
+        Err(unsupported("rope_scaling.factor", factor))
+    } else {
+        Ok(())
     }
 }
 

@@ -53,12 +53,13 @@ fn rope_layers(config: &Value, layers: usize) -> Result<Vec<bool>, ConfigError> 
         None => Err(unsupported(name, number.clone())),
     };
     let all: Vec<bool> = numbers.iter().take(layers).map(is_rotated).collect::<Result<_, _>>()?;
-    match all.len() == layers {
-        true => Ok(all),
-        false => Err(ConfigError::Sizes(format!(
+    if all.len() == layers {
+        Ok(all)
+    } else {
+        Err(ConfigError::Sizes(format!(
             "`{name}` has {} entries for {layers} layers (`num_hidden_layers`)",
             all.len()
-        ))),
+        )))
     }
 }
 

@@ -121,12 +121,15 @@ impl Weights {
         scratch: &mut Scratch,
     ) {
         let d_input = &mut scratch.d_input;
-        match place.is_empty() {
-            true => d_stream.iter_mut().zip(d_input).for_each(|(sum, d)| *sum += *d),
-            false => self.norm_backward(normed, place, d_input, d_stream, gradient),
+        if place.is_empty() {
+            d_stream.iter_mut().zip(d_input).for_each(|(sum, d)| *sum += *d)
+        } else {
+            self.norm_backward(normed, place, d_input, d_stream, gradient)
         }
     }
 
+    /// Computes the backward pass of a feed-forward block: adds to the gradients of its parameters, and that of its
+    /// input to `d_stream`.
     fn mlp_backward(
         &self,
         number: usize,

@@ -61,6 +61,7 @@ struct StepAttention<'a> {
 }
 
 impl Attend for StepAttention<'_> {
+    /// Attends game by game, since each has seen another number of steps.
     fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
         let (shape, head_shape) = (&weights.shape, weights.shape.head_shape());
         let (size, kv) = (head_shape.query_size(), head_shape.kv_size());
@@ -134,6 +135,7 @@ impl SequenceModel for DecoderSequenceModel {
         logits.copy_from_slice(&game.logits);
     }
 
+    /// Computes the forward pass game by game, and reorders the logits to `[steps, games, actions]`.
     fn forward(
         &self,
         sequences: &Sequences,
@@ -190,10 +192,7 @@ impl DecoderSequenceModel {
         let weights = Weights::new(shape.clone(), params.into(), Parallelism::Sequential);
         Self {
             weights: Weights { arithmetic, ..weights },
-            retention: match checkpointing {
-                true => Retention::Inputs,
-                false => Retention::All,
-            },
+            retention: if checkpointing { Retention::Inputs } else { Retention::All },
             scratches: Pool::default(),
         }
     }

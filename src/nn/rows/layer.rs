@@ -75,9 +75,10 @@ impl Weights {
         normed: &mut NormActivations,
         input: &mut Vec<f32>,
     ) {
-        match place.is_empty() {
-            true => normed.identity(stream, input),
-            false => normed.forward(self.parallelism, stream, self.norm(place), input),
+        if place.is_empty() {
+            normed.identity(stream, input)
+        } else {
+            normed.forward(self.parallelism, stream, self.norm(place), input)
         }
     }
 

@@ -126,9 +126,10 @@ impl TokenDecoder {
         let params = params.into();
         assert!(shape.takes_tokens(), "a decoder over tokens");
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
-        let parallelism = match params.len() < MIN_PARALLEL_PARAMS {
-            true => Parallelism::Sequential,
-            false => Parallelism::Parallel,
+        let parallelism = if params.len() < MIN_PARALLEL_PARAMS {
+            Parallelism::Sequential
+        } else {
+            Parallelism::Parallel
         };
         let weights = Weights::new(shape, params, parallelism);
         Self { weights, device: DeviceCopy::default(), decoding: Pool::default() }

@@ -52,9 +52,10 @@ impl LinearLayout {
     /// The weight among the decoder's parameters, `[inputs, outputs]`.
     fn view<'a>(&self, params: &'a DecoderParams) -> View<'a> {
         let params = params.slice(&self.weight);
-        match self.transposed {
-            true => View::rows(params, self.inputs).transpose(),
-            false => View::rows(params, self.outputs),
+        if self.transposed {
+            View::rows(params, self.inputs).transpose()
+        } else {
+            View::rows(params, self.outputs)
         }
     }
 
@@ -246,9 +247,10 @@ impl Weights {
         if results.iter().any(|(linear, _)| linear.transposed) {
             for (linear, dy) in results {
                 let d_weight = &mut gradient[linear.weight.clone()];
-                let (x, inputs, dy) = match linear.transposed {
-                    true => (dy, linear.outputs, x),
-                    false => (x, linear.inputs, dy),
+                let (x, inputs, dy) = if linear.transposed {
+                    (dy, linear.outputs, x)
+                } else {
+                    (x, linear.inputs, dy)
                 };
                 linear::weight_grads(arithmetic, parallelism, x, inputs, [(dy, d_weight)]);
             }

@@ -94,9 +94,10 @@ pub(super) fn causal(
     let columns = numbers(0..count).reshape([1, 1, count]).expand(size);
     let rows = numbers(rows).reshape([1, size[1], 1]).expand(size);
     let later = columns.clone().greater(rows.clone()).float();
-    let hidden = match window < count {
-        true => later + columns.lower_equal(rows - window as i32).float(),
-        false => later,
+    let hidden = if window < count {
+        later + columns.lower_equal(rows - window as i32).float()
+    } else {
+        later
     };
     hidden * UNSEEN
 }

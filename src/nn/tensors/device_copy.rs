@@ -37,10 +37,7 @@ impl DeviceCopy {
     /// weights.
     pub(crate) fn invalidate(&mut self, are_adapters: bool) {
         self.newer = None;
-        match are_adapters {
-            true => self.adapters = Arc::default(),
-            false => self.weights = Arc::default(),
-        }
+        if are_adapters { self.adapters = Arc::default() } else { self.weights = Arc::default() }
     }
 
     /// Bytes that [`DeviceCopy::get`] has yet to upload.

@@ -102,6 +102,8 @@ impl SingleProducts for Cube {
 }
 
 impl<B: SingleProducts, C: CheckpointStrategy> SingleProducts for Autodiff<B, C> {
+    /// Computes the product, and records what its backward pass needs of both factors: two products of single
+    /// precision.
     fn single_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
         #[derive(Debug)]
         struct Product;

@@ -30,6 +30,7 @@ struct MemoryRows {
 }
 
 impl Steps {
+    /// Derives positions, episodes and the ages of remembered steps from the episodes' starts, `[batch, num_steps]`.
     pub(super) fn new(
         shape: &DecoderShape,
         starts: Tensor<2>,

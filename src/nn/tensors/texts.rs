@@ -222,9 +222,10 @@ impl DeviceDecoder {
     /// result of the backward pass. If products are in f16 it is the power of two that makes the largest number about 1/16
     /// (loss scaling, Micikevicius et al. 2018), else 1.
     pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
-        match self.module.products.need_scale() {
-            true => scale_of(first.fold(0.0f32, |max, x| max.max(x.abs()))),
-            false => 1.0,
+        if self.module.products.need_scale() {
+            scale_of(first.fold(0.0f32, |max, x| max.max(x.abs())))
+        } else {
+            1.0
         }
     }
 
@@ -235,9 +236,8 @@ impl DeviceDecoder {
             return self;
         }
         let packing = self.weights.packing().clone();
-        let mut weights = self.weights.map(|number, arena| match packing.are_vectors(number) {
-            true => arena,
-            false => products.operand(arena),
+        let mut weights = self.weights.map(|number, arena| {
+            if packing.are_vectors(number) { arena } else { products.operand(arena) }
         });
         Self { module: self.module.viewing(&mut weights), weights, ..self }
     }

@@ -2,7 +2,7 @@
 
 use crate::device::graphics_setup;
 use crate::env::look::SceneInfo;
-use crate::viewer::{Instance, Offscreen, Picture, Renderer};
+use crate::viewer::{Offscreen, Picture, Renderer, Sprite};
 use anyhow::Result;
 use burn::tensor::Device;
 
@@ -28,7 +28,7 @@ impl Gpu {
     pub fn paint(
         &mut self,
         count: usize,
-        instances: &[Instance],
+        instances: &[Sprite],
         picture: &mut Picture,
     ) -> Result<()> {
         let Self(renderer, offscreen) = self;

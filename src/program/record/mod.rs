@@ -27,7 +27,7 @@ use crate::rollout::{ActionSelection, LiveGames};
 use crate::run::counted;
 use crate::track;
 use crate::trainer::saved_game_name;
-use crate::viewer::{Cells, Instance, Picture, Scene, Wall, paint};
+use crate::viewer::{Cells, Picture, Scene, Sprite, Wall, paint};
 use animation::{Animation, Frames};
 use anyhow::{Context, Result, bail};
 use caption::{caption, write_score};
@@ -82,7 +82,7 @@ struct Recording<'a, G: Rules> {
     policy: NativePolicy,
     games: LiveGames<G>,
     scene: Scene<G>,
-    instances: Vec<Instance>,
+    instances: Vec<Sprite>,
     /// The renderer on a GPU, which draws what the CPU paints; `None` on the CPU.
     gpu: Option<Gpu>,
     picture: Picture,

@@ -1,7 +1,7 @@
 //! Stub of GPU rendering for builds without it.
 
 use crate::env::look::SceneInfo;
-use crate::viewer::{Instance, Picture};
+use crate::viewer::{Picture, Sprite};
 use anyhow::Result;
 use burn::tensor::Device;
 
@@ -15,7 +15,7 @@ impl Gpu {
     }
 
     /// Renders the sprites of `count` games.
-    pub fn paint(&mut self, _: usize, _: &[Instance], _: &mut Picture) -> Result<()> {
+    pub fn paint(&mut self, _: usize, _: &[Sprite], _: &mut Picture) -> Result<()> {
         match *self {}
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn max_steps_per_launch(iterations: usize) -> usize {
     (LAUNCH_ITERATIONS / iterations).max(1)
 }
 
-/// Start of the games of a launch.
+/// Where the games of a launch start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
     /// Fresh levels.
@@ -52,7 +52,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Initial states of an iteration; `continues` is true if there was a previous iteration.
+    /// Returns where the games of an iteration start; `continues` is true if there was a previous iteration.
     pub fn of(config: &RolloutConfig, continues: bool) -> Self {
         match (config.start, continues) {
             (Start::Level, _) => Self::Level,
@@ -98,9 +98,12 @@ pub(crate) mod load_state {
         game: G,
     ) -> <G::State as CubeType>::ExpandType {
         let used = num_words(game);
-        let load = |w: usize| match w < used {
-            true => word::expand(scope, words, first + w, at, stride),
-            false => 0u32.into_expand(scope),
+        let load = |w: usize| {
+            if w < used {
+                word::expand(scope, words, first + w, at, stride)
+            } else {
+                0u32.into_expand(scope)
+            }
         };
         let packed: Vec<_> = (0..G::State::WORDS).map(load).collect();
         G::State::__expand_unpack(scope, &packed)

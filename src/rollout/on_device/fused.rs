@@ -27,28 +27,28 @@ pub struct FusedRollout<G: Rules> {
     precision: Precision,
     launches: Launches,
     groups_per_part: usize,
-    branches: Branches,
+    branches: FusedBranches,
 }
 
 /// Branch points on the device; empty before the first iteration or if games start at levels.
 #[derive(Clone, Debug, Default)]
-pub struct Branches(Option<Box<CubeTensor>>);
+pub struct FusedBranches(Option<Box<CubeTensor>>);
 
 /// Number of rows of [`RecordingPart::values`] for a game.
-fn values<G: Rules>() -> usize {
+fn value_rows<G: Rules>() -> usize {
     if G::SCORE_IS_REWARD { 2 } else { 3 }
 }
 
 /// Numbers per game of the largest buffer that a rollout fills: words, values or environments.
-fn played<G: Rules>(game: G, config: &RolloutConfig) -> usize {
-    let of_step = (num_words(game) + 1).max(values::<G>());
+fn rollout_numbers<G: Rules>(game: G, config: &RolloutConfig) -> usize {
+    let of_step = (num_words(game) + 1).max(value_rows::<G>());
     (of_step * config.num_steps).max(env_words(game))
 }
 
 /// Numbers per game of the largest buffer of a part: one that a rollout fills, or advantages followed by log-probabilities
 /// under a reference policy.
-fn largest<G: Rules>(game: G, config: &RolloutConfig) -> usize {
-    played(game, config).max(2 * config.learn_steps + 2)
+fn largest_buffer_numbers<G: Rules>(game: G, config: &RolloutConfig) -> usize {
+    rollout_numbers(game, config).max(2 * config.learn_steps + 2)
 }
 
 impl<G: Rules> FusedRollout<G> {
@@ -60,7 +60,7 @@ impl<G: Rules> FusedRollout<G> {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
         let limit = max_buffer_bytes(&device);
-        let bytes = largest(game, config) * size_of::<u32>();
+        let bytes = largest_buffer_numbers(game, config) * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
         Self {
             game,
@@ -70,13 +70,14 @@ impl<G: Rules> FusedRollout<G> {
             precision: Precision::F32,
             launches: Launches { size: 1.0, steps: usize::MAX },
             groups_per_part,
-            branches: Branches::default(),
+            branches: FusedBranches::default(),
         }
     }
 
     /// The size of the largest buffer that a group is played into, bytes: a group cannot be divided.
     pub fn group_bytes(&self) -> u64 {
-        let numbers = played(self.game, &self.config) as u64 * self.config.group_size as u64;
+        let numbers =
+            rollout_numbers(self.game, &self.config) as u64 * self.config.group_size as u64;
         numbers * size_of::<u32>() as u64
     }
 
@@ -122,13 +123,13 @@ impl<G: Rules> FusedRollout<G> {
 
     /// Plays an iteration like [`FusedRollout::collect`] without changing the rollout. To continue
     /// from it, pass the branches to [`FusedRollout::continue_from`].
-    pub fn play(&self, policy: &FlatMlp, iteration: u32) -> (Recording, Branches) {
+    pub fn play(&self, policy: &FlatMlp, iteration: u32) -> (Recording, FusedBranches) {
         let (game, config) = (self.game, &self.config);
         assert_eq!(policy.shape.features, game.num_features(), "the policy's features");
         assert_eq!(policy.shape.actions, game.num_actions(), "the policy's actions");
         let keys = self.keys.at(iteration);
         let params = cube_tensor(policy.params.clone());
-        let (steps, words, values) = (config.num_steps, env_words(game), values::<G>());
+        let (steps, words, values) = (config.num_steps, env_words(game), value_rows::<G>());
         let branches = uninit(&params, &[words, config.num_groups], DType::I32);
         let mut parts = Vec::new();
         for first in (0..config.num_groups).step_by(self.groups_per_part) {
@@ -145,9 +146,9 @@ impl<G: Rules> FusedRollout<G> {
                 firsts: uninit(&params, &[2, count], DType::F32),
                 branches: &branches,
             };
-            let origins = self.branches.0.as_deref();
+            let branch_points = self.branches.0.as_deref();
             let (launches, precision) = (self.launches, self.precision);
-            buffers.play(&params, policy.shape, origins, keys, launches, precision);
+            buffers.play(&params, policy.shape, branch_points, keys, launches, precision);
             parts.push(RecordingPart {
                 words: Tensor::from_primitive::<Cube>(buffers.words),
                 values: Tensor::from_primitive::<Cube>(buffers.values),
@@ -156,11 +157,11 @@ impl<G: Rules> FusedRollout<G> {
         }
         let branches = (config.start == Start::Branch).then(|| Box::new(branches));
         let num_envs = config.num_envs();
-        (Recording { num_steps: steps, num_envs, parts }, Branches(branches))
+        (Recording { num_steps: steps, num_envs, parts }, FusedBranches(branches))
     }
 
     /// Sets the branch points from which the next iteration starts.
-    pub fn continue_from(&mut self, branches: Branches) {
+    pub fn continue_from(&mut self, branches: FusedBranches) {
         self.branches = branches;
     }
 
@@ -188,7 +189,7 @@ impl<G: Rules> FusedRollout<G> {
         let groups = self.config.num_groups;
         env_state::check_len(self.game, groups, words)?;
         let upload = || Box::new(upload_envs(words, groups, &self.device));
-        self.branches = Branches((!words.is_empty()).then(upload));
+        self.branches = FusedBranches((!words.is_empty()).then(upload));
         Ok(())
     }
 }
@@ -201,16 +202,16 @@ mod tests {
     #[test]
     fn parts_have_room_for_advantages_beside_a_reference() {
         let config = RolloutConfig { num_steps: 9, learn_steps: 9, ..RolloutConfig::default() };
-        assert_eq!((num_words(Catch::default()), values::<Catch>()), (1, 2));
-        assert_eq!(played(Catch::default(), &config), 2 * 9);
-        assert_eq!(largest(Catch::default(), &config), 2 * 9 + 2);
+        assert_eq!((num_words(Catch::default()), value_rows::<Catch>()), (1, 2));
+        assert_eq!(rollout_numbers(Catch::default(), &config), 2 * 9);
+        assert_eq!(largest_buffer_numbers(Catch::default(), &config), 2 * 9 + 2);
         let config = RolloutConfig { learn_steps: 5, ..config };
-        assert_eq!(largest(Catch::default(), &config), 2 * 9);
+        assert_eq!(largest_buffer_numbers(Catch::default(), &config), 2 * 9);
     }
 
     #[test]
     fn parts_have_room_for_the_environments() {
         let config = RolloutConfig { num_steps: 1, learn_steps: 1, ..RolloutConfig::default() };
-        assert_eq!(largest(Breakout::default(), &config), 5);
+        assert_eq!(largest_buffer_numbers(Breakout::default(), &config), 5);
     }
 }

@@ -7,7 +7,7 @@ use super::{RolloutKeys, action_key, action_uniform, branch_episode};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element, grid};
 use crate::device::launch_items;
-use crate::env::{Rules, StepResult, num_words, play};
+use crate::env::{Rules, StepResult, num_words, play_step};
 use crate::model::kernels::{
     FeatureSlots, HostObserver, MlpShape, Observer, StepWords, input, mlp_logits,
 };
@@ -57,7 +57,7 @@ pub(super) struct Buffers<'a, G: Rules> {
 struct Plan<G> {
     /// The game.
     game: G,
-    /// Initial states.
+    /// Where the games of the launch start.
     origin: Origin,
     /// Whether branch points are stored.
     branch: bool,
@@ -154,7 +154,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     let draws = action_key(games.action_key, games.groups.env_number(env));
     let num_actions = comptime!(game.num_actions());
     let stride = games.num_steps * games.count;
-    let mut room = Shared::<[f32]>::new_aligned_slice(comptime!(plan.group.room()), 16usize);
+    let mut activations = Shared::<[f32]>::new_aligned_slice(comptime!(plan.group.room()), 16usize);
     let mut x = Array::<f32>::new(comptime!(game.num_features()));
     let mut logits = Array::<f32>::new(num_actions);
     for t in steps.first..steps.end {
@@ -165,7 +165,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             for i in 0..comptime!(game.num_features()) {
                 let feature = input::<I>(G::feature(&state, i, game));
                 if comptime!(shares) {
-                    room[comptime!(i * size) + unit] = feature;
+                    activations[comptime!(i * size) + unit] = feature;
                 } else {
                     x[i] = feature;
                 }
@@ -173,18 +173,18 @@ fn play_steps<G: Rules, W: Float, I: Float>(
         }
         if comptime!(shares) {
             sync_cube();
-            hidden_layers::<W, I>(weights, &mut room, size, shape);
+            hidden_layers::<W, I>(weights, &mut activations, size, shape);
         }
         if plays {
             if comptime!(shares) {
-                last_layer::<W, I>(weights, &room, &mut logits, unit, size, shape);
+                last_layer::<W, I>(weights, &activations, &mut logits, unit, size, shape);
             } else {
                 mlp_logits::<W, I>(weights, &x, &mut logits, shape);
             }
             mask_logits::<G>(&mut logits, &state, game);
             let u = action_uniform(draws, t as u32);
             let drawn = sample_action(logits.as_slice(), 0usize, u, num_actions);
-            let played = play::<G>(&mut state, &mut episode, drawn.action, game);
+            let played = play_step::<G>(&mut state, &mut episode, drawn.action, game);
             games.record::<G>(&place, &drawn, &played, game);
             if comptime!(plan.branch) {
                 if branches.is_point(&games.groups, env, t) {
@@ -228,13 +228,13 @@ fn play_kernel<G: Rules, I: Float>(
 }
 
 impl<G: Rules> Buffers<'_, G> {
-    /// Plays a part of an iteration. `origins` are the branch points of the previous iteration, if the games continue
+    /// Plays a part of an iteration. `branch_points` are those of the previous iteration, if the games continue
     /// from them.
     pub fn play(
         &self,
         params: &CubeTensor,
         shape: MlpShape,
-        origins: Option<&CubeTensor>,
+        branch_points: Option<&CubeTensor>,
         keys: RolloutKeys,
         launches: Launches,
         precision: Precision,
@@ -248,14 +248,14 @@ impl<G: Rules> Buffers<'_, G> {
         let group = Workgroup::new(&shape, cube_units(self.games.len()) as usize, max_shared_bytes);
         let mut plan = Plan {
             game: self.game,
-            origin: Origin::of(config, origins.is_some()),
+            origin: Origin::of(config, branch_points.is_some()),
             branch: config.start == Start::Branch,
             shape,
             group,
             shared: !group.shares() && bytes <= max_shared_bytes,
         };
         // If games do not continue, the kernel does not read this buffer.
-        let origins = origins.unwrap_or(params);
+        let branch_points = branch_points.unwrap_or(params);
         let dim = CubeDim::new_1d(group.units as u32);
         let count = grid(params, self.games.len().div_ceil(group.games));
         let steps_per_launch = launches.steps(self.games.len(), &shape, &group);
@@ -283,7 +283,7 @@ impl<G: Rules> Buffers<'_, G> {
                     count.clone(),
                     dim,
                     argument(params),
-                    StartsLaunch::new(argument(origins), keys.level),
+                    StartsLaunch::new(argument(branch_points), keys.level),
                     games,
                     branches,
                     StepsLaunch::new(first_step, end_step),

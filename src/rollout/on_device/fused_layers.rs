@@ -78,13 +78,13 @@ fn columns(layer: &DenseLayout) -> usize {
     layer.outputs / side_by_side(layer.outputs)
 }
 
-/// Replaces the inputs of a layer in `room`, `[inputs][games]`, by its activations, `[outputs][games]`.
+/// Replaces the inputs of a layer in `activations`, `[inputs][games]`, by its activations, `[outputs][games]`.
 ///
 /// Neighbouring units have the same neurons and neighbouring games, so that they read neighbouring numbers.
 #[cube]
 fn hidden_layer<W: Float, I: Float>(
     weights: &[W],
-    room: &mut [f32],
+    activations: &mut [f32],
     #[comptime] layer: DenseLayout,
     #[comptime] activation: Activation,
     #[comptime] games: usize,
@@ -115,8 +115,8 @@ fn hidden_layer<W: Float, I: Float>(
                 let at = (k + c) * games + place;
                 #[unroll]
                 for g in 0..RUN {
-                    inputs[g] = room[at + g];
-                    inputs[comptime!(RUN + g)] = room[at + comptime!(games / 2 + g)];
+                    inputs[g] = activations[at + g];
+                    inputs[comptime!(RUN + g)] = activations[at + comptime!(games / 2 + g)];
                 }
                 let row = comptime!(layer.weight) + (k + c) * layer.outputs + column;
                 #[unroll]
@@ -140,35 +140,35 @@ fn hidden_layer<W: Float, I: Float>(
             for g in 0..RUN {
                 let near = sums[comptime!(n * PART + g)];
                 let far = sums[comptime!(n * PART + RUN + g)];
-                room[at + g] = input::<I>(activate(near, activation));
-                room[at + comptime!(games / 2 + g)] = input::<I>(activate(far, activation));
+                activations[at + g] = input::<I>(activate(near, activation));
+                activations[at + comptime!(games / 2 + g)] = input::<I>(activate(far, activation));
             }
         }
     }
     sync_cube();
 }
 
-/// Replaces the features of a cube's games in `room`, `[features][games]`, by the activations of the last hidden layer.
-/// All units of the cube take part.
+/// Replaces the features of a cube's games in `activations`, `[features][games]`, by the activations of the last hidden
+/// layer. All units of the cube take part.
 #[cube]
 pub(super) fn hidden_layers<W: Float, I: Float>(
     weights: &[W],
-    room: &mut [f32],
+    activations: &mut [f32],
     #[comptime] games: usize,
     #[comptime] shape: MlpShape,
 ) {
     let (first, second) = comptime!(shape.layers());
     let activation = comptime!(shape.activation);
-    hidden_layer::<W, I>(weights, room, first, activation, games);
-    hidden_layer::<W, I>(weights, room, second, activation, games);
+    hidden_layer::<W, I>(weights, activations, first, activation, games);
+    hidden_layer::<W, I>(weights, activations, second, activation, games);
 }
 
-/// Computes the logits of game `game` of a cube from the activations of the last hidden layer in `room`,
+/// Computes the logits of game `game` of a cube from the activations of the last hidden layer in `activations`,
 /// `[last_inputs][games]`.
 #[cube]
 pub(super) fn last_layer<W: Float, I: Float>(
     weights: &[W],
-    room: &[f32],
+    activations: &[f32],
     logits: &mut Array<f32>,
     game: usize,
     #[comptime] games: usize,
@@ -181,7 +181,7 @@ pub(super) fn last_layer<W: Float, I: Float>(
     while k < shape.second {
         #[unroll]
         for c in 0..block {
-            h[c] = room[(k + c) * games + game];
+            h[c] = activations[(k + c) * games + game];
         }
         add_to_logits::<W, I>(weights, logits, &h, k, block, shape);
         k += block;
@@ -211,18 +211,18 @@ mod tests {
         let row = CUBE_POS * comptime!(group.games) + unit;
         let has_row = unit < comptime!(group.games) && row < rows;
         let mut logits = Array::<f32>::new(comptime!(shape.actions));
-        let mut room = Shared::<[f32]>::new_aligned_slice(comptime!(group.room()), 16usize);
+        let mut activations = Shared::<[f32]>::new_aligned_slice(comptime!(group.room()), 16usize);
         if comptime!(group.shares()) {
             if has_row {
                 for i in 0..comptime!(shape.features) {
-                    room[i * comptime!(group.games) + unit] = features[i * rows + row];
+                    activations[i * comptime!(group.games) + unit] = features[i * rows + row];
                 }
             }
             sync_cube();
-            hidden_layers::<f32, f32>(params, &mut room, comptime!(group.games), shape);
+            hidden_layers::<f32, f32>(params, &mut activations, comptime!(group.games), shape);
             let games = comptime!(group.games);
             if has_row {
-                last_layer::<f32, f32>(params, &room, &mut logits, unit, games, shape);
+                last_layer::<f32, f32>(params, &activations, &mut logits, unit, games, shape);
             }
         } else if has_row {
             let mut x = Array::<f32>::new(comptime!(shape.features));

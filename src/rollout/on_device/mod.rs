@@ -14,9 +14,9 @@ pub(super) use branches::DeviceBranches;
 pub use check::check_on_device;
 pub use device_games::DeviceGames;
 pub(crate) use env_kernels::{load_env_state, load_episode};
-pub use fused::{Branches, FusedRollout};
+pub use fused::{FusedBranches, FusedRollout};
 pub use fused_kernels::PackedStates;
-pub(super) use random_kernels::play as play_at_random_on_device;
+pub(super) use random_kernels::play_at_random_on_device;
 pub(super) use stepwise_kernels::largest_bytes as stepwise_bytes;
 
 use super::{

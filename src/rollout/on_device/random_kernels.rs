@@ -7,7 +7,7 @@ use super::masks::random_action;
 use super::{RolloutKeys, action_key, action_uniform, env_words};
 use crate::device::buffers::{argument, cube_tensor, uninit};
 use crate::device::has_kernels;
-use crate::env::{Episode, Rules, new_game, play as play_step};
+use crate::env::{Episode, Rules, new_game, play_step};
 use crate::rng::draw;
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -61,7 +61,7 @@ fn random_kernel<G: Rules>(
 
 /// Plays the games of [`super::play_at_random`] on a CubeCL device, without reading back; `None` if the device has no
 /// kernels.
-pub fn play<G: Rules>(
+pub fn play_at_random_on_device<G: Rules>(
     game: G,
     num_envs: usize,
     num_steps: usize,

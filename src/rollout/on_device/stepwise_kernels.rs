@@ -4,7 +4,7 @@ use super::env_kernels::*;
 use super::{RolloutKeys, action_key, action_uniform, branch_episode, env_words};
 use crate::data::Trajectory;
 use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
-use crate::env::{Episode, Rules, StepResult, play};
+use crate::env::{Episode, Rules, StepResult, play_step};
 use crate::model::kernels::StepWords;
 use crate::settings::{RolloutConfig, Start};
 use burn::backend::{Cube, DType};
@@ -149,7 +149,7 @@ fn step_kernel<G: Rules>(
             sample_action(logits, env * num_actions, u, num_actions)
         };
         let mut episode = load_episode(&games.envs, env, num_envs);
-        let played = play::<G>(&mut state, &mut episode, drawn.action, game);
+        let played = play_step::<G>(&mut state, &mut episode, drawn.action, game);
         games.store::<G>(&state, &episode, env, t + 1, game);
         if comptime!(branch) {
             if branches.is_point(&games.groups, env, t) {

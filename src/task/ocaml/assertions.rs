@@ -42,10 +42,7 @@ pub fn parse(text: &str, name: &str, mark: &str) -> Result<Vec<(String, String)>
     if let Some((unused, _)) = asserting.iter().find(|(_, is_used)| !is_used) {
         return Err(format!("`{unused}` in `tests` has an `assert`, but is not used"));
     }
-    match tests.is_empty() {
-        true => Err("`tests` has no `assert`".to_string()),
-        false => Ok(tests),
-    }
+    if tests.is_empty() { Err("`tests` has no `assert`".to_string()) } else { Ok(tests) }
 }
 
 /// The expression of an item that defines nothing: `let () = ...`, `let _ = ...`, or an expression alone.
@@ -195,6 +192,7 @@ fn is_operator(c: char) -> bool {
 impl<'a> Iterator for Scan<'a> {
     type Item = (usize, i32, &'a str);
 
+    /// Returns the next piece that is neither a comment nor white space.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let start = self.at;

@@ -5,7 +5,7 @@
 //! documents its protocol.
 
 use super::job::{Access, Compiler, Job, OcamlLimits};
-use super::report::{Compiled, Report, Types};
+use super::report::{CodeReport, Compiled, Types};
 use crate::disk;
 use crate::task::TaskError;
 use crate::task::cache;
@@ -75,6 +75,8 @@ impl Checker {
         }
     }
 
+    /// Puts the server's program, compiled if `cached` does not exist, into a sandbox, and starts a first server to see
+    /// that it runs.
     fn start_from(
         compiler: &Compiler,
         limits: OcamlLimits,
@@ -128,7 +130,7 @@ impl Checker {
     ///
     /// # Errors
     /// If no server can be started.
-    pub fn report(&self, job: &Job) -> Result<Result<Report, String>, TaskError> {
+    pub fn report(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
         let idle = if job.code.is_empty() { &self.idle_apart } else { &self.idle };
         let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + OVERHEAD;
         let mut last = String::new();
@@ -217,7 +219,7 @@ fn runtime(compiler: &Compiler, folder: &Folder) -> io::Result<PathBuf> {
 #[derive(Debug, PartialEq)]
 enum Answer {
     /// The outcome of the code, and whether it came to its end, rather than being stopped.
-    Report { report: Report, is_whole: bool },
+    Report { report: CodeReport, is_whole: bool },
     /// The calls cannot be compiled, for this reason.
     Unusable(String),
 }
@@ -252,7 +254,7 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
         Some(name) => Compiled::Refused(name.trim_start_matches('!').to_string()),
     };
     let results = words.map(|word| (word != "-").then(|| word.to_string())).collect();
-    Ok(Some(Answer::Report { report: Report { types, compiled, results }, is_whole }))
+    Ok(Some(Answer::Report { report: CodeReport { types, compiled, results }, is_whole }))
 }
 
 /// The name of the compiled server in the cache.
@@ -345,7 +347,7 @@ mod tests {
         let read = |line: &str| answer(7, line.as_bytes()).unwrap().unwrap();
         let reached = |types, compiled, results: &[Option<&str>], is_whole| {
             let results = results.iter().map(|result| result.map(str::to_string)).collect();
-            Answer::Report { report: Report { types, compiled, results }, is_whole }
+            Answer::Report { report: CodeReport { types, compiled, results }, is_whole }
         };
         let none = Types::Errors(0);
         let two = [Some("ab"), None];

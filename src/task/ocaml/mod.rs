@@ -23,7 +23,7 @@ pub use checker::Checker;
 pub use job::{Access, Compiler, Job, OcamlLimits};
 pub use problem::Problem;
 pub use problems::Problems;
-pub use report::{Compiled, Report, Types};
+pub use report::{CodeReport, Compiled, Types};
 
 use super::parallel::{cores, in_order};
 use super::records::check_digest;
@@ -121,7 +121,7 @@ impl Ocaml {
     ///
     /// # Errors
     /// If no code can be checked any more.
-    pub fn report(&self, job: &Job) -> Result<Result<Report, String>, TaskError> {
+    pub fn report(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
         self.checker.report(job)
     }
 
@@ -134,7 +134,7 @@ impl Ocaml {
         problem: &Problem,
         code: &str,
         access: Access,
-    ) -> Result<Result<Report, String>, TaskError> {
+    ) -> Result<Result<CodeReport, String>, TaskError> {
         let calls = problem.tests.iter().map(|(call, _)| call.as_str()).collect();
         let (prelude, signature) = (problem.prelude.as_str(), self.signature(problem)?);
         self.report(&Job { prelude, signature, code, calls, access })
@@ -204,6 +204,7 @@ impl Ocaml {
         )))
     }
 
+    /// Judges the code of a completion by the tests of its problem; its style counts once it has all other points.
     fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let num_parts = self.parts.len();
         let Some(problem) = self.problems.find(completion.prompt) else {

@@ -97,9 +97,10 @@ fn wrong(path: &Path, line: usize, message: String) -> TaskError {
 fn read_line(line: &[u8]) -> Result<Problem, String> {
     let not = |error: serde_json::Error| format!("not a problem: {error}");
     let row: Map<String, Value> = serde_json::from_slice(line).map_err(not)?;
-    match row.get("tests").is_some_and(Value::is_string) {
-        true => rows::problem(&row),
-        false => serde_json::from_value(Value::Object(row)).map_err(not),
+    if row.get("tests").is_some_and(Value::is_string) {
+        rows::problem(&row)
+    } else {
+        serde_json::from_value(Value::Object(row)).map_err(not)
     }
 }
 

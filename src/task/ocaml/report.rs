@@ -2,7 +2,7 @@
 
 /// The outcome of each stage for a piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct CodeReport {
     /// Result of type checking.
     pub types: Types,
     /// Result of compilation.
@@ -41,7 +41,7 @@ pub const POINTS: [(&str, f64); 4] =
 /// Points for 1, 2, 3, ... type errors.
 const ERRORS: [f64; 9] = [0.20, 0.15, 0.10, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015];
 
-impl Report {
+impl CodeReport {
     /// The points for types, compilation and tests, given the expected digests of the calls.
     pub fn points(&self, expected: &[String]) -> [f64; 3] {
         let [(_, types), (_, compile), (_, tests), _] = POINTS;
@@ -73,7 +73,7 @@ mod tests {
         let expected = ["a", "b", "c", "d"].map(str::to_string);
         let points = |types, compiled, results: &[Option<&str>]| {
             let results = results.iter().map(|result| result.map(str::to_string)).collect();
-            Report { types, compiled, results }.points(&expected)
+            CodeReport { types, compiled, results }.points(&expected)
         };
         let all = [Some("a"), Some("b"), Some("c"), Some("d")];
         assert_eq!(points(Types::Errors(0), Compiled::Yes, &all), [0.25, 0.10, 0.65]);

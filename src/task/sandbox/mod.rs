@@ -253,14 +253,12 @@ impl Sandbox {
             root: namespaces::Root::new(&self.access, &folder)?,
             #[cfg(target_os = "linux")]
             landlock: landlock::LandlockRuleset::new(
-                match self.access.network {
-                    true => landlock::NetworkAccess::Allowed,
-                    false => landlock::NetworkAccess::Denied,
+                if self.access.network {
+                    landlock::NetworkAccess::Allowed
+                } else {
+                    landlock::NetworkAccess::Denied
                 },
-                match self.namespaces {
-                    true => landlock::RootKind::Own,
-                    false => landlock::RootKind::Shared,
-                },
+                if self.namespaces { landlock::RootKind::Own } else { landlock::RootKind::Shared },
             ),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -2,6 +2,7 @@
 //!
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
+use super::gguf_entry::value_types;
 use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, finish};
 use super::names::{Source, gather, shape_in_files};
@@ -114,45 +115,46 @@ impl<'a> Head<'a> {
         Ok(text.unwrap_or_else(|error| lossy(error.as_bytes())))
     }
 
-    /// Reads a value of type `kind`, nested in `depth` arrays.
-    fn value(&mut self, kind: u32, depth: usize) -> Result<Value, &'static str> {
+    /// Reads a value of the type of code `value_type`, nested in `depth` arrays.
+    fn value(&mut self, value_type: u32, depth: usize) -> Result<Value, &'static str> {
         self.values += 1;
         if self.values > MAX_VALUES {
             return Err("its head has over 8 million values");
         }
-        Ok(match kind {
-            0 => json!(self.number::<1>()?[0]),
-            1 => json!(self.number::<1>()?[0] as i8),
-            2 => json!(u16::from_le_bytes(self.number()?)),
-            3 => json!(i16::from_le_bytes(self.number()?)),
-            4 => json!(self.u32()?),
-            5 => json!(self.u32()? as i32),
-            6 => {
+        Ok(match value_type {
+            value_types::U8 => json!(self.number::<1>()?[0]),
+            value_types::I8 => json!(self.number::<1>()?[0] as i8),
+            value_types::U16 => json!(u16::from_le_bytes(self.number()?)),
+            value_types::I16 => json!(i16::from_le_bytes(self.number()?)),
+            value_types::U32 => json!(self.u32()?),
+            value_types::I32 => json!(self.u32()? as i32),
+            value_types::F32 => {
                 // Through its shortest decimal form, since widening to f64 would show rounding
                 // errors.
                 let x = f32::from_le_bytes(self.number()?);
                 json!(x.to_string().parse::<f64>().unwrap_or(f64::NAN))
             }
-            7 => json!(self.number::<1>()?[0] != 0),
-            8 => json!(self.text()?),
-            9 if depth == MAX_DEPTH => {
+            value_types::BOOL => json!(self.number::<1>()?[0] != 0),
+            value_types::STRING => json!(self.text()?),
+            value_types::ARRAY if depth == MAX_DEPTH => {
                 return Err("its head has arrays in arrays, too deep to follow");
             }
-            9 => {
-                let (kind, count) = (self.u32()?, self.u64()?);
+            value_types::ARRAY => {
+                let (value_type, count) = (self.u32()?, self.u64()?);
                 let all: Result<Vec<Value>, _> =
-                    (0..count).map(|_| self.value(kind, depth + 1)).collect();
+                    (0..count).map(|_| self.value(value_type, depth + 1)).collect();
                 Value::Array(all?)
             }
-            10 => json!(self.u64()?),
-            11 => json!(self.u64()? as i64),
-            12 => json!(f64::from_le_bytes(self.number()?)),
+            value_types::U64 => json!(self.u64()?),
+            value_types::I64 => json!(self.u64()? as i64),
+            value_types::F64 => json!(f64::from_le_bytes(self.number()?)),
             _ => return Err("its head has a value of an unknown kind"),
         })
     }
 }
 
 impl<'a> Gguf<'a> {
+    /// Parses a file up to its weights; what is unusable about it as the error.
     fn parse(bytes: &'a [u8], path: &'a Path) -> Result<Self, &'static str> {
         let rest = bytes
             .strip_prefix(MAGIC)
@@ -165,13 +167,13 @@ impl<'a> Gguf<'a> {
                     "its numbers are big-endian; `gguf-convert-endian FILE little` of the Python package gguf converts it",
                 );
             }
-            _ => return Err("it is of a version other than 2 and 3"),
+            _ => return Err("its version is neither 2 nor 3"),
         }
         let (tensors, values) = (head.u64()?, head.u64()?);
         let mut about = HashMap::new();
         for _ in 0..values {
-            let (name, kind) = (head.text()?, head.u32()?);
-            if about.insert(name, head.value(kind, 0)?).is_some() {
+            let (name, value_type) = (head.text()?, head.u32()?);
+            if about.insert(name, head.value(value_type, 0)?).is_some() {
                 return Err("its head has a key twice");
             }
         }
@@ -220,6 +222,7 @@ impl<'a> Gguf<'a> {
         self.about.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
+    /// Returns the shape of the decoder, from the metadata and from which tensors there are.
     fn shape(&self) -> Result<DecoderShape, LanguageError> {
         let kind = self.text("general.architecture");
         let known = ["llama", "qwen2", "qwen3"];
@@ -256,10 +259,7 @@ impl<'a> Gguf<'a> {
             qkv_bias: has("blk.0.attn_q.bias"),
             output_bias: kind == "llama" && has("blk.0.attn_output.bias"),
             mlp_bias: kind == "llama" && has("blk.0.ffn_gate.bias"),
-            qk_norm: match has("blk.0.attn_q_norm.weight") {
-                true => QkNorm::PerHead,
-                false => QkNorm::None,
-            },
+            qk_norm: if has("blk.0.attn_q_norm.weight") { QkNorm::PerHead } else { QkNorm::None },
             tie_word_embeddings: !has("output.weight"),
             rope_theta,
             rope_scaling: self.rope_scaling(rope_theta, head_dim)?,

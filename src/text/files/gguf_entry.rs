@@ -1,4 +1,21 @@
-//! Metadata values of GGUF files, and the codes of token kinds.
+//! Metadata values of GGUF files, and the codes of their types and of token kinds.
+
+/// Types of metadata values (`gguf_metadata_value_type`).
+pub(super) mod value_types {
+    pub const U8: u32 = 0;
+    pub const I8: u32 = 1;
+    pub const U16: u32 = 2;
+    pub const I16: u32 = 3;
+    pub const U32: u32 = 4;
+    pub const I32: u32 = 5;
+    pub const F32: u32 = 6;
+    pub const BOOL: u32 = 7;
+    pub const STRING: u32 = 8;
+    pub const ARRAY: u32 = 9;
+    pub const U64: u32 = 10;
+    pub const I64: u32 = 11;
+    pub const F64: u32 = 12;
+}
 
 /// Kinds of tokens (ggml's `llama_token_type`).
 pub(super) mod kinds {
@@ -29,29 +46,33 @@ impl Entry {
     /// Appends the value, preceded by the code of its type.
     pub fn write(&self, to: &mut Vec<u8>) {
         match self {
-            Self::U32(x) => one(to, 4, &x.to_le_bytes()),
-            Self::F32(x) => one(to, 6, &x.to_le_bytes()),
-            Self::Flag(x) => one(to, 7, &[u8::from(*x)]),
+            Self::U32(x) => one(to, value_types::U32, &x.to_le_bytes()),
+            Self::F32(x) => one(to, value_types::F32, &x.to_le_bytes()),
+            Self::Flag(x) => one(to, value_types::BOOL, &[u8::from(*x)]),
             Self::Text(x) => {
-                one(to, 8, &[]);
+                one(to, value_types::STRING, &[]);
                 text(to, x);
             }
-            Self::Texts(all) => list(to, 8, all, |to, x| text(to, x)),
-            Self::Wholes(all) => list(to, 5, all, |to, x| to.extend(x.to_le_bytes())),
-            Self::Numbers(all) => list(to, 6, all, |to, x| to.extend(x.to_le_bytes())),
+            Self::Texts(all) => list(to, value_types::STRING, all, |to, x| text(to, x)),
+            Self::Wholes(all) => {
+                list(to, value_types::I32, all, |to, x| to.extend(x.to_le_bytes()))
+            }
+            Self::Numbers(all) => {
+                list(to, value_types::F32, all, |to, x| to.extend(x.to_le_bytes()))
+            }
         }
     }
 }
 
-/// Appends a value of a kind.
-fn one(to: &mut Vec<u8>, kind: u32, bytes: &[u8]) {
-    to.extend(kind.to_le_bytes());
+/// Appends a value, preceded by the code of its type.
+fn one(to: &mut Vec<u8>, value_type: u32, bytes: &[u8]) {
+    to.extend(value_type.to_le_bytes());
     to.extend(bytes);
 }
 
-/// Appends a list of values of a kind.
-fn list<T>(to: &mut Vec<u8>, kind: u32, all: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
-    one(to, 9, &kind.to_le_bytes());
+/// Appends a list of values of a type.
+fn list<T>(to: &mut Vec<u8>, value_type: u32, all: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    one(to, value_types::ARRAY, &value_type.to_le_bytes());
     to.extend((all.len() as u64).to_le_bytes());
     all.iter().for_each(|value| write(to, value));
 }

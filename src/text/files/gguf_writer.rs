@@ -159,13 +159,14 @@ fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
         rms_norm_eps: shape.rms_norm_eps,
         ..DecoderShape::default()
     };
-    match ["llama", "qwen2", "qwen3"].contains(&name) && plain == *shape {
-        true => Ok(name),
-        false => Err(format!(
+    if ["llama", "qwen2", "qwen3"].contains(&name) && plain == *shape {
+        Ok(name)
+    } else {
+        Err(format!(
             "GGUF files are written of Llama's, Qwen2's and Qwen3's forms, without rotary scaling, sliding windows and \
              biases that llama.cpp does not add; this `{}` has another",
             shape.family.model_type
-        )),
+        ))
     }
 }
 

@@ -66,9 +66,10 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     // As in `transformers`, the embedding table serves as the head if the weights contain no other, whatever the
     // configuration says. The configuration is corrected, so that other libraries neither initialize a random head nor
     // drop one.
-    let is_tied = match shape.tie_word_embeddings {
-        true => !weights.differ(HEAD, EMBEDDINGS),
-        false => !weights.has(HEAD),
+    let is_tied = if shape.tie_word_embeddings {
+        !weights.differ(HEAD, EMBEDDINGS)
+    } else {
+        !weights.has(HEAD)
     };
     if is_tied != shape.tie_word_embeddings {
         shape.tie_word_embeddings = is_tied;
@@ -285,10 +286,11 @@ pub(super) fn name_stop_tokens(
     folder: &Path,
 ) -> Result<(), LanguageError> {
     let mut generation = parse(files, GENERATION, folder)?;
-    let (name, about) = match generation.is_object() {
-        true => (GENERATION, &generation),
+    let (name, about) = if generation.is_object() {
+        (GENERATION, &generation)
+    } else {
         // `transformers` then takes them from the configuration.
-        false => (CONFIG, &parse(files, CONFIG, folder)?),
+        (CONFIG, &parse(files, CONFIG, folder)?)
     };
     let named = end_tokens(about).map_err(|reason| unusable(&folder.join(name), reason))?;
     if !model.stop_tokens.iter().all(|token| named.contains(token)) {

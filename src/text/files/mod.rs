@@ -127,12 +127,10 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
 
 /// Rejects the pointer that stands for a file in a clone made without Git LFS.
 fn check_fetched(bytes: &[u8], path: &Path) -> Result<(), LanguageError> {
-    match bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
-        true => {
-            let reason =
-                "it is a pointer of Git LFS, not the file itself; `git lfs pull` fetches that";
-            Err(unusable(path, reason))
-        }
-        false => Ok(()),
+    if bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
+        let reason = "it is a pointer of Git LFS, not the file itself; `git lfs pull` fetches that";
+        Err(unusable(path, reason))
+    } else {
+        Ok(())
     }
 }

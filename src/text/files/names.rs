@@ -16,9 +16,10 @@ fn is_transposed(parameter: &Parameter) -> bool {
 
 /// Shape of a parameter in files.
 pub(super) fn shape_in_files(parameter: &Parameter) -> Vec<usize> {
-    match is_transposed(parameter) {
-        true => parameter.shape.iter().rev().copied().collect(),
-        false => parameter.shape.clone(),
+    if is_transposed(parameter) {
+        parameter.shape.iter().rev().copied().collect()
+    } else {
+        parameter.shape.clone()
     }
 }
 

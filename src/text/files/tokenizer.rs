@@ -112,7 +112,7 @@ fn content(token: &Value) -> Option<&str> {
 fn check_largest(largest: Option<u64>, vocabulary: usize) -> Result<(), String> {
     match largest.filter(|token| *token >= vocabulary as u64) {
         Some(largest) => Err(format!(
-            "it has a token of the number {largest}, and the weights have {vocabulary} tokens"
+            "its token {largest} is beyond the weights, which have {vocabulary} tokens"
         )),
         None => Ok(()),
     }

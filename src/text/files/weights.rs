@@ -49,9 +49,10 @@ impl Weights {
     pub fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
         // As in `transformers`: an index beside the single file lists older weights.
-        let names = match index.is_file() && !folder.join(WEIGHTS).is_file() {
-            true => indexed(&read_file(&index)?).map_err(|reason| unusable(&index, reason))?,
-            false => vec![WEIGHTS.to_string()],
+        let names = if index.is_file() && !folder.join(WEIGHTS).is_file() {
+            indexed(&read_file(&index)?).map_err(|reason| unusable(&index, reason))?
+        } else {
+            vec![WEIGHTS.to_string()]
         };
         Self::open_files(folder, names)
     }

@@ -196,12 +196,11 @@ impl<'a> TensorBatch<'a> {
 impl Decode for TensorBatch<'_> {
     fn advance(&mut self) {
         let rows = self.rows;
-        let hidden = match self.last.is_empty() {
-            true => self.prompts.last_for(rows),
-            false => {
-                let tokens = integers(&self.last, [rows, 1], self.decoder.device());
-                self.decoder.step(&self.prompts, &mut self.decoding, tokens.reshape([rows]))
-            }
+        let hidden = if self.last.is_empty() {
+            self.prompts.last_for(rows)
+        } else {
+            let tokens = integers(&self.last, [rows, 1], self.decoder.device());
+            self.decoder.step(&self.prompts, &mut self.decoding, tokens.reshape([rows]))
         };
         let draws = &self.draws[self.decoding.count * rows..][..rows];
         let logits = self.decoder.logits(hidden);

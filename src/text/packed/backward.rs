@@ -1,6 +1,8 @@
 //! The backward pass over packed texts.
 
-use super::forward::{Activations, Block, KeyBlocks, LayerPass, PackedPass, forward_bytes, matrix};
+use super::forward::{
+    Activations, Block, KeyBlocks, LayerPass, PackedPass, as_rows, forward_bytes,
+};
 use super::gradients::Gradients;
 use super::head::scatter;
 use super::layout::{MAX_PARTS, Scatter};
@@ -81,7 +83,8 @@ impl PackedPass<'_> {
             let norms = module.layers[number].norms(shape.norms);
             let before = norms.before_attention;
             let input = || add_norm(shape, stream.clone(), None, before, self.operand).0;
-            let kept = activations.unwrap_or_else(|| self.layer(number, input(), stream.clone()).0);
+            let kept =
+                activations.unwrap_or_else(|| self.run_layer(number, input(), stream.clone()).0);
 
             let norm = named_norm(number, norms.after_mlp, names.after_mlp);
             let d_output = match (norm, &kept.output) {
@@ -117,7 +120,7 @@ impl PackedPass<'_> {
             Some(norm) => {
                 self.norm_backward(stream, norm, &cube_tensor(d_input), Some(d_stream), gradients)
             }
-            None => cube_tensor(matrix(d_stream) + d_input),
+            None => cube_tensor(as_rows(d_stream) + d_input),
         }
     }
 
@@ -174,7 +177,7 @@ impl PackedPass<'_> {
         let (module, adapters) = (&self.decoder.module, self.decoder.adapter_tensors());
         let products = module.products;
         let linears = which.map(|which| module.layers[layer].linear(which));
-        let d = d_results.map(|d_result| matrix(d_result.clone()));
+        let d = d_results.map(|d_result| as_rows(d_result.clone()));
         let d_inputs = linears
             .iter()
             .zip(&d)
@@ -226,7 +229,7 @@ impl PackedPass<'_> {
         let input = add_norm(self.shape(), middle.clone(), None, norm, self.operand).0;
         let recomputed = || self.apply(number, Projection::Up, &input);
         let up = &kept.up.clone().unwrap_or_else(recomputed);
-        let inner = || matrix(gated(gate, up, activation, self.operand));
+        let inner = || as_rows(gated(gate, up, activation, self.operand));
         let d = self.linears_backward(number, [Projection::Down], inner, [&d_output], gradients);
         let d = cube_tensor(d);
         let new = || uninit(gate, &gate.meta.shape().to_vec(), self.operand);
@@ -254,7 +257,7 @@ impl PackedPass<'_> {
             );
         }
         let d_results = [&d_gate, &d_up];
-        self.linears_backward(number, Projection::OF_GATE, || matrix(input), d_results, gradients)
+        self.linears_backward(number, Projection::OF_GATE, || as_rows(input), d_results, gradients)
     }
 
     /// Computes the gradient of the input of a layer's attention.
@@ -266,7 +269,7 @@ impl PackedPass<'_> {
         d_output: CubeTensor,
         gradients: &mut Gradients,
     ) -> Tensor<2> {
-        let attended = || matrix(kept.attended.clone());
+        let attended = || as_rows(kept.attended.clone());
         let d =
             self.linears_backward(layer, [Projection::Output], attended, [&d_output], gradients);
         let values = kept.values.clone().unwrap_or_else(|| self.values(layer, &input));
@@ -274,7 +277,7 @@ impl PackedPass<'_> {
             self.attend_backward(layer, kept, &values, &cube_tensor(d));
         let [d_queries, d_keys] = self.rotate_backward(layer, kept, [d_queries, d_keys], gradients);
         let d_results = [&d_queries, &d_keys, &d_values];
-        let input = || matrix(input);
+        let input = || as_rows(input);
         self.linears_backward(layer, Projection::OF_ATTENTION, input, d_results, gradients)
     }
 
@@ -392,7 +395,7 @@ impl PackedPass<'_> {
                     &d_queries.client,
                     grid(&d_queries, count.div_ceil(UNITS)),
                     CubeDim::new_1d(UNITS as u32),
-                    argument(self.table_of(layer)),
+                    argument(self.rotations_of(layer)),
                     argument(&d_queries),
                     argument(&d_keys),
                     argument(&unrotated[0]),
@@ -416,7 +419,7 @@ impl PackedPass<'_> {
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(keys),
-                argument(self.table_of(layer)),
+                argument(self.rotations_of(layer)),
                 argument(&head_norms(&self.decoder.module, layer)),
                 argument(&d_queries),
                 argument(&d_keys),
@@ -438,13 +441,13 @@ impl PackedPass<'_> {
             });
         }
         let products = self.decoder.module.products;
-        [d_queries, d_keys].map(|d| cube_tensor(products.operand(matrix(d))))
+        [d_queries, d_keys].map(|d| cube_tensor(products.operand(as_rows(d))))
     }
 
     /// Adds the gradient of the table of embeddings.
     fn embed_backward(&self, d_stream: CubeTensor, gradients: &mut Gradients) {
         let Some(sum) = gradients.present("embed_tokens.weight") else { return };
         let places = Scatter::new(&self.layout.tokens);
-        scatter(&places, matrix(d_stream), &sum, self.shape().embedding_scale, true);
+        scatter(&places, as_rows(d_stream), &sum, self.shape().embedding_scale, true);
     }
 }

@@ -73,7 +73,7 @@ impl Blocks {
     fn new(layout: &Layout, heads: Heads, like: &CubeTensor) -> (Self, Vec<i32>) {
         let room = like.client.properties().hardware.max_shared_memory_size;
         let members = heads.queries / heads.keys;
-        let ([forward, back, keys], _) = tiles(heads, room);
+        let ([forward, back, keys], _) = tiles_within(heads, room);
         let mut table = layout.table.clone();
         let mut add = |tiles: Tiles, rows: usize| {
             let (place, blocks) = (table.len(), layout.blocks(rows));
@@ -96,9 +96,9 @@ impl Blocks {
 
 /// The tiles of attention and of the gradients of its queries and of its keys, for `room` bytes of workgroup memory;
 /// and the bytes that they need, which exceed `room` if even the smallest tiles do not fit.
-fn tiles(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
+fn tiles_within(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
     let members = heads.queries / heads.keys;
-    let tiles = |queries: usize, keys| Tiles {
+    let tile_sizes = |queries: usize, keys| Tiles {
         // The heads of a row that share keys are in one tile.
         queries: queries.max(members.next_power_of_two()),
         keys,
@@ -108,9 +108,9 @@ fn tiles(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
     // A prompt's keys are seen by all its completions: several teams of units share the work of a cube.
     let units = if room >= LARGE_ROOM_BYTES { 4 * UNITS } else { UNITS };
     let all = [
-        (tiles(16, 32), members, [1, 1, 3]),
-        (tiles(16, 32), members, [2, 1, 0]),
-        (Tiles { units, ..tiles(32, 16) }, 1, [2, 2, 0]),
+        (tile_sizes(16, 32), members, [1, 1, 3]),
+        (tile_sizes(16, 32), members, [2, 1, 0]),
+        (Tiles { units, ..tile_sizes(32, 16) }, 1, [2, 2, 0]),
     ];
     let mut needed = 0;
     let fitting = all.map(|(tiles, min_queries, counts)| {
@@ -124,7 +124,7 @@ fn tiles(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
 
 /// The workgroup memory without which kernels cannot compute the attention of a decoder, bytes.
 pub(crate) fn attention_bytes(shape: &DecoderShape) -> usize {
-    tiles(heads(shape), 0).1
+    tiles_within(heads(shape), 0).1
 }
 
 /// The bytes of a row in the largest buffer of a forward pass: of products that one launch makes, or of the stream.
@@ -206,13 +206,13 @@ impl<'a> PackedPass<'a> {
             last: stream.clone(),
             hidden: stream.clone(),
         };
-        pass.rotations = module.rope.iter().map(|table| pass.rotate(table)).collect();
+        pass.rotations = module.rope.iter().map(|table| pass.row_rotations(table)).collect();
         let (mut stream, mut output) = (stream, None);
         for (i, layer) in module.layers.iter().enumerate() {
             let norms = layer.norms(shape.norms);
             let before = norms.before_attention;
             let (input, sum) = add_norm(shape, stream, output, before, pass.operand);
-            let (activations, result) = pass.layer(i, input, sum.clone());
+            let (activations, result) = pass.run_layer(i, input, sum.clone());
             seen(&activations);
             stream = activations.middle.clone();
             output = Some((result, norms.after_mlp));
@@ -231,7 +231,7 @@ impl<'a> PackedPass<'a> {
 
     /// The normed streams of all rows: `[rows, hidden_size]`.
     pub fn hidden(&self) -> Tensor<2> {
-        matrix(self.hidden.clone())
+        as_rows(self.hidden.clone())
     }
 
     /// The row of [`PackedPass::hidden`] that predicts token number `at` of a completion of a text.
@@ -252,7 +252,7 @@ impl<'a> PackedPass<'a> {
     }
 
     /// The rotations of each row.
-    fn rotate(&self, table: &Rope) -> CubeTensor {
+    fn row_rotations(&self, table: &Rope) -> CubeTensor {
         let half = self.heads.half;
         let ([low, high], table) = (table.parts, cube_tensor(table.rotations.clone()));
         let rotations = uninit(&table, &[self.rows(), half, 2], DType::F32);
@@ -276,7 +276,7 @@ impl<'a> PackedPass<'a> {
 
     /// Computes a layer from its normed input and the stream. Returns the activations and the output of the feed-forward
     /// block.
-    pub(super) fn layer(
+    pub(super) fn run_layer(
         &self,
         number: usize,
         input: CubeTensor,
@@ -328,12 +328,12 @@ impl<'a> PackedPass<'a> {
         let products = self.decoder.module.products;
         match products.half {
             None => values,
-            Some(_) => cube_tensor(products.operand(matrix(values))),
+            Some(_) => cube_tensor(products.operand(as_rows(values))),
         }
     }
 
     /// The rotations of a layer.
-    pub(super) fn table_of(&self, layer: usize) -> &CubeTensor {
+    pub(super) fn rotations_of(&self, layer: usize) -> &CubeTensor {
         &self.rotations[self.shape().rope_table(layer)]
     }
 
@@ -351,7 +351,7 @@ impl<'a> PackedPass<'a> {
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(keys),
-                argument(self.table_of(layer)),
+                argument(self.rotations_of(layer)),
                 argument(&head_norms(&self.decoder.module, layer)),
                 argument(&rotated_queries),
                 argument(&rotated_keys),
@@ -400,7 +400,7 @@ impl<'a> PackedPass<'a> {
 }
 
 /// A tensor as rows: `[rows, size]`.
-pub(super) fn matrix(x: CubeTensor) -> Tensor<2> {
+pub(super) fn as_rows(x: CubeTensor) -> Tensor<2> {
     match x.meta.shape().len() {
         2 => Tensor::<2>::from_primitive::<Cube>(x),
         _ => Tensor::<3>::from_primitive::<Cube>(x).flatten(0, 1),
@@ -434,7 +434,7 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     };
     let sources = upload(&padded.collect::<Vec<i32>>());
     let pad = |rows: CubeTensor| {
-        let padded = matrix(rows).select(0, sources.clone());
+        let padded = as_rows(rows).select(0, sources.clone());
         padded.reshape([groups, longest, shape.num_kv_heads, shape.head_dim])
     };
     let keys_values = all.into_iter().map(|layer| layer.map(pad)).collect();
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(attention_bytes(&shape(128, 32)), 4 * (2 * 36 * 132 + 32 * 5));
         for shape in [shape(64, 1), shape(128, 8), shape(256, 4), shape(510, 1), shape(128, 32)] {
             for room in [16 << 10, 32 << 10, 48 << 10, 96 << 10] {
-                let has_room = tiles(heads(&shape), room).1 <= room;
+                let has_room = tiles_within(heads(&shape), room).1 <= room;
                 assert_eq!(has_room, attention_bytes(&shape) <= room, "{shape:?} in {room}");
             }
         }

@@ -50,9 +50,10 @@ impl Layout {
         let followers = |number: usize| {
             let of_text =
                 first_segments[number]..first_segments[number] + texts[number].completions.len();
-            match of_text.is_empty() {
-                true => 0..0,
-                false => segments[of_text.start].start..segments[of_text.end - 1].end,
+            if of_text.is_empty() {
+                0..0
+            } else {
+                segments[of_text.start].start..segments[of_text.end - 1].end
             }
         };
         let mut table = of_rows;

@@ -1,7 +1,7 @@
 //! The quality of a policy on held-out demonstrations.
 
 use super::{GameEngine, GameTrainer};
-use crate::data::{WindowSet, Windows};
+use crate::data::{WindowBatch, WindowSet};
 use crate::device;
 use crate::env::Rules;
 use crate::metrics::HeldOut;
@@ -35,7 +35,7 @@ impl ConfusionMatrix {
         let mut loss_sum = 0.0;
         let (all, steps) = (window_set.len(), window_set.num_steps());
         let size = BATCH_STEPS.div_ceil(steps);
-        let mut windows = Windows::default();
+        let mut windows = WindowBatch::default();
         for first in (0..all).step_by(size) {
             window_set.fill(first..all.min(first + size), &mut windows);
             let part = &windows.trajectory;

@@ -5,7 +5,7 @@ use crate::shared::cpu;
 use crate::shared::ledge::{Ledge, LedgeState};
 use crate::shared::rollouts::play_fused;
 use crate::support::adapter;
-use grove::env::{Episode, Rules, new_game, play};
+use grove::env::{Episode, Rules, new_game, play_step};
 use grove::model::{Mlp, NativeMlp};
 use grove::rng::{Stream, draw};
 use grove::rollout::{
@@ -64,7 +64,7 @@ fn scores_are_those_of_the_rules_and_not_the_rewards() {
         for t in 0..50 {
             let at = t * 27 + env;
             // Being at the lamp gives reward 1 and score 3.
-            let played = play::<Ledge>(&mut state, &mut episode, host.actions[at], LEDGE);
+            let played = play_step::<Ledge>(&mut state, &mut episode, host.actions[at], LEDGE);
             assert_eq!(played.reward, host.rewards[at]);
             score += if host.rewards[at] == 1.0 { 3.0 } else { 0.0 };
             if played.ended() {

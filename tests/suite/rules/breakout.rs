@@ -2,7 +2,7 @@
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
 use grove::env::{
-    Breakout, BreakoutActions, BreakoutObservation, BreakoutState, Env, Rules, new_game, play,
+    Breakout, BreakoutActions, BreakoutObservation, BreakoutState, Env, Rules, new_game, play_step,
 };
 use grove::rng::{below, draw};
 
@@ -235,7 +235,7 @@ fn breakout_is_the_slow_simulator_step_for_step() {
                 let random = draw(bits, 1) % game.num_actions() as u32;
                 let action = if slips { random } else { slow.follow() };
                 let (reward, ended, score) = slow.play(action);
-                let played = play::<Breakout>(&mut state, &mut counted, action, game);
+                let played = play_step::<Breakout>(&mut state, &mut counted, action, game);
                 assert_eq!((played.reward, played.ended()), (reward, ended), "{context}");
                 assert_eq!(played.score, score, "{context}");
                 bricks += reward;

@@ -1,7 +1,7 @@
 //! The fruit catcher against a simulator with positions in plain vectors.
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
-use grove::env::{Env, Fruit, FruitObservation, FruitState, new_game, play};
+use grove::env::{Env, Fruit, FruitObservation, FruitState, new_game, play_step};
 use grove::rng::{Stream, below, draw};
 
 /// The fruit catcher with positions in plain vectors.
@@ -273,7 +273,7 @@ fn fruit_is_the_slow_simulator_step_for_step() {
                 let action =
                     if (t / 60) % 3 == 0 { draw(level, t) % 3 } else { (t / 60) % 3 * 2 - 2 };
                 let step = slow.play(action);
-                let played = play::<Fruit>(&mut state, &mut episode, action, game);
+                let played = play_step::<Fruit>(&mut state, &mut episode, action, game);
                 let reward = (step.caught - step.missed) as f32;
                 assert_eq!(played.reward, reward, "{context}");
                 assert_eq!(played.ended(), step.ended, "{context}");
@@ -306,7 +306,7 @@ fn fruit_score(game: Fruit, player: fn(&FruitState, u32) -> u32) -> (f64, f64) {
             loop {
                 let bits = draw(draw(level, 0x5eed), episode.time);
                 let action = player(&state, bits);
-                let played = play::<Fruit>(&mut state, &mut episode, action, game);
+                let played = play_step::<Fruit>(&mut state, &mut episode, action, game);
                 if played.ended() {
                     break f64::from(played.score);
                 }

@@ -1,7 +1,7 @@
 //! Recall against its description, and scores of players with and without memory.
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
-use grove::env::{Env, Recall, new_game, play};
+use grove::env::{Env, Recall, new_game, play_step};
 use grove::rng::{below, draw, uniform};
 
 #[test]
@@ -35,7 +35,7 @@ fn recall_follows_its_description() {
                     (true, _) => (cue + 1) % cues,
                     (false, _) => draw(key, 2) % cues,
                 };
-                let played = play::<Recall>(&mut state, &mut counted, action, game);
+                let played = play_step::<Recall>(&mut state, &mut counted, action, game);
                 let reward = f32::from(last && action == cue);
                 assert_eq!((played.reward, played.ended()), (reward, last), "{game:?}, step {t}");
                 assert_eq!(played.score, reward);
@@ -57,7 +57,7 @@ fn the_last_observation_is_independent_of_the_cue() {
         let mut state = new_game::<Recall>(level, game);
         let mut counted = episode(level);
         for _ in 1..game.steps {
-            play::<Recall>(&mut state, &mut counted, 0, game);
+            play_step::<Recall>(&mut state, &mut counted, 0, game);
         }
         counts[state.cue as usize][state.light as usize] += 1;
     }

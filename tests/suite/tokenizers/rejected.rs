@@ -179,7 +179,7 @@ fn tokens_beyond_the_weights_are_rejected() {
         });
         let folder = folder(3, tokenizer.to_string().as_bytes(), b"{}");
         let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
-        let why = format!("a token of the number {id}, and the weights have 3 tokens");
+        let why = format!("its token {id} is beyond the weights, which have 3 tokens");
         assert!(error.contains(&why), "{error}");
     }
 }

@@ -11,8 +11,8 @@ use grove::model::FlatMlp;
 use grove::rollout::{DeviceGames, env_words};
 use grove::settings::Activation;
 use grove::viewer::{
-    Cells, DeviceInstances, Instance, Offscreen, OffscreenError, Picture, Renderer,
-    device_instances, paint,
+    Cells, DeviceInstances, Offscreen, OffscreenError, Picture, Renderer, Sprite, device_instances,
+    paint,
 };
 
 /// An adapter as a Burn device with its wgpu handles.
@@ -51,8 +51,8 @@ fn read(
     instances: &DeviceInstances,
     count: usize,
     Graphics { device, queue, .. }: &Graphics,
-) -> Vec<Instance> {
-    let size = (count * size_of::<Instance>()) as u64;
+) -> Vec<Sprite> {
+    let size = (count * size_of::<Sprite>()) as u64;
     let copy = device.create_buffer(&wgpu::BufferDescriptor {
         label: None,
         size,
@@ -74,12 +74,12 @@ fn read(
         };
         let [x, y, width, height] = [x, y, width, height].map(f32::from_bits);
         let [rotation, repeat, opacity] = [rotation, repeat, opacity].map(f32::from_bits);
-        Instance { x, y, width, height, rotation, tile, repeat, opacity }
+        Sprite { x, y, width, height, rotation, tile, repeat, opacity }
     };
-    bytes.chunks_exact(size_of::<Instance>()).map(instance).collect()
+    bytes.chunks_exact(size_of::<Sprite>()).map(instance).collect()
 }
 
-fn assert_close(a: &Instance, b: &Instance, what: &str) {
+fn assert_close(a: &Sprite, b: &Sprite, what: &str) {
     let near = |a: f32, b: f32| (a - b).abs() < 1e-4;
     let same = a.tile == b.tile
         && near(a.x, b.x)
@@ -180,7 +180,7 @@ fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
     for (width, height) in [(700, 333), (352, 272), (501, 499)] {
         let offscreen = Offscreen::new(device, queue, width, height).unwrap();
         let mut painted = Picture::new(width, height);
-        let mut compare = |count: usize, sprites: &[Instance]| {
+        let mut compare = |count: usize, sprites: &[Sprite]| {
             renderer.draw(offscreen.view(), width, height, count, sprites);
             paint(&game, count, sprites, &mut painted);
             let rotated = sprites.iter().any(|sprite| sprite.rotation != 0.0);

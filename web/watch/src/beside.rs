@@ -4,7 +4,7 @@ use crate::kind::Kind;
 use crate::shown::{Boards, Scores, Standing};
 use grove::model::NativePolicy;
 use grove::rollout::{ActionSelection, Choice};
-use grove::viewer::Instance;
+use grove::viewer::Sprite;
 use serde_json::{Value, json};
 use std::rc::Rc;
 
@@ -75,7 +75,7 @@ impl Rival {
     }
 
     /// Appends its sprites to `into`.
-    pub fn sprites(&self, part: f32, into: &mut Vec<Instance>) {
+    pub fn sprites(&self, part: f32, into: &mut Vec<Sprite>) {
         let mut own = Vec::new();
         self.game.instances(part, &mut own);
         into.append(&mut own);

@@ -2,7 +2,7 @@
 
 use crate::kind::Kind;
 use crate::watch::Show;
-use grove::viewer::{Instance, Picture, Renderer, paint};
+use grove::viewer::{Picture, Renderer, Sprite, paint};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use wasm_bindgen::prelude::*;
@@ -13,7 +13,7 @@ use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 #[wasm_bindgen]
 pub struct Screen {
     canvas: Canvas,
-    sprites: Vec<Instance>,
+    sprites: Vec<Sprite>,
 }
 
 /// A canvas and its renderer.
@@ -150,7 +150,7 @@ impl Screen {
 }
 
 impl Gpu {
-    fn draw(&mut self, kind: &Rc<dyn Kind>, count: usize, sprites: &[Instance]) {
+    fn draw(&mut self, kind: &Rc<dyn Kind>, count: usize, sprites: &[Sprite]) {
         use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
         let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
             // No frame is available now; the next one will be drawn.

@@ -3,7 +3,7 @@
 use grove::env::Playable;
 use grove::model::NativePolicy;
 use grove::rollout::{ActionSelection, Choice, LiveGames};
-use grove::viewer::{Instance, Scene};
+use grove::viewer::{Scene, Sprite};
 use std::rc::Rc;
 
 /// Running statistics of the scores of finished episodes.
@@ -64,7 +64,7 @@ pub trait Boards {
     /// The observation of game `i`.
     fn observe(&self, i: usize) -> Vec<f32>;
     /// Replaces the contents of `into` by the sprites, after `part` (0 to 1) of the motion of the last step.
-    fn instances(&self, part: f32, into: &mut Vec<Instance>);
+    fn instances(&self, part: f32, into: &mut Vec<Sprite>);
 }
 
 /// Games and their scene.
@@ -116,7 +116,7 @@ impl<G: Playable> Boards for GameBoards<G> {
         self.games.observe(i)
     }
 
-    fn instances(&self, part: f32, into: &mut Vec<Instance>) {
+    fn instances(&self, part: f32, into: &mut Vec<Sprite>) {
         self.scene.sprites(self.games.before(), &self.games.now(), part, into);
     }
 }

@@ -12,7 +12,7 @@ use grove::rng::{draw, uniform};
 use grove::rollout::{ActionSelection, Choice};
 use grove::settings::TrainConfig;
 use grove::trainer::{policy_file, saved_game_name};
-use grove::viewer::{Cells, Instance, Wall};
+use grove::viewer::{Cells, Sprite, Wall};
 use serde_json::json;
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
@@ -379,7 +379,7 @@ impl Show {
     }
 
     /// Replaces the contents of `into` by the sprites of all boards, after `part` (0 to 1) of the motion of the last step.
-    pub(crate) fn sprites(&self, part: f32, into: &mut Vec<Instance>) {
+    pub(crate) fn sprites(&self, part: f32, into: &mut Vec<Sprite>) {
         self.games.instances(part, into);
         self.rivals.iter().for_each(|rival| rival.sprites(part, into));
     }

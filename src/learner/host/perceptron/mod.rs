@@ -21,7 +21,7 @@ use super::loss::{LaneSums, StepLoss};
 use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_step};
 use crate::data::HostTrajectory;
 use crate::data::host::floats;
-use crate::learner::means::SUMS;
+use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{MIN_SHARD_STEPS, Minibatch, parts};
 use crate::model::{Mlp, NativeMlp, Pool, flatten};
@@ -157,6 +157,8 @@ impl HostLearner for PerceptronLearner {
         logprobs
     }
 
+    /// Computes the gradient chunk by chunk in parallel; the chunks of a shard, and then the shards, are summed in a
+    /// tree.
     fn gradient(
         &mut self,
         experience: &HostExperience,
@@ -182,7 +184,7 @@ impl HostLearner for PerceptronLearner {
         };
         let nodes = shards.partial_sums(&leaf, &give_back);
         if self.context.team.size() == 1 {
-            let len = PartialSumLen { vector: self.network.layout().len(), numbers: SUMS };
+            let len = PartialSumLen { vector: self.network.layout().len(), numbers: NUM_SUMS };
             return self.context.team.all_reduce_shards(shards, nodes, len);
         }
         let layout = self.network.layout();
@@ -193,7 +195,7 @@ impl HostLearner for PerceptronLearner {
             PartialSum { vector, ..node }
         };
         let nodes: Vec<PartialSum> = nodes.into_iter().map(without_padding).collect();
-        let len = PartialSumLen { vector: layout.num_params(), numbers: SUMS };
+        let len = PartialSumLen { vector: layout.num_params(), numbers: NUM_SUMS };
         let sum = self.context.team.all_reduce_shards(shards, nodes, len)?;
         let mut vector = self.zeros();
         layout.pad_into(&sum.vector, &mut vector);

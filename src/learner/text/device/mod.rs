@@ -77,9 +77,10 @@ pub(super) fn logprobs(
     let all: Vec<usize> = (0..groups.len()).collect();
     let of_part = |part: &[usize]| {
         let groups: Vec<&Group> = part.iter().map(|i| &groups[*i]).collect();
-        match device::has_kernels(decoder.device()) {
-            true => part_logprobs::<KernelPass>(&decoder, &groups, temperature),
-            false => part_logprobs::<AutodiffPass>(&decoder, &groups, temperature),
+        if device::has_kernels(decoder.device()) {
+            part_logprobs::<KernelPass>(&decoder, &groups, temperature)
+        } else {
+            part_logprobs::<AutodiffPass>(&decoder, &groups, temperature)
         }
     };
     Some(device_parts(&decoder, groups, &all).into_iter().flat_map(of_part).collect())
@@ -96,9 +97,10 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
     let prediction = |completion, at| pass.prediction(completion, at);
     let tokens = LossTokens::new(groups, &completions, prediction, TokenSelection::All);
     // Without completions there is no token to evaluate.
-    let [logprobs, _] = match tokens.rows.is_empty() {
-        true => Default::default(),
-        false => pass.evaluate(&tokens, temperature),
+    let [logprobs, _] = if tokens.rows.is_empty() {
+        Default::default()
+    } else {
+        pass.evaluate(&tokens, temperature)
     };
     let mut all = tokens.by_sample(logprobs).into_iter();
     groups.iter().map(|group| all.by_ref().take(group.samples.len()).collect()).collect()
@@ -146,9 +148,10 @@ pub(super) fn gradient(
 ) -> Option<(Gradient, Sums)> {
     let decoder = decoder_for_passes(differentiation.decoder)?;
     let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
-    let add = match device::has_kernels(decoder.device()) {
-        true => Differentiation::add_device_gradient::<KernelPass>,
-        false => Differentiation::add_device_gradient::<AutodiffPass>,
+    let add = if device::has_kernels(decoder.device()) {
+        Differentiation::add_device_gradient::<KernelPass>
+    } else {
+        Differentiation::add_device_gradient::<AutodiffPass>
     };
     for part in device_parts(&decoder, differentiation.groups, chosen) {
         add(differentiation, &decoder, part, &mut gradient, &mut sums);

@@ -147,6 +147,7 @@ impl Cache {
         }
     }
 
+    /// Computes [`Cache::attend`] for a format with `N` numbers per word.
     fn attend_words<const N: usize>(
         &self,
         all: &[Self],

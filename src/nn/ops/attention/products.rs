@@ -59,6 +59,7 @@ pub fn gather<const Q: usize, const N: usize>(
     }
 }
 
+/// The form of [`compare`] in plain Rust, for [`LANES`] tokens at a time.
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
 fn plain_compare<const Q: usize, const N: usize>(
     queries: &[f32],
@@ -91,6 +92,7 @@ fn plain_compare<const Q: usize, const N: usize>(
     }
 }
 
+/// The form of [`gather`] in plain Rust, for `V` columns at a time.
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
 fn plain_gather<const Q: usize, const N: usize, const V: usize>(
     weights: &[f32],

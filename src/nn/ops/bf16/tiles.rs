@@ -50,10 +50,8 @@ impl Operand {
         self.tiles.resize(outer.div_ceil(SIDE) * blocks, Tile([[0; SIDE]; SIDE]));
         // Strips of columns are packed side by side, since a cache line of the matrix reaches over several.
         let group = if matrix.row == 1 { STRIPS } else { 1 };
-        let parallelism = match self.tiles.len() > 2 * SIDE {
-            true => parallelism,
-            false => Parallelism::Sequential,
-        };
+        let parallelism =
+            if self.tiles.len() > 2 * SIDE { parallelism } else { Parallelism::Sequential };
         let groups = [(&mut self.tiles[..], (group * blocks).max(1))];
         parallelism.each_chunk(groups, |number, [tiles]| {
             for block in 0..blocks {

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 pub const STRIPS: usize = STRIP_COLUMNS / LANES;
 /// Maximum number of rows that are multiplied side by side while weights are expanded. With fewer registers than
 /// AVX-512 has, the sums of two rows fill them; more pay only where an expansion costs more than the spills.
-const FUSED_ROWS: usize = 4;
+const ROWS_AT_A_TIME: usize = 4;
 /// Maximum number of rows for which weights are expanded as they are multiplied, with few registers.
 const MAX_FUSED_ROWS: usize = 4;
 
@@ -65,10 +65,10 @@ pub fn multiply<'a, P: Pair>(
             let y = Target { values: &mut y[done * columns + from..], row: columns, mode };
             done += match rows - done {
                 1 => fused::<P, 1>(strips, [inner, group], x, y, width),
-                rows if rows < FUSED_ROWS || by_two => {
+                rows if rows < ROWS_AT_A_TIME || by_two => {
                     fused::<P, 2>(strips, [inner, group], x, y, width)
                 }
-                _ => fused::<P, FUSED_ROWS>(strips, [inner, group], x, y, width),
+                _ => fused::<P, ROWS_AT_A_TIME>(strips, [inner, group], x, y, width),
             };
         }
     }

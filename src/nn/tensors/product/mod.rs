@@ -276,9 +276,10 @@ impl Strides {
     /// Maximum number of elements of an operand that a unit can read at a time, whose outer and inner dimensions have
     /// these extents: all in the matrix or none, and each vector in a place that is a multiple of its size.
     fn vector(&self, tensor: &CubeTensor, [outer, inner]: [usize; 2], side: Side) -> usize {
-        let (near, far, extent) = match side.inner_first {
-            true => (self.inner, self.outer, inner),
-            false => (self.outer, self.inner, outer),
+        let (near, far, extent) = if side.inner_first {
+            (self.inner, self.outer, inner)
+        } else {
+            (self.outer, self.inner, outer)
         };
         vector_size(&[tensor], |vector| {
             near == 1

@@ -121,9 +121,10 @@ impl Tiling {
     /// Bytes of workgroup memory. Matrix units read operands in half precision; without them, sums reuse the
     /// operands' memory.
     fn bytes(&self) -> usize {
-        let group = match self.has_matrix_units() {
-            true => size_of::<u16>() * self.staged() + size_of::<f32>() * self.sums(),
-            false => size_of::<f32>() * self.staged().max(self.sums()),
+        let group = if self.has_matrix_units() {
+            size_of::<u16>() * self.staged() + size_of::<f32>() * self.sums()
+        } else {
+            size_of::<f32>() * self.staged().max(self.sums())
         };
         self.groups * group
     }

@@ -13,7 +13,7 @@ pub struct CgroupMemory {
 }
 
 /// Reads the memory limits of this process's control groups; `None` if it has none.
-pub fn memory() -> Option<CgroupMemory> {
+pub fn read() -> Option<CgroupMemory> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     strictest(&groups, Path::new("/sys/fs/cgroup"))
 }
