@@ -87,8 +87,7 @@ pub fn repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Devic
     let has_memory = model.initial_memory(1, device).is_some();
     let saves_memory = has_memory && config.rollout.start == Start::Branch;
     assert_eq!(saved.section("memory.safetensors", 1).is_ok(), saves_memory);
-    let resumed = Trainer::resume_with_model(&saved, game, model.clone(), config, device);
-    let mut resumed = resumed.unwrap();
+    let mut resumed = new().restored(&saved).unwrap();
     iterate(&mut resumed, 2);
     assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe());
 }
