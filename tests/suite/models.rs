@@ -4,12 +4,12 @@
 #[path = "../../examples/own_model.rs"]
 pub mod own_model;
 
+use crate::own_models::Leaky;
 use crate::shared::training::short_run;
 use crate::support::{adapter, cpu, grove, json, stdout, train};
-use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::Device;
 use grove::env::{Catch, Env, Recall};
-use grove::model::{Model, NamedModel, NativePolicy, Network, TensorActor};
+use grove::model::{NamedModel, NativePolicy, Network, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{ActionSelection, evaluate};
 use grove::settings::{Activation, EngineChoice, ModelKind, PolicyConfig, Start, TrainConfig};
@@ -28,37 +28,6 @@ fn residual(width: usize, key: u32, device: &Device) -> Residual {
     let game = Catch::default();
     let config = PolicyConfig::mlp(&[width], Activation::Relu);
     Residual::new(game.num_features(), game.num_actions(), &config, key, device)
-}
-
-/// A model with memory that says only how a step is made: a running mean of what it saw.
-#[derive(Module, Debug)]
-struct Mean {
-    weight: Param<Tensor<2>>,
-    first: Param<Tensor<1>>,
-}
-
-impl Mean {
-    fn new(device: &Device) -> Self {
-        let weight: Vec<f32> = (0..12).map(|i| (i as f32 * 0.9).sin() * 0.2).collect();
-        Self {
-            weight: Param::from_data(TensorData::new(weight, [4, 3]), device),
-            first: Param::from_data(TensorData::from([0.1f32, -0.2, 0.3, 0.4]), device),
-        }
-    }
-}
-
-impl Model for Mean {
-    type Memory = Tensor<2>;
-
-    /// A parameter: memory need not begin with zeros.
-    fn initial_memory(&self, batch: usize, device: &Device) -> Tensor<2> {
-        self.first.val().to_device(device).reshape([1, 4]).repeat_dim(0, batch)
-    }
-
-    fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
-        let memory = memory * 0.7 + obs * 0.3;
-        (memory.clone().matmul(self.weight.val()), memory)
-    }
 }
 
 /// The bytes of a checkpoint's sections.
@@ -135,7 +104,7 @@ fn any_model_repeats_and_resumes(device: &Device) {
         let config = gru_run(start);
         let gru = Trainer::new(Catch::default(), &config, device).model();
         repeats_and_resumes(&gru, &config, device);
-        repeats_and_resumes(&Mean::new(device).into(), &config, device);
+        repeats_and_resumes(&Leaky::new(4, 3, &config.policy, 1, device).into(), &config, device);
     }
     let own = residual(8, 3, device);
     repeats_and_resumes(&own.into(), &short_run(Start::Branch), device);
