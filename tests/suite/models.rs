@@ -15,6 +15,8 @@ use grove::rollout::{ActionSelection, evaluate};
 use grove::settings::{Activation, EngineChoice, ModelKind, PolicyConfig, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer, load_policy};
 use own_model::Residual;
+use std::fs;
+use std::path::Path;
 
 fn gru_run(start: Start) -> TrainConfig {
     let mut config = short_run(start);
@@ -220,37 +222,38 @@ fn a_recurrent_policy_learns_a_task_that_needs_memory() {
     assert_learns_recall(ModelKind::Gru, 30);
 }
 
-#[test]
-fn the_program_trains_resumes_evaluates_and_records_a_recurrent_policy() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let gru = ["--set", "kind=gru", "--set", "hidden=[6]", "--iterations", "4"];
-    json(folder, &train("catch", "whole", &gru));
-    json(folder, &train("catch", "broken", &[&gru[..5], &["2"]].concat()));
-    let resumed = json(
-        folder,
-        &[
-            "train",
-            "--resume",
-            "--run-dir",
-            "broken",
-            "--json",
-            "--device",
-            "cpu",
-            "--iterations",
-            "4",
-        ],
-    );
+/// Checks that the program trains, resumes, evaluates and records a policy for Catch with these settings; the trained
+/// run is `whole`.
+pub fn assert_program_takes(folder: &Path, settings: &[&str]) {
+    let run = |dir, iterations| {
+        json(folder, &train("catch", dir, &[settings, &["--iterations", iterations]].concat()))
+    };
+    run("whole", "4");
+    run("broken", "2");
+    let resume = ["train", "--resume", "--run-dir", "broken", "--json", "--device", "cpu"];
+    let resumed = json(folder, &[&resume[..], &["--iterations", "4"]].concat());
     assert_eq!(resumed["iteration"], 4);
     let report = json(folder, &["eval", "whole", "--episodes", "100", "--json"]);
     assert_eq!(report["episodes"], 100);
     let said =
         grove(folder, &["record", "whole", "--out", "x.png", "--games", "4", "--steps", "5"]);
     assert!(said.status.success() && stdout(&said).contains("catch"));
-    let general = [&gru[..], &["--engine", "general"]].concat();
+    assert_engine(folder, "whole", "native updates");
+}
+
+/// Checks that a run says that it learnt in this way.
+fn assert_engine(folder: &Path, run: &str, engine: &str) {
+    let note = fs::read_to_string(folder.join(run).join("run.json")).unwrap();
+    assert!(note.contains(engine), "{note}");
+}
+
+#[test]
+fn the_program_trains_resumes_evaluates_and_records_a_recurrent_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let gru = ["--set", "kind=gru", "--set", "hidden=[6]"];
+    assert_program_takes(folder, &gru);
+    let general = [&gru[..], &["--iterations", "4", "--engine", "general"]].concat();
     json(folder, &train("catch", "general", &general));
-    for (run, engine) in [("whole", "native updates"), ("general", "updates by autodiff")] {
-        let note = std::fs::read_to_string(folder.join(run).join("run.json")).unwrap();
-        assert!(note.contains(engine), "{note}");
-    }
+    assert_engine(folder, "general", "updates by autodiff");
 }
