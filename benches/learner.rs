@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench learner`; `RAYON_NUM_THREADS=1` for one thread.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
-use grove::data::{HostTrajectory, Trajectory};
+use burn::tensor::{Device, Tensor, TensorData};
+use grove::data::HostTrajectory;
 use grove::learner::{AutodiffLearner, HostExperience, HostLearner, PerceptronLearner};
 use grove::model::Mlp;
 use grove::rng::{draw, uniform};
@@ -17,18 +17,20 @@ const ACTIONS: usize = 3;
 
 fn main() {
     println!("{} threads", rayon::current_num_threads());
-    let (trajectory, advantages, mask) = experience();
-    let host = HostTrajectory::from_tensors(&trajectory);
-    let judged = advantages.clone().transpose().into_data();
-    let (judged, counts) = (judged.as_slice().expect("f32"), [STEPS; GAMES]);
+    let (host, judged) = experience();
+    let (device, counts) = (Device::flex(), [STEPS; GAMES]);
+    let trajectory = host.to_tensors(&device);
+    let advantages = TensorData::new(judged.clone(), [GAMES, STEPS]);
+    let advantages = Tensor::<2>::from_data(advantages, &device).transpose();
+    let mask = advantages.ones_like();
     for hidden in [vec![64], vec![64, 64], vec![128, 128]] {
         let mut config = TrainConfig::for_game("fruit");
         config.policy.hidden = hidden.clone();
         let passes = STEPS * GAMES * config.update.update_epochs;
-        let policy = Mlp::new(FEATURES, ACTIONS, &config.policy, 1, &Device::flex());
+        let policy = Mlp::new(FEATURES, ACTIONS, &config.policy, 1, &device);
 
         let mut native = PerceptronLearner::new(&policy, &config);
-        let experience = HostExperience::new(&host, judged, &counts, STEPS);
+        let experience = HostExperience::new(&host, &judged, &counts, STEPS);
         let native = best_of(10, |i| {
             native.update(&experience, i).expect("alone");
         });
@@ -57,29 +59,14 @@ fn best_of(runs: u32, mut run: impl FnMut(u32)) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-/// A trajectory with advantages and mask.
-fn experience() -> (Trajectory, Tensor<2>, Tensor<2>) {
-    let device = Device::flex();
-    let (count, shape) = (STEPS * GAMES, [STEPS, GAMES]);
-    let noise = |count: usize, key: u32| -> Vec<f32> {
-        (0..count).map(|i| 2.0 * uniform(draw(key, i as u32)) - 1.0).collect()
-    };
-    let rows = |values| Tensor::<2>::from_data(TensorData::new(values, shape), &device);
-    let actions: Vec<i32> =
-        (0..count).map(|i| (draw(1, i as u32) % ACTIONS as u32) as i32).collect();
-    let obs = TensorData::new(noise(count * FEATURES, 2), [STEPS, GAMES, FEATURES]);
-    let zeros = || Tensor::<2>::zeros(shape, &device);
-    let trajectory = Trajectory {
-        memory: None,
-        elapsed: None,
-        obs: Tensor::from_data(obs, &device),
-        actions: Tensor::<2, Int>::from_data(TensorData::new(actions, shape), &device),
-        logprobs: zeros() - (ACTIONS as f32).ln(),
-        rewards: zeros(),
-        terminated: zeros(),
-        truncated: zeros(),
-        scores: zeros(),
-        legal: None,
-    };
-    (trajectory, rows(noise(count, 3)), zeros() + 1.0)
+/// A trajectory with advantages, `[num_envs, num_steps]`.
+fn experience() -> (HostTrajectory, Vec<f32>) {
+    let noise = |i: u32, key: u32| 2.0 * uniform(draw(key, i)) - 1.0;
+    let mut games = HostTrajectory::default();
+    games.resize(GAMES, STEPS, FEATURES);
+    let count = (STEPS * GAMES) as u32;
+    games.obs = (0..count * FEATURES as u32).map(|i| noise(i, 2)).collect();
+    games.actions = (0..count).map(|i| (draw(1, i) % ACTIONS as u32) as i32).collect();
+    games.logprobs.fill(-(ACTIONS as f32).ln());
+    (games, (0..count).map(|i| noise(i, 3)).collect())
 }

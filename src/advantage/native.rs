@@ -205,33 +205,25 @@ fn zero_uncounted_steps(values: &mut [f32], counts: &[usize], steps: usize) -> f
 mod tests {
     use super::*;
     use crate::advantage::advantages;
-    use crate::data::Trajectory;
+    use crate::data::EpisodeStatus;
     use crate::rng::{draw, uniform};
     use burn::tensor::{Device, Tensor, TensorData, Tolerance};
 
     const STEPS: usize = 23;
 
     /// Random rewards with an end about every 11th step; all games of the first group are equal.
-    fn trajectory(rollout: &RolloutConfig) -> Trajectory {
-        let (device, envs) = (Device::flex(), rollout.num_envs());
-        let rows = |value: fn(u32) -> f32| {
-            let even = |i: usize| if i % envs < rollout.group_size { i / envs * envs } else { i };
-            let rows: Vec<f32> = (0..STEPS * envs).map(|i| value(even(i) as u32)).collect();
-            Tensor::<2>::from_data(TensorData::new(rows, [STEPS, envs]), &device)
-        };
-        let zeros = || Tensor::zeros([STEPS, envs], &device);
-        Trajectory {
-            obs: Tensor::zeros([STEPS, envs, 1], &device),
-            actions: Tensor::zeros([STEPS, envs], &device),
-            logprobs: zeros(),
-            rewards: rows(|i| (uniform(draw(1, i)) * 5.0).floor() - 2.0),
-            terminated: rows(|i| f32::from(uniform(draw(2, i)) < 0.05)),
-            truncated: rows(|i| f32::from(uniform(draw(2, i)) >= 0.96)),
-            scores: zeros(),
-            memory: None,
-            elapsed: None,
-            legal: None,
+    fn trajectory(rollout: &RolloutConfig) -> HostTrajectory {
+        let envs = rollout.num_envs();
+        let mut games = HostTrajectory::default();
+        games.resize(envs, STEPS, 1);
+        for slot in 0..STEPS * envs {
+            let env = if slot / STEPS < rollout.group_size { 0 } else { slot / STEPS };
+            let i = (slot % STEPS * envs + env) as u32;
+            games.rewards[slot] = (uniform(draw(1, i)) * 5.0).floor() - 2.0;
+            let end = uniform(draw(2, i));
+            games.ends[slot] = EpisodeStatus::new(end < 0.05, end >= 0.96);
         }
+        games
     }
 
     fn check(config: &AdvantageConfig, auto_reset: bool) {
@@ -239,9 +231,9 @@ mod tests {
         (rollout.num_groups, rollout.group_size) = (7, 5);
         (rollout.num_steps, rollout.learn_steps) = (STEPS, 17);
         rollout.auto_reset = auto_reset;
-        let tensors = trajectory(&rollout);
+        let host = trajectory(&rollout);
+        let tensors = host.to_tensors(&Device::flex());
         let want = advantages(&tensors, &tensors.mask(auto_reset), 5, 17, config);
-        let host = HostTrajectory::from_tensors(&tensors);
         let shards = Shards::new(7, 3);
         let results = [1, 3].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();

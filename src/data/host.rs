@@ -142,38 +142,6 @@ impl HostTrajectory {
         ended_steps(ends, self.elapsed.get(env).copied().unwrap_or(0))
     }
 
-    /// Copies a trajectory from tensors on any device.
-    ///
-    /// # Panics
-    /// If the shapes of the tensors are inconsistent.
-    pub fn from_tensors(trajectory: &Trajectory) -> Self {
-        let [steps, envs, features] = trajectory.dims();
-        let mut host = Self::default();
-        host.resize(envs, steps, features);
-        let stride = host.obs_stride();
-        let obs = floats(trajectory.obs.clone());
-        for (slot, to) in host.obs.chunks_exact_mut(stride).enumerate() {
-            let from = (slot % steps * envs + slot / steps) * features;
-            to[..features].copy_from_slice(&obs[from..from + features]);
-        }
-        host.actions = transposed(&integers(trajectory.actions.clone()), steps);
-        host.logprobs = game_major(&trajectory.logprobs);
-        host.rewards = game_major(&trajectory.rewards);
-        let terminated = game_major(&trajectory.terminated);
-        let both = terminated.iter().zip(game_major(&trajectory.truncated));
-        host.ends = both.map(|(end, cut)| EpisodeStatus::new(*end > 0.5, cut > 0.5)).collect();
-        host.scores = game_major(&trajectory.scores);
-        host.memory = trajectory.memory.clone().map_or_else(Vec::new, floats);
-        let elapsed = trajectory.elapsed.clone().map_or_else(Vec::new, floats);
-        host.elapsed = elapsed.into_iter().map(|steps| steps as u32).collect();
-        if let Some(legal) = &trajectory.legal {
-            let [_, _, actions] = legal.dims();
-            host.mask_actions(actions);
-            host.legal = transposed(&bit_masks(legal), steps);
-        }
-        host
-    }
-
     /// Copies the trajectory to tensors on `device`.
     pub fn to_tensors(&self, device: &Device) -> Trajectory {
         let (steps, envs, features) = (self.num_steps, self.num_envs, self.num_features);
@@ -230,12 +198,6 @@ pub(crate) fn staged(mut data: TensorData, device: &Device) -> TensorData {
     data
 }
 
-/// Reads a tensor `[num_steps, num_envs]` as numbers `[num_envs, num_steps]`.
-pub(crate) fn game_major(tensor: &Tensor<2>) -> Vec<f32> {
-    let [steps, _] = tensor.dims();
-    transposed(&floats(tensor.clone()), steps)
-}
-
 /// Uploads numbers `[num_envs, num_steps]` as a tensor `[num_steps, num_envs]`.
 pub(crate) fn upload_time_major(values: &[f32], num_envs: usize, device: &Device) -> Tensor<2> {
     let shape = [values.len() / num_envs, num_envs];
@@ -259,92 +221,73 @@ pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("all tensors are f32")
 }
 
-fn integers(tensor: Tensor<2, Int>) -> Vec<i32> {
-    tensor.into_data().convert::<i32>().try_into_vec().expect("converted to i32")
-}
-
-/// Converts action masks, `[num_steps, games, num_actions]`, to a bit mask per step, bit 0 for action 0.
-fn bit_masks(legal: &Tensor<3>) -> Vec<u32> {
-    let [_, _, actions] = legal.dims();
-    let bits = |row: &[f32]| row.iter().rev().fold(0u32, |bits, x| bits << 1 | u32::from(*x > 0.5));
-    floats(legal.clone()).chunks_exact(actions).map(bits).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// 3 steps of 2 games with 5 features; the first game ends with its second step.
-    fn tensors() -> Trajectory {
-        let device = Device::flex();
-        let rows = |values: [[f32; 2]; 3]| Tensor::<2>::from_floats(values, &device);
-        let obs: Vec<f32> = (0..30).map(|i| i as f32).collect();
-        Trajectory {
-            obs: Tensor::from_data(TensorData::new(obs, [3, 2, 5]), &device),
-            actions: Tensor::from_ints([[0, 1], [2, 3], [4, 5]], &device),
-            logprobs: rows([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]),
-            rewards: rows([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
-            terminated: rows([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
-            truncated: rows([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]),
-            scores: rows([[0.0, 0.0], [4.0, 0.0], [0.0, 12.0]]),
-            legal: Some(Tensor::from_floats(
-                [[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 1.0]]],
-                &device,
-            )),
-            memory: None,
-            elapsed: Some(Tensor::from_floats([7.0, 4.0], &device)),
+    fn games() -> HostTrajectory {
+        let mut games = HostTrajectory::default();
+        games.resize(2, 3, 5);
+        for (slot, obs) in games.obs.chunks_exact_mut(8).enumerate() {
+            let first = (slot % 3 * 2 + slot / 3) * 5;
+            (0..5).for_each(|i| obs[i] = (first + i) as f32);
+        }
+        let (none, ended, cut) =
+            (EpisodeStatus::Running, EpisodeStatus::Terminated, EpisodeStatus::Truncated);
+        HostTrajectory {
+            actions: vec![0, 2, 4, 1, 3, 5],
+            logprobs: vec![0.1, 0.3, 0.5, 0.2, 0.4, 0.6],
+            rewards: vec![1.0, 3.0, 5.0, 2.0, 4.0, 6.0],
+            ends: vec![none, ended, none, none, none, cut],
+            scores: vec![0.0, 4.0, 0.0, 0.0, 0.0, 12.0],
+            elapsed: vec![7, 4],
+            masked_actions: 2,
+            legal: vec![0b01, 0b11, 0b10, 0b10, 0b01, 0b11],
+            ..games
         }
     }
 
     #[test]
-    fn tensors_go_to_the_host_and_back() {
-        let tensors = tensors();
-        let host = HostTrajectory::from_tensors(&tensors);
-        // Game 1 before its step 2.
-        assert_eq!(host.obs[5 * 8..6 * 8], [25.0, 26.0, 27.0, 28.0, 29.0, 0.0, 0.0, 0.0]);
-        assert_eq!(host.actions, [0, 2, 4, 1, 3, 5]);
-        assert_eq!(host.rewards, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
-        let (none, ended, cut) =
-            (EpisodeStatus::Running, EpisodeStatus::Terminated, EpisodeStatus::Truncated);
-        assert_eq!(host.ends, [none, ended, none, none, none, cut]);
-        assert_eq!(host.legal, [0b01, 0b11, 0b10, 0b10, 0b01, 0b11]);
-        let back = host.to_tensors(&Device::flex());
+    fn a_trajectory_goes_to_tensors() {
+        let tensors = games().to_tensors(&Device::flex());
+        assert_eq!(tensors.dims(), [3, 2, 5]);
+        assert!(floats(tensors.obs).into_iter().eq((0..30).map(|i| i as f32)));
         for (got, want) in [
-            (back.logprobs, tensors.logprobs),
-            (back.rewards, tensors.rewards),
-            (back.terminated, tensors.terminated),
-            (back.truncated, tensors.truncated),
-            (back.scores, tensors.scores),
+            (tensors.logprobs, [[0.1f32, 0.2], [0.3, 0.4], [0.5, 0.6]]),
+            (tensors.rewards, [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+            (tensors.terminated, [[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
+            (tensors.truncated, [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]),
+            (tensors.scores, [[0.0, 0.0], [4.0, 0.0], [0.0, 12.0]]),
         ] {
-            assert_eq!(got.into_data(), want.into_data());
+            assert_eq!(got.into_data(), TensorData::from(want));
         }
-        assert_eq!(back.obs.into_data(), tensors.obs.into_data());
-        let legal = [back.legal, tensors.legal].map(|legal| legal.expect("masked").into_data());
-        assert_eq!(legal[0], legal[1]);
-        assert!(back.actions.into_data().iter::<i64>().eq([0, 1, 2, 3, 4, 5]));
-        assert!(back.elapsed.expect("it continues").into_data().iter::<f32>().eq([7.0, 4.0]));
+        let legal =
+            [[[1.0f32, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 1.0]]];
+        assert_eq!(tensors.legal.expect("masked").into_data(), TensorData::from(legal));
+        assert!(tensors.actions.into_data().iter::<i64>().eq([0, 1, 2, 3, 4, 5]));
+        assert_eq!(floats(tensors.elapsed.expect("it continues")), [7.0, 4.0]);
     }
 
     #[test]
     fn steps_of_ended_episodes_are_those_up_to_the_last_end() {
-        let steps = |tensors: &Trajectory| {
-            let host = HostTrajectory::from_tensors(tensors);
-            let steps: Vec<f32> = (0..2).map(|env| host.ended_steps(env) as f32).collect();
-            assert_eq!(floats(tensors.ended_steps()), steps);
+        let steps = |games: &HostTrajectory| {
+            let steps: Vec<f32> = (0..2).map(|env| games.ended_steps(env) as f32).collect();
+            assert_eq!(floats(games.to_tensors(&Device::flex()).ended_steps()), steps);
             steps
         };
-        let mut tensors = tensors();
-        assert_eq!(steps(&tensors), [7.0 + 2.0, 4.0 + 3.0]);
+        let mut games = games();
+        assert_eq!(steps(&games), [7.0 + 2.0, 4.0 + 3.0]);
         // Only the first end of the second game is left.
-        tensors.truncated = tensors.truncated.zeros_like();
-        assert_eq!(steps(&tensors), [7.0 + 2.0, 0.0]);
-        tensors.elapsed = None;
-        assert_eq!(steps(&tensors), [2.0, 0.0]);
+        games.ends[5] = EpisodeStatus::Running;
+        assert_eq!(steps(&games), [7.0 + 2.0, 0.0]);
+        games.elapsed.clear();
+        assert_eq!(steps(&games), [2.0, 0.0]);
     }
 
     #[test]
     fn a_game_counts_up_to_its_first_end() {
-        let host = HostTrajectory::from_tensors(&tensors());
+        let host = games();
         assert_eq!([host.length(0, false), host.length(1, false), host.length(0, true)], [2, 3, 3]);
     }
 }

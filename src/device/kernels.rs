@@ -2,6 +2,7 @@
 
 use super::buffers;
 use super::gpu_load::GpuLoad;
+pub use crate::nn::buffers::runs_kernels as has_kernels;
 use crate::settings::Precision;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
@@ -14,11 +15,6 @@ const LAUNCH_FLOPS: f64 = 2e10;
 /// Number of items per launch, at least 1, if each takes `flops` FLOP. `size` is the setting `launch_size`.
 pub(crate) fn launch_items(flops: f64, size: f64) -> usize {
     ((LAUNCH_FLOPS * size / flops) as usize).max(1)
-}
-
-/// Whether Grove's CubeCL kernels can run on a device.
-pub fn has_kernels(device: &Device) -> bool {
-    buffers::runs_kernels(device)
 }
 
 /// Whether kernels on a device support a precision.

@@ -11,8 +11,8 @@ use burn_cubecl::tensor::CubeTensor;
 /// can bind.
 pub(crate) const ALIGNMENT: usize = 128;
 
-/// Whether CubeCL kernels can run on a device.
-pub(crate) fn runs_kernels(device: &Device) -> bool {
+/// Whether Grove's CubeCL kernels can run on a device.
+pub fn runs_kernels(device: &Device) -> bool {
     matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
 }
 

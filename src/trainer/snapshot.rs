@@ -205,7 +205,7 @@ impl<E: Persistent> Trainer<E> {
         Ok(Checkpoint { iteration: u64::from(self.iteration), sections })
     }
 
-    /// Returns the run in the state of a checkpoint.
+    /// Returns the run in the state of a checkpoint, whose settings may differ where no shape depends on them.
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.

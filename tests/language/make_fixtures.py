@@ -191,6 +191,8 @@ def make(name):
     )
     for extra in ["generation_config.json", "special_tokens_map.json"]:
         (folder / extra).unlink(missing_ok=True)
+    vocabulary = folder / "tokenizer.json"
+    vocabulary.write_text(json.dumps(json.loads(vocabulary.read_text())) + "\n")
     (folder / "expected.json").write_text(json.dumps(expected) + "\n")
 
 

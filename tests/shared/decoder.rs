@@ -4,7 +4,7 @@
 use super::training::short_run;
 use super::{cpu, doubles};
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::data::{HostTrajectory, Trajectory};
+use grove::data::{EpisodeStatus, HostTrajectory};
 use grove::learner::{AutodiffLearner, HostExperience, HostLearner, SequenceLearner};
 use grove::model::{Decoder, flatten};
 use grove::settings::{DecoderConfig, ModelKind, Start, TrainConfig};
@@ -25,40 +25,38 @@ pub fn decoder_run(start: Start) -> TrainConfig {
 }
 
 /// A policy with made-up steps of 6 games, some of which end, and their advantages.
-fn steps_of_games(config: &TrainConfig, device: &Device) -> (Decoder, Trajectory, Tensor<2>) {
+fn steps_of_games(config: &TrainConfig, device: &Device) -> (Decoder, HostTrajectory, Vec<f32>) {
     let [steps, games, features, actions] = [11, 6, 7, 3];
-    let wave = |count: usize, rate: f32| -> Vec<f32> {
-        (0..count).map(|i| (i as f32 * rate).sin()).collect()
-    };
-    let rows = |v: Vec<f32>| Tensor::<2>::from_data(TensorData::new(v, [steps, games]), device);
-    let zeros = || Tensor::<2>::zeros([steps, games], device);
-    let ends = (0..steps * games).map(|i| f32::from(i % 17 == 5)).collect();
+    let wave = |i: usize, rate: f32| (i as f32 * rate).sin();
     let policy = Decoder::new(features, actions, &config.policy, 7, device);
-    let taken: Vec<i32> = (0..steps * games).map(|i| (i * 7 % 5 % actions) as i32).collect();
-    let obs = TensorData::new(wave(steps * games * features, 1.7), [steps, games, features]);
+    let mut trajectory = HostTrajectory::default();
+    trajectory.resize(games, steps, features);
+    let stride = trajectory.obs_stride();
+    let mut advantages = Vec::new();
+    for slot in 0..steps * games {
+        let i = slot % steps * games + slot / steps;
+        for feature in 0..features {
+            trajectory.obs[slot * stride + feature] = wave(i * features + feature, 1.7);
+        }
+        trajectory.actions[slot] = (i * 7 % 5 % actions) as i32;
+        trajectory.logprobs[slot] = wave(i, 0.3) * 0.3 - 1.1;
+        trajectory.ends[slot] = EpisodeStatus::new(i % 17 == 5, false);
+        advantages.push(wave(i, 2.3));
+    }
     // Initial memory with 0 to 7 previous steps.
     let size = policy.shape().memory_size();
-    let mut memory = wave(games * size, 0.9);
-    let counts = memory.iter_mut().step_by(size);
+    trajectory.memory = (0..games * size).map(|i| wave(i, 0.9)).collect();
+    let counts = trajectory.memory.iter_mut().step_by(size);
     counts.zip([0.0, 1.0, 3.0, 5.0, 6.0, 7.0]).for_each(|(count, steps)| *count = steps);
-    let trajectory = Trajectory {
-        obs: Tensor::from_data(obs, device),
-        actions: Tensor::from_data(TensorData::new(taken, [steps, games]), device),
-        logprobs: rows(wave(steps * games, 0.3).iter().map(|x| x * 0.3 - 1.1).collect()),
-        rewards: zeros(),
-        terminated: rows(ends),
-        truncated: zeros(),
-        scores: zeros(),
-        memory: Some(Tensor::from_data(TensorData::new(memory, [games, size]), device)),
-        elapsed: None,
-        legal: None,
-    };
-    (policy, trajectory, rows(wave(steps * games, 2.3)))
+    (policy, trajectory, advantages)
 }
 
 /// Parameters before and after the first update by autodiff on `device`.
 pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2] {
     let (policy, trajectory, advantages) = steps_of_games(config, device);
+    let shape = [trajectory.num_envs, trajectory.num_steps];
+    let advantages = Tensor::<2>::from_data(TensorData::new(advantages, shape), device).transpose();
+    let trajectory = trajectory.to_tensors(device);
     let before = doubles(flatten(&policy)).await;
     let mut learner = AutodiffLearner::new(policy, config);
     learner.update(&trajectory, &advantages, &trajectory.mask(true), 0).unwrap();
@@ -69,8 +67,6 @@ pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2
 pub fn first_host_update(config: &TrainConfig) -> [Vec<f64>; 2] {
     let (policy, trajectory, advantages) = steps_of_games(config, &cpu());
     let mut learner = SequenceLearner::new(&policy.into(), config).expect("a built-in network");
-    let trajectory = HostTrajectory::from_tensors(&trajectory);
-    let advantages: Vec<f32> = advantages.transpose().into_data().try_into_vec().unwrap();
     let counts = vec![trajectory.num_steps; trajectory.num_envs];
     let before = learner.params();
     let experience = HostExperience::new(&trajectory, &advantages, &counts, trajectory.num_steps);

@@ -217,7 +217,7 @@ async fn check<G: Rules>(
     let new = || FusedRollout::new(game, config, keys, device);
     let cut = || new().with_steps_per_launch(chunk).with_groups_per_part(2);
     let (mut whole, mut chunked) = (new(), cut());
-    assert!(whole.export().is_empty());
+    assert!(whole.export_async().await.is_empty());
     let mut largest = 0.0f64;
     for iteration in 0..3 {
         let context =

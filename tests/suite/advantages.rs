@@ -1,6 +1,6 @@
 //! Advantages in kernels against tensor operations.
 
-use crate::support::{adapter, cpu};
+use crate::support::{adapter, cpu, floats};
 use burn::tensor::{Tensor, TensorData};
 use grove::advantage::advantages;
 use grove::advantage::kernels::recording_advantages;
@@ -124,16 +124,12 @@ impl Games {
     }
 }
 
-fn floats<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
-    tensor.to_data().try_into_vec().expect("f32")
-}
-
 /// Advantages `[learn_steps, num_envs]` and lengths `[num_envs]` of all parts.
 fn joined(advantages: &RecordingAdvantages) -> (Vec<f32>, Vec<f32>) {
-    let scale = floats(advantages.summary())[1];
+    let scale = floats(advantages.summary().clone())[1];
     let all = Tensor::cat(advantages.parts().to_vec(), 1);
     let [_, games] = all.dims();
-    let values = floats(&all);
+    let values = floats(all);
     let (values, rest) = values.split_at(advantages.learn_steps() * games);
     (values.iter().map(|a| a * scale).collect(), rest[..games].to_vec())
 }
@@ -146,7 +142,8 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
     let want = advantages(&trajectory, &mask, rollout.group_size, rollout.learn_steps, config);
     let advantages = recording_advantages(&games.recording(ends, device), rollout, config);
     let (values, lengths) = joined(&advantages);
-    for (i, (got, want)) in values.iter().zip(floats(&want.values)).enumerate() {
+    let expected_values = floats(want.values);
+    for (i, (got, want)) in values.iter().zip(&expected_values).enumerate() {
         assert!((got - want).abs() < 1e-5 * (1.0 + want.abs()), "{context}: {i}: {got}, {want}");
     }
     // The exact number of groups without any advantage, for which rounding would be too many.
@@ -159,15 +156,16 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
         };
         (0..rollout.num_groups).filter(|group| has_none(*group)).count() as f32
     };
-    let equal = (floats(&want.zero_variance)[0] * rollout.num_groups as f32).round();
-    assert_eq!([without(&values), without(&floats(&want.values))], [equal; 2], "{context}");
-    let counted = floats(&want.mask.clone().sum_dim(0));
-    let played = floats(&mask);
+    let zero = floats(want.zero_variance)[0];
+    let equal = (zero * rollout.num_groups as f32).round();
+    assert_eq!([without(&values), without(&expected_values)], [equal; 2], "{context}");
+    let counted = floats(want.mask.sum_dim(0));
+    let played = floats(mask);
     let rewards = games.rewards.iter().zip(&played).map(|(reward, counts)| reward * counts);
     let rewards: Vec<f32> = rewards.collect();
     assert_eq!(lengths, counted, "{context}: lengths");
-    let summary = floats(advantages.summary());
-    let (zero, scores) = (floats(&want.zero_variance)[0], floats(&trajectory.scores));
+    let summary = floats(advantages.summary().clone());
+    let scores = floats(trajectory.scores.clone());
     let sum = |values: &[f32]| values.iter().map(|x| f64::from(*x)).sum::<f64>() as f32;
     let episodes = games.ends.iter().filter(|ended| **ended).count() as f32;
     let expected = [
@@ -177,7 +175,7 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
         (4, sum(&rewards)),
         (5, zero * rollout.num_groups as f32),
         (6, sum(&played)),
-        (7, sum(&floats(&trajectory.ended_steps()))),
+        (7, sum(&floats(trajectory.ended_steps()))),
     ];
     for (fact, want) in expected {
         let got = summary[fact];

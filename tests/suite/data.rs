@@ -9,6 +9,7 @@ use grove::data::{
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
+use grove::parallel::Team;
 use grove::settings::{DataConfig, EngineChoice, KlEstimator, LossType, ModelKind, TrainConfig};
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use std::path::Path;
@@ -52,7 +53,7 @@ fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Frui
     let window_set = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
     let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
     let network = Network::new(features, actions, &config.policy, 7, device);
-    Trainer::with_demonstrations(game, network, config, device, Some(data))
+    Trainer::with_team(game, network, config, device, Some(data), Team::alone()).unwrap()
 }
 
 /// Serializes the tests that use the device, because one of them measures its memory.

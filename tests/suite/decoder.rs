@@ -1,12 +1,13 @@
 //! Policies that are transformers: they train, repeat, resume, act and are saved as all others.
 
 use crate::models::{
-    assert_acts_as_by_tensors, assert_any_threads_agree, assert_learns_recall, repeats_and_resumes,
+    assert_acts_as_by_tensors, assert_any_threads_agree, assert_learns_recall,
+    assert_program_takes, repeats_and_resumes,
 };
 use crate::shared::decoder::{
     apart, decoder_run, first_host_update, first_update, first_updates, one_step,
 };
-use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
+use crate::support::{adapter, cpu, json, refusal, train};
 use burn::tensor::Device;
 use grove::env::Catch;
 use grove::settings::{DecoderConfig, EngineChoice, ModelKind, Start, TrainConfig};
@@ -72,24 +73,12 @@ fn a_decoder_learns_a_task_that_needs_memory() {
 fn the_program_trains_resumes_evaluates_records_and_measures_a_decoder() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let kind = ["--set", "kind=decoder", "--set", "context=4", "--iterations"];
-    json(folder, &train("catch", "whole", &[&kind[..], &["4"]].concat()));
-    json(folder, &train("catch", "broken", &[&kind[..], &["2"]].concat()));
-    let go_on = ["train", "--resume", "--run-dir", "broken", "--json", "--device", "cpu"];
-    let resumed = json(folder, &[&go_on[..], &["--iterations", "4"]].concat());
-    assert_eq!(resumed["iteration"], 4);
-    let report = json(folder, &["eval", "whole", "--episodes", "100", "--json"]);
-    assert_eq!(report["episodes"], 100);
-    let said =
-        grove(folder, &["record", "whole", "--out", "x.png", "--games", "4", "--steps", "5"]);
-    assert!(said.status.success() && stdout(&said).contains("catch"));
+    assert_program_takes(folder, &["--set", "kind=decoder", "--set", "context=4"]);
     let small = ["--num-envs", "32", "--num-steps", "8", "--repeats", "1", "--device", "cpu"];
     let arguments = [&["bench", "catch", "--json", "--set", "kind=decoder"], &small[..]].concat();
     let measured = json(folder, &arguments);
     let policy = "decoder of 2 layers of 64, 4 heads, 32 steps of context";
     assert_eq!(measured["policy"], policy);
-    let note = std::fs::read_to_string(folder.join("whole/run.json")).unwrap();
-    assert!(note.contains("native updates"), "{note}");
 }
 
 #[test]

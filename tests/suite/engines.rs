@@ -41,7 +41,7 @@ fn repeats_and_resumes(device: &Device, engine: EngineChoice) {
         let mut broken = new();
         run(&mut broken, 2);
         let saved = broken.snapshot().unwrap();
-        let mut resumed = Trainer::resume(&saved, Catch::default(), &config, device).unwrap();
+        let mut resumed = new().restored(&saved).unwrap();
         run(&mut resumed, 2);
         assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe());
     }
@@ -69,7 +69,8 @@ fn a_run_resumed_with_smaller_launches_learns_the_same() {
     run(&mut whole, 2);
     let saved = whole.snapshot().unwrap();
     run(&mut whole, 2);
-    let mut resumed = Trainer::resume(&saved, Catch::default(), &smaller, &device).unwrap();
+    let resumed = Trainer::new(Catch::default(), &smaller, &device);
+    let mut resumed = resumed.restored(&saved).unwrap();
     run(&mut resumed, 2);
     // The weights carry the settings in their header.
     let header = Header { iteration: 4, config: String::new() };

@@ -9,6 +9,7 @@ use grove::data::{
 use grove::env::{Fruit, Recall, Rules};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
+use grove::parallel::Team;
 use grove::settings::{DataConfig, EngineChoice, LossType, ModelKind, TrainConfig};
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
@@ -152,7 +153,7 @@ fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<
     let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };
     let (features, actions) = (game.num_features(), game.num_actions());
     let network = Network::new(features, actions, &config.policy, 7, device);
-    Trainer::with_demonstrations(game, network, config, device, Some(data))
+    Trainer::with_team(game, network, config, device, Some(data), Team::alone()).unwrap()
 }
 
 fn iterate<G: Rules>(trainer: &mut GameTrainer<G>, iterations: u32) -> Vec<IterationRecord> {

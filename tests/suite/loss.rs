@@ -6,17 +6,13 @@ mod reference;
 
 use crate::shared::noise;
 use crate::shared::updates::loss_config;
-use crate::support::{adapter, cpu};
+use crate::support::{adapter, cpu, floats};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::model::{Categorical, Memoryless, Mlp, flatten, unflatten};
 use grove::objective::{Steps, TensorStepDenominators, loss};
 use grove::rng::draw;
 use grove::settings::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
 use reference::{Network, reference, reference_gradient};
-
-fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("f32")
-}
 
 fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     floats(tensor).into_iter().map(f64::from).collect()

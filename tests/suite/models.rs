@@ -4,17 +4,19 @@
 #[path = "../../examples/own_model.rs"]
 pub mod own_model;
 
+use crate::own_models::Leaky;
 use crate::shared::training::short_run;
 use crate::support::{adapter, cpu, grove, json, stdout, train};
-use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::Device;
 use grove::env::{Catch, Env, Recall};
-use grove::model::{Model, NamedModel, NativePolicy, Network, TensorActor};
+use grove::model::{NamedModel, NativePolicy, Network, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{ActionSelection, evaluate};
 use grove::settings::{Activation, EngineChoice, ModelKind, PolicyConfig, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer, load_policy};
 use own_model::Residual;
+use std::fs;
+use std::path::Path;
 
 fn gru_run(start: Start) -> TrainConfig {
     let mut config = short_run(start);
@@ -28,37 +30,6 @@ fn residual(width: usize, key: u32, device: &Device) -> Residual {
     let game = Catch::default();
     let config = PolicyConfig::mlp(&[width], Activation::Relu);
     Residual::new(game.num_features(), game.num_actions(), &config, key, device)
-}
-
-/// A model with memory that says only how a step is made: a running mean of what it saw.
-#[derive(Module, Debug)]
-struct Mean {
-    weight: Param<Tensor<2>>,
-    first: Param<Tensor<1>>,
-}
-
-impl Mean {
-    fn new(device: &Device) -> Self {
-        let weight: Vec<f32> = (0..12).map(|i| (i as f32 * 0.9).sin() * 0.2).collect();
-        Self {
-            weight: Param::from_data(TensorData::new(weight, [4, 3]), device),
-            first: Param::from_data(TensorData::from([0.1f32, -0.2, 0.3, 0.4]), device),
-        }
-    }
-}
-
-impl Model for Mean {
-    type Memory = Tensor<2>;
-
-    /// A parameter: memory need not begin with zeros.
-    fn initial_memory(&self, batch: usize, device: &Device) -> Tensor<2> {
-        self.first.val().to_device(device).reshape([1, 4]).repeat_dim(0, batch)
-    }
-
-    fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
-        let memory = memory * 0.7 + obs * 0.3;
-        (memory.clone().matmul(self.weight.val()), memory)
-    }
 }
 
 /// The bytes of a checkpoint's sections.
@@ -87,8 +58,7 @@ pub fn repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Devic
     let has_memory = model.initial_memory(1, device).is_some();
     let saves_memory = has_memory && config.rollout.start == Start::Branch;
     assert_eq!(saved.section("memory.safetensors", 1).is_ok(), saves_memory);
-    let resumed = Trainer::resume_with_model(&saved, game, model.clone(), config, device);
-    let mut resumed = resumed.unwrap();
+    let mut resumed = new().restored(&saved).unwrap();
     iterate(&mut resumed, 2);
     assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe());
 }
@@ -136,7 +106,7 @@ fn any_model_repeats_and_resumes(device: &Device) {
         let config = gru_run(start);
         let gru = Trainer::new(Catch::default(), &config, device).model();
         repeats_and_resumes(&gru, &config, device);
-        repeats_and_resumes(&Mean::new(device).into(), &config, device);
+        repeats_and_resumes(&Leaky::new(4, 3, &config.policy, 1, device).into(), &config, device);
     }
     let own = residual(8, 3, device);
     repeats_and_resumes(&own.into(), &short_run(Start::Branch), device);
@@ -252,37 +222,38 @@ fn a_recurrent_policy_learns_a_task_that_needs_memory() {
     assert_learns_recall(ModelKind::Gru, 30);
 }
 
-#[test]
-fn the_program_trains_resumes_evaluates_and_records_a_recurrent_policy() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let gru = ["--set", "kind=gru", "--set", "hidden=[6]", "--iterations", "4"];
-    json(folder, &train("catch", "whole", &gru));
-    json(folder, &train("catch", "broken", &[&gru[..5], &["2"]].concat()));
-    let resumed = json(
-        folder,
-        &[
-            "train",
-            "--resume",
-            "--run-dir",
-            "broken",
-            "--json",
-            "--device",
-            "cpu",
-            "--iterations",
-            "4",
-        ],
-    );
+/// Checks that the program trains, resumes, evaluates and records a policy for Catch with these settings; the trained
+/// run is `whole`.
+pub fn assert_program_takes(folder: &Path, settings: &[&str]) {
+    let run = |dir, iterations| {
+        json(folder, &train("catch", dir, &[settings, &["--iterations", iterations]].concat()))
+    };
+    run("whole", "4");
+    run("broken", "2");
+    let resume = ["train", "--resume", "--run-dir", "broken", "--json", "--device", "cpu"];
+    let resumed = json(folder, &[&resume[..], &["--iterations", "4"]].concat());
     assert_eq!(resumed["iteration"], 4);
     let report = json(folder, &["eval", "whole", "--episodes", "100", "--json"]);
     assert_eq!(report["episodes"], 100);
     let said =
         grove(folder, &["record", "whole", "--out", "x.png", "--games", "4", "--steps", "5"]);
     assert!(said.status.success() && stdout(&said).contains("catch"));
-    let general = [&gru[..], &["--engine", "general"]].concat();
+    assert_engine(folder, "whole", "native updates");
+}
+
+/// Checks that a run says that it learnt in this way.
+fn assert_engine(folder: &Path, run: &str, engine: &str) {
+    let note = fs::read_to_string(folder.join(run).join("run.json")).unwrap();
+    assert!(note.contains(engine), "{note}");
+}
+
+#[test]
+fn the_program_trains_resumes_evaluates_and_records_a_recurrent_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let gru = ["--set", "kind=gru", "--set", "hidden=[6]"];
+    assert_program_takes(folder, &gru);
+    let general = [&gru[..], &["--iterations", "4", "--engine", "general"]].concat();
     json(folder, &train("catch", "general", &general));
-    for (run, engine) in [("whole", "native updates"), ("general", "updates by autodiff")] {
-        let note = std::fs::read_to_string(folder.join(run).join("run.json")).unwrap();
-        assert!(note.contains(engine), "{note}");
-    }
+    assert_engine(folder, "general", "updates by autodiff");
 }

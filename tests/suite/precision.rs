@@ -3,7 +3,7 @@
 use crate::shared::decoder::{apart, decoder_run, first_host_update, first_update, one_step};
 use crate::shared::training::short_run;
 use crate::shared::unpack::unpack;
-use crate::support::{adapter, cpu, refusal};
+use crate::support::{adapter, cpu, floats, refusal};
 use burn::tensor::{Device, Tensor};
 use grove::advantage::kernels::recording_advantages;
 use grove::checkpoint::Checkpoint;
@@ -16,10 +16,6 @@ use grove::rollout::{ActionSelection, FusedRollout, RolloutKeys};
 use grove::settings::{Activation, ModelKind, PolicyConfig, Precision, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
-
-fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("f32")
-}
 
 /// A perceptron for the fruit catcher whose logits differ by a few units.
 fn perceptron(hidden: &[usize], device: &Device) -> Mlp {

@@ -2,7 +2,7 @@
 
 pub use crate::shared::cpu;
 use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use grove::device::DeviceInfo;
 use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 use grove::trainer::text::LanguageConfig;
@@ -57,6 +57,11 @@ pub fn adapter() -> Option<Device> {
         return None;
     };
     Some(grove::device::choose(&info.name).expect("a listed adapter starts").device)
+}
+
+/// Reads a tensor.
+pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("f32")
 }
 
 /// Runs the program in a folder.

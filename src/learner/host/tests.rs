@@ -1,15 +1,15 @@
 //! Comparison of the learners in host memory with the autodiff learner.
 
 use super::{HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner};
-use crate::data::host::{floats, game_major};
-use crate::data::{HostTrajectory, Trajectory};
+use crate::data::host::{floats, upload_time_major};
+use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
 use crate::learner::{AutodiffLearner, UpdateMeans};
 use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, unflatten};
 use crate::rng::{draw, uniform};
 use crate::settings::{
     Activation, DecoderConfig, KlEstimator, LossType, ModelKind, PolicyConfig, TrainConfig,
 };
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -75,19 +75,34 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// Performs an update of `iteration`; `advantages` and `mask` are `[num_steps, num_envs]`.
-fn update(
-    learner: &mut dyn HostLearner,
-    trajectory: &Trajectory,
-    advantages: &Tensor<2>,
-    mask: &Tensor<2>,
-    iteration: u32,
-) -> UpdateMeans {
-    let mut host = HostTrajectory::from_tensors(trajectory);
-    let mut advantages = game_major(advantages);
-    let counts = squeeze(&mut host, &mut advantages, &game_major(mask));
-    let experience = HostExperience::new(&host, &advantages, &counts, STEPS);
-    learner.update(&experience, iteration).expect("alone")
+/// Made-up games, with the advantages of their steps and a mask of those that count, both `[num_envs, num_steps]`.
+struct Experience {
+    games: HostTrajectory,
+    advantages: Vec<f32>,
+    mask: Vec<f32>,
+}
+
+impl Experience {
+    /// Performs an update of `iteration`.
+    fn update(&self, learner: &mut dyn HostLearner, iteration: u32) -> UpdateMeans {
+        let (games, advantages, counts) = self.squeezed();
+        let experience = HostExperience::new(&games, &advantages, &counts, STEPS);
+        learner.update(&experience, iteration).expect("alone")
+    }
+
+    /// The games and advantages without the steps that do not count, and the number of the others, `[num_envs]`.
+    fn squeezed(&self) -> (HostTrajectory, Vec<f32>, Vec<usize>) {
+        let (mut games, mut advantages) = (self.games.clone(), self.advantages.clone());
+        let counts = squeeze(&mut games, &mut advantages, &self.mask);
+        (games, advantages, counts)
+    }
+
+    /// The games, advantages and mask as tensors.
+    fn tensors(&self) -> (Trajectory, Tensor<2>, Tensor<2>) {
+        let rows = |values| upload_time_major(values, self.games.num_envs, &Device::flex());
+        let games = self.games.to_tensors(&Device::flex());
+        (games, rows(&self.advantages), rows(&self.mask))
+    }
 }
 
 /// Compacts each game to the steps whose `mask`, `[num_envs, num_steps]`, is not 0, together with
@@ -120,74 +135,59 @@ impl Case {
         unflatten(policy, &params)
     }
 
-    /// A trajectory with advantages and mask; games have zero to all steps unmasked.
-    fn experience(&self) -> (Trajectory, Tensor<2>, Tensor<2>) {
-        let (count, shape) = (STEPS * self.games, [STEPS, self.games]);
-        let actions: Vec<i32> =
-            (0..count).map(|i| (draw(1, i as u32) % self.actions as u32) as i32).collect();
+    /// Games of which zero to all steps count.
+    fn experience(&self) -> Experience {
+        let count = STEPS * self.games;
+        let mut games = HostTrajectory::default();
+        games.resize(self.games, STEPS, self.features);
+        games.mask_actions(if self.masked { self.actions } else { 0 });
+        let stride = games.obs_stride();
+        let (logprobs, obs, credits) =
+            (noise(count, 2), noise(count * self.features, 3), noise(count, 4));
         let likely = (self.actions as f32).ln();
-        let logprobs = noise(count, 2).iter().map(|x| x * 0.5 - likely).collect();
-        let mask: Vec<f32> = (0..count)
-            .map(|i| f32::from(i / self.games < (i % self.games) % (STEPS + 1)))
-            .collect();
-        let mut obs = noise(count * self.features, 3);
-        for (i, x) in obs.iter_mut().enumerate() {
-            *x *= f32::from(draw(6, i as u32).is_multiple_of(self.one_in));
+        let (mut advantages, mut mask) = (Vec::new(), Vec::new());
+        for slot in 0..count {
+            let (game, step) = (slot / STEPS, slot % STEPS);
+            let i = step * self.games + game;
+            let action = draw(1, i as u32) % self.actions as u32;
+            games.actions[slot] = action as i32;
+            games.logprobs[slot] = logprobs[i] * 0.5 - likely;
+            for feature in 0..self.features {
+                let at = i * self.features + feature;
+                let seen = draw(6, at as u32).is_multiple_of(self.one_in);
+                games.obs[slot * stride + feature] = obs[at] * f32::from(seen);
+            }
+            if self.masked {
+                // Each action is legal in about half of the steps, and the action taken always is.
+                let drawn = |a| draw(draw(8, i as u32), a) & 1 == 1;
+                let legal = (0..self.actions as u32).filter(|a| drawn(*a) || *a == action);
+                games.legal[slot] = legal.map(|a| 1 << a).sum();
+            }
+            let counts = f32::from(step < game % (STEPS + 1));
+            advantages.push(credits[i] * 2.0 * counts);
+            mask.push(counts);
         }
-        let taken = actions.clone();
-        let actions = TensorData::new(actions, shape);
-        let zeros = || Tensor::<2>::zeros(shape, &Device::flex());
-        let trajectory = Trajectory {
-            obs: tensor(obs, [STEPS, self.games, self.features]),
-            actions: Tensor::<2, Int>::from_data(actions, &Device::flex()),
-            logprobs: tensor(logprobs, shape),
-            rewards: zeros(),
-            terminated: zeros(),
-            truncated: zeros(),
-            scores: zeros(),
-            memory: None,
-            elapsed: None,
-            legal: self.masked.then(|| self.legal(&taken)),
-        };
-        let mask = tensor(mask, shape);
-        let advantages = tensor(noise(count, 4), shape) * 2.0 * mask.clone();
-        (trajectory, advantages, mask)
+        Experience { games, advantages, mask }
     }
 
-    /// The log-probabilities of the actions of a trajectory under a policy.
-    fn logprobs(&self, policy: &Mlp, trajectory: &Trajectory) -> Tensor<2> {
+    /// The log-probabilities of the actions of these games under a policy.
+    fn logprobs(&self, policy: &Mlp, games: &HostTrajectory) -> Vec<f32> {
         let network = NativeMlp::new(policy);
-        let actions: Vec<i32> = trajectory.actions.to_data().try_into_vec().expect("integers");
-        let obs = floats(trajectory.obs.clone().reshape([STEPS * self.games * self.features]));
-        let logprobs = obs.chunks(self.features).zip(actions).map(|(obs, action)| {
-            let obs: Vec<_> = obs.iter().map(|x| [*x; LANES]).collect();
+        let steps = games.obs.chunks_exact(games.obs_stride()).zip(&games.actions);
+        let logprobs = steps.map(|(obs, action)| {
+            let obs: Vec<_> = obs[..self.features].iter().map(|x| [*x; LANES]).collect();
             let mut scratch = network.scratch();
             let logits: Vec<f32> =
                 network.act(&obs, &mut [], &mut scratch).iter().map(|lanes| lanes[0]).collect();
-            logits[action as usize] - logits.iter().map(|x| x.exp()).sum::<f32>().ln()
+            logits[*action as usize] - logits.iter().map(|x| x.exp()).sum::<f32>().ln()
         });
-        tensor(logprobs.collect(), [STEPS, self.games])
-    }
-
-    /// Masks in which each action is legal in about half of the steps and the action taken always
-    /// is.
-    fn legal(&self, taken: &[i32]) -> Tensor<3> {
-        let each = taken.iter().enumerate().flat_map(|(i, taken)| {
-            (0..self.actions).map(move |a| {
-                let drawn = draw(draw(8, i as u32), a as u32) & 1 == 1;
-                f32::from(drawn || *taken == a as i32)
-            })
-        });
-        tensor(each.collect(), [STEPS, self.games, self.actions])
+        logprobs.collect()
     }
 
     /// Runs updates with the native learner.
     fn learn(&self, learner: &mut PerceptronLearner, iterations: Range<u32>) -> UpdateMeans {
-        let (trajectory, advantages, mask) = self.experience();
-        iterations
-            .map(|i| update(learner, &trajectory, &advantages, &mask, i))
-            .last()
-            .expect("at least one iteration")
+        let experience = self.experience();
+        iterations.map(|i| experience.update(learner, i)).last().expect("at least one iteration")
     }
 
     /// Checks that the hand-written backward pass over sequences agrees with autodiff after two iterations, in which a
@@ -200,14 +200,16 @@ impl Case {
         let network = Network::new(self.features, self.actions, &config, 5, &Device::flex());
         let network = network.unflatten(&away_from_zero(network.flatten()));
         let start = floats(network.flatten());
-        let (mut trajectory, advantages, mask) = self.experience();
-        let ends = (0..STEPS * self.games).map(|i| f32::from(i % 3 == 0 && i / self.games == 2));
-        trajectory.terminated = tensor(ends.collect(), [STEPS, self.games]);
+        let mut experience = self.experience();
+        for (game, ends) in experience.games.ends.chunks_exact_mut(STEPS).enumerate() {
+            ends[2] = EpisodeStatus::new((2 * self.games + game).is_multiple_of(3), false);
+        }
+        let (trajectory, advantages, mask) = experience.tensors();
         let mut general = AutodiffLearner::new(network.clone(), &self.config);
         let mut native = SequenceLearner::new(&network, &self.config).expect("a built-in network");
         for iteration in 0..2 {
             let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
-            let got = update(&mut native, &trajectory, &advantages, &mask, iteration);
+            let got = experience.update(&mut native, iteration);
             for (got, want) in got.values().iter().zip(floats(want).into_iter().map(f64::from)) {
                 let near = (got - want).abs() < 1e-4 * want.abs() + 2e-6;
                 assert!(near, "{got}, not {want}: {self:?}");
@@ -222,14 +224,15 @@ impl Case {
     /// Checks that both learners agree after two iterations.
     fn compare(&self) {
         let policy = self.policy();
-        let (trajectory, advantages, mask) = self.experience();
+        let experience = self.experience();
+        let (trajectory, advantages, mask) = experience.tensors();
         let start = floats(flatten(&policy));
         let mut general = AutodiffLearner::new(policy.clone(), &self.config);
         let mut native = PerceptronLearner::new(&policy, &self.config);
         assert_eq!(native.params(), start);
         for iteration in 0..2 {
             let want = general.update(&trajectory, &advantages, &mask, iteration).expect("alone");
-            let got = update(&mut native, &trajectory, &advantages, &mask, iteration);
+            let got = experience.update(&mut native, iteration);
             for (got, want) in got.values().iter().zip(floats(want)) {
                 let off = (got - f64::from(want)).abs();
                 let bound = 1e-4 * f64::from(want).abs() + 1e-6;
@@ -268,12 +271,13 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
     let mut case = case();
     case.config.optimizer.learning_rate = 5e-2;
     let policy = case.policy();
-    let (mut trajectory, advantages, mask) = case.experience();
-    trajectory.logprobs = case.logprobs(&policy, &trajectory);
+    let mut experience = case.experience();
+    experience.games.logprobs = case.logprobs(&policy, &experience.games);
+    let (mut trajectory, advantages, mask) = experience.tensors();
     let mut learnt = |target: f64| {
         case.config.update.target_kl = target;
         let mut native = PerceptronLearner::new(&policy, &case.config);
-        let means = update(&mut native, &trajectory, &advantages, &mask, 0);
+        let means = experience.update(&mut native, 0);
         let mut general = AutodiffLearner::new(policy.clone(), &case.config);
         let update = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
         let want = floats(general.weights.params().clone());
@@ -292,9 +296,10 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
     let (means, steps) = learnt(1e-5);
     assert!(steps == 1 && means.approx_kl < 1e-5 && means.entropy > 0.1, "{means:?}");
     // A minibatch that has diverged from the start is not learnt from.
-    trajectory.logprobs = trajectory.logprobs.clone() - 1.0;
+    trajectory.logprobs = trajectory.logprobs - 1.0;
+    experience.games.logprobs.iter_mut().for_each(|logprob| *logprob -= 1.0);
     let mut native = PerceptronLearner::new(&policy, &case.config);
-    let means = update(&mut native, &trajectory, &advantages, &mask, 0);
+    let means = experience.update(&mut native, 0);
     assert_eq!((means, native.moments().steps), (UpdateMeans::default(), 0));
     let mut general = AutodiffLearner::new(policy, &case.config);
     let means = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
@@ -370,10 +375,7 @@ fn dr_grpo_divides_by_the_number_of_learning_steps() {
     case.config.loss.loss_type = LossType::DrGrpo;
     case.config.loss.entropy_coef = 0.0;
     case.config.update.max_grad_norm = 0.0;
-    let (trajectory, advantages, mask) = case.experience();
-    let mut host = HostTrajectory::from_tensors(&trajectory);
-    let mut advantages = game_major(&advantages);
-    let mut counts = squeeze(&mut host, &mut advantages, &game_major(&mask));
+    let (host, advantages, mut counts) = case.experience().squeezed();
     counts.iter_mut().for_each(|count| *count = (*count).min(3));
     case.config.update.update_epochs = 1;
     case.config.update.num_minibatches = 1;

@@ -16,19 +16,12 @@ const DEFAULT_GAMES: usize = 4096;
 pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<TrainConfig> {
     let named = overlay::named(table, &args.set)?;
     let is_set = |path: &str| named.iter().any(|name| name == path);
-    let size = |option: Option<usize>, path: &str, set: usize, usual: usize| {
-        option.unwrap_or(if is_set(path) { set } else { usual })
-    };
     let mut config = settings.clone();
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
-    match &args.hidden {
-        Some(hidden) => config.policy.hidden.clone_from(hidden),
-        None if is_set("policy.hidden") => {}
-        None => config.policy.hidden = vec![64],
-    }
-    let rollout = &mut config.rollout;
-    rollout.group_size = size(args.group_size, "rollout.group_size", rollout.group_size, 8);
+    let (rollout, update) = (&mut config.rollout, &mut config.update);
+    choose(&mut config.policy.hidden, args.hidden.clone(), is_set("policy.hidden"), vec![64]);
+    choose(&mut rollout.group_size, args.group_size, is_set("rollout.group_size"), 8);
     if args.num_envs.is_some() || !is_set("rollout.num_groups") {
         let games = args.num_envs.unwrap_or(DEFAULT_GAMES);
         ensure!(
@@ -39,20 +32,22 @@ pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> R
         // A group of 0 games is refused with the other settings.
         rollout.num_groups = games.checked_div(rollout.group_size).unwrap_or(0);
     }
-    rollout.num_steps = size(args.num_steps, "rollout.num_steps", rollout.num_steps, 100);
+    choose(&mut rollout.num_steps, args.num_steps, is_set("rollout.num_steps"), 100);
     let all = rollout.num_steps;
-    rollout.learn_steps = size(args.learn_steps, "rollout.learn_steps", rollout.learn_steps, all);
-    if !is_set("rollout.start") {
-        rollout.start = Start::Level;
-    }
-    let update = &mut config.update;
-    update.update_epochs =
-        size(args.update_epochs, "update.update_epochs", update.update_epochs, 1);
-    update.num_minibatches =
-        size(args.num_minibatches, "update.num_minibatches", update.num_minibatches, 1);
+    choose(&mut rollout.learn_steps, args.learn_steps, is_set("rollout.learn_steps"), all);
+    choose(&mut rollout.start, None, is_set("rollout.start"), Start::Level);
+    choose(&mut update.update_epochs, args.update_epochs, is_set("update.update_epochs"), 1);
+    choose(&mut update.num_minibatches, args.num_minibatches, is_set("update.num_minibatches"), 1);
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
     Ok(config)
+}
+
+/// Sets a size to that of its option, or to the usual one unless `--set` names it.
+fn choose<T>(size: &mut T, option: Option<T>, is_set: bool, usual: T) {
+    if option.is_some() || !is_set {
+        *size = option.unwrap_or(usual);
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
 use crate::settings::{Precision, RolloutConfig, Start};
 use burn::backend::{Cube, DType};
-use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
@@ -165,23 +164,18 @@ impl<G: Rules> FusedRollout<G> {
         self.branches = branches;
     }
 
-    /// Branch points, `[env_words, num_groups]`; `None` if [`FusedRollout::export`] is empty.
+    /// Branch points, `[env_words, num_groups]`; `None` if [`FusedRollout::export_async`] is empty.
     pub fn branches(&self) -> Option<Tensor<2, Int>> {
         self.branches.0.as_deref().map(|envs| Tensor::from_primitive::<Cube>(envs.clone()))
     }
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
-    /// iteration or if games start at levels. Blocks on a read-back.
-    pub fn export(&self) -> Vec<u32> {
-        block_on(self.export_async())
-    }
-
-    /// Asynchronous form of [`FusedRollout::export`], for threads that must not block.
+    /// iteration or if games start at levels. It reads back.
     pub async fn export_async(&self) -> Vec<u32> {
         download_envs(self.branches.0.as_deref()).await
     }
 
-    /// Restores branch points from [`FusedRollout::export`].
+    /// Restores branch points from [`FusedRollout::export_async`].
     ///
     /// # Errors
     /// If the number of words is wrong.

@@ -115,7 +115,7 @@ impl RunFiles {
     /// let lock = RunFolder::find("runs/catch-1".as_ref())?.lock()?;
     /// let checkpoint = lock.folder().latest()?.checkpoint;
     /// let (game, config) = saved_config::<Catch>(&checkpoint)?;
-    /// let trainer = GameTrainer::resume(&checkpoint, game, &config, &Device::flex())?;
+    /// let trainer = GameTrainer::new(game, &config, &Device::flex()).restored(&checkpoint)?;
     /// let mut run = GameRun::new(trainer, 1, Vec::new());
     /// let mut files = RunFiles::resume(&lock, &mut run, &config_toml(&game, &config))?.files;
     /// run.events(Some(&mut files)).try_for_each(|event| event.map(drop))?;

@@ -87,7 +87,7 @@ impl<G: Rules> GameTrainer<G> {
     ///
     /// # Panics
     /// If the model's numbers of features and actions are not the game's, `config.data` names a dataset
-    /// ([`Trainer::with_demonstrations`] takes it), or the game cannot be played
+    /// ([`Trainer::with_team`] takes it), or the game cannot be played
     /// ([`Env::PLAYABLE`](crate::env::Env::PLAYABLE)). In a build without the feature `general`, also where there is a
     /// reason ([`Trainer::fallback_reason`]).
     pub fn with_model(
@@ -96,33 +96,19 @@ impl<G: Rules> GameTrainer<G> {
         config: &TrainConfig,
         device: &Device,
     ) -> Self {
-        Self::with_demonstrations(game, model, config, device, None)
-    }
-
-    /// Creates a run that learns from the dataset `data` of `config.data`, or, if that is `None`, from games.
-    ///
-    /// # Panics
-    /// If `config.data` names a dataset and there are no `data`, or the other way round, and as
-    /// [`Trainer::with_model`].
-    pub fn with_demonstrations(
-        game: G,
-        model: impl Into<Network>,
-        config: &TrainConfig,
-        device: &Device,
-        data: Option<Demonstrations>,
-    ) -> Self {
-        Self::with_team(game, model, config, device, data, Team::alone())
+        Self::with_team(game, model, config, device, None, Team::alone())
             .expect("one rank is never too many")
     }
 
     /// Creates this rank's part of a run that the ranks of `team` share: all take the same optimizer steps and arrive
-    /// at the same weights.
+    /// at the same weights. It learns from the dataset `data` of `config.data`, or, if that is `None`, from games.
     ///
     /// # Errors
     /// If there are more ranks than shards ([`TrainConfig::shards`]).
     ///
     /// # Panics
-    /// As [`Trainer::with_demonstrations`].
+    /// If `config.data` names a dataset and there are no `data`, or the other way round, and as
+    /// [`Trainer::with_model`].
     pub fn with_team(
         game: G,
         model: impl Into<Network>,
@@ -248,11 +234,11 @@ impl<G: Rules> EngineInputs<G> {
         let path = &config.data.path;
         assert!(
             config.data.is_on() == data.is_some(),
-            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_demonstrations`)"
+            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_team`)"
         );
         assert!(
             G::PLAYABLE || data.is_some() || host.is_some(),
-            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_demonstrations`)",
+            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_team`)",
             G::NAME
         );
     }

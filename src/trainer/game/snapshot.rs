@@ -1,6 +1,6 @@
 //! Checkpoints of a game's run: its settings, and its policy as a file.
 
-use super::super::choose::{first_network, with_engine};
+use super::super::choose::with_engine;
 use super::super::engine::{PolicyEngine, State};
 use super::super::rank_part::{
     gather_game_states, gather_parts, select_game_states, select_memory,
@@ -272,45 +272,6 @@ impl<G: Rules + Serialize> GameTrainer<G> {
         let params = device::read_async(model.flatten()).await;
         let header = self.engine.header(self.iteration);
         write_params(&model.parameters(), &params, Some(&header))
-    }
-
-    /// Resumes a run of a user-defined model from a checkpoint, like [`GameTrainer::resume`]; the saved weights replace
-    /// those of `model`.
-    ///
-    /// # Errors
-    /// If the checkpoint lacks a section or does not fit.
-    ///
-    /// # Panics
-    /// As [`GameTrainer::resume`].
-    pub fn resume_with_model(
-        checkpoint: &Checkpoint,
-        game: G,
-        model: impl Into<Network>,
-        config: &TrainConfig,
-        device: &Device,
-    ) -> Result<Self, SnapshotError> {
-        Self::with_model(game, model, config, device).restored(checkpoint)
-    }
-
-    /// Resumes a run from a checkpoint. `config` and `game` are those of the checkpoint ([`saved_config`]), possibly
-    /// with changes that keep all shapes. A run in environments on the host, on a dataset or of several ranks resumes
-    /// by `GameTrainer::with_envs(...)?.restored(&checkpoint)`, and likewise by [`GameTrainer::with_demonstrations`] or
-    /// [`GameTrainer::with_team`].
-    ///
-    /// # Errors
-    /// If the checkpoint lacks a section or does not fit.
-    ///
-    /// # Panics
-    /// If the run needs environments on the host or a dataset, and as [`GameTrainer::with_model`].
-    pub fn resume(
-        checkpoint: &Checkpoint,
-        game: G,
-        config: &TrainConfig,
-        device: &Device,
-    ) -> Result<Self, SnapshotError> {
-        check_builtin(config)?;
-        let network = first_network(game, config, device);
-        Self::resume_with_model(checkpoint, game, network, config, device)
     }
 }
 

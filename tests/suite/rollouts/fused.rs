@@ -46,7 +46,8 @@ fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
     // An adapter's exponential may flip a draw by rounding, about once in a million.
     let differing = got.actions.iter().zip(&want.actions).filter(|(a, b)| a != b).count();
     assert!(differing <= 42, "{differing} actions differ");
-    let differing = rollout.export().iter().zip(native.export()).filter(|(a, b)| **a != *b).count();
+    let words = block_on(rollout.export_async());
+    let differing = words.iter().zip(native.export()).filter(|(a, b)| **a != *b).count();
     assert!(differing <= 42, "{differing} words differ");
 }
 

@@ -3,7 +3,7 @@
 
 use super::starts::branch_point;
 use super::{Host, config};
-use crate::support::{adapter, cpu};
+use crate::support::{adapter, cpu, floats};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::data::Trajectory;
@@ -22,10 +22,6 @@ fn gru(device: &Device) -> Gru {
     let count = flatten(&gru).dims()[0] as u32;
     let params: Vec<f32> = (0..count).map(|i| uniform(draw(43, i)) * 2.4 - 1.2).collect();
     unflatten(gru, &Tensor::from_floats(params.as_slice(), device))
-}
-
-fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().unwrap()
 }
 
 fn assert_near(got: &[f32], want: &[f32], what: &str) {

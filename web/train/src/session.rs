@@ -14,7 +14,7 @@ use grove::rollout::ActionSelection;
 use grove::run::Schedule;
 use grove::settings::{ConfigError, IMITATION, TrainConfig, overlay};
 use grove::trainer::{
-    Demonstrations, GameTrainer, TrainError, Trainer, config_toml, new_settings, saved_config,
+    Demonstrations, GameTrainer, TrainError, Trainer, new_settings, saved_config,
 };
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -45,8 +45,6 @@ pub trait Run {
     fn team(&self) -> &Team;
     /// The current policy as a file.
     fn policy(&self) -> LocalFuture<'_, Vec<u8>>;
-    /// All settings, as TOML.
-    fn settings(&self) -> String;
     /// Opens a wall of `games` games on a canvas.
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError>;
     /// Plays a step of the games on the wall.
@@ -99,10 +97,6 @@ impl<G: Playable> Run for Session<G> {
 
     fn policy(&self) -> LocalFuture<'_, Vec<u8>> {
         Box::pin(self.trainer.policy_file_async())
-    }
-
-    fn settings(&self) -> String {
-        config_toml(&self.trainer.game(), self.trainer.config())
     }
 
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {

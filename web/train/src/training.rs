@@ -121,11 +121,6 @@ impl Training {
         self.run.policy().await
     }
 
-    /// All settings, as TOML.
-    pub fn settings(&self) -> String {
-        self.run.settings()
-    }
-
     /// The device and the number of workers that share the run: `{device, api, software, members}`, as JSON.
     pub fn about(&self) -> String {
         json!({

@@ -16,24 +16,30 @@ use wasm_bindgen::prelude::*;
 /// A game with its parameters, the settings of a run, and its policy.
 pub type Loaded = Result<(Rc<dyn Kind>, TrainConfig, NativePolicy), JsError>;
 
+/// What the page says about a game with its parameters.
+pub struct Facts {
+    /// The name in settings and checkpoints.
+    pub name: &'static str,
+    /// The title for people.
+    pub title: &'static str,
+    /// The rules in one line; empty for a game without a look.
+    pub rules: &'static str,
+    /// The names of the actions, in their order.
+    pub actions: Vec<String>,
+    /// The action of a person who presses no key; `None` if the last one is repeated.
+    pub idle: Option<u32>,
+    /// The names of the features of an observation.
+    pub features: Vec<String>,
+    /// Mean scores of known players, worst first.
+    pub references: &'static [(&'static str, f64)],
+    /// The step at which an episode is truncated.
+    pub max_steps: u32,
+}
+
 /// A game with its parameters, without its type.
 pub trait Kind {
-    /// The name in settings and checkpoints.
-    fn name(&self) -> &'static str;
-    /// The title for people.
-    fn title(&self) -> &'static str;
-    /// The rules in one line; empty for a game without a look.
-    fn rules(&self) -> &'static str;
-    /// The names of the actions, in their order.
-    fn actions(&self) -> Vec<String>;
-    /// The action of a person who presses no key; `None` if the last one is repeated.
-    fn idle(&self) -> Option<u32>;
-    /// The names of the features of an observation.
-    fn features(&self) -> Vec<String>;
-    /// Mean scores of known players, worst first.
-    fn references(&self) -> &'static [(&'static str, f64)];
-    /// The step at which an episode is truncated.
-    fn max_steps(&self) -> u32;
+    /// What does not change while it is played.
+    fn facts(&self) -> &Facts;
     /// The settings of a run of this game, as TOML.
     fn settings(&self, config: &TrainConfig) -> String;
     /// The manifest of a dataset of this game, without a player.
@@ -67,13 +73,24 @@ pub struct Words<G: Playable> {
 pub struct Game<G: Playable> {
     game: G,
     words: Words<G>,
+    facts: Facts,
     scene: Scene<G>,
 }
 
 impl<G: Playable> Game<G> {
     /// A game with these parameters.
     pub fn shared(words: Words<G>, game: G) -> Rc<dyn Kind> {
-        Rc::new(Self { game, words, scene: (words.scene)(game) })
+        let facts = Facts {
+            name: G::NAME,
+            title: (words.title)(&game),
+            rules: (words.rules)(&game),
+            actions: (0..game.num_actions()).map(|a| game.action_name(a)).collect(),
+            idle: (words.idle)(&game),
+            features: (0..game.num_features()).map(|i| game.feature_name(i)).collect(),
+            references: game.references(),
+            max_steps: game.max_steps(),
+        };
+        Rc::new(Self { game, words, facts, scene: (words.scene)(game) })
     }
 
     /// The policy in a checkpoint, with its game and settings.
@@ -87,36 +104,8 @@ impl<G: Playable> Game<G> {
 }
 
 impl<G: Playable> Kind for Game<G> {
-    fn name(&self) -> &'static str {
-        G::NAME
-    }
-
-    fn title(&self) -> &'static str {
-        (self.words.title)(&self.game)
-    }
-
-    fn rules(&self) -> &'static str {
-        (self.words.rules)(&self.game)
-    }
-
-    fn actions(&self) -> Vec<String> {
-        (0..self.game.num_actions()).map(|a| self.game.action_name(a)).collect()
-    }
-
-    fn idle(&self) -> Option<u32> {
-        (self.words.idle)(&self.game)
-    }
-
-    fn features(&self) -> Vec<String> {
-        (0..self.game.num_features()).map(|i| self.game.feature_name(i)).collect()
-    }
-
-    fn references(&self) -> &'static [(&'static str, f64)] {
-        self.game.references()
-    }
-
-    fn max_steps(&self) -> u32 {
-        self.game.max_steps()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn settings(&self, config: &TrainConfig) -> String {
@@ -128,7 +117,7 @@ impl<G: Playable> Kind for Game<G> {
             Ok(serde_json::Value::Object(settings)) => settings,
             _ => Default::default(),
         };
-        let (features, actions) = (self.features(), self.actions());
+        let (features, actions) = (self.facts.features.clone(), self.facts.actions.clone());
         Manifest { settings, features, actions, ..Manifest::new(G::NAME) }
     }
 

@@ -26,12 +26,13 @@ pub fn games() -> Result<String, JsError> {
     let mut all = Vec::new();
     for entry in games::all().iter() {
         let kind = entry.default_game();
+        let facts = kind.facts();
         all.push(json!({
-            "name": kind.name(),
-            "title": kind.title(),
-            "rules": kind.rules(),
-            "actions": kind.actions(),
-            "features": kind.features(),
+            "name": facts.name,
+            "title": facts.title,
+            "rules": facts.rules,
+            "actions": facts.actions,
+            "features": facts.features,
             "settings": kind.settings(&kind.defaults()?),
         }));
     }
@@ -76,7 +77,7 @@ impl Policy {
     pub fn untrained(name: &str) -> Result<Policy, JsError> {
         let kind = games::all().find(name).ok_or_else(|| unknown(name))?.default_game();
         let config = kind.defaults()?;
-        let (features, actions) = (kind.features().len(), kind.actions().len());
+        let (features, actions) = (kind.facts().features.len(), kind.facts().actions.len());
         let parameters = config.policy.parameters(features, actions);
         let params: Vec<f32> = (0..parameters.iter().map(Parameter::count).sum::<usize>() as u32)
             .map(|i| uniform(draw(config.seed as u32, i)) - 0.5)
@@ -98,23 +99,24 @@ impl Policy {
     /// The game and settings: `{env, title, rules, actions, features, kind, hidden, activation, num_params,
     /// iteration, seed, max_steps, settings, references}`, as JSON.
     pub fn about(&self) -> String {
-        let (features, actions) = (self.kind.features(), self.kind.actions());
-        let parameters = self.config.policy.parameters(features.len(), actions.len());
+        let facts = self.kind.facts();
+        let (features, actions) = (facts.features.len(), facts.actions.len());
+        let parameters = self.config.policy.parameters(features, actions);
         json!({
-            "env": self.kind.name(),
-            "title": self.kind.title(),
-            "rules": self.kind.rules(),
-            "actions": actions,
-            "features": features,
+            "env": facts.name,
+            "title": facts.title,
+            "rules": facts.rules,
+            "actions": facts.actions,
+            "features": facts.features,
             "kind": self.config.policy.kind,
             "hidden": self.config.policy.hidden,
             "activation": self.config.policy.activation,
             "num_params": parameters.iter().map(Parameter::count).sum::<usize>(),
             "iteration": self.iteration,
             "seed": self.config.seed,
-            "max_steps": self.kind.max_steps(),
+            "max_steps": facts.max_steps,
             "settings": self.kind.manifest().settings,
-            "references": self.kind.references(),
+            "references": facts.references,
         })
         .to_string()
     }
@@ -230,7 +232,7 @@ impl Show {
                 let duel = self.games.duel(self.watched);
                 let games = std::mem::replace(&mut self.games, duel);
                 self.aside = Some((games, self.watched));
-                self.person = Some(self.kind.idle().unwrap_or(0));
+                self.person = Some(self.kind.facts().idle.unwrap_or(0));
                 self.watched = 0;
             }
             (true, aside) => self.aside = aside,
@@ -256,8 +258,8 @@ impl Show {
     pub fn step(&mut self, action: i32) {
         if let Some(last) = &mut self.person {
             let known = u32::try_from(action).ok();
-            let known = known.filter(|action| *action < self.kind.actions().len() as u32);
-            *last = known.or(self.kind.idle()).unwrap_or(*last);
+            let known = known.filter(|action| *action < self.kind.facts().actions.len() as u32);
+            *last = known.or(self.kind.facts().idle).unwrap_or(*last);
         }
         if self.over() {
             return;

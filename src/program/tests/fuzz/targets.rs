@@ -318,7 +318,8 @@ fn checkpoint_sections() {
         fuzz(std::slice::from_ref(&section.bytes), |bytes| {
             let mut checkpoint = whole.clone();
             checkpoint.sections[at].bytes = bytes.to_vec();
-            let _ = GameTrainer::resume(&checkpoint, Catch::default(), &config, &Device::flex());
+            let run = GameTrainer::new(Catch::default(), &config, &Device::flex());
+            let _ = run.restored(&checkpoint);
         });
     }
 }
