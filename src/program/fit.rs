@@ -51,7 +51,9 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
 
 /// Replaces the dataset of a settings file, which may be that of an earlier run, by the one of the command line.
 fn with_dataset(mut file: Table, folder: String) -> Table {
-    ["data.path", "data.digest"].map(|name| file.remove(name));
+    for name in ["data.path", "data.digest"] {
+        file.remove(name);
+    }
     if let Some(Value::Table(data)) = file.get_mut("data") {
         data.remove("digest");
         data.insert("path".to_string(), folder.into());
