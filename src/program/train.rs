@@ -1,7 +1,6 @@
 //! `grove train` for games: new and resumed runs.
 
 use super::args::{RunArgs, TrainArgs};
-use super::checks::{saved, validate};
 use super::games::{Games, NewRun, Playable, SavedRun};
 use super::history::{History, RunStatus};
 use super::progress_note::{with_note, with_note_if};
@@ -11,6 +10,7 @@ use super::session::{self, Origin, Session};
 use super::settings::commented;
 use super::source::{Source, names_iterations};
 use super::text;
+use super::validation::{saved_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
@@ -212,7 +212,7 @@ fn resume_rank<G: Playable>(
     rank: Rank,
 ) -> Result<()> {
     let started = Instant::now();
-    let (game, config) = saved::<G>(&games.models, run.checkpoint)?;
+    let (game, config) = saved_settings::<G>(&games.models, run.checkpoint)?;
     let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
     change_saved(&mut table, &args.run.set)?;
     let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
