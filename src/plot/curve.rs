@@ -1,6 +1,6 @@
 //! Curves of several seeds aggregated to a mean with an interval.
 
-use super::statistics::{interval, mean};
+use super::statistics::{bootstrap_interval, mean};
 use std::cmp::Ordering;
 
 /// Number of positions at which curves with different steps are compared.
@@ -41,7 +41,7 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
     for x in &band.x {
         let values: Vec<f64> = curves.iter().map(|curve| value_at(curve, *x)).collect();
         band.mean.push(mean(&values));
-        band.interval.extend(interval(&values, mean));
+        band.interval.extend(bootstrap_interval(&values, mean));
     }
     band
 }

@@ -7,7 +7,7 @@ use super::jobs::{Slots, command_line, option, side_by_side};
 use super::output::{eprint_line, print_json, print_result, with_causes};
 use super::progress::Board;
 use super::study_args::Seeds;
-use crate::plot::statistics::{interquartile_mean, interval, mean};
+use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::counted;
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -116,7 +116,9 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
     let summary = Summary {
         mean: scores.as_deref().map(mean),
         interquartile_mean: scores.as_deref().map(interquartile_mean),
-        interval: scores.as_deref().and_then(|scores| interval(scores, interquartile_mean)),
+        interval: scores
+            .as_deref()
+            .and_then(|scores| bootstrap_interval(scores, interquartile_mean)),
         runs,
     };
     if json {

@@ -6,7 +6,7 @@ use super::search::{Trial, rank_trials};
 use super::space::{Point, Range, Space, index};
 use super::{Results, Search, Sweep, SweepFile, space};
 use crate::disk;
-use crate::plot::statistics::{interval, mean};
+use crate::plot::statistics::{bootstrap_interval, mean};
 use crate::program::history::{align_columns, format_number, format_settings};
 use crate::program::output::{eprint_line, print_json, print_result};
 use crate::program::session::quote_path;
@@ -59,7 +59,7 @@ impl Report {
                 round: trials[i].round,
                 settings: space::settings(&sweep.file.space, &trials[i].point),
                 mean: trials[i].score,
-                interval: scores.as_ref().and_then(|scores| interval(scores, mean)),
+                interval: scores.as_ref().and_then(|scores| bootstrap_interval(scores, mean)),
                 scores: scores.unwrap_or_default(),
             }
         };
