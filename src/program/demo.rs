@@ -12,7 +12,7 @@ use crate::env::{Episode, ScriptedPlayer, advance, new_game};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
 use crate::rng::{Stream, below, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
-use crate::run::{counted, short};
+use crate::run::{counted, with_unit_prefix};
 use crate::trainer::{new_settings, saved_game_name};
 use anyhow::{Result, bail};
 use rayon::prelude::*;
@@ -80,7 +80,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
          (standard error).",
         counted(episodes as usize, "episode"),
         G::NAME,
-        short(steps as f64),
+        with_unit_prefix(steps as f64),
         args.player
     ))
 }

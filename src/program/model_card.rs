@@ -2,7 +2,7 @@
 
 use super::games::Games;
 use super::history::{History, flat};
-use crate::run::{FinalScores, short};
+use crate::run::{FinalScores, with_unit_prefix};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
 use std::collections::BTreeMap;
@@ -55,12 +55,12 @@ fn overview(run: &History, model: &LanguageModel, base: String) -> String {
     row("---", "---".to_string());
     row("Base model", base);
     row("Architecture", model.shape.family.class.to_string());
-    row("Parameters", short(model.shape.num_params() as f64));
+    row("Parameters", with_unit_prefix(model.shape.num_params() as f64));
     if let Some(adapters) = &model.adapters {
-        let (rank, count) = (adapters.config().r, short(adapters.params().len() as f64));
+        let (rank, count) = (adapters.config().r, with_unit_prefix(adapters.params().len() as f64));
         row("Adapters", format!("LoRA of rank {rank}, {count} parameters"));
     }
-    let (iterations, tokens) = (run.iteration(), short(run.env_steps() as f64));
+    let (iterations, tokens) = (run.iteration(), with_unit_prefix(run.env_steps() as f64));
     row("Training", format!("{iterations} iterations, {tokens} tokens"));
     if let Some((iteration, best)) = run.best().filter(|(_, best)| best.episodes > 0) {
         let (score, prompts) = (best.mean_score, best.episodes);
