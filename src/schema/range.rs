@@ -177,7 +177,11 @@ impl Display for Interval {
 
 /// `low to high`, or the number where there is only one.
 fn integers_in_words(low: u64, high: u64) -> String {
-    if low == high { short(low) } else { format!("{} to {}", short(low), short(high)) }
+    if low == high {
+        power_or_digits(low)
+    } else {
+        format!("{} to {}", power_or_digits(low), power_or_digits(high))
+    }
 }
 
 /// Formats a number with the fewest digits that parse back to it, in single precision if that represents it exactly,
@@ -198,7 +202,7 @@ pub(crate) fn is_long(number: f64) -> bool {
 }
 
 /// Formats a number in digits, or as a power of two if it is large.
-fn short(number: u64) -> String {
+fn power_or_digits(number: u64) -> String {
     const LONG: u64 = 1 << 17;
     match number {
         LONG.. if number.is_power_of_two() => format!("2^{}", number.ilog2()),
