@@ -88,7 +88,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     if args.engine.is_some_and(|engine| engine != EngineChoice::Auto) {
         bail!(ENGINE);
     }
-    if let Some(option) = args.of_games() {
+    if let Some(option) = args.game_only_option() {
         bail!(
             "{option} is for games; --set has the sizes of a language model's benchmark, for instance \
              generation.num_prompts"
