@@ -23,7 +23,7 @@ import { DELETED, Live, askRun } from "./live.js";
 import { Curves, TEXT } from "./curves.js";
 
 /** The largest seed: 32 bits. */
-const MOST_SEED = 2 ** 32 - 1;
+const MAX_SEED = 2 ** 32 - 1;
 /** The fastest speed of a game with a person. */
 const FASTEST_FOR_PEOPLE = 4;
 /** The task of the language model, a choice beside the games. */
@@ -230,8 +230,8 @@ function tell() {
 
 function restart() {
   const seed = $("seed").valueAsNumber;
-  if (!Number.isInteger(seed) || seed < 0 || seed > MOST_SEED) {
-    say(`The seed must be a whole number from 0 to ${MOST_SEED}.`);
+  if (!Number.isInteger(seed) || seed < 0 || seed > MAX_SEED) {
+    say(`The seed must be a whole number from 0 to ${MAX_SEED}.`);
     $("seed").value = view.seed;
     return;
   }
@@ -332,7 +332,7 @@ function remember() {
 
 /** Applies a link, which leaves out the defaults; invalid entries are ignored. */
 function obey({ seed = "1", games: count = "1", speed = "1", actions }) {
-  if (/^\d{1,10}$/.test(seed) && Number(seed) <= MOST_SEED) view.seed = Number(seed);
+  if (/^\d{1,10}$/.test(seed) && Number(seed) <= MAX_SEED) view.seed = Number(seed);
   if (/^\d{1,4}$/.test(count)) view.games = 2 ** Math.round(Math.log2(Math.min(1024, Math.max(1, Number(count)))));
   const wanted = speed === "max" ? Infinity : Number(speed);
   if (SPEEDS.includes(wanted)) player.speed = wanted;

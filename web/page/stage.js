@@ -5,7 +5,7 @@ import { SILENT, adapterName } from "./adapter.js";
 import { $, say, reason, sentence } from "./dom.js";
 
 /** The largest picture that the CPU draws, in pixels. */
-const MOST_2D = 700_000;
+const MAX_PIXELS_2D = 700_000;
 /** A second lost device within this time, in milliseconds, ends the use of the GPU. */
 const SOON = 10_000;
 
@@ -83,7 +83,7 @@ export class Stage {
     if (!this.screen || this.size[0] < 1 || this.size[1] < 1) return;
     const [width, height] = this.size;
     // The CPU draws fewer pixels than the device has, if those are many.
-    const less = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
+    const less = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MAX_PIXELS_2D));
     this.screen.resize(Math.round(width * less), Math.round(height * less));
     this.touched();
   }
