@@ -3,7 +3,7 @@
 import READY, { source } from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
 import { $, make, write, say, announce, short, megabytes, reason, sentence } from "./dom.js";
-import { Stage } from "./stage.js";
+import { Stage, placeFrame } from "./stage.js";
 import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
 import { Takeover } from "./takeover.js";
@@ -192,27 +192,19 @@ function mark(report) {
   const { watched, games: count, person } = report;
   const where = stage.plates(view.show);
   if (!where) return;
-  const [[columns, left, top, width, height, gap], scale] = where;
-  if (person) takeover.place(where[0], scale);
-  beside.show(report, where[0], scale);
-  shade(view.show, person ? 0 : count, where[0], scale);
-  const box = $("picked");
-  box.hidden = count < 2 || Boolean(person);
-  if (box.hidden) return;
-  const at = [left + (watched % columns) * (width + gap), top + Math.floor(watched / columns) * (height + gap), width, height];
-  ["left", "top", "width", "height"].forEach((side, i) => { box.style[side] = `${at[i] * scale}px`; });
+  const [plates, scale] = where;
+  if (person) takeover.place(plates, scale);
+  beside.show(report, plates, scale);
+  shade(view.show, person ? 0 : count, plates, scale);
+  const frame = $("picked");
+  frame.hidden = count < 2 || Boolean(person);
+  if (!frame.hidden) placeFrame(frame, watched, plates, scale);
 }
 
 /** Watches the board under the pointer. */
 function pickBoard(event) {
-  const where = view.show && !takeover.on && view.games > 1 && stage.plates(view.show);
-  if (!where) return;
-  const [[columns, left, top, width, height, gap], scale] = where;
-  const box = stage.holder.getBoundingClientRect();
-  const column = Math.floor(((event.clientX - box.left) / scale - left) / (width + gap));
-  const row = Math.floor(((event.clientY - box.top) / scale - top) / (height + gap));
-  const board = row * columns + column;
-  if (column < 0 || column >= columns || row < 0 || board >= view.games) return;
+  const board = view.show && !takeover.on && view.games > 1 ? stage.boardAt(view.show, event) : undefined;
+  if (board === undefined || board >= view.games) return;
   view.show.watch(board);
   player.touch();
 }
@@ -352,6 +344,7 @@ function words() {
   $("wall").ariaValueText = `${view.games}`;
 }
 
+/** Lists the games, and connects buttons, sliders, files, links and the visibility of the page. */
 function wire() {
   // A page of user-defined games alone has no text.
   const texts = games.some(({ name }) => name === "fruit") ? [{ name: TASK, title: "Text: sort" }] : [];

@@ -94,6 +94,17 @@ export class Stage {
     return canvas && [[...show.plates(canvas.width, canvas.height)], this.across / canvas.width];
   }
 
+  /** The number of the board at a point of the page, which may be beyond the last; undefined beside all of them. */
+  boardAt(show, { clientX, clientY }) {
+    const where = this.plates(show);
+    if (!where) return undefined;
+    const [[columns, left, top, width, height, gap], scale] = where;
+    const box = this.holder.getBoundingClientRect();
+    const column = Math.floor(((clientX - box.left) / scale - left) / (width + gap));
+    const row = Math.floor(((clientY - box.top) / scale - top) / (height + gap));
+    return column < 0 || column >= columns || row < 0 ? undefined : row * columns + column;
+  }
+
   /** Draws the show, unless the screen is still opening; returns whether it did. */
   draw(show, part) {
     if (!this.screen || this.opening) return false;
@@ -133,6 +144,12 @@ export function placeNames(names, [columns, left, top, width, height, gap], scal
     name.style.top = `${(top + Math.floor(i / columns) * (height + gap)) * scale}px`;
     name.style.maxWidth = `${width * scale}px`;
   });
+}
+
+/** Puts a frame around a board; `plates` is the layout, as for names. */
+export function placeFrame(frame, board, [columns, left, top, width, height, gap], scale) {
+  const at = [left + (board % columns) * (width + gap), top + Math.floor(board / columns) * (height + gap), width, height];
+  ["left", "top", "width", "height"].forEach((side, i) => { frame.style[side] = `${at[i] * scale}px`; });
 }
 
 /** Waits for the screen to open; an error after a timeout. */
