@@ -309,6 +309,7 @@ export class Text extends Control {
     if (tab) write(tab, `Text: ${short}`);
   }
 
+  /** Writes the state of the training into buttons, titles and texts. */
   renew() {
     const { state, newest: last } = this;
     const live = this.source === "live";

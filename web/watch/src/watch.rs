@@ -386,9 +386,10 @@ impl Show {
 
     /// Refuses a policy for another game, or for other parameters of this one.
     fn check_game(&self, policy: &Policy) -> Result<(), JsError> {
-        match self.kind.is(&*policy.kind) {
-            true => Ok(()),
-            false => Err(JsError::new("this policy is for another game, or for other parameters")),
+        if self.kind.is(&*policy.kind) {
+            Ok(())
+        } else {
+            Err(JsError::new("this policy is for another game, or for other parameters"))
         }
     }
 
