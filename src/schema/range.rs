@@ -128,9 +128,10 @@ impl Display for Shape {
 impl Interval {
     /// Whether the number is in the interval.
     pub fn contains(&self, number: f64) -> bool {
-        let above = match self.has_low {
-            true => number >= self.low,
-            false => number > self.low && !self.is_too_small(number),
+        let above = if self.has_low {
+            number >= self.low
+        } else {
+            number > self.low && !self.is_too_small(number)
         };
         let below = if self.has_high { number <= self.high } else { number < self.high };
         above && below
@@ -139,10 +140,12 @@ impl Interval {
     /// Describes the interval for an error about a number outside it; for numbers beyond single precision, that limit
     /// is included.
     pub fn in_words(&self, number: f64) -> String {
-        match self.high == LARGEST && number > LARGEST {
-            true => format!("{self}, at most {LARGEST:.1e}"),
-            false if self.is_too_small(number) => format!("{self}, at least {SMALLEST:.1e}"),
-            false => self.to_string(),
+        if self.high == LARGEST && number > LARGEST {
+            format!("{self}, at most {LARGEST:.1e}")
+        } else if self.is_too_small(number) {
+            format!("{self}, at least {SMALLEST:.1e}")
+        } else {
+            self.to_string()
         }
     }
 
