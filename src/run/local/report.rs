@@ -162,9 +162,10 @@ impl Display for HeldOutReport {
 impl Display for Scores {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { greedy, sampled, seed, baselines } = self;
-        let [policy, player, choice, what, unit] = match greedy.text.is_some() {
-            true => ["this model", "model", "token", "held-out prompt", "tokens per completion"],
-            false => ["this policy", "player", "action", "held-out episode", "steps per episode"],
+        let [policy, player, choice, what, unit] = if greedy.text.is_some() {
+            ["this model", "model", "token", "held-out prompt", "tokens per completion"]
+        } else {
+            ["this policy", "player", "action", "held-out episode", "steps per episode"]
         };
         let own =
             || std::iter::once(("greedy", greedy)).chain(sampled.iter().map(|it| ("sampled", it)));
