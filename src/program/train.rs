@@ -56,9 +56,10 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     let folder = folder_to_resume(&args)?;
     let lock = session::lock(&folder)?;
     if args.run.device == "auto"
-        && let Some(device) = folder.device().filter(|name| is_present(name))
+        && let [device] = &folder.devices()[..]
+        && is_present(device)
     {
-        args.run.device = device;
+        args.run.device = device.clone();
     }
     let TrainArgs { game: name, run, .. } = &args;
     let name = name.as_deref().filter(|name| !is_folder(&args, name));
@@ -183,9 +184,12 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         && overlay::to_table(&game) == overlay::to_table(&G::default());
     let session = Session { args, games, origin: Origin::New(G::NAME), started };
     let setup = GameSetup { game, config, source, from: *from };
-    train_rank(&session, rank, setup, |folder| match improves {
-        true => format!("grove train {} --from {folder}", G::NAME),
-        false => format!("grove watch {folder}"),
+    train_rank(&session, rank, setup, |folder| {
+        if improves {
+            format!("grove train {} --from {folder}", G::NAME)
+        } else {
+            format!("grove watch {folder}")
+        }
     })
 }
 
