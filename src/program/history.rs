@@ -5,6 +5,7 @@ use super::output::{eprint_line, escape_control_chars, with_causes};
 use super::settings::{InitialModel, language_defaults};
 use super::text::default_precision;
 use crate::disk::input;
+use crate::env::{Env, HostGame};
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
@@ -111,6 +112,16 @@ impl History {
     /// Whether it trains a language model.
     pub fn is_text(&self) -> bool {
         self.settings.contains_key("task")
+    }
+
+    /// Whether its environments, or its prompts and reward functions, are those of a Python process, which this program
+    /// does not have.
+    pub fn is_of_python(&self, games: &Games) -> bool {
+        if self.is_text() {
+            self.subject() == task::PYTHON
+        } else {
+            self.subject() == HostGame::NAME && games.find(HostGame::NAME).is_err()
+        }
     }
 
     /// Whether it learns from data alone (`grove fit`).
