@@ -122,12 +122,11 @@ pub fn write<G: Playable>(
         save(path, &samples(&policy))?;
     }
     let out = out.display().to_string();
-    match args.json {
-        true => print_json(&Report { env: G::NAME, out, iteration, bytes: bytes.len() }),
-        false => {
-            eprint_line!("Wrote the policy of iteration {iteration} to {out}.");
-            Ok(())
-        }
+    if args.json {
+        print_json(&Report { env: G::NAME, out, iteration, bytes: bytes.len() })
+    } else {
+        eprint_line!("Wrote the policy of iteration {iteration} to {out}.");
+        Ok(())
     }
 }
 

@@ -30,10 +30,8 @@ pub fn card(
 
 /// The card's metadata for the Hub, and its title. `base` is the base model's identifier there.
 fn header(model: &LanguageModel, base: Option<&str>, task: &str) -> String {
-    let (library, relation) = match model.adapters.is_some() {
-        true => ("peft", "adapter"),
-        false => ("transformers", "finetune"),
-    };
+    let (library, relation) =
+        if model.adapters.is_some() { ("peft", "adapter") } else { ("transformers", "finetune") };
     let mut text = "---\npipeline_tag: text-generation\ntags: [grove, grpo]\n".to_string();
     // Writing to a string cannot fail.
     if let Some(base) = base {
@@ -126,14 +124,11 @@ fn is_hub_id(text: &str) -> bool {
 
 /// Commands that load the model.
 fn usage(model: &LanguageModel) -> String {
-    let python = match model.adapters.is_some() {
-        true => {
-            "from peft import AutoPeftModelForCausalLM\nmodel = AutoPeftModelForCausalLM.from_pretrained(\"FOLDER\")"
-        }
-        false => {
-            "from transformers import AutoModelForCausalLM, AutoTokenizer\nmodel = \
+    let python = if model.adapters.is_some() {
+        "from peft import AutoPeftModelForCausalLM\nmodel = AutoPeftModelForCausalLM.from_pretrained(\"FOLDER\")"
+    } else {
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\nmodel = \
              AutoModelForCausalLM.from_pretrained(\"FOLDER\")\ntokenizer = AutoTokenizer.from_pretrained(\"FOLDER\")"
-        }
     };
     format!(
         "\n## Use\n\n```console\n$ grove generate FOLDER 'PROMPT'\n$ grove export FOLDER --format gguf\n```\n\n\

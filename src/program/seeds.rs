@@ -29,6 +29,7 @@ struct Summary {
     interval: Option<[f64; 2]>,
 }
 
+/// Trains a run for each seed, side by side in processes, and prints their scores with the means over all seeds.
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let slots = Slots::new(args, seeds.len())?;
     let jobs = jobs(args, seeds);
@@ -111,6 +112,7 @@ fn jobs(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
     seeds.iter().map(job).collect()
 }
 
+/// Prints the runs of all seeds as a table, with the mean and the interquartile mean of their scores below, or as JSON.
 fn report(runs: Vec<Value>, json: bool) -> Result<()> {
     let scores: Option<Vec<f64>> = runs.iter().map(score).collect();
     let summary = Summary {

@@ -87,9 +87,10 @@ impl Dashboard {
         }
         self.drawn = Some((Instant::now(), columns));
         self.metrics = metric_lines(record, self.has_keys);
-        Some(match columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1 {
-            true => ansi::lines(&self.draw(columns), console::colors_enabled_stderr()),
-            false => String::new(),
+        Some(if columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1 {
+            ansi::lines(&self.draw(columns), console::colors_enabled_stderr())
+        } else {
+            String::new()
         })
     }
 
@@ -120,6 +121,7 @@ impl Dashboard {
         buffer
     }
 
+    /// Creates the chart of the scores so far, with its legend in the corner that the curve leaves free.
     fn chart(&self) -> Chart<'_> {
         let curve = |name, points, color| {
             Dataset::default()

@@ -95,9 +95,10 @@ impl Report {
             cells
         };
         let rows: Vec<_> = self.trials.iter().map(cells).collect();
-        let header: &[&str] = match is_halving {
-            true => &["settings", "trial", "iterations", "score", "95 % low", "high"],
-            false => &["settings", "trial", "score", "95 % low", "high"],
+        let header: &[&str] = if is_halving {
+            &["settings", "trial", "iterations", "score", "95 % low", "high"]
+        } else {
+            &["settings", "trial", "score", "95 % low", "high"]
         };
         print_result(align_columns(header, &rows, 1..))?;
         let mut shares: Vec<_> = self.importance.iter().collect();
@@ -185,13 +186,14 @@ fn importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Shares) {
         };
         let used: Vec<Vec<f64>> = (0..parts).map(of_part).filter(|own| !own.is_empty()).collect();
         let between = |own: &Vec<f64>| own.len() as f64 * (mean(own) - centre).powi(2);
-        match total > 0.0 {
+        if total > 0.0 {
             // Scores that differ are two or more.
-            true => (
+            (
                 used.iter().map(between).sum::<f64>() / total,
                 (used.len() - 1) as f64 / (scores.len() - 1) as f64,
-            ),
-            false => (0.0, 0.0),
+            )
+        } else {
+            (0.0, 0.0)
         }
     };
     let shares = space.iter().enumerate().map(|(d, (name, range))| {
