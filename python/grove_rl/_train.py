@@ -171,6 +171,7 @@ def _train_envs(
     num_processes: int,
     max_episode_steps: int | None,
 ) -> Report:
+    """Trains in the environments that `what` makes, after a look at the spaces of one of them."""
     check_integer("num_processes", num_processes, 0)
     if max_episode_steps is not None:
         max_episode_steps = check_integer("max_episode_steps", max_episode_steps, 1)

@@ -56,10 +56,11 @@ impl Policy {
     #[new]
     fn new(py: Python, path: PathBuf) -> PyResult<Self> {
         let is_policy = path.is_file() || path.join("manifest.json").exists();
-        let path = match is_policy {
-            true => path,
+        let path = if is_policy {
+            path
+        } else {
             // It may be the name of a run in `runs` alone.
-            false => RunFolder::find(&path).map_err(value_error)?.path().to_path_buf(),
+            RunFolder::find(&path).map_err(value_error)?.path().to_path_buf()
         };
         let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(&path).map_err(value_error)?;
         for warning in warnings {
@@ -102,9 +103,10 @@ impl Policy {
 impl Policy {
     fn from_checkpoint(checkpoint: &Checkpoint, path: PathBuf) -> PyResult<Self> {
         let game = saved_game_name(checkpoint).map_err(value_error)?;
-        let policy = match game == HostGame::NAME {
-            true => LoadPolicy(checkpoint).visit::<HostGame>()?,
-            false => visit_game(&game, LoadPolicy(checkpoint))?,
+        let policy = if game == HostGame::NAME {
+            LoadPolicy(checkpoint).visit::<HostGame>()?
+        } else {
+            visit_game(&game, LoadPolicy(checkpoint))?
         };
         let file = policy_bytes(checkpoint).map_err(value_error)?.to_vec();
         let (num_features, num_actions) = (policy.num_features(), policy.num_actions());

@@ -95,10 +95,7 @@ fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
 
 /// Refuses a symbolic link: the files of the directory that it points to would be lost.
 pub(super) fn require_no_link(path: &Path) -> Result<(), CheckpointError> {
-    match path.is_symlink() {
-        true => Err(CheckpointError::Link(path.to_owned())),
-        false => Ok(()),
-    }
+    if path.is_symlink() { Err(CheckpointError::Link(path.to_owned())) } else { Ok(()) }
 }
 
 /// Writes the checkpoint's files to the new directory `tmp` and fsyncs them. Its own entry is synced after it has been

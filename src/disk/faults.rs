@@ -48,8 +48,5 @@ pub(super) fn fault_point() -> io::Result<()> {
     let Some(State { fault, done }) = STATE.get() else { return Ok(()) };
     let fails = is_next() || matches!(fault, Fault::Stop(at) if done > at);
     STATE.set(Some(State { fault, done: done + 1 }));
-    match fails {
-        true => Err(io::ErrorKind::StorageFull.into()),
-        false => Ok(()),
-    }
+    if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }

@@ -37,10 +37,12 @@ pub(super) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
 /// Returns an open file, if it is a regular one.
 pub fn regular(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
-    match kind.is_file() {
-        true => Ok(file),
-        false if kind.is_dir() => Err(io::Error::other("it is a directory")),
-        false => Err(io::Error::other("it is not a regular file")),
+    if kind.is_file() {
+        Ok(file)
+    } else if kind.is_dir() {
+        Err(io::Error::other("it is a directory"))
+    } else {
+        Err(io::Error::other("it is not a regular file"))
     }
 }
 

@@ -83,6 +83,8 @@ fn norm(graph: &mut Graph, shape: &DecoderShape, x: &str) -> String {
     graph.apply("Mul", &[&normed, &weight])
 }
 
+/// Computes what all layers share of a step that follows `count` others: the row of the memory that it takes, the mask
+/// of rows not yet written, and the rotation of its position.
 fn layer_inputs(graph: &mut Graph, shape: &DecoderShape, count: &str) -> LayerInputs {
     let context = shape.context;
     let position = graph.apply_with("Cast", &[count], [int_attribute("to", INT64)]);

@@ -39,9 +39,10 @@ impl JsonLines {
             let (end, has_gaps) =
                 find_end_of_iteration(file, last).map_err(error_of(path, "read"))?;
             let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
-            match has_gaps {
-                true => keep_lines(path, |_, line| keeps(line)),
-                false => disk::truncate(path, end),
+            if has_gaps {
+                keep_lines(path, |_, line| keeps(line))
+            } else {
+                disk::truncate(path, end)
             }
             .map_err(error_of(path, "written"))?;
         }

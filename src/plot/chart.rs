@@ -1,8 +1,9 @@
 //! Charts of curves with bands, a legend and reference lines, as SVG or PNG.
 
 use super::Band;
+use super::error::{ChartError, drawing_error};
 use super::legend::{self, Legend};
-use super::style::{ChartError, FAMILY, drawing, stroke};
+use super::style::{FAMILY, stroke};
 use crate::disk;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -82,7 +83,7 @@ impl Chart {
         self.draw(legend, backend.into_drawing_area())?;
         let picture = image::RgbImage::from_raw(width, height, pixels).expect("the sizes agree");
         let mut bytes = io::Cursor::new(Vec::new());
-        picture.write_to(&mut bytes, image::ImageFormat::Png).map_err(drawing)?;
+        picture.write_to(&mut bytes, image::ImageFormat::Png).map_err(drawing_error)?;
         Ok(bytes.into_inner())
     }
 
@@ -98,6 +99,7 @@ impl Chart {
         Legend::below(&self.names(), PICTURE_SIZE.0)
     }
 
+    /// Draws the axes, the reference lines and the curves, with the legend below them or, without one, names in the chart.
     fn draw<B: DrawingBackend>(
         &self,
         legend: Option<Legend>,
@@ -110,7 +112,7 @@ impl Chart {
         let y = extent(ends.chain(self.references.iter().map(|(_, value)| *value)));
         let (Some(x), Some(y)) = (x, y) else { return Err(ChartError::Empty) };
         let margin = 0.04 * (y.end - y.start);
-        area.fill(&WHITE).map_err(drawing)?;
+        area.fill(&WHITE).map_err(drawing_error)?;
         let (plot, below) = area.split_vertically(PICTURE_SIZE.1);
         let mut chart = ChartBuilder::on(&plot)
             .caption(&self.title, (FAMILY, 22))
@@ -120,19 +122,19 @@ impl Chart {
             .x_label_area_size(46)
             .y_label_area_size(64)
             .build_cartesian_2d(x.clone(), y.start - margin..y.end + margin)
-            .map_err(drawing)?;
+            .map_err(drawing_error)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK.mix(0.1))
             .x_desc(&self.x)
             .y_desc(&self.y)
-            .x_label_formatter(&|x| short(*x))
-            .y_label_formatter(&|y| short(*y))
+            .x_label_formatter(&|x| axis_label(*x))
+            .y_label_formatter(&|y| axis_label(*y))
             .label_style((FAMILY, 14))
             .axis_desc_style((FAMILY, 16))
             .draw()
-            .map_err(drawing)?;
+            .map_err(drawing_error)?;
         for (name, value) in &self.references {
             draw_reference(&mut chart, &x, name, *value)?;
         }
@@ -143,7 +145,7 @@ impl Chart {
             Some(legend) => legend.draw(&below)?,
             None => draw_legend(&mut chart, &legend::names(&self.names()))?,
         }
-        area.present().map_err(drawing)
+        area.present().map_err(drawing_error)
     }
 }
 
@@ -159,13 +161,13 @@ fn draw_reference<B: DrawingBackend>(
 ) -> Result<(), ChartError> {
     let ends = [(x.start, value), (x.end, value)];
     let line = DashedLineSeries::new(ends, 5, 4, GREY.stroke_width(1));
-    chart.draw_series(line).map_err(drawing)?;
-    let words = format!("{name} {}", short(value));
+    chart.draw_series(line).map_err(drawing_error)?;
+    let words = format!("{name} {}", axis_label(value));
     let place = (x.start + 0.005 * (x.end - x.start), value);
     let style = (FAMILY, 12).into_font().color(&GREY);
     // Slightly below its line.
     let label = EmptyElement::at(place) + Text::new(words, (0, 3), style);
-    chart.draw_series([label]).map_err(drawing)?;
+    chart.draw_series([label]).map_err(drawing_error)?;
     Ok(())
 }
 
@@ -182,14 +184,14 @@ fn draw_curve<B: DrawingBackend>(
     let back = side(1).collect::<Vec<_>>().into_iter().rev();
     let outline: Vec<(f64, f64)> = side(0).chain(back).collect();
     if !outline.is_empty() {
-        chart.draw_series([Polygon::new(outline, colour.mix(0.18))]).map_err(drawing)?;
+        chart.draw_series([Polygon::new(outline, colour.mix(0.18))]).map_err(drawing_error)?;
     }
     let points: Vec<(f64, f64)> = x.iter().copied().zip(mean.iter().copied()).collect();
     if let [point] = points[..] {
-        chart.draw_series([Circle::new(point, 4, colour.filled())]).map_err(drawing)?;
+        chart.draw_series([Circle::new(point, 4, colour.filled())]).map_err(drawing_error)?;
     }
     let curve = DashedLineSeries::new(points, dash, gap, style);
-    chart.draw_series(curve).map_err(drawing)?;
+    chart.draw_series(curve).map_err(drawing_error)?;
     Ok(())
 }
 
@@ -200,7 +202,7 @@ fn draw_legend<'a, B: DrawingBackend + 'a>(
 ) -> Result<(), ChartError> {
     for (i, name) in names.iter().enumerate() {
         let nothing = std::iter::empty::<PathElement<(f64, f64)>>();
-        let entry = chart.draw_series(nothing).map_err(drawing)?;
+        let entry = chart.draw_series(nothing).map_err(drawing_error)?;
         entry.label(name).legend(move |place| legend::sample(i, place));
     }
     chart
@@ -210,7 +212,7 @@ fn draw_legend<'a, B: DrawingBackend + 'a>(
         .border_style(BLACK.mix(0.2))
         .label_font((FAMILY, legend::TEXT_SIZE))
         .draw()
-        .map_err(drawing)
+        .map_err(drawing_error)
 }
 
 /// Size of a picture in pixels with this legend below the plot.
@@ -228,7 +230,7 @@ pub(crate) fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
 }
 
 /// Formats a label of an axis with at most four digits and a unit prefix for large numbers.
-fn short(value: f64) -> String {
+fn axis_label(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         1e9.. => (value / 1e9, "G"),
         1e6.. => (value / 1e6, "M"),
@@ -342,6 +344,6 @@ mod tests {
     fn labels_have_unit_prefixes() {
         let numbers = [0.0, -0.0001, 0.25, 9999.0, 1.5e4, 12345.678, 234_567.8, -2e6, 3e9];
         let words = ["0", "0", "0.25", "9999", "15k", "12.35k", "234.6k", "-2M", "3G"];
-        assert_eq!(numbers.map(short), words);
+        assert_eq!(numbers.map(axis_label), words);
     }
 }

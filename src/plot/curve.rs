@@ -1,6 +1,6 @@
 //! Curves of several seeds aggregated to a mean with an interval.
 
-use super::statistics::{interval, mean};
+use super::statistics::{bootstrap_interval, mean};
 use std::cmp::Ordering;
 
 /// Number of positions at which curves with different steps are compared.
@@ -33,15 +33,16 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
     let Some(first) = curves.first() else { return Band::default() };
     let places = |curve: &[(f64, f64)]| -> Vec<f64> { curve.iter().map(|(x, _)| *x).collect() };
     let own = places(first);
-    let x = match curves.iter().all(|curve| places(curve) == own) {
-        true => own,
-        false => shared_positions(&curves),
+    let x = if curves.iter().all(|curve| places(curve) == own) {
+        own
+    } else {
+        shared_positions(&curves)
     };
     let mut band = Band { x, ..Band::default() };
     for x in &band.x {
         let values: Vec<f64> = curves.iter().map(|curve| value_at(curve, *x)).collect();
         band.mean.push(mean(&values));
-        band.interval.extend(interval(&values, mean));
+        band.interval.extend(bootstrap_interval(&values, mean));
     }
     band
 }
@@ -64,10 +65,7 @@ fn value_at(curve: &[(f64, f64)], x: f64) -> f64 {
     let after = curve.partition_point(|(place, _)| *place < x);
     let (x1, y1) = curve[after.min(curve.len() - 1)];
     let (x0, y0) = curve[after.saturating_sub(1)];
-    match x1 > x0 && x < x1 {
-        true => y0 + (y1 - y0) * (x - x0) / (x1 - x0),
-        false => y1,
-    }
+    if x1 > x0 && x < x1 { y0 + (y1 - y0) * (x - x0) / (x1 - x0) } else { y1 }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Legend of a chart with many curves: below the plot and in columns, where it covers no curve.
 
-use super::style::{ChartError, FAMILY, drawing, stroke};
+use super::error::{ChartError, drawing_error};
+use super::style::{FAMILY, stroke};
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -56,7 +57,7 @@ impl Legend {
         let font = (FAMILY, TEXT_SIZE).into_font();
         let mut text = 0;
         for name in &names {
-            text = text.max(font.box_size(name).map_err(drawing)?.0);
+            text = text.max(font.box_size(name).map_err(drawing_error)?.0);
         }
         let width = text + SAMPLE_LENGTH.unsigned_abs() + SAMPLE_GAP.unsigned_abs() + COLUMN_GAP;
         let max_columns = (picture - 2 * EDGE_GAP + COLUMN_GAP) / width;
@@ -82,9 +83,9 @@ impl Legend {
             let (column, row) = (i / self.rows(), i % self.rows());
             let x = (EDGE_GAP + column as u32 * self.width) as i32;
             let y = (row as u32 * LINE_HEIGHT + LINE_HEIGHT / 2) as i32;
-            area.draw(&sample(i, (x, y))).map_err(drawing)?;
+            area.draw(&sample(i, (x, y))).map_err(drawing_error)?;
             let place = (x + SAMPLE_LENGTH + SAMPLE_GAP, y - TEXT_SIZE as i32 / 2);
-            area.draw(&Text::new(&**name, place, (FAMILY, TEXT_SIZE))).map_err(drawing)?;
+            area.draw(&Text::new(&**name, place, (FAMILY, TEXT_SIZE))).map_err(drawing_error)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod chart;
 mod curve;
+mod error;
 mod legend;
 pub mod statistics;
 mod style;
@@ -9,4 +10,4 @@ mod style;
 pub(crate) use chart::extent;
 pub use chart::{Chart, Line};
 pub use curve::{Band, band};
-pub use style::ChartError;
+pub use error::ChartError;

@@ -29,7 +29,7 @@ pub fn interquartile_mean(values: &[f64]) -> f64 {
 
 /// The 95 % percentile bootstrap interval, `[low, high]`, of a statistic of some runs (Efron 1979); `None` for fewer than
 /// two, which say nothing about their spread.
-pub fn interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> Option<[f64; 2]> {
+pub fn bootstrap_interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> Option<[f64; 2]> {
     if values.len() < 2 {
         return None;
     }
@@ -63,12 +63,16 @@ mod tests {
     #[test]
     fn an_interval_has_the_width_of_the_theory() {
         let values: Vec<f64> = (0..400).map(|i| f64::from(rng::uniform(rng::draw(9, i)))).collect();
-        let [low, high] = interval(&values, mean).unwrap();
+        let [low, high] = bootstrap_interval(&values, mean).unwrap();
         let expected = 2.0 * 1.96 * (1.0f64 / 12.0 / 400.0).sqrt();
         assert!(((high - low) / expected - 1.0).abs() < 0.1, "{low} {high} {expected}");
         assert!(low < mean(&values) && mean(&values) < high);
-        assert_eq!(interval(&values, mean), Some([low, high]), "the draws are the same each time");
-        assert_eq!(interval(&[3.0], mean), None);
-        assert_eq!(interval(&[3.0, 3.0], interquartile_mean), Some([3.0, 3.0]));
+        assert_eq!(
+            bootstrap_interval(&values, mean),
+            Some([low, high]),
+            "the draws are the same each time"
+        );
+        assert_eq!(bootstrap_interval(&[3.0], mean), None);
+        assert_eq!(bootstrap_interval(&[3.0, 3.0], interquartile_mean), Some([3.0, 3.0]));
     }
 }

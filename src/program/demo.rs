@@ -1,18 +1,18 @@
 //! `grove demo`: records demonstrations of a player as a dataset.
 
 use super::args::DemoArgs;
-use super::checks::saved;
 use super::games::{Games, Playable};
 use super::models::Models;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::session::saved_policy;
+use super::validation::saved_settings;
 use crate::data::{Columns, DatasetWriter, EpisodeStatus, Manifest};
 use crate::env::{Episode, ScriptedPlayer, advance, new_game};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
 use crate::rng::{Stream, below, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
-use crate::run::{counted, short};
+use crate::run::{counted, with_unit_prefix};
 use crate::trainer::{new_settings, saved_game_name};
 use anyhow::{Result, bail};
 use rayon::prelude::*;
@@ -80,7 +80,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
          (standard error).",
         counted(episodes as usize, "episode"),
         G::NAME,
-        short(steps as f64),
+        with_unit_prefix(steps as f64),
         args.player
     ))
 }
@@ -130,7 +130,7 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
     if found != G::NAME {
         bail!("the policy in {name} plays `{found}`, not `{}`", G::NAME);
     }
-    let (_, config) = saved::<G>(models, &checkpoint)?;
+    let (_, config) = saved_settings::<G>(models, &checkpoint)?;
     Ok(Demonstrator::Policy(Box::new(models.load_policy(&checkpoint, game, &config)?)))
 }
 

@@ -14,6 +14,7 @@ struct Report<'a> {
     reason: &'a str,
 }
 
+/// Prints every device that this build can use, and the one that `auto` selects, with the reason.
 pub fn run(args: DevicesArgs) -> Result<()> {
     let devices: Vec<_> = device::list().into_iter().map(device::describe).collect();
     let (auto, reason) = device::best()?;

@@ -5,8 +5,8 @@ use super::games::{GameCommands, Games, Playable};
 use super::models::Models;
 use super::table::Table;
 use super::{
-    bench, check, checks, demo, devices, eval, export, fit, generate, import, manual, plot, ranks,
-    record, runs, settings, sweep, train, verify, watch,
+    bench, check, demo, devices, eval, export, fit, generate, import, manual, plot, ranks, record,
+    runs, settings, sweep, train, validation, verify, watch,
 };
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
@@ -39,7 +39,7 @@ fn commands<G: Playable>(
         },
         validate: |models, set| {
             let (game, config) = new_settings::<G>(&toml::Table::new(), set)?;
-            checks::validate(models, &game, &config)
+            validation::validate(models, &game, &config)
         },
         references: |settings| Ok(overlay::split::<G>(settings, G::NAME)?.0.references()),
     }

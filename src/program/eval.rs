@@ -1,11 +1,11 @@
 //! `grove eval`: evaluates a policy on fresh episodes, or a language model on held-out prompts.
 
 use super::args::EvalArgs;
-use super::checks::saved;
 use super::games::{Games, Playable};
 use super::models::Models;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
+use super::validation::saved_settings;
 use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
 use crate::run::{RunFolder, Scores, Subject, play};
@@ -57,7 +57,7 @@ pub fn evaluate<G: Playable>(
     args: &EvalArgs,
     checkpoint: &Checkpoint,
 ) -> Result<()> {
-    let (game, config) = saved::<G>(models, checkpoint)?;
+    let (game, config) = saved_settings::<G>(models, checkpoint)?;
     let policy = models.load_policy(checkpoint, game, &config)?;
     let subject = Subject::Env(G::NAME.to_string());
     report(args, checkpoint, subject, || Ok(play(&policy, game, args.episodes, args.seed)))

@@ -1,6 +1,5 @@
 //! `grove export`: writes a trained policy in a format of other tools.
 
-use super::checks::saved;
 use super::export_model::{self, stem};
 use super::games::{Games, Playable};
 use super::models::Models;
@@ -8,6 +7,7 @@ use super::output::{eprint_line, print_json};
 use super::session::saved_policy;
 use super::study_args::{ExportArgs, Format, name_of};
 use super::text;
+use super::validation::saved_settings;
 use crate::checkpoint::Checkpoint;
 use crate::disk;
 use crate::env::{Env, HostGame};
@@ -76,7 +76,7 @@ pub fn write<G: Playable>(
     args: &ExportArgs,
     checkpoint: &Checkpoint,
 ) -> Result<()> {
-    let (game, config) = saved::<G>(models, checkpoint)?;
+    let (game, config) = saved_settings::<G>(models, checkpoint)?;
     let (parameters, params) = policy_params(checkpoint, game, &config)?;
     let (num_features, num_actions) = (game.num_features(), game.num_actions());
     let iteration = checkpoint.iteration;
@@ -122,12 +122,11 @@ pub fn write<G: Playable>(
         save(path, &samples(&policy))?;
     }
     let out = out.display().to_string();
-    match args.json {
-        true => print_json(&Report { env: G::NAME, out, iteration, bytes: bytes.len() }),
-        false => {
-            eprint_line!("Wrote the policy of iteration {iteration} to {out}.");
-            Ok(())
-        }
+    if args.json {
+        print_json(&Report { env: G::NAME, out, iteration, bytes: bytes.len() })
+    } else {
+        eprint_line!("Wrote the policy of iteration {iteration} to {out}.");
+        Ok(())
     }
 }
 

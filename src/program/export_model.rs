@@ -41,10 +41,7 @@ pub fn find(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
 
 /// Name of an exported file: that of the folder, or of the file without its extension.
 pub fn stem(path: &Path) -> String {
-    let name = match path.is_file() {
-        true => path.file_stem(),
-        false => path.file_name(),
-    };
+    let name = if path.is_file() { path.file_stem() } else { path.file_name() };
     // `.` and `..` have no name of their own.
     let whole = name.is_none().then(|| path.canonicalize().ok()).flatten();
     let name = name.or_else(|| whole.as_ref()?.file_name());
@@ -91,9 +88,10 @@ pub fn write(
         let parameters = model.shape.num_params();
         return print_json(&Report { out, architecture, parameters, is_adapter });
     }
-    match is_adapter {
-        true => eprint_line!("Wrote the adapters to {out}; --merge adds them to the weights."),
-        false => eprint_line!("Wrote the model to {out}."),
+    if is_adapter {
+        eprint_line!("Wrote the adapters to {out}; --merge adds them to the weights.")
+    } else {
+        eprint_line!("Wrote the model to {out}.")
     }
     Ok(())
 }

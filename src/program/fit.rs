@@ -13,6 +13,8 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use toml::{Table, Value};
 
+/// Trains a policy, or a language model, on data alone. A dataset brings the settings of its game, which are laid below
+/// those of the file and the command line.
 pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     ranks::use_threads(args.run.threads)?;
     if args.run.resume {

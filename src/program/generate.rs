@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
+/// Completes a prompt, and prints a single completion while it is generated, others at the end.
 pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::use_threads(args.threads)?;
     let model = load(&args.model)?;
@@ -129,9 +130,10 @@ fn held_out_prompt(path: &Path) -> Result<String> {
 
 /// Tokenizes the prompt, and checks that it leaves room for a completion.
 fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Result<Vec<u32>> {
-    let messages = match args.raw || model.template.is_none() {
-        true => Vec::new(),
-        false => vec![json!({ "role": "user", "content": prompt })],
+    let messages = if args.raw || model.template.is_none() {
+        Vec::new()
+    } else {
+        vec![json!({ "role": "user", "content": prompt })]
     };
     let tokens = model.prompt(prompt, &messages)?;
     let (count, context) = (tokens.len(), model.shape.context);

@@ -3,11 +3,13 @@
 use super::games::{Games, References};
 use super::output::{eprint_line, escape_control_chars, with_causes};
 use super::settings::{InitialModel, language_defaults};
+use super::text::default_precision;
 use crate::disk::input;
+use crate::env::{Env, HostGame};
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
-use crate::settings::{IMITATION, LossType, PolicyConfig, Precision, TINY, TrainConfig, overlay};
+use crate::settings::{IMITATION, LossType, PolicyConfig, TINY, TrainConfig, overlay};
 use crate::task;
 use crate::trainer::BestEvaluation;
 use crate::trainer::text::{language_settings, load_language_settings};
@@ -35,6 +37,8 @@ pub struct History {
     pub settings: Table,
     pub records: Vec<IterationRecord>,
     environment: Option<String>,
+    /// Names of the devices that trained it last.
+    devices: Vec<String>,
     is_locked: bool,
 }
 
@@ -59,8 +63,9 @@ impl History {
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
         let (records, is_locked) = (folder.records()?, folder.is_locked());
-        let (path, environment) = (folder.path().to_path_buf(), folder.environment());
-        Ok(Self { path, settings, records, environment, is_locked })
+        let (environment, devices) = (folder.environment(), folder.devices());
+        let path = folder.path().to_path_buf();
+        Ok(Self { path, settings, records, environment, devices, is_locked })
     }
 
     /// Reads all runs in a folder and its subfolders, sorted by name, with a warning for each that cannot be read. If
@@ -74,9 +79,8 @@ impl History {
         }
         let paths = paths_in(folder);
         let paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;
-        let runs = paths.into_iter().flat_map(|path| match is_run(&path) {
-            true => vec![path],
-            false => paths_in(&path).unwrap_or_default(),
+        let runs = paths.into_iter().flat_map(|path| {
+            if is_run(&path) { vec![path] } else { paths_in(&path).unwrap_or_default() }
         });
         let read = |path: PathBuf| match Self::read(&path) {
             Ok(run) => Some(run),
@@ -110,6 +114,16 @@ impl History {
         self.settings.contains_key("task")
     }
 
+    /// Whether its environments, or its prompts and reward functions, are those of a Python process, which this program
+    /// does not have.
+    pub fn is_of_python(&self, games: &Games) -> bool {
+        if self.is_text() {
+            self.subject() == task::PYTHON
+        } else {
+            self.subject() == HostGame::NAME && games.find(HostGame::NAME).is_err()
+        }
+    }
+
     /// Whether it learns from data alone (`grove fit`).
     pub fn is_fit(&self) -> bool {
         let has_data = self.is_text() || !self.text("data", "path").is_empty();
@@ -141,16 +155,17 @@ impl History {
     /// Settings that differ from the defaults of the game or task, or of `grove fit` with it; `None` if this program
     /// does not know its defaults.
     pub fn changes(&self, games: &Games) -> Option<FlatSettings> {
-        let all = match self.is_text() {
-            true => self.language_defaults(),
-            false => self.game_defaults(games).map(|defaults| vec![defaults]),
+        let all = if self.is_text() {
+            self.language_defaults()
+        } else {
+            self.game_defaults(games).map(|defaults| vec![defaults])
         };
-        let changes = |defaults: Table| {
+        let changed_from = |defaults: Table| {
             let (defaults, mut changes) = (flat(&defaults), flat(&self.settings));
             changes.retain(|key, value| defaults.get(key) != Some(value));
             changes
         };
-        all.ok()?.into_iter().map(changes).min_by_key(FlatSettings::len)
+        all.ok()?.into_iter().map(changed_from).min_by_key(FlatSettings::len)
     }
 
     fn game_defaults(&self, games: &Games) -> Result<Table> {
@@ -169,14 +184,16 @@ impl History {
         Ok(overlay::merged(defaults, Table::from_iter([("update".to_string(), own.into())])))
     }
 
-    /// Defaults for a small and for a large model, since the settings do not tell the number of parameters.
+    /// Defaults for a small and for a large model, since the settings do not tell the number of parameters. Their
+    /// precision is the default of the devices that trained the run.
     fn language_defaults(&self) -> Result<Vec<Table>> {
         let (subject, path) = (self.subject(), self.text("model", "path"));
         let own = (task::find(subject)?.defaults)();
+        let precision = default_precision(&self.devices.join(","));
         let of_size = |num_params: usize| {
             let num_params = (path != TINY).then_some(num_params);
             let model = InitialModel { path, num_params };
-            let mut config = language_defaults(subject, self.is_fit(), model, Precision::F32)?;
+            let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
             // As in a shorter run.
             config.fit.iterations = config.fit.iterations.min(self.iterations());
             Ok(language_settings(subject, &own, &config))
@@ -186,10 +203,11 @@ impl History {
 
     fn schedule(&self) -> Result<Schedule> {
         let settings = self.settings.clone();
-        Ok(match self.is_text() {
-            true => Schedule::from(&load_language_settings(settings)?.2),
+        Ok(if self.is_text() {
+            Schedule::from(&load_language_settings(settings)?.2)
+        } else {
             // The game may be unknown to this program.
-            false => Schedule::from(&overlay::from_table::<TrainConfig>(settings)?),
+            Schedule::from(&overlay::from_table::<TrainConfig>(settings)?)
         })
     }
 
@@ -354,10 +372,7 @@ pub fn align_columns(
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let line = |cells: Vec<&str>| {
         let cells = cells.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
-            match numbers.contains(&i) {
-                true => format!("{cell:>width$}"),
-                false => format!("{cell:width$}"),
-            }
+            if numbers.contains(&i) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     };
@@ -369,7 +384,8 @@ pub fn align_columns(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::LanguageConfig;
+    use crate::settings::{LanguageConfig, Precision};
+    use crate::text::fastest_precision;
 
     #[test]
     fn settings_are_named_by_the_shortest_unique_suffix() {
@@ -393,26 +409,48 @@ mod tests {
         assert_eq!(align_columns(&["path"], &red, 1..), "path\n\\u{1b}[31m");
     }
 
+    /// Names of the settings of a run, trained on a device, that are not the defaults.
+    fn changes(settings: Table, device: &str) -> Vec<String> {
+        let (path, records, devices) = (PathBuf::new(), Vec::new(), vec![device.to_string()]);
+        let run = History { path, settings, records, environment: None, devices, is_locked: false };
+        run.changes(&crate::program::dispatch::builtin()).unwrap().into_keys().collect()
+    }
+
+    #[test]
+    fn the_default_precision_of_a_processor_is_no_change_there() {
+        let defaults = (task::find("sort").unwrap().defaults)();
+        for device in ["cpu", "wgpu:0"] {
+            let own = fastest_precision(device);
+            for precision in [Precision::F32, Precision::Bf16] {
+                let mut config = LanguageConfig::for_trained("models/one", 1 << 30, own);
+                config.precision = precision;
+                let found = changes(language_settings("sort", &defaults, &config), device);
+                assert_eq!(
+                    found.is_empty(),
+                    precision == own,
+                    "{precision} on {device}: {found:?}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn a_run_with_the_defaults_for_its_model_has_no_changes() {
         let (path, task) = ("models/one", task::find("sort").unwrap());
-        let changes = |mut config: LanguageConfig| {
+        let changes_of = |mut config: LanguageConfig| {
             config.iterations = 60;
             config.fit.iterations = config.fit.iterations.min(60);
             let settings = language_settings("sort", &(task.defaults)(), &config);
-            let (path, records) = (PathBuf::new(), Vec::new());
-            let run = History { path, settings, records, environment: None, is_locked: false };
-            let changes = run.changes(&crate::program::dispatch::builtin()).unwrap();
-            changes.into_keys().collect::<Vec<_>>()
+            changes(settings, "wgpu:0")
         };
         for num_params in [1000, 1 << 30] {
             let trained = LanguageConfig::for_pretrained(path, num_params, Precision::F32);
-            assert_eq!(changes(trained), ["iterations"]);
+            assert_eq!(changes_of(trained), ["iterations"]);
         }
-        assert_eq!(changes(LanguageConfig::for_task(TINY, task.fit_iterations)), ["iterations"]);
+        assert_eq!(changes_of(LanguageConfig::for_task(TINY, task.fit_iterations)), ["iterations"]);
         let mut other = LanguageConfig::for_sft(TINY, None, Precision::F32);
         other.generation.num_prompts += 1;
-        assert_eq!(changes(other), ["generation.num_prompts", "iterations"]);
+        assert_eq!(changes_of(other), ["generation.num_prompts", "iterations"]);
     }
 
     #[test]
@@ -420,17 +458,15 @@ mod tests {
         let games = crate::program::dispatch::builtin();
         let defaults = (games.source("catch").unwrap().defaults)().unwrap();
         let fit = overlay::merged(defaults, overlay::parse("", IMITATION).unwrap());
-        let changes = |own: &str| {
+        let changes_of = |own: &str| {
             let settings = overlay::merged(fit.clone(), own.parse().unwrap());
-            let (path, records) = (PathBuf::new(), Vec::new());
-            let run = History { path, settings, records, environment: None, is_locked: false };
-            run.changes(&games).unwrap().into_keys().collect::<Vec<_>>()
+            changes(settings, "cpu")
         };
         let update = |steps: u32| format!("[update]\nnum_minibatches = {steps}");
-        assert_eq!(changes(&format!("iterations = 1\n{}", update(3))), ["iterations"]);
+        assert_eq!(changes_of(&format!("iterations = 1\n{}", update(3))), ["iterations"]);
         let both = ["iterations", "update.num_minibatches"];
-        assert_eq!(changes(&format!("iterations = 1\n{}", update(128))), both);
-        assert_eq!(changes(&format!("iterations = 2\n{}", update(3))), both);
+        assert_eq!(changes_of(&format!("iterations = 1\n{}", update(128))), both);
+        assert_eq!(changes_of(&format!("iterations = 2\n{}", update(3))), both);
     }
 
     #[test]

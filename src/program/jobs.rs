@@ -37,12 +37,9 @@ impl Slots {
         let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.map_or(available, |threads| threads as usize);
-        // As in `Rank::for_texts`.
-        let device = match &**device {
-            "auto" if text::is_requested(args) => "cpu",
-            device => device,
-        };
+        let is_text = text::is_requested(args);
         let is_cpu = |name: &str| -> Result<bool> {
+            let name = if is_text { text::device_name(name) } else { name };
             Ok(name == "cpu" || device::choose(name)?.info.kind == "cpu")
         };
         let kinds = device.split(',').map(|name| is_cpu(name.trim()));

@@ -15,7 +15,6 @@
 mod args;
 mod bench;
 mod check;
-mod checks;
 mod choices;
 mod dashboard;
 mod demo;
@@ -55,6 +54,7 @@ mod tests;
 mod text;
 mod train;
 mod trust;
+mod validation;
 mod verifier;
 mod verify;
 mod watch;

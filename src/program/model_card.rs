@@ -2,7 +2,7 @@
 
 use super::games::Games;
 use super::history::{History, flat};
-use crate::run::{FinalScores, Run, RunFiles, short};
+use crate::run::{FinalScores, Run, RunFiles, with_unit_prefix};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
 use anyhow::Result;
@@ -41,10 +41,8 @@ pub fn card(
 
 /// The card's metadata for the Hub, and its title. `base` is the base model's identifier there.
 fn header(model: &LanguageModel, base: Option<&str>, task: &str) -> String {
-    let (library, relation) = match model.adapters.is_some() {
-        true => ("peft", "adapter"),
-        false => ("transformers", "finetune"),
-    };
+    let (library, relation) =
+        if model.adapters.is_some() { ("peft", "adapter") } else { ("transformers", "finetune") };
     let mut text = "---\npipeline_tag: text-generation\ntags: [grove, grpo]\n".to_string();
     // Writing to a string cannot fail.
     if let Some(base) = base {
@@ -66,12 +64,12 @@ fn overview(run: &History, model: &LanguageModel, base: String) -> String {
     row("---", "---".to_string());
     row("Base model", base);
     row("Architecture", model.shape.family.class.to_string());
-    row("Parameters", short(model.shape.num_params() as f64));
+    row("Parameters", with_unit_prefix(model.shape.num_params() as f64));
     if let Some(adapters) = &model.adapters {
-        let (rank, count) = (adapters.config().r, short(adapters.params().len() as f64));
+        let (rank, count) = (adapters.config().r, with_unit_prefix(adapters.params().len() as f64));
         row("Adapters", format!("LoRA of rank {rank}, {count} parameters"));
     }
-    let (iterations, tokens) = (run.iteration(), short(run.env_steps() as f64));
+    let (iterations, tokens) = (run.iteration(), with_unit_prefix(run.env_steps() as f64));
     row("Training", format!("{iterations} iterations, {tokens} tokens"));
     if let Some((iteration, best)) = run.best().filter(|(_, best)| best.episodes > 0) {
         let (score, prompts) = (best.mean_score, best.episodes);
@@ -137,14 +135,11 @@ fn is_hub_id(text: &str) -> bool {
 
 /// Commands that load the model.
 fn usage(model: &LanguageModel) -> String {
-    let python = match model.adapters.is_some() {
-        true => {
-            "from peft import AutoPeftModelForCausalLM\nmodel = AutoPeftModelForCausalLM.from_pretrained(\"FOLDER\")"
-        }
-        false => {
-            "from transformers import AutoModelForCausalLM, AutoTokenizer\nmodel = \
+    let python = if model.adapters.is_some() {
+        "from peft import AutoPeftModelForCausalLM\nmodel = AutoPeftModelForCausalLM.from_pretrained(\"FOLDER\")"
+    } else {
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\nmodel = \
              AutoModelForCausalLM.from_pretrained(\"FOLDER\")\ntokenizer = AutoTokenizer.from_pretrained(\"FOLDER\")"
-        }
     };
     format!(
         "\n## Use\n\n```console\n$ grove generate FOLDER 'PROMPT'\n$ grove export FOLDER --format gguf\n```\n\n\

@@ -56,9 +56,10 @@ pub fn stderr(line: Arguments<'_>) {
 pub fn escape_control_chars(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        match c.is_control() && !['\n', '\t'].contains(&c) {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
+        if c.is_control() && !['\n', '\t'].contains(&c) {
+            shown.extend(c.escape_default())
+        } else {
+            shown.push(c)
         }
     }
     shown

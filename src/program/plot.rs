@@ -49,6 +49,8 @@ struct Row {
     interval: Option<[f64; 2]>,
 }
 
+/// Groups runs that differ in their seeds alone, prints the last point of each group's curve, and draws the curves in a
+/// file if one is named.
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     let groups = group_runs(with_note(READING_RUNS, || read_runs(&args.runs))?);
     let (mut lines, mut rows) = (Vec::new(), Vec::new());

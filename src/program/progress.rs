@@ -84,20 +84,15 @@ impl ProgressLine {
         if step.record.evaluation.is_some() && due {
             *last_line = iteration;
             // Without a bar, stderr is not a terminal, and lines may be of any length.
-            let width = match bar.is_hidden() {
-                true => usize::MAX,
-                false => columns.saturating_sub(2 * digits + 3),
-            };
+            let width =
+                if bar.is_hidden() { usize::MAX } else { columns.saturating_sub(2 * digits + 3) };
             self.above(|| eprint_line!("{iteration:>digits$}/{total}  {}", fit(&metrics, width)));
         }
     }
 
     /// Prints lines above the bar.
     pub fn above(&self, print: impl FnOnce()) {
-        match self.bar.is_hidden() {
-            true => print(),
-            false => self.bar.suspend(print),
-        }
+        print_above(&self.bar, print);
     }
 
     /// Removes the bar; the history stays.
@@ -115,10 +110,8 @@ pub struct Board {
 impl Board {
     /// Creates a board of `total` runs, of which `done` have ended.
     pub fn new(is_quiet: bool, done: usize, total: usize) -> Self {
-        let target = match is_quiet {
-            true => ProgressDrawTarget::hidden(),
-            false => ProgressDrawTarget::stderr(),
-        };
+        let target =
+            if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(Some(total as u64), target);
         let template = format!("{{bar:{BAR_COLUMNS}}} {{pos}}/{{len}} runs  {{elapsed}}{{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
@@ -129,10 +122,7 @@ impl Board {
 
     /// Prints a line above the bar.
     pub fn line(&self, line: &str) {
-        match self.bar.is_hidden() {
-            true => eprint_line!("{line}"),
-            false => self.bar.suspend(|| eprint_line!("{line}")),
-        }
+        print_above(&self.bar, || eprint_line!("{line}"));
     }
 
     /// Prints the line of a run that has ended, and shows a table of those so far on a terminal.
@@ -155,6 +145,11 @@ impl Drop for Board {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Prints lines above a bar, which is drawn again below them unless it is hidden.
+fn print_above(bar: &ProgressBar, print: impl FnOnce()) {
+    if bar.is_hidden() { print() } else { bar.suspend(print) }
 }
 
 /// Joins as many whole parts as fit into `columns`.

@@ -3,6 +3,7 @@
 use super::args::RunArgs;
 use super::games::Playable;
 use super::output::{eprint_line, mute, unmute, with_causes};
+use super::text;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
@@ -28,12 +29,9 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// The same rank for a language model, for which `auto` means the CPU.
-    pub fn for_texts(mut self) -> Self {
-        if self.device == "auto" {
-            self.device = "cpu".into();
-        }
-        self
+    /// The same rank for a language model, for which [`auto`](text::device_name) is the CPU.
+    pub fn for_texts(self) -> Self {
+        Self { device: text::device_name(&self.device).to_string(), ..self }
     }
 
     /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.

@@ -8,7 +8,7 @@ use super::history::{
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::study_args::RunsArgs;
-use crate::run::{Subject, short};
+use crate::run::{Subject, with_unit_prefix};
 use anyhow::Result;
 use serde::Serialize;
 
@@ -78,7 +78,7 @@ impl RunRow {
             self.model.clone(),
             state,
             format_number(self.best_score),
-            short(self.env_steps as f64),
+            with_unit_prefix(self.env_steps as f64),
             format!("{:.1}", self.seconds),
             self.changed_settings.clone(),
         ]

@@ -7,7 +7,7 @@ use super::jobs::{Slots, command_line, option, side_by_side};
 use super::output::{eprint_line, print_json, print_result, with_causes};
 use super::progress::Board;
 use super::study_args::Seeds;
-use crate::plot::statistics::{interquartile_mean, interval, mean};
+use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::counted;
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -29,6 +29,7 @@ struct Summary {
     interval: Option<[f64; 2]>,
 }
 
+/// Trains a run for each seed, side by side in processes, and prints their scores with the means over all seeds.
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let slots = Slots::new(args, seeds.len())?;
     let jobs = jobs(args, seeds);
@@ -111,12 +112,15 @@ fn jobs(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
     seeds.iter().map(job).collect()
 }
 
+/// Prints the runs of all seeds as a table, with the mean and the interquartile mean of their scores below, or as JSON.
 fn report(runs: Vec<Value>, json: bool) -> Result<()> {
     let scores: Option<Vec<f64>> = runs.iter().map(score).collect();
     let summary = Summary {
         mean: scores.as_deref().map(mean),
         interquartile_mean: scores.as_deref().map(interquartile_mean),
-        interval: scores.as_deref().and_then(|scores| interval(scores, interquartile_mean)),
+        interval: scores
+            .as_deref()
+            .and_then(|scores| bootstrap_interval(scores, interquartile_mean)),
         runs,
     };
     if json {

@@ -197,9 +197,10 @@ impl Session<'_> {
         settings: &str,
         next: impl FnOnce(&str) -> String,
     ) -> Result<()> {
-        let outcome = match self.args.dry_run {
-            true => self.dry_run(&mut run, chosen),
-            false => self.train_to_end(&mut run, chosen, settings, next),
+        let outcome = if self.args.dry_run {
+            self.dry_run(&mut run, chosen)
+        } else {
+            self.train_to_end(&mut run, chosen, settings, next)
         };
         // Freeing the memory of a failed device may fail again, which tells nothing new.
         let freed = caught(|| drop(run));
@@ -215,6 +216,7 @@ impl Session<'_> {
         if self.args.json { print_json(&preview) } else { print_result(preview) }
     }
 
+    /// Trains a run to its end, or until it is interrupted, evaluates its best policy and prints the report.
     fn train_to_end(
         &self,
         run: &mut dyn Run,
@@ -391,19 +393,21 @@ pub fn canonical_path(path: &Path) -> Result<String> {
 /// Quotes a path for a shell, if needed.
 pub fn quote_path(path: &Path) -> String {
     let text = path.display().to_string();
-    match text.starts_with('-') {
+    if text.starts_with('-') {
         // Prevents it from being taken for an option.
-        true => quote_word(&format!("./{text}")),
-        false => quote_word(&text),
+        quote_word(&format!("./{text}"))
+    } else {
+        quote_word(&text)
     }
 }
 
 /// Quotes a word for a shell, if needed.
 pub fn quote_word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
-    match text.chars().all(is_plain) && !text.is_empty() {
-        true => text.to_string(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+    if text.chars().all(is_plain) && !text.is_empty() {
+        text.to_string()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }
 

@@ -104,18 +104,12 @@ type Declared = &'static [schema::Setting];
 
 /// Declarations of the settings in a table.
 fn declared(table: &Table) -> Declared {
-    match table.contains_key("task") {
-        true => LanguageConfig::SETTINGS,
-        false => TrainConfig::SETTINGS,
-    }
+    if table.contains_key("task") { LanguageConfig::SETTINGS } else { TrainConfig::SETTINGS }
 }
 
 /// Settings of the run with a narrower range than declared.
 fn narrowed(table: &Table) -> &'static [(&'static str, Shape)] {
-    match table.contains_key("task") {
-        true => LanguageConfig::NARROWED,
-        false => TrainConfig::NARROWED,
-    }
+    if table.contains_key("task") { LanguageConfig::NARROWED } else { TrainConfig::NARROWED }
 }
 
 /// Settings of a table, each with its declaration if there is one.

@@ -169,14 +169,13 @@ fn split_episodes(
     steps: &DatasetFiles,
 ) -> Result<[Vec<Range<usize>>; 2]> {
     let episodes = steps.episodes();
-    let [train, validation] = match manifest.held_out.is_empty() {
-        true => split(episodes, data.validation),
-        false => {
-            let later = steps.steps_from(manifest.shards.len());
-            let is_train = |episode: &Range<usize>| episode.start < later.start;
-            let (train, validation) = episodes.into_iter().partition(is_train);
-            [train, validation]
-        }
+    let [train, validation] = if manifest.held_out.is_empty() {
+        split(episodes, data.validation)
+    } else {
+        let later = steps.steps_from(manifest.shards.len());
+        let is_train = |episode: &Range<usize>| episode.start < later.start;
+        let (train, validation) = episodes.into_iter().partition(is_train);
+        [train, validation]
     };
     if train.is_empty() || validation.is_empty() {
         bail!(

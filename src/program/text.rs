@@ -330,10 +330,14 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     run.train(&session, |folder| request.next(&*task, args, folder))
 }
 
-/// The default precision of a large pretrained model on a comma-separated list of devices. Language models run on the CPU
-/// unless another device is named.
+/// The device of a language model, by a name of the command line: `auto` is the CPU.
+pub fn device_name(name: &str) -> &str {
+    if name == "auto" { "cpu" } else { name }
+}
+
+/// The default precision of a large pretrained model on a comma-separated list of devices.
 pub fn default_precision(devices: &str) -> Precision {
-    let is_cpu = |name: &str| ["auto", "cpu", "cpu:0"].contains(&name.trim());
+    let is_cpu = |name: &str| ["cpu", "cpu:0"].contains(&device_name(name.trim()));
     fastest_precision(if devices.split(',').all(is_cpu) { "cpu" } else { devices })
 }
 
@@ -442,11 +446,11 @@ pub fn task(
 /// Opens a task and prints its notes.
 pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
     let has_verifier = !text(&own, "verifier").is_empty();
-    let open = || (task::find(name)?.open)(own);
+    let open_task = || (task::find(name)?.open)(own);
     let task = if has_verifier {
-        with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open)?
+        with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open_task)?
     } else {
-        open()?
+        open_task()?
     };
     task.notes().iter().for_each(|note| eprint_line!("{note}"));
     Ok(task)

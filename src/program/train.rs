@@ -1,9 +1,9 @@
 //! `grove train` for games: new and resumed runs.
 
 use super::args::{RunArgs, TrainArgs};
-use super::checks::{saved, validate};
 use super::games::{Games, NewRun, Playable, SavedRun};
 use super::history::{History, RunStatus};
+use super::output::eprint_line;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks::{self, Rank};
 use super::seeds;
@@ -11,6 +11,7 @@ use super::session::{self, Origin, Session};
 use super::settings::commented;
 use super::source::{Source, names_iterations};
 use super::text;
+use super::validation::{saved_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
@@ -53,12 +54,13 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
 
 /// Resumes a run, by default on its previous device.
 fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
-    let folder = folder_to_resume(&args)?;
+    let folder = folder_to_resume(games, &args)?;
     let lock = session::lock(&folder)?;
     if args.run.device == "auto"
-        && let Some(device) = folder.device().filter(|name| is_present(name))
+        && let [device] = &folder.devices()[..]
+        && is_present(device)
     {
-        args.run.device = device;
+        args.run.device = device.clone();
     }
     let TrainArgs { game: name, run, .. } = &args;
     let name = name.as_deref().filter(|name| !is_folder(&args, name));
@@ -91,12 +93,12 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
 }
 
 /// Finds the run that the command line names by run directory, game or task.
-fn folder_to_resume(args: &TrainArgs) -> Result<RunFolder> {
+fn folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
     let name = args.game.as_deref();
     let path = name.filter(|name| is_folder(args, name)).map(Path::new);
     match (path.or(args.run.run_dir.as_deref()), name) {
         (Some(path), _) => Ok(RunFolder::find(path)?),
-        (None, None) => last_interrupted(&args.run),
+        (None, None) => last_interrupted(games, &args.run),
         (None, name) => Ok(RunFolder::newest(name)?),
     }
 }
@@ -116,15 +118,20 @@ fn is_present(name: &str) -> bool {
 ///
 /// # Errors
 /// If there is no run, or the latest is finished and `args` does not extend it.
-fn last_interrupted(args: &RunArgs) -> Result<RunFolder> {
-    let is_interrupted = |run: &RunFolder| {
-        let history = History::read(run.path());
-        history.is_ok_and(|it| it.state() == RunStatus::Interrupted) && run.latest().is_ok()
-    };
-    if let Some(run) = RunFolder::by_last_write().find(is_interrupted) {
+fn last_interrupted(games: &Games, args: &RunArgs) -> Result<RunFolder> {
+    if let Some(run) = first_interrupted(games, RunFolder::by_last_write()) {
         return Ok(run);
     }
-    let newest = RunFolder::newest(None)?;
+    let mut newest = RunFolder::newest(None)?;
+    let is_of_python =
+        |run: &RunFolder| History::read(run.path()).is_ok_and(|it| it.is_of_python(games));
+    if is_of_python(&newest) {
+        // If there is no other, to resume it fails with the reason.
+        let Some(other) = RunFolder::by_last_write().find(|run| !is_of_python(run)) else {
+            return Ok(newest);
+        };
+        newest = other;
+    }
     let is_over = newest.is_concluded()
         && History::read(newest.path()).is_ok_and(|it| it.state() == RunStatus::Finished);
     if is_over && args.iterations.is_none() && args.set.is_empty() {
@@ -134,6 +141,28 @@ fn last_interrupted(args: &RunArgs) -> Result<RunFolder> {
         );
     }
     Ok(newest)
+}
+
+/// The first of some runs that is interrupted and can be resumed. Says which runs it passes over because they need a
+/// Python process.
+fn first_interrupted(
+    games: &Games,
+    mut runs: impl Iterator<Item = RunFolder>,
+) -> Option<RunFolder> {
+    runs.find(|run| {
+        let Ok(history) = History::read(run.path()) else { return false };
+        if history.state() != RunStatus::Interrupted {
+            return false;
+        }
+        if history.is_of_python(games) {
+            let path = run.path().display();
+            eprint_line!(
+                "warning: {path} is left out: what it learns from is in the Python process that began it"
+            );
+            return false;
+        }
+        run.latest().is_ok()
+    })
 }
 
 /// Name of the game, on the command line or in the settings file.
@@ -183,9 +212,12 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         && overlay::to_table(&game) == overlay::to_table(&G::default());
     let session = Session { args, games, origin: Origin::New(G::NAME), started };
     let setup = GameSetup { game, config, source, from: *from };
-    train_rank(&session, rank, setup, |folder| match improves {
-        true => format!("grove train {} --from {folder}", G::NAME),
-        false => format!("grove watch {folder}"),
+    train_rank(&session, rank, setup, |folder| {
+        if improves {
+            format!("grove train {} --from {folder}", G::NAME)
+        } else {
+            format!("grove watch {folder}")
+        }
     })
 }
 
@@ -212,7 +244,7 @@ fn resume_rank<G: Playable>(
     rank: Rank,
 ) -> Result<()> {
     let started = Instant::now();
-    let (game, config) = saved::<G>(&games.models, run.checkpoint)?;
+    let (game, config) = saved_settings::<G>(&games.models, run.checkpoint)?;
     let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
     change_saved(&mut table, &args.run.set)?;
     let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
@@ -294,4 +326,41 @@ fn first_policy<G: Playable>(network: Network, run: &Path) -> Result<Network> {
     let checkpoint = session::saved_policy(run)?;
     saved_config::<G>(&checkpoint)?;
     Ok(network.with_weights_of(&checkpoint)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Checkpoint, Store};
+    use crate::env::{Catch, Env, HostGame};
+    use crate::settings::LanguageConfig;
+    use crate::task::PYTHON;
+    use crate::trainer::text::{TINY, language_settings};
+    use std::fs;
+
+    #[test]
+    fn the_run_to_resume_is_none_of_python() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let run = |name: &str, settings: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join(crate::run::CONFIG), settings).unwrap();
+            let checkpoint = Checkpoint { iteration: 1, sections: Vec::new() };
+            Store::new(path.join("checkpoints")).save(&checkpoint).unwrap();
+            RunFolder::find(&path).unwrap()
+        };
+        let language = LanguageConfig::for_model(TINY);
+        let language = language_settings(PYTHON, &toml::Table::new(), &language).to_string();
+        let host = config_toml(&HostGame::default(), &TrainConfig::default());
+        let catch = config_toml(&Catch::default(), &TrainConfig::for_game(Catch::NAME));
+        let runs = [("texts", &language), ("host", &host), ("catch", &catch), ("old", &catch)];
+        let runs = runs.map(|(name, settings)| run(name, settings));
+        let games = crate::program::dispatch::builtin();
+        let found = |runs: &[RunFolder]| {
+            let found = first_interrupted(&games, runs.iter().cloned());
+            found.map(|run| run.path().file_name().unwrap().to_os_string())
+        };
+        assert_eq!(found(&runs).unwrap(), "catch");
+        assert_eq!(found(&runs[..2]), None);
+    }
 }

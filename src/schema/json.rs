@@ -78,10 +78,11 @@ fn number(interval: Interval) -> Value {
     if let Some(smallest) = interval.smallest() {
         schema["minimum"] = smallest.into();
     }
-    match interval.high.is_finite() {
-        true => schema[high] = interval.high.into(),
+    if interval.high.is_finite() {
+        schema[high] = interval.high.into()
+    } else {
         // JSON has no infinity: editors see null in its place, which TOML does not have.
-        false => schema["type"] = json!(["number", "null"]),
+        schema["type"] = json!(["number", "null"])
     }
     schema
 }

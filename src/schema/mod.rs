@@ -88,9 +88,10 @@ impl OutOfRange {
     /// The same error for a setting inside `section`.
     #[must_use]
     pub fn within(mut self, section: &str) -> Self {
-        self.key = match self.key.is_empty() {
-            true => section.to_string(),
-            false => format!("{section}.{}", self.key),
+        self.key = if self.key.is_empty() {
+            section.to_string()
+        } else {
+            format!("{section}.{}", self.key)
         };
         self
     }

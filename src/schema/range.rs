@@ -128,9 +128,10 @@ impl Display for Shape {
 impl Interval {
     /// Whether the number is in the interval.
     pub fn contains(&self, number: f64) -> bool {
-        let above = match self.has_low {
-            true => number >= self.low,
-            false => number > self.low && !self.is_too_small(number),
+        let above = if self.has_low {
+            number >= self.low
+        } else {
+            number > self.low && !self.is_too_small(number)
         };
         let below = if self.has_high { number <= self.high } else { number < self.high };
         above && below
@@ -139,10 +140,12 @@ impl Interval {
     /// Describes the interval for an error about a number outside it; for numbers beyond single precision, that limit
     /// is included.
     pub fn in_words(&self, number: f64) -> String {
-        match self.high == LARGEST && number > LARGEST {
-            true => format!("{self}, at most {LARGEST:.1e}"),
-            false if self.is_too_small(number) => format!("{self}, at least {SMALLEST:.1e}"),
-            false => self.to_string(),
+        if self.high == LARGEST && number > LARGEST {
+            format!("{self}, at most {LARGEST:.1e}")
+        } else if self.is_too_small(number) {
+            format!("{self}, at least {SMALLEST:.1e}")
+        } else {
+            self.to_string()
         }
     }
 
@@ -177,7 +180,11 @@ impl Display for Interval {
 
 /// `low to high`, or the number where there is only one.
 fn integers_in_words(low: u64, high: u64) -> String {
-    if low == high { short(low) } else { format!("{} to {}", short(low), short(high)) }
+    if low == high {
+        power_or_digits(low)
+    } else {
+        format!("{} to {}", power_or_digits(low), power_or_digits(high))
+    }
 }
 
 /// Formats a number with the fewest digits that parse back to it, in single precision if that represents it exactly,
@@ -198,7 +205,7 @@ pub(crate) fn is_long(number: f64) -> bool {
 }
 
 /// Formats a number in digits, or as a power of two if it is large.
-fn short(number: u64) -> String {
+fn power_or_digits(number: u64) -> String {
     const LONG: u64 = 1 << 17;
     match number {
         LONG.. if number.is_power_of_two() => format!("2^{}", number.ilog2()),

@@ -139,16 +139,15 @@ fn shortened(line: &str) -> String {
 /// A key that `table` does not have, an ambiguous short name, a setting that is given under two names, or a value of another
 /// type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
+    let changes = flat(&changes).map(|(key, value)| (key, value.clone())).collect();
+    let changes = resolve_all(table, changes);
     let mut paths = HashSet::new();
-    for (key, _) in flat(&changes) {
-        // Unknown keys are errors below.
-        if let Some(path) = resolve(table, &key).ok().filter(|path| !paths.insert(path.clone())) {
-            return Err(ConfigError::OutOfRange(format!(
-                "`{path}` is given twice, under two names"
-            )));
-        }
+    // Unknown keys are errors below.
+    let mut known = changes.iter().filter_map(|change| change.path.as_ref().ok());
+    if let Some(path) = known.find(|path| !paths.insert(*path)) {
+        return Err(ConfigError::OutOfRange(format!("`{path}` is given twice, under two names")));
     }
-    set_all(table, flat(&changes).map(|(path, value)| (path, value.clone())).collect())
+    changes.into_iter().try_for_each(|change| set(table, change))
 }
 
 /// The settings of a table of sections by their full names, `key` or `section.key`.
@@ -179,7 +178,7 @@ pub fn merged(mut base: Table, over: Table) -> Table {
 /// Those of [`lay_over`], and one for an assignment without `=`.
 pub fn apply<S: AsRef<str>>(table: &mut Table, assignments: &[S]) -> Result<(), ConfigError> {
     let parsed: Result<Vec<_>, _> = assignments.iter().map(|a| assignment(a.as_ref())).collect();
-    set_all(table, parsed?)
+    resolve_all(table, parsed?).into_iter().try_for_each(|change| set(table, change))
 }
 
 /// The paths of the settings that the `key=value`s of a command line name.
@@ -206,12 +205,20 @@ fn assignment(text: &str) -> Result<(String, Value), ConfigError> {
     Ok((key.to_string(), value))
 }
 
-/// Applies the changes of one source: a file, or the command line.
-fn set_all(table: &mut Table, changes: Vec<(String, Value)>) -> Result<(), ConfigError> {
-    for (key, value) in both_bounds(changes) {
-        set(table, &key, value)?;
-    }
-    Ok(())
+/// A setting's new value.
+struct Change {
+    /// The setting's name as it was written.
+    key: String,
+    /// The full path of the setting, or why there is none.
+    path: Result<String, ConfigError>,
+    value: Value,
+}
+
+/// Finds the settings of the changes of one source: a file, or the command line.
+fn resolve_all(table: &Table, changes: Vec<(String, Value)>) -> Vec<Change> {
+    let resolved =
+        |(key, value): (String, Value)| Change { path: resolve(table, &key), key, value };
+    both_bounds(changes).into_iter().map(resolved).collect()
 }
 
 /// Adds an `epsilon_high` of the same value after each `epsilon` of the loss, unless the source sets the upper bound
@@ -251,12 +258,13 @@ pub(super) fn aliases(section: &Setting) -> impl Iterator<Item = (&'static str, 
     settings.into_iter().filter_map(|setting| Some((setting.alias?, setting.key))).chain(rate)
 }
 
-fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
-    let path = resolve(table, key).map_err(|error| match (error, table.get(key)) {
+/// Makes a change, if its setting exists and its value has the setting's type.
+fn set(table: &mut Table, Change { key, path, value }: Change) -> Result<(), ConfigError> {
+    let path = path.map_err(|error| match (error, table.get(&key)) {
         (ConfigError::UnknownKey { .. }, Some(Value::Table(section))) => {
             let leaf = section.keys().next().map_or("a setting", String::as_str);
             let expected = format!("it is a section of settings, such as `{key}.{leaf}`");
-            ConfigError::WrongValue { key: key.to_string(), value: value.to_string(), expected }
+            ConfigError::WrongValue { key, value: value.to_string(), expected }
         }
         (error, _) => error,
     })?;

@@ -47,13 +47,14 @@ fn check(path: &str, value: &Value, old: &Value) -> Result<(), ConfigError> {
     let is_covered = |name: &str| {
         path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    match old == value || CHANGEABLE.into_iter().any(is_covered) {
-        true => Ok(()),
-        false => Err(ConfigError::Fixed {
+    if old == value || CHANGEABLE.into_iter().any(is_covered) {
+        Ok(())
+    } else {
+        Err(ConfigError::Fixed {
             key: path.to_string(),
             old: old.to_string(),
             changeable: CHANGEABLE.join(", "),
-        }),
+        })
     }
 }
 

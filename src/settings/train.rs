@@ -116,9 +116,10 @@ impl TrainConfig {
 
     /// Samples of a minibatch: games, or windows of a dataset.
     pub fn minibatch(&self) -> usize {
-        match self.data.is_on() {
-            true => self.data.batch_size,
-            false => self.rollout.num_envs() / self.update.num_minibatches,
+        if self.data.is_on() {
+            self.data.batch_size
+        } else {
+            self.rollout.num_envs() / self.update.num_minibatches
         }
     }
 
@@ -126,12 +127,11 @@ impl TrainConfig {
     /// minibatch has too few games to give each one; as many shards, or fewer if a shard would have under
     /// `min_shard_steps` steps of a minibatch.
     pub fn shards(&self, items: usize, min_shard_steps: usize) -> ShardCounts {
-        let (size, steps) = match self.data.is_on() {
-            true => (self.data.batch_size.min(items), self.data.window),
-            false => {
-                let games = items * self.rollout.group_size;
-                (games / self.update.num_minibatches, self.rollout.learn_steps)
-            }
+        let (size, steps) = if self.data.is_on() {
+            (self.data.batch_size.min(items), self.data.window)
+        } else {
+            let games = items * self.rollout.group_size;
+            (games / self.update.num_minibatches, self.rollout.learn_steps)
         };
         let max_strata = self.update.num_shards.clamp(1, items);
         let gets = |strata: &usize| items / strata * size >= items;
@@ -149,12 +149,11 @@ impl TrainConfig {
     /// batch has no more windows than the dataset.
     pub fn steps_per_iteration(&self, items: usize) -> u64 {
         let (update, data, rollout) = (&self.update, &self.data, &self.rollout);
-        let steps = match data.is_on() {
-            true => {
-                let batch = data.batch_size.min(items);
-                update.num_minibatches * batch * data.window * update.update_epochs
-            }
-            false => items * rollout.group_size * rollout.num_steps,
+        let steps = if data.is_on() {
+            let batch = data.batch_size.min(items);
+            update.num_minibatches * batch * data.window * update.update_epochs
+        } else {
+            items * rollout.group_size * rollout.num_steps
         };
         steps as u64
     }

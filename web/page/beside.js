@@ -5,7 +5,7 @@ import { $, make, write, fixed, say, score, sentence } from "./dom.js";
 import { placeNames } from "./stage.js";
 
 /** The largest number of policies beside the first; as in beside.rs. */
-const MOST = 7;
+const MAX_RIVALS = 7;
 
 /** The name of a policy file's game, read from its header alone: many files arrive during training. */
 function gameOf(file) {
@@ -73,7 +73,7 @@ export class Beside {
     const before = this.chosen;
     this.chosen = ticked;
     try {
-      if (ticked.length > MOST) throw new Error(`At most ${MOST} policies play beside another.`);
+      if (ticked.length > MAX_RIVALS) throw new Error(`At most ${MAX_RIVALS} policies play beside another.`);
       this.set(ticked.map((id) => new Policy(this.agents.all.get(id).file)));
     } catch (error) {
       this.chosen = before;

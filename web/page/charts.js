@@ -265,6 +265,7 @@ class Chart {
     }
   }
 
+  /** Draws the curve of each run, if there are several, over their range, then the mean and the evaluations. */
   curves(context, { lines, dots, mean, evaluated }) {
     const stroke = (points) => {
       context.beginPath();

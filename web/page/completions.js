@@ -121,6 +121,7 @@ export class Completions {
     }, rest);
   }
 
+  /** Lists the completions that fit the filter, by default those of the newest iteration, and says how many do. */
   draw() {
     this.drawn = performance.now();
     const { iteration, least, most, end, text } = this.filter();

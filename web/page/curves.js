@@ -1,7 +1,7 @@
 // The data of the charts: the records of one or several runs, by iteration.
 
 /** The largest number of points that a curve is drawn with; more are averaged. */
-const MOST = 400;
+const MAX_POINTS = 400;
 
 /** The curves of a game's record, and the dots of an evaluation. */
 const KEYS = ["score", "loss", "entropy", "approx_kl", "clip_fraction", "zero_variance_groups", "steps_per_second"];
@@ -101,7 +101,7 @@ export class Curves {
 
 /** The points that a curve is drawn with: between the ends of a long one, means of several iterations. */
 export function thinned(points) {
-  const size = Math.ceil(points.length / MOST);
+  const size = Math.ceil(points.length / MAX_POINTS);
   if (size <= 1) return points;
   const means = [];
   for (let at = 0; at < points.length; at += size) {

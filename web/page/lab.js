@@ -301,6 +301,7 @@ export class Lab extends Control {
     setTimeout(() => inFrame(() => { this.waiting = false; this.renew(); }), RENEW);
   }
 
+  /** Writes the state of the training into buttons, titles and texts. */
   renew() {
     const { state } = this;
     pace(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME : this.about?.members > 1 ? SHARED_FRAME : 0);

@@ -3,7 +3,7 @@
 import READY, { source } from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
 import { $, make, write, say, announce, short, megabytes, reason, sentence } from "./dom.js";
-import { Stage } from "./stage.js";
+import { Stage, placeFrame } from "./stage.js";
 import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
 import { Takeover } from "./takeover.js";
@@ -23,7 +23,7 @@ import { DELETED, Live, askRun } from "./live.js";
 import { Curves, TEXT } from "./curves.js";
 
 /** The largest seed: 32 bits. */
-const MOST_SEED = 2 ** 32 - 1;
+const MAX_SEED = 2 ** 32 - 1;
 /** The fastest speed of a game with a person. */
 const FASTEST_FOR_PEOPLE = 4;
 /** The task of the language model, a choice beside the games. */
@@ -192,27 +192,19 @@ function mark(report) {
   const { watched, games: count, person } = report;
   const where = stage.plates(view.show);
   if (!where) return;
-  const [[columns, left, top, width, height, gap], scale] = where;
-  if (person) takeover.place(where[0], scale);
-  beside.show(report, where[0], scale);
-  shade(view.show, person ? 0 : count, where[0], scale);
-  const box = $("picked");
-  box.hidden = count < 2 || Boolean(person);
-  if (box.hidden) return;
-  const at = [left + (watched % columns) * (width + gap), top + Math.floor(watched / columns) * (height + gap), width, height];
-  ["left", "top", "width", "height"].forEach((side, i) => { box.style[side] = `${at[i] * scale}px`; });
+  const [plates, scale] = where;
+  if (person) takeover.place(plates, scale);
+  beside.show(report, plates, scale);
+  shade(view.show, person ? 0 : count, plates, scale);
+  const frame = $("picked");
+  frame.hidden = count < 2 || Boolean(person);
+  if (!frame.hidden) placeFrame(frame, watched, plates, scale);
 }
 
 /** Watches the board under the pointer. */
 function pickBoard(event) {
-  const where = view.show && !takeover.on && view.games > 1 && stage.plates(view.show);
-  if (!where) return;
-  const [[columns, left, top, width, height, gap], scale] = where;
-  const box = stage.holder.getBoundingClientRect();
-  const column = Math.floor(((event.clientX - box.left) / scale - left) / (width + gap));
-  const row = Math.floor(((event.clientY - box.top) / scale - top) / (height + gap));
-  const board = row * columns + column;
-  if (column < 0 || column >= columns || row < 0 || board >= view.games) return;
+  const board = view.show && !takeover.on && view.games > 1 ? stage.boardAt(view.show, event) : undefined;
+  if (board === undefined || board >= view.games) return;
   view.show.watch(board);
   player.touch();
 }
@@ -230,8 +222,8 @@ function tell() {
 
 function restart() {
   const seed = $("seed").valueAsNumber;
-  if (!Number.isInteger(seed) || seed < 0 || seed > MOST_SEED) {
-    say(`The seed must be a whole number from 0 to ${MOST_SEED}.`);
+  if (!Number.isInteger(seed) || seed < 0 || seed > MAX_SEED) {
+    say(`The seed must be a whole number from 0 to ${MAX_SEED}.`);
     $("seed").value = view.seed;
     return;
   }
@@ -332,7 +324,7 @@ function remember() {
 
 /** Applies a link, which leaves out the defaults; invalid entries are ignored. */
 function obey({ seed = "1", games: count = "1", speed = "1", actions }) {
-  if (/^\d{1,10}$/.test(seed) && Number(seed) <= MOST_SEED) view.seed = Number(seed);
+  if (/^\d{1,10}$/.test(seed) && Number(seed) <= MAX_SEED) view.seed = Number(seed);
   if (/^\d{1,4}$/.test(count)) view.games = 2 ** Math.round(Math.log2(Math.min(1024, Math.max(1, Number(count)))));
   const wanted = speed === "max" ? Infinity : Number(speed);
   if (SPEEDS.includes(wanted)) player.speed = wanted;
@@ -352,6 +344,7 @@ function words() {
   $("wall").ariaValueText = `${view.games}`;
 }
 
+/** Lists the games, and connects buttons, sliders, files, links and the visibility of the page. */
 function wire() {
   // A page of user-defined games alone has no text.
   const texts = games.some(({ name }) => name === "fruit") ? [{ name: TASK, title: "Text: sort" }] : [];

@@ -5,8 +5,8 @@ import { readToml, writeToml, at } from "./toml.js";
 
 /** Steps of all games of an iteration, at most, and numbers in their observations: a module's memory has at most 4 GB, and
     each array half of that. */
-const MOST_STEPS = 1 << 22;
-const MOST_NUMBERS = 1 << 28;
+const MAX_STEPS = 1 << 22;
+const MAX_NUMBERS = 1 << 28;
 
 /** The fields: name in the link, label, limits, and paths of the settings that they set. */
 const FIELDS = [
@@ -54,7 +54,7 @@ export class Settings {
     const values = link ?? this.kept.get(name) ?? {};
     this.game = name;
     this.defaults = readToml(settings);
-    this.mostSteps = Math.min(MOST_STEPS, Math.floor(MOST_NUMBERS / features.length));
+    this.maxSteps = Math.min(MAX_STEPS, Math.floor(MAX_NUMBERS / features.length));
     this.put(values);
     if (!link) return;
     this.way.value = WAYS.includes(link.device) ? link.device : WAYS[0];
@@ -117,8 +117,8 @@ export class Settings {
   read() {
     const wrong = FIELDS.filter(({ id }) => !this.check(id));
     const steps = this.value("groups") * this.value("size") * this.value("steps");
-    if (wrong.length === 0 && steps > this.mostSteps) {
-      this.check("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${this.mostSteps.toLocaleString("en")}.`);
+    if (wrong.length === 0 && steps > this.maxSteps) {
+      this.check("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${this.maxSteps.toLocaleString("en")}.`);
       wrong.push({ id: "groups" });
     }
     if (wrong.length > 0) {

@@ -3,7 +3,7 @@
 import { $, announce, say } from "./dom.js";
 
 /** The longest text of an agent in a link; what is larger is saved as a file. */
-const MOST = 100_000;
+const MAX_CHARS = 100_000;
 
 const through = async (bytes, stream) => new Uint8Array(await new Response(new Blob([bytes]).stream().pipeThrough(stream)).arrayBuffer());
 
@@ -13,13 +13,13 @@ export async function pack(file) {
   let text = "";
   for (const byte of bytes) text += String.fromCharCode(byte);
   const packed = btoa(text).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
-  if (packed.length > MOST) throw new Error("This agent is too large for a link. Save it as a file.");
+  if (packed.length > MAX_CHARS) throw new Error("This agent is too large for a link. Save it as a file.");
   return packed;
 }
 
 /** The policy file in the text of a link; throws if there is none. */
 export async function unpack(packed) {
-  if (packed.length > MOST) throw new Error("The agent in the link is too large.");
+  if (packed.length > MAX_CHARS) throw new Error("The agent in the link is too large.");
   try {
     const bytes = Uint8Array.from(atob(packed.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
     return await through(bytes, new DecompressionStream("deflate-raw"));

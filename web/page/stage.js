@@ -5,7 +5,7 @@ import { SILENT, adapterName } from "./adapter.js";
 import { $, say, reason, sentence } from "./dom.js";
 
 /** The largest picture that the CPU draws, in pixels. */
-const MOST_2D = 700_000;
+const MAX_PIXELS_2D = 700_000;
 /** A second lost device within this time, in milliseconds, ends the use of the GPU. */
 const SOON = 10_000;
 
@@ -83,7 +83,7 @@ export class Stage {
     if (!this.screen || this.size[0] < 1 || this.size[1] < 1) return;
     const [width, height] = this.size;
     // The CPU draws fewer pixels than the device has, if those are many.
-    const less = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
+    const less = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MAX_PIXELS_2D));
     this.screen.resize(Math.round(width * less), Math.round(height * less));
     this.touched();
   }
@@ -92,6 +92,17 @@ export class Stage {
   plates(show) {
     const canvas = this.holder.firstChild;
     return canvas && [[...show.plates(canvas.width, canvas.height)], this.across / canvas.width];
+  }
+
+  /** The number of the board at a point of the page, which may be beyond the last; undefined beside all of them. */
+  boardAt(show, { clientX, clientY }) {
+    const where = this.plates(show);
+    if (!where) return undefined;
+    const [[columns, left, top, width, height, gap], scale] = where;
+    const box = this.holder.getBoundingClientRect();
+    const column = Math.floor(((clientX - box.left) / scale - left) / (width + gap));
+    const row = Math.floor(((clientY - box.top) / scale - top) / (height + gap));
+    return column < 0 || column >= columns || row < 0 ? undefined : row * columns + column;
   }
 
   /** Draws the show, unless the screen is still opening; returns whether it did. */
@@ -133,6 +144,12 @@ export function placeNames(names, [columns, left, top, width, height, gap], scal
     name.style.top = `${(top + Math.floor(i / columns) * (height + gap)) * scale}px`;
     name.style.maxWidth = `${width * scale}px`;
   });
+}
+
+/** Puts a frame around a board; `plates` is the layout, as for names. */
+export function placeFrame(frame, board, [columns, left, top, width, height, gap], scale) {
+  const at = [left + (board % columns) * (width + gap), top + Math.floor(board / columns) * (height + gap), width, height];
+  ["left", "top", "width", "height"].forEach((side, i) => { frame.style[side] = `${at[i] * scale}px`; });
 }
 
 /** Waits for the screen to open; an error after a timeout. */

@@ -32,7 +32,7 @@ const DRAWN = 4;
 const BETWEEN = 1000;
 
 /** The longest prompt that fits the context with its answer: as many digits, and a token more for each. */
-const MOST_DIGITS = MODEL.context / 2 - 1;
+const MAX_DIGITS = MODEL.context / 2 - 1;
 
 /** The tasks that are not named as they are in settings: what is learnt, and the name on the tab. */
 const TASKS = { sort: ["to sort", "sort"], data: ["a task of your own", "own task"] };
@@ -218,7 +218,7 @@ export class Text extends Control {
   ask() {
     const digits = [...$("question").value].filter((letter) => /\d/.test(letter)).join("");
     if (digits.length === 0) return write($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
-    if (digits.length > MOST_DIGITS) return write($("ask-about"), `Type at most ${MOST_DIGITS} digits.`);
+    if (digits.length > MAX_DIGITS) return write($("ask-about"), `Type at most ${MAX_DIGITS} digits.`);
     // A fresh model would take the place of the kept one.
     if (this.state === "refused" && this.isKept()) return write($("ask-about"), "Reload the page to resume the training, then ask.");
     $("answers").replaceChildren();
@@ -309,6 +309,7 @@ export class Text extends Control {
     if (tab) write(tab, `Text: ${short}`);
   }
 
+  /** Writes the state of the training into buttons, titles and texts. */
   renew() {
     const { state, newest: last } = this;
     const live = this.source === "live";

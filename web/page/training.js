@@ -4,7 +4,7 @@ import { hasAdapter, hasGpu } from "./adapter.js";
 import { sentence } from "./dom.js";
 
 /** The largest number of workers. */
-const MOST = 8;
+const MAX_WORKERS = 8;
 
 /** The capacity of a message from one worker to another, in bytes: the gradient of a small policy. */
 const BOX = 65_536;
@@ -26,7 +26,7 @@ export class Training {
       or more is left to the page. */
   get shares() {
     const processors = navigator.hardwareConcurrency ?? 2;
-    const free = processors > 2 ? Math.min(processors - 1, MOST) : processors;
+    const free = processors > 2 ? Math.min(processors - 1, MAX_WORKERS) : processors;
     return this.module === "train" && globalThis.crossOriginIsolated ? free : 1;
   }
 

@@ -62,6 +62,8 @@ async function fetched(name) {
   return { ...module, memory };
 }
 
+/** Creates or resumes the wanted runs, or this worker's part of them, reports their devices and first records, and
+    trains them. */
 async function start({ module, wanted, gpu, place, paused: waits, question: asked }) {
   plays = module === "train";
   paused = waits;

@@ -103,7 +103,7 @@ impl Group {
 }
 
 /// Returns the indices of the distinct items, and for each item its position among them.
-pub fn deduplicate<T: Eq + Hash>(items: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
+fn deduplicate<T: Eq + Hash>(items: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
     let (mut distinct, mut positions) = (Vec::new(), HashMap::new());
     let of_items = items.into_iter().enumerate().map(|(i, item)| {
         *positions.entry(item).or_insert_with(|| {

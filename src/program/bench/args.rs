@@ -87,7 +87,7 @@ pub struct BenchArgs {
 
 impl BenchArgs {
     /// The first of the given options that are for games alone.
-    pub fn of_games(&self) -> Option<&'static str> {
+    pub fn game_only_option(&self) -> Option<&'static str> {
         let given = [
             ("--num-envs", self.num_envs.is_some()),
             ("--group-size", self.group_size.is_some()),

@@ -14,11 +14,11 @@ mod work;
 
 pub use args::BenchArgs;
 
-use super::checks::validate;
 use super::games::{Games, Playable};
 use super::models::Models;
 use super::output::{print_json, print_result};
 use super::ranks;
+use super::validation::validate;
 use crate::device;
 use crate::disk;
 use crate::env::Rules;

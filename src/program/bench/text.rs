@@ -9,7 +9,7 @@ use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, ChosenDevice};
 use crate::program::settings::{InitialModel, language_defaults};
 use crate::program::text::{
-    ENGINE, TextOverrides, default_precision, load, model_path, open, settings,
+    ENGINE, TextOverrides, default_precision, device_name, load, model_path, open, settings,
 };
 use crate::rng::{draw, uniform};
 use crate::settings::{EngineChoice, Precision};
@@ -88,7 +88,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     if args.engine.is_some_and(|engine| engine != EngineChoice::Auto) {
         bail!(ENGINE);
     }
-    if let Some(option) = args.of_games() {
+    if let Some(option) = args.game_only_option() {
         bail!(
             "{option} is for games; --set has the sizes of a language model's benchmark, for instance \
              generation.num_prompts"
@@ -116,9 +116,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     };
     model.stop_tokens.clear();
     let (num_params, precision) = (model.params.len(), config.precision);
-    // As in training, `auto` is the CPU.
-    let name = if args.device == "auto" { "cpu" } else { &args.device };
-    let ChosenDevice { device, info, .. } = device::choose(name)?;
+    let ChosenDevice { device, info, .. } = device::choose(device_name(&args.device))?;
     let on = (info.name != "cpu").then(|| device.clone());
     let mut trainer = LanguageTrainer::for_task(random, config, Some(model))?.on(on)?;
     let generation = trainer.config().generation.clone();

@@ -70,6 +70,8 @@ mod unix {
         unsafe { libc::tcgetpgrp(STDIN) == libc::getpgrp() }
     }
 
+    /// Switches the terminal to passing on every key at once, and reads the keys on a thread. `None` unless this process
+    /// is in the foreground of a terminal.
     pub fn listen() -> Option<Keys> {
         if !is_in_front() {
             return None;
@@ -106,10 +108,10 @@ mod unix {
                     // SAFETY: one byte is read into one byte.
                     unsafe { libc::read(STDIN, (&raw mut key).cast(), 1) == 1 }
                 };
-                match is_read {
-                    true if sender.send(key).is_err() => break,
-                    true => {}
-                    false => std::thread::sleep(std::time::Duration::from_millis(100)),
+                if !is_read {
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                } else if sender.send(key).is_err() {
+                    break;
                 }
             }
         });

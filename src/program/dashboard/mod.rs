@@ -7,7 +7,7 @@ pub use keys::Keys;
 
 use crate::metrics::{IterationRecord, Seconds};
 use crate::plot::extent;
-use crate::run::{IterationReport, short};
+use crate::run::{IterationReport, with_unit_prefix};
 use crate::trainer::text::CompletionRecord;
 use console::Term;
 use ratatui_core::buffer::Buffer;
@@ -87,9 +87,10 @@ impl Dashboard {
         }
         self.drawn = Some((Instant::now(), columns));
         self.metrics = metric_lines(record, self.has_keys);
-        Some(match columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1 {
-            true => ansi::lines(&self.draw(columns), console::colors_enabled_stderr()),
-            false => String::new(),
+        Some(if columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1 {
+            ansi::lines(&self.draw(columns), console::colors_enabled_stderr())
+        } else {
+            String::new()
         })
     }
 
@@ -120,6 +121,7 @@ impl Dashboard {
         buffer
     }
 
+    /// Creates the chart of the scores so far, with its legend in the corner that the curve leaves free.
     fn chart(&self) -> Chart<'_> {
         let curve = |name, points, color| {
             Dataset::default()
@@ -178,7 +180,7 @@ fn metric_lines(record: &IterationRecord, has_keys: bool) -> Vec<String> {
         format!("{:<14}{:.1} %", "clipped", 100.0 * record.clip_fraction),
         format!("{:<14}{:.3}", "gradient", record.grad_norm),
         format!("{:<14}{:.2e}", "learning rate", record.learning_rate),
-        format!("{:<14}{} {unit}/s", "speed", short(record.steps_per_second)),
+        format!("{:<14}{} {unit}/s", "speed", with_unit_prefix(record.steps_per_second)),
     ];
     let in_use = record.memory.in_use.map(|bytes| format!("{:<14}{} MiB", "memory", bytes >> 20));
     lines.extend(in_use);

@@ -11,13 +11,13 @@ mod webp;
 use self::gif::Gif;
 use self::mp4::Mp4;
 use super::args::RecordArgs;
-use super::checks::saved;
 use super::games::{Games, Playable};
 use super::interrupt::Interrupt;
 use super::models::Models;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::session::saved_policy;
+use super::validation::saved_settings;
 use crate::checkpoint::Checkpoint;
 use crate::device;
 use crate::disk::PendingFile;
@@ -201,7 +201,7 @@ impl<'a, G: Playable> Recording<'a, G> {
         scene: fn(G) -> Scene<G>,
         max_pixels: (u64, u64),
     ) -> Result<(Self, u32, f32)> {
-        let (game, config) = saved::<G>(models, checkpoint)?;
+        let (game, config) = saved_settings::<G>(models, checkpoint)?;
         let scene = scene(game);
         let cells = Cells::of(scene.info());
         let (width, height) = size(cells, args, max_pixels)?;

@@ -128,9 +128,12 @@ impl<'a> Sweep<'a> {
         let mut settings = default_settings(games, &file, is_task)?;
         overlay::lay_over(&mut settings, file.settings.clone())?;
         check::allow_fractions(&mut file.space, &settings);
-        check::check_values(&file, |set| match is_task {
-            true => text::validate(&file.game, set),
-            false => (games.find(&file.game)?.validate)(&games.models, set),
+        check::check_values(&file, |set| {
+            if is_task {
+                text::validate(&file.game, set)
+            } else {
+                (games.find(&file.game)?.validate)(&games.models, set)
+            }
         })?;
         let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
         overlay::lay_over(&mut settings, middle.into_iter().collect())?;

@@ -6,7 +6,7 @@ use super::search::{Trial, rank_trials};
 use super::space::{Point, Range, Space, index};
 use super::{Results, Search, Sweep, SweepFile, space};
 use crate::disk;
-use crate::plot::statistics::{interval, mean};
+use crate::plot::statistics::{bootstrap_interval, mean};
 use crate::program::history::{align_columns, format_number, format_settings};
 use crate::program::output::{eprint_line, print_json, print_result};
 use crate::program::session::quote_path;
@@ -59,7 +59,7 @@ impl Report {
                 round: trials[i].round,
                 settings: space::settings(&sweep.file.space, &trials[i].point),
                 mean: trials[i].score,
-                interval: scores.as_ref().and_then(|scores| interval(scores, mean)),
+                interval: scores.as_ref().and_then(|scores| bootstrap_interval(scores, mean)),
                 scores: scores.unwrap_or_default(),
             }
         };
@@ -95,9 +95,10 @@ impl Report {
             cells
         };
         let rows: Vec<_> = self.trials.iter().map(cells).collect();
-        let header: &[&str] = match is_halving {
-            true => &["settings", "trial", "iterations", "score", "95 % low", "high"],
-            false => &["settings", "trial", "score", "95 % low", "high"],
+        let header: &[&str] = if is_halving {
+            &["settings", "trial", "iterations", "score", "95 % low", "high"]
+        } else {
+            &["settings", "trial", "score", "95 % low", "high"]
         };
         print_result(align_columns(header, &rows, 1..))?;
         let mut shares: Vec<_> = self.importance.iter().collect();
@@ -185,13 +186,14 @@ fn importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Shares) {
         };
         let used: Vec<Vec<f64>> = (0..parts).map(of_part).filter(|own| !own.is_empty()).collect();
         let between = |own: &Vec<f64>| own.len() as f64 * (mean(own) - centre).powi(2);
-        match total > 0.0 {
+        if total > 0.0 {
             // Scores that differ are two or more.
-            true => (
+            (
                 used.iter().map(between).sum::<f64>() / total,
                 (used.len() - 1) as f64 / (scores.len() - 1) as f64,
-            ),
-            false => (0.0, 0.0),
+            )
+        } else {
+            (0.0, 0.0)
         }
     };
     let shares = space.iter().enumerate().map(|(d, (name, range))| {

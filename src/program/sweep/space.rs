@@ -122,8 +122,8 @@ impl Range {
     pub fn value_at(&self, place: f64) -> Value {
         match self {
             Self::Choices(values) => values[index(place, values.len())].clone(),
-            Self::Linear(ends) => interpolate(ends, |x| x, |x| x, place),
-            Self::Log(ends) => interpolate(ends, f64::ln, f64::exp, place),
+            Self::Linear(ends) => NumberScale::linear(ends).value_at(place),
+            Self::Log(ends) => NumberScale::log(ends).value_at(place),
         }
     }
 
@@ -131,8 +131,8 @@ impl Range {
     fn place_at(&self, share: f64) -> f64 {
         match self {
             Self::Choices(_) => share,
-            Self::Linear(ends) => place_at(ends, |x| x, |x| x, share),
-            Self::Log(ends) => place_at(ends, f64::ln, f64::exp, share),
+            Self::Linear(ends) => NumberScale::linear(ends).place_at(share),
+            Self::Log(ends) => NumberScale::log(ends).place_at(share),
         }
     }
 
@@ -170,49 +170,59 @@ fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
 }
 
-/// The ends of a range.
-fn numbers(ends: &[Value; 2]) -> [f64; 2] {
-    ends.each_ref().map(|end| number(end).unwrap_or_default())
+/// A range of numbers as a line on which its values are even.
+struct NumberScale {
+    /// The lowest and the highest value.
+    ends: [f64; 2],
+    /// Whether values are rounded to integers.
+    is_whole: bool,
+    /// Coordinate of a value, and its inverse.
+    coordinate: fn(f64) -> f64,
+    value: fn(f64) -> f64,
 }
 
-/// The ends of what is rounded to a value of the range: half a step further for integers, so that their ends are as
-/// likely as others.
-fn margins(ends: &[Value; 2]) -> [f64; 2] {
-    let [low, high] = numbers(ends);
-    let margin = if ends.iter().all(Value::is_integer) { 0.5 } else { 0.0 };
-    [low - margin, high + margin]
-}
+impl NumberScale {
+    fn linear(ends: &[Value; 2]) -> Self {
+        Self::new(ends, |x| x, |x| x)
+    }
 
-/// Position of the value at `share` of the way between the ends.
-fn place_at(
-    ends: &[Value; 2],
-    to: impl Fn(f64) -> f64,
-    from: impl Fn(f64) -> f64,
-    share: f64,
-) -> f64 {
-    let [low, high] = numbers(ends).map(&to);
-    let value = from(low + (high - low) * share);
-    let value = if ends.iter().all(Value::is_integer) { value.round() } else { value };
-    let [first, last] = margins(ends).map(&to);
-    (to(value) - first) / (last - first)
-}
+    fn log(ends: &[Value; 2]) -> Self {
+        Self::new(ends, f64::ln, f64::exp)
+    }
 
-fn interpolate(
-    ends: &[Value; 2],
-    to: impl Fn(f64) -> f64,
-    from: impl Fn(f64) -> f64,
-    place: f64,
-) -> Value {
-    let [low, high] = numbers(ends);
-    let [first, last] = margins(ends).map(&to);
-    let value = from(first + (last - first) * place).clamp(low, high);
-    match ends.iter().all(Value::is_integer) {
-        true => Value::Integer(value.round() as i64),
-        // Few digits, so that tables and settings files stay readable; the ends are exact.
-        false => {
+    fn new(ends: &[Value; 2], coordinate: fn(f64) -> f64, value: fn(f64) -> f64) -> Self {
+        let is_whole = ends.iter().all(Value::is_integer);
+        let ends = ends.each_ref().map(|end| number(end).unwrap_or_default());
+        Self { ends, is_whole, coordinate, value }
+    }
+
+    /// First and last coordinate of what is rounded to a value of the range: half a step beyond the ends for integers,
+    /// so that the ends are as likely as others.
+    fn margins(&self) -> [f64; 2] {
+        let [low, high] = self.ends;
+        let margin = if self.is_whole { 0.5 } else { 0.0 };
+        [low - margin, high + margin].map(self.coordinate)
+    }
+
+    /// Value at a position between the margins.
+    fn value_at(&self, place: f64) -> Value {
+        let ([low, high], [first, last]) = (self.ends, self.margins());
+        let value = (self.value)(first + (last - first) * place).clamp(low, high);
+        if self.is_whole {
+            Value::Integer(value.round() as i64)
+        } else {
+            // Few digits, so that tables and settings files stay readable; the ends are exact.
             let rounded: f64 = format!("{value:.4e}").parse().unwrap_or(value);
             Value::Float(rounded.clamp(low, high))
         }
+    }
+
+    /// Position between the margins of the value at `share` of the way between the ends.
+    fn place_at(&self, share: f64) -> f64 {
+        let ([low, high], [first, last]) = (self.ends.map(self.coordinate), self.margins());
+        let value = (self.value)(low + (high - low) * share);
+        let value = if self.is_whole { value.round() } else { value };
+        ((self.coordinate)(value) - first) / (last - first)
     }
 }
 

@@ -214,9 +214,10 @@ fn meet_faults_in_turn(make: Make, seed: u64) {
             Box::new(Failing { run, work, at: failing_at, is_gone: Cell::new(false) })
         };
         met.push((disk, work, failing_at));
-        let is_done = with(disk, || match is_saved(&path) {
-            true => resume(&failing, 4, &path),
-            false => {
+        let is_done = with(disk, || {
+            if is_saved(&path) {
+                resume(&failing, 4, &path)
+            } else {
                 let _ = std::fs::remove_dir_all(&path);
                 train(&failing, 4, &path)
             }

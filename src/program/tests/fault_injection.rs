@@ -120,9 +120,10 @@ fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
         let target = to.join(path.file_name().unwrap());
-        match path.is_dir() {
-            true => copy(&path, &target),
-            false => drop(fs::copy(path, target).unwrap()),
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(path, target).unwrap();
         }
     }
 }
@@ -145,17 +146,14 @@ fn meet_all_faults(make: Make) {
     let mut resumed = 0;
     for fault in faults(changes) {
         let _ = with(fault, || train(make, 4, &run));
-        match is_saved(&run) {
-            true => {
-                assert_continues(make, &run, &expected);
-                resumed += 1;
-            }
+        if is_saved(&run) {
+            assert_continues(make, &run, &expected);
+            resumed += 1;
+        } else {
             // Before its first checkpoint there is nothing to continue, and the run begins again in its folder.
-            false => {
-                assert!(resume(make, 4, &run).is_err(), "{fault:?}");
-                with(Fault::Nothing, || train(make, 4, &run)).0.unwrap();
-                assert_holds(&run, &expected);
-            }
+            assert!(resume(make, 4, &run).is_err(), "{fault:?}");
+            with(Fault::Nothing, || train(make, 4, &run)).0.unwrap();
+            assert_holds(&run, &expected);
         }
         let _ = fs::remove_dir_all(&run);
     }

@@ -85,9 +85,10 @@ fn open_entry(folder: &File, name: &OsStr) -> io::Result<File> {
 /// Opens a regular file below the folder `root`, if its path contains no symbolic link.
 #[cfg(not(unix))]
 fn open_below(_root: &Path, path: &Path) -> io::Result<File> {
-    match fs::canonicalize(path)? == path {
-        true => input::open(path),
-        false => Err(io::Error::other("its path contains a symbolic link")),
+    if fs::canonicalize(path)? == path {
+        input::open(path)
+    } else {
+        Err(io::Error::other("its path contains a symbolic link"))
     }
 }
 

@@ -111,6 +111,7 @@ impl PolicyChange {
 }
 
 impl Follower {
+    /// Reads what has changed in the run's files, and wakes the connections that follow the run if anything has.
     fn poll(&mut self, live: &LiveRun) {
         let config = self.files.read(CONFIG).map(Bytes::from);
         let note = self.files.read(NOTE).map(Bytes::from);

@@ -80,10 +80,7 @@ impl Log {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let length = end.saturating_sub(start).min(MAX_READ_BYTES as u64) as usize;
         let bytes = block(file, start, length)?;
-        match bytes.len() == length {
-            true => Ok(bytes),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+        if bytes.len() == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
     /// Reads the file's new lines, or all lines of a file that has replaced it. A file that cannot be read counts as

@@ -31,6 +31,7 @@ use serde_json::json;
 use site::Site;
 use std::path::Path;
 
+/// Serves the live page of a run, by default of the newest one, until Ctrl-C.
 pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
     let dir = args.run.map_or_else(|| RunFolder::newest(None), |run| RunFolder::find(&run))?;
     if !dir.config().is_file() {

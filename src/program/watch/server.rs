@@ -50,9 +50,10 @@ impl Port {
 
     /// The URL of the page.
     pub fn url(&self) -> String {
-        match self.address.ip().is_unspecified() {
-            true => format!("http://localhost:{}/", self.address.port()),
-            false => format!("http://{}/", self.address),
+        if self.address.ip().is_unspecified() {
+            format!("http://localhost:{}/", self.address.port())
+        } else {
+            format!("http://{}/", self.address)
         }
     }
 
@@ -176,14 +177,13 @@ async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>) {
 
 async fn serve(stream: TcpStream, site: &Site, busy: bool) {
     let service = service_fn(async |request: Request<_>| {
-        let response = match busy {
-            false => site.answer(&request),
-            true => {
-                let text = "Too many connections; close some of the pages that watch this run.";
-                let mut response = refuse(Refusal(StatusCode::SERVICE_UNAVAILABLE, text));
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                response
-            }
+        let response = if busy {
+            let text = "Too many connections; close some of the pages that watch this run.";
+            let mut response = refuse(Refusal(StatusCode::SERVICE_UNAVAILABLE, text));
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            response
+        } else {
+            site.answer(&request)
         };
         Ok::<_, Infallible>(response)
     });

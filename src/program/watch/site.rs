@@ -163,16 +163,15 @@ fn embedded<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
     if !file.is_gzip {
         return full_response(request, kind, file.plain(), file.tag);
     }
-    let mut response = match accepts_gzip(request.headers()) {
-        true => {
-            let tag = format!("{}-gzip", file.tag);
-            let mut response = full_response(request, kind, Bytes::from_static(file.bytes), &tag);
-            if response.status() == StatusCode::OK {
-                set_header(&mut response, header::CONTENT_ENCODING, "gzip");
-            }
-            response
+    let mut response = if accepts_gzip(request.headers()) {
+        let tag = format!("{}-gzip", file.tag);
+        let mut response = full_response(request, kind, Bytes::from_static(file.bytes), &tag);
+        if response.status() == StatusCode::OK {
+            set_header(&mut response, header::CONTENT_ENCODING, "gzip");
         }
-        false => full_response(request, kind, file.plain(), file.tag),
+        response
+    } else {
+        full_response(request, kind, file.plain(), file.tag)
     };
     set_header(&mut response, header::VARY, "accept-encoding");
     response
@@ -193,9 +192,10 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 fn full_response<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Response<Body> {
     let tag = format!("\"{tag}\"");
     let known = request.headers().get(header::IF_NONE_MATCH);
-    let (status, bytes) = match known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
-        true => (StatusCode::NOT_MODIFIED, Bytes::new()),
-        false => (StatusCode::OK, bytes),
+    let (status, bytes) = if known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+        (StatusCode::NOT_MODIFIED, Bytes::new())
+    } else {
+        (StatusCode::OK, bytes)
     };
     let mut response = new_response(status, kind, Either::Left(Full::new(bytes)));
     set_header(&mut response, header::ETAG, &tag);

@@ -163,10 +163,8 @@ impl<'a> Events<'a> {
         self.summary.seconds_to_first_update.get_or_insert(seconds);
         let requests = self.poll_requests(poll);
         let (mut due, stops) = self.due(iteration, seconds, requests)?;
-        let (is_best, mut failure) = match due.evaluation {
-            true => self.evaluate(&mut record, &mut due)?,
-            false => (false, None),
-        };
+        let (is_best, mut failure) =
+            if due.evaluation { self.evaluate(&mut record, &mut due)? } else { (false, None) };
         let state = self.read_state(iteration, is_best, due.save);
         if let Some(failure) = failure.take_if(|_| state.is_err()) {
             return Err(failure);
@@ -298,13 +296,14 @@ impl Iterator for Events<'_> {
 /// Takes a checkpoint, and checks that its numbers are finite.
 fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
     let snapshot = run.snapshot()?;
-    match is_finite(&snapshot) {
-        true => Ok(snapshot),
-        false => Err(TrainError::NotFinite {
+    if is_finite(&snapshot) {
+        Ok(snapshot)
+    } else {
+        Err(TrainError::NotFinite {
             what: "new policy or its optimizer's state",
             iteration: run.trainer().iteration(),
         }
-        .into()),
+        .into())
     }
 }
 

@@ -151,15 +151,16 @@ impl RunFiles {
         let path = self.folder.path().join(METRICS);
         let (path, last) = (path.display(), records.last().map_or(0, |record| record.iteration));
         let missing = (done as usize).saturating_sub(records.len());
-        match last < done {
-            true => Some(format!(
+        if last < done {
+            Some(format!(
                 "{path} ends at iteration {last}, so that the records up to {done} are lost"
-            )),
-            false => (missing > 0).then(|| {
+            ))
+        } else {
+            (missing > 0).then(|| {
                 format!(
                     "{path} has no readable records of {missing} of the {done} iterations so far"
                 )
-            }),
+            })
         }
     }
 
@@ -223,9 +224,10 @@ impl RunFiles {
 
     /// Passes on the result of a write, or [`RunError::Gone`] if the directory is no longer in its place.
     fn in_place(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
-        match self.folder.config().exists() {
-            true => outcome,
-            false => Err(RunError::Gone(self.folder.path().to_path_buf())),
+        if self.folder.config().exists() {
+            outcome
+        } else {
+            Err(RunError::Gone(self.folder.path().to_path_buf()))
         }
     }
 

@@ -101,12 +101,12 @@ impl RunFolder {
         let folder = Self::open_unlinked(path)?;
         let is_empty = fs::read_dir(&folder.path).is_ok_and(|mut all| all.next().is_none());
         let is_run = folder.path.join(LOCK).is_file();
-        match is_empty || is_run && !folder.has_policy() {
-            true => Ok(folder),
-            false if folder.has_policy() || folder.config().is_file() => {
-                Err(RunError::Exists(folder.path))
-            }
-            false => Err(RunError::Occupied(folder.path)),
+        if is_empty || is_run && !folder.has_policy() {
+            Ok(folder)
+        } else if folder.has_policy() || folder.config().is_file() {
+            Err(RunError::Exists(folder.path))
+        } else {
+            Err(RunError::Occupied(folder.path))
         }
     }
 
@@ -193,13 +193,14 @@ impl RunFolder {
         &self.path
     }
 
-    /// Name of the device of the last training process; `None` if several ranks shared the run, or it is unknown.
-    pub fn device(&self) -> Option<String> {
-        let note = self.note()?;
-        match note.get("ranks") {
-            None => Some(note.get("device")?.get("name")?.as_str()?.to_string()),
-            Some(_) => None,
-        }
+    /// Names of the devices that trained the run last, one for each rank; none if they are unknown.
+    pub fn devices(&self) -> Vec<String> {
+        let note = self.note().unwrap_or_default();
+        let names = match note["ranks"].as_array() {
+            Some(ranks) => ranks.iter().map(|rank| &rank["device"]).collect(),
+            None => vec![&note["device"]["name"]],
+        };
+        names.into_iter().filter_map(|name| Some(name.as_str()?.to_string())).collect()
     }
 
     /// Name of the other program's environment in which the run trains; `None` for built-in and user-defined games.
@@ -263,9 +264,10 @@ impl RunFolder {
             is_in_run && name.is_some_and(|name| names.contains(&name))
         };
         let mut folders = place.ancestors().skip(1);
-        match is_one_of(&place, &FILES) || folders.any(|it| is_one_of(it, &[CHECKPOINTS, BEST])) {
-            true => Err(RunError::Output(path.to_path_buf())),
-            false => Ok(()),
+        if is_one_of(&place, &FILES) || folders.any(|it| is_one_of(it, &[CHECKPOINTS, BEST])) {
+            Err(RunError::Output(path.to_path_buf()))
+        } else {
+            Ok(())
         }
     }
 
@@ -326,9 +328,12 @@ impl RunFolder {
     /// # Errors
     /// If there is no checkpoint, or none can be read but one may be intact.
     pub fn latest(&self) -> Result<SavedPolicy, RunError> {
-        let finite = |checkpoint: &Checkpoint| match is_finite(checkpoint) {
-            true => Ok(()),
-            false => Err("its values are not finite".to_string()),
+        let finite = |checkpoint: &Checkpoint| {
+            if is_finite(checkpoint) {
+                Ok(())
+            } else {
+                Err("its values are not finite".to_string())
+            }
         };
         let latest = match self.store().latest_usable(finite) {
             Ok(latest) => latest,

@@ -58,10 +58,10 @@ pub(super) fn passes(update: &UpdateConfig) -> String {
 
 /// Plays `episodes` fresh episodes greedily and, on the same levels, with sampled actions.
 pub fn play<A: Actor, G: Rules>(policy: &A, game: G, episodes: usize, seed: u64) -> Scores {
-    let play = |player| evaluate(policy, game, episodes, Stream::Evaluation, seed, player).into();
+    let scores = |player| evaluate(policy, game, episodes, Stream::Evaluation, seed, player).into();
     Scores {
-        greedy: play(ActionSelection::Greedy),
-        sampled: Some(play(ActionSelection::Sampling)),
+        greedy: scores(ActionSelection::Greedy),
+        sampled: Some(scores(ActionSelection::Sampling)),
         seed,
         baselines: reference_scores(game, episodes, Stream::Evaluation, seed),
     }
@@ -91,15 +91,14 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let (rollout, update, data) = (&config.rollout, &config.update, &config.data);
         let num_parameters = self.trainer.model().num_params();
         let items = self.trainer.shards().items();
-        let batch = match data.is_on() {
-            true => {
-                let windows = data.batch_size.min(items);
-                format!("batches of {windows} windows of {} steps", data.window)
-            }
-            false => format!(
+        let batch = if data.is_on() {
+            let windows = data.batch_size.min(items);
+            format!("batches of {windows} windows of {} steps", data.window)
+        } else {
+            format!(
                 "{} groups of {}, {} steps of which {} are learnt from",
                 rollout.num_groups, rollout.group_size, rollout.num_steps, rollout.learn_steps
-            ),
+            )
         };
         let (kind, sizes) = (&config.policy.kind, config.policy.sizes());
         RunSizes {
@@ -158,9 +157,10 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let game = self.trainer.game();
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new(&self.trainer.model(), features, actions);
-        let scores = match self.trainer.is_on_host() {
-            true => Some(self.play_on_host(max_episodes)?),
-            false => G::PLAYABLE.then(|| play(&policy, game, FINAL_EPISODES.min(max_episodes), 0)),
+        let scores = if self.trainer.is_on_host() {
+            Some(self.play_on_host(max_episodes)?)
+        } else {
+            G::PLAYABLE.then(|| play(&policy, game, FINAL_EPISODES.min(max_episodes), 0))
         };
         let held_out = self.trainer.confusion_matrix().map(|confusion| HeldOutReport {
             means: confusion.means(),

@@ -1,6 +1,6 @@
 //! A trained iteration, and its metrics in words.
 
-use super::short;
+use super::with_unit_prefix;
 use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord};
 use crate::trainer::text::CompletionRecord;
 
@@ -30,7 +30,7 @@ impl IterationReport {
         let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
         let greedy = format!("greedy {}", number(played.map(|evaluation| evaluation.mean_score)));
         let unit = if record.text.is_some() { "tokens" } else { "steps" };
-        let speed = format!("{} {unit}/s", short(record.steps_per_second));
+        let speed = format!("{} {unit}/s", with_unit_prefix(record.steps_per_second));
         let entropy = format!("entropy {:.3}", record.entropy);
         let held_out = evaluation.and_then(|evaluation| evaluation.held_out);
         let is_sft = record.text.as_ref().is_some_and(|text| text.fit);

@@ -5,6 +5,7 @@ mod error;
 mod events;
 mod files;
 mod folder;
+mod format;
 mod game;
 mod guard;
 mod iteration_report;
@@ -25,13 +26,13 @@ pub use files::{ResumedRun, RunFiles};
 pub use folder::{
     BestPolicy, COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SPACES, SavedPolicy,
 };
+pub use format::{counted, with_unit_prefix};
 pub use game::{GameRun, play};
 pub use iteration_report::IterationReport;
 pub use model_folder::load_model;
 pub use note::RunNote;
 pub use panics::{Panic, caught, caught_on_devices, keep_silent};
 pub use preview::{Preview, preview};
-pub use progress::{counted, short};
 pub use report::{FinalScores, HeldOutReport, Report, Scores};
 pub use run_summary::RunSummary;
 pub use text::TextRun;

@@ -1,6 +1,7 @@
 //! Dry runs: measures some iterations and an evaluation, and saves nothing.
 
-use super::{Phase, Run, RunError, RunSizes, Subject, counted, short};
+use super::format::{counted, duration_in_words, with_unit_prefix};
+use super::{Phase, Run, RunError, RunSizes, Subject};
 use crate::device::DeviceInfo;
 use crate::run::Schedule;
 use serde::Serialize;
@@ -128,11 +129,11 @@ impl Display for Preview<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let RunSizes { policy, rollout, update, env_steps, .. } = &self.sizes;
         let Schedule { eval_every, save_every, .. } = self.schedule;
-        let what = match &self.subject {
+        let [subject, product] = match &self.subject {
             Subject::Env(_) => ["game", "policy"],
             Subject::Task(_) => ["task", "model"],
         };
-        let steps = env_steps.map(|steps| format!(", {} steps", short(steps as f64)));
+        let steps = env_steps.map(|steps| format!(", {} steps", with_unit_prefix(steps as f64)));
         let phases: Vec<_> = self.phases.iter().map(|one| one.phase.to_string()).collect();
         let each: Vec<_> = self
             .phases
@@ -143,10 +144,10 @@ impl Display for Preview<'_> {
             format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
         });
         let rows = [
-            (what[0], format!("{}, seed {}", self.subject.name(), self.seed)),
+            (subject, format!("{}, seed {}", self.subject.name(), self.seed)),
             ("device", self.device.to_string()),
             ("engine", self.engine.clone()),
-            (what[1], policy.clone()),
+            (product, policy.clone()),
             ("iteration", rollout.clone()),
             ("", update.clone()),
             ("run", counted(self.iterations as usize, "iteration") + &steps.unwrap_or_default()),
@@ -156,7 +157,7 @@ impl Display for Preview<'_> {
                 "time",
                 format!(
                     "about {} (first update after {:.2} s)",
-                    span(self.seconds),
+                    duration_in_words(self.seconds),
                     self.seconds_to_first_update
                 ),
             ),
@@ -168,14 +169,5 @@ impl Display for Preview<'_> {
             writeln!(f, "{name:10} {text}")?;
         }
         write!(f, "Dry run: nothing saved.")
-    }
-}
-
-/// Formats a duration in the largest fitting unit.
-fn span(seconds: f64) -> String {
-    match seconds {
-        s if s < 100.0 => format!("{s:.1} s"),
-        s if s < 6000.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
     }
 }

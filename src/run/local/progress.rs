@@ -6,21 +6,6 @@ use std::collections::VecDeque;
 /// Maximum number of iterations over which the pace is measured.
 const PACE_ITERATIONS: usize = 30;
 
-/// Formats a number with a unit prefix, for instance `1.2M`.
-pub fn short(x: f64) -> String {
-    match x {
-        x if x >= 1e9 => format!("{:.1}G", x / 1e9),
-        x if x >= 1e6 => format!("{:.1}M", x / 1e6),
-        x if x >= 1e3 => format!("{:.0}k", x / 1e3),
-        x => format!("{x:.0}"),
-    }
-}
-
-/// Formats a number of things: `1 seed`, `2 seeds`.
-pub fn counted(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
-}
-
 /// Pace of a run, from which the remaining time is estimated.
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -54,13 +39,6 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_thing_has_no_plural() {
-        assert_eq!([counted(1, "seed"), counted(2, "seed")], ["1 seed", "2 seeds"]);
-        let phase = |last| Phase { name: "GRPO", first: 1, last }.to_string();
-        assert_eq!([phase(1), phase(2)], ["GRPO 1", "GRPO 1-2"]);
-    }
 
     #[test]
     fn the_time_left_follows_the_pace_of_the_current_phase() {

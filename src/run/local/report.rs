@@ -1,6 +1,6 @@
 //! Result of a run or an evaluation, as JSON and as text.
 
-use super::{Run, RunFiles, RunSummary, Subject, counted, short};
+use super::{Run, RunFiles, RunSummary, Subject, counted, with_unit_prefix};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, HeldOut, TextEvaluation};
 use crate::rollout::ReferenceScore;
@@ -113,16 +113,16 @@ impl RunSummary {
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let what = match self.subject {
+        let [unit, product] = match self.subject {
             Subject::Env(_) => ["steps", "policy"],
             Subject::Task(_) => ["tokens", "model"],
         };
         let RunSummary { env_steps, seconds, seconds_to_first_update, .. } = self.summary;
-        write!(f, "{} {} in {seconds:.1} s", short(env_steps as f64), what[0])?;
+        write!(f, "{} {unit} in {seconds:.1} s", with_unit_prefix(env_steps as f64))?;
         if let Some(first) = seconds_to_first_update {
             write!(f, " (first update after {first:.2} s)")?;
         }
-        write!(f, ".\nBest {}: iteration {}, in {}", what[1], self.best_iteration, self.best)?;
+        write!(f, ".\nBest {product}: iteration {}, in {}", self.best_iteration, self.best)?;
         if let Some(held_out) = &self.result.held_out {
             write!(f, "\n\n{held_out}")?;
         }
@@ -162,9 +162,10 @@ impl Display for HeldOutReport {
 impl Display for Scores {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { greedy, sampled, seed, baselines } = self;
-        let [policy, player, choice, what, unit] = match greedy.text.is_some() {
-            true => ["this model", "model", "token", "held-out prompt", "tokens per completion"],
-            false => ["this policy", "player", "action", "held-out episode", "steps per episode"],
+        let [policy, player, choice, what, unit] = if greedy.text.is_some() {
+            ["this model", "model", "token", "held-out prompt", "tokens per completion"]
+        } else {
+            ["this policy", "player", "action", "held-out episode", "steps per episode"]
         };
         let own =
             || std::iter::once(("greedy", greedy)).chain(sampled.iter().map(|it| ("sampled", it)));

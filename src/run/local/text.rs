@@ -77,12 +77,13 @@ impl Run for TextRun {
             Some(adapters) => format!(", {} of them learnt (LoRA)", adapters.params().len()),
             None => String::new(),
         };
-        let batch = match config.is_sft_only() {
-            true => format!("{} solutions", generation.num_prompts),
-            false => format!(
+        let batch = if config.is_sft_only() {
+            format!("{} solutions", generation.num_prompts)
+        } else {
+            format!(
                 "{} prompts of {} completions of at most {} tokens",
                 generation.num_prompts, generation.group_size, generation.max_new_tokens
-            ),
+            )
         };
         RunSizes {
             num_parameters,

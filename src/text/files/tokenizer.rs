@@ -127,16 +127,23 @@ fn largest_token(json: &Value) -> Option<u64> {
     }
 }
 
+/// A part of a `tokenizer.json`, and the parts that it holds, at any depth, in lists of these names.
+fn nested<'a>(part: &'a Value, lists: &'a [&str]) -> impl Iterator<Item = &'a Value> {
+    let mut open = vec![part];
+    std::iter::from_fn(move || {
+        let part = open.pop()?;
+        open.extend(lists.iter().filter_map(|list| part[*list].as_array()).flatten());
+        Some(part)
+    })
+}
+
 /// Maximum number of bytes that a normalizer or decoder makes of one byte, or puts before a text.
 const MAX_GROWTH: usize = 1 << 10;
 
 /// Rejects a `normalizer` or `decoder` whose parts together lengthen a text without bound.
 fn check_growth(part: &str, value: &Value) -> Result<(), String> {
     let (mut growth, mut before) = (1_usize, 0);
-    let mut open = vec![value];
-    while let Some(one) = open.pop() {
-        let parts = [&one["normalizers"], &one["decoders"]];
-        open.extend(parts.into_iter().filter_map(Value::as_array).flatten());
+    for one in nested(value, &["normalizers", "decoders"]) {
         let length = |value: &Value| value.as_str().map_or(0, str::len);
         if one["type"] == "Prepend" {
             before += length(&one["prepend"]);
@@ -193,9 +200,7 @@ fn check_merges(model: &Value) -> Result<(), String> {
 
 /// Rejects a `post_processor` that puts a special token beside a text without defining it.
 fn check_template(value: &Value) -> Result<(), String> {
-    let mut open = vec![value];
-    while let Some(one) = open.pop() {
-        open.extend(one["processors"].as_array().into_iter().flatten());
+    for one in nested(value, &["processors"]) {
         let pieces = one["single"].as_array().into_iter().flatten();
         let mut names = pieces.filter_map(|piece| piece["SpecialToken"]["id"].as_str());
         if let Some(name) = names.find(|name| one["special_tokens"].get(name).is_none()) {

@@ -1,7 +1,6 @@
 //! Verification of a rollout's completions: each on another thread as soon as it has ended, where the task permits it, or
 //! all at once after generation.
 
-use crate::learner::text::deduplicate;
 use crate::task::{self, Prompt, Rewards, Task, TaskError};
 use crate::text::generate::{self, Completion, Generator};
 use std::collections::{HashMap, HashSet};
@@ -129,23 +128,22 @@ impl<'a> Verification<'a> {
         texts: &[Vec<String>],
         mut cache: RewardCache,
     ) -> Result<Vec<Vec<Rewards>>, TaskError> {
+        let groups = completions.iter().zip(texts).enumerate();
+        let all = groups.flat_map(|(prompt, (group, texts))| {
+            group.iter().zip(texts).map(move |(one, text)| (prompt, one, text))
+        });
         if !self.task.verifies_equal_once() {
-            return self.all_rewards(completions, texts);
+            let mut rewards = self.judge(&all.collect::<Vec<_>>())?.into_iter();
+            let groups = completions.iter();
+            return Ok(groups.map(|group| rewards.by_ref().take(group.len()).collect()).collect());
         }
-        let mut rest = Vec::new();
-        for (prompt, (group, texts)) in completions.iter().zip(texts).enumerate() {
-            let (first, _) = deduplicate(group.iter().map(|one| &one.tokens));
-            let unknown =
-                first.into_iter().filter(|i| !cache[prompt].contains_key(&group[*i].tokens));
-            rest.extend(unknown.map(|i| (prompt, &group[i], &texts[i])));
-        }
-        let unverified = rest
-            .iter()
-            .map(|(prompt, one, text)| self.task_completion(*prompt, &one.tokens, one.ended, text));
-        let unverified: Vec<task::Completion> = unverified.collect();
-        if !unverified.is_empty() {
-            let verified = task::judge(self.task, &unverified)?;
-            for ((prompt, one, _), rewards) in rest.iter().zip(verified) {
+        let mut seen = HashSet::new();
+        let unknown = all.filter(|(prompt, one, _)| {
+            !cache[*prompt].contains_key(&one.tokens) && seen.insert((*prompt, &one.tokens))
+        });
+        let unknown: Vec<_> = unknown.collect();
+        if !unknown.is_empty() {
+            for ((prompt, one, _), rewards) in unknown.iter().zip(self.judge(&unknown)?) {
                 cache[*prompt].insert(one.tokens.clone(), rewards);
             }
         }
@@ -155,22 +153,12 @@ impl<'a> Verification<'a> {
         Ok(rewards.collect())
     }
 
-    /// Returns the rewards of all completions, in their order, from one call with all of them.
-    fn all_rewards(
-        &self,
-        completions: &[Vec<Completion>],
-        texts: &[Vec<String>],
-    ) -> Result<Vec<Vec<Rewards>>, TaskError> {
-        let groups = completions.iter().zip(texts).enumerate();
-        let all = groups.flat_map(|(prompt, (group, texts))| {
-            group
-                .iter()
-                .zip(texts)
-                .map(move |(one, text)| self.task_completion(prompt, &one.tokens, one.ended, text))
-        });
-        let all: Vec<task::Completion> = all.collect();
-        let mut rewards = task::judge(self.task, &all)?.into_iter();
-        Ok(completions.iter().map(|group| rewards.by_ref().take(group.len()).collect()).collect())
+    /// Verifies completions, each with the index of its prompt and its text, in one call.
+    fn judge(&self, list: &[(usize, &Completion, &String)]) -> Result<Vec<Rewards>, TaskError> {
+        let completions = list
+            .iter()
+            .map(|(prompt, one, text)| self.task_completion(*prompt, &one.tokens, one.ended, text));
+        task::judge(self.task, &completions.collect::<Vec<_>>())
     }
 
     fn task_completion<'b>(

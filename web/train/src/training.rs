@@ -12,7 +12,7 @@ use wasm_bindgen::prelude::*;
 use web_sys::OffscreenCanvas;
 
 /// The largest number of games on a wall.
-const MOST_SHOWN: usize = 16_384;
+const MAX_SHOWN: usize = 16_384;
 
 /// The game of this name.
 fn named(name: &str) -> Result<&'static dyn Entry, JsError> {
@@ -103,7 +103,7 @@ impl Training {
 
     /// Opens a wall of `games` games on a canvas, for [`Training::step`] and [`Training::draw`]; WebGPU alone.
     pub fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
-        self.run.show(canvas, games.clamp(1, MOST_SHOWN))
+        self.run.show(canvas, games.clamp(1, MAX_SHOWN))
     }
 
     /// Plays a step of the games on the wall by the current policy. Does not wait for the GPU.

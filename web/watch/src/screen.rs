@@ -89,10 +89,7 @@ impl Canvas {
 impl Screen {
     /// Draws on a canvas by WebGPU, or by the CPU.
     pub async fn open(canvas: HtmlCanvasElement, gpu: bool) -> Result<Screen, JsError> {
-        let canvas = match gpu {
-            true => Canvas::on_gpu(canvas).await?,
-            false => Canvas::plain(canvas)?,
-        };
+        let canvas = if gpu { Canvas::on_gpu(canvas).await? } else { Canvas::plain(canvas)? };
         Ok(Self { canvas, sprites: Vec::new() })
     }
 

@@ -96,10 +96,7 @@ impl<G: Playable> Boards for GameBoards<G> {
         if let Some(action) = person {
             actions[1] = action;
         }
-        match wait {
-            true => self.games.step_unless_ended(&actions),
-            false => self.games.step(&actions),
-        }
+        if wait { self.games.step_unless_ended(&actions) } else { self.games.step(&actions) }
     }
 
     fn standing(&self, i: usize) -> Standing {

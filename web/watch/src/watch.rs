@@ -18,7 +18,7 @@ use std::rc::Rc;
 use wasm_bindgen::prelude::*;
 
 /// The largest number of games on the screen.
-const MOST: u32 = 1024;
+const MAX_GAMES: u32 = 1024;
 
 /// The games of the page: `[{name, title, rules, actions, features, settings}]`, as JSON.
 #[wasm_bindgen]
@@ -155,7 +155,7 @@ impl Show {
     /// `games` games of the policy's game, from the first levels of a seed.
     #[wasm_bindgen(constructor)]
     pub fn new(policy: &Policy, seed: f64, games: u32) -> Show {
-        let count = games.clamp(1, MOST) as usize;
+        let count = games.clamp(1, MAX_GAMES) as usize;
         let (kind, network) = (policy.kind.clone(), policy.network.clone());
         let games = kind.start(count, seed as u64);
         let mut show = Self {
@@ -202,7 +202,7 @@ impl Show {
 
     /// Restarts with `games` games, 1 to 1,024, and no policies beside.
     pub fn set_games(&mut self, games: u32) {
-        self.count = games.clamp(1, MOST) as usize;
+        self.count = games.clamp(1, MAX_GAMES) as usize;
         self.rivals.clear();
         self.watched = 0;
         self.restart(self.seed as f64);
@@ -388,9 +388,10 @@ impl Show {
 
     /// Refuses a policy for another game, or for other parameters of this one.
     fn check_game(&self, policy: &Policy) -> Result<(), JsError> {
-        match self.kind.is(&*policy.kind) {
-            true => Ok(()),
-            false => Err(JsError::new("this policy is for another game, or for other parameters")),
+        if self.kind.is(&*policy.kind) {
+            Ok(())
+        } else {
+            Err(JsError::new("this policy is for another game, or for other parameters"))
         }
     }
 

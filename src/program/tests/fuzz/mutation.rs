@@ -58,6 +58,7 @@ pub fn mutated(files: &[Vec<u8>], u: &mut Unstructured) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Makes one random change to a file: flips a bit, writes a number, or removes, copies, replaces or repeats a piece.
 fn mutate(bytes: &mut Vec<u8>, files: &[Vec<u8>], u: &mut Unstructured) -> Result<()> {
     match u.int_in_range(0..=8)? {
         0 => {

@@ -10,8 +10,8 @@ use crate::disk;
 use crate::env::{CartPole, Catch};
 use crate::metrics::JsonLines;
 use crate::model::saved::{Header, write_params};
-use crate::program::checks::saved;
 use crate::program::models::Models;
+use crate::program::validation::saved_settings;
 use crate::program::watch::guard::{Hosts, check};
 use crate::settings::{TrainConfig, overlay};
 use crate::task::external::protocol::Answer;
@@ -334,7 +334,7 @@ fn policy() {
     fuzz(&[whole], |bytes| {
         let Ok(checkpoint) = policy_file(bytes.to_vec()) else { return };
         let models = Models::default();
-        if let Ok((game, config)) = saved::<CartPole>(&models, &checkpoint) {
+        if let Ok((game, config)) = saved_settings::<CartPole>(&models, &checkpoint) {
             let _ = models.load_policy(&checkpoint, game, &config);
         }
     });

@@ -8,7 +8,10 @@ use crate::trainer::saved_config;
 use anyhow::{Context, Result};
 
 /// Reads and validates the settings of a checkpoint, which may come from anyone.
-pub fn saved<G: Playable>(models: &Models, checkpoint: &Checkpoint) -> Result<(G, TrainConfig)> {
+pub fn saved_settings<G: Playable>(
+    models: &Models,
+    checkpoint: &Checkpoint,
+) -> Result<(G, TrainConfig)> {
     let (game, config) = saved_config::<G>(checkpoint)?;
     validate(models, &game, &config).context("the checkpoint's settings cannot be used")?;
     Ok((game, config))
