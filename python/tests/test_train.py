@@ -424,7 +424,7 @@ def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None
     # All completions of an iteration, equal ones too.
     assert sum(len(call["prompts"]) == 16 for call in calls) == 3
     card = Path(report.run, "model", "README.md").read_text()
-    assert "3 iterations" in card and "max_new_tokens = 6" in card
+    assert "3 iterations" in card and "max_new_tokens = 6" in card and "kl_coef" not in card
     model = grove_rl.LanguageModel.load(report.run)
     assert isinstance(model.generate("1>", max_new_tokens=4), str)
     assert len(model.generate(["1>", "2>"], max_new_tokens=4, num_completions=3)[1]) == 3

@@ -219,7 +219,8 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, DatasetFil
     let read = || -> Result<Manifest, String> {
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| e.to_string())?;
         let manifest = header.metadata().as_ref().and_then(|metadata| metadata.get(MANIFEST_KEY));
-        let manifest = manifest.ok_or("it does not say of which game it is")?;
+        let manifest =
+            manifest.ok_or("it does not say of which game it is, as games saved on the page do")?;
         Manifest::parse(manifest)
     };
     let manifest = read().map_err(|reason| malformed(&path, reason))?;

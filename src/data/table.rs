@@ -146,8 +146,11 @@ impl Rows {
         for i in &header.features {
             let (cell, name) = (&cells[*i], &header.names[*i]);
             let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
-            self.values.push(x.ok_or_else(|| {
-                format!("has `{cell}` in the column {name}, which is not a finite number")
+            self.values.push(x.ok_or_else(|| match cell.is_empty() {
+                true => {
+                    format!("has an empty cell in the column {name}; fill it, or leave the row out")
+                }
+                false => format!("has `{cell}` in the column {name}, which is not a finite number"),
             })?);
         }
         self.lines.push(number);
@@ -251,7 +254,13 @@ impl Header {
         let names = clean_cells(cells);
         let find = |name: &str| {
             names.iter().position(|column| column == name).ok_or_else(|| {
-                format!("it has no column `{name}`; its columns are {}", names.join(", "))
+                let has_other = |mark| names.len() == 1 && names[0].contains(mark);
+                let advice = if [';', '\t'].into_iter().any(has_other) {
+                    "; columns must be separated by commas"
+                } else {
+                    ""
+                };
+                format!("it has no column `{name}`; its columns are {}{advice}", names.join(", "))
             })
         };
         let label = find(options.label)?;

@@ -10,7 +10,7 @@ use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::{IMITATION, LossType, PolicyConfig, TINY, TrainConfig, overlay};
-use crate::task;
+use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
 use crate::trainer::text::{language_settings, load_language_settings};
 use anyhow::{Context, Result, bail};
@@ -188,7 +188,10 @@ impl History {
     /// precision is the default of the devices that trained the run.
     fn language_defaults(&self) -> Result<Vec<Table>> {
         let (subject, path) = (self.subject(), self.text("model", "path"));
-        let own = (task::find(subject)?.defaults)();
+        let own = match task::find(subject) {
+            Err(TaskError::Python) => Table::new(),
+            found => (found?.defaults)(),
+        };
         let precision = default_precision(&self.devices.join(","));
         let of_size = |num_params: usize| {
             let num_params = (path != TINY).then_some(num_params);
@@ -422,7 +425,7 @@ mod tests {
         for device in ["cpu", "wgpu:0"] {
             let own = fastest_precision(device);
             for precision in [Precision::F32, Precision::Bf16] {
-                let mut config = LanguageConfig::for_trained("models/one", 1 << 30, own);
+                let mut config = LanguageConfig::for_pretrained("models/one", 1 << 30, own);
                 config.precision = precision;
                 let found = changes(language_settings("sort", &defaults, &config), device);
                 assert_eq!(

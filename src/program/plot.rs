@@ -202,7 +202,7 @@ fn check_name<'a>(records: impl Iterator<Item = &'a IterationRecord>, y: &str) -
     }
     if !known.is_empty() && !is_field && !known.iter().any(|name| name == tracked_name(y)) {
         bail!(
-            "unknown figure `{y}`; must be score, greedy, a field of metrics.jsonl or one of: {}",
+            "no run has the figure `{y}`; must be score, greedy, a field of metrics.jsonl or one of: {}",
             known.join(", ")
         );
     }

@@ -6,7 +6,7 @@ use super::games::{Games, Playable};
 use super::output::{print_json, print_result};
 use crate::schema::{self, Settings, Shape, in_table};
 use crate::settings::{LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema};
-use crate::task;
+use crate::task::{self, TaskError};
 use crate::trainer::text::language_settings;
 use crate::trainer::{config_toml, new_settings};
 use anyhow::Result;
@@ -62,7 +62,10 @@ pub fn language_defaults(
     Ok(match (is_sft, num_params) {
         (true, _) => LanguageConfig::for_sft(path, num_params, precision),
         (false, Some(num_params)) => LanguageConfig::for_pretrained(path, num_params, precision),
-        (false, None) => LanguageConfig::for_task(path, task::find(task)?.fit_iterations),
+        (false, None) => match task::find(task) {
+            Err(TaskError::Python) => LanguageConfig::for_model(path),
+            found => LanguageConfig::for_task(path, found?.fit_iterations),
+        },
     })
 }
 

@@ -179,7 +179,8 @@ fn split_episodes(
     };
     if train.is_empty() || validation.is_empty() {
         bail!(
-            "the dataset in {} has {} episodes: too few to hold out a share of {} (data.validation)",
+            "the dataset in {} has too few episodes, {}, to hold out a share of {} (data.validation); `ends` marks the last \
+             step of each",
             data.path,
             train.len() + validation.len(),
             data.validation

@@ -194,7 +194,7 @@ pub fn named<S: AsRef<str>>(table: &Table, assignments: &[S]) -> Result<Vec<Stri
 fn assignment(text: &str) -> Result<(String, Value), ConfigError> {
     let (key, value) = text.split_once('=').ok_or_else(|| ConfigError::Syntax {
         what: format!("`{text}`"),
-        message: "write key=value, for instance learning_rate=1e-3".to_string(),
+        message: "it lacks `=`; write key=value, for instance learning_rate=1e-3".to_string(),
     })?;
     let (key, text) = (key.trim(), value.trim());
     let value = format!("value = {text}")

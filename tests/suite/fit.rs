@@ -337,7 +337,7 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     assert!(said(&[]).contains("`ends` is of type F32, but must be I64, I32 or U8"));
     shard(&path, (&[10, 4], &good), &actions, &[]);
     // It is one episode, as nothing is said of ends.
-    assert!(said(&[]).contains("1 episodes: too few to hold out a share of 0.1"), "{}", said(&[]));
+    assert!(said(&[]).contains("too few episodes, 1, to hold out a share of 0.1"), "{}", said(&[]));
     shard(&path, (&[0, 4], &[]), &[], &[]);
     assert!(said(&[]).contains("there is no step in it"));
     let shown = folder.join("shown");

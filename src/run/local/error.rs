@@ -67,7 +67,7 @@ pub enum RunError {
     },
     /// A new run would replace another.
     #[error(
-        "the run directory {0} exists; continue its run with --resume, or choose another --run-dir"
+        "the run directory {0} exists; `grove train --resume {0}` continues its run, or choose another --run-dir"
     )]
     Exists(PathBuf),
     /// A folder that is not a run's would be filled by one.

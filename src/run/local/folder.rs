@@ -100,13 +100,11 @@ impl RunFolder {
         }
         let folder = Self::open_unlinked(path)?;
         let is_empty = fs::read_dir(&folder.path).is_ok_and(|mut all| all.next().is_none());
-        let is_run = folder.path.join(LOCK).is_file();
-        if is_empty || is_run && !folder.has_policy() {
-            Ok(folder)
-        } else if folder.has_policy() || folder.config().is_file() {
-            Err(RunError::Exists(folder.path))
-        } else {
-            Err(RunError::Occupied(folder.path))
+        let (is_run, has_policy) = (folder.path.join(LOCK).is_file(), folder.has_policy());
+        match is_empty || is_run && !has_policy {
+            true => Ok(folder),
+            false if has_policy || folder.config().is_file() => Err(RunError::Exists(folder.path)),
+            false => Err(RunError::Occupied(folder.path)),
         }
     }
 

@@ -467,10 +467,8 @@ fn default_max_new_tokens(
 ) -> Result<usize, LanguageTrainError> {
     let longest = longest_prompt(task, model)?;
     let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
-    let limit = match model.is_fresh() {
-        true => task.max_new_tokens(),
-        false => task.max_new_tokens_of_pretrained(),
-    };
+    let is_fresh = model.is_fresh();
+    let limit = if is_fresh { task.max_new_tokens() } else { task.max_new_tokens_of_pretrained() };
     if limit == 0 {
         return Err(LanguageTrainError::Settings(format!(
             "the task {} has a max_new_tokens of 0, but a completion has a token or more; set \
