@@ -34,7 +34,14 @@ MODELS = [
 
 
 def completed(path, folder):
-    """The path of a case, or of its copy in `folder` with the rest of the model."""
+    """The path of a case, or of its copy in `folder` with the rest of the model, or with the symbolic link that the file
+    `link` names, since not all checkouts have links."""
+    if (path / "link").is_file():
+        case = Path(shutil.copytree(path, folder / path.name))
+        target = (case / "link").read_text()
+        (case / "link").unlink()
+        (case / "link").symlink_to(target)
+        return case
     for start, model in MODELS:
         if path.name.startswith(start):
             shutil.copytree(model, folder / path.name)
