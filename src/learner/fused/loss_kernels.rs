@@ -103,7 +103,7 @@ impl Batch {
     }
 
     /// Stores the ratio of game `game` of this portion.
-    fn store_game_ratio(&mut self, game: usize, ratio: &SequenceRatio) {
+    fn store_sequence_ratio(&mut self, game: usize, ratio: &SequenceRatio) {
         let at = self.ratios + self.offset + game;
         self.summary[at] = ratio.ratio;
         self.summary[at + self.all_games] = ratio.d_logprob;
@@ -435,7 +435,7 @@ pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
             }
         }
         let weight = data.weight(env, &*batch, comptime!(plan.loss));
-        batch.store_game_ratio(
+        batch.store_sequence_ratio(
             game,
             &SequenceRatio { ratio, d_logprob: d_logprob * weight / length },
         );
