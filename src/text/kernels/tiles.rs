@@ -114,7 +114,7 @@ pub(super) struct Rows {
     pub head: usize,
     /// Rows from the first on that queries are taken from; then they are taken from those that follow the segment.
     pub own: usize,
-    /// First row that follows the piece.
+    /// First row that follows the segment.
     pub follower: usize,
 }
 
