@@ -1,10 +1,10 @@
 //! `grove generate`: generates text with a language model.
 
 use super::args::GenerateArgs;
-use super::output::{eprint_line, print_json, print_result};
+use super::output::{eprint_line, for_terminal, print_json, print_result};
 use super::progress_note::with_note;
 use super::session::saved_policy;
-use super::{ranks, text};
+use super::{ranks, text, trust};
 use crate::disk::input;
 use crate::rng::Stream;
 use crate::run::{CONFIG, RunFolder};
@@ -122,7 +122,9 @@ fn held_out_prompt(path: &Path) -> Result<String> {
     let missing = || anyhow!("the prompt is missing: grove generate {} 'TEXT'", path.display());
     let run = RunFolder::find(path).map_err(|_| missing())?;
     let settings = input::read_description(&run.config()).map_err(|_| missing())?;
-    let (name, own, config) = load_language_settings(overlay::parse(CONFIG, &settings)?)?;
+    let (name, mut own, config) = load_language_settings(overlay::parse(CONFIG, &settings)?)?;
+    // The run may come from someone else.
+    own.retain(|key, _| !trust::is_about_code(key));
     let is_over_characters = config.model.path == TINY && name != DataTask::NAME;
     let task = is_over_characters.then(|| text::open(&name, own)).ok_or_else(missing)??;
     Ok(task.prompt(Split::Test, 0)?.text)
@@ -169,7 +171,7 @@ impl Stdout<'_> {
         // A tokenizer may also change earlier text, so `printed` need not be a character boundary any more.
         if let Some(new) = text.get(*printed..end).filter(|new| !new.is_empty()) {
             // A closed pipe is noticed when the rest is printed.
-            let _ = write!(stdout(), "{new}");
+            let _ = write!(stdout(), "{}", for_terminal(new));
             let _ = stdout().flush();
             *printed = end;
         }

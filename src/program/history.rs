@@ -3,7 +3,7 @@
 use super::games::{Games, References};
 use super::output::{eprint_line, escape_control_chars, with_causes};
 use super::settings::{InitialModel, language_defaults};
-use super::text::default_precision;
+use super::text_device::default_precision;
 use crate::disk::input;
 use crate::env::{Env, HostGame};
 use crate::metrics::{EvaluationRecord, IterationRecord};
@@ -365,7 +365,9 @@ pub fn align_columns(
 ) -> String {
     let rows: Vec<Vec<String>> = rows
         .iter()
-        .map(|row| row.iter().map(|cell| escape_control_chars(cell)).collect())
+        .map(|row| {
+            row.iter().map(|cell| escape_control_chars(&cell.replace(['\n', '\t'], " "))).collect()
+        })
         .collect();
     let length = |text: &str| text.chars().count();
     let width = |column: usize| {
@@ -465,9 +467,13 @@ mod tests {
             let settings = overlay::merged(fit.clone(), own.parse().unwrap());
             changes(settings, "cpu")
         };
-        let update = |steps: u32| format!("[update]\nnum_minibatches = {steps}");
-        assert_eq!(changes_of(&format!("iterations = 1\n{}", update(3))), ["iterations"]);
-        let both = ["iterations", "update.num_minibatches"];
+        let update =
+            |steps: u32| format!("[data]\npath = \"d\"\n[update]\nnum_minibatches = {steps}");
+        assert_eq!(
+            changes_of(&format!("iterations = 1\n{}", update(3))),
+            ["data.path", "iterations"]
+        );
+        let both = ["data.path", "iterations", "update.num_minibatches"];
         assert_eq!(changes_of(&format!("iterations = 1\n{}", update(128))), both);
         assert_eq!(changes_of(&format!("iterations = 2\n{}", update(3))), both);
     }

@@ -7,6 +7,7 @@ use super::args::{RunArgs, TrainArgs};
 use super::interrupt::{Interrupt, STOPPED};
 use super::progress::Board;
 use super::text;
+use super::text_device::device_name;
 use super::verifier::VerifierArgs;
 use crate::device;
 use anyhow::{Context, Result, anyhow};
@@ -39,7 +40,7 @@ impl Slots {
         let threads = threads.map_or(available, |threads| threads as usize);
         let is_text = text::is_requested(args);
         let is_cpu = |name: &str| -> Result<bool> {
-            let name = if is_text { text::device_name(name) } else { name };
+            let name = if is_text { device_name(name) } else { name };
             Ok(name == "cpu" || device::choose(name)?.info.kind == "cpu")
         };
         let kinds = device.split(',').map(|name| is_cpu(name.trim()));

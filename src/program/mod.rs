@@ -52,6 +52,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod text;
+mod text_device;
 mod train;
 mod trust;
 mod validation;
@@ -66,7 +67,7 @@ use crate::env::look::Look;
 use crate::model::NamedModel;
 use crate::parallel::mpi;
 use crate::run::{FinalScores, Run, RunFiles, caught_on_devices, keep_silent};
-use crate::task;
+use crate::task::{self, cache};
 use anyhow::Result;
 use args::Cli;
 use clap::{CommandFactory, FromArgMatches};
@@ -209,8 +210,10 @@ fn prepare_process() {
     // the environment.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-            std::env::set_var("XDG_RUNTIME_DIR", std::env::temp_dir());
+        // A folder of this user alone, since the library connects to the server whose socket it finds.
+        let unset = std::env::var_os("XDG_RUNTIME_DIR").is_none();
+        if let Some(folder) = cache::folder().filter(|_| unset) {
+            std::env::set_var("XDG_RUNTIME_DIR", folder);
         }
     }
 }

@@ -5,8 +5,9 @@
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fmt::Arguments;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prints a message on stderr. Errors are ignored.
@@ -51,12 +52,13 @@ pub fn stderr(line: Arguments<'_>) {
     }
 }
 
-/// A text with its control characters escaped, except for line breaks and tabs: messages quote files and paths of other
-/// people, which must not control the terminal.
+/// A text with its control characters escaped, also those of the direction of writing, except for line breaks and tabs:
+/// messages quote files and paths of other people, which must not control the terminal.
 pub fn escape_control_chars(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() && !['\n', '\t'].contains(&c) {
+        let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if turns || c.is_control() && !['\n', '\t'].contains(&c) {
             shown.extend(c.escape_default())
         } else {
             shown.push(c)
@@ -65,13 +67,19 @@ pub fn escape_control_chars(text: &str) -> String {
     shown
 }
 
+/// A text for stdout: as it is, but without control characters where it is a terminal.
+pub fn for_terminal(text: &str) -> Cow<'_, str> {
+    if std::io::stdout().is_terminal() { escape_control_chars(text).into() } else { text.into() }
+}
+
 /// Prints a line of the result on stdout. A closed pipe is not an error.
 pub fn print_result(line: impl std::fmt::Display) -> Result<()> {
     if MUTED.load(Ordering::Relaxed) {
         return Ok(());
     }
+    let line = line.to_string();
     let mut stdout = std::io::stdout().lock();
-    match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
+    match writeln!(stdout, "{}", for_terminal(&line)).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot print the result"),
     }

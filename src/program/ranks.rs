@@ -3,7 +3,7 @@
 use super::args::RunArgs;
 use super::games::Playable;
 use super::output::{eprint_line, mute, unmute, with_causes};
-use super::text;
+use super::text_device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
@@ -29,9 +29,9 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// The same rank for a language model, for which [`auto`](text::device_name) is the CPU.
+    /// The same rank for a language model, for which [`auto`](device_name) is the CPU.
     pub fn for_texts(self) -> Self {
-        Self { device: text::device_name(&self.device).to_string(), ..self }
+        Self { device: device_name(&self.device).to_string(), ..self }
     }
 
     /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.

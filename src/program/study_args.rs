@@ -117,6 +117,9 @@ pub struct SweepArgs {
     /// Number of CPU threads, shared by the runs side by side [default: one per core].
     #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
     pub threads: Option<u32>,
+    /// Run the verifier that the file names, even if you have not approved it before.
+    #[arg(long)]
+    pub trust: bool,
     /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,

@@ -8,6 +8,7 @@ use super::ranks;
 use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path};
 use super::settings::{InitialModel, commented, language_defaults};
 use super::source::names_iterations;
+use super::text_device::default_precision;
 use super::trust;
 use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
@@ -16,7 +17,7 @@ use crate::parallel::Team;
 use crate::run::{RunFolder, TextRun, load_model};
 use crate::settings::{Precision, change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
-use crate::text::{LanguageModel, fastest_precision};
+use crate::text::LanguageModel;
 use crate::trainer::text::{
     LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
     saved_language_model, saved_language_settings,
@@ -330,17 +331,6 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     run.train(&session, |folder| request.next(&*task, args, folder))
 }
 
-/// The device of a language model, by a name of the command line: `auto` is the CPU.
-pub fn device_name(name: &str) -> &str {
-    if name == "auto" { "cpu" } else { name }
-}
-
-/// The default precision of a large pretrained model on a comma-separated list of devices.
-pub fn default_precision(devices: &str) -> Precision {
-    let is_cpu = |name: &str| ["cpu", "cpu:0"].contains(&device_name(name.trim()));
-    fastest_precision(if devices.split(',').all(is_cpu) { "cpu" } else { devices })
-}
-
 /// Resumes a run from a checkpoint.
 pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let TrainArgs { run: args, task_data, verifier, model, .. } = args;
@@ -468,19 +458,4 @@ pub fn load(path: &str) -> Result<Option<LanguageModel>> {
 pub fn load_from(path: &Path) -> Result<LanguageModel> {
     let model = with_note(READING_MODEL, || load_model(path));
     model.with_context(|| format!("cannot use the model in {}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_on_the_cpu_have_the_precision_of_one() {
-        for devices in ["auto", "cpu:0", "cpu,cpu", "auto, cpu"] {
-            assert_eq!(default_precision(devices), fastest_precision("cpu"), "{devices}");
-        }
-        for devices in ["wgpu:0", "cpu,wgpu:0"] {
-            assert_eq!(default_precision(devices), Precision::F32, "{devices}");
-        }
-    }
 }

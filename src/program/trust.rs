@@ -53,7 +53,8 @@ pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[Stri
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let whole = std::env::current_dir().unwrap_or_default().join(folder);
     approve(&approved_settings(task_settings, &whole), is_given, || {
-        let place = if folder.is_empty() { "this folder" } else { folder };
+        let place =
+            if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
         let loose =
             loose.iter().filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
         let loose: String = loose.collect();
@@ -101,6 +102,12 @@ fn is_strict(task_settings: &Table, key: &str) -> bool {
         Some(Value::Array(paths)) => paths.is_empty(),
         Some(_) => false,
     }
+}
+
+/// Whether a setting, by any of its names, decides which code runs, or with which rights.
+pub fn is_about_code(name: &str) -> bool {
+    let key = name.rsplit('.').next().unwrap_or_default().trim();
+    key == UNSAFE || APPROVED_SETTINGS.contains(&key)
 }
 
 /// Whether `--set` names this setting of a task.

@@ -10,6 +10,22 @@ use std::path::Path;
 /// Objects as JSON, with the numbers of their lines.
 type Records<E> = Box<dyn Iterator<Item = Result<(usize, Vec<u8>), E>>>;
 
+/// The text of a compressed file, which may be far longer than the file: an error beyond [`MAX_DATA_BYTES`].
+struct Bounded<R> {
+    file: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        let too_long =
+            || io::Error::other(format!("more than {} MiB of text", MAX_DATA_BYTES >> 20));
+        self.left = self.left.checked_sub(count as u64).ok_or_else(too_long)?;
+        Ok(count)
+    }
+}
+
 /// Opens a file. Blank lines are left out.
 ///
 /// # Errors
@@ -32,7 +48,8 @@ pub fn unread(path: &Path) -> impl Fn(io::Error) -> TaskError {
 fn read(path: &Path) -> io::Result<Records<io::Error>> {
     let mut file: Box<dyn BufRead> = Box::new(BufReader::new(input::open(path)?));
     if file.fill_buf()?.starts_with(b"\x1f\x8b") {
-        file = Box::new(BufReader::new(MultiGzDecoder::new(file)));
+        let text = Bounded { file: MultiGzDecoder::new(file), left: MAX_DATA_BYTES };
+        file = Box::new(BufReader::new(text));
     }
     let start = file.fill_buf()?;
     if matches!(start, [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [_, 0, ..] | [0, ..]) {

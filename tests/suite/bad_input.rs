@@ -88,7 +88,7 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "--device", "cpu,"], &["`cpu,` has an empty name", "comma"]),
         (&["train", "--device", "cuda"], &["--features cuda"]),
         (&["train", "--device", "wgpu:77"], &["wgpu:77", "available: cpu"]),
-        (&["train", "--run-dir", "taken"], &["taken", "exists", "--resume"]),
+        (&["train", "--run-dir", "taken"], &["taken", "not empty", "--run-dir"]),
         (&["train", "--resume", "--run-dir", "nowhere"], &["nowhere"]),
         (&["train", "--resume"], &["there is no run in runs", "name a run directory"]),
         (&["train", "fruit", "--resume"], &["no run of fruit in runs"]),

@@ -8,9 +8,8 @@ use super::publish;
 use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, ChosenDevice};
 use crate::program::settings::{InitialModel, language_defaults};
-use crate::program::text::{
-    ENGINE, TextOverrides, default_precision, device_name, load, model_path, open, settings,
-};
+use crate::program::text::{ENGINE, TextOverrides, load, model_path, open, settings};
+use crate::program::text_device::{default_precision, device_name};
 use crate::rng::{draw, uniform};
 use crate::settings::{EngineChoice, Precision};
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};

@@ -118,10 +118,38 @@ mod tests {
             out: None,
             device: "cpu".to_string(),
             threads: None,
+            trust: false,
             json: false,
         };
         let sweep = Sweep::new(&builtin(), file, &args).map(drop);
         sweep.err().map(|error| format!("{error:#}")).unwrap_or_default()
+    }
+
+    #[test]
+    fn code_of_another_person_needs_consent() {
+        let space = "[space]\n\"optimizer.learning_rate\" = { log = [1e-4, 1e-3] }";
+        for (game, settings, words) in [
+            (
+                "data",
+                "\"data.path\" = 'p.jsonl'\n\"data.verifier\" = 'touch pwned'",
+                "approve it with --trust",
+            ),
+            (
+                "data",
+                "data.path = 'p.jsonl'\nverifier = 'touch pwned'\nsandbox = false",
+                "approve it with --trust",
+            ),
+            ("ocaml", "\"ocaml.unsafe\" = true", "approve it with --trust"),
+        ] {
+            let said = refusal(&format!("game = '{game}'\n[settings]\n{settings}\n{space}"));
+            assert!(said.contains(words), "{settings}: {said}");
+        }
+        for name in ["data.verifier", "verifier", "data.sandbox"] {
+            let said = refusal(&format!(
+                "game = 'data'\n[space]\n\"{name}\" = {{ choices = ['a', 'b'] }}"
+            ));
+            assert!(said.contains("cannot be searched"), "{name}: {said}");
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@ use super::output::{eprint_line, with_causes};
 use super::progress::Board;
 use super::settings::{InitialModel, language_defaults};
 use super::study_args::{self, Seeds, SweepArgs};
-use super::{ranks, seeds, text};
+use super::verifier::VerifierArgs;
+use super::{ranks, seeds, text, trust};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
 use crate::run::{RunFolder, counted};
@@ -127,6 +128,15 @@ impl<'a> Sweep<'a> {
         let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
         let mut settings = default_settings(games, &file, is_task)?;
         overlay::lay_over(&mut settings, file.settings.clone())?;
+        if is_task {
+            // The file may come from someone else.
+            let own = settings.get(&file.game).and_then(toml::Value::as_table);
+            let args = VerifierArgs { trust: args.trust, ..VerifierArgs::default() };
+            trust::check(&file.game, own.unwrap_or(&Table::new()), &args, &[])?;
+            if let Some(name) = file.space.keys().find(|name| trust::is_about_code(name)) {
+                bail!("`{name}` decides which code runs, and cannot be searched");
+            }
+        }
         check::allow_fractions(&mut file.space, &settings);
         check::check_values(&file, |set| {
             if is_task {

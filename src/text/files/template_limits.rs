@@ -372,9 +372,27 @@ fn method(state: &State, value: &Value, name: &str, arguments: &[Value]) -> Resu
         ("join", Some(_), [parts]) => {
             return join(state, parts.clone(), Rest(vec![value.clone()]));
         }
+        ("format", Some(text), _) => check_format(text)?,
         _ => {}
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)
+}
+
+/// Rejects a format whose widths and precisions make too long a text, or come from its arguments.
+fn check_format(text: &str) -> Result<(), Error> {
+    let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let sum = |sum: usize, digits: &str| sum.saturating_add(digits.parse().unwrap_or(usize::MAX));
+    check_length(numbers.fold(text.len(), sum))?;
+    let mut is_open = false;
+    for c in text.replace("{{", "").replace("}}", "").chars() {
+        match c {
+            '{' if is_open => return Err(refused("a format has another format inside")),
+            '{' => is_open = true,
+            '}' => is_open = false,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn refused(reason: &'static str) -> Error {
