@@ -114,7 +114,6 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         ("nonsense.a", None),
         ("a", None),
         ("xy", None),
-        ("temperature", None),
         ("steps_per_generation", Some("update.num_minibatches")),
         ("per_device_train_batch_size", Some("rollout.num_groups")),
         ("clip_coef", Some("loss.epsilon")),
@@ -131,6 +130,8 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         let said = settings(&[&format!("{key}=0.5")]).unwrap_err();
         assert!(said.starts_with(&format!("unknown setting `{key}`: GRPO has no value")), "{said}");
     }
+    let said = settings(&["temperature=1"]).unwrap_err();
+    assert_eq!(said, "`temperature` is a setting of language models: this run trains fruit");
     let said = settings(&["batch_size=64"]).unwrap_err();
     assert!(said.ends_with("write one of: update.num_minibatches, data.batch_size"), "{said}");
     let said = refused_for_texts("per_device_train_batch_size=8");
