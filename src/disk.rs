@@ -148,7 +148,14 @@ impl PendingFile {
     /// where links lead to it, and its permissions are kept.
     pub fn output(target: &Path) -> io::Result<Self> {
         if !target.exists() {
-            return Self::create(target);
+            let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+            return match folder.filter(|folder| !folder.exists()) {
+                Some(folder) => Err(io::Error::new(
+                    ErrorKind::NotFound,
+                    format!("the folder {} does not exist", folder.display()),
+                )),
+                None => Self::create(target),
+            };
         }
         if target.is_dir() {
             return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory"));

@@ -24,11 +24,14 @@ HOST_NAMES = {
 #: Names that several sections of a language model's settings have, with the one that is meant.
 TEXT_NAMES = {"learning_rate": ("optimizer", "learning_rate")}
 
-#: Arguments of :func:`grove_rl.train` that say what the settings of these names would.
+#: Names that are no settings of :func:`grove_rl.train`, each with the reason.
 _NO_SETTINGS = {
     "env": "the first argument names the game or environment",
     "task": "the argument of this name holds the prompts of a language model",
     "host": "it follows from the environment",
+    "output_dir": "the argument `run_dir` names the folder of the run",
+    "logging_steps": "every iteration is recorded",
+    "max_prompt_length": "prompts are never cut",
 }
 
 
@@ -95,6 +98,8 @@ def in_sections(
 ) -> dict[str, Any]:
     """Puts settings that are named without their section, or by another name, into their place.
 
+    Settings that are ``None``, as TRL's are where they are off or the default, are left out.
+
     Args:
         settings: Settings and sections of them.
         names: Names of settings, each with its section and its name there.
@@ -105,6 +110,8 @@ def in_sections(
     sections = {section for section, _ in names.values()}
     changes: dict[str, Any] = {}
     for name, value in settings.items():
+        if value is None:
+            continue
         if name in _NO_SETTINGS:
             raise ValueError(f"`{name}` is not a setting of `train`: {_NO_SETTINGS[name]}")
         if isinstance(value, Mapping):
@@ -118,6 +125,8 @@ def in_sections(
             continue
         inner = changes.setdefault(section, {})
         for key, item in given.items():
+            if item is None:
+                continue
             home, own = names.get(key, (section, key))
             key = own if home == section else key
             if key in inner:

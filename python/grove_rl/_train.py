@@ -101,7 +101,7 @@ def train(
         max_episode_steps: Steps after which an episode is truncated; by default the environment's own limit, or 1000 if it
             has none. Replaces the limit of an id; environments that a function makes keep a lower limit of their own.
         **settings: Settings as in a settings file: ``iterations=100``, ``rollout={"num_groups": 8}``. The section may
-            be omitted where the name is unambiguous: ``learning_rate=1e-3``.
+            be omitted where the name is unambiguous: ``learning_rate=1e-3``. ``None`` leaves a setting at its default.
 
     Returns:
         Scores, duration and folder of the run.

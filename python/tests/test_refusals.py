@@ -272,7 +272,8 @@ class Table:
         ("catch", {"learning_rate": np.nan}, "`learning_rate` cannot be nan: must be a finite number"),
         ("catch", {"optimizer": {"learning_rate": np.inf}}, "`optimizer.learning_rate` cannot be inf"),
         ("catch", {"seed": 1 << 63}, "`seed` cannot be 9223372036854775808: must be"),
-        ("catch", {"iterations": None}, "`iterations` cannot be None"),
+        ("catch", {"policy": {"hidden": [8, None]}}, "`policy.hidden` cannot be None"),
+        (None, {"task": TASK, "reward": len, "output_dir": "out"}, "`output_dir` is not a setting .* `run_dir` names"),
         ("catch", {"optimizer": "adam"}, "`optimizer` cannot be \"adam\": it is a section of settings"),
         ("catch", {"run_dir": ""}, "`run_dir` is '', but must name a folder"),
     ],
@@ -298,6 +299,16 @@ def test_settings_may_be_of_numpy_and_have_the_names_of_trl() -> None:
     config = Path(report.run, "config.toml").read_text()
     assert "group_size = 4" in config and "update_epochs = 3" in config
     assert grove_rl.make_vec("catch", 1, rows=np.int32(6)).reset(seed=0)
+
+
+def test_none_leaves_a_setting_at_its_default() -> None:
+    def one(completions: list[str], **_: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    # As `dataclasses.asdict` of TRL's configuration has them.
+    off = {"epsilon_high": None, "delta": None, "num_generations": None, "output_dir": None, "lora": {"r": None}}
+    runs = [grove_rl.train(task=TASK, reward=one, **BRIEF, **more).run for more in ({}, off)]
+    assert len({Path(run, "config.toml").read_text() for run in runs}) == 1
 
 
 @pytest.mark.parametrize("reward", [np.nan, np.inf, "1", {}])

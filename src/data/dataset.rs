@@ -41,7 +41,7 @@ impl Dataset {
         if !path.exists() {
             return Err(DatasetError::NoManifest(folder.to_path_buf()));
         }
-        let text = input::read_description(&path).map_err(io_error(&path))?;
+        let text = input::read_description(&path).map_err(io_error("read", &path))?;
         let manifest = Manifest::parse(&text).map_err(|reason| malformed(&path, reason))?;
         if manifest.shards.is_empty() {
             return Err(malformed(&path, "it names no shards"));
@@ -55,10 +55,10 @@ impl Dataset {
                 ));
             }
             let path = folder.join(name);
-            let file = input::open(&path).map_err(io_error(&path))?;
+            let file = input::open(&path).map_err(io_error("read", &path))?;
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is
             // mapped, values change or the program is stopped, but memory safety is not affected.
-            let map = unsafe { Mmap::map(&file) }.map_err(io_error(&path))?;
+            let map = unsafe { Mmap::map(&file) }.map_err(io_error("read", &path))?;
             Ok((path, Box::new(map) as Box<dyn Bytes>))
         };
         let names = || manifest.shards.iter().chain(&manifest.held_out);
@@ -97,9 +97,9 @@ impl Dataset {
     /// disk.
     ///
     /// # Errors
-    /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has a
-    /// non-finite observation or weight, a negative weight, or an action outside `0..num_actions`;
-    /// or if there are no steps.
+    /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has an
+    /// observation that is not finite or beyond 1e15, a non-finite or negative weight, or an action
+    /// outside `0..num_actions`; or if there are no steps.
     pub fn steps(
         self,
         num_features: usize,
@@ -126,9 +126,9 @@ impl DatasetWriter {
     pub fn create(folder: &Path, manifest: Manifest) -> Result<Self, DatasetError> {
         let (shards, held_out) = (Vec::new(), Vec::new());
         let manifest = Manifest { shards, held_out, ..manifest };
-        fs::create_dir_all(folder).map_err(io_error(folder))?;
-        if fs::read_dir(folder).map_err(io_error(folder))?.next().is_some() {
-            return Err(malformed(folder, "the folder is not empty; choose another one"));
+        fs::create_dir_all(folder).map_err(io_error("create", folder))?;
+        if fs::read_dir(folder).map_err(io_error("read", folder))?.next().is_some() {
+            return Err(DatasetError::Occupied(folder.to_path_buf()));
         }
         Ok(Self { folder: folder.to_path_buf(), manifest, is_finished: false })
     }
@@ -153,7 +153,7 @@ impl DatasetWriter {
     fn write_shard(&self, columns: &Columns) -> Result<String, DatasetError> {
         let name = shard_name(self.num_shards());
         let path = self.folder.join(&name);
-        fs::write(&path, shard_file(columns, None)).map_err(io_error(&path))?;
+        fs::write(&path, shard_file(columns, None)).map_err(io_error("write", &path))?;
         Ok(name)
     }
 
@@ -169,7 +169,7 @@ impl DatasetWriter {
     pub fn finish(mut self) -> Result<(), DatasetError> {
         let path = self.folder.join(MANIFEST);
         let text = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
-        fs::write(&path, text + "\n").map_err(io_error(&path))?;
+        fs::write(&path, text + "\n").map_err(io_error("write", &path))?;
         self.is_finished = true;
         Ok(())
     }

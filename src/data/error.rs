@@ -10,9 +10,11 @@ pub const MANIFEST: &str = "manifest.json";
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
     /// An I/O error.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot {action} {path}: {source}")]
     Io {
-        /// Path of the file.
+        /// Attempted action, for instance `read`.
+        action: &'static str,
+        /// Path of the file or folder.
         path: PathBuf,
         /// The underlying error.
         source: io::Error,
@@ -25,6 +27,9 @@ pub enum DatasetError {
         "{0} is not a dataset: it has no {MANIFEST}, which `grove demo` and `grove import` write"
     )]
     NoManifest(PathBuf),
+    /// A folder for a new dataset that holds something.
+    #[error("the folder {0} is not empty; choose another one for the dataset")]
+    Occupied(PathBuf),
     /// A malformed file.
     #[error("{}: {reason}", path.display())]
     Malformed {
@@ -35,11 +40,14 @@ pub enum DatasetError {
     },
 }
 
-/// Wraps an I/O error with its path.
+/// Wraps an I/O error with the action that failed and its path.
 #[cfg(not(target_family = "wasm"))]
-pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DatasetError {
+pub(super) fn io_error(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> DatasetError {
     let path = path.to_path_buf();
-    move |source| DatasetError::Io { path, source }
+    move |source| DatasetError::Io { action, path, source }
 }
 
 /// Creates a [`DatasetError::Malformed`].

@@ -7,6 +7,9 @@ use std::fmt::Debug;
 use std::ops::{Deref, Range};
 use std::path::PathBuf;
 
+/// Largest magnitude of an observation: the squares of gradients, which grow with it, stay finite in 32 bits.
+const MAX_OBSERVATION: f32 = 1e15;
+
 /// The steps of several shards in order. Files are memory-mapped, so the system loads pages on
 /// demand and may drop them again.
 #[derive(Debug)]
@@ -45,9 +48,9 @@ impl DatasetFiles {
     /// Validates all steps.
     ///
     /// # Errors
-    /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has a
-    /// non-finite observation or weight, a negative weight, or an action outside `0..num_actions`;
-    /// or if there are no steps.
+    /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has an
+    /// observation that is not finite or beyond 1e15, a non-finite or negative weight, or an action
+    /// outside `0..num_actions`; or if there are no steps.
     pub(super) fn new(
         files: Vec<(PathBuf, Box<dyn Bytes>)>,
         num_features: usize,
@@ -162,9 +165,12 @@ impl Shard {
     /// Validates every value.
     fn check(&self, num_features: usize, num_actions: usize) -> Result<(), String> {
         let obs = self.map[self.obs.clone()].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
-        if let Some((i, x)) = obs.enumerate().find(|(_, x)| !x.is_finite()) {
+        let is_usable = |x: f32| x.abs() <= MAX_OBSERVATION;
+        if let Some((i, x)) = obs.enumerate().find(|(_, x)| !is_usable(*x)) {
             let (row, feature) = (i / num_features, i % num_features);
-            return Err(format!("`obs` has {x} in row {row}, feature {feature}"));
+            return Err(format!(
+                "`obs` has {x:e} in row {row}, feature {feature}, but must be -1e15 to 1e15"
+            ));
         }
         let last = num_actions as i64 - 1;
         for row in 0..self.rows {

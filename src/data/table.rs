@@ -115,9 +115,10 @@ impl Rows {
     /// Reads the rows of a CSV file, whose order in time is checked along the way.
     fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let bad = |reason: String| malformed(path, reason);
-        let mut lines = csv::rows(input::open(path).map_err(io_error(path))?);
+        let mut lines = csv::rows(input::open(path).map_err(io_error("read", path))?);
         let (_, header) = lines.next().ok_or_else(|| bad("it is empty".to_string()))?;
-        let header = Header::parse(header.map_err(io_error(path))?, options).map_err(bad)?;
+        let header =
+            Header::parse(header.map_err(io_error("read", path))?, options).map_err(bad)?;
         let mut rows = Self {
             features: header.features.iter().map(|i| header.names[*i].clone()).collect(),
             unnamed: header.unnamed.iter().map(|i| i + 1).collect(),
@@ -127,7 +128,7 @@ impl Rows {
         };
         let mut last: Option<Time> = None;
         for (number, cells) in lines {
-            let cells = clean_cells(cells.map_err(io_error(path))?);
+            let cells = clean_cells(cells.map_err(io_error("read", path))?);
             let read = rows.add(number, &cells, &header).and_then(|()| match header.time {
                 Some(time) => header.check_time(&mut last, &cells[time], time, options.time_format),
                 None => Ok(()),

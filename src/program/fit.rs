@@ -20,6 +20,13 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     if args.run.resume {
         bail!("`grove train --resume` resumes any run, those of `grove fit` too");
     }
+    let is_dataset = args.data.join(MANIFEST).is_file();
+    if args.model.is_some() && is_dataset {
+        bail!(
+            "{} is a dataset of a game, and --model names a language model; leave --model out",
+            args.data.display()
+        );
+    }
     if text::is_text(&args) {
         return text::fit(games, args);
     }
@@ -29,6 +36,11 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
         |it: &String| it.split_once('=').is_some_and(|(key, _)| key.trim() == "data.path");
     if run.set.iter().any(is_path) {
         bail!("`grove fit DATASET` names the dataset; leave data.path out");
+    }
+    if let Some(name) = data.to_str().filter(|name| !data.exists() && games.find(name).is_ok()) {
+        bail!(
+            "{name} is a game, and `grove fit` learns from a dataset; `grove demo {name} --player NAME --out DIR` records one"
+        );
     }
     let manifest = Dataset::open(&data)?.manifest().clone();
     let folder = canonical_path(&data)?;

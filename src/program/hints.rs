@@ -85,6 +85,9 @@ fn hint_for(option: &str) -> Option<String> {
     if ["env", "env_id", "game", "task"].contains(&&*name) {
         return Some("the game or the task has no option: `grove train catch`".to_string());
     }
+    if name == "output_dir" {
+        return Some("the run directory is named by `--run-dir`".to_string());
+    }
     if NAMES_FOR_ITERATIONS.contains(&&*name) {
         return Some("the length of a run is set by `--iterations`".to_string());
     }
@@ -143,6 +146,7 @@ mod tests {
             assert_eq!(hint_for(option), said, "{option}");
         }
         assert!(hint_for("--vf-coef").unwrap().contains("no value function"));
+        assert!(hint_for("--output-dir").unwrap().contains("--run-dir"));
         assert!(hint_for("--env").unwrap().contains("grove train catch"));
     }
 }

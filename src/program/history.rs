@@ -37,6 +37,8 @@ pub struct History {
     pub settings: Table,
     pub records: Vec<IterationRecord>,
     environment: Option<String>,
+    /// Number of iterations that the epochs of its data take.
+    pub iterations_of_epochs: Option<u32>,
     /// Names of the devices that trained it last.
     devices: Vec<String>,
     is_locked: bool,
@@ -64,8 +66,9 @@ impl History {
         let settings = overlay::parse(&file.display().to_string(), &text)?;
         let (records, is_locked) = (folder.records()?, folder.is_locked());
         let (environment, devices) = (folder.environment(), folder.devices());
+        let iterations_of_epochs = folder.iterations_of_epochs();
         let path = folder.path().to_path_buf();
-        Ok(Self { path, settings, records, environment, devices, is_locked })
+        Ok(Self { path, settings, records, environment, iterations_of_epochs, devices, is_locked })
     }
 
     /// Reads all runs in a folder and its subfolders, sorted by name, with a warning for each that cannot be read. If
@@ -128,12 +131,6 @@ impl History {
     pub fn is_fit(&self) -> bool {
         let has_data = self.is_text() || !self.text("data", "path").is_empty();
         has_data && self.text("loss", "loss_type") == LossType::Nll.name()
-    }
-
-    /// Whether its iterations were computed from epochs and data, rather than set by `--iterations`.
-    pub fn counts_epochs(&self) -> bool {
-        let is_finite = |task: &str| task::find(task).is_ok_and(|task| task.file.is_some());
-        self.is_fit() && (!self.is_text() || is_finite(self.subject()))
     }
 
     /// The path of the base language model, or `tiny`; empty for games.
@@ -417,7 +414,16 @@ mod tests {
     /// Names of the settings of a run, trained on a device, that are not the defaults.
     fn changes(settings: Table, device: &str) -> Vec<String> {
         let (path, records, devices) = (PathBuf::new(), Vec::new(), vec![device.to_string()]);
-        let run = History { path, settings, records, environment: None, devices, is_locked: false };
+        let (environment, iterations_of_epochs, is_locked) = (None, None, false);
+        let run = History {
+            path,
+            settings,
+            records,
+            environment,
+            iterations_of_epochs,
+            devices,
+            is_locked,
+        };
         run.changes(&crate::program::dispatch::builtin()).unwrap().into_keys().collect()
     }
 

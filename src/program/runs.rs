@@ -22,7 +22,7 @@ struct RunRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     environment: Option<String>,
     model: String,
-    /// Settings that differ from the defaults, without iterations computed from epochs; `None` if this program does
+    /// Settings that differ from the defaults, without iterations that epochs give; `None` if this program does
     /// not know the game.
     changes: Option<FlatSettings>,
     /// `changes` in one line.
@@ -44,7 +44,8 @@ impl RunRow {
         let name = run.subject().to_string();
         let environment = (run.title() != name).then(|| run.title().to_string());
         let mut changes = run.changes(games);
-        if let Some(changes) = changes.as_mut().filter(|_| run.counts_epochs()) {
+        let counts_epochs = run.is_fit() && run.iterations_of_epochs == Some(run.iterations());
+        if let Some(changes) = changes.as_mut().filter(|_| counts_epochs) {
             changes.remove("iterations");
         }
         Self {

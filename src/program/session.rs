@@ -41,6 +41,8 @@ pub struct Session<'a> {
     /// Games of the program, for the live page.
     pub games: &'a Games,
     pub origin: Origin<'a>,
+    /// Number of iterations that the epochs of the data take; `None` without them.
+    pub of_epochs: Option<u32>,
     /// Start of the preparation.
     pub started: Instant,
 }
@@ -322,7 +324,8 @@ impl Session<'_> {
                 "warning: this run was trained with Grove {version}; Grove {now} may not reproduce it bit for bit"
             );
         }
-        outputs.files.write_note(&RunNote::new(run, &chosen.info))?;
+        let note = RunNote::new(run, &chosen.info).with_iterations_of_epochs(self.of_epochs);
+        outputs.files.write_note(&note)?;
         let place = match chosen.info.kind.as_str() {
             "cpu" => format!("the CPU ({})", chosen.info.description),
             _ => chosen.info.to_string(),

@@ -63,7 +63,10 @@ impl Source {
         let found = dataset.digest();
         if !data.digest.is_empty() && found != data.digest {
             let DataConfig { path, digest, .. } = data;
-            bail!("the dataset in {path} is not the run's: its SHA-256 is {found}, not {digest}");
+            bail!(
+                "the dataset in {path} is not the run's, by its SHA-256 ({found:.8}..., not {digest:.8}...); name the \
+                 run's with --data DIR"
+            );
         }
         Self::new(game, config, dataset).map(Some)
     }

@@ -175,19 +175,29 @@ impl TextRequest<'_> {
     /// Command to suggest at the end of the run in `folder`: GRPO after SFT alone, if that needs no further settings.
     fn next(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
         let is_default = args.set.is_empty() && args.config.is_none();
-        let prompt = || Some(task.prompt(Split::Test, 0).ok()?.text);
         match (&self.data, self.fit && is_default) {
             (Some(data), true) => {
                 format!("grove train --task-data {} --from {folder}", quote_path(data))
             }
             (None, true) => format!("grove train {} --from {folder}", task.name()),
-            // A prompt over few characters fits on a command line.
-            _ => match prompt().filter(|_| task.alphabet().is_some()) {
-                Some(prompt) => format!("grove generate {folder} {}", quote_word(&prompt)),
-                None => format!("grove watch {folder}"),
-            },
+            _ => next_look(task, folder),
         }
     }
+}
+
+/// Command to look at the model of the run in `folder`.
+fn next_look(task: &dyn Task, folder: &str) -> String {
+    // A prompt over few characters fits on a command line.
+    match task.prompt(Split::Test, 0).ok().filter(|_| task.alphabet().is_some()) {
+        Some(prompt) => format!("grove generate {folder} {}", quote_word(&prompt.text)),
+        None => format!("grove watch {folder}"),
+    }
+}
+
+/// Number of iterations that the epochs of a run of SFT alone take; `None` if its task has no end of prompts.
+fn iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32> {
+    let prompts = task.num_prompts(Split::Train).filter(|_| config.is_sft_only())?;
+    Some(config.epochs(prompts))
 }
 
 /// Opens the task of a saved run, with its file of prompts at the path `data` if given, and its verifier if the command
@@ -321,12 +331,12 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     }
     trust::check(&name, &own, request.verifier, &args.set)?;
     let task = open_new(&name, &mut own)?;
-    if request.fit && !has_iterations {
-        let epochs = task.num_prompts(Split::Train).map(|prompts| config.epochs(prompts));
-        config.iterations = epochs.unwrap_or(config.iterations);
+    let of_epochs = iterations_of_epochs(&*task, &config);
+    if let Some(iterations) = of_epochs.filter(|_| request.fit && !has_iterations) {
+        config.iterations = iterations;
     }
     let (folder, started) = (request.folder(&name), Instant::now());
-    let session = Session { args, games, origin: Origin::New(&folder), started };
+    let session = Session { args, games, origin: Origin::New(&folder), of_epochs, started };
     let run = LanguageRun { name, own, config, task: task.clone(), model: Mutex::new(model) };
     run.train(&session, |folder| request.next(&*task, args, folder))
 }
@@ -342,9 +352,11 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let task = reopen(&name, &mut own, task_data.as_deref(), verifier)?;
     let read = || saved_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, read)?;
-    let session = Session { args, games, origin: Origin::Saved(run), started: Instant::now() };
-    let run = LanguageRun { name, own, config, task, model: Mutex::new(Some(model)) };
-    run.train(&session, |folder| format!("grove watch {folder}"))
+    let (origin, of_epochs) = (Origin::Saved(run), iterations_of_epochs(&*task, &config));
+    let session = Session { args, games, origin, of_epochs, started: Instant::now() };
+    let model = Mutex::new(Some(model));
+    let run = LanguageRun { name, own, config, task: task.clone(), model };
+    run.train(&session, |folder| next_look(&*task, folder))
 }
 
 /// Path of a new run's model: from `--model`, otherwise from the settings in a file or of `--set`.

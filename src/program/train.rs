@@ -210,7 +210,8 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         && G::PLAYABLE
         && is_default
         && overlay::to_table(&game) == overlay::to_table(&G::default());
-    let session = Session { args, games, origin: Origin::New(G::NAME), started };
+    let of_epochs = source.as_ref().map(|it| it.iterations(&config, config.data.epochs));
+    let session = Session { args, games, origin: Origin::New(G::NAME), of_epochs, started };
     let setup = GameSetup { game, config, source, from: *from };
     train_rank(&session, rank, setup, |folder| {
         if improves {
@@ -253,7 +254,9 @@ fn resume_rank<G: Playable>(
     let find = || Source::find(game, &mut config, args.data.as_deref());
     let source = with_note_if(rank.team.is_root(), READING_DATA, find)?;
     refuse_data::<G>(&source, &config)?;
-    let session = Session { args: &args.run, games, origin: Origin::Saved(run), started };
+    let of_epochs = source.as_ref().map(|it| it.iterations(&config, config.data.epochs));
+    let session =
+        Session { args: &args.run, games, origin: Origin::Saved(run), of_epochs, started };
     let setup = GameSetup { game, config, source, from: None };
     train_rank(&session, rank, setup, |folder| format!("grove watch {folder}"))
 }

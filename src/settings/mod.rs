@@ -54,11 +54,13 @@ pub enum ConfigError {
         /// The key as written.
         key: String,
     },
-    /// A setting of a game that is not the run's.
-    #[error("`{key}` is a setting of another game: this run trains {run}")]
-    OtherGame {
+    /// A setting of another game, or of another kind of runs.
+    #[error("`{key}` is a setting of {of}: this run trains {run}")]
+    OtherRun {
         /// The key as written.
         key: String,
+        /// What has such a setting.
+        of: &'static str,
         /// The game or the task of the run.
         run: String,
     },
@@ -95,6 +97,9 @@ pub enum ConfigError {
     /// A value out of its range, alone or beside the others.
     #[error("{0}")]
     OutOfRange(String),
+    /// An argument that is no `key=value`.
+    #[error("{0}")]
+    Malformed(String),
     /// Text that is not TOML.
     #[error("{what} is not valid TOML: {message}")]
     Syntax {

@@ -15,7 +15,7 @@ pub const VALUE_FUNCTION: [&str; 5] =
     ["vf_coef", "gae_lambda", "clip_vloss", "clip_range_vf", "vf_clip_coef"];
 
 /// Names of other trainers without an exact counterpart, and the nearest setting, of games and of texts.
-const FOREIGN: [(&str, &str); 32] = [
+const FOREIGN: [(&str, &str); 31] = [
     ("max_steps", "iterations"),
     ("num_train_epochs", "iterations"),
     ("total_timesteps", "iterations"),
@@ -36,7 +36,6 @@ const FOREIGN: [(&str, &str); 32] = [
     ("bptt_horizon", "rollout.num_steps"),
     ("horizon", "rollout.num_steps"),
     ("total_agents", "rollout.num_groups"),
-    ("max_completion_length", "rollout.num_steps"),
     ("n_epochs", "update.update_epochs"),
     ("clip_range", "loss.epsilon"),
     ("clip_coef", "loss.epsilon"),
@@ -192,11 +191,15 @@ pub fn named<S: AsRef<str>>(table: &Table, assignments: &[S]) -> Result<Vec<Stri
 
 /// The key and the value of a `key=value`.
 fn assignment(text: &str) -> Result<(String, Value), ConfigError> {
-    let (key, value) = text.split_once('=').ok_or_else(|| ConfigError::Syntax {
-        what: format!("`{text}`"),
-        message: "it lacks `=`; write key=value, for instance learning_rate=1e-3".to_string(),
-    })?;
+    let malformed = |what: &str| {
+        let advice = "write key=value, for instance learning_rate=1e-3";
+        ConfigError::Malformed(format!("`{text}` {what}; {advice}"))
+    };
+    let (key, value) = text.split_once('=').ok_or_else(|| malformed("has no value"))?;
     let (key, text) = (key.trim(), value.trim());
+    if key.is_empty() {
+        return Err(malformed("names no setting"));
+    }
     let value = format!("value = {text}")
         .parse::<Table>()
         .ok()
@@ -321,18 +324,38 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         (None, 1) => Ok(candidates.into_iter().next().expect("one")),
         (None, 2..) => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
         (_, 0) if env::NAMES.contains(&section) && !table.contains_key(section) => {
-            let run = table.get("env").or(table.get("task")).and_then(Value::as_str);
-            let key = key.to_string();
-            Err(ConfigError::OtherGame { key, run: run.unwrap_or("another game").to_string() })
+            Err(of_other_runs(table, key, "another game"))
         }
         (_, 0) if VALUE_FUNCTION.contains(&leaf) => {
             Err(ConfigError::ValueFunction { key: key.to_string() })
         }
         (_, 0) => {
+            if let (None, Some(kind)) = (foreign, other_kind(table, key)) {
+                return Err(of_other_runs(table, key, kind));
+            }
             let suggestion = foreign.map(str::to_string).or_else(|| nearest(&paths, key, leaf));
             Err(ConfigError::UnknownKey { key: key.to_string(), suggestion })
         }
     }
+}
+
+/// The kind of runs that alone have the setting `key`, if it is not that of this table.
+fn other_kind(table: &Table, key: &str) -> Option<&'static str> {
+    let (other, kind) = if table.contains_key("env") {
+        (to_table(&LanguageConfig::for_model(super::TINY)), "language models")
+    } else if table.contains_key("task") {
+        (to_table(&TrainConfig::default()), "games")
+    } else {
+        return None;
+    };
+    resolve(&other, key).is_ok().then_some(kind)
+}
+
+/// The error for a setting that only runs `of` another kind or game have.
+fn of_other_runs(table: &Table, key: &str, of: &'static str) -> ConfigError {
+    let run = table.get("env").or(table.get("task")).and_then(Value::as_str);
+    let run = run.unwrap_or("another game").to_string();
+    ConfigError::OtherRun { key: key.to_string(), of, run }
 }
 
 /// The last part of a path.
@@ -354,16 +377,22 @@ fn nearest(paths: &[String], key: &str, leaf: &str) -> Option<String> {
 
 /// `value` in the type of `like`: integers serve as floats, nothing else is converted.
 fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> {
-    let wrong = |value: &Value, expected: &str| ConfigError::WrongValue {
-        key: key.to_string(),
-        value: value.to_string(),
-        expected: format!("must be {expected}"),
+    let wrong = |value: &Value, expected: &str| match value.as_str() {
+        Some("") => {
+            ConfigError::OutOfRange(format!("`{key}` has no value, but must be {expected}"))
+        }
+        _ => ConfigError::WrongValue {
+            key: key.to_string(),
+            value: value.to_string(),
+            expected: format!("must be {expected}"),
+        },
     };
     match (like, value) {
         (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
         (Value::Float(_), value) if !value.is_float() => Err(wrong(&value, "a number")),
         (Value::Integer(_), value) if value.as_integer().is_none_or(|i| i < 0) => {
-            Err(wrong(&value, "a whole number from 0 to 2^63 - 1"))
+            let range = integers(key).unwrap_or_else(|| "0 or more".to_string());
+            Err(wrong(&value, &format!("a whole number, {range}")))
         }
         (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
         (Value::String(_), value) if !value.is_str() => Err(wrong(&value, "a name")),
@@ -388,6 +417,22 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
         (Value::Array(_), value) => Err(wrong(&value, "a list such as [64, 64]")),
         (_, value) => Ok(value),
     }
+}
+
+/// The range of a setting of a run that is an integer, in words.
+fn integers(path: &str) -> Option<String> {
+    let find = |settings, key: &str| {
+        in_table(settings).into_iter().find(|setting| setting.key == key).map(|it| it.shape)
+    };
+    let (first, rest) = path.split_once('.').map_or((path, None), |(a, b)| (a, Some(b)));
+    let found =
+        [TrainConfig::SETTINGS, LanguageConfig::SETTINGS].into_iter().find_map(|all| {
+            match (find(all, first)?, rest) {
+                (Shape::Section(inner), Some(key)) => find(inner, key),
+                (shape, _) => Some(shape),
+            }
+        });
+    found.filter(|shape| matches!(shape, Shape::Integer(..))).map(|shape| shape.to_string())
 }
 
 /// Whether all items of a list are strings; true for an empty one.

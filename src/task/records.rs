@@ -91,7 +91,7 @@ pub fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
         Ok(())
     } else {
         Err(TaskError::Setting(format!(
-            "{} is not the file that the run was given: its SHA-256 is {found}, not {digest}",
+            "{} is not the file that the run was given, by its SHA-256 ({found:.8}..., not {digest:.8}...)",
             path.display()
         )))
     }

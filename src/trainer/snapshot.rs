@@ -97,8 +97,8 @@ pub enum SnapshotError {
     Language(#[from] LanguageError),
     /// The weights of the model differ from those that the saved adapters were trained with.
     #[error(
-        "the model in {path} is not the one that the run's adapters are for: the SHA-256 of its weights is {found}, not \
-         {expected}"
+        "the model in {path} is not the one that the run's adapters are for, by the SHA-256 of its weights \
+         ({found:.8}..., not {expected:.8}...); name that one with --model PATH"
     )]
     OtherBase {
         /// Path of the model.

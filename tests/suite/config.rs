@@ -114,7 +114,6 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         ("nonsense.a", None),
         ("a", None),
         ("xy", None),
-        ("temperature", None),
         ("steps_per_generation", Some("update.num_minibatches")),
         ("per_device_train_batch_size", Some("rollout.num_groups")),
         ("clip_coef", Some("loss.epsilon")),
@@ -131,6 +130,8 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         let said = settings(&[&format!("{key}=0.5")]).unwrap_err();
         assert!(said.starts_with(&format!("unknown setting `{key}`: GRPO has no value")), "{said}");
     }
+    let said = settings(&["temperature=1"]).unwrap_err();
+    assert_eq!(said, "`temperature` is a setting of language models: this run trains fruit");
     let said = settings(&["batch_size=64"]).unwrap_err();
     assert!(said.ends_with("write one of: update.num_minibatches, data.batch_size"), "{said}");
     let said = refused_for_texts("per_device_train_batch_size=8");
@@ -190,8 +191,10 @@ fn texts_refuse_numbers_out_of_range_in_a_sentence() {
         ),
         ("iterations=4294967296", "iterations is 4294967296, but must be 1 to 2^32 - 1"),
         ("save_every=4294967296", "checkpoint.save_every is 4294967296, but must be 1 to 2^32 - 1"),
-        ("seed=-1", "`seed` cannot be -1: must be a whole number from 0 to 2^63 - 1"),
-        ("seed=nan", "`seed` cannot be nan: must be a whole number from 0 to 2^63 - 1"),
+        ("seed=-1", "`seed` cannot be -1: must be a whole number, 0 to 2^63 - 1"),
+        ("seed=nan", "`seed` cannot be nan: must be a whole number, 0 to 2^63 - 1"),
+        ("slots=3.5", "`generation.slots` cannot be 3.5: must be a whole number, 1 to 65536"),
+        ("seed=", "`seed` has no value, but must be a whole number, 0 to 2^63 - 1"),
         ("adam_beta1=1", "optimizer.adam_beta1 is 1, but must be 0 to below 1"),
         ("adam_beta2=-0.1", "optimizer.adam_beta2 is -0.1, but must be 0 to below 1"),
         ("warmup_ratio=5", "optimizer.warmup_ratio is 5, but must be 0 to 1"),

@@ -81,6 +81,17 @@ fn a_settings_file_overrides_the_defaults_by_any_name() {
     let again = ["fit", "shown", "--device", "cpu", "--config", "whole.toml", "--json"];
     json(folder, &[&again[..], &["--set", "epochs=60", "--run-dir", "again"]].concat());
     assert!(settings("again")["iterations"].as_integer() > Some(1));
+    // Only iterations that do not follow from the epochs are a change.
+    let listed = json(folder, &["runs", ".", "--json"]);
+    let changed = |run: &str| {
+        let runs = listed.as_array().unwrap();
+        let found = runs.iter().find(|it| it["run"].as_str().unwrap().ends_with(run)).unwrap();
+        found["changes"]["iterations"].clone()
+    };
+    assert_eq!(
+        ["by-file", "by-option", "again"].map(changed),
+        [2.into(), 1.into(), serde_json::Value::Null]
+    );
 }
 
 #[test]
@@ -331,6 +342,9 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     bad[6] = f32::NAN;
     shard(&path, (&[10, 4], &bad), &actions, &[]);
     assert!(said(&[]).contains("`obs` has NaN in row 1, feature 2"));
+    bad[6] = 1e38;
+    shard(&path, (&[10, 4], &bad), &actions, &[]);
+    assert!(said(&[]).contains("`obs` has 1e38 in row 1, feature 2, but must be -1e15 to 1e15"));
     shard(&path, (&[10, 4], &good), &actions, &[("weights", &[-1.0; 10])]);
     assert!(said(&[]).contains("`weights` has -1 in row 0, but must be 0 or more"));
     shard(&path, (&[10, 4], &good), &actions, &[("ends", &[0.0; 10])]);
@@ -349,6 +363,10 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     manifest(r#"{"format": 1, "env": "catch", "settings": {"rows": 9}, "shards": ["a"]}"#);
     let other = said(&["--set", "catch.rows=10"]);
     assert!(other.contains("is of `catch` with catch.rows = 9, not 10"), "{other}");
+    let model = refusal(folder, &["fit", "shown", "--model", "tiny"]);
+    assert!(model.contains("shown is a dataset of a game, and --model"), "{model}");
+    let full = ["demo", "catch", "--player", "random", "--out", "shown"];
+    assert!(refusal(folder, &full).contains("the folder shown is not empty; choose another one"));
     let wrong = refusal(folder, &["fit", "shown", "--set", "loss_type=grpo"]);
     assert!(wrong.contains("nll where the run learns from data"), "{wrong}");
 }

@@ -333,6 +333,10 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
             &["train", "sort", "--set", "eval_episodes=0"],
             &["eval_episodes is 0, but must be 1 or more"],
         ),
+        (
+            &["train", "sort", "--set", "rollout.num_steps=8"],
+            &["is a setting of games: this run trains sort"],
+        ),
         (&["train", "sort", "--set", "model.path=none"], &["cannot use the model in none"]),
         (&["bench", "sort", "--set", "model.path=none"], &["cannot use the model in none"]),
         (&["train", "sort", "--engine", "fused"], &["--engine is for games"]),

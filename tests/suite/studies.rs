@@ -119,7 +119,16 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
     assert_eq!(report["mean_score"], trials[0]["scores"][1]);
 
     fs::write(folder.join("broken.toml"), SWEEP.replace("trials = 4", "trials = 5")).unwrap();
-    assert!(refusal(folder, &["sweep", "broken.toml"]).contains("another sweep"));
+    let error = refusal(folder, &["sweep", "broken.toml"]);
+    assert!(error.contains("holds another sweep, with trials = 4, not 5; remove it"), "{error}");
+    for (old, new, words) in [
+        ("'1,2'", "[1, 2]", "`seeds` is [1, 2], but must be a string such as"),
+        ("halving", "bayes", "`bayes` must be one of: grid, random, halving, tpe"),
+    ] {
+        fs::write(folder.join("typed.toml"), SWEEP.replace(old, new)).unwrap();
+        let error = refusal(folder, &["sweep", "typed.toml"]);
+        assert!(error.contains(words), "{error}");
+    }
     fs::write(folder.join("wrong.toml"), SWEEP.replace("learning_rate", "learnin_rate")).unwrap();
     let error = refusal(folder, &["sweep", "wrong.toml"]);
     assert!(error.contains("did you mean `optimizer.learning_rate`"), "{error}");
@@ -171,6 +180,8 @@ fn a_policy_is_exported_in_every_format() {
         assert!(said.contains("is a file of a run"), "{arguments:?}: {said}");
     }
     assert!(fs::read(folder.join("run/metrics.jsonl")).unwrap() == records);
+    let error = refusal(folder, &["export", "run", "--out", "none/policy.onnx"]);
+    assert!(error.contains("cannot write none/policy.onnx: the folder none does not exist"));
     let twice = ["export", "run", "--out", "both.onnx", "--samples", "both.onnx"];
     assert!(refusal(folder, &twice).contains("would be the same file"));
     assert!(!folder.join("both.onnx").exists());

@@ -4,11 +4,39 @@ use super::SweepFile;
 use super::space::{self, Space};
 use crate::settings::overlay;
 use anyhow::{Result, bail};
+use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 /// Number of trials among which a value is tried that no run can have by itself.
 const CHECKED_TRIALS: u32 = 256;
+
+/// Reads the seeds of a sweep's file, a string.
+pub fn seeds<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Error> {
+    match Value::deserialize(source)? {
+        Value::String(seeds) => Ok(seeds),
+        other => Err(de::Error::custom(format!(
+            "`seeds` is {other}, but must be a string such as \"1..5\" or \"1,2\""
+        ))),
+    }
+}
+
+/// A clause about the first key in which the text of a sweep's file differs from the one `before`; `None` if none
+/// does.
+pub fn difference(before: &str, now: &str) -> Option<String> {
+    let [before, now] = [before, now].map(|text| text.parse::<Table>().unwrap_or_default());
+    let value = |table: &Table, key: &str| {
+        overlay::flat(table).find(|(own, _)| own == key).map(|(_, value)| value.to_string())
+    };
+    let keys = overlay::flat(&before).chain(overlay::flat(&now)).map(|(key, _)| key);
+    let mut values = keys.map(|key| (value(&before, &key), value(&now, &key), key));
+    let (before, now, key) = values.find(|(before, now, _)| before != now)?;
+    Some(match (before, now) {
+        (Some(before), Some(now)) => format!(", with {key} = {before}, not {now}"),
+        (Some(before), None) => format!(", with {key} = {before}, which is not in the file"),
+        _ => format!(", without {key}"),
+    })
+}
 
 /// Makes the ranges of fractional settings fractional even if their ends are written as integers.
 pub fn allow_fractions(space: &mut Space, settings: &Table) {

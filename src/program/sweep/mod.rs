@@ -59,6 +59,7 @@ pub struct SweepFile {
     /// Total number of trials; a grid has as many as it has points.
     trials: usize,
     /// Seeds of each trial, in the format of `--seeds`.
+    #[serde(deserialize_with = "check::seeds")]
     seeds: String,
     /// Grid steps per range of numbers.
     steps: usize,
@@ -155,6 +156,9 @@ impl<'a> Sweep<'a> {
         if file.search == Search::Halving && !differ {
             check_first_round(&settings, halved(iterations, &file, 0))?;
         }
+        if let Some(note) = search::limit_trials(&mut file) {
+            eprint_line!("{note}");
+        }
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = output_folder(args)?;
         let path = folder.join(RESULTS);
@@ -170,9 +174,10 @@ impl<'a> Sweep<'a> {
         let before = input::if_present(input::read_description(&path));
         match before.with_context(|| format!("cannot read {}", path.display()))? {
             Some(before) if before == text => return Ok(()),
-            Some(_) => bail!(
-                "{} holds another sweep; remove it, or choose another --out",
-                self.folder.display()
+            Some(before) => bail!(
+                "{} holds another sweep{}; remove it, or choose another --out",
+                self.folder.display(),
+                check::difference(&before, text).unwrap_or_default()
             ),
             None => {}
         }

@@ -3,25 +3,27 @@
 //! A round depends only on the sweep's file and earlier results, so an interrupted sweep continues to the same table.
 
 use super::SweepFile;
-use super::space::{Point, Range, grid, grid_size, index, random, settings};
+use super::space::{Point, Range, grid, index, num_settings, random, settings};
 use crate::rng::{draw, uniform};
-use serde::Deserialize;
+use crate::run::counted;
+use crate::schema::names;
 use std::collections::HashSet;
 
-/// A search algorithm.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Search {
-    /// All combinations.
-    Grid,
-    /// Independent draws (Bergstra and Bengio 2012).
-    #[default]
-    Random,
-    /// Successive halving (Jamieson and Talwalkar 2016): random trials start with few iterations, and the best of each
-    /// round continue with more.
-    Halving,
-    /// Tree-structured Parzen estimators (Bergstra et al. 2011).
-    Tpe,
+names! {
+    /// A search algorithm.
+    #[derive(Default)]
+    pub enum Search {
+        /// All combinations.
+        Grid = "grid",
+        /// Independent draws (Bergstra and Bengio 2012).
+        #[default]
+        Random = "random",
+        /// Successive halving (Jamieson and Talwalkar 2016): random trials start with few iterations, and the best of
+        /// each round continue with more.
+        Halving = "halving",
+        /// Tree-structured Parzen estimators (Bergstra et al. 2011).
+        Tpe = "tpe",
+    }
 }
 
 /// A trial with its score, if it has one.
@@ -70,15 +72,26 @@ fn promote_best(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usiz
     best
 }
 
+/// Ends a search when all settings of its space have been tried, if there are fewer than its trials. Returns a note
+/// if so.
+pub fn limit_trials(sweep: &mut SweepFile) -> Option<String> {
+    let all = num_settings(&sweep.space)
+        .filter(|all| *all < sweep.trials && sweep.search != Search::Grid)?;
+    let asked = std::mem::replace(&mut sweep.trials, all);
+    Some(format!(
+        "The space has {}, fewer than trials ({asked}): the search ends when all have been tried.",
+        counted(all, "point")
+    ))
+}
+
 /// Attempts to draw new settings before repeated ones are accepted.
 const MAX_ATTEMPTS: u32 = 1000;
 
-/// Draws `count` new points, avoiding the settings of other trials while there are others.
+/// Draws `count` new points, avoiding the settings of other trials.
 fn draw_points(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
     let settings_key = |point: &Point| format!("{:?}", settings(&sweep.space, point));
     let mut known: HashSet<String> =
         trials.iter().map(|trial| settings_key(&trial.point)).collect();
-    let size = grid_size(&sweep.space, usize::MAX);
     let new = |number: usize| {
         let attempt = |i: u32| {
             let seed = if i == 0 { sweep.seed } else { draw(sweep.seed, u32::MAX - i) };
@@ -88,10 +101,7 @@ fn draw_points(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> 
                 _ => random(&sweep.space, seed, number as u32),
             }
         };
-        let is_full = size.is_some_and(|size| known.len() >= size);
-        let fresh = (0..MAX_ATTEMPTS)
-            .map(attempt)
-            .find(|point| is_full || known.insert(settings_key(point)));
+        let fresh = (0..MAX_ATTEMPTS).map(attempt).find(|point| known.insert(settings_key(point)));
         fresh.unwrap_or_else(|| attempt(0))
     };
     (trials.len()..trials.len() + count).map(new).collect()
@@ -220,18 +230,24 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_not_repeated_while_untried_ones_remain() {
+    fn settings_are_not_repeated_and_the_search_ends_with_the_last() {
         for search in [Search::Random, Search::Tpe] {
             let choices = "{ choices = [1, 2, 3, 4, 5] }";
             let space = toml::from_str(&format!("a = {choices}\nb = {choices}")).unwrap();
-            let (trials, _) = searched(&SweepFile { space, ..sweep(search, 32, 1) });
-            let tried = |count: usize| -> usize {
-                let trials = trials[..count].iter();
-                let places = trials.map(|trial| [0, 1].map(|d| index(trial.point[d], 5)));
-                places.collect::<HashSet<_>>().len()
-            };
-            assert_eq!((tried(24), tried(32)), (24, 25), "{search:?}");
+            let mut sweep = SweepFile { space, ..sweep(search, 32, 1) };
+            let note = limit_trials(&mut sweep).unwrap();
+            assert!(note.starts_with("The space has 25 points, fewer than trials (32)"), "{note}");
+            let (trials, _) = searched(&sweep);
+            let places = trials.iter().map(|trial| [0, 1].map(|d| index(trial.point[d], 5)));
+            assert_eq!(
+                (trials.len(), places.collect::<HashSet<_>>().len()),
+                (25, 25),
+                "{search:?}"
+            );
+            assert_eq!(limit_trials(&mut sweep), None);
         }
+        let mut fractions = sweep(Search::Random, 32, 1);
+        assert_eq!(limit_trials(&mut fractions), None);
     }
 
     #[test]

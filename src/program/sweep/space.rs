@@ -3,7 +3,7 @@
 use crate::rng::{draw, uniform};
 use anyhow::{Result, bail};
 use serde::{Deserialize, Deserializer, de::Error};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use toml::Value;
 
 /// Formats of a range in the file.
@@ -152,6 +152,19 @@ impl Range {
         }
     }
 
+    /// Number of different values; `None` for a range of fractions.
+    fn num_values(&self) -> Option<usize> {
+        match self {
+            Self::Choices(values) => {
+                Some(values.iter().map(Value::to_string).collect::<HashSet<_>>().len())
+            }
+            Self::Linear([low, high]) | Self::Log([low, high]) => {
+                let steps = high.as_integer()?.checked_sub(low.as_integer()?)?;
+                usize::try_from(steps).ok()?.checked_add(1)
+            }
+        }
+    }
+
     /// Number of choices; `None` for a range of numbers.
     pub fn choices(&self) -> Option<usize> {
         match self {
@@ -232,6 +245,11 @@ pub fn random(space: &Space, seed: u32, trial: u32) -> Point {
     (0..space.len() as u32).map(|i| f64::from(uniform(draw(key, i)))).collect()
 }
 
+/// Number of different settings in a space; `None` if there is no end of them.
+pub fn num_settings(space: &Space) -> Option<usize> {
+    space.values().try_fold(1_usize, |size, range| size.checked_mul(range.num_values()?))
+}
+
 /// Maximum number of points of a grid; `None` on overflow.
 pub fn grid_size(space: &Space, steps: usize) -> Option<usize> {
     space.values().try_fold(1_usize, |size, range| size.checked_mul(range.steps(steps)))
@@ -297,6 +315,9 @@ mod tests {
         assert_eq!(grid(&space, 3).len(), 3 * 3 * 2);
         assert_eq!(grid_size(&space, 3), Some(3 * 3 * 2));
         assert_eq!(grid_size(&space, usize::MAX), None);
+        assert_eq!(num_settings(&space), None);
+        let finite = super::tests::space("a = { log = [1, 8] }\nb = { choices = ['x', 'x', 'y'] }");
+        assert_eq!(num_settings(&finite), Some(8 * 2));
         // Integers are equally likely, the ends too.
         let whole = Range::Linear([1, 3].map(Value::Integer));
         let mut counts = [0; 3];

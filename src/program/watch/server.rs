@@ -74,10 +74,13 @@ impl Port {
         let is_name = self.host.parse::<IpAddr>().is_err() && !self.host.starts_with("localhost");
         (self.is_local() && is_name).then(|| {
             format!(
-                "{} is {} here, which other machines cannot reach; --host 0.0.0.0 serves them, under this machine's \
-                 own name, too",
+                "{} is {} here, which other machines cannot reach; --host 0.0.0.0 serves them, at this machine's {}",
                 self.host,
-                self.address.ip()
+                self.address.ip(),
+                match own_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host)) {
+                    true => "name or its IP address",
+                    false => "IP address",
+                }
             )
         })
     }

@@ -206,6 +206,12 @@ impl RunFolder {
         Some(self.note()?.get("environment")?.as_str()?.to_string())
     }
 
+    /// Number of iterations that the epochs of the run's data take; `None` without them, and for runs of earlier
+    /// versions.
+    pub fn iterations_of_epochs(&self) -> Option<u32> {
+        self.note()?.get("iterations_of_epochs")?.as_u64()?.try_into().ok()
+    }
+
     /// The version of Grove that trained the run last, if it differs from this one.
     pub fn other_version(&self) -> Option<String> {
         let version = self.note()?.get("grove")?.as_str()?.to_string();

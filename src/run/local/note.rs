@@ -19,6 +19,9 @@ pub struct RunNote<'a> {
     device: &'a DeviceInfo,
     engine: String,
     phases: Vec<Phase>,
+    /// Number of iterations that the epochs of the data take; the settings have that of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iterations_of_epochs: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     highest_score: Option<f64>,
     /// The ranks, if several share the run.
@@ -55,9 +58,15 @@ impl<'a> RunNote<'a> {
             device,
             engine: trainer.engine(),
             phases: run.phases(),
+            iterations_of_epochs: None,
             highest_score: run.highest_score(),
             ranks,
         }
+    }
+
+    /// Sets the number of iterations that the epochs of the data take.
+    pub fn with_iterations_of_epochs(self, iterations_of_epochs: Option<u32>) -> Self {
+        Self { iterations_of_epochs, ..self }
     }
 
     /// Sets the name of the environment for which the run's game is a placeholder.
