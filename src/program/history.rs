@@ -1,7 +1,7 @@
 //! A run as read from its files: settings, records and state.
 
 use super::games::{Games, References};
-use super::output::{eprint_line, escape_control_chars, with_causes};
+use super::output::{eprint_line, with_causes};
 use super::settings::{InitialModel, language_defaults};
 use super::text_device::default_precision;
 use crate::disk::input;
@@ -18,7 +18,6 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -348,41 +347,6 @@ pub fn format_settings<'a>(
     settings.map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats a number in a table; `-` if there is none.
-pub fn format_number(value: Option<f64>) -> String {
-    value.map_or("-".to_string(), |value| format!("{value:.3}"))
-}
-
-/// Formats a table with aligned columns, the columns `numbers` to the right and the others to the left. Control
-/// characters are escaped, since names of runs and settings may come from others.
-pub fn align_columns(
-    header: &[&str],
-    rows: &[Vec<String>],
-    numbers: impl RangeBounds<usize>,
-) -> String {
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            row.iter().map(|cell| escape_control_chars(&cell.replace(['\n', '\t'], " "))).collect()
-        })
-        .collect();
-    let length = |text: &str| text.chars().count();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| length(&row[column]));
-        cells.chain([length(header[column])]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let line = |cells: Vec<&str>| {
-        let cells = cells.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
-            if numbers.contains(&i) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
-    };
-    let header = line(header.to_vec());
-    let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
-    std::iter::once(header).chain(rows).collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -399,16 +363,6 @@ mod tests {
         let text = "data = { path = '/home/me/steps', digest = '5f3a', folder = '/home/me' }";
         let all = flat(&text.parse::<Table>().unwrap());
         assert_eq!(format_settings(&all, &all), "path=steps");
-    }
-
-    #[test]
-    fn a_table_has_numbers_to_the_right_and_text_to_the_left() {
-        let rows =
-            [["a", "10", "long"], ["bc", "9", "x"]].map(|row| row.map(String::from).to_vec());
-        let table = align_columns(&["name", "n", "changes"], &rows, 1..2);
-        assert_eq!(table, "name   n  changes\na     10  long\nbc     9  x");
-        let red = [["\u{1b}[31m".to_string()].to_vec()];
-        assert_eq!(align_columns(&["path"], &red, 1..), "path\n\\u{1b}[31m");
     }
 
     /// Names of the settings of a run, trained on a device, that are not the defaults.

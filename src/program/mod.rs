@@ -16,6 +16,7 @@ mod args;
 mod bench;
 mod check;
 mod choices;
+mod columns;
 mod dashboard;
 mod demo;
 mod devices;

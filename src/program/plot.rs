@@ -1,10 +1,8 @@
 //! `grove plot`: draws and tabulates learning curves of runs.
 
+use super::columns::{align_columns, format_number};
 use super::games::Games;
-use super::history::{
-    FlatSettings, History, READING_RUNS, align_columns, flat, format_number, format_settings,
-    read_runs,
-};
+use super::history::{FlatSettings, History, READING_RUNS, flat, format_settings, read_runs};
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
 use super::study_args::{Axis, PlotArgs, name_of};

@@ -1,10 +1,8 @@
 //! `grove runs`: a table of runs.
 
+use super::columns::{align_columns, format_number};
 use super::games::Games;
-use super::history::{
-    FlatSettings, History, READING_RUNS, RunStatus, align_columns, flat, format_number,
-    format_settings,
-};
+use super::history::{FlatSettings, History, READING_RUNS, RunStatus, flat, format_settings};
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::study_args::RunsArgs;

@@ -1,7 +1,7 @@
 //! `grove train --seeds 1..5`: trains the same run with several seeds and summarizes the scores.
 
 use super::args::TrainArgs;
-use super::history::{align_columns, format_number};
+use super::columns::{align_columns, format_number};
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, command_line, option, side_by_side};
 use super::output::{eprint_line, print_json, print_result, with_causes};

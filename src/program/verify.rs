@@ -1,6 +1,6 @@
 //! `grove verify`: audits a verifier by its rewards for solutions and worthless answers.
 
-use super::history::format_number;
+use super::columns::format_number;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::text;

@@ -2,6 +2,9 @@
 
 use super::SweepFile;
 use super::space::{self, Space};
+use crate::program::study_args::SweepArgs;
+use crate::program::trust;
+use crate::program::verifier::VerifierArgs;
 use crate::settings::overlay;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Deserializer, de};
@@ -62,6 +65,29 @@ pub fn check_names(file: &SweepFile) -> Result<()> {
                 bail!("`{known}` and `{name}` are the same setting; leave one of them out")
             }
         }
+    }
+    Ok(())
+}
+
+/// Checks that the user trusts the code that a task's settings name, since the file may come from someone else.
+pub fn check_consent(file: &SweepFile, settings: &Table, args: &SweepArgs) -> Result<()> {
+    let own = settings.get(&file.game).and_then(Value::as_table);
+    let consent = VerifierArgs { trust: args.trust, ..VerifierArgs::default() };
+    trust::check(&file.game, own.unwrap_or(&Table::new()), &consent, &[])?;
+    match file.space.keys().find(|name| trust::is_about_code(name)) {
+        Some(name) => bail!("`{name}` decides which code runs, and cannot be searched"),
+        None => Ok(()),
+    }
+}
+
+/// Checks that the runs of the first round of halving get to GRPO, without which most settings have no effect.
+pub fn check_first_round(settings: &Table, iterations: u32) -> Result<()> {
+    let sft = settings.get("fit").and_then(|fit| fit.get("iterations")?.as_integer());
+    if let Some(sft) = sft.filter(|sft| *sft >= i64::from(iterations)) {
+        bail!(
+            "the first round has {iterations} iterations, all of them SFT (fit.iterations = {sft}): lower \
+             settings.fit.iterations, or search with more iterations or fewer rounds"
+        );
     }
     Ok(())
 }
@@ -133,7 +159,7 @@ pub fn assignments(settings: &Table) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Sweep, SweepArgs};
+    use super::super::Sweep;
     use super::*;
     use crate::program::dispatch::builtin;
     use crate::program::text;

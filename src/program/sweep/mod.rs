@@ -15,8 +15,7 @@ use super::output::{eprint_line, with_causes};
 use super::progress::Board;
 use super::settings::{InitialModel, language_defaults};
 use super::study_args::{self, Seeds, SweepArgs};
-use super::verifier::VerifierArgs;
-use super::{ranks, seeds, text, trust};
+use super::{ranks, seeds, text};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
 use crate::run::{RunFolder, counted};
@@ -130,13 +129,7 @@ impl<'a> Sweep<'a> {
         let mut settings = default_settings(games, &file, is_task)?;
         overlay::lay_over(&mut settings, file.settings.clone())?;
         if is_task {
-            // The file may come from someone else.
-            let own = settings.get(&file.game).and_then(toml::Value::as_table);
-            let args = VerifierArgs { trust: args.trust, ..VerifierArgs::default() };
-            trust::check(&file.game, own.unwrap_or(&Table::new()), &args, &[])?;
-            if let Some(name) = file.space.keys().find(|name| trust::is_about_code(name)) {
-                bail!("`{name}` decides which code runs, and cannot be searched");
-            }
+            check::check_consent(&file, &settings, args)?;
         }
         check::allow_fractions(&mut file.space, &settings);
         check::check_values(&file, |set| {
@@ -154,7 +147,7 @@ impl<'a> Sweep<'a> {
         // Trials with other models, or other numbers of SFT iterations, differ in this.
         let differ = check::searches(&file, &["fit.iterations", "model.path"]);
         if file.search == Search::Halving && !differ {
-            check_first_round(&settings, halved(iterations, &file, 0))?;
+            check::check_first_round(&settings, halved(iterations, &file, 0))?;
         }
         if let Some(note) = search::limit_trials(&mut file) {
             eprint_line!("{note}");
@@ -361,18 +354,6 @@ impl<'a> Sweep<'a> {
 /// Number of iterations of a run in a round of halving whose last round has `iterations`.
 fn halved(iterations: u32, file: &SweepFile, round: u32) -> u32 {
     (iterations / file.eta.saturating_pow(file.rounds - 1 - round)).max(1)
-}
-
-/// Checks that the runs of the first round of halving get to GRPO, without which most settings have no effect.
-fn check_first_round(settings: &Table, iterations: u32) -> Result<()> {
-    let sft = settings.get("fit").and_then(|fit| fit.get("iterations")?.as_integer());
-    if let Some(sft) = sft.filter(|sft| *sft >= i64::from(iterations)) {
-        bail!(
-            "the first round has {iterations} iterations, all of them SFT (fit.iterations = {sft}): lower \
-             settings.fit.iterations, or search with more iterations or fewer rounds"
-        );
-    }
-    Ok(())
 }
 
 /// Checks what a sweep's file says by itself: which settings are searched, and how.

@@ -1,9 +1,7 @@
 //! Open files of a run in training.
 
-use super::folder::{
-    BestPolicy, COMPLETIONS, CONFIG, METRICS, MODEL, MODEL_CARD, NOTE, RunFolder, RunLock, SPACES,
-    missing_best,
-};
+use super::file_names::{COMPLETIONS, CONFIG, METRICS, MODEL, MODEL_CARD, NOTE, SPACES};
+use super::folder::{BestPolicy, RunFolder, RunLock, missing_best};
 use super::model_folder;
 use super::{Run, RunError, RunNote};
 use crate::checkpoint::{self, Checkpoint};

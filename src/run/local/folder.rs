@@ -1,6 +1,9 @@
 //! The run directory: settings, records, checkpoints and best policy.
 
 use super::RunError;
+use super::file_names::{
+    BEST, CHECKPOINTS, COMPLETIONS, CONFIG, LOCK, METRICS, MODEL, MODEL_CARD, NOTE, RUNS,
+};
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
@@ -11,30 +14,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Default parent of run directories.
-const RUNS: &str = "runs";
-/// Settings of a run.
-pub const CONFIG: &str = "config.toml";
-/// Device and engine of a run.
-pub const NOTE: &str = "run.json";
-/// Metrics, one record per iteration.
-pub const METRICS: &str = "metrics.jsonl";
-/// All completions that a run has learnt from.
-pub const COMPLETIONS: &str = "completions.jsonl";
-/// Observation and action spaces of an environment in Python.
-pub const SPACES: &str = "spaces.json";
-/// Empty file, locked by the process that trains the run.
-const LOCK: &str = "run.lock";
 /// Time to wait for a process that only tests the lock ([`RunFolder::is_locked`]).
 const LOCK_TEST_TIMEOUT: Duration = Duration::from_millis(50);
-/// Folder of a run's checkpoints.
-const CHECKPOINTS: &str = "checkpoints";
-/// Checkpoint of a run's best policy.
-const BEST: &str = "best";
-/// Folder of the exported language model, for other programs. A run resumes from its checkpoint alone.
-pub(super) const MODEL: &str = "model";
-/// Description of the exported model, under the name that model hubs display. Written after the final evaluation.
-pub(super) const MODEL_CARD: &str = "model/README.md";
 /// Files of a run that no output may replace.
 const FILES: [&str; 6] = [CONFIG, NOTE, METRICS, COMPLETIONS, LOCK, CSV];
 

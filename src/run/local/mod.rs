@@ -3,6 +3,7 @@
 mod drive;
 mod error;
 mod events;
+mod file_names;
 mod files;
 mod folder;
 mod format;
@@ -22,10 +23,9 @@ mod trainer_status;
 pub use drive::{RunObserver, drive, finish, restore_best};
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
+pub use file_names::{COMPLETIONS, CONFIG, METRICS, NOTE, SPACES};
 pub use files::{ResumedRun, RunFiles};
-pub use folder::{
-    BestPolicy, COMPLETIONS, CONFIG, METRICS, NOTE, RunFolder, RunLock, SPACES, SavedPolicy,
-};
+pub use folder::{BestPolicy, RunFolder, RunLock, SavedPolicy};
 pub use format::{counted, with_unit_prefix};
 pub use game::{GameRun, play};
 pub use iteration_report::IterationReport;

@@ -438,6 +438,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn formats_of_long_texts_are_rejected() {
+        for text in
+            ["{:01000000000000000}", "{:>100000000000}", "{:.99999999999999999999f}", "{:{}}"]
+        {
+            assert!(check_format(text).is_err(), "{text}");
+        }
+        for text in ["", "{} and {:>10}", "{{{0:.3f}}} in 2026", "{a[key]}"] {
+            assert!(check_format(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
     fn assignments_are_checked_and_other_tags_left_alone() {
         let source = "{% set x = '%}' ~ y -%}{# {% set a = 1 %} #}{{ x == 1 }}{% set z %}b{% endset %}{%- set ns.a, b = 1, 2 %}\
                       {% raw %}{% set x = 1 %}{%- endraw %}{% for a, (b, c) in d -%}{% with a = f(1, 2), b = '=,' %}\
