@@ -177,7 +177,7 @@ pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
     rows.div_ceil(64) * columns.div_ceil(64) < BUSY_CUBES
 }
 
-/// The tiling for these operands, with as many groups as have room, and the largest vectors that all operands are read in.
+/// The tiling for these operands: as many groups as have room, and the largest vectors that they can be read in.
 fn tiling_of<const N: usize>(factors: &Factors<N>, rounded: ElemType, has_bias: bool) -> Tiling {
     let properties = factors.left.tensor.client.properties();
     let tiling = match matrix_units(properties, rounded) {
