@@ -139,8 +139,8 @@ struct Model {
 }
 
 impl Model {
-    /// The results for a number of ranks that play `games` times the games of one rank, from the seconds of an iteration
-    /// and of its communication.
+    /// The results for a number of ranks that play `games` times the games of one rank, from the seconds of an
+    /// iteration and of its communication.
     fn row(&self, ranks: usize, games: f64, [seconds, reduction_seconds]: [f64; 2]) -> Row {
         let Self { iteration, alone, link } = *self;
         let reduction = link.map_or(0.0, |link| link.seconds(iteration.reduction_bytes, ranks));
