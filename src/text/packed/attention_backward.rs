@@ -128,7 +128,7 @@ impl PackedPass<'_> {
     }
 }
 
-/// The attention of a layer between its rotated queries, keys and values and its result, and the gradient of the latter.
+/// The attention of a layer, from rotated queries, keys and values to its result, with the gradient of the latter.
 struct Attention<'a> {
     pass: &'a PackedPass<'a>,
     window: usize,
@@ -209,8 +209,8 @@ impl Attention<'_> {
         self.add_parts(parts)
     }
 
-    /// Computes the gradients of keys and values in parts, `[parts, key_size]` each: a cube visits some of the rows that
-    /// see its keys.
+    /// Computes the gradients of keys and values in parts, `[parts, key_size]` each: a cube visits some of the rows
+    /// that see its keys.
     fn key_and_value_parts(&self) -> [CubeTensor; 2] {
         let Activations { queries, keys, lse_and_delta, .. } = self.kept;
         let heads = self.pass.heads;

@@ -202,8 +202,8 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// Computes the gradient of the input `x` of a matrix's adapter, and adds the gradients of the adapter; `None` if the
-    /// matrix has none.
+    /// Computes the gradient of the input `x` of a matrix's adapter, and adds the gradients of the adapter; `None` if
+    /// the matrix has none.
     fn adapter_backward(
         &self,
         matrix: (usize, Projection),
