@@ -25,7 +25,8 @@ pub(super) fn check_settings(
     Ok(())
 }
 
-/// Number of shards of a run whose settings leave it to the model: each shard's gradient takes as much memory as the weights.
+/// Number of shards of a run whose settings leave it to the model, since each shard's gradient takes as much memory as
+/// the weights.
 pub(super) fn default_shards(decoder: &TokenDecoder) -> usize {
     let is_large = !decoder.is_small() && !decoder.has_adapters();
     if is_large { 1 } else { DEFAULT_SHARDS }
