@@ -33,26 +33,12 @@ fn candidates(kind: &str) -> Vec<Candidate> {
     let mut numbers: HashMap<(Backend, DeviceType), usize> = HashMap::new();
     for adapter in pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY)) {
         let about = adapter.get_info();
-        let api = match about.backend {
-            Backend::Vulkan => WgpuBackend::Vulkan,
-            Backend::Metal => WgpuBackend::Metal,
-            Backend::Dx12 => WgpuBackend::Dx12,
-            _ => continue,
-        };
+        let Some(api) = api(about.backend) else { continue };
         if only.is_some_and(|only| only != about.backend) {
             continue;
         }
         let number = numbers.entry((about.backend, about.device_type)).or_default();
-        let (address, words) = match about.device_type {
-            DeviceType::DiscreteGpu => (Some(DeviceKind::DiscreteGpu(*number)), "discrete gpu"),
-            DeviceType::IntegratedGpu => {
-                (Some(DeviceKind::IntegratedGpu(*number)), "integrated gpu")
-            }
-            DeviceType::VirtualGpu => (Some(DeviceKind::VirtualGpu(*number)), "virtual gpu"),
-            // Burn addresses the first adapter of the CPU only.
-            DeviceType::Cpu => ((*number == 0).then_some(DeviceKind::Cpu), "software gpu"),
-            DeviceType::Other => continue,
-        };
+        let Some((address, words)) = address(about.device_type, *number) else { continue };
         *number += 1;
         found.push(Candidate {
             info: DeviceInfo {
@@ -70,6 +56,29 @@ fn candidates(kind: &str) -> Vec<Candidate> {
         });
     }
     found
+}
+
+/// Burn's name of a graphics API; `None` if Grove does not use it.
+fn api(backend: Backend) -> Option<WgpuBackend> {
+    match backend {
+        Backend::Vulkan => Some(WgpuBackend::Vulkan),
+        Backend::Metal => Some(WgpuBackend::Metal),
+        Backend::Dx12 => Some(WgpuBackend::Dx12),
+        _ => None,
+    }
+}
+
+/// Burn's address of an adapter, number `number` of its type and API, if there is one, and its type in words; `None` if
+/// Grove does not use the type.
+fn address(of: DeviceType, number: usize) -> Option<(Option<DeviceKind>, &'static str)> {
+    Some(match of {
+        DeviceType::DiscreteGpu => (Some(DeviceKind::DiscreteGpu(number)), "discrete gpu"),
+        DeviceType::IntegratedGpu => (Some(DeviceKind::IntegratedGpu(number)), "integrated gpu"),
+        DeviceType::VirtualGpu => (Some(DeviceKind::VirtualGpu(number)), "virtual gpu"),
+        // Burn addresses the first adapter of the CPU only.
+        DeviceType::Cpu => ((number == 0).then_some(DeviceKind::Cpu), "software gpu"),
+        DeviceType::Other => return None,
+    })
 }
 
 /// The driver and its version, as far as the API reports them.

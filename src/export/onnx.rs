@@ -41,42 +41,55 @@ pub struct Policy<'a> {
 /// # Panics
 /// If the number of parameters differs from the network's.
 pub fn encode(policy: &Policy) -> Result<Vec<u8>, OnnxError> {
-    let Policy { config, num_features, num_actions, .. } = *policy;
-    let sizes = &config.hidden;
+    let config = policy.config;
     let mut graph = Graph { nodes: Vec::new(), constants: Vec::new(), rest: policy.params };
-    let mut memory = None;
-    match config.kind {
-        ModelKind::Mlp | ModelKind::Gru => {
-            let recurrent = sizes.last().filter(|_| config.kind == ModelKind::Gru);
-            let encoder = &sizes[..sizes.len() - recurrent.iter().count()];
-            let (mut x, mut width) = ("obs".to_string(), num_features);
-            for size in encoder {
-                x = graph.linear(&x, width, *size);
-                x = graph.activation(&x, config.activation);
-                width = *size;
-            }
-            if let Some(size) = recurrent {
-                x = graph.gru(&x, width, *size);
-                graph.node("Identity", &[&x], "next_memory");
-                (width, memory) = (*size, Some(*size));
-            }
-            let logits = graph.linear(&x, width, num_actions);
-            graph.node("Identity", &[&logits], "logits");
-        }
-        ModelKind::Decoder => {
-            let shape = DecoderShape::new(num_features, num_actions, config);
-            let (logits, next) = decoder::step(&mut graph, &shape);
-            graph.node("Identity", &[&logits], "logits");
-            graph.node("Identity", &[&next], "next_memory");
-            memory = Some(shape.memory_size());
-        }
+    let memory = match config.kind {
+        ModelKind::Mlp | ModelKind::Gru => add_mlp_or_gru(&mut graph, policy),
+        ModelKind::Decoder => Some(add_decoder(&mut graph, policy)),
         _ => return Err(OnnxError(config.kind.to_string())),
-    }
+    };
     let attributes = [int_attribute("axis", 1), int_attribute("keepdims", 0)];
     graph.node_with("ArgMax", &["logits"], &["action"], attributes);
     assert!(graph.rest.is_empty(), "{} parameters are too many", graph.rest.len());
-    let mut inputs = vec![value("obs", FLOAT, &[num_features])];
-    let mut outputs = vec![value("logits", FLOAT, &[num_actions]), value("action", INT64, &[])];
+    Ok(model(graph, policy, memory))
+}
+
+/// Adds an MLP, or a GRU after an MLP, and returns the size of its memory, if it has one.
+fn add_mlp_or_gru(graph: &mut Graph, policy: &Policy) -> Option<usize> {
+    let config = policy.config;
+    let sizes = &config.hidden;
+    let recurrent = sizes.last().filter(|_| config.kind == ModelKind::Gru);
+    let encoder = &sizes[..sizes.len() - recurrent.iter().count()];
+    let (mut x, mut width) = ("obs".to_string(), policy.num_features);
+    for size in encoder {
+        x = graph.linear(&x, width, *size);
+        x = graph.activation(&x, config.activation);
+        width = *size;
+    }
+    if let Some(size) = recurrent {
+        x = graph.gru(&x, width, *size);
+        graph.node("Identity", &[&x], "next_memory");
+        width = *size;
+    }
+    let logits = graph.linear(&x, width, policy.num_actions);
+    graph.node("Identity", &[&logits], "logits");
+    recurrent.copied()
+}
+
+/// Adds a decoder, and returns the size of its memory.
+fn add_decoder(graph: &mut Graph, policy: &Policy) -> usize {
+    let shape = DecoderShape::new(policy.num_features, policy.num_actions, policy.config);
+    let (logits, next) = decoder::step(graph, &shape);
+    graph.node("Identity", &[&logits], "logits");
+    graph.node("Identity", &[&next], "next_memory");
+    shape.memory_size()
+}
+
+/// Encodes the graph of a policy with a memory of this size, if it has one.
+fn model(graph: Graph, policy: &Policy, memory: Option<usize>) -> Vec<u8> {
+    let mut inputs = vec![value("obs", FLOAT, &[policy.num_features])];
+    let mut outputs =
+        vec![value("logits", FLOAT, &[policy.num_actions]), value("action", INT64, &[])];
     inputs.extend(memory.map(|size| value("memory", FLOAT, &[size])));
     outputs.extend(memory.map(|size| value("next_memory", FLOAT, &[size])));
     let graph = Message::default()
@@ -92,7 +105,7 @@ pub fn encode(policy: &Policy) -> Result<Vec<u8>, OnnxError> {
         .bytes(3, env!("CARGO_PKG_VERSION"))
         .message(7, graph)
         .message(8, opset);
-    Ok(model.into_bytes())
+    model.into_bytes()
 }
 
 /// An input or output of the model: a batch of tensors of this shape.

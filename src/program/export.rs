@@ -16,6 +16,7 @@ use crate::model::saved::{Header, write_params};
 use crate::model::{Actor, LANES, Lanes, Parameter};
 use crate::rng::{draw, uniform};
 use crate::run::RunFolder;
+use crate::settings::TrainConfig;
 use crate::trainer::{config_toml, policy_params, saved_game_name};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -78,44 +79,18 @@ pub fn write<G: Playable>(
 ) -> Result<()> {
     let (game, config) = saved_settings::<G>(models, checkpoint)?;
     let (parameters, params) = policy_params(checkpoint, game, &config)?;
-    let (num_features, num_actions) = (game.num_features(), game.num_actions());
     let iteration = checkpoint.iteration;
     let format = args.format.unwrap_or(Format::Onnx);
     if args.merge || args.outtype.is_some() || format == Format::Gguf {
         bail!("--merge, --outtype and the format gguf are for language models");
     }
-    let bytes = match format {
-        Format::Onnx => encode(&onnx::Policy {
-            name: G::NAME,
-            config: &config.policy,
-            num_features,
-            num_actions,
-            params: &params,
-        })?,
-        Format::Safetensors => {
-            let header = Header { iteration, config: config_toml(&game, &config) };
-            write_params(&parameters, &params, Some(&header))
-        }
-        Format::Json | Format::Gguf => serde_json::to_vec(&PlainPolicy {
-            env: G::NAME,
-            iteration,
-            kind: config.policy.kind.to_string(),
-            activation: config.policy.activation.to_string(),
-            features: (0..num_features).map(|i| game.feature_name(i)).collect(),
-            actions: (0..num_actions).map(|i| game.action_name(i)).collect(),
-            tensors: tensors(&parameters, &params),
-        })?,
-    };
+    let bytes = Trained { game, config: &config, iteration, parameters, params }.file(format)?;
     let stem = stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());
     args.samples.iter().chain([&out]).try_for_each(|path| RunFolder::check_output(path))?;
     if args.samples.as_ref() == Some(&out) {
         bail!("--samples and the policy would be the same file, {}; give two paths", out.display());
     }
-    let save = |path: &Path, bytes: &[u8]| {
-        disk::output(path, |file| disk::write(file, bytes))
-            .with_context(|| format!("cannot write {}", path.display()))
-    };
     save(&out, &bytes)?;
     if let Some(path) = &args.samples {
         let policy = models.load_policy(checkpoint, game, &config)?;
@@ -127,6 +102,50 @@ pub fn write<G: Playable>(
     } else {
         eprint_line!("Wrote the policy of iteration {iteration} to {out}.");
         Ok(())
+    }
+}
+
+fn save(path: &Path, bytes: &[u8]) -> Result<()> {
+    disk::output(path, |file| disk::write(file, bytes))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A policy to export.
+struct Trained<'a, G> {
+    game: G,
+    config: &'a TrainConfig,
+    iteration: u64,
+    parameters: Vec<Parameter>,
+    params: Vec<f32>,
+}
+
+impl<G: Playable> Trained<'_, G> {
+    /// The content of a file in a format of games' policies.
+    fn file(&self, format: Format) -> Result<Vec<u8>> {
+        let Self { game, config, iteration, parameters, params } = self;
+        let (num_features, num_actions) = (game.num_features(), game.num_actions());
+        Ok(match format {
+            Format::Onnx => encode(&onnx::Policy {
+                name: G::NAME,
+                config: &config.policy,
+                num_features,
+                num_actions,
+                params,
+            })?,
+            Format::Safetensors => {
+                let header = Header { iteration: *iteration, config: config_toml(game, config) };
+                write_params(parameters, params, Some(&header))
+            }
+            Format::Json | Format::Gguf => serde_json::to_vec(&PlainPolicy {
+                env: G::NAME,
+                iteration: *iteration,
+                kind: config.policy.kind.to_string(),
+                activation: config.policy.activation.to_string(),
+                features: (0..num_features).map(|i| game.feature_name(i)).collect(),
+                actions: (0..num_actions).map(|i| game.action_name(i)).collect(),
+                tensors: tensors(parameters, params),
+            })?,
+        })
     }
 }
 

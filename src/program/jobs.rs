@@ -14,9 +14,10 @@ use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 /// Interval at which Ctrl-C is polled.
@@ -105,34 +106,21 @@ pub fn side_by_side(
 ) -> Result<()> {
     let (sender, receiver) = mpsc::channel();
     let mut waiting = jobs.iter().enumerate();
-    let mut running: BTreeMap<usize, (u32, Option<ChildStdin>)> = BTreeMap::new();
+    let mut running = Running { processes: BTreeMap::new(), sender };
     let (mut is_told, mut outcome, mut warned) = (false, Ok(()), HashSet::new());
     loop {
-        while running.len() < slots.count && !interrupt.has_signal() && outcome.is_ok() {
+        while running.processes.len() < slots.count && !interrupt.has_signal() && outcome.is_ok() {
             let Some((number, words)) = waiting.next() else { break };
-            match start(words, slots.threads) {
-                Ok(mut child) => {
-                    let stdin = child.stdin.take();
-                    running.insert(number, (child.id(), stdin));
-                    let sender = sender.clone();
-                    std::thread::spawn(move || sender.send((number, child.wait_with_output())));
-                }
-                Err(error) => outcome = Err(error),
-            }
+            outcome = running.start(number, words, slots.threads);
         }
-        if running.is_empty() {
+        if running.processes.is_empty() {
             return outcome;
         }
         match receiver.recv_timeout(POLL_INTERVAL) {
             Ok((number, output)) => {
-                running.remove(&number);
+                running.processes.remove(&number);
                 if let Ok(output) = &output {
-                    let text = String::from_utf8_lossy(&output.stderr);
-                    for line in text.lines().filter(|line| line.starts_with("warning: ")) {
-                        if warned.insert(line.to_string()) {
-                            board.line(line);
-                        }
-                    }
+                    show_warnings(output, &mut warned, board);
                 }
                 let ended = output.context("cannot wait for a run").map(result);
                 let ended = ended.and_then(|report| done(number, report));
@@ -141,13 +129,46 @@ pub fn side_by_side(
             Err(RecvTimeoutError::Timeout)
                 if (interrupt.has_signal() || outcome.is_err()) && !is_told =>
             {
-                for (process, stdin) in running.values_mut() {
-                    tell_to_stop(*process);
-                    *stdin = None;
-                }
+                running.tell_to_stop();
                 is_told = true;
             }
             Err(_) => {}
+        }
+    }
+}
+
+/// The processes of the running jobs.
+struct Running {
+    /// The number of each process, and its stdin, by job.
+    processes: BTreeMap<usize, (u32, Option<ChildStdin>)>,
+    /// Where the output of a process goes when it has ended, with the job's number.
+    sender: Sender<(usize, io::Result<Output>)>,
+}
+
+impl Running {
+    fn start(&mut self, job: usize, words: &[OsString], threads: usize) -> Result<()> {
+        let mut child = start(words, threads)?;
+        let stdin = child.stdin.take();
+        self.processes.insert(job, (child.id(), stdin));
+        let sender = self.sender.clone();
+        std::thread::spawn(move || sender.send((job, child.wait_with_output())));
+        Ok(())
+    }
+
+    fn tell_to_stop(&mut self) {
+        for (process, stdin) in self.processes.values_mut() {
+            tell_to_stop(*process);
+            *stdin = None;
+        }
+    }
+}
+
+/// Shows the warnings of a run that no other run has given.
+fn show_warnings(output: &Output, warned: &mut HashSet<String>, board: &Board) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    for line in text.lines().filter(|line| line.starts_with("warning: ")) {
+        if warned.insert(line.to_string()) {
+            board.line(line);
         }
     }
 }

@@ -73,37 +73,13 @@ impl HostRollout {
             Episodes::start(&mut *envs, policy, (0..count).map(level).collect(), self.max_steps)?;
         let action_keys: Vec<u32> =
             (0..count).map(|env| action_key(keys.action, (first + env) as u32)).collect();
-        let stride = trajectory.obs_stride();
         let mut sums = vec![GameSums::default(); count];
         for t in 0..num_steps {
             episodes.act(policy, &action_keys, t as u32, ActionSelection::Sampling)?;
-            for (env, obs) in episodes.obs.chunks_exact(policy.num_features()).enumerate() {
-                let slot = env * num_steps + t;
-                let action = episodes.actions[env];
-                let row = &mut trajectory.obs[slot * stride..][..obs.len()];
-                match action {
-                    Some(_) => row.copy_from_slice(obs),
-                    // The last observation of an episode need not be finite.
-                    None => row.fill(0.0),
-                }
-                trajectory.actions[slot] = action.unwrap_or(0) as i32;
-                trajectory.logprobs[slot] = action.map_or(0.0, |_| episodes.logprobs[env]);
-            }
+            let slot = |env: usize| env * num_steps + t;
+            episodes.record_actions(trajectory, policy.num_features(), slot);
             episodes.step(&mut *envs)?;
-            for (env, sums) in sums.iter_mut().enumerate() {
-                let Transition { reward, terminated, truncated } = episodes.results[env];
-                let (slot, end) = (env * num_steps + t, EpisodeStatus::new(terminated, truncated));
-                let score = if end.ended() { episodes.scores[env] } else { 0.0 };
-                trajectory.rewards[slot] = reward;
-                trajectory.ends[slot] = end;
-                if let Some(recorded) = trajectory.scores.get_mut(slot) {
-                    *recorded = score;
-                }
-                sums.scores += f64::from(score);
-                sums.episodes += f64::from(end.ended());
-                sums.rewards += f64::from(reward);
-                sums.steps += f64::from(episodes.actions[env].is_some());
-            }
+            episodes.record_results(trajectory, &mut sums, slot);
             episodes.restart(&mut *envs, policy, auto_reset)?;
         }
         for (env, sums) in sums.iter_mut().enumerate() {
@@ -279,6 +255,50 @@ impl Episodes {
             result.truncated &= !result.terminated;
         }
         Ok(())
+    }
+
+    /// Records what the chosen actions follow from, in the slot of each environment.
+    fn record_actions(
+        &self,
+        trajectory: &mut HostTrajectory,
+        num_features: usize,
+        slot: impl Fn(usize) -> usize,
+    ) {
+        let stride = trajectory.obs_stride();
+        for (env, obs) in self.obs.chunks_exact(num_features).enumerate() {
+            let (slot, action) = (slot(env), self.actions[env]);
+            let row = &mut trajectory.obs[slot * stride..][..obs.len()];
+            match action {
+                Some(_) => row.copy_from_slice(obs),
+                // The last observation of an episode need not be finite.
+                None => row.fill(0.0),
+            }
+            trajectory.actions[slot] = action.unwrap_or(0) as i32;
+            trajectory.logprobs[slot] = action.map_or(0.0, |_| self.logprobs[env]);
+        }
+    }
+
+    /// Records the results of the actions, in the slot of each environment and in its sums.
+    fn record_results(
+        &self,
+        trajectory: &mut HostTrajectory,
+        sums: &mut [GameSums],
+        slot: impl Fn(usize) -> usize,
+    ) {
+        for (env, sums) in sums.iter_mut().enumerate() {
+            let Transition { reward, terminated, truncated } = self.results[env];
+            let (slot, end) = (slot(env), EpisodeStatus::new(terminated, truncated));
+            let score = if end.ended() { self.scores[env] } else { 0.0 };
+            trajectory.rewards[slot] = reward;
+            trajectory.ends[slot] = end;
+            if let Some(recorded) = trajectory.scores.get_mut(slot) {
+                *recorded = score;
+            }
+            sums.scores += f64::from(score);
+            sums.episodes += f64::from(end.ended());
+            sums.rewards += f64::from(reward);
+            sums.steps += f64::from(self.actions[env].is_some());
+        }
     }
 
     /// Starts the next level where an episode ended, or leaves the environment idle.

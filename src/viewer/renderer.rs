@@ -112,36 +112,9 @@ impl Renderer {
         assert!(size as usize >= num_instances * 4 * WORDS, "instances: [count * num_sprites]");
         let wall = Wall::fit(self.cells, count, width, height);
         self.queue.write_buffer(&self.layout, 0, &self.layout_bytes(&wall, width, height));
-        let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some("sprites"),
-            layout: &self.groups,
-            entries: &[
-                wgpu::BindGroupEntry { binding: 0, resource: self.layout.as_entire_binding() },
-                wgpu::BindGroupEntry {
-                    binding: 1,
-                    resource: wgpu::BindingResource::TextureView(&self.atlas),
-                },
-                wgpu::BindGroupEntry { binding: 2, resource: self.background.as_entire_binding() },
-                wgpu::BindGroupEntry {
-                    binding: 3,
-                    resource: wgpu::BindingResource::Buffer(instances),
-                },
-            ],
-        });
+        let group = self.bind(instances);
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_render_pass(&wgpu::RenderPassDescriptor {
-            label: Some("sprites"),
-            color_attachments: &[Some(wgpu::RenderPassColorAttachment {
-                view: target,
-                depth_slice: None,
-                resolve_target: None,
-                ops: wgpu::Operations {
-                    load: wgpu::LoadOp::Clear(wgpu::Color::TRANSPARENT),
-                    store: wgpu::StoreOp::Store,
-                },
-            })],
-            ..Default::default()
-        });
+        let mut pass = clear(&mut encoder, target);
         if count > 0 && wall.width > 0 && wall.height > 0 {
             pass.set_bind_group(0, &group, &[]);
             pass.set_pipeline(&self.backgrounds);
@@ -151,6 +124,21 @@ impl Renderer {
         }
         drop(pass);
         self.queue.submit([encoder.finish()]);
+    }
+
+    /// Binds what the shaders read, in the order of [`group_layout`].
+    fn bind(&self, instances: wgpu::BufferBinding<'_>) -> wgpu::BindGroup {
+        let entry = |binding, resource| wgpu::BindGroupEntry { binding, resource };
+        self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some("sprites"),
+            layout: &self.groups,
+            entries: &[
+                entry(0, self.layout.as_entire_binding()),
+                entry(1, wgpu::BindingResource::TextureView(&self.atlas)),
+                entry(2, self.background.as_entire_binding()),
+                entry(3, wgpu::BindingResource::Buffer(instances)),
+            ],
+        })
     }
 
     /// Encodes the shader's `Layout`.
@@ -175,6 +163,24 @@ impl Renderer {
         ];
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
+}
+
+/// Begins a pass that replaces the whole picture.
+fn clear<'a>(
+    encoder: &'a mut wgpu::CommandEncoder,
+    target: &wgpu::TextureView,
+) -> wgpu::RenderPass<'a> {
+    let ops = wgpu::Operations {
+        load: wgpu::LoadOp::Clear(wgpu::Color::TRANSPARENT),
+        store: wgpu::StoreOp::Store,
+    };
+    let (view, depth_slice, resolve_target) = (target, None, None);
+    let picture = wgpu::RenderPassColorAttachment { view, depth_slice, resolve_target, ops };
+    encoder.begin_render_pass(&wgpu::RenderPassDescriptor {
+        label: Some("sprites"),
+        color_attachments: &[Some(picture)],
+        ..Default::default()
+    })
 }
 
 fn buffer(

@@ -60,6 +60,30 @@ struct PartBuffers {
     advantages: CubeTensor,
 }
 
+/// Panics unless the advantages and the observer are those of a recording and of a learner's network.
+fn check_inputs<O: Observer>(
+    learner: &FusedLearner,
+    recording: &Recording,
+    advantages: &RecordingAdvantages,
+    observer: &O,
+) {
+    assert_eq!(recording.parts.len(), advantages.parts.len(), "advantages of each part");
+    assert!(advantages.learn_steps <= recording.num_steps, "advantages of the recording");
+    assert_eq!(observer.num_features(), learner.mlp.features, "the observer's features");
+    let words = recording.parts[0].num_words();
+    assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
+}
+
+/// Parameters and moments, `[3, num_params]`, and room for those after a step.
+fn optimizer_state(weights: &Weights) -> [CubeTensor; 2] {
+    let Weights { params, optimizer, .. } = weights;
+    let AdamW { first_moment, second_moment, .. } = optimizer;
+    let state = vec![params.clone(), first_moment.clone(), second_moment.clone()];
+    let state = cube_tensor(Tensor::cat(state, 0));
+    let after = uninit(&state, &[state.meta.num_elements()], DType::F32);
+    [state, after]
+}
+
 impl<'a, O: Observer> FusedUpdate<'a, O> {
     /// Uploads the order of the games for all epochs, evaluates the reference policy if there is
     /// one, and counts the steps of each minibatch.
@@ -71,29 +95,19 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         minibatches: MinibatchOrder,
         iteration: u32,
     ) -> Result<Self, TeamError> {
-        assert_eq!(recording.parts.len(), advantages.parts.len(), "advantages of each part");
-        assert!(advantages.learn_steps <= recording.num_steps, "advantages of the recording");
-        assert_eq!(observer.num_features(), learner.mlp.features, "the observer's features");
-        let words = recording.parts[0].num_words();
-        assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
+        check_inputs(learner, recording, advantages, &observer);
         let config = &learner.context.config;
-        let (num_minibatches, size) = (minibatches.ranges.len(), minibatches.size);
         let device = advantages.summary.device();
         let words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
         let order_buffer = cube_ints(device::indices(&words, &device));
         let recorded = cube_tensor(advantages.summary.clone());
-        let ratios = COUNTS + num_minibatches;
-        let len = ratios + 2 * size;
+        let ratios = COUNTS + minibatches.ranges.len();
+        let len = ratios + 2 * minibatches.size;
         let summary = match learner.context.team.size() {
             1 => uninit(&recorded, &[len], DType::F32),
             _ => learner.shared_summary(advantages, &minibatches, len)?,
         };
         let (mlp, loss, tiling) = (learner.mlp, learner.loss, learner.tiling);
-        let Weights { params, optimizer, reference, .. } = &learner.weights;
-        let AdamW { first_moment, second_moment, steps } = optimizer;
-        let state = vec![params.clone(), first_moment.clone(), second_moment.clone()];
-        let state = cube_tensor(Tensor::cat(state, 0));
-        let after = uninit(&state, &[3 * mlp.num_params()], DType::F32);
         let mut this = Self {
             learner,
             plan: KernelPlan { observer, mlp, loss, tiling },
@@ -105,31 +119,43 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             summary,
             ratios,
             entropy: entropy_coef(config, iteration),
-            state: [state, after],
+            state: optimizer_state(&learner.weights),
             update_sums: cube_tensor(Tensor::<1>::zeros([NUM_SUMS + 1], &device)),
             first: first_update(config, iteration),
-            steps_taken: *steps,
+            steps_taken: learner.weights.optimizer.steps,
         };
-        let reference = reference.as_ref().map(|network| cube_tensor(network.flatten()));
+        this.add_parts(advantages, &recorded);
+        Ok(this)
+    }
+
+    /// Adds the buffers of all parts of the recording, and counts the steps that each has of each minibatch, unless the
+    /// ranks have counted them together.
+    fn add_parts(&mut self, advantages: &RecordingAdvantages, recorded: &CubeTensor) {
+        let FusedLearner { context, weights, .. } = self.learner;
+        let reference = weights.reference.as_ref();
+        let reference = reference.map(|network| cube_tensor(network.flatten()));
         let mut first_env = 0;
-        for (part, advantages) in recording.parts.iter().zip(&advantages.parts) {
-            let part = this.part(part, advantages, first_env, reference.as_ref());
-            if learner.context.team.size() == 1 {
-                let sizes = this.sizes(part.first_env, part.num_envs);
-                count(
-                    &this.order_buffer,
-                    &part.advantages,
-                    &recorded,
-                    &this.summary,
-                    num_minibatches,
-                    size,
-                    sizes,
-                );
+        for (part, advantages) in self.recording.parts.iter().zip(&advantages.parts) {
+            let part = self.part(part, advantages, first_env, reference.as_ref());
+            if context.team.size() == 1 {
+                self.count_steps(&part, recorded);
             }
             first_env += part.num_envs;
-            this.parts.push(part);
+            self.parts.push(part);
         }
-        Ok(this)
+    }
+
+    /// Counts the steps that a part has of each minibatch.
+    fn count_steps(&self, part: &PartBuffers, recorded: &CubeTensor) {
+        count(
+            &self.order_buffer,
+            &part.advantages,
+            recorded,
+            &self.summary,
+            self.minibatches.ranges.len(),
+            self.minibatches.size,
+            self.sizes(part.first_env, part.num_envs),
+        );
     }
 
     /// Collects the buffers of a part, including log-probabilities under the reference policy.

@@ -132,8 +132,19 @@ pub(crate) struct AdapterTensors {
 }
 
 impl AdapterTensors {
-    fn add(&self, products: Products, matrix: usize, x: Tensor<3>, y: Tensor<3>) -> Tensor<3> {
-        match &self.pairs[matrix] {
+    /// The adapter of a layer's matrix; `None` if it has none.
+    pub fn pair(&self, (layer, which): (usize, Projection)) -> Option<&[Tensor<2>; 2]> {
+        self.pairs[layer * Projection::ALL.len() + which as usize].as_ref()
+    }
+
+    fn add(
+        &self,
+        products: Products,
+        matrix: (usize, Projection),
+        x: Tensor<3>,
+        y: Tensor<3>,
+    ) -> Tensor<3> {
+        match self.pair(matrix) {
             Some([a, b]) => {
                 let inner = products.of(x, a.clone().unsqueeze()) * self.scale;
                 y + products.of(inner, b.clone().unsqueeze())
@@ -333,8 +344,7 @@ impl Decoder {
         let mut all = self.products.linears(linears, x.clone());
         if let Some(adapters) = adapters {
             for (y, which) in all.iter_mut().zip(which) {
-                let number = layer * Projection::ALL.len() + which as usize;
-                *y = adapters.add(self.products, number, x.clone(), y.clone());
+                *y = adapters.add(self.products, (layer, which), x.clone(), y.clone());
             }
         }
         all

@@ -67,8 +67,6 @@ pub fn bench<G: Playable>(
 ) -> Result<()> {
     let crew = Ranks::of(&args.device);
     let max_ranks = crew.max_ranks();
-    let counts: Vec<usize> =
-        (0..).map(|i| 1 << i).take_while(|count| *count < max_ranks).chain([max_ranks]).collect();
     let link = crew.run(max_ranks, max_ranks, &|member| fit_link(&member.team))?;
     let measure = |count: usize, groups: usize| {
         let mut config = config.clone();
@@ -76,32 +74,17 @@ pub fn bench<G: Playable>(
         let work = |member: Rank| iterations(models, game, &config, member, args.repeats);
         crew.run(count, max_ranks, &work)
     };
-    let params = config.policy.parameters(game.num_features(), game.num_actions());
-    let params: usize = params.iter().map(|one| one.shape.iter().product::<usize>()).sum();
-    let reductions = config.update.update_epochs * config.update.num_minibatches;
-    let steps = (config.rollout.num_envs() * config.rollout.num_steps) as f64;
+    let iteration = Iteration::of(game, config);
     let groups = config.rollout.num_groups;
     let (mut strong, mut weak) = (Vec::new(), Vec::new());
-    for ranks in counts {
+    for ranks in powers_of_two_and(max_ranks) {
         let same = measure(ranks, groups)?;
         let more = if ranks == 1 { same } else { measure(ranks, groups * ranks)? };
         let (Some(link), Some(same), Some(more)) = (link, same, more) else { continue };
         let alone = strong.first().map_or(same[0], |row: &Row| row.seconds);
-        let reduction = link.map_or(0.0, |link| link.seconds(4 * params, ranks));
-        let row = |[seconds, reduction_seconds]: [f64; 2], games: f64| {
-            let model = alone * games / ranks as f64 + reductions as f64 * reduction;
-            let efficiency = |seconds: f64| alone * games / seconds / ranks as f64;
-            Row {
-                ranks,
-                steps_per_second: steps * games / seconds,
-                seconds,
-                reduction_seconds,
-                efficiency: efficiency(seconds),
-                model_efficiency: efficiency(model),
-            }
-        };
-        strong.push(row(same, 1.0));
-        weak.push(row(more, ranks as f64));
+        let model = Model { iteration, alone, link };
+        strong.push(model.row(ranks, 1.0, same));
+        weak.push(model.row(ranks, ranks as f64, more));
     }
     // The first process alone reports.
     let Some(link) = link else { return Ok(()) };
@@ -109,14 +92,69 @@ pub fn bench<G: Playable>(
         env: G::NAME,
         ranks: crew.name(),
         num_envs: config.rollout.num_envs(),
-        reductions_per_iteration: reductions,
-        bytes_per_reduction: 4 * params,
+        reductions_per_iteration: iteration.reductions,
+        bytes_per_reduction: iteration.reduction_bytes,
         latency_seconds: link.map(|link| link.latency),
         bandwidth_bytes_per_second: link.map(|link| link.bandwidth),
         strong,
         weak,
     };
     publish(args, &report)
+}
+
+/// Numbers of ranks to measure: powers of two below the maximum, and the maximum.
+fn powers_of_two_and(max: usize) -> impl Iterator<Item = usize> {
+    (0..).map(|i| 1 << i).take_while(move |count| *count < max).chain([max])
+}
+
+/// The work of an iteration.
+#[derive(Clone, Copy)]
+struct Iteration {
+    steps: f64,
+    reductions: usize,
+    /// Bytes of each reduction.
+    reduction_bytes: usize,
+}
+
+impl Iteration {
+    fn of<G: Playable>(game: G, config: &TrainConfig) -> Self {
+        let params = config.policy.parameters(game.num_features(), game.num_actions());
+        let params: usize = params.iter().map(|one| one.shape.iter().product::<usize>()).sum();
+        Self {
+            steps: (config.rollout.num_envs() * config.rollout.num_steps) as f64,
+            reductions: config.update.update_epochs * config.update.num_minibatches,
+            reduction_bytes: 4 * params,
+        }
+    }
+}
+
+/// The model of a run.
+#[derive(Clone, Copy)]
+struct Model {
+    iteration: Iteration,
+    /// Seconds of an iteration on one rank.
+    alone: f64,
+    /// `None` for a single rank.
+    link: Option<Link>,
+}
+
+impl Model {
+    /// The results for a number of ranks that play `games` times the games of one rank, from the seconds of an
+    /// iteration and of its communication.
+    fn row(&self, ranks: usize, games: f64, [seconds, reduction_seconds]: [f64; 2]) -> Row {
+        let Self { iteration, alone, link } = *self;
+        let reduction = link.map_or(0.0, |link| link.seconds(iteration.reduction_bytes, ranks));
+        let predicted = alone * games / ranks as f64 + iteration.reductions as f64 * reduction;
+        let efficiency = |seconds: f64| alone * games / seconds / ranks as f64;
+        Row {
+            ranks,
+            steps_per_second: iteration.steps * games / seconds,
+            seconds,
+            reduction_seconds,
+            efficiency: efficiency(seconds),
+            model_efficiency: efficiency(predicted),
+        }
+    }
 }
 
 /// Measures the median seconds of an iteration, and of its communication.

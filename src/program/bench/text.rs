@@ -15,6 +15,7 @@ use crate::settings::{EngineChoice, Precision};
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 use crate::trainer::text::{LanguageConfig, LanguageTrainer};
 use anyhow::{Result, bail};
+use burn::tensor::Device;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -84,15 +85,7 @@ struct Report<'a> {
 
 /// Measures generation, learning and whole iterations.
 pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
-    if args.engine.is_some_and(|engine| engine != EngineChoice::Auto) {
-        bail!(ENGINE);
-    }
-    if let Some(option) = args.game_only_option() {
-        bail!(
-            "{option} is for games; --set has the sizes of a language model's benchmark, for instance \
-             generation.num_prompts"
-        );
-    }
+    check_options(args)?;
     let file = Table::new();
     let path = model_path(task, args.model.as_deref(), &file, &args.set)?;
     let model = load(&path)?;
@@ -119,29 +112,9 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let on = (info.name != "cpu").then(|| device.clone());
     let mut trainer = LanguageTrainer::for_task(random, config, Some(model))?.on(on)?;
     let generation = trainer.config().generation.clone();
-    let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
-    let mut prompt_tokens = 0.0;
-    for number in 0..generation.num_prompts as u64 {
-        let prompt = trainer.task().prompt(Split::Train, number)?;
-        let tokens = trainer.tokens(&prompt, generation.max_new_tokens)?;
-        prompt_tokens += tokens.len() as f64 / generation.num_prompts as f64;
-    }
-    let (mut generated, mut learnt, mut memory) = (Vec::new(), Vec::new(), None);
-    let mut once = || {
-        let started = Instant::now();
-        let record = trainer.iterate()?;
-        let phases = record.seconds.phases.unwrap_or_default();
-        generated.push(phases.rollout);
-        learnt.push(phases.update);
-        let now = device::memory(&device);
-        memory = memory.max(now.peak).max(now.reserved);
-        Ok(started.elapsed().as_secs_f64())
-    };
-    let trained = Figure::rate(args.repeats, tokens, &mut once)?;
-    let rate = |seconds: &[f64]| {
-        let counted = &seconds[seconds.len().saturating_sub(args.repeats)..];
-        Figure::of(counted.iter().map(|seconds| tokens as f64 / seconds).collect())
-    };
+    let prompt_tokens = mean_prompt_tokens(&trainer)?;
+    let Measured { generated, learnt, trained, memory } =
+        measure(&mut trainer, &device, args.repeats)?;
     let report = Report {
         task,
         model: &path,
@@ -154,12 +127,69 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         precision,
         threads: rayon::current_num_threads(),
         repeats: args.repeats,
-        generated_per_second: rate(&generated),
-        learnt_per_second: rate(&learnt),
+        generated_per_second: generated,
+        learnt_per_second: learnt,
         trained_per_second: trained,
         peak_memory_bytes: memory,
     };
     publish(args, &report)
+}
+
+/// Rejects options that are for games alone.
+fn check_options(args: &BenchArgs) -> Result<()> {
+    if args.engine.is_some_and(|engine| engine != EngineChoice::Auto) {
+        bail!(ENGINE);
+    }
+    if let Some(option) = args.game_only_option() {
+        bail!(
+            "{option} is for games; --set has the sizes of a language model's benchmark, for instance \
+             generation.num_prompts"
+        );
+    }
+    Ok(())
+}
+
+/// Mean number of tokens of the prompts of an iteration.
+fn mean_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
+    let generation = &trainer.config().generation;
+    let mut mean = 0.0;
+    for number in 0..generation.num_prompts as u64 {
+        let prompt = trainer.task().prompt(Split::Train, number)?;
+        let tokens = trainer.tokens(&prompt, generation.max_new_tokens)?;
+        mean += tokens.len() as f64 / generation.num_prompts as f64;
+    }
+    Ok(mean)
+}
+
+/// Completion tokens per second of the phases, and of whole iterations; the peak of memory, bytes.
+struct Measured {
+    generated: Figure,
+    learnt: Figure,
+    trained: Figure,
+    memory: Option<u64>,
+}
+
+/// Trains for as many iterations as a measurement needs.
+fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Result<Measured> {
+    let generation = &trainer.config().generation;
+    let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
+    let (mut generated, mut learnt, mut memory) = (Vec::new(), Vec::new(), None);
+    let mut once = || {
+        let started = Instant::now();
+        let record = trainer.iterate()?;
+        let phases = record.seconds.phases.unwrap_or_default();
+        generated.push(phases.rollout);
+        learnt.push(phases.update);
+        let now = device::memory(device);
+        memory = memory.max(now.peak).max(now.reserved);
+        Ok(started.elapsed().as_secs_f64())
+    };
+    let trained = Figure::rate(repeats, tokens, &mut once)?;
+    let rate = |seconds: &[f64]| {
+        let counted = &seconds[seconds.len().saturating_sub(repeats)..];
+        Figure::of(counted.iter().map(|seconds| tokens as f64 / seconds).collect())
+    };
+    Ok(Measured { generated: rate(&generated), learnt: rate(&learnt), trained, memory })
 }
 
 impl Display for Report<'_> {

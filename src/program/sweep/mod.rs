@@ -226,10 +226,7 @@ impl<'a> Sweep<'a> {
         round: u32,
         interrupt: &Interrupt,
     ) -> Result<()> {
-        let seeds = numbers.iter().flat_map(|n| self.seeds.iter().map(move |seed| (*n, *seed)));
-        let is_open =
-            |(trial, seed): &(usize, u64)| !self.results.contains_key(&(*trial, round, *seed));
-        let open: Vec<(usize, u64)> = seeds.filter(is_open).collect();
+        let open = self.open_runs(numbers, round);
         let commands = open
             .iter()
             .map(|(trial, seed)| self.run_command_line(&trials[*trial], *trial, round, *seed));
@@ -273,6 +270,12 @@ impl<'a> Sweep<'a> {
             board.ended(&said, || report::leaders(sweep, trials, results, all_seeds, round));
             Ok(())
         })
+    }
+
+    /// The trials and seeds of the runs of a round that have no result yet.
+    fn open_runs(&self, numbers: &[usize], round: u32) -> Vec<(usize, u64)> {
+        let runs = numbers.iter().flat_map(|n| self.seeds.iter().map(move |seed| (*n, *seed)));
+        runs.filter(|(trial, seed)| !self.results.contains_key(&(*trial, round, *seed))).collect()
     }
 
     /// Prints how many runs the round starts and how they share the machine.

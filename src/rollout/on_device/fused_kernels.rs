@@ -242,35 +242,15 @@ impl<G: Rules> Buffers<'_, G> {
         let config = self.config;
         let client = &params.client;
         let input = element(precision);
-        let bytes = shape.num_params() * input.size();
-        let max_shared_bytes =
-            client.properties().hardware.max_shared_memory_size.min(MAX_SHARED_BYTES);
-        let group = Workgroup::new(&shape, cube_units(self.games.len()) as usize, max_shared_bytes);
-        let mut plan = Plan {
-            game: self.game,
-            origin: Origin::of(config, branch_points.is_some()),
-            branch: config.start == Start::Branch,
-            shape,
-            group,
-            shared: !group.shares() && bytes <= max_shared_bytes,
-        };
+        let room = client.properties().hardware.max_shared_memory_size.min(MAX_SHARED_BYTES);
+        let mut plan = self.plan(shape, Origin::of(config, branch_points.is_some()), input, room);
+        let group = plan.group;
         // If games do not continue, the kernel does not read this buffer.
         let branch_points = branch_points.unwrap_or(params);
         let dim = CubeDim::new_1d(group.units as u32);
         let count = grid(params, self.games.len().div_ceil(group.games));
         let steps_per_launch = launches.steps(self.games.len(), &shape, &group);
         for first_step in (0..config.num_steps).step_by(steps_per_launch) {
-            let games = GamesLaunch::new(
-                argument(&self.envs),
-                argument(&self.words),
-                argument(&self.values),
-                argument(&self.firsts),
-                GroupsLaunch::of(config, keys.first_group),
-                self.games.start,
-                self.games.len(),
-                config.num_steps,
-                keys.action,
-            );
             let branches = argument(self.branches);
             let branches =
                 BranchPointsLaunch::new(branches, config.learn_steps as u32, keys.branch);
@@ -284,7 +264,7 @@ impl<G: Rules> Buffers<'_, G> {
                     dim,
                     argument(params),
                     StartsLaunch::new(argument(branch_points), keys.level),
-                    games,
+                    self.games_argument(&keys),
                     branches,
                     StepsLaunch::new(first_step, end_step),
                     plan,
@@ -293,6 +273,33 @@ impl<G: Rules> Buffers<'_, G> {
             }
             plan.origin = Origin::Continued;
         }
+    }
+
+    /// The plan of a launch, with `room` bytes of workgroup memory, where weights are of type `input`.
+    fn plan(&self, shape: MlpShape, origin: Origin, input: ElemType, room: usize) -> Plan<G> {
+        let group = Workgroup::new(&shape, cube_units(self.games.len()) as usize, room);
+        Plan {
+            game: self.game,
+            origin,
+            branch: self.config.start == Start::Branch,
+            shape,
+            group,
+            shared: !group.shares() && shape.num_params() * input.size() <= room,
+        }
+    }
+
+    fn games_argument(&self, keys: &RolloutKeys) -> GamesLaunch {
+        GamesLaunch::new(
+            argument(&self.envs),
+            argument(&self.words),
+            argument(&self.values),
+            argument(&self.firsts),
+            GroupsLaunch::of(self.config, keys.first_group),
+            self.games.start,
+            self.games.len(),
+            self.config.num_steps,
+            keys.action,
+        )
     }
 }
 

@@ -101,13 +101,29 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
     if about["peft_type"] != "LORA" {
         return Err(format!("`peft_type` {} is not known", about["peft_type"]));
     }
-    let is_off = |value: &Value| match value {
+    check_entries(about)?;
+    let rank = about["r"].as_u64().filter(|r| *r > 0);
+    let rank = rank.ok_or("there is no whole number `r` above 0")?;
+    let target_modules = target_modules(&about["target_modules"])?;
+    let lora_alpha = lora_alpha(about, rank)?;
+    let config = LoraConfig { r: rank as usize, lora_alpha, target_modules };
+    config.validate().map_err(|error| error.to_string())?;
+    Ok(config)
+}
+
+/// Whether the value of a key disables its feature.
+fn is_off(value: &Value) -> bool {
+    match value {
         Value::Null | Value::Bool(false) => true,
         Value::Object(map) => map.is_empty(),
         Value::Array(values) => values.is_empty(),
         Value::String(text) => text.is_empty(),
         _ => false,
-    };
+    }
+}
+
+/// Checks that no entry stands for something that is not computed here.
+fn check_entries(about: &Value) -> Result<(), String> {
     let mut entries = about.as_object().into_iter().flatten();
     if let Some((name, value)) =
         entries.find(|(name, value)| !KNOWN.contains(&name.as_str()) && !is_off(value))
@@ -128,15 +144,20 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
     if !is_off(&about["bias"]) && about["bias"] != "none" {
         return Err(format!("adapters with biases (`bias` {}) are not known", about["bias"]));
     }
-    let rank = about["r"].as_u64().filter(|r| *r > 0);
-    let rank = rank.ok_or("there is no whole number `r` above 0")?;
-    let target_modules = match &about["target_modules"] {
+    Ok(())
+}
+
+fn target_modules(value: &Value) -> Result<Vec<String>, String> {
+    let modules = match value {
         Value::Array(names) => modules(names),
         Value::String(name) if name == "all-linear" => Some(LoraConfig::new(1).target_modules),
         _ => None,
     };
-    let target_modules = target_modules
-        .ok_or_else(|| format!("`target_modules` {} is not known", about["target_modules"]))?;
+    modules.ok_or_else(|| format!("`target_modules` {value} is not known"))
+}
+
+/// The numerator of the factor of adapters of this rank, `lora_alpha / r`.
+fn lora_alpha(about: &Value, rank: u64) -> Result<f32, String> {
     let lora_alpha = match &about["lora_alpha"] {
         // PEFT's default.
         Value::Null => Some(8.0),
@@ -149,10 +170,8 @@ fn config(about: &Value) -> Result<LoraConfig, String> {
         Value::Bool(true) => lora_alpha * (rank as f64).sqrt(),
         other if is_off(other) => lora_alpha,
         other => return Err(format!("`use_rslora` {other} is neither true nor false")),
-    } as f32;
-    let config = LoraConfig { r: rank as usize, lora_alpha, target_modules };
-    config.validate().map_err(|error| error.to_string())?;
-    Ok(config)
+    };
+    Ok(lora_alpha as f32)
 }
 
 /// The matrices that a list of modules names, each once; `None` if an element is not a string. A name may be a path, and PEFT

@@ -10,7 +10,9 @@ use super::quants::Format;
 use super::{check_fetched, failed, pretty, unusable, wrong_type};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
-use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, from_config, gguf_name, to_config};
+use crate::nn::arch::{
+    FAMILIES, Family, QkNorm, RopeScaling, check, from_config, gguf_name, to_config,
+};
 use crate::nn::ops::stored::StoredMatrix;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
@@ -224,16 +226,8 @@ impl<'a> Gguf<'a> {
 
     /// Returns the shape of the decoder, from the metadata and from which tensors there are.
     fn shape(&self) -> Result<DecoderShape, LanguageError> {
-        let kind = self.text("general.architecture");
-        let known = ["llama", "qwen2", "qwen3"];
-        let family = FAMILIES.iter().find(|one| one.model_type == kind && known.contains(&kind));
-        let Some(family) = family else {
-            let reason = format!(
-                "its architecture is `{kind}`; GGUF files are read of {}, other models from Hugging Face folders",
-                known.join(", ")
-            );
-            return Err(unusable(self.path, reason));
-        };
+        let family = self.family()?;
+        let kind = family.model_type;
         let whole = |name: &str| self.whole(&format!("{kind}.{name}"));
         let number = |name: &str| self.number(&format!("{kind}.{name}"));
         let size = |name: &str| {
@@ -268,13 +262,32 @@ impl<'a> Gguf<'a> {
         };
         check(&shape).map_err(|error| unusable(self.path, error))?;
         self.check_rotation(kind, shape.head_dim)?;
-        // The configuration of a trained model must tell how it is computed.
-        match from_config(&to_config(&shape, &[])) {
-            Ok(saved) if saved == shape => Ok(shape),
+        self.check_storable(&shape)?;
+        Ok(shape)
+    }
+
+    /// Finds the family of the model's architecture.
+    fn family(&self) -> Result<&'static Family, LanguageError> {
+        let kind = self.text("general.architecture");
+        let known = ["llama", "qwen2", "qwen3"];
+        let family = FAMILIES.iter().find(|one| one.model_type == kind && known.contains(&kind));
+        family.copied().ok_or_else(|| {
+            let reason = format!(
+                "its architecture is `{kind}`; GGUF files are read of {}, other models from Hugging Face folders",
+                known.join(", ")
+            );
+            unusable(self.path, reason)
+        })
+    }
+
+    /// Rejects a shape that the configuration of a Hugging Face folder could not tell, as that of a trained model must.
+    fn check_storable(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
+        match from_config(&to_config(shape, &[])) {
+            Ok(saved) if saved == *shape => Ok(()),
             _ => {
                 let reason = format!(
                     "a {} has other biases and norms than this file, which no Hugging Face folder could hold",
-                    family.class
+                    shape.family.class
                 );
                 Err(unusable(self.path, reason))
             }

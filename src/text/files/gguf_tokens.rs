@@ -96,34 +96,62 @@ fn merges(json: &Value) -> impl Iterator<Item = [&str; 2]> {
     merges.filter_map(pair)
 }
 
-/// Converts SentencePiece's BPE, which ranks merges by the score of the merged token: the rank of its first pair.
+/// Converts SentencePiece's BPE.
 fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str, Entry)>, String> {
+    let prefixes = adds_space_prefix(json)?;
+    let scores = merge_scores(json, tokens);
+    mark_bytes(tokens);
+    let mut all = vec![
+        ("ggml.model", Entry::Text("llama".to_string())),
+        ("ggml.pre", Entry::Text("default".to_string())),
+        ("ggml.scores", Entry::Numbers(scores)),
+        ("ggml.add_space_prefix", Entry::Flag(prefixes)),
+    ];
+    let unknown = json["model"]["unk_token"].as_str().and_then(|name| tokens.numbers.get(name));
+    if let Some(unknown) = unknown {
+        tokens.kinds[*unknown as usize] = UNKNOWN;
+        all.push(("ggml.unknown_token_id", Entry::U32(*unknown)));
+    }
+    Ok(all)
+}
+
+/// Whether SentencePiece's BPE puts a space before a text.
+///
+/// # Errors
+/// A clause if it changes texts in other ways, too.
+fn adds_space_prefix(json: &Value) -> Result<bool, String> {
     let replaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": SPACE });
     let prepends = json!({ "type": "Prepend", "prepend": SPACE });
-    let (normalizer, split) = (&json["normalizer"], &json["pre_tokenizer"]);
-    let steps = |value: &Value, key: &str| match value {
-        Value::Null => Vec::new(),
-        sequence if sequence["type"] == "Sequence" => {
-            sequence[key].as_array().cloned().unwrap_or_default()
-        }
-        one => vec![one.clone()],
-    };
-    let (steps, splits) = (steps(normalizer, "normalizers"), steps(split, "pretokenizers"));
-    let prefixes = match (&steps[..], &splits[..]) {
-        ([replace], []) if *replace == replaces => false,
-        ([prepend, replace], []) if *prepend == prepends && *replace == replaces => true,
+    let changes = steps(&json["normalizer"], "normalizers");
+    let splits = steps(&json["pre_tokenizer"], "pretokenizers");
+    match (&changes[..], &splits[..]) {
+        ([replace], []) if *replace == replaces => Ok(false),
+        ([prepend, replace], []) if *prepend == prepends && *replace == replaces => Ok(true),
         // Without an entry, `split` is on.
         ([], [meta])
             if meta["type"] == "Metaspace"
                 && meta["replacement"] == SPACE
                 && meta["split"] == false =>
         {
-            meta["prepend_scheme"] != "never"
+            Ok(meta["prepend_scheme"] != "never")
         }
-        _ => {
-            return Err("its `tokenizer.json` changes texts in a way that llama.cpp has not".into());
+        _ => Err("its `tokenizer.json` changes texts in a way that llama.cpp has not".into()),
+    }
+}
+
+/// The steps of a part of a tokenizer: those of a sequence under `key`, or the part itself.
+fn steps(part: &Value, key: &str) -> Vec<Value> {
+    match part {
+        Value::Null => Vec::new(),
+        sequence if sequence["type"] == "Sequence" => {
+            sequence[key].as_array().cloned().unwrap_or_default()
         }
-    };
+        one => vec![one.clone()],
+    }
+}
+
+/// The scores of SentencePiece's tokens, by which it ranks merges: from the rank of the first pair that makes a token.
+fn merge_scores(json: &Value, tokens: &Tokens) -> Vec<f32> {
     let pairs: Vec<String> = merges(json).map(|pair| pair.concat()).collect();
     // llama.cpp merges everything that forms a token; pairs that are not merges come last.
     let mut scores = vec![-(pairs.len() as f32); tokens.names.len()];
@@ -133,24 +161,17 @@ fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str
             scores[*number as usize] = -(rank as f32);
         }
     }
-    let unknown = json["model"]["unk_token"].as_str().and_then(|name| tokens.numbers.get(name));
+    scores
+}
+
+/// Marks the tokens that SentencePiece has for bytes, such as `<0x0A>`.
+fn mark_bytes(tokens: &mut Tokens) {
     for (kind, name) in tokens.kinds.iter_mut().zip(&tokens.names) {
         let is_byte = name.len() == 6 && name.starts_with("<0x") && name.ends_with('>');
         if *kind == NORMAL && is_byte {
             *kind = BYTE;
         }
     }
-    let mut all = vec![
-        ("ggml.model", Entry::Text("llama".to_string())),
-        ("ggml.pre", Entry::Text("default".to_string())),
-        ("ggml.scores", Entry::Numbers(scores)),
-        ("ggml.add_space_prefix", Entry::Flag(prefixes)),
-    ];
-    if let Some(unknown) = unknown {
-        tokens.kinds[*unknown as usize] = UNKNOWN;
-        all.push(("ggml.unknown_token_id", Entry::U32(*unknown)));
-    }
-    Ok(all)
 }
 
 /// Converts a vocabulary of characters to bytes without merges.

@@ -1,8 +1,6 @@
 //! The backward pass over packed texts.
 
-use super::forward::{
-    Activations, Block, KeyBlocks, LayerPass, PackedPass, as_rows, forward_bytes,
-};
+use super::forward::{Activations, LayerPass, PackedPass, as_rows, forward_bytes};
 use super::gradients::Gradients;
 use super::head::scatter;
 use super::layout::{MAX_PARTS, Scatter};
@@ -10,15 +8,11 @@ use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, ve
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::launch::{add_norm, gated, head_norms, rows_of};
+use crate::text::kernels::launch::{add_norm, gated, rows_of};
 use crate::text::kernels::rows::{
     COLUMNS_PER_CUBE, NormBackward, ROWS_PER_CUBE, Row, columns_kernel, gate_backward_kernel,
     norm_backward_kernel,
 };
-use crate::text::kernels::text_gradients::{
-    add_parts_kernel, delta_kernel, key_gradient_kernel, query_gradient_kernel,
-};
-use crate::text::kernels::text_heads::{rotate_back_kernel, rotate_backward_kernel};
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
@@ -32,7 +26,7 @@ pub(crate) fn backward_bytes(shape: &DecoderShape) -> u64 {
 }
 
 /// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes the buffer `into` for the result, if there is one.
-fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
+pub(super) fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
     let rows = rows_of(matrix);
     let width = matrix.meta.num_elements() / rows;
     let sums = into.take().map_or_else(|| uninit(matrix, &[width], DType::F32), cube_tensor);
@@ -54,7 +48,7 @@ fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
 }
 
 /// The name of a layer's parameter.
-fn named(layer: usize, name: &str) -> String {
+pub(super) fn named(layer: usize, name: &str) -> String {
     format!("layers.{layer}.{name}.weight")
 }
 
@@ -166,7 +160,7 @@ impl PackedPass<'_> {
 
     /// Computes the gradient of the input of at most three matrices of a layer from the gradients of their results, and
     /// adds the gradients of their learnt parameters.
-    fn linears_backward<const N: usize>(
+    pub(super) fn linears_backward<const N: usize>(
         &self,
         layer: usize,
         which: [Projection; N],
@@ -196,24 +190,36 @@ impl PackedPass<'_> {
             }
             return d_input;
         };
-        let pair = |which| adapters.pairs[layer * Projection::ALL.len() + which as usize].as_ref();
-        if which.iter().all(|which| pair(*which).is_none()) {
+        if which.iter().all(|which| adapters.pair((layer, *which)).is_none()) {
             return d_input;
         }
         let x = input();
         for (which, d) in which.into_iter().zip(d) {
-            let Some([a, b]) = pair(which) else { continue };
-            let inner = products.of(x.clone(), a.clone()) * adapters.scale;
-            let d_inner = products.of(d.clone(), b.clone().transpose()) * adapters.scale;
-            let adapter = (layer, which);
-            gradients.add_adapter(adapter, false, |into| {
-                products.of_all(x.clone().transpose(), [d_inner.clone()], into)
-            });
-            gradients
-                .add_adapter(adapter, true, |into| products.of_all(inner.transpose(), [d], into));
-            d_input = d_input + products.of(d_inner, a.clone().transpose());
+            if let Some(through_adapter) = self.adapter_backward((layer, which), &x, d, gradients) {
+                d_input = d_input + through_adapter;
+            }
         }
         d_input
+    }
+
+    /// Computes the gradient of the input `x` of a matrix's adapter, and adds the gradients of the adapter; `None` if
+    /// the matrix has none.
+    fn adapter_backward(
+        &self,
+        matrix: (usize, Projection),
+        x: &Tensor<2>,
+        d: Tensor<2>,
+        gradients: &mut Gradients,
+    ) -> Option<Tensor<2>> {
+        let (products, adapters) = (self.decoder.module.products, self.decoder.adapter_tensors()?);
+        let [a, b] = adapters.pair(matrix)?;
+        let inner = products.of(x.clone(), a.clone()) * adapters.scale;
+        let d_inner = products.of(d.clone(), b.clone().transpose()) * adapters.scale;
+        gradients.add_adapter(matrix, false, |into| {
+            products.of_all(x.clone().transpose(), [d_inner.clone()], into)
+        });
+        gradients.add_adapter(matrix, true, |into| products.of_all(inner.transpose(), [d], into));
+        Some(products.of(d_inner, a.clone().transpose()))
     }
 
     /// Computes the gradient of the input of a layer's feed-forward block.
@@ -232,11 +238,18 @@ impl PackedPass<'_> {
         let inner = || as_rows(gated(gate, up, activation, self.operand));
         let d = self.linears_backward(number, [Projection::Down], inner, [&d_output], gradients);
         let d = cube_tensor(d);
+        let [d_gate, d_up] = self.gate_backward(&d, gate, up);
+        let d_results = [&d_gate, &d_up];
+        self.linears_backward(number, Projection::OF_GATE, || as_rows(input), d_results, gradients)
+    }
+
+    /// Computes the gradients of the gate and of its factors from that of their product, `d`.
+    fn gate_backward(&self, d: &CubeTensor, gate: &CubeTensor, up: &CubeTensor) -> [CubeTensor; 2] {
         let new = || uninit(gate, &gate.meta.shape().to_vec(), self.operand);
         let count = gate.meta.num_elements();
         let [d_gate, d_up] = [new(), new()];
         let vector =
-            vector_size(&[&d_gate, &d_up, &d, gate, up], |vector| count.is_multiple_of(vector));
+            vector_size(&[&d_gate, &d_up, d, gate, up], |vector| count.is_multiple_of(vector));
         let count = count / vector;
         // SAFETY: accesses stay below `count`.
         unsafe {
@@ -244,204 +257,19 @@ impl PackedPass<'_> {
                 &gate.client,
                 grid(gate, count.div_ceil(UNITS)),
                 CubeDim::new_1d(UNITS as u32),
-                argument(&d),
+                argument(d),
                 argument(gate),
                 argument(up),
                 argument(&d_gate),
                 argument(&d_up),
                 count,
                 vector,
-                activation,
+                self.shape().activation,
                 element_of(&d_gate),
                 vector,
             );
         }
-        let d_results = [&d_gate, &d_up];
-        self.linears_backward(number, Projection::OF_GATE, || as_rows(input), d_results, gradients)
-    }
-
-    /// Computes the gradient of the input of a layer's attention.
-    fn attention_backward(
-        &self,
-        layer: usize,
-        kept: &Activations,
-        input: CubeTensor,
-        d_output: CubeTensor,
-        gradients: &mut Gradients,
-    ) -> Tensor<2> {
-        let attended = || as_rows(kept.attended.clone());
-        let d =
-            self.linears_backward(layer, [Projection::Output], attended, [&d_output], gradients);
-        let values = kept.values.clone().unwrap_or_else(|| self.values(layer, &input));
-        let [d_queries, d_keys, d_values] =
-            self.attend_backward(layer, kept, &values, &cube_tensor(d));
-        let [d_queries, d_keys] = self.rotate_backward(layer, kept, [d_queries, d_keys], gradients);
-        let d_results = [&d_queries, &d_keys, &d_values];
-        let input = || as_rows(input);
-        self.linears_backward(layer, Projection::OF_ATTENTION, input, d_results, gradients)
-    }
-
-    /// Computes the gradients of rotated queries and keys, and of values, from the gradient of the result of attention.
-    fn attend_backward(
-        &self,
-        layer: usize,
-        kept: &Activations,
-        values: &CubeTensor,
-        d_attended: &CubeTensor,
-    ) -> [CubeTensor; 3] {
-        let Activations { queries, keys, attended, lse_and_delta, .. } = kept;
-        let (rows, heads, window) = (self.rows(), self.heads, self.shape().window(layer));
-        let count = rows * heads.queries;
-        let (client, units) = (&queries.client, CubeDim::new_1d(UNITS as u32));
-        let new = |size: usize, dtype: DType| uninit(queries, &[1, rows, size], dtype);
-        let d_queries = new(heads.query_size(), DType::F32);
-        let d_keys = new(heads.key_size(), DType::F32);
-        let d_values = new(heads.key_size(), self.operand);
-        let KeyBlocks { block: of_keys, parts, sums } = self.blocks.key_gradient;
-        let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
-        let [key_parts, value_parts] = [part(), part()];
-        let vector = vector_size(&[attended, d_attended], |size| heads.dim.is_multiple_of(size));
-        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. Delta is
-        // read by the kernels that follow alone.
-        unsafe {
-            delta_kernel::launch_unchecked(
-                client,
-                grid(queries, count.div_ceil(UNITS)),
-                units,
-                argument(attended),
-                argument(d_attended),
-                argument(lse_and_delta),
-                count,
-                heads.dim / vector,
-                vector,
-                element_of(attended),
-                vector,
-            );
-            let Block { tiles, place, count } = self.blocks.query_gradient;
-            query_gradient_kernel::launch_unchecked(
-                client,
-                grid(queries, count * heads.keys),
-                units,
-                argument(queries),
-                argument(d_attended),
-                argument(keys),
-                argument(values),
-                argument(lse_and_delta),
-                self.segments(),
-                argument(&d_queries),
-                place,
-                count,
-                window,
-                heads,
-                tiles,
-                element_of(keys),
-            );
-            let Block { tiles, place, count } = of_keys;
-            key_gradient_kernel::launch_unchecked(
-                client,
-                grid(queries, count * heads.keys),
-                CubeDim::new_1d(tiles.units as u32),
-                argument(queries),
-                argument(d_attended),
-                argument(keys),
-                argument(values),
-                argument(lse_and_delta),
-                self.segments(),
-                argument(&key_parts),
-                argument(&value_parts),
-                place,
-                count,
-                window,
-                heads,
-                tiles,
-                element_of(keys),
-            );
-            let count = rows * heads.key_size();
-            add_parts_kernel::launch_unchecked(
-                client,
-                grid(queries, count.div_ceil(UNITS)),
-                units,
-                argument(&key_parts),
-                argument(&value_parts),
-                self.segments(),
-                argument(&d_keys),
-                argument(&d_values),
-                sums,
-                count,
-                heads.key_size(),
-                element_of(&d_values),
-            );
-        }
-        [d_queries, d_keys, d_values]
-    }
-
-    /// Computes the gradients of queries and keys before norm and rotation from those of the rotated ones; adds the
-    /// gradients of the norms' weights.
-    fn rotate_backward(
-        &self,
-        layer: usize,
-        kept: &Activations,
-        [d_queries, d_keys]: [CubeTensor; 2],
-        gradients: &mut Gradients,
-    ) -> [CubeTensor; 2] {
-        let (rows, heads, shape) = (self.rows(), self.heads, self.shape());
-        let Some([queries, keys]) = &kept.unnormed else {
-            let count = rows * (heads.queries + heads.keys) * (heads.dim - heads.half);
-            let new = |size: usize| uninit(&d_queries, &[1, rows, size], self.operand);
-            let unrotated = [new(heads.query_size()), new(heads.key_size())];
-            // SAFETY: accesses stay below the rows and the heads.
-            unsafe {
-                rotate_back_kernel::launch_unchecked(
-                    &d_queries.client,
-                    grid(&d_queries, count.div_ceil(UNITS)),
-                    CubeDim::new_1d(UNITS as u32),
-                    argument(self.rotations_of(layer)),
-                    argument(&d_queries),
-                    argument(&d_keys),
-                    argument(&unrotated[0]),
-                    argument(&unrotated[1]),
-                    rows,
-                    shape.head_shape().scale,
-                    heads,
-                    element_of(&unrotated[0]),
-                );
-            }
-            return unrotated;
-        };
-        let cubes = rows.div_ceil(ROWS_PER_CUBE);
-        let partials = uninit(&d_queries, &[cubes, heads.weights()], DType::F32);
-        // SAFETY: accesses stay below the rows, the heads and the cubes; all units of a cube reach its barriers.
-        // Nothing else refers to the gradients that change.
-        unsafe {
-            rotate_backward_kernel::launch_unchecked(
-                &d_queries.client,
-                grid(&d_queries, cubes),
-                CubeDim::new_1d(UNITS as u32),
-                argument(queries),
-                argument(keys),
-                argument(self.rotations_of(layer)),
-                argument(&head_norms(&self.decoder.module, layer)),
-                argument(&d_queries),
-                argument(&d_keys),
-                argument(&partials),
-                rows,
-                shape.head_shape().scale,
-                shape.rms_norm_eps,
-                heads,
-            );
-        }
-        if gradients.are_of_weights() {
-            let names = ["self_attn.q_norm", "self_attn.k_norm"].map(|name| named(layer, name));
-            gradients.add(names.each_ref().map(|name| &name[..]), |into| {
-                // The sums have no gap between the two.
-                let mut into = into.take_if(|into| into.dims()[0] == heads.weights());
-                let (sums, of_queries) = (columns(&partials, &mut into), heads.query_weights());
-                let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
-                [part(0, of_queries), part(of_queries, heads.weights() - of_queries)]
-            });
-        }
-        let products = self.decoder.module.products;
-        [d_queries, d_keys].map(|d| cube_tensor(products.operand(as_rows(d))))
+        [d_gate, d_up]
     }
 
     /// Adds the gradient of the table of embeddings.

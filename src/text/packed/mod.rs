@@ -5,6 +5,7 @@
 //! summed in an order that depends on the texts alone. Products are those of
 //! [`Products`](crate::nn::tensors::products::Products).
 
+mod attention_backward;
 mod backward;
 mod forward;
 mod gradients;

@@ -15,6 +15,7 @@ mod saved_model;
 mod scored;
 mod settings;
 mod snapshot;
+mod start;
 mod tally;
 mod verification;
 
@@ -33,22 +34,22 @@ pub use crate::settings::{
 use super::{TrainError, Trainer};
 use crate::learner::text::LanguageLearner;
 use crate::metrics::{EvaluationRecord, HeldOut};
-use crate::parallel::{Shards, Team, TeamError};
+use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
 use crate::task::{Prompt, RewardPart, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
-use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
+use crate::text::{Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use device_limits::{TokenLimits, unsupported_reason};
-use prompts::longest_prompt;
 use rollout::RolloutSeconds;
+use start::{
+    adapt, check_ranks, check_settings, default_max_new_tokens, default_shards, new_model,
+};
 use std::ops::Range;
 use std::sync::Arc;
 use tally::EvaluationTally;
 use toml::Table;
 
-/// Default number of shards of an iteration's groups.
-const DEFAULT_SHARDS: usize = 16;
 /// Maximum number of completions in memory during an evaluation.
 const MAX_EVALUATED_COMPLETIONS: usize = 1 << 13;
 
@@ -200,13 +201,7 @@ impl LanguageTrainer {
         model: Option<LanguageModel>,
         team: Team,
     ) -> Result<Self, LanguageTrainError> {
-        config.validate().map_err(|error| LanguageTrainError::Settings(error.to_string()))?;
-        let path = &config.model.path;
-        if model.is_none() && path != TINY {
-            return Err(LanguageTrainError::Settings(format!(
-                "model.path is {path}, whose model must be given (`LanguageModel::load`); without one it must be `{TINY}`"
-            )));
-        }
+        check_settings(&config, model.as_ref())?;
         let parts = weighted(&*task, &config.reward.weights)?;
         let mut model = model.map_or_else(|| new_model(&*task, &config), Ok)?;
         if config.generation.max_new_tokens == 0 {
@@ -217,15 +212,9 @@ impl LanguageTrainer {
         // From now on the decoder owns them.
         model.params = DecoderParams::default();
         if config.update.num_shards == 0 {
-            // Each shard's gradient takes as much memory as the weights.
-            let is_large = !decoder.is_small() && !decoder.has_adapters();
-            config.update.num_shards = if is_large { 1 } else { DEFAULT_SHARDS };
+            config.update.num_shards = default_shards(&decoder);
         }
-        let (ranks, groups) = (team.size(), config.generation.num_prompts);
-        let shards = Shards::new(groups, config.update.num_shards).count();
-        if ranks > shards {
-            return Err(TeamError::TooManyRanks { ranks, shards }.into());
-        }
+        check_ranks(&team, &config)?;
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, key, config.optimizer.moments);
         let learner = learner.sharing(team.clone());
@@ -445,55 +434,4 @@ impl TextEngine {
         }
         Ok(evaluation)
     }
-}
-
-/// Creates a small model with new weights, whose tokens are the characters of a task.
-fn new_model(
-    task: &dyn Task,
-    config: &LanguageConfig,
-) -> Result<LanguageModel, LanguageTrainError> {
-    let alphabet = task.alphabet();
-    let alphabet =
-        alphabet.ok_or_else(|| LanguageTrainError::NoAlphabet(task.name().to_string()))?;
-    let key = Stream::Weights.key(config.seed);
-    Ok(LanguageModel::tiny(&config.tiny_shape(), &alphabet, key))
-}
-
-/// The task's maximum number of tokens of a completion, or fewer if the context has no room for them after the longest
-/// listed prompt.
-fn default_max_new_tokens(
-    task: &dyn Task,
-    model: &LanguageModel,
-) -> Result<usize, LanguageTrainError> {
-    let longest = longest_prompt(task, model)?;
-    let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
-    let is_fresh = model.is_fresh();
-    let limit = if is_fresh { task.max_new_tokens() } else { task.max_new_tokens_of_pretrained() };
-    if limit == 0 {
-        return Err(LanguageTrainError::Settings(format!(
-            "the task {} has a max_new_tokens of 0, but a completion has a token or more; set \
-             generation.max_new_tokens",
-            task.name()
-        )));
-    }
-    Ok(limit.min(room.unwrap_or(usize::MAX)))
-}
-
-/// Adds the adapters in the settings to a model, or copies the settings of its own adapters.
-fn adapt(model: &mut LanguageModel, config: &mut LanguageConfig) -> Result<(), LanguageTrainError> {
-    match &model.adapters {
-        Some(adapters) => {
-            config.lora.adopt(adapters.config()).map_err(LanguageTrainError::Settings)?;
-        }
-        None if config.lora.r > 0 && model.is_fresh() => {
-            let what = "lora.r needs a pretrained model; all weights of `tiny` are learnt";
-            return Err(LanguageTrainError::Settings(what.to_string()));
-        }
-        None if config.lora.r > 0 => {
-            let key = Stream::Weights.key(config.seed);
-            model.adapters = Some(Adapters::fresh(&model.shape, &config.lora, key));
-        }
-        None => {}
-    }
-    Ok(())
 }

@@ -5,24 +5,23 @@
 //! they use few units for products of few rows or columns, which are most of those of generation, and of the gradients of
 //! small layers.
 
+mod factors;
 mod kernel;
 mod matrix_units;
 mod operands;
 mod sides;
 mod tiles;
 
-use crate::nn::buffers::{ALIGNMENT, argument, element_of, grid, uninit, vector_size, view};
-use burn::backend::ops::FloatTensorOps;
-use burn::backend::{Cube, DType};
+use crate::nn::buffers::{ALIGNMENT, argument, element_of, grid, uninit, view};
+use burn::backend::DType;
 use burn::cubecl::features::MmaConfig;
 use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
-use burn::cubecl::prelude::{BufferArg, CubeDim, Float, Size};
-use burn_cubecl::kernel::into_contiguous;
+use burn::cubecl::prelude::CubeDim;
 use burn_cubecl::tensor::CubeTensor;
+use factors::Factors;
 use kernel::*;
 use operands::*;
-use sides::Side;
-use tiles::{FRAGMENT, SizesLaunch, Tiling};
+use tiles::{FRAGMENT, Sizes, SizesLaunch, Tiling};
 
 /// Cubes that keep a large device busy.
 const BUSY_CUBES: usize = 128;
@@ -45,128 +44,150 @@ pub(super) fn products<const N: usize>(
     rounded: ElemType,
     into: Option<CubeTensor>,
 ) -> [CubeTensor; N] {
-    let dims = a.meta.shape().len();
-    let batches: Vec<usize> =
-        (0..dims - 2).map(|d| a.meta.shape()[d].max(right[0].meta.shape()[d])).collect();
-    let (a, right) = (matrices(a, &batches), right.map(|b| matrices(b, &batches)));
-    let (mut rows, inner) = (a.meta.shape()[dims - 2], a.meta.shape()[dims - 1]);
-    let columns = right.each_ref().map(|b| b.meta.shape()[dims - 1]);
-    let mut count: usize = batches.iter().product();
-    let mut left = Strides::of(&a, [dims - 2, dims - 1]);
-    let strides = right.each_ref().map(|b| {
-        assert_eq!(inner, b.meta.shape()[dims - 2], "the inner dimensions of a product");
-        Strides::of(b, [dims - 1, dims - 2])
-    });
-    let is_one = strides.iter().all(|right| right.batch == 0);
-    if is_one && (rows == 1 || left.batch == rows * left.outer) {
-        // One matrix for all rows of all batches.
-        if rows == 1 {
-            left.outer = left.batch;
-        }
-        (rows, count) = (count * rows, 1);
+    let factors = Factors::new(a, right);
+    let plan = Plan::new(&factors, rounded, biases.is_some());
+    let Sizes { batches, elements, spans, .. } = plan.sizes;
+    let len = batches * elements;
+    let product = into.unwrap_or_else(|| uninit(&factors.left.tensor, &[len], DType::F32));
+    assert_eq!(product.meta.num_elements(), len, "numbers of the products");
+    if spans == 1 {
+        multiply(&factors, &plan, biases, rounded, &product);
+    } else {
+        let shares = uninit(&factors.left.tensor, &[spans * len], DType::F32);
+        multiply(&factors, &plan, biases, rounded, &shares);
+        add_spans(&plan.sizes, &shares, &product);
     }
-    assert!(N == 1 || (N <= MAX_JOINED && count == 1), "several right operands have no batches");
+    std::array::from_fn(|number| {
+        view(&product, plan.blocks[number].place, factors.shape(number).into())
+    })
+}
 
-    // A dimension of one element has no neighbours, whatever its stride.
-    let inner_first = [&left, &strides[0]].map(|x| x.inner == 1 && x.outer != 1 && inner > 1);
-    let room = a.client.properties().hardware.max_shared_memory_size;
-    let shape = [rows, columns.iter().sum()];
-    let narrow = is_narrow(count * rows, shape[1]);
-    let tiling = match matrix_units(a.client.properties(), rounded) {
-        Some(plane) => matrix_tiling(rows, shape[1], plane),
-        None => tiling(rows, narrow),
-    };
-    let tiling = Tiling { inner_first, has_bias: biases.is_some(), joined: N, ..tiling };
-    let tiling = tiling.within(room);
-    let left_vector = left.vector(&a, [rows, inner], tiling.side(0));
-    let right_vector = right.iter().zip(&strides).zip(columns);
-    let right_vector =
-        right_vector.map(|((b, by), columns)| by.vector(b, [columns, inner], tiling.side(1)));
-    let right_vector = right_vector.min().expect("a right operand");
-    let tiling = Tiling { vectors: [left_vector, right_vector], ..tiling };
-    let row_tiles = rows.div_ceil(tiling.rows());
-    let column_tiles = columns.iter().map(|columns| columns.div_ceil(tiling.columns())).sum();
-    let spans = spans(count * row_tiles * column_tiles, inner, narrow, &tiling);
-    let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
-    let spans = inner.div_ceil(span).max(1);
+/// Where the product of a right operand lies.
+#[derive(Clone, Copy)]
+struct BlockStart {
+    /// First column tile.
+    tile: usize,
+    /// Place in the result of a span.
+    place: usize,
+}
 
-    let (starts, elements) = blocks(rows, columns, tiling.columns());
-    let product = into.unwrap_or_else(|| uninit(&a, &[count * elements], DType::F32));
-    assert_eq!(product.meta.num_elements(), count * elements, "numbers of the products");
-    let shares = match spans {
-        1 => product.clone(),
-        _ => uninit(&a, &[count * spans * elements], DType::F32),
-    };
+/// How the cubes of a launch divide its products.
+struct Plan<const N: usize> {
+    tiling: Tiling,
+    sizes: Sizes,
+    /// The blocks of the right operands.
+    blocks: [BlockStart; N],
+}
+
+impl<const N: usize> Plan<N> {
+    fn new(factors: &Factors<N>, rounded: ElemType, has_bias: bool) -> Self {
+        let tiling = tiling_of(factors, rounded, has_bias);
+        let &Factors { count, rows, inner, columns, .. } = factors;
+        let row_tiles = rows.div_ceil(tiling.rows());
+        let column_tiles = columns.iter().map(|columns| columns.div_ceil(tiling.columns())).sum();
+        let spans = spans(count * row_tiles * column_tiles, inner, factors.is_narrow(), &tiling);
+        let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
+        let spans = inner.div_ceil(span).max(1);
+        let (blocks, elements) = blocks(rows, columns, tiling.columns());
+        let sizes =
+            Sizes { batches: count, rows, elements, inner, span, spans, row_tiles, column_tiles };
+        Self { tiling, sizes, blocks }
+    }
+}
+
+/// Multiplies: the products of each span of the inner dimension, `[batches, spans, elements]`.
+fn multiply<const N: usize>(
+    factors: &Factors<N>,
+    plan: &Plan<N>,
+    biases: Option<&[CubeTensor; N]>,
+    rounded: ElemType,
+    shares: &CubeTensor,
+) {
+    let Factors { left, right, columns, .. } = factors;
+    let Plan { tiling, blocks, .. } = *plan;
+    let Sizes { batches, rows, elements, inner, span, spans, row_tiles, column_tiles } = plan.sizes;
     let sizes =
-        SizesLaunch::new(count, rows, elements, inner, span, spans, row_tiles, column_tiles);
+        SizesLaunch::new(batches, rows, elements, inner, span, spans, row_tiles, column_tiles);
+    // Those beyond the last are not read.
     let launch = |number: usize| {
         let number = number.min(N - 1);
-        let [tile, place] = starts[number];
-        let operand = operand(&right[number], &strides[number], tiling.side(1));
+        let BlockStart { tile, place } = blocks[number];
+        let operand = right[number].argument(tiling.side(1));
         // The kernel does not read this buffer if there is no bias.
-        let bias = biases.map_or(&a, |biases| &biases[number]);
+        let bias = biases.map_or(&left.tensor, |biases| &biases[number]);
         RightLaunch::new(operand, columns[number], tile, place, argument(bias))
     };
     // SAFETY: accesses stay below the sizes, whose operands have these strides; all units of a cube reach its barriers.
     unsafe {
         product_kernel::launch_unchecked(
-            &product.client,
-            grid(&product, count * spans * row_tiles * column_tiles),
+            &shares.client,
+            grid(shares, batches * spans * row_tiles * column_tiles),
             CubeDim::new_1d(tiling.cube() as u32),
-            operand(&a, &left, tiling.side(0)),
+            left.argument(tiling.side(0)),
             RightsLaunch::new(launch(0), launch(1), launch(2)),
-            argument(&shares),
+            argument(shares),
             sizes,
             tiling,
-            element_of(&a),
-            left_vector,
-            element_of(&right[0]),
-            right_vector,
+            element_of(&left.tensor),
+            tiling.vectors[0],
+            element_of(&right[0].tensor),
+            tiling.vectors[1],
             rounded,
         );
     }
-    if spans > 1 {
-        // SAFETY: accesses stay below the number of shares and of results.
-        unsafe {
-            add_spans_kernel::launch_unchecked(
-                &product.client,
-                grid(&product, (count * elements).div_ceil(UNITS)),
-                CubeDim::new_1d(UNITS as u32),
-                argument(&shares),
-                argument(&product),
-                spans,
-                elements,
-                count * elements,
-            );
-        }
-    }
-    std::array::from_fn(|number| {
-        let matrix = [a.meta.shape()[dims - 2], columns[number]];
-        let shape: Vec<usize> = batches.iter().copied().chain(matrix).collect();
-        view(&product, starts[number][1], shape.into())
-    })
 }
 
-/// The first column tile and the place of each block of the results, one for each right operand, and the number of
-/// elements of all blocks.
+/// Adds up the products of the spans, `[batches, spans, elements]`: `[batches, elements]`.
+fn add_spans(sizes: &Sizes, shares: &CubeTensor, product: &CubeTensor) {
+    let len = sizes.batches * sizes.elements;
+    // SAFETY: accesses stay below the number of shares and of results.
+    unsafe {
+        add_spans_kernel::launch_unchecked(
+            &product.client,
+            grid(product, len.div_ceil(UNITS)),
+            CubeDim::new_1d(UNITS as u32),
+            argument(shares),
+            argument(product),
+            sizes.spans,
+            sizes.elements,
+            len,
+        );
+    }
+}
+
+/// The blocks of the results, one for each right operand, and the number of elements of all blocks.
 fn blocks<const N: usize>(
     rows: usize,
     columns: [usize; N],
     tile: usize,
-) -> ([[usize; 2]; N], usize) {
-    let mut next = [0usize; 2];
+) -> ([BlockStart; N], usize) {
+    let mut end = BlockStart { tile: 0, place: 0 };
     let starts = columns.map(|columns| {
         // Devices bind buffers at such places.
-        let start = [next[0], next[1].next_multiple_of(ALIGNMENT)];
-        next = [start[0] + columns.div_ceil(tile), start[1] + rows * columns];
+        let start = BlockStart { place: end.place.next_multiple_of(ALIGNMENT), ..end };
+        end.tile = start.tile + columns.div_ceil(tile);
+        end.place = start.place + rows * columns;
         start
     });
-    (starts, next[1])
+    (starts, end.place)
 }
 
 /// Whether a product has so few tiles that large ones would leave most of a device idle.
 pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
     rows.div_ceil(64) * columns.div_ceil(64) < BUSY_CUBES
+}
+
+/// The tiling for these operands: as many groups as have room, and the largest vectors that they can be read in.
+fn tiling_of<const N: usize>(factors: &Factors<N>, rounded: ElemType, has_bias: bool) -> Tiling {
+    let properties = factors.left.tensor.client.properties();
+    let tiling = match matrix_units(properties, rounded) {
+        Some(plane) => matrix_tiling(factors.rows, factors.all_columns(), plane),
+        None => tiling(factors.rows, factors.is_narrow()),
+    };
+    let inner_first = factors.inner_first();
+    let tiling = Tiling { inner_first, has_bias, joined: N, ..tiling };
+    let tiling = tiling.within(properties.hardware.max_shared_memory_size);
+    Tiling { vectors: factors.vectors(&tiling), ..tiling }
 }
 
 /// Tiling of products of `rows` rows.
@@ -222,89 +243,6 @@ fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize 
         (_, true) => (32 << 10, 512),
     };
     (units / (tiles * tiling.cube()).max(1)).min(inner / min_span).max(1)
-}
-
-/// Makes the batches of a tensor one stride apart: by a copy, unless there is one batch or they already are.
-fn matrices(tensor: CubeTensor, batches: &[usize]) -> CubeTensor {
-    let shape = tensor.meta.shape();
-    let count: usize = shape.iter().take(batches.len()).product();
-    if count == 1 {
-        return tensor;
-    }
-    if count == batches.iter().product::<usize>() {
-        let even = batch_stride(&tensor, batches.len()).is_some();
-        return if even { tensor } else { into_contiguous(tensor) };
-    }
-    // Some of the dimensions are repeated.
-    let dims = shape.len();
-    let all: Vec<usize> =
-        batches.iter().copied().chain([shape[dims - 2], shape[dims - 1]]).collect();
-    into_contiguous(Cube::float_expand(tensor, all.into()))
-}
-
-/// The distance between batches, 0 if there is only one; `None` if it is not the same everywhere. The stride of a
-/// dimension of one element can be anything.
-fn batch_stride(tensor: &CubeTensor, dims: usize) -> Option<usize> {
-    let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
-    let mut axes = (0..dims).rev().filter(|d| shape[*d] > 1).map(|d| (strides[d], shape[d]));
-    let Some((first, count)) = axes.next() else { return Some(0) };
-    let mut next = first * count;
-    for (stride, count) in axes {
-        if stride != next {
-            return None;
-        }
-        next = stride * count;
-    }
-    Some(first)
-}
-
-/// Distances between the elements of an operand, as in [`Operand`].
-struct Strides {
-    batch: usize,
-    outer: usize,
-    inner: usize,
-}
-
-impl Strides {
-    /// The strides of a tensor from [`matrices`], whose outer and inner dimensions are these axes.
-    fn of(tensor: &CubeTensor, [outer, inner]: [usize; 2]) -> Self {
-        let strides = tensor.meta.strides();
-        let batch = batch_stride(tensor, strides.len() - 2).expect("even batches");
-        Self { batch, outer: strides[outer], inner: strides[inner] }
-    }
-
-    /// Maximum number of elements of an operand that a unit can read at a time, whose outer and inner dimensions have
-    /// these extents: all in the matrix or none, and each vector in a place that is a multiple of its size.
-    fn vector(&self, tensor: &CubeTensor, [outer, inner]: [usize; 2], side: Side) -> usize {
-        let (near, far, extent) = if side.inner_first {
-            (self.inner, self.outer, inner)
-        } else {
-            (self.outer, self.inner, outer)
-        };
-        vector_size(&[tensor], |vector| {
-            near == 1
-                && [extent, far, self.batch].iter().all(|part| part.is_multiple_of(vector))
-                && side.can_move(vector)
-        })
-    }
-}
-
-/// The argument of an operand.
-fn operand<N: Float, V: Size>(
-    tensor: &CubeTensor,
-    distances: &Strides,
-    side: Side,
-) -> OperandLaunch<N, V> {
-    let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
-    let last: usize = (0..shape.len()).map(|d| (shape[d] - 1) * strides[d]).sum();
-    // SAFETY: the buffer holds all elements up to the last.
-    let elements = unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), last + 1) };
-    let (near, far) = if side.inner_first {
-        (distances.inner, distances.outer)
-    } else {
-        (distances.outer, distances.inner)
-    };
-    OperandLaunch::new(elements, distances.batch / side.vector, near, far / side.vector)
 }
 
 #[cfg(test)]

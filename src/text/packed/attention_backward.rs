@@ -1,0 +1,271 @@
+//! The backward pass of attention over packed texts.
+
+use super::backward::{columns, named};
+use super::forward::{Activations, Block, KeyBlocks, PackedPass, as_rows};
+use super::gradients::Gradients;
+use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
+use crate::nn::arch::Projection;
+use crate::text::kernels::UNITS;
+use crate::text::kernels::launch::head_norms;
+use crate::text::kernels::rows::ROWS_PER_CUBE;
+use crate::text::kernels::text_gradients::{
+    add_parts_kernel, delta_kernel, key_gradient_kernel, query_gradient_kernel,
+};
+use crate::text::kernels::text_heads::{rotate_back_kernel, rotate_backward_kernel};
+use burn::backend::DType;
+use burn::cubecl::prelude::CubeDim;
+use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
+
+impl PackedPass<'_> {
+    /// Computes the gradient of the input of a layer's attention.
+    pub(super) fn attention_backward(
+        &self,
+        layer: usize,
+        kept: &Activations,
+        input: CubeTensor,
+        d_output: CubeTensor,
+        gradients: &mut Gradients,
+    ) -> Tensor<2> {
+        let attended = || as_rows(kept.attended.clone());
+        let d_attended =
+            self.linears_backward(layer, [Projection::Output], attended, [&d_output], gradients);
+        let values = kept.values.clone().unwrap_or_else(|| self.values(layer, &input));
+        let attention = Attention {
+            pass: self,
+            window: self.shape().window(layer),
+            kept,
+            values: &values,
+            d_attended: cube_tensor(d_attended),
+        };
+        let [d_queries, d_keys, d_values] = attention.backward();
+        let d_scored = [d_queries, d_keys];
+        let [d_queries, d_keys] = match &kept.unnormed {
+            Some(unnormed) => self.head_norms_backward(layer, unnormed, d_scored, gradients),
+            None => self.rotate_back(layer, d_scored),
+        };
+        let d_results = [&d_queries, &d_keys, &d_values];
+        let input = || as_rows(input);
+        self.linears_backward(layer, Projection::OF_ATTENTION, input, d_results, gradients)
+    }
+
+    /// Computes the gradients of queries and keys without norms before rotation from those of the rotated ones.
+    fn rotate_back(&self, layer: usize, [d_queries, d_keys]: [CubeTensor; 2]) -> [CubeTensor; 2] {
+        let (rows, heads) = (self.rows(), self.heads);
+        let count = rows * (heads.queries + heads.keys) * (heads.dim - heads.half);
+        let new = |size: usize| uninit(&d_queries, &[1, rows, size], self.operand);
+        let unrotated = [new(heads.query_size()), new(heads.key_size())];
+        // SAFETY: accesses stay below the rows and the heads.
+        unsafe {
+            rotate_back_kernel::launch_unchecked(
+                &d_queries.client,
+                grid(&d_queries, count.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
+                argument(self.rotations_of(layer)),
+                argument(&d_queries),
+                argument(&d_keys),
+                argument(&unrotated[0]),
+                argument(&unrotated[1]),
+                rows,
+                self.shape().head_shape().scale,
+                heads,
+                element_of(&unrotated[0]),
+            );
+        }
+        unrotated
+    }
+
+    /// Computes the gradients of queries and keys before norm and rotation from those of the rotated ones; adds the
+    /// gradients of the norms' weights.
+    fn head_norms_backward(
+        &self,
+        layer: usize,
+        [queries, keys]: &[CubeTensor; 2],
+        [d_queries, d_keys]: [CubeTensor; 2],
+        gradients: &mut Gradients,
+    ) -> [CubeTensor; 2] {
+        let (rows, heads, shape) = (self.rows(), self.heads, self.shape());
+        let cubes = rows.div_ceil(ROWS_PER_CUBE);
+        let partials = uninit(&d_queries, &[cubes, heads.weights()], DType::F32);
+        // SAFETY: accesses stay below the rows, the heads and the cubes; all units of a cube reach its barriers.
+        // Nothing else refers to the gradients that change.
+        unsafe {
+            rotate_backward_kernel::launch_unchecked(
+                &d_queries.client,
+                grid(&d_queries, cubes),
+                CubeDim::new_1d(UNITS as u32),
+                argument(queries),
+                argument(keys),
+                argument(self.rotations_of(layer)),
+                argument(&head_norms(&self.decoder.module, layer)),
+                argument(&d_queries),
+                argument(&d_keys),
+                argument(&partials),
+                rows,
+                shape.head_shape().scale,
+                shape.rms_norm_eps,
+                heads,
+            );
+        }
+        if gradients.are_of_weights() {
+            self.add_head_norms(layer, &partials, gradients);
+        }
+        let products = self.decoder.module.products;
+        [d_queries, d_keys].map(|d| cube_tensor(products.operand(as_rows(d))))
+    }
+
+    /// Adds the gradients of the weights of the norms of queries and keys, from their partial sums, `[cubes, weights]`.
+    fn add_head_norms(&self, layer: usize, partials: &CubeTensor, gradients: &mut Gradients) {
+        let heads = self.heads;
+        let names = ["self_attn.q_norm", "self_attn.k_norm"].map(|name| named(layer, name));
+        gradients.add(names.each_ref().map(|name| &name[..]), |into| {
+            // The sums have no gap between the two.
+            let mut into = into.take_if(|into| into.dims()[0] == heads.weights());
+            let (sums, of_queries) = (columns(partials, &mut into), heads.query_weights());
+            let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
+            [part(0, of_queries), part(of_queries, heads.weights() - of_queries)]
+        });
+    }
+}
+
+/// The attention of a layer, from rotated queries, keys and values to its result, with the gradient of the latter.
+struct Attention<'a> {
+    pass: &'a PackedPass<'a>,
+    window: usize,
+    kept: &'a Activations,
+    values: &'a CubeTensor,
+    d_attended: CubeTensor,
+}
+
+impl Attention<'_> {
+    /// Computes the gradients of rotated queries and keys, and of values.
+    fn backward(self) -> [CubeTensor; 3] {
+        self.fill_delta();
+        let d_queries = self.query_gradient();
+        let [d_keys, d_values] = self.key_and_value_gradients();
+        [d_queries, d_keys, d_values]
+    }
+
+    /// A new tensor with a row of this size for each of the pass.
+    fn new_rows(&self, size: usize, dtype: DType) -> CubeTensor {
+        uninit(&self.kept.queries, &[1, self.pass.rows(), size], dtype)
+    }
+
+    /// Computes delta, which the other kernels read.
+    fn fill_delta(&self) {
+        let Activations { queries, attended, lse_and_delta, .. } = self.kept;
+        let (heads, d_attended) = (self.pass.heads, &self.d_attended);
+        let count = self.pass.rows() * heads.queries;
+        let vector = vector_size(&[attended, d_attended], |size| heads.dim.is_multiple_of(size));
+        // SAFETY: accesses stay below the rows and the heads. Delta is read by later kernels alone.
+        unsafe {
+            delta_kernel::launch_unchecked(
+                &queries.client,
+                grid(queries, count.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
+                argument(attended),
+                argument(d_attended),
+                argument(lse_and_delta),
+                count,
+                heads.dim / vector,
+                vector,
+                element_of(attended),
+                vector,
+            );
+        }
+    }
+
+    fn query_gradient(&self) -> CubeTensor {
+        let Activations { queries, keys, lse_and_delta, .. } = self.kept;
+        let heads = self.pass.heads;
+        let Block { tiles, place, count } = self.pass.blocks.query_gradient;
+        let d_queries = self.new_rows(heads.query_size(), DType::F32);
+        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
+        unsafe {
+            query_gradient_kernel::launch_unchecked(
+                &queries.client,
+                grid(queries, count * heads.keys),
+                CubeDim::new_1d(UNITS as u32),
+                argument(queries),
+                argument(&self.d_attended),
+                argument(keys),
+                argument(self.values),
+                argument(lse_and_delta),
+                self.pass.segments(),
+                argument(&d_queries),
+                place,
+                count,
+                self.window,
+                heads,
+                tiles,
+                element_of(keys),
+            );
+        }
+        d_queries
+    }
+
+    fn key_and_value_gradients(&self) -> [CubeTensor; 2] {
+        let parts = self.key_and_value_parts();
+        self.add_parts(parts)
+    }
+
+    /// Computes the gradients of keys and values in parts, `[parts, key_size]` each: a cube visits some of the rows
+    /// that see its keys.
+    fn key_and_value_parts(&self) -> [CubeTensor; 2] {
+        let Activations { queries, keys, lse_and_delta, .. } = self.kept;
+        let heads = self.pass.heads;
+        let KeyBlocks { block, parts, .. } = self.pass.blocks.key_gradient;
+        let Block { tiles, place, count } = block;
+        let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
+        let [key_parts, value_parts] = [part(), part()];
+        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
+        unsafe {
+            key_gradient_kernel::launch_unchecked(
+                &queries.client,
+                grid(queries, count * heads.keys),
+                CubeDim::new_1d(tiles.units as u32),
+                argument(queries),
+                argument(&self.d_attended),
+                argument(keys),
+                argument(self.values),
+                argument(lse_and_delta),
+                self.pass.segments(),
+                argument(&key_parts),
+                argument(&value_parts),
+                place,
+                count,
+                self.window,
+                heads,
+                tiles,
+                element_of(keys),
+            );
+        }
+        [key_parts, value_parts]
+    }
+
+    /// Adds up the parts of the gradients of keys and values.
+    fn add_parts(&self, [key_parts, value_parts]: [CubeTensor; 2]) -> [CubeTensor; 2] {
+        let (queries, size) = (&self.kept.queries, self.pass.heads.key_size());
+        let count = self.pass.rows() * size;
+        let d_keys = self.new_rows(size, DType::F32);
+        let d_values = self.new_rows(size, self.pass.operand);
+        // SAFETY: accesses stay below the rows and the parts.
+        unsafe {
+            add_parts_kernel::launch_unchecked(
+                &queries.client,
+                grid(queries, count.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
+                argument(&key_parts),
+                argument(&value_parts),
+                self.pass.segments(),
+                argument(&d_keys),
+                argument(&d_values),
+                self.pass.blocks.key_gradient.sums,
+                count,
+                size,
+                element_of(&d_values),
+            );
+        }
+        [d_keys, d_values]
+    }
+}

@@ -1,0 +1,97 @@
+//! What a new run settles: its model, and the settings that follow from its task and its model.
+
+use super::prompts::longest_prompt;
+use super::{LanguageConfig, LanguageTrainError, TINY};
+use crate::parallel::{Shards, Team, TeamError};
+use crate::rng::Stream;
+use crate::task::Task;
+use crate::text::{Adapters, LanguageModel, TokenDecoder};
+
+/// Default number of shards of an iteration's groups.
+const DEFAULT_SHARDS: usize = 16;
+
+/// Checks the settings of a run by themselves, and that a model is given unless the run creates one.
+pub(super) fn check_settings(
+    config: &LanguageConfig,
+    model: Option<&LanguageModel>,
+) -> Result<(), LanguageTrainError> {
+    config.validate().map_err(|error| LanguageTrainError::Settings(error.to_string()))?;
+    let path = &config.model.path;
+    if model.is_none() && path != TINY {
+        return Err(LanguageTrainError::Settings(format!(
+            "model.path is {path}, whose model must be given (`LanguageModel::load`); without one it must be `{TINY}`"
+        )));
+    }
+    Ok(())
+}
+
+/// Number of shards of a run whose settings leave it to the model, since each shard's gradient takes as much memory as
+/// the weights.
+pub(super) fn default_shards(decoder: &TokenDecoder) -> usize {
+    let is_large = !decoder.is_small() && !decoder.has_adapters();
+    if is_large { 1 } else { DEFAULT_SHARDS }
+}
+
+/// Checks that each rank has a shard.
+pub(super) fn check_ranks(team: &Team, config: &LanguageConfig) -> Result<(), TeamError> {
+    let (ranks, groups) = (team.size(), config.generation.num_prompts);
+    let shards = Shards::new(groups, config.update.num_shards).count();
+    if ranks > shards {
+        return Err(TeamError::TooManyRanks { ranks, shards });
+    }
+    Ok(())
+}
+
+/// Creates a small model with new weights, whose tokens are the characters of a task.
+pub(super) fn new_model(
+    task: &dyn Task,
+    config: &LanguageConfig,
+) -> Result<LanguageModel, LanguageTrainError> {
+    let alphabet = task.alphabet();
+    let alphabet =
+        alphabet.ok_or_else(|| LanguageTrainError::NoAlphabet(task.name().to_string()))?;
+    let key = Stream::Weights.key(config.seed);
+    Ok(LanguageModel::tiny(&config.tiny_shape(), &alphabet, key))
+}
+
+/// The task's maximum number of tokens of a completion, or fewer if the context has no room for them after the longest
+/// listed prompt.
+pub(super) fn default_max_new_tokens(
+    task: &dyn Task,
+    model: &LanguageModel,
+) -> Result<usize, LanguageTrainError> {
+    let longest = longest_prompt(task, model)?;
+    let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
+    let is_fresh = model.is_fresh();
+    let limit = if is_fresh { task.max_new_tokens() } else { task.max_new_tokens_of_pretrained() };
+    if limit == 0 {
+        return Err(LanguageTrainError::Settings(format!(
+            "the task {} has a max_new_tokens of 0, but a completion has a token or more; set \
+             generation.max_new_tokens",
+            task.name()
+        )));
+    }
+    Ok(limit.min(room.unwrap_or(usize::MAX)))
+}
+
+/// Adds the adapters in the settings to a model, or copies the settings of its own adapters.
+pub(super) fn adapt(
+    model: &mut LanguageModel,
+    config: &mut LanguageConfig,
+) -> Result<(), LanguageTrainError> {
+    match &model.adapters {
+        Some(adapters) => {
+            config.lora.adopt(adapters.config()).map_err(LanguageTrainError::Settings)?;
+        }
+        None if config.lora.r > 0 && model.is_fresh() => {
+            let what = "lora.r needs a pretrained model; all weights of `tiny` are learnt";
+            return Err(LanguageTrainError::Settings(what.to_string()));
+        }
+        None if config.lora.r > 0 => {
+            let key = Stream::Weights.key(config.seed);
+            model.adapters = Some(Adapters::fresh(&model.shape, &config.lora, key));
+        }
+        None => {}
+    }
+    Ok(())
+}
