@@ -3,10 +3,13 @@
 use super::{ConfigError, overlay};
 use toml::{Table, Value};
 
-/// Settings that a resumed run may change: they do not decide which levels and prompts come next.
-const CHANGEABLE: [&str; 22] = [
+/// Settings that a resumed run may change: they do not decide which levels and prompts come next, nor on which of them
+/// policies are compared.
+const CHANGEABLE: [&str; 24] = [
     "iterations",
-    "checkpoint",
+    "checkpoint.eval_every",
+    "checkpoint.keep",
+    "checkpoint.save_every",
     "completions",
     "data.patience",
     "data.resident_mb",

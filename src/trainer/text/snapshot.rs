@@ -89,7 +89,8 @@ impl Persistent for TextEngine {
             self.learner.freeze_reference(&self.config.update, Some(&reference));
         }
         (self.next_prompt, self.steps) = (text.next_prompt, text.env_steps);
-        self.validated = text.validated;
+        // Another restored checkpoint may be older, such as the best one.
+        self.validated = self.validated.max(text.validated);
         Ok(())
     }
 }
