@@ -174,7 +174,8 @@ pub struct RunArgs {
     ///
     /// Takes a run's folder in place of a game: `grove train --resume runs/fruit-1`. With a game, resumes its latest
     /// run in runs/, and without either the latest run that is not finished. --set may change iterations, learning_rate,
-    /// checkpoint.save_every, stop.*, tracking.*, launch_size and some more; the error about any other setting lists them all.
+    /// checkpoint.save_every, stop.*, tracking.*, launch_size and some more; the error about any other setting lists
+    /// them all.
     #[arg(long, conflicts_with_all = ["config", "seed", "engine", "precision"])]
     pub resume: bool,
     /// Estimate time and memory by trying a few iterations, without saving anything.

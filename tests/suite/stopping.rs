@@ -88,6 +88,11 @@ fn a_resumed_run_accepts_changeable_settings_only() {
     json(folder, &train("catch", "run", &["--iterations", "2"]));
     let error = refusal(folder, &[&RESUME[..], &["group_size=4"]].concat());
     assert!(error.contains("`rollout.group_size` cannot be changed when resuming"), "{error}");
+    let error = refusal(folder, &[&RESUME[..], &["eval_episodes=5000"]].concat());
+    assert!(
+        error.contains("`checkpoint.eval_episodes` cannot be changed when resuming"),
+        "{error}"
+    );
     let error = refusal(folder, &[&RESUME[..], &["catch.rows=4"]].concat());
     assert!(error.contains("catch"), "{error}");
     json(folder, &[&RESUME[..], &["learning_rate=1e-5", "--iterations", "3"]].concat());
