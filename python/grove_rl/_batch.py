@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.spawn
 import pickle
 import reprlib
 import signal
@@ -14,7 +15,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import shared_memory
 from multiprocessing.connection import Connection
-from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -231,19 +231,30 @@ def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> Exception | None:
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-#: Held while a process starts: of two threads that take the main module away at once, one would not put it back.
-_STARTING = threading.Lock()
+#: Whether this thread starts a process that does not execute the main script.
+_STARTING = threading.local()
+_preparation_data: Any = multiprocessing.spawn.get_preparation_data
+
+
+def _preparation_without_main(name: str) -> dict[str, Any]:
+    """Returns what a new process is prepared by, without the main script if this thread leaves it out."""
+    data: dict[str, Any] = _preparation_data(name)
+    if getattr(_STARTING, "is_without_main", False):
+        data.pop("init_main_from_name", None)
+        data.pop("init_main_from_path", None)
+    return data
+
+
+multiprocessing.spawn.get_preparation_data = _preparation_without_main  # type: ignore[assignment]
 
 
 def _start(process: Any) -> None:
     """Starts a process that does not execute the main script again: what it needs of that is pickled by value."""
-    with _STARTING:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            process.start()
-        finally:
-            sys.modules["__main__"] = main
+    _STARTING.is_without_main = True
+    try:
+        process.start()
+    finally:
+        _STARTING.is_without_main = False
 
 
 @contextlib.contextmanager

@@ -117,10 +117,7 @@ class LanguageModel:
         for name, value in values.items():
             if any(text for text, _ in pairs):
                 raise ValueError(f"`{name}` is for conversations, but a prompt is a string, which has no chat template")
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"`{name}` is {value!r}, which is not JSON: {error}") from error
+            values[name] = json.loads(_json(f"`{name}` is {value!r}, which is not JSON", value))
         options = {
             "max_new_tokens": check_integer("max_new_tokens", max_new_tokens, 0, 1 << 20),
             "temperature": check_number("temperature", temperature),
@@ -149,9 +146,24 @@ def _is_table(value: Any) -> bool:
     return hasattr(value, "columns")
 
 
+def _json(problem: str, value: Any) -> str:
+    """Returns a value as JSON; numbers and arrays of NumPy are numbers and lists.
+
+    Raises:
+        ValueError: With this problem, if the value is not JSON, or not Unicode.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=lambda item: item.tolist())
+        text.encode()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{problem}: {error}") from error
+    return text
+
+
 def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
     """Returns a prompt as text and as messages; one of them is empty."""
     if isinstance(prompt, str):
+        _json(f"the prompt {prompt!r} is not Unicode", prompt)
         return prompt, []
     if isinstance(prompt, np.ndarray):
         # Rows of tables read from Parquet files contain arrays.
@@ -162,7 +174,8 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
     for message in messages:
         if not isinstance(message.get("role"), str) or "content" not in message:
             raise ValueError(f"the message {message!r} of a prompt must have a `role`, a string, and a `content`")
-    return "", [dict(message) for message in messages]
+    plain: list[dict[str, Any]] = json.loads(_json(f"the prompt {prompt!r} is not JSON", [*map(dict, messages)]))
+    return "", plain
 
 
 def _record(item: PromptLike) -> dict[str, Any]:
@@ -174,11 +187,8 @@ def _record(item: PromptLike) -> dict[str, Any]:
         if name in columns:
             raise ValueError(f"a prompt has a column `{name}`, as reward functions call an argument of theirs; rename it")
     prompt = columns.pop("prompt")
-    try:
-        text_of_columns = json.dumps(columns, allow_nan=False, default=lambda value: value.tolist())
-        columns = json.loads(text_of_columns)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"the columns {columns} of a prompt are not JSON: {error}") from error
+    text_of_columns = _json(f"the columns {columns} of a prompt are not JSON", columns)
+    columns = json.loads(text_of_columns)
     text, messages = _prompt(prompt)
     # As a string, since native code has no whole numbers beyond 64 bits.
     fields = {"prompt": messages or prompt, "columns": text_of_columns}
@@ -278,7 +288,16 @@ def _records(name: str, task: Iterable[PromptLike]) -> list[dict[str, Any]]:
         )
     if not _is_list(task):
         raise ValueError(f"`{name}` is {task!r}, but must be a list of prompts")
-    return [_record(item) for item in task]
+    records = [_record(item) for item in task]
+    if not records:
+        raise ValueError(f"`{name}` is empty, but must have a prompt or more")
+    return records
+
+
+def _columns(record: dict[str, Any]) -> Mapping[str, Any]:
+    """Returns the columns of an item besides the prompt."""
+    columns: dict[str, Any] = json.loads(record["fields"]["columns"])
+    return columns
 
 
 def text_request(
@@ -296,9 +315,6 @@ def text_request(
     for function in functions:
         if is_async(function):
             raise ValueError(f"`reward` has the async function {function!r}, but nothing awaits it: give one that is not")
-        unknown = [name for name in _NOT_PROVIDED if _requires(function, name)]
-        if unknown:
-            raise ValueError(f"`reward` has {function!r}, which requires `{unknown[0]}`, but nothing provides it")
     train = _records("task", task)
     if eval_task is None:
         # At least one of each, if there are two.
@@ -307,6 +323,10 @@ def text_request(
         test = test or train
     else:
         test = _records("eval_task", eval_task)
+    for function in functions:
+        for name in _NOT_PROVIDED:
+            if _requires(function, name) and not all(name in _columns(record) for record in train + test):
+                raise ValueError(f"`reward` has {function!r}, which requires `{name}`, but nothing provides it")
     try:
         weights = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
     except (TypeError, ValueError):

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Interrupts {
     /// Whether Ctrl-C has been pressed.
     is_interrupted: Arc<AtomicBool>,
-    /// Whether Python's own handler is to return.
-    replaces: bool,
+    /// The handler that replaces Python's own, which is to return.
+    handler: Option<Py<PyAny>>,
 }
 
 impl Interrupts {
@@ -26,25 +26,26 @@ impl Interrupts {
     /// If a signal arrives meanwhile.
     pub fn new() -> PyResult<Self> {
         let is_interrupted = Arc::new(AtomicBool::new(false));
-        let replaces = Python::attach(|py| {
+        let handler = Python::attach(|py| {
             let threading = py.import("threading")?;
             let thread = threading.call_method0("current_thread")?;
             if !thread.is(&threading.call_method0("main_thread")?) {
-                return PyResult::Ok(false);
+                return PyResult::Ok(None);
             }
             let signal = py.import("signal")?;
             let found = signal.call_method1("getsignal", (signal.getattr("SIGINT")?,))?;
             if !found.is(&signal.getattr("default_int_handler")?) {
-                return Ok(false);
+                return Ok(None);
             }
             let is_interrupted = is_interrupted.clone();
             let handler = move |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
                 raise_if(is_interrupted.swap(true, Ordering::Relaxed))
             };
-            set_handler(py, PyCFunction::new_closure(py, None, None, handler)?.as_any())?;
-            Ok(true)
+            let handler = PyCFunction::new_closure(py, None, None, handler)?.into_any();
+            set_handler(py, &handler)?;
+            Ok(Some(handler.unbind()))
         })?;
-        Ok(Self { is_interrupted, replaces })
+        Ok(Self { is_interrupted, handler })
     }
 
     /// Executes the handlers of signals that have arrived.
@@ -59,10 +60,17 @@ impl Interrupts {
 
 impl Drop for Interrupts {
     fn drop(&mut self) {
-        if self.replaces {
+        if let Some(handler) = &self.handler {
             Python::attach(|py| {
-                let own = || py.import("signal")?.getattr("default_int_handler");
-                let restore = || set_handler(py, &own()?);
+                let restore = || {
+                    let signal = py.import("signal")?;
+                    let found = signal.call_method1("getsignal", (signal.getattr("SIGINT")?,))?;
+                    // An environment or a callback may have set another one.
+                    if !found.is(handler) {
+                        return Ok(());
+                    }
+                    set_handler(py, &signal.getattr("default_int_handler")?)
+                };
                 // A Ctrl-C at this moment is an error of the first attempt.
                 if let Err(error) = restore().or_else(|_| restore()) {
                     error.write_unraisable(py, None);

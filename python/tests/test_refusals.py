@@ -263,7 +263,7 @@ class Table:
         (None, {"task": TASK, "reward": logging}, "which requires `log_metric`, but nothing provides it"),
         (None, {"task": TASK, "reward": 5}, "`reward` is 5, but a language model needs a function"),
         (None, {"task": [{1: "a", "x": "b"}], "reward": len}, r"a prompt has the columns \[1, 'x'\], but none named"),
-        (None, {"task": [], "reward": len}, "give train() at least one"),
+        (None, {"task": [], "reward": len}, "`task` is empty, but must have a prompt or more"),
         (None, {"task": TASK, "reward": len, "model": ""}, "`model` is '', but must name a folder"),
         ([], {}, r"\[\] must be one or more functions"),
         (gymnasium.Env, {}, "`observation_space` of .* is None, but must be a space of gymnasium.spaces"),

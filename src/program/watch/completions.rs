@@ -96,12 +96,15 @@ impl Completions {
             if (block.len() as u64) < SCAN_BYTES {
                 return Ok(from);
             }
+            check_line(from - at)?;
         }
     }
 
     /// Finds the offset of the last line that starts at or before `at`.
-    fn line_before(&self, mut at: u64) -> io::Result<u64> {
+    fn line_before(&self, end: u64) -> io::Result<u64> {
+        let mut at = end;
         while at > 0 {
+            check_line(end - at)?;
             let from = at.saturating_sub(SCAN_BYTES);
             let block = self.read(from, at - from)?;
             if let Some(end) = block.iter().rposition(|byte| *byte == b'\n') {
@@ -123,6 +126,14 @@ impl Completions {
     fn read(&self, start: u64, length: u64) -> io::Result<Vec<u8>> {
         files::block(&self.0, start, length as usize)
     }
+}
+
+/// Refuses a line of more bytes than an iteration may have: no run writes one, and the search for its end would not end.
+fn check_line(bytes: u64) -> io::Result<()> {
+    if bytes > MAX_ITERATION_BYTES {
+        return Err(io::Error::other("a line is longer than any completion"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
