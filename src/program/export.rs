@@ -113,7 +113,7 @@ pub fn write<G: Playable>(
         bail!("--samples and the policy would be the same file, {}; give two paths", out.display());
     }
     let save = |path: &Path, bytes: &[u8]| {
-        disk::output(path, |file| disk::write(file, bytes))
+        disk::write_output(path, |file| disk::write(file, bytes))
             .with_context(|| format!("cannot write {}", path.display()))
     };
     save(&out, &bytes)?;

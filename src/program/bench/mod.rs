@@ -149,7 +149,7 @@ fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> 
         if args.json { print_json(report) } else { print_result(report.to_string().trim_end()) };
     if let Some(path) = &args.out {
         let text = serde_json::to_string_pretty(report)? + "\n";
-        disk::output(path, |file| disk::write(file, text.as_bytes()))
+        disk::write_output(path, |file| disk::write(file, text.as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     printed

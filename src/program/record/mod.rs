@@ -109,7 +109,7 @@ pub fn record<G: Playable>(
     }
     recording.interrupt = Some(Interrupt::listen(None)?);
     let cannot = || format!("cannot write {}", args.out.display());
-    let pending = PendingFile::output(&args.out).with_context(cannot)?;
+    let pending = PendingFile::create_output(&args.out).with_context(cannot)?;
     let mut file = BufWriter::new(&pending.file);
     let what = format!("Rendering {}.", counted(args.games, "game"));
     let frames = with_note(&what, || match format {

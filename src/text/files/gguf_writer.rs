@@ -288,7 +288,7 @@ fn file(
         tensors.iter().try_for_each(|tensor| padded(&mut to, &tensor.encode(shape.head_dim)))?;
         to.flush()
     };
-    disk::output(path, write).map_err(failed("written", path))
+    disk::write_output(path, write).map_err(failed("written", path))
 }
 
 /// Writes bytes, padded with zeros to the alignment.
