@@ -42,7 +42,7 @@ settings! {
         /// Observation of the policy: `features` relative to the basket, or raw `positions`.
         observation: FruitObservation = Self::DEFAULT.observation;
     }
-    rules = Fruit::rules;
+    check = Fruit::check_settings;
 }
 
 names! {
@@ -71,7 +71,7 @@ impl Fruit {
         observation: FruitObservation::Features,
     };
 
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { width, basket, max_fruits, min_fruits, .. } = self;
         let within = |what: &str, max: &u32| format!("1 to {max} ({what})");
         limit(basket <= width, "basket", basket, within("fruit.width", width))?;
