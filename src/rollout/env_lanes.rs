@@ -239,7 +239,7 @@ pub(super) fn action_uniforms(keys: &[u32; LANES], t: u32) -> Lanes {
 /// ([`Rules`]), so that the rules are specialized as in a kernel.
 #[inline(always)]
 fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
-    match G::COMMON {
+    match G::COMMON_PARAMETERS {
         Some(common) if common == game => run(common),
         _ => run(game),
     }
