@@ -35,7 +35,7 @@ use crate::learner::text::LanguageLearner;
 use crate::metrics::{EvaluationRecord, HeldOut};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
-use crate::task::{Prompt, RewardPart, Split, Task, TaskError, weighted};
+use crate::task::{Prompt, RewardPart, Split, Task, TaskError, with_weights};
 use crate::text::generate::Sampling;
 use crate::text::{Adapters, Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
@@ -207,7 +207,7 @@ impl LanguageTrainer {
                 "model.path is {path}, whose model must be given (`LanguageModel::load`); without one it must be `{TINY}`"
             )));
         }
-        let parts = weighted(&*task, &config.reward.weights)?;
+        let parts = with_weights(&*task, &config.reward.weights)?;
         let mut model = model.map_or_else(|| new_model(&*task, &config), Ok)?;
         if config.generation.max_new_tokens == 0 {
             config.generation.max_new_tokens = default_max_new_tokens(&*task, &model)?;
