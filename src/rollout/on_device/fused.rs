@@ -142,16 +142,16 @@ impl<G: Rules> FusedRollout<G> {
                 envs: uninit(&params, &[words, count], DType::I32),
                 words: uninit(&params, &[num_words(game) + 1, steps, count], DType::I32),
                 values: uninit(&params, &[values, steps, count], DType::F32),
-                firsts: uninit(&params, &[2, count], DType::F32),
+                initial_episodes: uninit(&params, &[2, count], DType::F32),
                 branches: &branches,
             };
             let branch_points = self.branches.0.as_deref();
             let (launches, precision) = (self.launches, self.precision);
             buffers.play(&params, policy.shape, branch_points, keys, launches, precision);
             parts.push(RecordingPart {
-                words: Tensor::from_primitive::<Cube>(buffers.words),
-                values: Tensor::from_primitive::<Cube>(buffers.values),
-                firsts: Tensor::from_primitive::<Cube>(buffers.firsts),
+                words: Tensor::from_primitive::<Cube>(part.words),
+                values: Tensor::from_primitive::<Cube>(part.values),
+                initial_episodes: Tensor::from_primitive::<Cube>(part.initial_episodes),
             });
         }
         let branches = (config.start == Start::Branch).then(|| Box::new(branches));

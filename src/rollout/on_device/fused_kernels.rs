@@ -48,7 +48,9 @@ pub(super) struct Buffers<'a, G: Rules> {
     pub envs: CubeTensor,
     pub words: CubeTensor,
     pub values: CubeTensor,
-    pub firsts: CubeTensor,
+    /// Scores and steps of the current episodes before the first step, `[2, games]`.
+    pub initial_episodes: CubeTensor,
+    /// Branch points of the whole iteration, `[env_words, num_groups]`.
     pub branches: &'a CubeTensor,
 }
 
@@ -79,7 +81,7 @@ struct Games {
     /// Values of the part, `[2 or 3, num_steps, count]`.
     values: Buffer<f32>,
     /// Scores and steps of the current episodes before the first step, `[2, count]`.
-    firsts: Buffer<f32>,
+    initial_episodes: Buffer<f32>,
     /// Groups of the iteration.
     groups: Groups,
     /// Index of the part's first game within the iteration.
@@ -147,8 +149,9 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     };
     if comptime!(origin != Origin::Continued) {
         if plays {
-            games.firsts[row] = episode.score;
-            games.firsts[games.count + row] = starts.elapsed(&games.groups, group, origin) as f32;
+            games.initial_episodes[row] = episode.score;
+            games.initial_episodes[games.count + row] =
+                starts.elapsed(&games.groups, group, origin) as f32;
         }
     }
     let draws = action_key(games.action_key, games.groups.env_number(env));
@@ -188,7 +191,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             games.record::<G>(&place, &drawn, &played, game);
             if comptime!(plan.branch) {
                 if branches.is_point(&games.groups, env, t) {
-                    let elapsed = games.firsts[games.count + row] as u32;
+                    let elapsed = games.initial_episodes[games.count + row] as u32;
                     let point = branch_episode(&episode, elapsed, t as u32 + 1);
                     branches.store::<G>(&games.groups, &state, &point, env, game);
                 }
@@ -264,7 +267,7 @@ impl<G: Rules> Buffers<'_, G> {
                 argument(&self.envs),
                 argument(&self.words),
                 argument(&self.values),
-                argument(&self.firsts),
+                argument(&self.initial_episodes),
                 GroupsLaunch::of(config, keys.first_group),
                 self.games.start,
                 self.games.len(),
