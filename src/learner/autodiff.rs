@@ -12,7 +12,7 @@ use super::weights::{Weights, split, sum_ranks};
 use crate::data::Trajectory;
 use crate::device::{self, indices};
 use crate::model::Network;
-use crate::objective::{Loss, Steps, TensorStepDenominators, loss};
+use crate::objective::{Loss, LossSteps, TensorStepDenominators, loss};
 use crate::parallel::{PartialSum, PartialSumLen, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use burn::tensor::Tensor;
@@ -154,7 +154,7 @@ impl AutodiffLearner {
         &self,
         experience: &TensorExperience,
         minibatch: &Minibatch,
-        loss: &(impl Fn(Steps) -> Loss + Sync),
+        loss: &(impl Fn(LossSteps) -> Loss + Sync),
     ) -> Result<(Tensor<1>, Tensor<1>), TeamError> {
         let LearnerContext { config, batches, team } = &self.context;
         let accumulation = config.update.gradient_accumulation_steps;
@@ -190,7 +190,7 @@ impl AutodiffLearner {
         experience: &TensorExperience,
         games: &[i32],
         count: usize,
-        loss: &impl Fn(Steps) -> Loss,
+        loss: &impl Fn(LossSteps) -> Loss,
     ) -> (Tensor<1>, Tensor<1>) {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
         let mut gradient = self.weights.params.zeros_like();
@@ -256,7 +256,8 @@ impl UpdateSteps for AutodiffUpdate<'_> {
             steps: self.counts.minibatch[number].clone(),
             rollout_share: self.counts.all.clone() / config.update.num_minibatches as f32,
         };
-        let loss_of = |steps: Steps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
+        let loss_of =
+            |steps: LossSteps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
         self.learner.gradient(&self.experience, minibatch, &loss_of).map(Some)
     }
 
@@ -293,5 +294,8 @@ impl AutodiffUpdate<'_> {
 
 /// Sums over the steps of a loss, followed by the loss.
 fn all_sums(loss: &Loss) -> Tensor<1> {
-    Tensor::cat(vec![loss.sums.clone().without_autodiff(), loss.loss.clone().without_autodiff()], 0)
+    Tensor::cat(
+        vec![loss.sums.clone().without_autodiff(), loss.value.clone().without_autodiff()],
+        0,
+    )
 }
