@@ -300,7 +300,7 @@ impl DeviceDecoder {
         gradients
     }
 
-    /// Runs the forward pass over prompts.
+    /// Runs the forward pass over prompts, and keeps their keys and values.
     ///
     /// # Panics
     /// If one has no token.

@@ -105,7 +105,7 @@ pub(super) fn products<const N: usize>(
         let operand = operand(&right[number], &strides[number], tiling.side(1));
         // The kernel does not read this buffer if there is no bias.
         let bias = biases.map_or(&a, |biases| &biases[number]);
-        RightLaunch::new(operand, columns[number], tile, place, argument(bias))
+        RightOperandLaunch::new(operand, columns[number], tile, place, argument(bias))
     };
     // SAFETY: accesses stay below the sizes, whose operands have these strides; all units of a cube reach its barriers.
     unsafe {
@@ -114,7 +114,7 @@ pub(super) fn products<const N: usize>(
             grid(&product, count * spans * row_tiles * column_tiles),
             CubeDim::new_1d(tiling.cube() as u32),
             operand(&a, &left, tiling.side(0)),
-            RightsLaunch::new(launch(0), launch(1), launch(2)),
+            RightOperandsLaunch::new(launch(0), launch(1), launch(2)),
             argument(&shares),
             sizes,
             tiling,
