@@ -7,7 +7,8 @@ use crate::math::softmax::{
     ILLEGAL, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
 };
 use crate::math::{at_least, exp};
-use crate::model::kernels::{FeatureSlots, MlpShape, Observer, StepWords, input, mlp_logits};
+use crate::model::kernels::{MlpShape, mlp_logits, round_to};
+use crate::model::{FeatureSlots, Observer, StepWords};
 use crate::objective::weights::{self, StepDenominators};
 use crate::objective::{Coefficients, LossForm, SequenceRatio, Step, term};
 use burn::cubecl;
@@ -385,7 +386,7 @@ fn forward<O: Observer, I: Float>(
     O::observe::<f32>(words, &step.words, x, &all, comptime!(plan.observer));
     #[unroll]
     for i in 0..comptime!(plan.mlp.features) {
-        scratch.x[i] = input::<I>(scratch.x[i]);
+        scratch.x[i] = round_to::<I>(scratch.x[i]);
     }
     mlp_logits::<f32, I>(params, &scratch.x, &mut scratch.logits, comptime!(plan.mlp));
     mask_logits::<O>(scratch.logits.as_mut_slice(), 0usize, 1usize, words, step, plan);

@@ -8,9 +8,8 @@ use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element, grid};
 use crate::device::launch_items;
 use crate::env::{Rules, StepResult, num_words, play_step};
-use crate::model::kernels::{
-    FeatureSlots, HostObserver, MlpShape, Observer, StepWords, input, mlp_logits,
-};
+use crate::model::kernels::{MlpShape, mlp_logits, round_to};
+use crate::model::{FeatureSlots, HostObserver, Observer, StepWords};
 use crate::settings::{Precision, RolloutConfig, Start};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -166,7 +165,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             store_state::<G>(&mut games.words, &state, 0usize, place.at, stride, game);
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
-                let feature = input::<I>(G::feature(&state, i, game));
+                let feature = round_to::<I>(G::feature(&state, i, game));
                 if comptime!(shares) {
                     activations[comptime!(i * size) + unit] = feature;
                 } else {

@@ -5,7 +5,7 @@ use super::{RolloutKeys, action_key, action_uniform, branch_episode, env_words};
 use crate::data::Trajectory;
 use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
 use crate::env::{Episode, Rules, StepResult, play_step};
-use crate::model::kernels::StepWords;
+use crate::model::StepWords;
 use crate::settings::{RolloutConfig, Start};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
