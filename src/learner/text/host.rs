@@ -7,7 +7,8 @@ use crate::model::LANES;
 use crate::objective::by_logit;
 use crate::parallel::{PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
 use crate::text::{
-    CompletionIndex, Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness,
+    CompletionIndex, Retention, TextPass, TokenDecoder, inverse_temperature, normalize, region,
+    restrict,
 };
 use multiversion::multiversion;
 use std::ops::Range;
@@ -123,9 +124,9 @@ impl<'a> Targets<'a> {
 
 /// Divides logits by the temperature, as sampling does.
 fn sharpen(logits: &mut [f32], temperature: f32) {
-    let sharpness = sharpness(temperature);
-    if sharpness != 1.0 {
-        logits.iter_mut().for_each(|x| *x *= sharpness);
+    let inverse_temperature = inverse_temperature(temperature);
+    if inverse_temperature != 1.0 {
+        logits.iter_mut().for_each(|x| *x *= inverse_temperature);
     }
 }
 

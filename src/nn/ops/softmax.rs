@@ -6,13 +6,13 @@ use crate::math::softmax::{Normalizer, normalizer, unnormalized};
 use multiversion::multiversion;
 
 /// The factor of logits at a temperature, for sampling and for learning; temperature 0 leaves them unchanged.
-pub fn sharpness(temperature: f32) -> f32 {
+pub fn inverse_temperature(temperature: f32) -> f32 {
     if temperature == 0.0 { 1.0 } else { 1.0 / temperature }
 }
 
 /// The amount by which logits of excluded tokens are lowered: beyond the lower clamp of the exponential, yet so small that
 /// its product with their probabilities is negligible.
-pub const EXCLUDED: f32 = 1e4;
+pub const EXCLUSION_OFFSET: f32 = 1e4;
 
 /// Excludes all tokens but the `candidates` from the distribution by lowering their logits; an empty list excludes no
 /// token.
@@ -21,7 +21,7 @@ pub fn restrict(logits: &mut [f32], candidates: &[u32]) {
         return;
     }
     let kept: Vec<f32> = candidates.iter().map(|token| logits[*token as usize]).collect();
-    logits.iter_mut().for_each(|x| *x -= EXCLUDED);
+    logits.iter_mut().for_each(|x| *x -= EXCLUSION_OFFSET);
     for (token, logit) in candidates.iter().zip(kept) {
         logits[*token as usize] = logit;
     }

@@ -3,7 +3,7 @@
 use super::forward::{
     Activations, Block, KeyBlocks, LayerPass, PackedPass, as_rows, forward_bytes,
 };
-use super::gradients::Gradients;
+use super::gradients::{AdapterMatrix, Gradients};
 use super::head::scatter;
 use super::layout::{MAX_PARTS, Scatter};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
@@ -206,11 +206,12 @@ impl PackedPass<'_> {
             let inner = products.of(x.clone(), a.clone()) * adapters.scale;
             let d_inner = products.of(d.clone(), b.clone().transpose()) * adapters.scale;
             let adapter = (layer, which);
-            gradients.add_adapter(adapter, false, |into| {
+            gradients.add_adapter(adapter, AdapterMatrix::A, |into| {
                 products.of_all(x.clone().transpose(), [d_inner.clone()], into)
             });
-            gradients
-                .add_adapter(adapter, true, |into| products.of_all(inner.transpose(), [d], into));
+            gradients.add_adapter(adapter, AdapterMatrix::B, |into| {
+                products.of_all(inner.transpose(), [d], into)
+            });
             d_input = d_input + products.of(d_inner, a.clone().transpose());
         }
         d_input

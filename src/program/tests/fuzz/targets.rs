@@ -80,10 +80,11 @@ fn fuzz_model(name: &str) {
     fuzz(&seeds, |bytes| {
         fs::write(&path, bytes).unwrap();
         if let Ok(model) = LanguageModel::load(path.parent().unwrap()) {
-            let _ = model.prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
+            let _ =
+                model.tokenize_prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
             let said = [json!({ "role": "user", "content": "Hi" })];
-            let _ = model.answer("there", "", &said, &serde_json::Map::new());
-            let _ = model.text(&[0, 1, 2]);
+            let _ = model.tokenize_answer("", &said, "there", &serde_json::Map::new());
+            let _ = model.decode_completion(&[0, 1, 2]);
         }
     });
 }
@@ -92,7 +93,8 @@ fn fuzz_model(name: &str) {
 fn gguf() {
     fuzz_file("model.gguf", &malformed("shape_", ".gguf"), |path| {
         if let Ok(model) = LanguageModel::load(path) {
-            let _ = model.prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
+            let _ =
+                model.tokenize_prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
         }
     });
 }
