@@ -39,13 +39,17 @@ impl Launches {
     }
 }
 
-/// Buffers of a part of an iteration.
-pub(super) struct Buffers<'a, G: Rules> {
+/// The rollout of a part of an iteration, and the buffers that it fills.
+pub(super) struct PartRollout<'a, G: Rules> {
     pub game: G,
     pub config: &'a RolloutConfig,
+    /// The part's games within the iteration.
     pub games: Range<usize>,
+    /// Environments, `[env_words, games]`.
     pub envs: CubeTensor,
+    /// Words of [`RecordingPart`](crate::data::RecordingPart), `[num_words + 1, num_steps, games]`.
     pub words: CubeTensor,
+    /// Values of the part, `[2 or 3, num_steps, games]`.
     pub values: CubeTensor,
     /// Scores and steps of the current episodes before the first step, `[2, games]`.
     pub initial_episodes: CubeTensor,
@@ -229,7 +233,7 @@ fn play_kernel<G: Rules, I: Float>(
     }
 }
 
-impl<G: Rules> Buffers<'_, G> {
+impl<G: Rules> PartRollout<'_, G> {
     /// Plays a part of an iteration. `branch_points` are those of the previous iteration, if the games continue
     /// from them.
     pub fn play(

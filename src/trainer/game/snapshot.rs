@@ -185,9 +185,9 @@ pub fn policy_bytes(checkpoint: &Checkpoint) -> Result<&[u8], SnapshotError> {
 }
 
 impl<G: Rules + Serialize> Persistent for GameEngine<G> {
-    async fn export(&self, iteration: u32) -> Result<Export, TeamError> {
+    async fn export_state(&self, iteration: u32) -> Result<Export, TeamError> {
         let names = self.engine.model().parameters();
-        let mut state = with_engine!(&self.engine, engine => engine.export().await);
+        let mut state = with_engine!(&self.engine, engine => engine.export_state().await);
         let num_groups = self.part.config.rollout.num_groups;
         if self.part.team.size() > 1 {
             state.games = gather_game_states(&state.games, num_groups, &self.part.team)?;
@@ -213,7 +213,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         Ok(Export { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
     }
 
-    fn import(
+    fn import_state(
         &mut self,
         checkpoint: &Checkpoint,
         counters: &Counters,
@@ -250,7 +250,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             games,
             memory,
         };
-        with_engine!(&mut self.engine, engine => engine.import(&state))?;
+        with_engine!(&mut self.engine, engine => engine.import_state(&state))?;
         let recorded = self.part.recorded_steps() * u64::from(counters.iteration);
         self.steps = counters.played_steps.unwrap_or(recorded);
         Ok(())

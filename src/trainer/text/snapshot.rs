@@ -43,7 +43,7 @@ pub fn load_language_settings(
 }
 
 impl Persistent for TextEngine {
-    async fn export(&self, _iteration: u32) -> Result<Export, TeamError> {
+    async fn export_state(&self, _iteration: u32) -> Result<Export, TeamError> {
         let names = self.model.trained_parameters();
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
@@ -69,7 +69,7 @@ impl Persistent for TextEngine {
         Ok(Export { sections, optimizer_steps, played_steps: None, text: Some(text) })
     }
 
-    fn import(
+    fn import_state(
         &mut self,
         checkpoint: &Checkpoint,
         counters: &Counters,
