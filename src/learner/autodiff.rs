@@ -4,9 +4,9 @@ use super::context::LearnerContext;
 use super::experience::TensorExperience;
 use super::means::NUM_SUMS;
 use super::optimizer::clip_grad_norm;
-use super::order::{Minibatch, parts};
+use super::order::{Minibatch, split_evenly};
 use super::plan::Plan;
-use super::schedule::{entropy_coef, first_update};
+use super::schedule::{entropy_coef, first_optimizer_step};
 use super::update::{UpdateSteps, take_steps};
 use super::weights::{Weights, split, sum_ranks};
 use crate::data::Trajectory;
@@ -92,7 +92,7 @@ impl AutodiffLearner {
             experience,
             counts,
             entropy_coef: entropy_coef(&config, iteration),
-            first: first_update(&config, iteration),
+            first: first_optimizer_step(&config, iteration),
             update_sums: Tensor::zeros([NUM_SUMS + 1], &device),
         };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
@@ -195,7 +195,7 @@ impl AutodiffLearner {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
         let mut gradient = self.weights.params.zeros_like();
         let mut sums = Tensor::<1>::zeros([NUM_SUMS], &device);
-        for part in parts(games, count).filter(|part| !part.is_empty()) {
+        for part in split_evenly(games, count).filter(|part| !part.is_empty()) {
             // On the CPU games are always gathered in minibatch order, which determines the order
             // of sums.
             let is_all = self.stays_on_device() && part.len() == num_envs;

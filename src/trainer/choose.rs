@@ -69,7 +69,7 @@ impl<G: Rules> AnyEngine<G> {
         }
         let learner =
             host_learner(&inputs.model, config).expect("built-in networks have a host learner");
-        let (inputs, part) = inputs.of_rank(config, team, learner.shard_steps())?;
+        let (inputs, part) = inputs.of_rank(config, team, learner.min_shard_steps())?;
         let engine = NativeEngine::new(inputs, learner, part.clone());
         Ok((Self::Native(Box::new(engine)), part))
     }

@@ -92,20 +92,20 @@ pub(super) struct Batch {
     /// Minibatches per epoch.
     pub num_minibatches: usize,
     /// Offset of the sequence ratios in the summary.
-    pub ratios: usize,
+    pub ratios_offset: usize,
 }
 
 #[cube]
 impl Batch {
     /// Reads the ratio of game `game` of this portion.
     pub fn sequence_ratio(&self, game: usize) -> SequenceRatio {
-        let at = self.ratios + self.offset + game;
+        let at = self.ratios_offset + self.offset + game;
         SequenceRatio { ratio: self.summary[at], d_logprob: self.summary[at + self.all_games] }
     }
 
     /// Stores the ratio of game `game` of this portion.
     fn store_sequence_ratio(&mut self, game: usize, ratio: &SequenceRatio) {
-        let at = self.ratios + self.offset + game;
+        let at = self.ratios_offset + self.offset + game;
         self.summary[at] = ratio.ratio;
         self.summary[at + self.all_games] = ratio.d_logprob;
     }

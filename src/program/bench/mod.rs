@@ -93,7 +93,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         hidden: &config.policy.hidden,
         policy: format!("{} of {}", config.policy.kind, config.policy.sizes()),
         update_epochs: config.update.update_epochs,
-        updates_per_iteration: config.update.update_epochs * config.update.num_minibatches,
+        optimizer_steps_per_iteration: config.update.update_epochs * config.update.num_minibatches,
         repeats: args.repeats,
         rules_steps_per_second: rules,
         policy_steps_per_second: policy,

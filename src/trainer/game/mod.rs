@@ -18,7 +18,7 @@ use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
 use crate::device;
 use crate::env::{HostEnvError, HostEnvs, Rules};
-use crate::learner::{first_update, learning_rate, total_updates};
+use crate::learner::{first_optimizer_step, learning_rate, total_optimizer_steps};
 use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
 use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
@@ -333,8 +333,8 @@ impl<G: Rules> Engine for GameEngine<G> {
         let GameSums { scores, episodes, ended_steps, rewards, steps } = games;
         let steps = self.part.steps(steps);
         self.steps += steps;
-        let updates = first_update(&self.part.config, iteration + 1);
-        let total = total_updates(&self.part.config);
+        let steps_taken = first_optimizer_step(&self.part.config, iteration + 1);
+        let total = total_optimizer_steps(&self.part.config);
         let mut record = IterationRecord {
             env_steps: self.steps,
             score: (episodes > 0.0).then(|| scores / episodes),
