@@ -12,7 +12,8 @@ use grove::task::{
 use grove::text::fastest_precision;
 use grove::text::generate::{self, Generator, Sampling, stop};
 use grove::trainer::text::{
-    LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
+    LanguageConfig, LanguageSettings, LanguageTrainer, TINY, language_settings,
+    split_language_settings,
 };
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -282,7 +283,8 @@ pub fn train_text(
         let changes: toml::Table = serde_json::from_str(settings).map_err(value_error)?;
         let mut table = language_settings(PYTHON, &own, &defaults);
         overlay::lay_over(&mut table, changes).map_err(value_error)?;
-        let (_, _, mut config) = load_language_settings(table).map_err(value_error)?;
+        let LanguageSettings { mut config, .. } =
+            split_language_settings(table).map_err(value_error)?;
         config.fit.iterations = config.fit.iterations.min(config.iterations);
         config.validate().map_err(value_error)?;
         if let Some(adapters) = loaded.as_ref().and_then(|model| model.adapters.as_ref()) {

@@ -12,7 +12,8 @@ use crate::run::{RunFolder, Scores, Subject, play};
 use crate::text::generate::Sampling;
 use crate::trainer::saved_game_name;
 use crate::trainer::text::{
-    LanguageTrainer, load_language_settings, saved_language_model, saved_language_settings,
+    LanguageSettings, LanguageTrainer, saved_language_model, saved_language_settings,
+    split_language_settings,
 };
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -64,8 +65,9 @@ pub fn evaluate<G: Playable>(
 }
 
 /// Evaluates a language model on held-out prompts.
-fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-    let (name, mut own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
+fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
+    let saved = split_language_settings(saved_language_settings(checkpoint)?)?;
+    let LanguageSettings { task_name, mut task_settings, mut config } = saved;
     config.seed = args.seed;
     let read = || saved_language_model(checkpoint, args.model.as_deref());
     let model = with_note(text::READING_MODEL, read)?;

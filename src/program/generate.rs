@@ -12,7 +12,7 @@ use crate::settings::{GenerationConfig, overlay};
 use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, Generator, Request, Sampling, stop};
 use crate::text::{Arithmetic, LanguageModel};
-use crate::trainer::text::{TINY, load_language_settings, saved_language_model};
+use crate::trainer::text::{LanguageSettings, TINY, saved_language_model, split_language_settings};
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::io::{Write, stdout};
@@ -123,7 +123,8 @@ fn held_out_prompt(path: &Path) -> Result<String> {
     let missing = || anyhow!("the prompt is missing: grove generate {} 'TEXT'", path.display());
     let run = RunFolder::find(path).map_err(|_| missing())?;
     let settings = input::read_description(&run.config()).map_err(|_| missing())?;
-    let (name, own, config) = load_language_settings(overlay::parse(CONFIG, &settings)?)?;
+    let split = split_language_settings(overlay::parse(CONFIG, &settings)?)?;
+    let LanguageSettings { task_name: name, task_settings: own, config } = split;
     let is_over_characters = config.model.path == TINY && name != DataTask::NAME;
     let task = is_over_characters.then(|| text::open(&name, own)).ok_or_else(missing)??;
     Ok(task.prompt(Split::Test, 0)?.text)

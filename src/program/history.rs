@@ -12,7 +12,7 @@ use crate::schema::range::is_long;
 use crate::settings::{IMITATION, LossType, PolicyConfig, TINY, TrainConfig, overlay};
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
-use crate::trainer::text::{language_settings, load_language_settings};
+use crate::trainer::text::{language_settings, split_language_settings};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -207,7 +207,7 @@ impl History {
     fn schedule(&self) -> Result<Schedule> {
         let settings = self.settings.clone();
         Ok(if self.is_text() {
-            Schedule::from(&load_language_settings(settings)?.2)
+            Schedule::from(&split_language_settings(settings)?.config)
         } else {
             // The game may be unknown to this program.
             Schedule::from(&overlay::from_table::<TrainConfig>(settings)?)

@@ -170,13 +170,13 @@ fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
 ///
 /// # Errors
 /// If it is not such a file.
-pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
+pub fn read_policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
     let Header { iteration, config } = saved::read_header(&bytes)?;
     let sections = vec![section(CONFIG, config.into_bytes()), section(WEIGHTS, bytes)];
     Ok(Checkpoint { iteration, sections })
 }
 
-/// The content of a checkpoint's policy file, which [`policy_file`] reads.
+/// The content of a checkpoint's policy file, which [`read_policy_file`] reads.
 ///
 /// # Errors
 /// If the checkpoint holds no policy.
@@ -267,7 +267,7 @@ impl<G: Rules + Serialize> GameEngine<G> {
 
 impl<G: Rules + Serialize> GameTrainer<G> {
     /// Writes the policy as a file ([`crate::model::saved`]). On a device this reads back.
-    pub async fn policy_file_async(&self) -> Vec<u8> {
+    pub async fn write_policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
         let params = device::read_async(model.flatten()).await;
         let header = self.engine.header(self.iteration);

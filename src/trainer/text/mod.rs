@@ -23,8 +23,8 @@ pub use record::CompletionRecord;
 pub use samples::SampleCompletion;
 #[cfg(on_disk)]
 pub use saved_model::{check_base, saved_language_model};
-pub use settings::TrainingStage;
-pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
+pub use settings::{LanguageSettings, TrainingStage};
+pub use snapshot::{language_settings, saved_language_settings, split_language_settings};
 
 pub use crate::settings::{
     Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,

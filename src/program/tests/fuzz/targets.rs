@@ -18,8 +18,8 @@ use crate::task::external::protocol::Answer;
 use crate::task::ocaml::Problems;
 use crate::task::{RewardPart, read_prompts};
 use crate::text::{Adapters, ChatTemplate, LanguageModel, LoraConfig};
-use crate::trainer::text::load_language_settings;
-use crate::trainer::{GameTrainer, config_toml, new_settings, policy_file};
+use crate::trainer::text::{LanguageSettings, split_language_settings};
+use crate::trainer::{GameTrainer, config_toml, new_settings, read_policy_file};
 use burn::tensor::Device;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -172,7 +172,7 @@ fn settings() {
         if let Ok((game, config)) = new_settings::<CartPole>(&table, &[]) {
             let _ = (crate::env::Env::validate(&game), config.validate());
         }
-        if let Ok((.., config)) = load_language_settings(table) {
+        if let Ok(LanguageSettings { config, .. }) = split_language_settings(table) {
             let _ = config.validate();
         }
     });
@@ -334,7 +334,7 @@ fn policy() {
     let header = Header { iteration: 3, config: config_toml(&game, &config) };
     let whole = write_params(&parameters, &vec![0.5; count], Some(&header));
     fuzz(&[whole], |bytes| {
-        let Ok(checkpoint) = policy_file(bytes.to_vec()) else { return };
+        let Ok(checkpoint) = read_policy_file(bytes.to_vec()) else { return };
         let models = Models::default();
         if let Ok((game, config)) = saved_settings::<CartPole>(&models, &checkpoint) {
             let _ = models.load_policy(&checkpoint, game, &config);
