@@ -40,7 +40,7 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     ranks::use_threads(args.threads)?;
     let checkpoint = session::saved_policy(&args.run)?;
     if text::is_of(&checkpoint) {
-        return complete(&args, &checkpoint);
+        return evaluate_language_model(&args, &checkpoint);
     }
     let is_text = args.model.is_some() || args.task_data.is_some() || args.k.is_some();
     if is_text || args.verifier.is_given() {
@@ -61,7 +61,9 @@ pub fn evaluate<G: Playable>(
     let (game, config) = saved_settings::<G>(models, checkpoint)?;
     let policy = models.load_policy(checkpoint, game, &config)?;
     let subject = Subject::Env(G::NAME.to_string());
-    report(args, checkpoint, subject, || Ok(play(&policy, game, args.episodes, args.seed)))
+    evaluate_and_report(args, checkpoint, subject, || {
+        Ok(play(&policy, game, args.episodes, args.seed))
+    })
 }
 
 /// Evaluates a language model on held-out prompts.
@@ -71,12 +73,13 @@ fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<(
     config.seed = args.seed;
     let read = || saved_language_model(checkpoint, args.model.as_deref());
     let model = with_note(text::READING_MODEL, read)?;
-    let task = text::reopen(&name, &mut own, args.task_data.as_deref(), &args.verifier)?;
+    let task =
+        text::reopen(&task_name, &mut task_settings, args.task_data.as_deref(), &args.verifier)?;
     let trainer = LanguageTrainer::for_task(task, config, Some(model))?;
     let trainer = trainer.restored(checkpoint)?;
     let sampling = trainer.sampling();
     let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
-    report(args, checkpoint, Subject::Task(name), || {
+    evaluate_and_report(args, checkpoint, Subject::Task(task_name), || {
         Ok(Scores {
             greedy: trainer.evaluate(args.episodes, 1, &greedy)?,
             sampled: Some(trainer.evaluate(
@@ -91,7 +94,7 @@ fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<(
 }
 
 /// Evaluates, and prints the scores.
-fn report(
+fn evaluate_and_report(
     args: &EvalArgs,
     checkpoint: &Checkpoint,
     subject: Subject,

@@ -175,7 +175,7 @@ impl History {
         }
         let defaults = overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?);
         // Epochs of fewer optimizer steps than an iteration shorten the iteration (`Source::train_epochs`).
-        let is_shorter = self.iterations() == 1 && steps(&self.settings) < steps(&defaults);
+        let is_shorter = self.planned_iterations() == 1 && steps(&self.settings) < steps(&defaults);
         let Some(Value::Table(own)) = self.settings.get("update").filter(|_| is_shorter) else {
             return Ok(defaults);
         };
@@ -198,7 +198,7 @@ impl History {
             let model = InitialModel { path, num_params };
             let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
             // As in a shorter run.
-            config.fit.iterations = config.fit.iterations.min(self.iterations());
+            config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
             Ok(language_settings(subject, &own, &config))
         };
         [0, usize::MAX].into_iter().map(of_size).collect()
@@ -215,7 +215,7 @@ impl History {
     }
 
     /// Number of iterations of the whole run; 0 if its settings cannot be read.
-    pub fn iterations(&self) -> u32 {
+    pub fn planned_iterations(&self) -> u32 {
         self.schedule().map_or(0, |schedule| schedule.iterations)
     }
 

@@ -59,7 +59,7 @@ impl RunRow {
             best_score: run.best_score(),
             best_iteration: run.best().map(|(iteration, _)| iteration),
             iteration: run.iteration(),
-            iterations: run.iterations(),
+            iterations: run.planned_iterations(),
             env_steps: run.env_steps(),
             seconds: run.seconds(),
             state: run.state(),
