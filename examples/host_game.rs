@@ -5,7 +5,7 @@
 //! ```
 
 use grove::device;
-use grove::env::{HostEnv, HostEnvs, HostGame, ThreadedEnvs, Transition};
+use grove::env::{HostEnv, HostEnvs, HostGame, HostStepResult, ThreadedEnvs};
 use grove::rollout::ActionSelection;
 use grove::settings::TrainConfig;
 use grove::trainer::GameTrainer;
@@ -32,10 +32,10 @@ impl HostEnv for Corridor {
     }
 
     /// Walks left or right, at a cost of 1.
-    fn step(&mut self, action: u32, obs: &mut [f32]) -> Transition {
+    fn step(&mut self, action: u32, obs: &mut [f32]) -> HostStepResult {
         self.cell = (self.cell + if action == 1 { 1 } else { -1 }).max(0);
         obs[0] = self.cell as f32 / 10.0;
-        Transition { reward: -1.0, terminated: self.cell == 10, truncated: false }
+        HostStepResult { reward: -1.0, terminated: self.cell == 10, truncated: false }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::buffers::{slice, slice_mut};
 use super::value_error;
 use grove::env::{self, Env, Playable, Rules};
-use grove::rollout::{Autoreset, StepBuffers, StepError, VecEnv};
+use grove::rollout::{Autoreset, StepBuffers, VecEnv, VecEnvError};
 use grove::settings::TrainConfig;
 use grove::trainer::new_settings;
 use pyo3::buffer::PyBuffer;
@@ -57,10 +57,10 @@ trait AnyVecEnv: Send + Sync {
     fn reset_env(&mut self, env: usize, seed: u64, episode: u32);
     fn observe(&self, obs: &mut [f32]);
     fn legal(&self, mask: &mut [u8]);
-    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, StepError>;
+    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, VecEnvError>;
     fn copy(&self) -> Box<dyn AnyVecEnv>;
     fn save(&self) -> Vec<u32>;
-    fn restore(&mut self, words: &[u32]) -> Result<(), StepError>;
+    fn restore(&mut self, words: &[u32]) -> Result<(), VecEnvError>;
 }
 
 impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
@@ -80,7 +80,7 @@ impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
         self.legal(mask);
     }
 
-    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, StepError> {
+    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, VecEnvError> {
         self.step(actions, to)
     }
 
@@ -92,7 +92,7 @@ impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
         self.save()
     }
 
-    fn restore(&mut self, words: &[u32]) -> Result<(), StepError> {
+    fn restore(&mut self, words: &[u32]) -> Result<(), VecEnvError> {
         self.restore(words)
     }
 }

@@ -7,7 +7,7 @@ use super::buffers::{slice, slice_mut};
 use super::games::settings;
 use super::session::{Session, detached};
 use super::value_error;
-use grove::env::{HostEnvError, HostEnvs, HostGame, HostVecEnv, Transition};
+use grove::env::{HostEnvError, HostEnvs, HostGame, HostStepResult, HostVecEnv};
 use grove::trainer::GameTrainer;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -61,13 +61,13 @@ impl PythonEnvs {
     }
 
     /// Reads the results of a step.
-    fn results(&self, results: &mut [Transition]) -> PyResult<()> {
+    fn results(&self, results: &mut [HostStepResult]) -> PyResult<()> {
         let envs = self.num_envs;
         let rewards = slice(&self.rewards, envs, "rewards")?;
         let terminated = slice(&self.terminated, envs, "terminated")?;
         let truncated = slice(&self.truncated, envs, "truncated")?;
         for (env, result) in results.iter_mut().enumerate() {
-            *result = Transition {
+            *result = HostStepResult {
                 reward: rewards[env],
                 terminated: terminated[env] != 0,
                 truncated: truncated[env] != 0,
@@ -105,7 +105,7 @@ impl HostVecEnv for PythonEnvs {
         &mut self,
         actions: &[Option<u32>],
         obs: &mut [f32],
-        results: &mut [Transition],
+        results: &mut [HostStepResult],
     ) -> Result<(), HostEnvError> {
         let stepped = self.call("step", actions, obs).and_then(|()| self.results(results));
         stepped.map_err(|error| self.keep_exception(error))

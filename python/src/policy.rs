@@ -7,7 +7,7 @@ use grove::checkpoint::Checkpoint;
 use grove::env::{Env, HostGame, Playable};
 use grove::model::{Actor, LANES, Lanes, NativePolicy};
 use grove::run::{RunFolder, SavedPolicy};
-use grove::trainer::{load_policy, policy_bytes, policy_file, saved_config, saved_game_name};
+use grove::trainer::{load_policy, policy_bytes, read_policy_file, saved_config, saved_game_name};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use std::borrow::Cow;
@@ -72,7 +72,7 @@ impl Policy {
     /// Loads the policy with this [`file`](Self::file), which `path` has led to.
     #[staticmethod]
     fn of_file(file: &[u8], path: PathBuf) -> PyResult<Self> {
-        Self::from_checkpoint(&policy_file(file.to_vec()).map_err(value_error)?, path)
+        Self::from_checkpoint(&read_policy_file(file.to_vec()).map_err(value_error)?, path)
     }
 
     /// The content of a policy's file, for another process.

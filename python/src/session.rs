@@ -61,7 +61,7 @@ impl Session {
     /// Takes the CPU in place of a GPU that `auto` found, if a rollout of this game is faster there.
     fn rehearse<G: Playable>(&mut self, game: G, config: &TrainConfig) -> PyResult<()> {
         if self.is_auto {
-            self.chosen = device::faster(self.chosen.clone(), |chosen| {
+            self.chosen = device::choose_faster(self.chosen.clone(), |chosen| {
                 PyResult::Ok(GameTrainer::new(game, config, &chosen.device).rehearsed_seconds())
             })?;
         }

@@ -12,7 +12,8 @@ use grove::task::{
 use grove::text::fastest_precision;
 use grove::text::generate::{self, Generator, Sampling, stop};
 use grove::trainer::text::{
-    LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
+    LanguageConfig, LanguageSettings, LanguageTrainer, TINY, language_settings,
+    split_language_settings,
 };
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -105,7 +106,8 @@ impl LanguageModel {
         let mut batch = Vec::with_capacity(prompts.len());
         for (at, (text, messages)) in prompts.iter().enumerate() {
             let messages: Vec<Message> = serde_json::from_str(messages).map_err(value_error)?;
-            let tokens = self.model.prompt_with(text, &messages, &values).map_err(value_error)?;
+            let tokens =
+                self.model.tokenize_prompt_with(text, &messages, &values).map_err(value_error)?;
             let (count, new) = (tokens.len(), options.max_new_tokens);
             if count.saturating_add(new) > self.model.shape.context {
                 return Err(value_error(format!(
@@ -129,7 +131,7 @@ impl LanguageModel {
             let decoder = model.decoder();
             let is_interrupted = || is_interrupted.load(Ordering::Relaxed);
             let is_stopped = |tokens: &[u32]| {
-                let ends = || stop::text_before(&model.text(tokens), stops).is_some();
+                let ends = || stop::text_before(&model.decode_completion(tokens), stops).is_some();
                 is_interrupted() || !stops.is_empty() && ends()
             };
             let wanted = options.completions * batch.len().min(16);
@@ -141,7 +143,7 @@ impl LanguageModel {
                 listener: None,
             };
             let text = |tokens: &[u32]| {
-                let text = model.text(tokens);
+                let text = model.decode_completion(tokens);
                 stop::text_before(&text, stops).map(str::to_string).unwrap_or(text)
             };
             // A completion depends on nothing but its prompt, so that portions do not change it.
@@ -281,7 +283,8 @@ pub fn train_text(
         let changes: toml::Table = serde_json::from_str(settings).map_err(value_error)?;
         let mut table = language_settings(PYTHON, &own, &defaults);
         overlay::lay_over(&mut table, changes).map_err(value_error)?;
-        let (_, _, mut config) = load_language_settings(table).map_err(value_error)?;
+        let LanguageSettings { mut config, .. } =
+            split_language_settings(table).map_err(value_error)?;
         config.fit.iterations = config.fit.iterations.min(config.iterations);
         config.validate().map_err(value_error)?;
         if let Some(adapters) = loaded.as_ref().and_then(|model| model.adapters.as_ref()) {

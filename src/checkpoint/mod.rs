@@ -47,7 +47,7 @@ pub use load::load;
 #[cfg(feature = "program")]
 pub(crate) use load::load_with;
 pub use save::save;
-pub use store::{Latest, Store};
+pub use store::{LatestCheckpoint, Store};
 
 /// A part of a checkpoint, saved in its own file.
 #[derive(Clone, Debug, PartialEq, Eq)]

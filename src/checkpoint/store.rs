@@ -16,7 +16,7 @@ pub struct Store {
 
 /// The newest intact checkpoint of a [`Store`].
 #[derive(Debug)]
-pub struct Latest {
+pub struct LatestCheckpoint {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
     /// The checkpoint's directory.
@@ -34,7 +34,7 @@ impl Store {
 
     /// The directory of the checkpoint at `iteration`, whether it exists or not.
     pub fn path(&self, iteration: u64) -> PathBuf {
-        self.directory.join(name(iteration))
+        self.directory.join(directory_name(iteration))
     }
 
     /// Saves a checkpoint under its iteration and returns its directory, after cleaning up the
@@ -47,7 +47,7 @@ impl Store {
             Err(CheckpointError::NotFound(_)) => Vec::new(),
             names => names?,
         };
-        for iteration in names.iter().filter_map(|name| leftover(name)) {
+        for iteration in names.iter().filter_map(|name| parse_leftover(name)) {
             // A leftover that cannot be removed is harmless; the next save tries again.
             let _ = recover_replacement(&self.path(iteration));
         }
@@ -66,7 +66,7 @@ impl Store {
         for name in self.names()? {
             // A checkpoint that a crash left moved aside counts too: `load` finds it.
             let aside = name.strip_prefix('.').and_then(|name| name.strip_suffix(".old"));
-            iterations.extend(iteration(aside.unwrap_or(&name)));
+            iterations.extend(parse_iteration(aside.unwrap_or(&name)));
         }
         Ok(iterations.into_iter().collect())
     }
@@ -77,7 +77,7 @@ impl Store {
     /// [`CheckpointError::NoneSaved`] if the store is empty; if no checkpoint can be loaded, the error of the newest
     /// that [may be intact](CheckpointError::may_be_intact), or otherwise [`CheckpointError::NoneIntact`]; and the
     /// errors of [`iterations`](Store::iterations).
-    pub fn latest(&self) -> Result<Latest, CheckpointError> {
+    pub fn latest(&self) -> Result<LatestCheckpoint, CheckpointError> {
         self.latest_usable(|_| Ok(()))
     }
 
@@ -89,7 +89,7 @@ impl Store {
     pub fn latest_usable(
         &self,
         usable: impl Fn(&Checkpoint) -> Result<(), String>,
-    ) -> Result<Latest, CheckpointError> {
+    ) -> Result<LatestCheckpoint, CheckpointError> {
         let mut damaged = Vec::new();
         for iteration in self.iterations()?.into_iter().rev() {
             let path = self.path(iteration);
@@ -98,7 +98,7 @@ impl Store {
                 Err(reason) => Err(CheckpointError::Unusable { path: path.clone(), reason }),
             });
             match loaded {
-                Ok(checkpoint) => return Ok(Latest { checkpoint, path, damaged }),
+                Ok(checkpoint) => return Ok(LatestCheckpoint { checkpoint, path, damaged }),
                 Err(error) => damaged.push((path, error)),
             }
         }
@@ -166,19 +166,19 @@ impl Store {
 }
 
 /// Formats the name of a checkpoint's directory. Names sort by iteration up to 99 999 999.
-fn name(iteration: u64) -> String {
+fn directory_name(iteration: u64) -> String {
     format!("{iteration:08}")
 }
 
 /// Parses the name of a checkpoint's directory.
-fn iteration(text: &str) -> Option<u64> {
-    text.parse().ok().filter(|&iteration| name(iteration) == text)
+fn parse_iteration(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|&iteration| directory_name(iteration) == text)
 }
 
 /// Parses the name of a directory left by a crashed save, and returns the checkpoint's iteration.
-fn leftover(text: &str) -> Option<u64> {
+fn parse_leftover(text: &str) -> Option<u64> {
     let text = text.strip_prefix('.')?;
-    iteration(text.strip_suffix(".tmp").or_else(|| text.strip_suffix(".old"))?)
+    parse_iteration(text.strip_suffix(".tmp").or_else(|| text.strip_suffix(".old"))?)
 }
 
 #[cfg(test)]
@@ -188,17 +188,17 @@ mod tests {
     #[test]
     fn only_directory_names_of_checkpoints_parse_as_iterations() {
         for number in [0, 120, 99_999_999, 100_000_000, u64::MAX] {
-            assert_eq!(iteration(&name(number)), Some(number));
-            assert_eq!(leftover(&format!(".{}.tmp", name(number))), Some(number));
-            assert_eq!(leftover(&format!(".{}.old", name(number))), Some(number));
+            assert_eq!(parse_iteration(&directory_name(number)), Some(number));
+            assert_eq!(parse_leftover(&format!(".{}.tmp", directory_name(number))), Some(number));
+            assert_eq!(parse_leftover(&format!(".{}.old", directory_name(number))), Some(number));
         }
-        assert_eq!(name(120), "00000120");
+        assert_eq!(directory_name(120), "00000120");
         for other in ["", "120", "000000120", "+0000120", "best", ".00000120", "00000120.tmp"] {
-            assert_eq!(iteration(other), None, "{other:?}");
-            assert_eq!(leftover(other), None, "{other:?}");
+            assert_eq!(parse_iteration(other), None, "{other:?}");
+            assert_eq!(parse_leftover(other), None, "{other:?}");
         }
         for other in [".best.tmp", ".00000120", "..tmp", ".00000120.tmp.old"] {
-            assert_eq!(leftover(other), None, "{other:?}");
+            assert_eq!(parse_leftover(other), None, "{other:?}");
         }
     }
 }

@@ -51,7 +51,7 @@ impl WindowBatch {
         RecordingPart {
             words: Tensor::<3, Int>::from_data(words, device),
             values: Tensor::zeros([2, steps, games], device),
-            firsts: Tensor::zeros([2, games], device),
+            initial_episodes: Tensor::zeros([2, games], device),
         }
     }
 

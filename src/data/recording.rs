@@ -37,7 +37,7 @@ pub struct RecordingPart {
     /// 0.
     pub(crate) values: Tensor<3>,
     /// Score of the current episode before the first step, and the number of its steps played before it: `[2, games]`.
-    pub(crate) firsts: Tensor<2>,
+    pub(crate) initial_episodes: Tensor<2>,
 }
 
 /// Inconsistent tensors, in a sentence.
@@ -79,7 +79,7 @@ impl RecordingPart {
     pub fn new(
         words: Tensor<3, Int>,
         values: Tensor<3>,
-        firsts: Tensor<2>,
+        initial_episodes: Tensor<2>,
     ) -> Result<Self, RecordingError> {
         let [num_words, steps, games] = words.dims();
         if num_words < 2 || steps == 0 || games == 0 {
@@ -88,16 +88,16 @@ impl RecordingPart {
         }
         let rows = if values.dims()[0] == 3 { 3 } else { 2 };
         check_shape("values", &values.dims(), &[rows, steps, games])?;
-        check_shape("firsts", &firsts.dims(), &[2, games])?;
+        check_shape("initial_episodes", &initial_episodes.dims(), &[2, games])?;
         check_element_type("words", words.dtype(), &[DType::I32, DType::U32])?;
         check_element_type("values", values.dtype(), &[DType::F32])?;
-        check_element_type("firsts", firsts.dtype(), &[DType::F32])?;
-        Ok(Self { words, values, firsts })
+        check_element_type("initial_episodes", initial_episodes.dtype(), &[DType::F32])?;
+        Ok(Self { words, values, initial_episodes })
     }
 
     /// The words, the values, and the scores and steps before the first step, as [`RecordingPart::new`] takes them.
     pub fn tensors(&self) -> (&Tensor<3, Int>, &Tensor<3>, &Tensor<2>) {
-        (&self.words, &self.values, &self.firsts)
+        (&self.words, &self.values, &self.initial_episodes)
     }
 
     /// Number of word rows: those of a state plus one for the action.
@@ -112,7 +112,7 @@ impl RecordingPart {
 
     /// Number of games.
     pub fn num_envs(&self) -> usize {
-        self.firsts.dims()[1]
+        self.initial_episodes.dims()[1]
     }
 }
 
@@ -263,7 +263,10 @@ mod tests {
         assert!(message(part([1, 5, 3], [2, 5, 3], 3)).contains("words has the shape [1, 5, 3]"));
         assert!(message(part([2, 5, 3], [2, 4, 3], 3)).contains("must have [2, 5, 3]"));
         assert!(message(part([2, 5, 3], [1, 5, 3], 3)).contains("values has the shape"));
-        assert!(message(part([2, 5, 3], [2, 5, 3], 4)).contains("firsts has the shape [2, 4]"));
+        assert!(
+            message(part([2, 5, 3], [2, 5, 3], 4))
+                .contains("initial_episodes has the shape [2, 4]")
+        );
     }
 
     #[test]

@@ -167,7 +167,7 @@ pub fn list() -> Vec<DeviceInfo> {
     BACKENDS.iter().flat_map(|backend| (backend.list)(backend.kind)).collect()
 }
 
-/// Starts the device called `name`; `auto` selects the [`best`] one.
+/// Starts the device called `name`; `auto` selects the [`best_device`] one.
 ///
 /// A wgpu device is started once per process; later calls with the same name share it.
 ///
@@ -175,7 +175,7 @@ pub fn list() -> Vec<DeviceInfo> {
 /// If the name is unknown, not compiled in or not on this machine, its index is not a number, or the device fails to start.
 pub fn choose(name: &str) -> Result<ChosenDevice, DeviceError> {
     if name == "auto" {
-        let (info, reason) = best()?;
+        let (info, reason) = best_device()?;
         return start(&info, reason);
     }
     let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
@@ -203,7 +203,7 @@ pub fn choose(name: &str) -> Result<ChosenDevice, DeviceError> {
 ///
 /// # Errors
 /// If there is no device that this build can use.
-pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
+pub fn best_device() -> Result<(DeviceInfo, String), DeviceError> {
     let devices = list();
     let rank = |info: &&DeviceInfo| match info.kind.as_str() {
         #[cfg(feature = "cuda")]
@@ -241,7 +241,7 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
 ///
 /// # Errors
 /// If `rehearse` fails.
-pub fn faster<E>(
+pub fn choose_faster<E>(
     gpu: ChosenDevice,
     mut rehearse: impl FnMut(&ChosenDevice) -> Result<f64, E>,
 ) -> Result<ChosenDevice, E> {
@@ -273,7 +273,7 @@ fn start(info: &DeviceInfo, reason: String) -> Result<ChosenDevice, DeviceError>
     let backend = BACKENDS.iter().find(|backend| backend.kind == kind);
     let backend = backend.expect("a listed device has a backend");
     let device = (backend.start)(kind, index.parse().expect("the name of a listed device"))?;
-    Ok(ChosenDevice { info: named(info, &device), device, reason })
+    Ok(ChosenDevice { info: with_driver_name(info, &device), device, reason })
 }
 
 /// Completes a description by the driver's name for the device and its memory. CUDA and ROCm report these only for a
@@ -285,8 +285,8 @@ pub fn describe(info: DeviceInfo) -> DeviceInfo {
     }
 }
 
-/// Description of a started device.
-fn named(info: &DeviceInfo, device: &Device) -> DeviceInfo {
+/// Describes a started device by the name that its driver reports.
+fn with_driver_name(info: &DeviceInfo, device: &Device) -> DeviceInfo {
     match kernels::identity(device) {
         Some((description, memory_bytes)) if info.kind == "gpu" => {
             DeviceInfo { description, memory_bytes, ..info.clone() }
@@ -307,7 +307,7 @@ mod tests {
             "cpu" => Ok(seconds[1]),
             _ => Ok::<f64, ()>(seconds[0]),
         };
-        faster(gpu, rehearse).unwrap().info.name
+        choose_faster(gpu, rehearse).unwrap().info.name
     }
 
     #[test]
@@ -351,6 +351,6 @@ mod tests {
     fn an_error_of_the_rehearsal_is_returned() {
         let mut gpu = choose("cpu").unwrap();
         gpu.info.kind = "integrated gpu".into();
-        assert_eq!(faster(gpu, |_| Err("no memory")).unwrap_err(), "no memory");
+        assert_eq!(choose_faster(gpu, |_| Err("no memory")).unwrap_err(), "no memory");
     }
 }

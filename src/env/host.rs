@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 /// whose errors end a run with a message.
 ///
 /// ```
-/// use grove::env::{HostEnv, Transition};
+/// use grove::env::{HostEnv, HostStepResult};
 ///
 /// /// Leave a corridor by its right end.
 /// struct Corridor {
@@ -39,10 +39,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 ///         obs[0] = self.cell / 10.0;
 ///     }
 ///
-///     fn step(&mut self, action: u32, obs: &mut [f32]) -> Transition {
+///     fn step(&mut self, action: u32, obs: &mut [f32]) -> HostStepResult {
 ///         self.cell += if action == 1 { 1.0 } else { -1.0 };
 ///         obs[0] = self.cell / 10.0;
-///         Transition { reward: -1.0, terminated: self.cell >= 10.0, truncated: false }
+///         HostStepResult { reward: -1.0, terminated: self.cell >= 10.0, truncated: false }
 ///     }
 /// }
 /// ```
@@ -58,12 +58,12 @@ pub trait HostEnv: Send {
     fn reset(&mut self, level: u32, obs: &mut [f32]);
 
     /// Takes an action and writes the observation after it, `[num_features]`.
-    fn step(&mut self, action: u32, obs: &mut [f32]) -> Transition;
+    fn step(&mut self, action: u32, obs: &mut [f32]) -> HostStepResult;
 }
 
 /// Result of one step of an environment on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Transition {
+pub struct HostStepResult {
     /// Finite reward of the step; an episode's score is their sum.
     pub reward: f32,
     /// Whether the episode ended by the environment's own rules.
@@ -103,7 +103,7 @@ pub trait HostVecEnv: Send {
         &mut self,
         actions: &[Option<u32>],
         obs: &mut [f32],
-        results: &mut [Transition],
+        results: &mut [HostStepResult],
     ) -> Result<(), HostEnvError>;
 }
 
@@ -155,7 +155,7 @@ impl<E: HostEnv> HostVecEnv for ThreadedEnvs<E> {
         &mut self,
         actions: &[Option<u32>],
         obs: &mut [f32],
-        results: &mut [Transition],
+        results: &mut [HostStepResult],
     ) -> Result<(), HostEnvError> {
         let features = self.num_features();
         let rows = self.0.par_iter_mut().zip(actions).zip(obs.par_chunks_exact_mut(features));

@@ -50,7 +50,7 @@ impl Sprite {
 /// Linear interpolation: exactly `a` at `part = 0` and `b` at `part = 1`.
 #[cube]
 #[inline(always)]
-pub fn between(a: f32, b: f32, part: f32) -> f32 {
+pub fn lerp(a: f32, b: f32, part: f32) -> f32 {
     a * (1.0f32 - part) + b * part
 }
 
@@ -60,7 +60,7 @@ pub trait SceneInfo {
     fn title(&self) -> &'static str;
 
     /// Rules and scoring in one or two sentences for a human player; empty if omitted.
-    fn rules(&self) -> &'static str {
+    fn rules_text(&self) -> &'static str {
         ""
     }
 
@@ -141,7 +141,7 @@ tiles! {
 }
 
 /// Number of fruit tiles, starting at [`tile::APPLE`].
-pub const FRUIT_KINDS: u32 = tile::BANANA - tile::APPLE + 1;
+pub const NUM_FRUIT_KINDS: u32 = tile::BANANA - tile::APPLE + 1;
 
 /// Sky tile for a cell in row `row` of `rows`: eight tones from top to bottom with a fade between
 /// neighbours, and two-cell clouds in two of the fades.

@@ -25,7 +25,7 @@ pub use cells::Cells;
 pub use check::{CheckOptions, CheckReport, Finding, Subject, check};
 pub use episode::{Episode, StepResult, advance, new_game, next_level, play_step, start_next};
 pub use host::{
-    HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostVecEnv, ThreadedEnvs, Transition,
+    HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostStepResult, HostVecEnv, ThreadedEnvs,
 };
 pub use registry::*;
 pub use scripted::ScriptedPlayer;
@@ -52,7 +52,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Parameters for which native code is specialized at compile time, as kernels always are.
     /// Worth setting if the rules divide by parameters or loop over them.
-    const COMMON: Option<Self> = None;
+    const COMMON_PARAMETERS: Option<Self> = None;
 
     /// Whether [`Outcome::score`] equals [`Outcome::reward`] in every step. Fused rollouts then sum
     /// rewards and do not store scores. Setting it for a game in which they differ makes reported

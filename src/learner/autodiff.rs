@@ -4,15 +4,15 @@ use super::context::LearnerContext;
 use super::experience::TensorExperience;
 use super::means::NUM_SUMS;
 use super::optimizer::clip_grad_norm;
-use super::order::{Minibatch, parts};
+use super::order::{Minibatch, split_evenly};
 use super::plan::Plan;
-use super::schedule::{entropy_coef, first_update};
+use super::schedule::{entropy_coef, first_optimizer_step};
 use super::update::{UpdateSteps, take_steps};
 use super::weights::{Weights, split, sum_ranks};
 use crate::data::Trajectory;
 use crate::device::{self, indices};
 use crate::model::Network;
-use crate::objective::{Loss, Steps, TensorStepDenominators, loss};
+use crate::objective::{Loss, LossSteps, TensorStepDenominators, loss};
 use crate::parallel::{PartialSum, PartialSumLen, TeamError};
 use crate::settings::{Precision, TrainConfig};
 use burn::tensor::Tensor;
@@ -92,7 +92,7 @@ impl AutodiffLearner {
             experience,
             counts,
             entropy_coef: entropy_coef(&config, iteration),
-            first: first_update(&config, iteration),
+            first: first_optimizer_step(&config, iteration),
             update_sums: Tensor::zeros([NUM_SUMS + 1], &device),
         };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
@@ -154,7 +154,7 @@ impl AutodiffLearner {
         &self,
         experience: &TensorExperience,
         minibatch: &Minibatch,
-        loss: &(impl Fn(Steps) -> Loss + Sync),
+        loss: &(impl Fn(LossSteps) -> Loss + Sync),
     ) -> Result<(Tensor<1>, Tensor<1>), TeamError> {
         let LearnerContext { config, batches, team } = &self.context;
         let accumulation = config.update.gradient_accumulation_steps;
@@ -190,12 +190,12 @@ impl AutodiffLearner {
         experience: &TensorExperience,
         games: &[i32],
         count: usize,
-        loss: &impl Fn(Steps) -> Loss,
+        loss: &impl Fn(LossSteps) -> Loss,
     ) -> (Tensor<1>, Tensor<1>) {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
         let mut gradient = self.weights.params.zeros_like();
         let mut sums = Tensor::<1>::zeros([NUM_SUMS], &device);
-        for part in parts(games, count).filter(|part| !part.is_empty()) {
+        for part in split_evenly(games, count).filter(|part| !part.is_empty()) {
             // On the CPU games are always gathered in minibatch order, which determines the order
             // of sums.
             let is_all = self.stays_on_device() && part.len() == num_envs;
@@ -256,7 +256,8 @@ impl UpdateSteps for AutodiffUpdate<'_> {
             steps: self.counts.minibatch[number].clone(),
             rollout_share: self.counts.all.clone() / config.update.num_minibatches as f32,
         };
-        let loss_of = |steps: Steps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
+        let loss_of =
+            |steps: LossSteps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
         self.learner.gradient(&self.experience, minibatch, &loss_of).map(Some)
     }
 
@@ -293,5 +294,8 @@ impl AutodiffUpdate<'_> {
 
 /// Sums over the steps of a loss, followed by the loss.
 fn all_sums(loss: &Loss) -> Tensor<1> {
-    Tensor::cat(vec![loss.sums.clone().without_autodiff(), loss.loss.clone().without_autodiff()], 0)
+    Tensor::cat(
+        vec![loss.sums.clone().without_autodiff(), loss.value.clone().without_autodiff()],
+        0,
+    )
 }

@@ -1,7 +1,7 @@
 //! Context of a learner in its run: settings, minibatches and ranks.
 
 use super::order::Batches;
-use super::schedule::{learning_rate, total_updates};
+use super::schedule::{learning_rate, total_optimizer_steps};
 use crate::parallel::{Shards, Team};
 use crate::settings::TrainConfig;
 
@@ -28,8 +28,8 @@ impl LearnerContext {
         self.team = team;
     }
 
-    /// Learning rate of optimizer step `update` of the run.
-    pub(super) fn learning_rate(&self, update: u64) -> f64 {
-        learning_rate(&self.config.optimizer, update, total_updates(&self.config))
+    /// Learning rate of optimizer step `step_index` of the run.
+    pub(super) fn learning_rate(&self, step_index: u64) -> f64 {
+        learning_rate(&self.config.optimizer, step_index, total_optimizer_steps(&self.config))
     }
 }

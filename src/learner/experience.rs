@@ -2,7 +2,7 @@
 
 use super::weights::Weights;
 use crate::model::{Categorical, Network};
-use crate::objective::{Loss, Steps};
+use crate::objective::{Loss, LossSteps};
 use burn::tensor::{Int, Tensor};
 
 /// Steps of some games, time-major: `[num_steps, games]` each, observations `[num_steps, games,
@@ -50,18 +50,18 @@ impl TensorExperience {
         &self,
         weights: &Weights,
         scale: f32,
-        loss: impl Fn(Steps) -> Loss,
+        loss: impl Fn(LossSteps) -> Loss,
     ) -> (Loss, Tensor<1>) {
         let leaf = weights.params.clone().autodiff().require_grad();
         let loss = loss(self.steps(&weights.network.unflatten(&leaf)));
         let multiply = |x: Tensor<1>, factor: f32| if scale == 1.0 { x } else { x * factor };
-        let mut gradients = multiply(loss.loss.clone(), scale).backward();
+        let mut gradients = multiply(loss.value.clone(), scale).backward();
         let gradient = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
         (loss, multiply(gradient, 1.0 / scale))
     }
 
     /// Evaluates `policy` on the steps.
-    pub fn steps(&self, policy: &Network) -> Steps {
+    pub fn steps(&self, policy: &Network) -> LossSteps {
         let fresh = || self.network.initial_memory(self.obs.dims()[1], &self.obs.device());
         let memory = self.memory.clone().or_else(fresh);
         let logits = policy.sequence(self.obs.clone(), self.starts.clone(), memory);
@@ -71,7 +71,7 @@ impl TensorExperience {
         let legal = legal.map(|legal| legal.reshape([num_steps * games, num_actions]));
         let logits = logits.reshape([num_steps * games, num_actions]);
         let distribution = Categorical::masked(logits, legal);
-        Steps {
+        LossSteps {
             logprobs: distribution.logprob(actions).reshape([num_steps, games]),
             entropy: distribution.entropy().reshape([num_steps, games]),
             old_logprobs: self.old_logprobs.clone(),

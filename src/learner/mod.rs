@@ -28,5 +28,5 @@ pub use host::{
 pub use means::UpdateMeans;
 pub use optimizer::{AdamW, Moments};
 pub use order::{Batches, MIN_SHARD_STEPS, Minibatch};
-pub use schedule::{entropy_coef, first_update, learning_rate, total_updates};
+pub use schedule::{entropy_coef, first_optimizer_step, learning_rate, total_optimizer_steps};
 pub use weights::Weights;

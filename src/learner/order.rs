@@ -94,8 +94,9 @@ impl Batches {
             let (size, key) = (count / update.num_minibatches, draw(self.key, iteration));
             let epochs = 0..update.update_epochs;
             let all = epochs.flat_map(|epoch| {
-                let order = shuffle(&shards, draw(key, epoch as u32));
-                let minibatch = |i: usize| minibatch(&shards, i * size..(i + 1) * size, &order);
+                let order = shuffle_strata(&shards, draw(key, epoch as u32));
+                let minibatch =
+                    |i: usize| take_minibatch(&shards, i * size..(i + 1) * size, &order);
                 (0..update.num_minibatches).map(minibatch).collect::<Vec<_>>()
             });
             return all.collect();
@@ -108,22 +109,22 @@ impl Batches {
             let (epoch, batch) = (step / batches, (step % batches) as usize);
             let places = batch * size..(batch + 1) * size;
             if self.in_order {
-                let counts = taken(&shards, places);
+                let counts = stratum_ranges(&shards, places);
                 let taken: usize = counts.iter().map(Range::len).sum();
                 let minibatch = Minibatch {
                     size,
                     games: (next..next + taken as i32).collect(),
                     first: shards.own().start,
-                    ends: ends(&shards, &counts),
+                    ends: shard_ends(&shards, &counts),
                 };
                 next += taken as i32;
                 return minibatch;
             }
             if self.epoch.as_ref().is_none_or(|(last, _)| *last != epoch) {
-                self.epoch = Some((epoch, shuffle(&shards, draw(self.key, epoch as u32))));
+                self.epoch = Some((epoch, shuffle_strata(&shards, draw(self.key, epoch as u32))));
             }
             let order = self.epoch.as_ref().map_or(&[][..], |(_, order)| order);
-            minibatch(&shards, places, order)
+            take_minibatch(&shards, places, order)
         });
         all.collect()
     }
@@ -149,42 +150,47 @@ impl Batches {
 
 /// Assigns `count` groups of texts to `minibatches` optimizer steps in each epoch, as equally as possible. A minibatch is in
 /// the order of the groups: its gradient is one sum, whose bytes depend on the order.
-pub(super) fn groups(key: u32, epochs: usize, minibatches: usize, count: usize) -> Vec<Vec<usize>> {
+pub(super) fn assign_groups(
+    count: usize,
+    minibatches: usize,
+    epochs: usize,
+    key: u32,
+) -> Vec<Vec<usize>> {
     let of_epoch = |epoch: usize| {
-        let order = shuffled(draw(key, epoch as u32), count);
+        let order = random_permutation(count, draw(key, epoch as u32));
         let sorted = |part: &[i32]| {
             let mut groups: Vec<usize> = part.iter().map(|group| *group as usize).collect();
             groups.sort_unstable();
             groups
         };
-        parts(&order, minibatches).map(sorted).collect::<Vec<_>>()
+        split_evenly(&order, minibatches).map(sorted).collect::<Vec<_>>()
     };
     (0..epochs).flat_map(of_epoch).collect()
 }
 
 /// Shuffles each local stratum; the result holds local indices.
-fn shuffle(shards: &Shards, key: u32) -> Vec<Vec<i32>> {
+fn shuffle_strata(shards: &Shards, key: u32) -> Vec<Vec<i32>> {
     let first = shards.own_items().start;
     let stratum = |(stratum, items): (usize, Range<usize>)| {
-        let mut order = shuffled(draw(key, stratum as u32), items.len());
+        let mut order = random_permutation(items.len(), draw(key, stratum as u32));
         order.iter_mut().for_each(|item| *item += (items.start - first) as i32);
         order
     };
     shards.own_strata().map(stratum).collect()
 }
 
-/// Minibatch at positions `places` of an epoch with shuffled strata `order`.
-fn minibatch(shards: &Shards, places: Range<usize>, order: &[Vec<i32>]) -> Minibatch {
+/// Takes the minibatch at positions `places` of an epoch with shuffled strata `order`.
+fn take_minibatch(shards: &Shards, places: Range<usize>, order: &[Vec<i32>]) -> Minibatch {
     let size = places.len();
-    let taken = taken(shards, places);
+    let taken = stratum_ranges(shards, places);
     let games = taken.iter().zip(order).flat_map(|(taken, order)| &order[taken.clone()]);
     let first = shards.own().start;
-    Minibatch { size, games: games.copied().collect(), first, ends: ends(shards, &taken) }
+    Minibatch { size, games: games.copied().collect(), first, ends: shard_ends(shards, &taken) }
 }
 
 /// Range of items that the positions `places` of an epoch take from each local stratum:
 /// proportional to its size, and over all ranks as many as there are positions.
-fn taken(shards: &Shards, places: Range<usize>) -> Vec<Range<usize>> {
+fn stratum_ranges(shards: &Shards, places: Range<usize>) -> Vec<Range<usize>> {
     let before = |items: &Range<usize>, place: usize| {
         let up_to = |item: usize| (place as u128 * item as u128 / shards.items() as u128) as usize;
         up_to(items.end) - up_to(items.start)
@@ -194,7 +200,7 @@ fn taken(shards: &Shards, places: Range<usize>) -> Vec<Range<usize>> {
 }
 
 /// End of each local shard in the concatenation of its strata's ranges.
-fn ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
+fn shard_ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
     let (mut end, mut rest) = (0, taken);
     let next = |shard| {
         let (ours, others) = rest.split_at(shards.strata_of(shard).len());
@@ -206,7 +212,7 @@ fn ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
 }
 
 /// Random permutation of `0..count` (Fisher-Yates).
-fn shuffled(key: u32, count: usize) -> Vec<i32> {
+fn random_permutation(count: usize, key: u32) -> Vec<i32> {
     let mut order: Vec<i32> = (0..count as i32).collect();
     for i in (1..count).rev() {
         order.swap(i, draw(key, i as u32) as usize % (i + 1));
@@ -215,7 +221,7 @@ fn shuffled(key: u32, count: usize) -> Vec<i32> {
 }
 
 /// Splits `games` into `count` parts whose lengths differ by at most one.
-pub(super) fn parts(games: &[i32], count: usize) -> impl Iterator<Item = &[i32]> {
+pub(super) fn split_evenly(games: &[i32], count: usize) -> impl Iterator<Item = &[i32]> {
     (0..count).map(move |i| &games[i * games.len() / count..(i + 1) * games.len() / count])
 }
 

@@ -2,7 +2,7 @@
 
 use super::context::LearnerContext;
 use super::order::Minibatch;
-use super::schedule::first_update;
+use super::schedule::first_optimizer_step;
 use crate::objective::weights::StepDenominators;
 use crate::parallel::TeamError;
 
@@ -38,7 +38,8 @@ impl Plan {
         let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
         let mut counts = context.team.all_reduce_counts(&ours)?;
         let counted = counts.pop().expect("the last is that of all games");
-        let (update, first) = (&context.config.update, first_update(&context.config, iteration));
+        let (update, first) =
+            (&context.config.update, first_optimizer_step(&context.config, iteration));
         let plan = Self {
             first,
             counts,

@@ -2,19 +2,19 @@
 
 use crate::settings::{LrSchedule, OptimizerConfig, TrainConfig};
 
-/// Learning rate of optimizer step `update` of `total`, counted from 0.
+/// Learning rate of optimizer step `step_index` of `total`, counted from 0.
 ///
 /// Linear warmup over the first `warmup_ratio` of the run, in whole steps, the last of which has
 /// the peak rate; then the configured schedule.
-pub fn learning_rate(config: &OptimizerConfig, update: u64, total: u64) -> f64 {
+pub fn learning_rate(config: &OptimizerConfig, step_index: u64, total: u64) -> f64 {
     let peak = config.learning_rate;
     // Compensates for rounding, so that exact products are not rounded up.
     let warmup = (config.warmup_ratio * total as f64 - 1e-6).ceil().max(0.0);
-    let update = update as f64;
-    if update < warmup {
-        return peak * ((update + 1.0) / warmup);
+    let step = step_index as f64;
+    if step < warmup {
+        return peak * ((step + 1.0) / warmup);
     }
-    let progress = ((update - warmup) / (total as f64 - warmup).max(1.0)).clamp(0.0, 1.0);
+    let progress = ((step - warmup) / (total as f64 - warmup).max(1.0)).clamp(0.0, 1.0);
     peak * match config.lr_scheduler_type {
         LrSchedule::Constant => 1.0,
         LrSchedule::Linear => 1.0 - progress,
@@ -23,12 +23,12 @@ pub fn learning_rate(config: &OptimizerConfig, update: u64, total: u64) -> f64 {
 }
 
 /// Number of optimizer steps of a run.
-pub fn total_updates(config: &TrainConfig) -> u64 {
-    first_update(config, config.iterations)
+pub fn total_optimizer_steps(config: &TrainConfig) -> u64 {
+    first_optimizer_step(config, config.iterations)
 }
 
 /// Number of an iteration's first optimizer step, counted from 0, if every update takes all of its steps.
-pub fn first_update(config: &TrainConfig, iteration: u32) -> u64 {
+pub fn first_optimizer_step(config: &TrainConfig, iteration: u32) -> u64 {
     let update = &config.update;
     u64::from(iteration) * (update.update_epochs * update.num_minibatches) as u64
 }

@@ -46,14 +46,15 @@ impl Weights {
         &self.optimizer
     }
 
-    /// Performs optimizer step `update` of the run. If ranks may round differently, the parameters of rank 0 are broadcast.
+    /// Performs optimizer step `step_index` of the run. If ranks may round differently, the parameters of rank 0 are
+    /// broadcast.
     pub(super) fn step(
         &mut self,
         gradient: Tensor<1>,
-        update: u64,
+        step_index: u64,
         context: &LearnerContext,
     ) -> Result<(), TeamError> {
-        let (rate, config) = (context.learning_rate(update), &context.config.optimizer);
+        let (rate, config) = (context.learning_rate(step_index), &context.config.optimizer);
         self.params = self.optimizer.step(self.params.clone(), gradient, rate, config);
         if context.team.rounds_differently() {
             self.params = root_params(&context.team, self.params.clone())?;

@@ -76,7 +76,7 @@ pub fn blocks(len: usize) -> usize {
     len.div_ceil(BLOCK)
 }
 
-/// Number below the code 1 of a block, in steps from 0; the scale is a number in bf16.
+/// Distance of the number just below code 1 of a block from 0, in rounding steps; the scale is a number in bf16.
 #[inline(always)]
 fn base<B: BlockCode>(scale: u16) -> u32 {
     (u32::from(scale & 0x7fff) >> 4).saturating_sub(B::LARGEST)

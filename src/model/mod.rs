@@ -12,6 +12,8 @@ mod layers;
 mod memory;
 mod native;
 mod network;
+#[cfg(feature = "kernels")]
+mod observer;
 mod policy;
 mod registry;
 mod rows;
@@ -29,11 +31,15 @@ pub use memory::Memory;
 pub(crate) use memory::reset;
 pub use native::{NativePolicy, NativeScratch};
 pub use network::Network;
+#[cfg(feature = "kernels")]
+pub(crate) use observer::{FeatureSlots, StepWords};
+#[cfg(feature = "kernels")]
+pub use observer::{HostObserver, Observer, StoredFeatures};
 pub use policy::PolicyConfig;
 #[cfg(feature = "kernels")]
 pub(crate) use registry::mlp::kernel as kernels;
 #[cfg(feature = "kernels")]
-pub use registry::mlp::kernel::{FlatMlp, HostObserver, Observer, StoredFeatures};
+pub use registry::mlp::kernel::FlatMlp;
 pub use registry::{
     BuiltIn, Decoder, DecoderConfig, Gru, Mlp, ModelKind, NativeDecoder, NativeGru, NativeMlp,
     OwnSettings,

@@ -18,7 +18,7 @@ pub mod weights;
 
 pub use scalar::{SequenceRatio, Step, StepLanes, Term, TermLanes, by_logit};
 pub use settings::{Coefficients, CoefficientsLaunch, KlEstimator, LossConfig, LossForm};
-pub use tensors::{Loss, Steps, TensorSteps, TensorTerms, loss};
+pub use tensors::{Loss, LossSteps, TensorSteps, TensorTerms, loss};
 pub use weights::{Averaging, TensorStepDenominators};
 
 use crate::schema::names;

@@ -51,7 +51,7 @@ settings! {
         /// Label smoothing, as in PyTorch; only for datasets of games.
         label_smoothing: f64 = 0.0, in at_least(0.0).below(1.0);
     }
-    rules = LossConfig::rules;
+    check = LossConfig::check_settings;
 }
 
 impl LossConfig {
@@ -63,7 +63,7 @@ impl LossConfig {
         }
     }
 
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         let is_noise = self.kl_estimator == KlEstimator::K1 && !self.use_bias_correction_kl;
         limit(
             self.kl_coef == 0.0 || !is_noise,

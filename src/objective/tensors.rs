@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 
 /// Steps of `games` games, time-major: `[num_steps, games]` each.
 #[derive(Clone, Debug)]
-pub struct Steps {
+pub struct LossSteps {
     /// Log-probabilities of the actions under the current policy.
     pub logprobs: Tensor<2>,
     /// Entropies of the current policy in nats.
@@ -50,7 +50,7 @@ pub struct TensorTerms {
 #[derive(Clone, Debug)]
 pub struct Loss {
     /// Value to minimize, `[1]`.
-    pub loss: Tensor<1>,
+    pub value: Tensor<1>,
     /// Detached sums over the steps that count, named and ordered by [`Loss::SUMS`].
     pub sums: Tensor<1>,
 }
@@ -71,7 +71,7 @@ impl Loss {
 pub fn loss(
     config: &LossConfig,
     entropy_coef: f64,
-    steps: &Steps,
+    steps: &LossSteps,
     denominators: &TensorStepDenominators,
 ) -> Loss {
     let loss_type = config.loss_type;
@@ -109,7 +109,7 @@ pub fn loss(
     let reference_kl = reference_kl.map_or_else(|| approx_kl.zeros_like(), |kl| kl.detach());
     let sum = |values: Tensor<2>| (values * steps.mask.clone()).sum();
     let sums = [approx_kl, terms.clipped, steps.entropy.clone().detach(), reference_kl].map(sum);
-    Loss { loss: (total * weights).sum(), sums: Tensor::cat(sums.to_vec(), 0) }
+    Loss { value: (total * weights).sum(), sums: Tensor::cat(sums.to_vec(), 0) }
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
             [[-100.0f32, -100.0, -0.5, 0.0], [-0.5, -120.0, -0.5, 1.0], [-0.5, -120.0, -0.5, -0.5]]
         {
             let leaf = one(logprob).autodiff().require_grad();
-            let steps = Steps {
+            let steps = LossSteps {
                 logprobs: leaf.clone(),
                 entropy: one(0.0),
                 old_logprobs: one(old),
@@ -144,7 +144,7 @@ mod tests {
                 rollout_share: Tensor::from_floats([1.0], &device),
             };
             let found = loss(&config, 0.0, &steps, &denominators);
-            let d_logprob = leaf.grad(&found.loss.backward()).unwrap().into_scalar::<f32>();
+            let d_logprob = leaf.grad(&found.value.backward()).unwrap().into_scalar::<f32>();
             let ratio = crate::math::exp(logprob - old);
             let policy = term(&Step { ratio, advantage, logprob }, &coefficients, config.loss_type)
                 .d_logprob;
@@ -163,7 +163,7 @@ mod tests {
         // Log-probabilities of two steps over three actions.
         let all = [[0.2f64, 0.3, 0.5], [0.7, 0.2, 0.1]].map(|p| p.map(f64::ln));
         let (taken, weights, smoothing) = ([0, 1], [1.0, 3.0], 0.3);
-        let steps = Steps {
+        let steps = LossSteps {
             logprobs: row([all[0][taken[0]], all[1][taken[1]]]),
             entropy: row([0.0; 2]),
             old_logprobs: row([0.0; 2]),
@@ -182,7 +182,7 @@ mod tests {
             steps: Tensor::from_data([2.0], &device),
             rollout_share: Tensor::from_data([2.0], &device),
         };
-        let found = loss(&config, 0.0, &steps, &denominators).loss.into_scalar::<f32>();
+        let found = loss(&config, 0.0, &steps, &denominators).value.into_scalar::<f32>();
         // The target is `smoothing / 3` for every action plus the rest for the action taken.
         let term = |i: usize| -> f64 {
             let target =

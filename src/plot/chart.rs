@@ -56,7 +56,7 @@ impl Chart {
             "png" => self.png()?,
             _ => return Err(ChartError::Format(path.to_path_buf())),
         };
-        disk::output(path, |file| disk::write(file, &bytes))
+        disk::write_output(path, |file| disk::write(file, &bytes))
             .map_err(|error| ChartError::File(path.to_path_buf(), error))
     }
 

@@ -11,7 +11,7 @@ pub enum ChartError {
     Format(PathBuf),
     /// No curve has a point.
     #[error(
-        "there is no point to draw: the runs have no such figure yet, or a line's seeds share no part of the axis"
+        "there are no points to draw: no run has recorded this metric yet, or the curves of the seeds of a line do not overlap"
     )]
     Empty,
     /// The picture cannot be drawn.

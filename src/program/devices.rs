@@ -17,7 +17,7 @@ struct Report<'a> {
 /// Prints every device that this build can use, and the one that `auto` selects, with the reason.
 pub fn run(args: DevicesArgs) -> Result<()> {
     let devices: Vec<_> = device::list().into_iter().map(device::describe).collect();
-    let (auto, reason) = device::best()?;
+    let (auto, reason) = device::best_device()?;
     if args.json {
         return print_json(&Report { devices: &devices, auto: &auto.name, reason: &reason });
     }

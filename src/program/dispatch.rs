@@ -3,7 +3,7 @@
 use super::args::{Cli, Command, RecordArgs};
 use super::games::{GameCommands, Games, Playable};
 use super::models::Models;
-use super::table::Table;
+use super::table::TableGame;
 use super::{
     bench, check, demo, devices, eval, export, fit, generate, import, manual, plot, ranks, record,
     runs, settings, sweep, train, validation, verify, watch,
@@ -49,7 +49,7 @@ fn commands<G: Playable>(
 pub fn builtin() -> Games {
     macro_rules! drawn {
         ($($Game:ident),*) => {{
-            let mut games = Games::new(commands_with_bars::<Table>());
+            let mut games = Games::new(commands_with_bars::<TableGame>());
             $(games.add::<crate::env::$Game>(commands_with_sprites::<crate::env::$Game>());)*
             games
         }};

@@ -12,7 +12,8 @@ use crate::run::{RunFolder, Scores, Subject, play};
 use crate::text::generate::Sampling;
 use crate::trainer::saved_game_name;
 use crate::trainer::text::{
-    LanguageTrainer, load_language_settings, saved_language_model, saved_language_settings,
+    LanguageSettings, LanguageTrainer, saved_language_model, saved_language_settings,
+    split_language_settings,
 };
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -39,7 +40,7 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     ranks::use_threads(args.threads)?;
     let checkpoint = session::saved_policy(&args.run)?;
     if text::is_of(&checkpoint) {
-        return complete(&args, &checkpoint);
+        return evaluate_language_model(&args, &checkpoint);
     }
     let is_text = args.model.is_some() || args.task_data.is_some() || args.k.is_some();
     if is_text || args.verifier.is_given() {
@@ -60,21 +61,25 @@ pub fn evaluate<G: Playable>(
     let (game, config) = saved_settings::<G>(models, checkpoint)?;
     let policy = models.load_policy(checkpoint, game, &config)?;
     let subject = Subject::Env(G::NAME.to_string());
-    report(args, checkpoint, subject, || Ok(play(&policy, game, args.episodes, args.seed)))
+    evaluate_and_report(args, checkpoint, subject, || {
+        Ok(play(&policy, game, args.episodes, args.seed))
+    })
 }
 
 /// Evaluates a language model on held-out prompts.
-fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-    let (name, mut own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
+fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
+    let saved = split_language_settings(saved_language_settings(checkpoint)?)?;
+    let LanguageSettings { task_name, mut task_settings, mut config } = saved;
     config.seed = args.seed;
     let read = || saved_language_model(checkpoint, args.model.as_deref());
     let model = with_note(text::READING_MODEL, read)?;
-    let task = text::reopen(&name, &mut own, args.task_data.as_deref(), &args.verifier)?;
+    let task =
+        text::reopen(&task_name, &mut task_settings, args.task_data.as_deref(), &args.verifier)?;
     let trainer = LanguageTrainer::for_task(task, config, Some(model))?;
     let trainer = trainer.restored(checkpoint)?;
     let sampling = trainer.sampling();
     let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
-    report(args, checkpoint, Subject::Task(name), || {
+    evaluate_and_report(args, checkpoint, Subject::Task(task_name), || {
         Ok(Scores {
             greedy: trainer.evaluate(args.episodes, 1, &greedy)?,
             sampled: Some(trainer.evaluate(
@@ -89,7 +94,7 @@ fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
 }
 
 /// Evaluates, and prints the scores.
-fn report(
+fn evaluate_and_report(
     args: &EvalArgs,
     checkpoint: &Checkpoint,
     subject: Subject,

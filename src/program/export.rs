@@ -106,7 +106,7 @@ pub fn write<G: Playable>(
 }
 
 fn save(path: &Path, bytes: &[u8]) -> Result<()> {
-    disk::output(path, |file| disk::write(file, bytes))
+    disk::write_output(path, |file| disk::write(file, bytes))
         .with_context(|| format!("cannot write {}", path.display()))
 }
 

@@ -3,7 +3,7 @@
 use super::args::FitArgs;
 use super::games::{Games, NewRun};
 use super::session::canonical_path;
-use super::table::Table as Labels;
+use super::table::TableGame;
 use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST};
 use crate::env::Env;
@@ -52,8 +52,8 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     defaults.insert("data".to_string(), section.into());
     defaults.insert(manifest.env.clone(), settings);
     let mut files = vec![defaults, with_dataset(run.settings()?, folder)];
-    if let (Some(window), true) = (manifest.window, manifest.env == Labels::NAME) {
-        let (_, config) = layered_settings::<Labels>(&files, &run.set)?;
+    if let (Some(window), true) = (manifest.window, manifest.env == TableGame::NAME) {
+        let (_, config) = layered_settings::<TableGame>(&files, &run.set)?;
         let defaults = series(window, &config.policy.kind);
         files.insert(1, overlay::parse("the defaults of a series", &defaults)?);
     }
@@ -78,7 +78,7 @@ fn with_dataset(mut file: Table, folder: String) -> Table {
 /// The defaults, as TOML, for a series of labels, each about the last `window` rows: a perceptron sees these rows at
 /// once, a network with memory one after the other, with as many before each window as its first label needs.
 fn series(window: usize, kind: &ModelKind) -> String {
-    let (game, rows) = (Labels::NAME, window as i64);
+    let (game, rows) = (TableGame::NAME, window as i64);
     match kind {
         ModelKind::Mlp => format!("{game}.stack = {rows}"),
         _ => format!(

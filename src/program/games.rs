@@ -4,7 +4,7 @@ use super::args::{CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsAr
 use super::bench::BenchArgs;
 use super::models::Models;
 use super::study_args::ExportArgs;
-use super::table::Table;
+use super::table::TableGame;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
 use crate::env::{Catalog, Env, HostGame};
@@ -120,7 +120,7 @@ impl Games {
     pub fn find(&self, name: &str) -> Result<&GameCommands> {
         match self.entries.find(name) {
             Some(game) => Ok(game),
-            None if name == Table::NAME => bail!(
+            None if name == TableGame::NAME => bail!(
                 "this command is for games, and a labelled table is not one: `grove fit` trains a policy on it and \
                  reports its held-out accuracy; the weights are in the run's best/weights.safetensors"
             ),
@@ -143,7 +143,7 @@ impl Games {
     /// Finds a game by name, or the default game, for a command that takes a language model's task as well. The error
     /// for an unknown name suggests the nearest game or task.
     pub fn find_beside_tasks(&self, name: Option<&str>) -> Result<&GameCommands> {
-        let is_known = |name: &str| [Table::NAME, HostGame::NAME].contains(&name);
+        let is_known = |name: &str| [TableGame::NAME, HostGame::NAME].contains(&name);
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && !is_known(name);
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
         let (games, tasks) = (self.names(), task::names());
@@ -170,7 +170,7 @@ impl Games {
     /// Finds the game of a dataset by name, including the placeholder of a table.
     pub fn source(&self, name: &str) -> Result<&GameCommands> {
         match self.find(name) {
-            Err(_) if name == Table::NAME => Ok(&self.table),
+            Err(_) if name == TableGame::NAME => Ok(&self.table),
             found => found,
         }
     }

@@ -12,7 +12,7 @@ use crate::settings::{GenerationConfig, overlay};
 use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, Generator, Request, Sampling, stop};
 use crate::text::{Arithmetic, LanguageModel};
-use crate::trainer::text::{TINY, load_language_settings, saved_language_model};
+use crate::trainer::text::{LanguageSettings, TINY, saved_language_model, split_language_settings};
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::io::{Write, stdout};
@@ -34,7 +34,8 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         stop_tokens: model.stop_tokens.clone(),
     };
     let decoder = model.decoder().with_arithmetic(Arithmetic::of(args.precision));
-    let is_stopped = |tokens: &[u32]| stop::text_before(&model.text(tokens), &args.stop).is_some();
+    let is_stopped =
+        |tokens: &[u32]| stop::text_before(&model.decode_completion(tokens), &args.stop).is_some();
     let stream = Stdout { model: &model, stops: &args.stop, printed: Mutex::new(0) };
     let print = |_: usize, _: usize, one: &Completion| stream.print(&one.tokens);
     let streams = args.completions == 1 && !args.json;
@@ -51,7 +52,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let completions = generator.generate(std::slice::from_ref(&prompt)).remove(0);
     let seconds = started.elapsed().as_secs_f64();
     let text = |completion: &Completion| {
-        let text = model.text(&completion.tokens);
+        let text = model.decode_completion(&completion.tokens);
         stop::text_before(&text, &args.stop).map(str::to_string).unwrap_or(text)
     };
     if args.json {
@@ -122,7 +123,8 @@ fn held_out_prompt(path: &Path) -> Result<String> {
     let missing = || anyhow!("the prompt is missing: grove generate {} 'TEXT'", path.display());
     let run = RunFolder::find(path).map_err(|_| missing())?;
     let settings = input::read_description(&run.config()).map_err(|_| missing())?;
-    let (name, mut own, config) = load_language_settings(overlay::parse(CONFIG, &settings)?)?;
+    let split = split_language_settings(overlay::parse(CONFIG, &settings)?)?;
+    let LanguageSettings { task_name: name, task_settings: mut own, config } = split;
     // The run may come from someone else.
     own.retain(|key, _| !trust::is_about_code(key));
     let is_over_characters = config.model.path == TINY && name != DataTask::NAME;
@@ -137,7 +139,7 @@ fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Re
     } else {
         vec![json!({ "role": "user", "content": prompt })]
     };
-    let tokens = model.prompt(prompt, &messages)?;
+    let tokens = model.tokenize_prompt(prompt, &messages)?;
     let (count, context) = (tokens.len(), model.shape.context);
     if count >= context {
         bail!(
@@ -165,7 +167,7 @@ struct Stdout<'a> {
 impl Stdout<'_> {
     /// Prints the text of tokens as far as it is final.
     fn print(&self, tokens: &[u32]) {
-        let text = self.model.text(tokens);
+        let text = self.model.decode_completion(tokens);
         let end = final_length(&text, self.stops);
         let mut printed = self.printed.lock().expect("no holder of the lock panics");
         // A tokenizer may also change earlier text, so `printed` need not be a character boundary any more.

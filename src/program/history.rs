@@ -12,7 +12,7 @@ use crate::schema::range::is_long;
 use crate::settings::{IMITATION, LossType, PolicyConfig, TINY, TrainConfig, overlay};
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
-use crate::trainer::text::{language_settings, load_language_settings};
+use crate::trainer::text::{language_settings, split_language_settings};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -171,7 +171,7 @@ impl History {
         }
         let defaults = overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?);
         // Epochs of fewer optimizer steps than an iteration shorten the iteration (`Source::train_epochs`).
-        let is_shorter = self.iterations() == 1 && steps(&self.settings) < steps(&defaults);
+        let is_shorter = self.planned_iterations() == 1 && steps(&self.settings) < steps(&defaults);
         let Some(Value::Table(own)) = self.settings.get("update").filter(|_| is_shorter) else {
             return Ok(defaults);
         };
@@ -194,7 +194,7 @@ impl History {
             let model = InitialModel { path, num_params };
             let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
             // As in a shorter run.
-            config.fit.iterations = config.fit.iterations.min(self.iterations());
+            config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
             Ok(language_settings(subject, &own, &config))
         };
         [0, usize::MAX].into_iter().map(of_size).collect()
@@ -203,7 +203,7 @@ impl History {
     fn schedule(&self) -> Result<Schedule> {
         let settings = self.settings.clone();
         Ok(if self.is_text() {
-            Schedule::from(&load_language_settings(settings)?.2)
+            Schedule::from(&split_language_settings(settings)?.config)
         } else {
             // The game may be unknown to this program.
             Schedule::from(&overlay::from_table::<TrainConfig>(settings)?)
@@ -211,7 +211,7 @@ impl History {
     }
 
     /// Number of iterations of the whole run; 0 if its settings cannot be read.
-    pub fn iterations(&self) -> u32 {
+    pub fn planned_iterations(&self) -> u32 {
         self.schedule().map_or(0, |schedule| schedule.iterations)
     }
 

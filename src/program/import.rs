@@ -4,7 +4,7 @@ use super::args::ImportArgs;
 use super::games::Games;
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
-use super::table::Table;
+use super::table::TableGame;
 use crate::data::{
     AnnotatedTable, Columns, DatasetWriter, Manifest, Steps, TableOptions, read_games,
 };
@@ -57,7 +57,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
         actions: labels.clone(),
         window: Some(window),
         scales,
-        ..Manifest::new(Table::NAME)
+        ..Manifest::new(TableGame::NAME)
     };
     let mut writer = DatasetWriter::create(out, manifest)?;
     with_note("Writing the dataset.", || {

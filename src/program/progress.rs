@@ -64,24 +64,24 @@ impl ProgressLine {
     }
 
     /// Shows an iteration.
-    pub fn show(&mut self, step: &IterationReport) {
+    pub fn show(&mut self, report: &IterationReport) {
         let Self { bar, dashboard, is_silent, total, last_line } = self;
         // The terminal may have been resized.
         let columns =
             Term::stderr().size_checked().map_or(DEFAULT_COLUMNS, |(_, columns)| columns.into());
-        if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(step)) {
+        if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(report)) {
             bar.set_prefix(picture);
         }
-        let (iteration, total) = (step.record.iteration, *total);
-        let metrics = step.format_metrics();
+        let (iteration, total) = (report.record.iteration, *total);
+        let metrics = report.format_metrics();
         let digits = total.to_string().len();
-        let left = step.seconds_left.map(|seconds| format!("{} left  ", clock(seconds)));
+        let left = report.seconds_left.map(|seconds| format!("{} left  ", clock(seconds)));
         let width = columns.saturating_sub(BAR_COLUMNS + 2 * digits + 3 + TIME_LEFT_COLUMNS);
         bar.set_message(left.unwrap_or_default() + &fit(&metrics, width));
         bar.set_position(u64::from(iteration));
         let due =
             !*is_silent && (iteration - *last_line >= total / HISTORY_LINES || iteration == total);
-        if step.record.evaluation.is_some() && due {
+        if report.record.evaluation.is_some() && due {
             *last_line = iteration;
             // Without a bar, stderr is not a terminal, and lines may be of any length.
             let width =

@@ -48,7 +48,7 @@ impl Rank {
     ) -> Result<(ChosenDevice, Team)> {
         let mut chosen = device::choose(&self.device)?;
         if self.device == "auto" && self.team.size() == 1 {
-            chosen = device::faster(chosen, rehearse)?;
+            chosen = device::choose_faster(chosen, rehearse)?;
         }
         self.with_hardware_of(chosen)
     }

@@ -42,7 +42,8 @@ impl RunRow {
         let name = run.subject().to_string();
         let environment = (run.title() != name).then(|| run.title().to_string());
         let mut changes = run.changes(games);
-        let counts_epochs = run.is_fit() && run.iterations_of_epochs == Some(run.iterations());
+        let counts_epochs =
+            run.is_fit() && run.iterations_of_epochs == Some(run.planned_iterations());
         if let Some(changes) = changes.as_mut().filter(|_| counts_epochs) {
             changes.remove("iterations");
         }
@@ -58,7 +59,7 @@ impl RunRow {
             best_score: run.best_score(),
             best_iteration: run.best().map(|(iteration, _)| iteration),
             iteration: run.iteration(),
-            iterations: run.iterations(),
+            iterations: run.planned_iterations(),
             env_steps: run.env_steps(),
             seconds: run.seconds(),
             state: run.state(),

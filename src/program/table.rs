@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Dimensions of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Table {
+pub struct TableGame {
     /// Number of feature columns.
     pub columns: u32,
     /// Number of labels, which are the actions.
@@ -17,13 +17,13 @@ pub struct Table {
     pub stack: u32,
 }
 
-impl Default for Table {
+impl Default for TableGame {
     fn default() -> Self {
         Self { columns: 1, labels: 2, stack: 1 }
     }
 }
 
-impl Env for Table {
+impl Env for TableGame {
     const NAME: &'static str = "table";
     const PLAYABLE: bool = false;
 
@@ -60,7 +60,7 @@ crate::packed_state! {
 }
 
 #[cube]
-impl Rules for Table {
+impl Rules for TableGame {
     type State = TableState;
 
     fn reset(state: &mut TableState, _key: u32, #[comptime] _game: Self) {

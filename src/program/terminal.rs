@@ -98,9 +98,9 @@ impl RunObserver for Terminal<'_> {
         saves
     }
 
-    fn iteration(&mut self, step: &IterationReport) {
+    fn iteration(&mut self, report: &IterationReport) {
         if let Some((line, _)) = &mut self.line {
-            line.show(step);
+            line.show(report);
         }
     }
 

@@ -19,8 +19,8 @@ use crate::settings::{Precision, change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
-    LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
-    saved_language_model, saved_language_settings,
+    LanguageConfig, LanguageSettings, LanguageTrainer, TINY, language_settings,
+    saved_language_model, saved_language_settings, split_language_settings,
 };
 use anyhow::{Context, Error, Result, bail};
 use std::path::{Path, PathBuf};
@@ -346,7 +346,8 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let TrainArgs { run: args, task_data, verifier, model, .. } = args;
     let mut saved = saved_language_settings(run.checkpoint)?;
     change_saved(&mut saved, &args.set)?;
-    let (name, mut own, mut config) = load_language_settings(saved)?;
+    let split = split_language_settings(saved)?;
+    let LanguageSettings { task_name: name, task_settings: mut own, mut config } = split;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     config.validate()?;
     let task = reopen(&name, &mut own, task_data.as_deref(), verifier)?;
@@ -406,7 +407,8 @@ pub fn settings(
     overlay::lay_over(&mut table, file)?;
     overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), asked.into())]))?;
     overlay::apply(&mut table, set)?;
-    let (_, own, mut config) = load_language_settings(table)?;
+    let split = split_language_settings(table)?;
+    let LanguageSettings { task_settings: own, mut config, .. } = split;
     config.model.path = path;
     config.seed = seed.unwrap_or(config.seed);
     config.iterations = iterations.unwrap_or(config.iterations);

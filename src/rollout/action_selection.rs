@@ -71,7 +71,7 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
         if !G::MASKED {
             return logits;
         }
-        games.legal(game, &mut self.legal);
+        games.write_legal(game, &mut self.legal);
         self.masked.clear();
         self.masked.extend(logits.iter().enumerate().map(|(a, lanes)| {
             std::array::from_fn(|lane| masked(self.legal[lane], a, lanes[lane]))

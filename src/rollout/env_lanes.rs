@@ -183,12 +183,12 @@ impl<G: Rules> EnvLanes<G> {
     }
 
     /// Computes the legal actions of each game as a bit mask.
-    pub fn legal(&self, game: G, bits: &mut [u32; LANES]) {
-        legal(game, &self.words, bits);
+    pub fn write_legal(&self, game: G, bits: &mut [u32; LANES]) {
+        write_legal(game, &self.words, bits);
     }
 
     /// Plays one step of each game.
-    pub fn play(&mut self, game: G, actions: &[u32; LANES], played: &mut StepResultLanes) {
+    pub fn play_step(&mut self, game: G, actions: &[u32; LANES], played: &mut StepResultLanes) {
         step::<G>(game, self, actions, played);
     }
 
@@ -239,7 +239,7 @@ pub(super) fn action_uniforms(keys: &[u32; LANES], t: u32) -> Lanes {
 /// ([`Rules`]), so that the rules are specialized as in a kernel.
 #[inline(always)]
 fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
-    match G::COMMON {
+    match G::COMMON_PARAMETERS {
         Some(common) if common == game => run(common),
         _ => run(game),
     }
@@ -261,7 +261,7 @@ fn feature<G: Rules>(game: G, words: &WordLanes<G::State>, i: usize, lanes: &mut
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn legal<G: Rules>(game: G, words: &WordLanes<G::State>, bits: &mut [u32; LANES]) {
+fn write_legal<G: Rules>(game: G, words: &WordLanes<G::State>, bits: &mut [u32; LANES]) {
     with_constants(
         game,
         #[inline(always)]
@@ -293,13 +293,13 @@ fn step_inlined<G: Rules, const RESTARTS: bool>(
     with_constants(
         game,
         #[inline(always)]
-        |game| each_lane::<G, RESTARTS>(game, lanes, actions, to),
+        |game| step_lanes::<G, RESTARTS>(game, lanes, actions, to),
     );
 }
 
 /// Steps the lanes in a loop that compilers turn into vector instructions; games that ended restart if `RESTARTS`.
 #[inline(always)]
-fn each_lane<G: Rules, const RESTARTS: bool>(
+fn step_lanes<G: Rules, const RESTARTS: bool>(
     game: G,
     lanes: &mut EnvLanes<G>,
     actions: &[u32; LANES],

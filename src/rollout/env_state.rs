@@ -48,7 +48,7 @@ impl<G: Rules> EnvState<G> {
     }
 
     /// Plays one step.
-    pub fn play(&mut self, action: u32, game: G) -> StepResult {
+    pub fn play_step(&mut self, action: u32, game: G) -> StepResult {
         play_step::<G>(&mut self.state, &mut self.episode, action, game)
     }
 
@@ -123,7 +123,7 @@ pub(crate) fn branch_points(config: &RolloutConfig, keys: RolloutKeys) -> Vec<Br
 }
 
 /// Packs environments to words `[env_words, number of environments]`.
-pub(crate) fn export<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
+pub(crate) fn export_state<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
     let (count, used) = (envs.len(), env_words(game));
     let mut words = vec![0; used * count];
     for (env, EnvState { state, episode }) in envs.iter().enumerate() {
@@ -135,8 +135,8 @@ pub(crate) fn export<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
     words
 }
 
-/// Unpacks environments written by [`export`]: `count` of them, or none.
-pub(crate) fn import<G: Rules>(
+/// Unpacks environments written by [`export_state`]: `count` of them, or none.
+pub(crate) fn import_state<G: Rules>(
     game: G,
     count: usize,
     words: &[u32],

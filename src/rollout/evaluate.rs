@@ -155,7 +155,7 @@ fn play_block<A: Actor, G: Rules>(
     while results.iter().any(Option::is_none) {
         let logits = policy.logits(game, &envs, &mut memory);
         let (picked, _) = selection.choose(logits, &action_keys, t);
-        envs.play(game, &picked, &mut played);
+        envs.play_step(game, &picked, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
             if result.is_none() && played.end(lane).ended() {
                 let (score, length) = (played.scores[lane].into(), f64::from(t + 1));

@@ -2,7 +2,7 @@
 
 use super::{ActionSelection, EpisodeKeys, EpisodeResult, RolloutKeys, action_key};
 use crate::data::{EpisodeStatus, GameSums, HostTrajectory, Trajectory};
-use crate::env::{HostEnvError, HostEnvs, HostVecEnv, Transition, next_level};
+use crate::env::{HostEnvError, HostEnvs, HostStepResult, HostVecEnv, next_level};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, Network};
 use crate::rng::draw;
 use crate::settings::RolloutConfig;
@@ -117,7 +117,7 @@ pub fn play_host_episodes<A: Actor>(
             batch.act(policy, &action_keys, t, selection)?;
             batch.step(&mut *envs)?;
             for (env, result) in results.iter_mut().enumerate() {
-                let Transition { terminated, truncated, .. } = batch.results[env];
+                let HostStepResult { terminated, truncated, .. } = batch.results[env];
                 if terminated || truncated {
                     let (score, length) = (batch.scores[env].into(), f64::from(t + 1));
                     *result = Some(EpisodeResult { score, length });
@@ -150,7 +150,7 @@ struct Episodes {
     /// Log-probabilities of the actions: `[num_envs]`.
     logprobs: Vec<f32>,
     /// Results of the last step, those of idle environments without reward or end: `[num_envs]`.
-    results: Vec<Transition>,
+    results: Vec<HostStepResult>,
     /// Memory of the policy, a block of environments after another, `[memory_size][LANES]` each.
     memory: Vec<Vec<Lanes>>,
     max_steps: u32,
@@ -176,7 +176,7 @@ impl Episodes {
             obs,
             actions: vec![None; count],
             logprobs: vec![0.0; count],
-            results: vec![Transition::default(); count],
+            results: vec![HostStepResult::default(); count],
             memory: vec![fresh; count.div_ceil(LANES)],
             max_steps,
         })
@@ -242,7 +242,7 @@ impl Episodes {
         envs.step(&self.actions, &mut self.obs, &mut self.results)?;
         for (env, result) in self.results.iter_mut().enumerate() {
             if self.levels[env].is_none() {
-                *result = Transition::default();
+                *result = HostStepResult::default();
                 continue;
             }
             if !result.reward.is_finite() {
@@ -286,7 +286,7 @@ impl Episodes {
         slot: impl Fn(usize) -> usize,
     ) {
         for (env, sums) in sums.iter_mut().enumerate() {
-            let Transition { reward, terminated, truncated } = self.results[env];
+            let HostStepResult { reward, terminated, truncated } = self.results[env];
             let (slot, end) = (slot(env), EpisodeStatus::new(terminated, truncated));
             let score = if end.ended() { self.scores[env] } else { 0.0 };
             trajectory.rewards[slot] = reward;
@@ -308,7 +308,7 @@ impl Episodes {
         policy: &impl Actor,
         auto_reset: bool,
     ) -> Result<(), HostEnvError> {
-        let ended = |result: &Transition| result.terminated || result.truncated;
+        let ended = |result: &HostStepResult| result.terminated || result.truncated;
         if !self.results.iter().any(ended) {
             return Ok(());
         }

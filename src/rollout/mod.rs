@@ -32,7 +32,7 @@ pub use on_device::*;
 pub use random::play_at_random;
 pub use reference_scores::{ReferenceScore, reference_scores};
 pub use stepwise::StepwiseRollout;
-pub use vec_env::{Autoreset, StepBuffers, StepError, VecEnv};
+pub use vec_env::{Autoreset, StepBuffers, VecEnv, VecEnvError};
 
 use crate::env::Episode;
 use crate::rng::{Stream, draw, uniform};

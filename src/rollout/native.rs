@@ -147,16 +147,16 @@ impl<G: Rules> NativeRollout<G> {
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
     /// iteration or if games start at levels.
-    pub fn export(&self) -> Vec<u32> {
-        env_state::export(self.game, &self.branches)
+    pub fn export_state(&self) -> Vec<u32> {
+        env_state::export_state(self.game, &self.branches)
     }
 
-    /// Restores branch points from [`NativeRollout::export`].
+    /// Restores branch points from [`NativeRollout::export_state`].
     ///
     /// # Errors
     /// If the number of words is wrong.
-    pub fn import(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
-        self.branches = env_state::import(self.game, self.config.num_groups, words)?;
+    pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
+        self.branches = env_state::import_state(self.game, self.config.num_groups, words)?;
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl<G: Rules> NativeRollout<G> {
         for t in 0..num_steps {
             let logits = policy.logits(self.game, &lanes, &mut memory);
             let chosen = ActionSelection::Sampling.choose(logits, &action_keys, t as u32);
-            lanes.play(self.game, &chosen.0, &mut played);
+            lanes.play_step(self.game, &chosen.0, &mut played);
             sums.add(&played, auto_reset);
             block.record(t, num_steps, &policy, &chosen, &played);
             if !initial_memory.is_empty() {

@@ -56,7 +56,7 @@ fn native<G: Rules>(game: G, num_envs: usize, num_steps: usize, keys: RolloutKey
             } else {
                 random_actions(&action_keys, t as u32, game.num_actions())
             };
-            lanes.play(game, &actions, &mut played);
+            lanes.play_step(game, &actions, &mut played);
             add_up(&obs, &played.rewards, &mut totals);
         }
         sums.copy_from_slice(&totals[..sums.len()]);

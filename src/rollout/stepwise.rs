@@ -94,25 +94,27 @@ impl<G: Rules> StepwiseRollout<G> {
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
     /// iteration or if games start at levels. On a device it reads back.
-    pub async fn export_async(&self) -> Vec<u32> {
+    pub async fn export_state_async(&self) -> Vec<u32> {
         match &self.branches {
-            StepwiseBranches::Host(envs) => env_state::export(self.game, envs),
+            StepwiseBranches::Host(envs) => env_state::export_state(self.game, envs),
             #[cfg(feature = "kernels")]
-            StepwiseBranches::Device(envs) => envs.export().await,
+            StepwiseBranches::Device(envs) => envs.export_state().await,
         }
     }
 
-    /// Restores branch points from [`StepwiseRollout::export_async`].
+    /// Restores branch points from [`StepwiseRollout::export_state_async`].
     ///
     /// # Errors
     /// If the number of words is wrong.
-    pub fn import(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
+    pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
         env_state::check_len(self.game, groups, words)?;
         match &mut self.branches {
-            StepwiseBranches::Host(envs) => *envs = env_state::import(self.game, groups, words)?,
+            StepwiseBranches::Host(envs) => {
+                *envs = env_state::import_state(self.game, groups, words)?
+            }
             #[cfg(feature = "kernels")]
-            StepwiseBranches::Device(envs) => envs.import(words, groups),
+            StepwiseBranches::Device(envs) => envs.import_state(words, groups),
         }
         Ok(())
     }
@@ -200,7 +202,7 @@ impl<G: Rules> StepwiseRollout<G> {
             } else {
                 sample(row, u)
             };
-            let played = env.play(sampled.action, self.game);
+            let played = env.play_step(sampled.action, self.game);
             trajectory.actions[slot] = sampled.action as i32;
             trajectory.logprobs[slot] = sampled.logprob;
             trajectory.rewards[slot] = played.reward;

@@ -1,7 +1,7 @@
 //! Games stepped side by side into buffers of the caller: the vectorized environment for other languages.
 
 use super::env_lanes::{EnvLanes, StepResultLanes};
-use super::env_state::{EnvState, env_words, export, import};
+use super::env_state::{EnvState, env_words, export_state, import_state};
 use crate::env::Rules;
 use crate::model::{LANES, Lanes};
 use crate::rng::{Stream, draw};
@@ -40,9 +40,9 @@ pub struct VecEnv<G: Rules> {
     ended: Vec<u8>,
 }
 
-/// An invalid action.
+/// The reason why a batch of games cannot be stepped or restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StepError {
+pub enum VecEnvError {
     /// The number of actions differs from the number of environments.
     #[error("{found} actions were given, but there are {expected} environments: give one for each")]
     Count {
@@ -177,7 +177,7 @@ impl<G: Rules> VecEnv<G> {
     /// The states of all games as words, `[env_words + 1, num_envs]`: episode and state, and whether the episode has ended.
     pub fn save(&self) -> Vec<u32> {
         let env = |env: usize| self.blocks[env / LANES].env(env % LANES);
-        let mut words = export(self.game, &(0..self.num_envs).map(env).collect::<Vec<_>>());
+        let mut words = export_state(self.game, &(0..self.num_envs).map(env).collect::<Vec<_>>());
         words.extend(self.ended.iter().map(|ended| u32::from(*ended)));
         words
     }
@@ -185,15 +185,15 @@ impl<G: Rules> VecEnv<G> {
     /// Replaces the states of all games by those that [`VecEnv::save`] of as many games with the same parameters returned.
     ///
     /// # Errors
-    /// [`StepError::States`] if there are more or fewer words; the games then stay as they are.
-    pub fn restore(&mut self, words: &[u32]) -> Result<(), StepError> {
+    /// [`VecEnvError::States`] if there are more or fewer words; the games then stay as they are.
+    pub fn restore(&mut self, words: &[u32]) -> Result<(), VecEnvError> {
         let (count, found) = (self.num_envs, words.len());
         let used = env_words(self.game) * count;
-        let wrong = StepError::States { game: G::NAME, count, expected: used + count, found };
+        let wrong = VecEnvError::States { game: G::NAME, count, expected: used + count, found };
         if found != used + count {
             return Err(wrong);
         }
-        let envs = import(self.game, count, &words[..used]).map_err(|_| wrong)?;
+        let envs = import_state(self.game, count, &words[..used]).map_err(|_| wrong)?;
         self.blocks = envs.chunks(LANES).map(EnvLanes::new).collect();
         self.ended = words[used..].iter().map(|ended| u8::from(*ended != 0)).collect();
         Ok(())
@@ -215,7 +215,7 @@ impl<G: Rules> VecEnv<G> {
         let mut bits = [u32::MAX; LANES];
         for (block, rows) in self.blocks.iter().zip(mask.chunks_mut(LANES * actions)) {
             if G::MASKED {
-                block.legal(self.game, &mut bits);
+                block.write_legal(self.game, &mut bits);
             }
             for (row, bits) in rows.chunks_exact_mut(actions).zip(bits) {
                 let legal = |a: usize| !G::MASKED || bits >> a & 1 == 1;
@@ -232,7 +232,7 @@ impl<G: Rules> VecEnv<G> {
     ///
     /// # Panics
     /// If a buffer has another size than documented.
-    pub fn step(&mut self, actions: &[i64], buffers: StepBuffers) -> Result<bool, StepError> {
+    pub fn step(&mut self, actions: &[i64], buffers: StepBuffers) -> Result<bool, VecEnvError> {
         self.check(actions)?;
         let (game, autoreset, features) = (self.game, self.autoreset, self.game.num_features());
         let rows = self.num_envs * features;
@@ -269,31 +269,31 @@ impl<G: Rules> VecEnv<G> {
     }
 
     /// Checks the number of actions, and that each exists and is legal in its game.
-    fn check(&self, actions: &[i64]) -> Result<(), StepError> {
+    fn check(&self, actions: &[i64]) -> Result<(), VecEnvError> {
         let (expected, found) = (self.num_envs, actions.len());
         if expected != found {
-            return Err(StepError::Count { expected, found });
+            return Err(VecEnvError::Count { expected, found });
         }
         let num_actions = self.game.num_actions();
         if let Some(env) = first_unknown(actions, num_actions) {
             let (action, last) = (actions[env], num_actions - 1);
-            return Err(StepError::Unknown { game: G::NAME, env, action, last });
+            return Err(VecEnvError::Unknown { game: G::NAME, env, action, last });
         }
         if self.autoreset == Autoreset::Disabled
             && let Some(env) = self.ended.iter().position(|ended| *ended != 0)
         {
-            return Err(StepError::Ended { env });
+            return Err(VecEnvError::Ended { env });
         }
         if G::MASKED {
             let mut bits = [0; LANES];
             for (number, (block, actions)) in
                 self.blocks.iter().zip(actions.chunks(LANES)).enumerate()
             {
-                block.legal(self.game, &mut bits);
+                block.write_legal(self.game, &mut bits);
                 for (lane, (action, bits)) in actions.iter().zip(&bits).enumerate() {
                     let env = number * LANES + lane;
                     if bits >> action & 1 == 0 && self.ended[env] == 0 {
-                        return Err(StepError::Illegal { env, action: *action as u32 });
+                        return Err(VecEnvError::Illegal { env, action: *action as u32 });
                     }
                 }
             }

@@ -72,8 +72,8 @@ fn values(shape: &Shape) -> Value {
 }
 
 fn number(interval: Interval) -> Value {
-    let low = if interval.has_low { "minimum" } else { "exclusiveMinimum" };
-    let high = if interval.has_high { "maximum" } else { "exclusiveMaximum" };
+    let low = if interval.includes_low { "minimum" } else { "exclusiveMinimum" };
+    let high = if interval.includes_high { "maximum" } else { "exclusiveMaximum" };
     let mut schema = json!({ "type": "number", low: interval.low });
     if let Some(smallest) = interval.smallest() {
         schema["minimum"] = smallest.into();

@@ -156,13 +156,13 @@ pub(crate) const fn plain(field: &'static str) -> &'static str {
 ///         /// A section whose settings stand among these.
 ///         @flatten sizes: DecoderConfig;
 ///     }
-///     rules = OptimizerConfig::rules;
+///     check = OptimizerConfig::check_settings;
 /// }
 /// ```
 ///
 /// The first paragraph of a field's doc comment is its meaning in listings and forms; the range is an
 /// expression of [`range`]. More traits to derive follow the name (`pub struct DataConfig: Eq`), and
-/// `rules` is a function that checks settings beside each other.
+/// `check` is a function that checks settings beside each other.
 macro_rules! settings {
     (
         $(#[doc = $struct_doc:literal])*
@@ -173,7 +173,7 @@ macro_rules! settings {
                 $(, alias $alias:literal)?;
             )*
         }
-        $(rules = $rules:path;)?
+        $(check = $check:path;)?
     ) => {
         $(#[doc = $struct_doc])*
         #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -213,7 +213,7 @@ macro_rules! settings {
                         false => checked.map_err(|error| error.within($crate::schema::plain(stringify!($field))))?,
                     }
                 )*
-                $($rules(self)?;)?
+                $($check(self)?;)?
                 Ok(())
             }
         }
@@ -267,11 +267,11 @@ mod tests {
             /// A count.
             count: u32 = 3, in integer(1..=1 << 20);
         }
-        rules = Outer::rules;
+        check = Outer::check_settings;
     }
 
     impl Outer {
-        fn rules(&self) -> Result<(), OutOfRange> {
+        fn check_settings(&self) -> Result<(), OutOfRange> {
             limit(self.count != 7, "count", self.count, "any number but 7")
         }
     }

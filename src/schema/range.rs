@@ -43,9 +43,9 @@ pub struct Interval {
     /// Upper end.
     pub high: f64,
     /// Whether the lower end is included.
-    pub has_low: bool,
+    pub includes_low: bool,
     /// Whether the upper end is included.
-    pub has_high: bool,
+    pub includes_high: bool,
 }
 
 /// Largest finite number in single precision.
@@ -70,18 +70,18 @@ pub const fn strings_of(names: &'static [&'static str]) -> Shape {
 
 /// Numbers of at least `low`.
 pub const fn at_least(low: f64) -> Shape {
-    Shape::Number(Interval { low, high: LARGEST, has_low: true, has_high: true })
+    Shape::Number(Interval { low, high: LARGEST, includes_low: true, includes_high: true })
 }
 
 /// Any number, or infinity for none.
 pub const fn number_or_inf() -> Shape {
     let (low, high) = (-LARGEST, f64::INFINITY);
-    Shape::Number(Interval { low, high, has_low: true, has_high: true })
+    Shape::Number(Interval { low, high, includes_low: true, includes_high: true })
 }
 
 /// Numbers above `low`.
 pub const fn above(low: f64) -> Shape {
-    Shape::Number(Interval { low, high: LARGEST, has_low: false, has_high: true })
+    Shape::Number(Interval { low, high: LARGEST, includes_low: false, includes_high: true })
 }
 
 impl Shape {
@@ -98,7 +98,9 @@ impl Shape {
     #[must_use]
     pub const fn below(self, high: f64) -> Self {
         match self {
-            Self::Number(interval) => Self::Number(Interval { high, has_high: false, ..interval }),
+            Self::Number(interval) => {
+                Self::Number(Interval { high, includes_high: false, ..interval })
+            }
             other => other,
         }
     }
@@ -128,12 +130,12 @@ impl Display for Shape {
 impl Interval {
     /// Whether the number is in the interval.
     pub fn contains(&self, number: f64) -> bool {
-        let above = if self.has_low {
+        let above = if self.includes_low {
             number >= self.low
         } else {
             number > self.low && !self.is_too_small(number)
         };
-        let below = if self.has_high { number <= self.high } else { number < self.high };
+        let below = if self.includes_high { number <= self.high } else { number < self.high };
         above && below
     }
 
@@ -151,7 +153,7 @@ impl Interval {
 
     /// Smallest number in it, if that is not `low`.
     pub(super) fn smallest(&self) -> Option<f64> {
-        (self.low == 0.0 && !self.has_low).then_some(SMALLEST)
+        (self.low == 0.0 && !self.includes_low).then_some(SMALLEST)
     }
 
     /// Whether a positive number may become 0 in single precision where 0 is not allowed.
@@ -162,9 +164,9 @@ impl Interval {
 
 impl Display for Interval {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { has_low, has_high, .. } = *self;
+        let Self { includes_low, includes_high, .. } = *self;
         let [low, high] = [self.low, self.high].map(digits);
-        match (has_low, has_high, self.high == LARGEST) {
+        match (includes_low, includes_high, self.high == LARGEST) {
             _ if self.high == f64::INFINITY => write!(f, "a number, or inf for none"),
             (true, _, true) if self.low == -LARGEST => write!(f, "a finite number"),
             (true, _, true) => write!(f, "{low} or more"),

@@ -58,7 +58,7 @@ settings! {
         /// Completions on disk.
         completions: CompletionsConfig;
     }
-    rules = LanguageConfig::rules;
+    check = LanguageConfig::check_settings;
 }
 
 settings! {
@@ -103,11 +103,11 @@ settings! {
         /// Strings that end a completion and are removed from it.
         stop: Vec<String>;
     }
-    rules = GenerationConfig::rules;
+    check = GenerationConfig::check_settings;
 }
 
 impl GenerationConfig {
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         let completions = self.num_prompts as u64 * self.group_size as u64;
         limit(completions <= 1 << 24, "num_prompts * group_size", completions, "at most 2^24")
     }
@@ -174,7 +174,7 @@ settings! {
 const SMALL: usize = 1 << 24;
 
 impl LanguageConfig {
-    /// Settings with a narrower range for language models than their sections declare; `rules` gives the reasons.
+    /// Settings with a narrower range for language models than their sections declare; `check_settings` gives the reasons.
     pub const NARROWED: &[(&str, Shape)] = &[
         ("update.gradient_accumulation_steps", integer(1..=1)),
         ("loss.label_smoothing", at_least(0.0).at_most(0.0)),
@@ -256,7 +256,7 @@ impl LanguageConfig {
     }
 
     /// Checks settings of different sections beside each other.
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { fit, generation, loss, update, checkpoint, stop, .. } = self;
         let is_sft = self.is_sft_only();
         let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;

@@ -20,7 +20,7 @@ settings! {
         /// are masked and do not count.
         auto_reset: bool = true;
     }
-    rules = RolloutConfig::rules;
+    check = RolloutConfig::check_settings;
 }
 
 impl RolloutConfig {
@@ -29,7 +29,7 @@ impl RolloutConfig {
         self.num_groups * self.group_size
     }
 
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         limit(
             self.learn_steps <= self.num_steps,
             "learn_steps",

@@ -44,11 +44,11 @@ settings! {
         /// Copies of the records for other tools.
         tracking: TrackingConfig;
     }
-    rules = TrainConfig::rules;
+    check = TrainConfig::check_settings;
 }
 
 impl TrainConfig {
-    /// Settings with a narrower range for games and datasets than their sections declare; `rules` gives the reasons.
+    /// Settings with a narrower range for games and datasets than their sections declare; `check_settings` gives the reasons.
     pub const NARROWED: &[(&str, Shape)] = &[
         ("update.num_shards", integer(1..=4096)),
         ("checkpoint.eval_episodes", integer(1..=1 << 24)),
@@ -78,7 +78,7 @@ impl TrainConfig {
     }
 
     /// Checks settings of different sections beside each other.
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { loss, data, update, rollout, .. } = self;
         let (is_data, games, minibatch) = (data.is_on(), rollout.num_envs(), self.minibatch());
         let (is_nll, no_score) =

@@ -32,7 +32,7 @@ settings! {
         /// divergence to be read back.
         target_kl: f64 = 0.0, in at_least(0.0);
     }
-    rules = UpdateConfig::rules;
+    check = UpdateConfig::check_settings;
 }
 
 impl UpdateConfig {
@@ -41,7 +41,7 @@ impl UpdateConfig {
         self.target_kl > 0.0 && approx_kl > self.target_kl
     }
 
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         let steps = self.update_epochs as u64 * self.num_minibatches as u64;
         limit(steps <= 1 << 20, "update_epochs * num_minibatches", steps, "at most 2^20")
     }

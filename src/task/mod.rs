@@ -63,7 +63,7 @@ pub use prompt_set::PromptSet;
 pub use registry::{Add, BuiltInTask, Countdown, PYTHON, Reverse, Sort, TASKS, find, names};
 pub use settings::TaskSettings;
 pub use split::Split;
-pub use weighted::weighted;
+pub use weighted::with_weights;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -341,7 +341,7 @@ impl RewardPart {
     ///
     /// # Errors
     /// If a part has no name or an invalid weight, or occurs twice.
-    pub fn list(text: &str) -> Result<Vec<Self>, TaskError> {
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, TaskError> {
         let wrong = |message: String| Err(TaskError::Setting(message));
         let mut parts: Vec<Self> = Vec::new();
         for piece in text.split(',') {

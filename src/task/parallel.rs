@@ -12,7 +12,7 @@ pub fn cores() -> usize {
 
 /// Applies `work` to each item on at most `threads` threads and returns the results in order; one item is left to this
 /// thread. After an error no further items are started.
-pub fn in_order<T: Sync, R: Send>(
+pub fn map_in_order<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
     work: impl Fn(&T) -> Result<R, TaskError> + Sync,

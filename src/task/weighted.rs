@@ -7,13 +7,13 @@ use super::{RewardPart, Task, TaskError};
 ///
 /// # Errors
 /// If the list is malformed, names an unknown part, or leaves no part with a positive weight.
-pub fn weighted(task: &dyn Task, weights: &str) -> Result<Vec<RewardPart>, TaskError> {
+pub fn with_weights(task: &dyn Task, weights: &str) -> Result<Vec<RewardPart>, TaskError> {
     let wrong = |message: String| Err(TaskError::Setting(message));
     let mut parts = task.parts().to_vec();
     if weights.is_empty() {
         return Ok(parts);
     }
-    for RewardPart { name, weight } in RewardPart::list(weights)? {
+    for RewardPart { name, weight } in RewardPart::parse_list(weights)? {
         let Some(part) = parts.iter_mut().find(|part| part.name == name) else {
             let known: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
             let (task, known) = (task.name(), known.join(", "));
@@ -37,7 +37,7 @@ mod tests {
         let task = Sort::default();
         let own: Vec<f64> = task.parts().iter().map(|part| part.weight).collect();
         let weights = |text: &str| -> Vec<f64> {
-            weighted(&task, text).unwrap().iter().map(|part| part.weight).collect()
+            with_weights(&task, text).unwrap().iter().map(|part| part.weight).collect()
         };
         assert_eq!(weights(""), own);
         assert_eq!(weights("exact=3"), [&[3.0], &own[1..]].concat());
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn invalid_weights_are_rejected() {
         let task = Sort::default();
-        let said = |weights: &str| weighted(&task, weights).unwrap_err().to_string();
+        let said = |weights: &str| with_weights(&task, weights).unwrap_err().to_string();
         assert!(
             said("nonsense=1")
                 .starts_with("`sort` has no reward part `nonsense`; must be one of: exact, ")

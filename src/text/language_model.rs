@@ -87,20 +87,20 @@ impl LanguageModel {
     /// # Errors
     /// If the messages cannot be serialized, the template fails, the text cannot be tokenized, or no token results; and
     /// for messages without a text if the model has no chat template.
-    pub fn prompt(
+    pub fn tokenize_prompt(
         &self,
         text: &str,
         messages: &[impl Serialize],
     ) -> Result<Vec<u32>, LanguageError> {
-        self.prompt_with(text, messages, &Map::<String, Value>::new())
+        self.tokenize_prompt_with(text, messages, &Map::<String, Value>::new())
     }
 
-    /// Tokenizes a prompt, as [`LanguageModel::prompt`], with values for the chat template's own variables: an object,
-    /// whose keys keep the order in which they are serialized.
+    /// Tokenizes a prompt, as [`LanguageModel::tokenize_prompt`], with values for the chat template's own variables: an
+    /// object, whose keys keep the order in which they are serialized.
     ///
     /// # Errors
-    /// As [`LanguageModel::prompt`].
-    pub fn prompt_with(
+    /// As [`LanguageModel::tokenize_prompt`].
+    pub fn tokenize_prompt_with(
         &self,
         text: &str,
         messages: &[impl Serialize],
@@ -137,11 +137,11 @@ impl LanguageModel {
     /// # Errors
     /// If the prompt or the answer cannot be tokenized or is empty, or the template fails or does not put the answer behind
     /// the prompt.
-    pub fn answer(
+    pub fn tokenize_answer(
         &self,
-        answer: &str,
         text: &str,
         messages: &[impl Serialize],
+        answer: &str,
         values: &impl Serialize,
     ) -> Result<Vec<u32>, LanguageError> {
         #[cfg(on_disk)]
@@ -169,7 +169,7 @@ impl LanguageModel {
             });
         }
         let _ = values;
-        self.bare_answer(answer, text, messages)
+        self.tokenize_bare_answer(text, messages, answer)
     }
 
     /// Tokenizes a plain answer, with the token that ends it: alone after messages, otherwise together with the
@@ -177,11 +177,11 @@ impl LanguageModel {
     ///
     /// # Errors
     /// If the answer cannot be tokenized, or is empty and no token ends it.
-    pub fn bare_answer(
+    pub fn tokenize_bare_answer(
         &self,
-        answer: &str,
         text: &str,
         messages: &[impl Serialize],
+        answer: &str,
     ) -> Result<Vec<u32>, LanguageError> {
         let mut tokens = match self.template_for(messages) {
             Some(_) => self.tokenizer.encode(answer)?,
@@ -219,7 +219,7 @@ impl LanguageModel {
     }
 
     /// Decodes a completion, without the token that ended it.
-    pub fn text(&self, tokens: &[u32]) -> String {
+    pub fn decode_completion(&self, tokens: &[u32]) -> String {
         self.tokenizer.decode(self.without_stop_token(tokens))
     }
 
@@ -271,8 +271,9 @@ mod tests {
             ..DecoderShape::default()
         };
         let mut model = LanguageModel::tiny(&sizes, "ab", 0);
-        let answer =
-            |model: &LanguageModel, text| model.answer(text, "", &[] as &[()], &Map::new());
+        let answer = |model: &LanguageModel, text| {
+            model.tokenize_answer("", &[] as &[()], text, &Map::new())
+        };
         assert_eq!(answer(&model, "").unwrap(), [END]);
         model.stop_tokens.clear();
         assert_eq!(answer(&model, "b").unwrap(), [2]);

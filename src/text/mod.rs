@@ -27,7 +27,9 @@ pub use crate::nn::ops::Parallelism;
 pub use crate::nn::ops::bf16::Kernel;
 pub use crate::nn::ops::linear::Arithmetic;
 pub use crate::nn::ops::region::region;
-pub use crate::nn::ops::softmax::{EXCLUDED, normalize, restrict, sharpness, softmax};
+pub use crate::nn::ops::softmax::{
+    EXCLUSION_OFFSET, inverse_temperature, normalize, restrict, softmax,
+};
 pub use crate::nn::rows::{
     Cache, DecodeBuffers, Pass, Pool, PrefixCache, Retention, Row, TextPass, TokenDecoder,
 };

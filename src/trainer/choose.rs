@@ -62,14 +62,14 @@ impl<G: Rules> AnyEngine<G> {
         }
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
-            let mlp = inputs.model.get::<Mlp>().expect("kernels take perceptrons alone").clone();
+            let mlp = inputs.model.get::<Mlp>().expect("kernels take MLPs only").clone();
             let (inputs, part) = inputs.of_rank(config, team, crate::learner::MIN_SHARD_STEPS)?;
             let engine = FusedEngine::new(inputs, mlp, part.clone(), device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }
         let learner =
             host_learner(&inputs.model, config).expect("built-in networks have a host learner");
-        let (inputs, part) = inputs.of_rank(config, team, learner.shard_steps())?;
+        let (inputs, part) = inputs.of_rank(config, team, learner.min_shard_steps())?;
         let engine = NativeEngine::new(inputs, learner, part.clone());
         Ok((Self::Native(Box::new(engine)), part))
     }
@@ -81,28 +81,27 @@ impl<G: Rules> AnyEngine<G> {
 }
 
 /// The network selected by `config.policy`, with its initial weights.
-pub(super) fn first_network<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Network {
+pub(super) fn initial_network<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Network {
     let key = Stream::Weights.key(config.seed);
     Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
 
-/// The reason why the configured precision is unavailable; `None` if it is available. `reason` is the reason against
-/// a fast engine, if any.
-pub(super) fn precision_limit(
+/// The reason why the configured precision is unavailable for a run that cannot use a fast engine, for the reason
+/// `fallback`; `None` if the general engine has it.
+pub(super) fn fallback_precision_limit(
     model: &Network,
     config: &TrainConfig,
     device: &Device,
-    reason: Option<String>,
+    fallback: &str,
 ) -> Option<String> {
-    let reason = reason?;
     if takes_bf16_on_cpu(model, config, device) {
-        return Some(reason);
+        return Some(fallback.to_string());
     }
     if model.with_precision(config.precision).is_some() {
         return device::precision_limit(Some(device), config.precision);
     }
     Some(match model.get::<Mlp>() {
-        Some(_) => reason,
+        Some(_) => fallback.to_string(),
         None => {
             "only MLPs and decoders support other precisions than f32, and GRUs bf16 on the CPU"
                 .to_string()
@@ -131,7 +130,7 @@ pub(super) fn fallback_reason(
         return Some("the fast engines take built-in networks".to_string());
     };
     if cfg!(not(feature = "general")) && model.get::<Mlp>().is_none() {
-        return Some(format!("it trains MLPs, not a `{kind}`"));
+        return Some(format!("this build trains MLPs only, not a `{kind}`"));
     }
     if config.precision == Precision::Tf32 {
         return Some("tf32 is for decoders and language models".to_string());

@@ -7,8 +7,8 @@ use crate::parallel::{Team, TeamError};
 /// Iterations between comparisons of the ranks' policies.
 const COMPARE_EVERY: u32 = 32;
 
-/// Communication cost of an iteration that took `seconds`; `None` for one rank.
-pub(super) fn communication(team: &Team, seconds: f64) -> Result<Option<Communication>, TeamError> {
+/// Measures the communication cost of an iteration that took `seconds`; `None` for one rank.
+pub(super) fn measure(team: &Team, seconds: f64) -> Result<Option<Communication>, TeamError> {
     if team.size() == 1 {
         return Ok(None);
     }
@@ -27,9 +27,9 @@ pub(super) fn communication(team: &Team, seconds: f64) -> Result<Option<Communic
     }))
 }
 
-/// Whether ranks [`compare`] their policies after `iteration`, counted from 1: after the first, every 32nd and the
+/// Whether ranks must [`compare`] their policies after `iteration`, counted from 1: after the first, every 32nd and the
 /// last.
-pub(super) fn is_compared(iteration: u32, iterations: u32) -> bool {
+pub(super) fn is_comparison_due(iteration: u32, iterations: u32) -> bool {
     iteration % COMPARE_EVERY == 1 || iteration == iterations
 }
 

@@ -139,13 +139,13 @@ pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
     fn model(&self) -> Network;
 
     /// Exports the state, with this rank's part of the games. On a device this reads back.
-    async fn export(&self) -> State;
+    async fn export_state(&self) -> State;
 
     /// Restores a state.
     ///
     /// # Errors
     /// If the games do not fit.
-    fn import(&mut self, state: &State) -> Result<(), EnvStatesError>;
+    fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError>;
 }
 
 /// Sums and means over an iteration.

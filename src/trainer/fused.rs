@@ -176,18 +176,18 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
         self.model.unflatten(self.learner.weights.params())
     }
 
-    async fn export(&self) -> State {
+    async fn export_state(&self) -> State {
         let games = match &self.source {
-            Source::Games(games) => games.export_async().await,
+            Source::Games(games) => games.export_state_async().await,
             _ => Vec::new(),
         };
         download(&self.learner.weights, games, Vec::new()).await
     }
 
-    fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
+    fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.ahead = None;
         upload(state, &mut self.learner.weights);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
-        games.import(&state.games)
+        games.import_state(&state.games)
     }
 }

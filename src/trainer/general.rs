@@ -192,18 +192,20 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
         self.learner.weights.policy()
     }
 
-    async fn export(&self) -> State {
+    async fn export_state(&self) -> State {
         let (games, memory) = match &self.source {
-            Source::Games(games) => (games.export_async().await, games.export_memory_async().await),
+            Source::Games(games) => {
+                (games.export_state_async().await, games.export_memory_async().await)
+            }
             _ => Default::default(),
         };
         download(&self.learner.weights, games, memory).await
     }
 
-    fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
+    fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError> {
         upload(state, &mut self.learner.weights);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_memory(&state.memory);
-        games.import(&state.games)
+        games.import_state(&state.games)
     }
 }

@@ -23,7 +23,7 @@ pub use finite::is_finite;
 pub use game::held_out::ConfusionMatrix;
 pub use game::{
     BatchSizes, Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml,
-    layered_settings, load_policy, new_settings, policy_bytes, policy_file, policy_params,
+    layered_settings, load_policy, new_settings, policy_bytes, policy_params, read_policy_file,
     saved_config, saved_game_name,
 };
 pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
@@ -174,7 +174,7 @@ impl<E: Engine> Trainer<E> {
         self.iteration += 1;
         let total = started.elapsed().as_secs_f64();
         record.iteration = self.iteration;
-        record.reduction = self.reduction(total).await?;
+        record.reduction = self.measure_communication(total).await?;
         check_finite(&record)?;
         record.seconds = Seconds { total, ..record.seconds };
         record.steps_per_second = steps as f64 / total.max(1e-9);
@@ -187,17 +187,20 @@ impl<E: Engine> Trainer<E> {
         Ok(record)
     }
 
-    /// Communication cost of an iteration that took `seconds`; `None` for one rank. Also compares the ranks' parameters
-    /// after every 32nd iteration.
-    async fn reduction(&self, seconds: f64) -> Result<Option<Communication>, TeamError> {
+    /// Measures the communication cost of an iteration that took `seconds`; `None` for one rank. Also checks that all
+    /// ranks have the same parameters, where that is due.
+    async fn measure_communication(
+        &self,
+        seconds: f64,
+    ) -> Result<Option<Communication>, TeamError> {
         let team = self.engine.team();
-        let reduction = communication::communication(team, seconds)?;
-        if reduction.is_some()
-            && communication::is_compared(self.iteration, self.engine.iterations())
+        let measured = communication::measure(team, seconds)?;
+        if measured.is_some()
+            && communication::is_comparison_due(self.iteration, self.engine.iterations())
         {
             communication::compare(team, &self.engine.params().await)?;
         }
-        Ok(reduction)
+        Ok(measured)
     }
 
     /// Evaluates the greedy policy on the episodes, prompts or demonstrations that select the best one: by mean score, or,

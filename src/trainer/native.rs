@@ -194,9 +194,9 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
         self.model.unflatten(&Tensor::from_data(params, &self.model.device()))
     }
 
-    async fn export(&self) -> State {
+    async fn export_state(&self) -> State {
         let (games, memory) = match &self.source {
-            Source::Games(games) => (games.export(), games.memory().to_vec()),
+            Source::Games(games) => (games.export_state(), games.memory().to_vec()),
             _ => Default::default(),
         };
         State {
@@ -208,10 +208,10 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
         }
     }
 
-    fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
+    fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.learner.restore(&state.params, &state.moments, state.reference.as_deref());
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.set_memory(state.memory.clone());
-        games.import(&state.games)
+        games.import_state(&state.games)
     }
 }

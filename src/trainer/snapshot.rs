@@ -163,14 +163,17 @@ pub trait Persistent: Engine {
     ///
     /// # Errors
     /// If another rank fails or does not respond.
-    async fn export(&self, iteration: u32) -> Result<Export, TeamError>;
+    async fn export_state(&self, iteration: u32) -> Result<Export, TeamError>;
 
     /// Restores the state of a checkpoint with these counters.
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
-    fn import(&mut self, checkpoint: &Checkpoint, counters: &Counters)
-    -> Result<(), SnapshotError>;
+    fn import_state(
+        &mut self,
+        checkpoint: &Checkpoint,
+        counters: &Counters,
+    ) -> Result<(), SnapshotError>;
 }
 
 /// State of an engine.
@@ -198,7 +201,7 @@ impl<E: Persistent> Trainer<E> {
 
     /// Asynchronous form of [`Trainer::snapshot`], for threads that must not block.
     pub async fn snapshot_async(&self) -> Result<Checkpoint, TeamError> {
-        let state = self.engine.export(self.iteration).await?;
+        let state = self.engine.export_state(self.iteration).await?;
         let counters = Counters::new(self.iteration, self.best, &state);
         let mut sections = state.sections;
         sections.insert(1, section(STATE, counters.to_json()));
@@ -220,7 +223,7 @@ impl<E: Persistent> Trainer<E> {
     /// If the checkpoint lacks a section or does not fit.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SnapshotError> {
         let counters = Counters::of(checkpoint)?;
-        self.engine.import(checkpoint, &counters)?;
+        self.engine.import_state(checkpoint, &counters)?;
         (self.iteration, self.best) = (counters.iteration, counters.best());
         Ok(())
     }

@@ -5,8 +5,7 @@ use crate::device;
 use crate::learner::{AdamW, Moments, Weights};
 use burn::tensor::Tensor;
 
-/// Downloads a learner's state and combines it with `games` and the model's `memory` at their
-/// states.
+/// Downloads a learner's state; `games` are the branch points of the groups, and `memory` is the model's memory there.
 pub(super) async fn download(weights: &Weights, games: Vec<u32>, memory: Vec<f32>) -> State {
     let read = |tensor: &Tensor<1>| device::read_async(tensor.clone());
     let optimizer = weights.optimizer();

@@ -2,7 +2,7 @@
 
 use super::instance::fill_sprites;
 use crate::env::Rules;
-use crate::env::look::{SceneInfo, Sprite, between, tile};
+use crate::env::look::{SceneInfo, Sprite, lerp, tile};
 
 /// Width of a feature in cells: from -1 at the left over 0 in the middle to 1 at the right.
 const WIDTH: u32 = 6;
@@ -75,7 +75,7 @@ pub fn bars<G: Rules>(
     let scene = Bars::new(game.num_features());
     fill_sprites(before, now, game.num_features(), into, |before, now, i| {
         let value = |state| G::feature(state, i, game);
-        bar(&scene, i as u32, between(value(before), value(now), part))
+        bar(&scene, i as u32, lerp(value(before), value(now), part))
     });
 }
 

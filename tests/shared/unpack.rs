@@ -17,12 +17,13 @@ pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -
     let stride = all.obs_stride();
     let mut first = 0;
     for part in recording.parts() {
-        let (words, values, firsts) = part.tensors();
+        let (words, values, initial_episodes) = part.tensors();
         let (used, games) = (part.num_words() - 1, part.num_envs());
         let words = read(words.clone().into_data_async().await);
         let words: Vec<u32> = words.iter::<i32>().map(|word| word as u32).collect();
         let values: Vec<f32> = read(values.clone().into_data_async().await).iter().collect();
-        let mut under_way: Vec<f32> = read(firsts.clone().into_data_async().await).iter().collect();
+        let mut under_way: Vec<f32> =
+            read(initial_episodes.clone().into_data_async().await).iter().collect();
         all.elapsed.extend(under_way.split_off(games).into_iter().map(|steps| steps as u32));
         let steps = num_steps * games;
         for at in 0..steps {

@@ -60,7 +60,7 @@ fn sharpened(shape: &DecoderShape) -> LanguageModel {
 
 fn greedy(model: &LanguageModel, count: usize) -> Vec<u32> {
     let sampling = Sampling { temperature: 0.0, max_new_tokens: count, ..Sampling::default() };
-    let tokens = model.prompt("12+34=", &[] as &[()]).unwrap();
+    let tokens = model.tokenize_prompt("12+34=", &[] as &[()]).unwrap();
     let prompt = Request { tokens, completions: 1, key: 0 };
     let (decoder, sampling) = (&model.decoder(), &sampling);
     let generator = Generator { decoder, sampling, slots: 1, stop: None, listener: None };
@@ -86,10 +86,11 @@ fn models_are_read_as_they_were_written() {
         let shape = DecoderShape { family: again.shape.family, ..model.shape.clone() };
         assert_eq!(again.shape, shape);
         assert_eq!(again.stop_tokens, model.stop_tokens);
-        let tokens = |model: &LanguageModel| model.prompt("3 + 4=\nab", &[] as &[()]).unwrap();
+        let tokens =
+            |model: &LanguageModel| model.tokenize_prompt("3 + 4=\nab", &[] as &[()]).unwrap();
         assert_eq!(tokens(&again), tokens(&model));
         let text: Vec<u32> = (1..model.shape.num_actions as u32).collect();
-        assert_eq!(again.text(&text), model.text(&text));
+        assert_eq!(again.decode_completion(&text), model.decode_completion(&text));
         let first = greedy(&model, 64);
         assert!(first.len() == 64 || first.ends_with(&model.stop_tokens), "{context}: {first:?}");
         assert_eq!(greedy(&again, 64), first);

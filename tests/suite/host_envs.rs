@@ -3,7 +3,9 @@
 use crate::support::adapter;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use grove::env::{HostEnv, HostEnvError, HostEnvs, HostGame, HostVecEnv, ThreadedEnvs, Transition};
+use grove::env::{
+    HostEnv, HostEnvError, HostEnvs, HostGame, HostStepResult, HostVecEnv, ThreadedEnvs,
+};
 use grove::model::Memoryless;
 use grove::rollout::ActionSelection;
 use grove::settings::{EngineChoice, ModelKind, Start, TrainConfig};
@@ -111,7 +113,7 @@ impl HostEnv for Counted {
         self.corridor.reset(level, obs);
     }
 
-    fn step(&mut self, action: u32, obs: &mut [f32]) -> Transition {
+    fn step(&mut self, action: u32, obs: &mut [f32]) -> HostStepResult {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.corridor.step(action, obs)
     }
@@ -183,10 +185,10 @@ impl HostEnv for Numbers {
         obs[0] = self.first;
     }
 
-    fn step(&mut self, _action: u32, obs: &mut [f32]) -> Transition {
+    fn step(&mut self, _action: u32, obs: &mut [f32]) -> HostStepResult {
         self.time += 1;
         obs[0] = if self.time == 2 { self.last } else { 0.5 };
-        Transition { reward: self.reward, terminated: self.time == 2, truncated: false }
+        HostStepResult { reward: self.reward, terminated: self.time == 2, truncated: false }
     }
 }
 
@@ -299,7 +301,7 @@ impl HostVecEnv for Failing {
         &mut self,
         _actions: &[Option<u32>],
         _obs: &mut [f32],
-        _results: &mut [Transition],
+        _results: &mut [HostStepResult],
     ) -> Result<(), HostEnvError> {
         self.0 += 1;
         if self.0 < 3 { Ok(()) } else { Err(HostEnvError("out of fuel".into())) }
@@ -372,7 +374,7 @@ impl HostVecEnv for Bound {
         &mut self,
         actions: &[Option<u32>],
         obs: &mut [f32],
-        results: &mut [Transition],
+        results: &mut [HostStepResult],
     ) -> Result<(), HostEnvError> {
         assert_eq!(thread::current().id(), self.0);
         self.1.step(actions, obs, results)

@@ -92,7 +92,11 @@ fn completions_of_no_tokens_are_empty() {
 fn folders_of_transformers_give_its_logits_and_its_text() {
     for name in FOLDERS {
         let (model, expected) = load(name);
-        assert_eq!(model.prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens, "{name}");
+        assert_eq!(
+            model.tokenize_prompt(&expected.text, &[] as &[()]).unwrap(),
+            expected.tokens,
+            "{name}"
+        );
         let decoder = decoder(&model);
         let got = logits(&decoder, &expected.tokens);
         let largest = expected.logits.concat().iter().fold(0.0f32, |max, x| max.max(x.abs()));
@@ -119,7 +123,7 @@ fn saved_checkpoints_load_again() {
         model.save(copy.path()).unwrap();
         let again = LanguageModel::load(copy.path()).unwrap();
         assert!(again.params == model.params && again.shape == model.shape, "{name}");
-        assert_eq!(again.prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens);
+        assert_eq!(again.tokenize_prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens);
         assert_eq!((again.template, again.stop_tokens), (model.template, model.stop_tokens));
         // One of the folders is in bf16, to which `transformers` would round the weights.
         assert_eq!(config(copy.path())["dtype"], "float32", "{name}");
@@ -136,14 +140,17 @@ fn new_models_are_saved_and_loaded() {
     let again = LanguageModel::load(copy.path()).unwrap();
     assert!(again.params == tiny.params && again.shape == tiny.shape);
     assert_eq!(again.stop_tokens, [0]);
-    let tokens = again.prompt("3,1=", &[] as &[()]).unwrap();
-    assert_eq!((again.text(&tokens), again.text(&[tokens[0], 0])), ("3,1=".into(), "3".into()));
+    let tokens = again.tokenize_prompt("3,1=", &[] as &[()]).unwrap();
+    assert_eq!(
+        (again.decode_completion(&tokens), again.decode_completion(&[tokens[0], 0])),
+        ("3,1=".into(), "3".into())
+    );
     // Without a chat template a conversation needs a text beside it.
     let conversation = [json!({ "role": "user", "content": "3" })];
-    assert_eq!(again.prompt("3,1=", &conversation).unwrap(), tokens);
-    let refused = again.prompt("", &conversation).unwrap_err().to_string();
+    assert_eq!(again.tokenize_prompt("3,1=", &conversation).unwrap(), tokens);
+    let refused = again.tokenize_prompt("", &conversation).unwrap_err().to_string();
     assert!(refused.contains("has no chat template"), "{refused}");
-    let refused = again.prompt("", &[] as &[()]).unwrap_err().to_string();
+    let refused = again.tokenize_prompt("", &[] as &[()]).unwrap_err().to_string();
     assert_eq!(refused, "the prompt is empty");
 }
 
@@ -305,7 +312,7 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
     let model = LanguageModel::load(&file).unwrap();
     let expected = std::fs::read(folder("smollm2.json")).unwrap();
     let expected: Expected = serde_json::from_slice(&expected).unwrap();
-    assert_eq!(model.prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens);
+    assert_eq!(model.tokenize_prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens);
     let decoder = decoder(&model);
     let got = logits(&decoder, &expected.tokens);
     let largest = got.iter().flatten().fold(0.0f32, |max, x| max.max(x.abs()));

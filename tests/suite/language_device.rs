@@ -332,7 +332,7 @@ fn room_for_long_completions_takes_no_square_of_their_length() {
     // A mask of all pairs of tokens would be 40 GB.
     let decoder = decoders().swap_remove(2).with_device(Some(Device::flex()), Precision::F32);
     let on = decoder.on_device().unwrap();
-    let prompts = on.prompts(&[&[1, 2, 3]]);
+    let prompts = on.prefill(&[&[1, 2, 3]]);
     let mut room = on.allocate_completions(1, 100_000);
     let hidden = on.step(&prompts, &mut room, Tensor::from_ints([4], &Device::flex()));
     let want = on.step(

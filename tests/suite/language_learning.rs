@@ -6,7 +6,7 @@ use grove::learner::text::{Group, LanguageLearner, Sample, UpdateSettings, gradi
 use grove::math::Activation;
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
-use grove::objective::{LossConfig, LossType, Steps, TensorStepDenominators, loss};
+use grove::objective::{LossConfig, LossSteps, LossType, TensorStepDenominators, loss};
 use grove::settings::{MomentPrecision, TrainConfig, UpdateConfig};
 use grove::text::{
     Adapters, CompletionIndex, LoraConfig, PromptWithCompletions, Retention, TextPass, TokenDecoder,
@@ -328,7 +328,7 @@ fn loss_by_autodiff(
     };
     let mask = table(&|i, t| f32::from(samples[i].1.mask[t]));
     let counted = mask.clone().sum();
-    let steps = Steps {
+    let steps = LossSteps {
         logprobs: Tensor::cat(logprobs, 1),
         entropy: Tensor::cat(entropies, 1),
         old_logprobs: table(&|i, t| samples[i].1.logprobs[t]),
@@ -345,7 +345,7 @@ fn loss_by_autodiff(
         steps: counted.clone(),
         rollout_share: counted,
     };
-    let loss = loss(config, 0.0, &steps, &denominators).loss - bonus * config.entropy_coef;
+    let loss = loss(config, 0.0, &steps, &denominators).value - bonus * config.entropy_coef;
     let mut gradients = loss.backward();
     leaf.grad_remove(&mut gradients).unwrap().into_data().iter::<f32>().collect()
 }

@@ -9,7 +9,7 @@ use crate::shared::updates::loss_config;
 use crate::support::{adapter, cpu, floats};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::model::{Categorical, Memoryless, Mlp, flatten, unflatten};
-use grove::objective::{Steps, TensorStepDenominators, loss};
+use grove::objective::{LossSteps, TensorStepDenominators, loss};
 use grove::rng::draw;
 use grove::settings::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
 use reference::{Network, reference, reference_gradient};
@@ -116,7 +116,7 @@ fn library(
     let actions = TensorData::new(batch.actions.clone(), [steps * games]);
     let actions = Tensor::<1, Int>::from_data(actions, device);
     let distribution = Categorical::new(policy.logits(Tensor::from_data(obs, device)));
-    let steps = Steps {
+    let steps = LossSteps {
         logprobs: distribution.logprob(actions).reshape([steps, games]),
         entropy: distribution.entropy().reshape([steps, games]),
         old_logprobs: rows(&batch.old_logprobs),
@@ -131,10 +131,10 @@ fn library(
         rollout_share: Tensor::from_floats([batch.rollout_share], device),
     };
     let loss = loss(config, entropy_coef, &steps, &denominators);
-    let gradients = loss.loss.backward();
+    let gradients = loss.value.backward();
     let gradient = leaf.grad(&gradients).expect("the loss has parameters");
     (
-        doubles(loss.loss.without_autodiff())[0],
+        doubles(loss.value.without_autodiff())[0],
         doubles(loss.sums.without_autodiff()),
         doubles(gradient),
     )

@@ -3,13 +3,13 @@
 use grove::env::{Breakout, CartPole, Catch, Fruit, Recall, Rules};
 use grove::rng::Stream;
 use grove::rollout::{ActionSelection, evaluate};
-use grove::trainer::{load_policy, policy_file, saved_config};
+use grove::trainer::{load_policy, read_policy_file, saved_config};
 use serde::de::DeserializeOwned;
 
 /// The greedy policy's mean score in so many episodes.
 fn score<G: Rules + DeserializeOwned>(episodes: usize) -> (G, f64) {
     let path = format!("{}/assets/policies/{}.safetensors", env!("CARGO_MANIFEST_DIR"), G::NAME);
-    let checkpoint = policy_file(std::fs::read(path).unwrap()).unwrap();
+    let checkpoint = read_policy_file(std::fs::read(path).unwrap()).unwrap();
     let (game, config) = saved_config::<G>(&checkpoint).unwrap();
     let policy = load_policy(&checkpoint, game, &config).unwrap();
     let evaluation =

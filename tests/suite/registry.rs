@@ -9,7 +9,7 @@ use tempfile::TempDir;
 /// Checks that a game has the texts that the page shows.
 fn tells<G: Env + Default + SceneInfo>() {
     let game = G::default();
-    assert!(!game.title().is_empty() && !game.rules().is_empty(), "{}", G::NAME);
+    assert!(!game.title().is_empty() && !game.rules_text().is_empty(), "{}", G::NAME);
     assert!(game.idle().is_none_or(|idle| (idle as usize) < game.num_actions()), "{}", G::NAME);
 }
 

@@ -77,18 +77,18 @@ fn check<G: Rules>(
     let native_policy = NativeMlp::new(&policy);
     let mut native = NativeRollout::new(game, config, keys);
     let mut stepwise = StepwiseRollout::new(game, config, keys, device);
-    assert!(native.export().is_empty() && block_on(stepwise.export_async()).is_empty());
+    assert!(native.export_state().is_empty() && block_on(stepwise.export_state_async()).is_empty());
     for iteration in 0..3 {
         let context = format!("{game:?}, {config:?}, iteration {iteration}");
         if iteration == 2 {
             stepwise = StepwiseRollout::new(game, config, keys, device);
-            stepwise.import(&native.export()).unwrap();
+            stepwise.import_state(&native.export_state()).unwrap();
         }
         let want = Host::of(&native.collect(&native_policy, iteration, &cpu()));
         let got = Host::of(&stepwise.collect(&policy.clone().into(), iteration));
         want.assert_lively(game.num_actions() as u32, &context);
         got.assert_is(&want, &context);
-        let (got, want) = (block_on(stepwise.export_async()), native.export());
+        let (got, want) = (block_on(stepwise.export_state_async()), native.export_state());
         let seats = match config.start {
             Start::Level => 0,
             Start::Branch => config.num_groups,
@@ -176,7 +176,7 @@ fn the_number_of_threads_changes_nothing() {
                 (0..2).map(|i| Host::of(&rollout.collect(&policy, i, &cpu()))).collect();
             let evaluations = [ActionSelection::Greedy, ActionSelection::Sampling]
                 .map(|player| evaluate(&policy, game, 77, Stream::Evaluation, 3, player));
-            (hosts, rollout.export(), evaluations)
+            (hosts, rollout.export_state(), evaluations)
         })
     };
     let one = run(1);
@@ -248,7 +248,7 @@ fn saved_games_that_do_not_fit_are_rejected() {
     let words = vec![0; 3 * env_words(game) - 1];
     let expected = "the saved games are 11 words, but 12 are needed for 3 groups of `catch`";
     let mut native = NativeRollout::new(game, &config, keys);
-    assert_eq!(native.import(&words).unwrap_err().to_string(), expected);
+    assert_eq!(native.import_state(&words).unwrap_err().to_string(), expected);
     let mut stepwise = StepwiseRollout::new(game, &config, keys, &cpu());
-    assert_eq!(stepwise.import(&words).unwrap_err().to_string(), expected);
+    assert_eq!(stepwise.import_state(&words).unwrap_err().to_string(), expected);
 }

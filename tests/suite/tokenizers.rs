@@ -83,7 +83,7 @@ fn byte_gguf() -> Gguf {
 
 /// The tokens of a text, which are none where it is refused as an empty prompt.
 fn prompt(model: &LanguageModel, text: &str) -> Vec<u32> {
-    match model.prompt(text, &[] as &[()]) {
+    match model.tokenize_prompt(text, &[] as &[()]) {
         Err(LanguageError::NoPrompt) => Vec::new(),
         tokens => tokens.unwrap(),
     }
@@ -112,7 +112,7 @@ fn a_pattern_means_the_same_with_line_ends_spelled_out_or_as_they_are() {
         let folder = folder(tokens.len(), tokenizer.to_string().as_bytes(), b"{}");
         let model = LanguageModel::load(folder.path()).unwrap();
         assert_eq!(prompt(&model, "a\n\nb"), [97, 256, 98], "{ends:?}");
-        assert_eq!(model.text(&[97, 256, 98]), "a\n\nb");
+        assert_eq!(model.decode_completion(&[97, 256, 98]), "a\n\nb");
         assert_eq!(model.pieces(&[0xc3, 0xa9, 97]), ["\u{fffd}", "\u{fffd}", "a"]);
     }
 }
@@ -143,7 +143,7 @@ fn answers_end_with_the_token_that_the_chat_template_puts_behind_them() {
     let file = byte_gguf().with("tokenizer.ggml.token_type", kinds);
     let file = file.with("tokenizer.ggml.pre", "qwen2").with("tokenizer.ggml.eos_token_id", 257);
     let model = file.with("tokenizer.chat_template", CHATML).load().unwrap();
-    assert_eq!(model.text(&[55, 258, 55]), "7<|eot_id|>7");
+    assert_eq!(model.decode_completion(&[55, 258, 55]), "7<|eot_id|>7");
     assert_eq!(model.end_of_answer(&user), Some(258));
 }
 
@@ -165,18 +165,19 @@ fn answers_are_what_the_chat_template_adds_to_the_prompt() {
     let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<u32>>();
     let ended = |text: &str, end: u32| [bytes(text), vec![end]].concat();
     let model = chat(THINKING);
-    assert_eq!(model.answer(" 7 \n", "", &user, &none).unwrap(), ended("()\n7", 258));
-    assert_eq!(model.answer("7", "", &user, &plain).unwrap(), ended("7", 258));
-    let prompts = [&none, &plain].map(|values| model.prompt_with("", &user, values).unwrap());
+    assert_eq!(model.tokenize_answer("", &user, " 7 \n", &none).unwrap(), ended("()\n7", 258));
+    assert_eq!(model.tokenize_answer("", &user, "7", &plain).unwrap(), ended("7", 258));
+    let prompts =
+        [&none, &plain].map(|values| model.tokenize_prompt_with("", &user, values).unwrap());
     assert_eq!(prompts[1], [prompts[0].clone(), bytes("()\n")].concat());
-    assert_eq!(model.answer("7", "", &[] as &[()], &none).unwrap(), ended("7", 257));
+    assert_eq!(model.tokenize_answer("", &[] as &[()], "7", &none).unwrap(), ended("7", 257));
     // Two line ends are one token, but the first belongs to the prompt.
-    assert_eq!(chat(CHATML).answer("\n7", "", &user, &none).unwrap(), ended("\n7", 258));
+    assert_eq!(chat(CHATML).tokenize_answer("", &user, "\n7", &none).unwrap(), ended("\n7", 258));
     let unended = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}\
                    {% if add_generation_prompt %}assistant: {% endif %}";
-    assert_eq!(chat(unended).answer("7", "", &user, &none).unwrap(), ended("7", 257));
+    assert_eq!(chat(unended).tokenize_answer("", &user, "7", &none).unwrap(), ended("7", 257));
     for other in ["{{ messages[0].content }}", "a{% if add_generation_prompt %}b{% endif %}"] {
-        let error = chat(other).answer("7", "", &user, &none).unwrap_err().to_string();
+        let error = chat(other).tokenize_answer("", &user, "7", &none).unwrap_err().to_string();
         assert!(error.contains("does not put the answer behind the prompt"), "{error}");
     }
 }
@@ -228,10 +229,11 @@ fn unigrams_marks_and_added_tokens_are_read() {
     assert_eq!(prompt(&model, "AB x"), [4, 1, 0]);
     assert_eq!(prompt(&model, "cats cat"), [1, 5, 6, 7, 8, 1, 9]);
     assert_eq!(prompt(&model, "b dog"), [1, 3, 1, 10]);
-    assert_eq!(model.text(&[4, 2]), "ab a");
+    assert_eq!(model.decode_completion(&[4, 2]), "ab a");
     assert_eq!(model.pieces(&[4, 2, 3]), ["ab", " a", "b"]);
     // After a text an answer begins with a mark only if a space is between them.
-    let after = |text: &str, answer: &str| model.bare_answer(answer, text, &[] as &[()]).unwrap();
+    let after =
+        |text: &str, answer: &str| model.tokenize_bare_answer(text, &[] as &[()], answer).unwrap();
     assert_eq!(after("ab c", "ab"), [6, 3]);
     assert_eq!(after("ab c", " ab"), [4]);
     // By itself, if the prompt's last token would be another.
@@ -279,7 +281,7 @@ fn gguf_vocabularies_of_sentence_piece_are_merged_by_their_scores() {
     let model = piece_gguf([-1., -2.]).load().unwrap();
     assert_eq!(prompt(&model, "ab b"), [1, 5, 9, 7, 9]);
     assert_eq!(prompt(&model, "é"), [1, 7, 3, 4]);
-    assert_eq!(model.text(&[5, 9, 7, 9]), "ab b");
+    assert_eq!(model.decode_completion(&[5, 9, 7, 9]), "ab b");
     assert_eq!(model.stop_tokens, [2]);
     let other = piece_gguf([-2., -1.]);
     assert_eq!(prompt(&other.load().unwrap(), "ab"), [1, 7, 6]);
@@ -318,7 +320,10 @@ fn gguf_vocabularies_are_written_as_they_were_read() {
             for text in ["ab b", "é", "ab  ab"] {
                 assert_eq!(prompt(&again, text), prompt(&model, text), "{prefixes}: {text}");
             }
-            assert_eq!(again.text(&[5, 9, 7, 9]), model.text(&[5, 9, 7, 9]));
+            assert_eq!(
+                again.decode_completion(&[5, 9, 7, 9]),
+                model.decode_completion(&[5, 9, 7, 9])
+            );
         }
     }
     // "ab", which no merge makes, does not come before "▁a".

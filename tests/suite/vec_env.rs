@@ -6,7 +6,7 @@ use grove::env::{
     Breakout, CartPole, Catch, Episode, Recall, Rules, StepResult, new_game, play_step,
 };
 use grove::rng::{Stream, draw};
-use grove::rollout::{Autoreset, StepBuffers, StepError, VecEnv};
+use grove::rollout::{Autoreset, StepBuffers, VecEnv, VecEnvError};
 
 /// Results of a step.
 #[derive(Default)]
@@ -163,7 +163,7 @@ fn without_autoreset_an_ended_game_waits_for_its_reset() {
         batch.step(&[1, 1], step.buffers()).unwrap();
     }
     let refused = batch.step(&[1, 1], step.buffers()).unwrap_err();
-    assert_eq!(refused, StepError::Ended { env: 0 });
+    assert_eq!(refused, VecEnvError::Ended { env: 0 });
     (0..2).for_each(|env| batch.reset_env(env, 8, 0));
     batch.observe(&mut step.obs);
     assert_eq!(step.obs[..4], Singles::new(Catch::default(), 1, 8).observe());
@@ -179,8 +179,8 @@ fn wrong_actions_are_rejected_and_change_nothing() {
     let mut batch = VecEnv::new(Catch::default(), 2, Autoreset::NextStep, 3);
     let mut step = Step::new(2, 4, Autoreset::NextStep);
     let mut refused = |actions: &[i64]| batch.step(actions, step.buffers()).unwrap_err();
-    assert_eq!(refused(&[1]), StepError::Count { expected: 2, found: 1 });
-    let unknown = |env, action| StepError::Unknown { game: "catch", env, action, last: 2 };
+    assert_eq!(refused(&[1]), VecEnvError::Count { expected: 2, found: 1 });
+    let unknown = |env, action| VecEnvError::Unknown { game: "catch", env, action, last: 2 };
     assert_eq!(refused(&[0, 3]), unknown(1, 3));
     assert_eq!(refused(&[-1, 0]), unknown(0, -1));
     let mut obs = vec![0.0; 8];
@@ -203,7 +203,7 @@ fn illegal_actions_are_rejected_and_change_nothing() {
     batch.observe(&mut before);
     for action in [1, 3] {
         let refused = batch.step(&[action, 0], step.buffers()).unwrap_err();
-        assert_eq!(refused, StepError::Illegal { env: 0, action: action as u32 });
+        assert_eq!(refused, VecEnvError::Illegal { env: 0, action: action as u32 });
     }
     batch.observe(&mut after);
     assert_eq!(before, after);

@@ -73,7 +73,7 @@ impl Launcher<'_> {
         let recorded = RecordedStepsLaunch::new(
             argument(&cube_ints(part.words.clone())),
             argument(&cube_tensor(part.values.clone())),
-            argument(&cube_tensor(part.firsts.clone())),
+            argument(&cube_tensor(part.initial_episodes.clone())),
             (part.num_words() - 1) * row,
             row,
             2 * row,

@@ -54,7 +54,7 @@ pub(super) struct RecordedSteps {
     words: Buffer<u32>,
     values: Buffer<f32>,
     /// Scores and steps of the current episodes before the first step, `[2, num_envs]`.
-    firsts: Buffer<f32>,
+    initial_episodes: Buffer<f32>,
     /// Offset of the actions within the words.
     actions: usize,
     /// Offset of the rewards within the values.
@@ -150,7 +150,7 @@ pub(super) fn credit_kernel(
     let mut sums = no_sums();
     if game < sizes.games {
         let (games, num_steps) = (sizes.games, sizes.num_steps);
-        let mut score = recorded.firsts[game];
+        let mut score = recorded.initial_episodes[game];
         let mut total = 0.0f32;
         let mut counted = num_steps;
         // Number of steps up to the last end of an episode.
@@ -206,7 +206,7 @@ pub(super) fn credit_kernel(
         let length = select(counted < sizes.learn_steps, counted, sizes.learn_steps) as f32;
         sums[STEPS] = length;
         sums[PLAYED] = counted as f32;
-        let before = select(ended_steps > 0, recorded.firsts[games + game], 0.0f32);
+        let before = select(ended_steps > 0, recorded.initial_episodes[games + game], 0.0f32);
         sums[ENDED_STEPS] = before + ended_steps as f32;
         advantages[sizes.length(game)] = length;
         advantages[sizes.total(game)] = total;

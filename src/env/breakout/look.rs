@@ -1,7 +1,7 @@
 //! Look of Breakout: a chequered board, a wall in three colours, a ball with a trail, and a paddle.
 
 use super::{BOTTOM, BRICKS, Breakout, BreakoutState, SIDE};
-use crate::env::look::{Look, SceneInfo, Sprite, between, tile};
+use crate::env::look::{Look, SceneInfo, Sprite, lerp, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -10,7 +10,7 @@ impl SceneInfo for Breakout {
         "Breakout"
     }
 
-    fn rules(&self) -> &'static str {
+    fn rules_text(&self) -> &'static str {
         "Keep the ball in play with the paddle: +1 for each brick. A missed ball ends the game."
     }
 
@@ -44,8 +44,8 @@ impl SceneInfo for Breakout {
 /// The ball. If it bounces back to its row, it moves halfway to the obstacle and returns.
 #[cube]
 fn ball(before: &BreakoutState, now: &BreakoutState, part: f32) -> Sprite {
-    let x = between(before.ball_x as f32, now.ball_x as f32, part) + 0.5f32;
-    let y = between(before.ball_y as f32, now.ball_y as f32, part) + 0.5f32;
+    let x = lerp(before.ball_x as f32, now.ball_x as f32, part) + 0.5f32;
+    let y = lerp(before.ball_y as f32, now.ball_y as f32, part) + 0.5f32;
     let returns = before.ball_y == now.ball_y && before.ball_dir != now.ball_dir;
     let touch = select(returns && before.ball_y > 0, 0.4f32, 0.0f32);
     let depth = select(part < 0.5f32, part, 1.0f32 - part) * 2.0f32 * touch;
@@ -73,11 +73,11 @@ impl Look for Breakout {
             brick.opacity = ((bricks >> comptime!(number % BRICKS)) & 1) as f32;
             brick
         } else if comptime!(number == BRICKS) {
-            let x = between(before.last_x as f32, now.last_x as f32, part) + 0.5f32;
-            let y = between(before.last_y as f32, now.last_y as f32, part) + 0.5f32;
+            let x = lerp(before.last_x as f32, now.last_x as f32, part) + 0.5f32;
+            let y = lerp(before.last_y as f32, now.last_y as f32, part) + 0.5f32;
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::TRAIL)
         } else if comptime!(number == BRICKS + 1) {
-            let x = between(before.paddle as f32, now.paddle as f32, part) + 0.5f32;
+            let x = lerp(before.paddle as f32, now.paddle as f32, part) + 0.5f32;
             let y = comptime!(BOTTOM as f32 + 0.5);
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::PADDLE)
         } else {

@@ -80,7 +80,7 @@ impl Breakout {
     };
 
     /// Action that moves the paddle right; 1 moves it left.
-    fn right(&self) -> u32 {
+    fn right_action(&self) -> u32 {
         match self.actions {
             BreakoutActions::Minimal => 2,
             BreakoutActions::Full => 3,
@@ -91,7 +91,7 @@ impl Breakout {
 impl Env for Breakout {
     const NAME: &'static str = "breakout";
     const SCORE_IS_REWARD: bool = true;
-    const COMMON: Option<Self> = Some(Self::DEFAULT);
+    const COMMON_PARAMETERS: Option<Self> = Some(Self::DEFAULT);
 
     fn defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
@@ -266,7 +266,7 @@ impl Rules for Breakout {
         };
         // One is added to positions to avoid unsigned underflow.
         let left = select(taken == 1, 1u32, 0u32);
-        let right = select(taken == comptime!(game.right()), 1u32, 0u32);
+        let right = select(taken == comptime!(game.right_action()), 1u32, 0u32);
         let moved = state.paddle + 1 + right - left;
         state.paddle = select(moved < 1, 1u32, select(moved > SIDE, SIDE, moved)) - 1;
 

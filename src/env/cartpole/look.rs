@@ -1,7 +1,7 @@
 //! Look of CartPole: a cart on an outdoor track, at four cells per metre.
 
 use super::{CartPole, CartPoleState, LENGTH, TAU, X_LIMIT, cos_small, sin_small};
-use crate::env::look::{Look, SceneInfo, Sprite, between, sky, tile, variant};
+use crate::env::look::{Look, SceneInfo, Sprite, lerp, sky, tile, variant};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -25,7 +25,7 @@ impl SceneInfo for CartPole {
         "Cart pole"
     }
 
-    fn rules(&self) -> &'static str {
+    fn rules_text(&self) -> &'static str {
         "Keep the pole on the cart upright by pushing left or right: +1 for each step it stands."
     }
 
@@ -77,11 +77,11 @@ impl Look for CartPole {
         #[comptime] i: usize,
         #[comptime] _game: Self,
     ) -> Sprite {
-        let moved = between(before.x, now.x, part) * METRE;
+        let moved = lerp(before.x, now.x, part) * METRE;
         let x = moved + comptime!(COLUMNS as f32 / 2.0);
         if comptime!(i == 0) {
             // The tile of the pole is horizontal.
-            let theta = between(before.theta, now.theta, part);
+            let theta = lerp(before.theta, now.theta, part);
             let half = comptime!(LENGTH * METRE);
             let (end_x, end_y) = (x + sin_small(theta) * half, JOINT_Y - cos_small(theta) * half);
             let mut pole = Sprite::upright(end_x, end_y, 2.0f32 * half, 1.0f32, tile::POLE);

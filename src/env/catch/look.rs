@@ -1,7 +1,7 @@
 //! Look of Catch: a chequered board, a ball and a paddle.
 
 use super::{Catch, CatchState};
-use crate::env::look::{Look, SceneInfo, Sprite, between, tile};
+use crate::env::look::{Look, SceneInfo, Sprite, lerp, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -10,7 +10,7 @@ impl SceneInfo for Catch {
         "Catch"
     }
 
-    fn rules(&self) -> &'static str {
+    fn rules_text(&self) -> &'static str {
         "A ball falls; be under it when it lands: +1 if caught, −1 if missed."
     }
 
@@ -51,12 +51,12 @@ impl Look for Catch {
         #[comptime] game: Self,
     ) -> Sprite {
         if comptime!(i == 0) {
-            let x = between(before.paddle as f32, now.paddle as f32, part) + 0.5f32;
+            let x = lerp(before.paddle as f32, now.paddle as f32, part) + 0.5f32;
             let y = comptime!(game.rows as f32 - 0.5);
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::PADDLE)
         } else {
-            let x = between(before.ball_column as f32, now.ball_column as f32, part) + 0.5f32;
-            let y = between(before.ball_row as f32, now.ball_row as f32, part) + 0.5f32;
+            let x = lerp(before.ball_column as f32, now.ball_column as f32, part) + 0.5f32;
+            let y = lerp(before.ball_row as f32, now.ball_row as f32, part) + 0.5f32;
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::BALL)
         }
     }

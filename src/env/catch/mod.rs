@@ -23,7 +23,7 @@ settings! {
         /// Observation of the policy: four `features`, or the `board` cell by cell.
         observation: CatchObservation;
     }
-    rules = Catch::rules;
+    check = Catch::check_settings;
 }
 
 names! {
@@ -45,7 +45,7 @@ names! {
 const MAX_CELLS: u32 = 512;
 
 impl Catch {
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { rows, columns, observation } = self;
         let cells = rows * columns;
         let words = format!("at most {MAX_CELLS} where catch.observation is `board`");

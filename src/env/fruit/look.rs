@@ -1,7 +1,7 @@
 //! Look of the fruit catcher: an orchard, with leaves above the grid and a meadow below.
 
 use super::{Fruit, FruitState};
-use crate::env::look::{FRUIT_KINDS, Look, SceneInfo, Sprite, between, sky, tile, variant};
+use crate::env::look::{Look, NUM_FRUIT_KINDS, SceneInfo, Sprite, lerp, sky, tile, variant};
 use crate::rng::mix;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -18,7 +18,7 @@ impl SceneInfo for Fruit {
         "Fruit catcher"
     }
 
-    fn rules(&self) -> &'static str {
+    fn rules_text(&self) -> &'static str {
         "Fruits fall; a basket moves one cell a step: +1 for each fruit caught, −1 for each missed. Some \
          cannot be reached."
     }
@@ -77,8 +77,8 @@ fn basket(
     #[comptime] tile: u32,
     #[comptime] game: Fruit,
 ) -> Sprite {
-    let centre = between(before.basket as f32, now.basket as f32, part);
-    let left = centre + comptime!(MARGIN as f32 - game.left() as f32);
+    let centre = lerp(before.basket as f32, now.basket as f32, part);
+    let left = centre + comptime!(MARGIN as f32 - game.left_columns() as f32);
     let middle = comptime!(game.basket.saturating_sub(2) as f32);
     let (offset, width, tile, seen) = comptime!(match piece {
         0 if game.basket == 1 => (0.5f32, 1.0f32, tile + 3, true),
@@ -96,7 +96,7 @@ fn basket(
 /// A fruit at a fractional row, `size` cells across. Its kind does not change while it falls.
 #[cube]
 fn fruit(state: &FruitState, #[comptime] i: usize, row: f32, size: f32) -> Sprite {
-    let kind = mix(state.slot(i)) % FRUIT_KINDS;
+    let kind = mix(state.slot(i)) % NUM_FRUIT_KINDS;
     let x = state.column(i) as f32 + comptime!(MARGIN as f32 + 0.5);
     let y = row + comptime!(MARGIN as f32 + 0.5);
     Sprite::upright(x, y, size, size, kind + comptime!(tile::APPLE))
@@ -115,7 +115,7 @@ fn falling(
     let there = before.has_fruit(i);
     let row = before.row(i) as f32;
     let lands = moving && before.row(i) + 1 >= comptime!(game.height - 1);
-    let offset = before.column(i) + comptime!(game.left());
+    let offset = before.column(i) + comptime!(game.left_columns());
     let caught = lands && offset >= now.basket && offset < now.basket + game.basket;
     let missed = lands && !caught;
     // A caught fruit shrinks into the basket; a missed one bursts on the ground.
@@ -133,7 +133,7 @@ fn falling(
 #[cube]
 fn appearing(before: &FruitState, now: &FruitState, part: f32, #[comptime] i: usize) -> Sprite {
     let appears = now.has_fruit(i) && now.row(i) == 0 && before.tick != now.tick && part > 0.0f32;
-    let mut sprite = fruit(now, i, part - 1.0f32, between(0.25f32, 1.0f32, part));
+    let mut sprite = fruit(now, i, part - 1.0f32, lerp(0.25f32, 1.0f32, part));
     sprite.opacity = select(appears, 1.0f32, 0.0f32);
     sprite
 }

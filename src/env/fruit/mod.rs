@@ -42,7 +42,7 @@ settings! {
         /// Observation of the policy: `features` relative to the basket, or raw `positions`.
         observation: FruitObservation = Self::DEFAULT.observation;
     }
-    rules = Fruit::rules;
+    check = Fruit::check_settings;
 }
 
 names! {
@@ -71,7 +71,7 @@ impl Fruit {
         observation: FruitObservation::Features,
     };
 
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { width, basket, max_fruits, min_fruits, .. } = self;
         let within = |what: &str, max: &u32| format!("1 to {max} ({what})");
         limit(basket <= width, "basket", basket, within("fruit.width", width))?;
@@ -80,7 +80,7 @@ impl Fruit {
     }
 
     /// Columns of the basket to the left of its centre.
-    fn left(&self) -> u32 {
+    fn left_columns(&self) -> u32 {
         self.basket / 2
     }
 
@@ -93,7 +93,7 @@ impl Fruit {
 
 impl Env for Fruit {
     const NAME: &'static str = "fruit";
-    const COMMON: Option<Self> = Some(Self::DEFAULT);
+    const COMMON_PARAMETERS: Option<Self> = Some(Self::DEFAULT);
     const SCORE_IS_REWARD: bool = true;
 
     /// Wide grids need longer training, and raw positions need longer still and a larger network.
@@ -302,8 +302,8 @@ fn relation(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -
             height * comptime!(1.0 / (game.height - 1) as f32)
         } else if comptime!(kind == 2) {
             // Moves until the nearest cell of the basket is under the fruit.
-            let from_left = right - comptime!((game.basket - game.left() - 1) as f32);
-            let from_right = -right - comptime!(game.left() as f32);
+            let from_left = right - comptime!((game.basket - game.left_columns() - 1) as f32);
+            let from_right = -right - comptime!(game.left_columns() as f32);
             clip(height - positive(larger(from_left, from_right)), 2.0f32) * 0.5f32
         } else {
             clip(right, 3.0f32) * comptime!(1.0f32 / 3.0)
@@ -349,8 +349,9 @@ impl Rules for Fruit {
     fn reset(state: &mut FruitState, key: u32, #[comptime] game: Self) {
         // The initial basket lies within the grid, at least two cells from the right edge:
         // `left..=width - basket`, 17 columns by default.
-        let starts = comptime!((game.width + 1).saturating_sub(game.basket + game.left()).max(1));
-        state.basket = below(draw(key, 0), starts) + comptime!(game.left());
+        let starts =
+            comptime!((game.width + 1).saturating_sub(game.basket + game.left_columns()).max(1));
+        state.basket = below(draw(key, 0), starts) + comptime!(game.left_columns());
         state.count = 0;
         state.tick = 0;
         state.fruits01 = 0;
@@ -373,7 +374,7 @@ impl Rules for Fruit {
         #[unroll]
         for _ in 0..comptime!(game.landings()) {
             if state.count > 0 && state.row(0usize) == comptime!(game.height - 1) {
-                let offset = state.column(0usize) + comptime!(game.left());
+                let offset = state.column(0usize) + comptime!(game.left_columns());
                 let caught = offset >= state.basket && offset < state.basket + game.basket;
                 reward += select(caught, 1.0f32, -1.0f32);
                 landed = true;

@@ -41,7 +41,7 @@ const RIGHT: u32 = 2;
 impl Fruit {
     /// First and last position of the basket that catch a fruit in `column`.
     fn catching(&self, column: u32) -> (i64, i64) {
-        let (column, left) = (i64::from(column), i64::from(self.left()));
+        let (column, left) = (i64::from(column), i64::from(self.left_columns()));
         (column - (i64::from(self.basket) - left - 1), column + left)
     }
 }

@@ -2,7 +2,7 @@
 //! and the currently lit one is shown above the basket.
 
 use super::{Recall, RecallState};
-use crate::env::look::{Look, SceneInfo, Sprite, between, sky, tile, variant};
+use crate::env::look::{Look, SceneInfo, Sprite, lerp, sky, tile, variant};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -19,7 +19,7 @@ impl SceneInfo for Recall {
         "Recall"
     }
 
-    fn rules(&self) -> &'static str {
+    fn rules_text(&self) -> &'static str {
         "A cue lights up at the first step. At the last step, choose the same: +1 if right."
     }
 
@@ -63,7 +63,7 @@ impl Look for Recall {
     ) -> Sprite {
         let path = comptime!(PATH_ROW as f32 + 0.5);
         let a_step = comptime!(((LAST - FIRST) / game.steps as f32).min(1.0));
-        let x = FIRST + between(before.time as f32, now.time as f32, part) * a_step;
+        let x = FIRST + lerp(before.time as f32, now.time as f32, part) * a_step;
         if comptime!(i == 0) {
             Sprite::upright(
                 1.0f32.runtime(),

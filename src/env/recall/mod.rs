@@ -8,7 +8,7 @@
 
 mod look;
 
-use super::look::FRUIT_KINDS;
+use super::look::NUM_FRUIT_KINDS;
 use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
 use crate::rng::{below, draw, uniform};
 use crate::schema::settings;
@@ -16,7 +16,7 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Maximum number of cues, limited by the number of fruit tiles.
-const MAX_CUES: u32 = FRUIT_KINDS;
+const MAX_CUES: u32 = NUM_FRUIT_KINDS;
 
 settings! {
     /// Parameters of Recall.

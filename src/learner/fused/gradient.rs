@@ -12,7 +12,8 @@ use crate::device::buffers::Buffer;
 use crate::learner::means::NUM_SUMS;
 use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
-use crate::model::kernels::{DenseLayout, FeatureSlots, MlpShape, Observer, rounded};
+use crate::model::kernels::{DenseLayout, MlpShape, load_rounded};
+use crate::model::{FeatureSlots, Observer};
 use crate::objective::kl::{k3, kl_estimate};
 use crate::objective::{Coefficients, Step, by_logit, term};
 use burn::cubecl;
@@ -80,9 +81,9 @@ fn logits<I: Float>(
     for index in range_stepped(unit, comptime!(outputs * tile), comptime!(tiling.units)) {
         let a = index / tile;
         let s = index % tile;
-        let mut logit = rounded::<f32, I>(params, bias + a);
+        let mut logit = load_rounded::<f32, I>(params, bias + a);
         for k in 0..inputs {
-            let w = rounded::<f32, I>(params, weight + k * outputs + a);
+            let w = load_rounded::<f32, I>(params, weight + k * outputs + a);
             logit += w * room[(k + comptime!(last.from)) * stride + s];
         }
         room[(a + comptime!(last.to)) * stride + s] = logit;

@@ -7,7 +7,7 @@
 
 use super::tiles::Tiling;
 use crate::math::activation::{activated, derivative_by_value};
-use crate::model::kernels::{DenseLayout, input, rounded};
+use crate::model::kernels::{DenseLayout, load_rounded, round_to};
 use crate::settings::Activation;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -110,13 +110,13 @@ fn add_products<I: Float, V: Float>(
             let at = (k + comptime!(c + factor.row)) * stride + sample;
             #[unroll]
             for s in 0..part {
-                values[s] = input::<V>(room[at + s]);
+                values[s] = round_to::<V>(room[at + s]);
             }
             let first = start + (k + c) * factor.by_input;
             #[unroll]
             for n in 0..block {
                 let at = first + comptime!(n * columns * factor.by_neuron);
-                let w = rounded::<f32, I>(params, at);
+                let w = load_rounded::<f32, I>(params, at);
                 #[unroll]
                 for s in 0..part {
                     sums[comptime!(n * part + s)] += w * values[s];
@@ -149,7 +149,7 @@ pub(super) fn forward<I: Float>(
         #[unroll]
         for n in 0..block {
             let at = comptime!(layer.dense.bias + n * columns) + column;
-            let bias = rounded::<f32, I>(params, at);
+            let bias = load_rounded::<f32, I>(params, at);
             #[unroll]
             for s in 0..part {
                 sums[comptime!(n * part + s)] = bias;
@@ -162,7 +162,7 @@ pub(super) fn forward<I: Float>(
             #[unroll]
             for s in 0..part {
                 let output = activated(sums[comptime!(n * part + s)], activation);
-                room[row + comptime!(layer.to * stride + s)] = input::<I>(output.value);
+                room[row + comptime!(layer.to * stride + s)] = round_to::<I>(output.value);
                 if comptime!(tiling.keeps_derivatives) {
                     derivatives[row + comptime!(layer.derivatives * stride + s)] =
                         output.derivative;
@@ -258,7 +258,7 @@ pub(super) fn learn<I: Float>(
             for i in 0..rows {
                 #[unroll]
                 for c in 0..together {
-                    let value = input::<I>(room[inputs_at + s + comptime!(i * stride + c)]);
+                    let value = round_to::<I>(room[inputs_at + s + comptime!(i * stride + c)]);
                     #[unroll]
                     for n in 0..block {
                         sums[comptime!(i * block + n)] +=

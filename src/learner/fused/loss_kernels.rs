@@ -7,7 +7,8 @@ use crate::math::softmax::{
     ILLEGAL, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
 };
 use crate::math::{at_least, exp};
-use crate::model::kernels::{FeatureSlots, MlpShape, Observer, StepWords, input, mlp_logits};
+use crate::model::kernels::{MlpShape, mlp_logits, round_to};
+use crate::model::{FeatureSlots, Observer, StepWords};
 use crate::objective::weights::{self, StepDenominators};
 use crate::objective::{Coefficients, LossForm, SequenceRatio, Step, term};
 use burn::cubecl;
@@ -91,20 +92,20 @@ pub(super) struct Batch {
     /// Minibatches per epoch.
     pub num_minibatches: usize,
     /// Offset of the sequence ratios in the summary.
-    pub ratios: usize,
+    pub ratios_offset: usize,
 }
 
 #[cube]
 impl Batch {
     /// Reads the ratio of game `game` of this portion.
     pub fn sequence_ratio(&self, game: usize) -> SequenceRatio {
-        let at = self.ratios + self.offset + game;
+        let at = self.ratios_offset + self.offset + game;
         SequenceRatio { ratio: self.summary[at], d_logprob: self.summary[at + self.all_games] }
     }
 
     /// Stores the ratio of game `game` of this portion.
     fn store_sequence_ratio(&mut self, game: usize, ratio: &SequenceRatio) {
-        let at = self.ratios + self.offset + game;
+        let at = self.ratios_offset + self.offset + game;
         self.summary[at] = ratio.ratio;
         self.summary[at + self.all_games] = ratio.d_logprob;
     }
@@ -385,7 +386,7 @@ fn forward<O: Observer, I: Float>(
     O::observe::<f32>(words, &step.words, x, &all, comptime!(plan.observer));
     #[unroll]
     for i in 0..comptime!(plan.mlp.features) {
-        scratch.x[i] = input::<I>(scratch.x[i]);
+        scratch.x[i] = round_to::<I>(scratch.x[i]);
     }
     mlp_logits::<f32, I>(params, &scratch.x, &mut scratch.logits, comptime!(plan.mlp));
     mask_logits::<O>(scratch.logits.as_mut_slice(), 0usize, 1usize, words, step, plan);

@@ -14,7 +14,7 @@ use crate::device::launch_items;
 use crate::learner::context::LearnerContext;
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::{AdamW, factors};
-use crate::learner::schedule::{entropy_coef, first_update};
+use crate::learner::schedule::{entropy_coef, first_optimizer_step};
 use crate::learner::update::UpdateSteps;
 use crate::learner::weights::Weights;
 use crate::model::Observer;
@@ -39,7 +39,7 @@ pub(super) struct FusedUpdate<'a, O: Observer> {
     order_buffer: CubeTensor,
     summary: CubeTensor,
     /// Offset of the sequence ratios in the summary.
-    ratios: usize,
+    ratios_offset: usize,
     entropy: f64,
     /// Parameters and moments, `[3, num_params]`, and room for those after the next step.
     state: [CubeTensor; 2],
@@ -98,11 +98,11 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         check_inputs(learner, recording, advantages, &observer);
         let config = &learner.context.config;
         let device = advantages.summary.device();
-        let words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
-        let order_buffer = cube_ints(device::indices(&words, &device));
+        let order_words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
+        let order_buffer = cube_ints(device::indices(&order_words, &device));
         let recorded = cube_tensor(advantages.summary.clone());
-        let ratios = COUNTS + minibatches.ranges.len();
-        let len = ratios + 2 * minibatches.size;
+        let ratios_offset = COUNTS + minibatches.ranges.len();
+        let len = ratios_offset + 2 * minibatches.size;
         let summary = match learner.context.team.size() {
             1 => uninit(&recorded, &[len], DType::F32),
             _ => learner.shared_summary(advantages, &minibatches, len)?,
@@ -117,11 +117,11 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             minibatches,
             order_buffer,
             summary,
-            ratios,
+            ratios_offset,
             entropy: entropy_coef(config, iteration),
             state: optimizer_state(&learner.weights),
             update_sums: cube_tensor(Tensor::<1>::zeros([NUM_SUMS + 1], &device)),
-            first: first_update(config, iteration),
+            first: first_optimizer_step(config, iteration),
             steps_taken: learner.weights.optimizer.steps,
         };
         this.add_parts(advantages, &recorded);
@@ -250,7 +250,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         for (part, first, games) in &portions {
             let batch = || self.batch(number, *first, *games);
             if self.learner.loss.loss_type.has_sequence_ratio() {
-                self.ratios(part, params, *games, batch);
+                self.compute_ratios(part, params, *games, batch);
             }
             let Spread { cubes, tiles } = spread(*games);
             // Forward, and backward by inputs and by weights.
@@ -298,7 +298,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             *size,
             number,
             num_minibatches,
-            self.ratios,
+            self.ratios_offset,
         )
     }
 
@@ -328,7 +328,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
     }
 
     /// Computes the ratios of a minibatch's games in a part.
-    fn ratios(
+    fn compute_ratios(
         &self,
         part: &PartBuffers,
         params: &CubeTensor,
@@ -378,7 +378,7 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
     }
 
     fn approx_kl(&self, number: usize, gradient: &CubeTensor) -> f64 {
-        let at = |tensor: &CubeTensor, i: usize| floats(tensor).narrow(0, i, 1);
+        let at = |tensor: &CubeTensor, i: usize| as_tensor(tensor).narrow(0, i, 1);
         let num_params = self.plan.mlp.num_params();
         let both = vec![at(gradient, num_params), at(&self.summary, COUNTS + number)];
         let read = device::read(Tensor::cat(both, 0));
@@ -405,7 +405,7 @@ impl<O: Observer> FusedUpdate<'_, O> {
     /// [`AutodiffLearner::update`](crate::learner::AutodiffLearner), the parameters, and the state of the optimizer.
     pub(super) fn finish(self, taken: usize) -> (Tensor<1>, Tensor<1>, AdamW) {
         let config = &self.learner.context.config;
-        let (summary, update_sums) = (floats(&self.summary), floats(&self.update_sums));
+        let (summary, update_sums) = (as_tensor(&self.summary), as_tensor(&self.update_sums));
         // Every epoch covers all games of a rollout, whereas datasets advance by batches.
         let learnt = if config.data.is_on() || taken < self.minibatches.ranges.len() {
             summary.narrow(0, COUNTS, taken.max(1)).sum()
@@ -414,7 +414,7 @@ impl<O: Observer> FusedUpdate<'_, O> {
         };
         let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt;
         let means = vec![of_steps, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];
-        let state = floats(&self.state[0]);
+        let state = as_tensor(&self.state[0]);
         let num_params = self.plan.mlp.num_params();
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
         let [params, first_moment, second_moment] = [0, 1, 2].map(part);
@@ -423,7 +423,7 @@ impl<O: Observer> FusedUpdate<'_, O> {
     }
 }
 
-/// A buffer as a tensor.
-fn floats(buffer: &CubeTensor) -> Tensor<1> {
+/// Wraps a buffer as a tensor.
+fn as_tensor(buffer: &CubeTensor) -> Tensor<1> {
     Tensor::from_primitive::<Cube>(buffer.clone())
 }

@@ -42,7 +42,7 @@ pub struct LossColumns {
     /// Weights in the loss.
     pub weights: Vec<f32>,
     /// Ratio of each step's game, for losses with one ratio per game; else 0.
-    pub games: Vec<SequenceRatio>,
+    pub sequence_ratios: Vec<SequenceRatio>,
     /// Action masks, bit 0 for action 0; empty if all actions are always legal.
     pub legal: Vec<u32>,
 }
@@ -57,7 +57,7 @@ impl LossColumns {
             advantages: lanes(&self.advantages, block),
             counted: lanes(&self.mask, block),
             weights: lanes(&self.weights, block),
-            games: lanes(&self.games, block),
+            sequence_ratios: lanes(&self.sequence_ratios, block),
             legal: self.legal(block),
         }
     }
@@ -75,7 +75,7 @@ struct Inputs<'a> {
     advantages: &'a LaneBlock,
     counted: &'a LaneBlock,
     weights: &'a LaneBlock,
-    games: &'a [SequenceRatio; LANE_STEPS],
+    sequence_ratios: &'a [SequenceRatio; LANE_STEPS],
     legal: Option<&'a [u32; LANE_STEPS]>,
 }
 
@@ -230,16 +230,22 @@ impl StepLoss {
         logprobs: &LaneBlock,
     ) -> TermLanes<LANE_STEPS> {
         let loss_type = self.form.loss_type;
-        let of_game = loss_type.has_sequence_ratio();
+        let has_sequence_ratio = loss_type.has_sequence_ratio();
         let mut importance = *ratios;
-        if of_game {
-            importance.iter_mut().zip(inputs.games).for_each(|(ratio, game)| *ratio = game.ratio);
+        if has_sequence_ratio {
+            importance
+                .iter_mut()
+                .zip(inputs.sequence_ratios)
+                .for_each(|(ratio, of_game)| *ratio = of_game.ratio);
         }
         let steps = StepLanes { ratios: &importance, advantages: inputs.advantages, logprobs };
         let mut terms = loss_type.terms(&steps, &self.coefficients);
         for (l, d_logprob) in terms.d_logprobs.iter_mut().enumerate() {
-            *d_logprob =
-                if of_game { inputs.games[l].d_logprob } else { *d_logprob * inputs.weights[l] };
+            *d_logprob = if has_sequence_ratio {
+                inputs.sequence_ratios[l].d_logprob
+            } else {
+                *d_logprob * inputs.weights[l]
+            };
         }
         terms
     }

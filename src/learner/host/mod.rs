@@ -45,7 +45,7 @@ pub trait HostLearner: Debug + Send {
     fn context_mut(&mut self) -> &mut LearnerContext;
 
     /// Minimum number of steps of a minibatch per shard; smaller shards are not worth a separate gradient.
-    fn shard_steps(&self) -> usize;
+    fn min_shard_steps(&self) -> usize;
 
     /// The current policy for rollouts on the CPU.
     fn policy(&self) -> HostPolicy;
@@ -87,9 +87,9 @@ pub trait HostLearner: Debug + Send {
         denominators: StepDenominators,
     ) -> Result<PartialSum, TeamError>;
 
-    /// Performs optimizer step `update` of the run and returns the norm of the gradient before clipping.
+    /// Performs optimizer step `step_index` of the run and returns the norm of the gradient before clipping.
     #[doc(hidden)]
-    fn step(&mut self, gradient: &[f32], update: u64) -> f32;
+    fn step(&mut self, gradient: &[f32], step_index: u64) -> f32;
 
     /// Returns the memory of a gradient for reuse.
     #[doc(hidden)]
@@ -103,17 +103,22 @@ pub trait HostLearner: Debug + Send {
     ///
     /// # Panics
     /// If other ranks compute on devices, which sum their shards in a different order.
-    fn update(&mut self, steps: &HostExperience, iteration: u32) -> Result<UpdateMeans, TeamError> {
+    fn update(
+        &mut self,
+        experience: &HostExperience,
+        iteration: u32,
+    ) -> Result<UpdateMeans, TeamError> {
         let context = self.context_mut();
         assert!(
             !context.team.is_mixed(),
             "ranks on the CPU and on devices sum in different orders"
         );
-        let (minibatches, plan) = Plan::new(context, steps.counts, steps.learn_steps, iteration)?;
+        let (minibatches, plan) =
+            Plan::new(context, experience.counts, experience.learn_steps, iteration)?;
         let loss = StepLoss::new(&context.config.loss, entropy_coef(&context.config, iteration));
         let config = context.config.update.clone();
-        let reference_logprobs = self.reference_logprobs(steps, &minibatches);
-        let experience = &HostExperience { reference_logprobs: &reference_logprobs, ..*steps };
+        let reference_logprobs = self.reference_logprobs(experience, &minibatches);
+        let experience = &HostExperience { reference_logprobs: &reference_logprobs, ..*experience };
         let sums = UpdateSums::default();
         let mut update = HostUpdate { learner: self, experience, loss, plan, sums };
         let taken = take_steps(&mut update, &minibatches, &config)?;
@@ -159,16 +164,16 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
     }
 }
 
-/// Performs optimizer step `update` of the run by `step`, which is given the factor that clips the gradient. Returns the
-/// norm before clipping.
+/// Performs optimizer step `step_index` of the run by `step`, which is given the factor that clips the gradient.
+/// Returns the norm before clipping.
 fn optimizer_step(
     context: &LearnerContext,
     gradient: &[f32],
-    update: u64,
+    step_index: u64,
     step: impl FnOnce(f32, &StepSettings),
 ) -> f32 {
     let LearnerContext { config, .. } = context;
-    let learning_rate = context.learning_rate(update);
+    let learning_rate = context.learning_rate(step_index);
     let settings = StepSettings { learning_rate, config: &config.optimizer, spared: &[], key: 0 };
     clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &settings))
 }

@@ -6,7 +6,7 @@ use super::loss::{
 use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_step};
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
-use crate::learner::order::{Minibatch, parts};
+use crate::learner::order::{Minibatch, split_evenly};
 use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, sequence_model};
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
@@ -72,7 +72,7 @@ impl SequenceSteps {
             0.0,
         );
         step_slots.gather(experience.advantages, &mut columns.advantages, padded, 0.0);
-        columns.games.resize(padded, SequenceRatio::default());
+        columns.sequence_ratios.resize(padded, SequenceRatio::default());
         columns.legal.clear();
         if !from.legal.is_empty() {
             step_slots.gather(&from.legal, &mut columns.legal, padded, u32::MAX);
@@ -165,7 +165,7 @@ impl LossColumns {
                 loss.sequence_ratio(sum, *weight, advantages.into_iter())
             })
             .collect();
-        for (i, (ratio, mask)) in self.games.iter_mut().zip(&self.mask).enumerate() {
+        for (i, (ratio, mask)) in self.sequence_ratios.iter_mut().zip(&self.mask).enumerate() {
             *ratio = if *mask == 0.0 { SequenceRatio::default() } else { ratios[i % games] };
         }
     }
@@ -279,7 +279,7 @@ impl SequenceLearner {
             })
         };
         let games = inputs.minibatch.shard(shard);
-        let sums = parts(games, count).filter(|games| !games.is_empty()).map(of_part);
+        let sums = split_evenly(games, count).filter(|games| !games.is_empty()).map(of_part);
         let sum = sums.reduce(|sum, part| sum.add_reusing(part, |vector| self.give_back(vector)));
         sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; NUM_SUMS])))
     }
@@ -301,7 +301,7 @@ impl HostLearner for SequenceLearner {
     }
 
     /// A pass over sequences has a high fixed cost.
-    fn shard_steps(&self) -> usize {
+    fn min_shard_steps(&self) -> usize {
         1024
     }
 
@@ -379,9 +379,9 @@ impl HostLearner for SequenceLearner {
         team.all_reduce_shards(&shards, ours, len)
     }
 
-    fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
+    fn step(&mut self, gradient: &[f32], step_index: u64) -> f32 {
         let Self { context, policy, moments, .. } = self;
-        optimizer_step(context, gradient, update, |scale, settings| {
+        optimizer_step(context, gradient, step_index, |scale, settings| {
             policy.change(&mut |params| moments.step(params, gradient, scale, settings));
         })
     }

@@ -7,7 +7,8 @@ use crate::model::LANES;
 use crate::objective::by_logit;
 use crate::parallel::{PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
 use crate::text::{
-    CompletionIndex, Retention, TextPass, TokenDecoder, normalize, region, restrict, sharpness,
+    CompletionIndex, Retention, TextPass, TokenDecoder, inverse_temperature, normalize, region,
+    restrict,
 };
 use multiversion::multiversion;
 use std::ops::Range;
@@ -69,10 +70,10 @@ impl<'a> Targets<'a> {
         let mut all: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
         let row_logprobs = |logits: &mut [f32], targets: &[TokenIndex]| -> Vec<f32> {
-            let by = normalize(logits);
+            let normalizer = normalize(logits);
             let token =
                 |index: &TokenIndex| self.samples[index.sample].tokens[index.token] as usize;
-            targets.iter().map(|target| logprob(logits[token(target)], &by)).collect()
+            targets.iter().map(|target| logprob(logits[token(target)], &normalizer)).collect()
         };
         let store = |first: usize, logprobs: Vec<Vec<f32>>, _: &[f32]| {
             let targets = self.rows[first..].iter().flatten();
@@ -123,9 +124,9 @@ impl<'a> Targets<'a> {
 
 /// Divides logits by the temperature, as sampling does.
 fn sharpen(logits: &mut [f32], temperature: f32) {
-    let sharpness = sharpness(temperature);
-    if sharpness != 1.0 {
-        logits.iter_mut().for_each(|x| *x *= sharpness);
+    let inverse_temperature = inverse_temperature(temperature);
+    if inverse_temperature != 1.0 {
+        logits.iter_mut().for_each(|x| *x *= inverse_temperature);
     }
 }
 
@@ -133,19 +134,26 @@ fn sharpen(logits: &mut [f32], temperature: f32) {
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn d_logits_except_targets(
     logits: &mut [f32],
-    by: &Normalizer,
+    normalizer: &Normalizer,
     d_logprob: f32,
     entropy_weight: f32,
 ) -> f32 {
     let mut sums = [0.0f32; LANES];
     for logits in logits.chunks(LANES) {
         for (z, sum) in logits.iter().zip(&mut sums) {
-            *sum -= prob(*z, by) * logprob(*z, by);
+            *sum -= prob(*z, normalizer) * logprob(*z, normalizer);
         }
     }
     let entropy = sums.iter().sum();
     for z in logits {
-        *z = by_logit(d_logprob, entropy_weight, 0.0, prob(*z, by), logprob(*z, by), entropy);
+        *z = by_logit(
+            d_logprob,
+            entropy_weight,
+            0.0,
+            prob(*z, normalizer),
+            logprob(*z, normalizer),
+            entropy,
+        );
     }
     entropy
 }
@@ -286,7 +294,7 @@ fn differentiate_row(
     samples: &[&Sample],
     grads: &[TokenGrads],
 ) -> RowEntropy {
-    let by = normalize(logits);
+    let normalizer = normalize(logits);
     let (mut d_logprob, mut entropy_weight, mut counted) = (0.0, 0.0, 0.0);
     for TokenIndex { sample, token } in targets {
         if samples[*sample].mask[*token] {
@@ -296,7 +304,7 @@ fn differentiate_row(
         }
     }
     // The terms of the drawn tokens are added below.
-    let entropy = d_logits_except_targets(logits, &by, d_logprob, entropy_weight);
+    let entropy = d_logits_except_targets(logits, &normalizer, d_logprob, entropy_weight);
     for TokenIndex { sample, token } in targets {
         if samples[*sample].mask[*token] {
             logits[samples[*sample].tokens[*token] as usize] += grads[*sample].d_logprobs[*token];

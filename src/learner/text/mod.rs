@@ -245,7 +245,7 @@ impl LanguageLearner {
         };
         let key = draw(update.learner.key, iteration);
         let (epochs, count) = (settings.update.update_epochs, update.num_minibatches);
-        let minibatches = order::groups(key, epochs, count, groups.len());
+        let minibatches = order::assign_groups(groups.len(), count, epochs, key);
         take_steps(&mut update, &minibatches, &settings.update)?;
         update.finish()
     }

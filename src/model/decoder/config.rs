@@ -18,7 +18,7 @@ settings! {
         /// Decoder: context length, in steps of a game or in tokens.
         context: usize = 32, in integer(1..=8192);
     }
-    rules = DecoderConfig::rules;
+    check = DecoderConfig::check_settings;
 }
 
 impl DecoderConfig {
@@ -31,7 +31,7 @@ impl DecoderConfig {
     }
 
     /// Checks the rules that relate sizes to each other.
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         limit(
             self.hidden_size.is_multiple_of(2 * self.num_heads),
             "hidden_size",

@@ -8,8 +8,6 @@ use crate::nn::buffers::plane_units;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
-use std::fmt::Debug;
-use std::hash::Hash;
 
 /// The widths of a perceptron, a compile-time value of kernels, and the offsets of its parameters in the vector of
 /// [`flatten`].
@@ -66,8 +64,8 @@ impl MlpShape {
             [features, first, second, actions] => (features, first, second, actions),
             _ => return None,
         };
-        let wide = plane_units(&mlp.layers()[0].weight.device()) >= WIDE_PLANE;
-        let block = if wide { side_by_side(first) } else { 1 };
+        let wide = plane_units(&mlp.layers()[0].weight.device()) >= MIN_WIDE_PLANE;
+        let block = if wide { unit_block(first) } else { 1 };
         Some(Self { features, first, second, actions, activation: mlp.activation(), block })
     }
 
@@ -83,7 +81,7 @@ impl MlpShape {
 
     /// Iterations of loops in a call of [`mlp_logits`].
     pub fn loop_iterations(&self) -> usize {
-        self.first / self.block + self.second / side_by_side(self.second) * (1 + self.first)
+        self.first / self.block + self.second / unit_block(self.second) * (1 + self.first)
     }
 
     /// The offset of the first layer's biases; its weights `[features, first]` start at 0.
@@ -127,32 +125,32 @@ impl MlpShape {
     }
 }
 
-/// Units of a plane from which on units are computed side by side. Drivers that run on a processor have planes of its
-/// vectors, 4 to 8 units; there the sums of one unit are fastest.
-const WIDE_PLANE: usize = 16;
+/// Minimum units of a plane for which units are computed side by side. Drivers that run on a processor have planes of
+/// its vectors, 4 to 8 units; there the sums of one unit are fastest.
+const MIN_WIDE_PLANE: usize = 16;
 
-/// Units of a layer that are computed side by side.
-pub(crate) fn side_by_side(units: usize) -> usize {
+/// Number of units of a layer that are computed side by side.
+pub(crate) fn unit_block(units: usize) -> usize {
     if units.is_multiple_of(4) { 4 } else { 1 }
 }
 
 /// Rounds an input to `I`.
 #[cube]
-pub(crate) fn input<I: Float>(x: f32) -> f32 {
+pub(crate) fn round_to<I: Float>(x: f32) -> f32 {
     f32::cast_from(I::cast_from(x))
 }
 
 /// Loads a weight and rounds it to `I`.
 #[cube]
-pub(crate) fn rounded<W: Float, I: Float>(weights: &[W], at: usize) -> f32 {
+pub(crate) fn load_rounded<W: Float, I: Float>(weights: &[W], at: usize) -> f32 {
     f32::cast_from(I::cast_from(weights[at]))
 }
 
 /// Largest layer whose activations a unit keeps in registers; those of larger ones are in local memory.
-const REGISTERS: usize = 128;
+const MAX_REGISTER_UNITS: usize = 128;
 /// Largest first layer whose products with the second are unrolled completely on CUDA: there the compiler then overlaps
 /// sums of several units, which makes 64 units twice as fast on an H100.
-const UNROLLED: usize = 64;
+const MAX_UNROLLED_UNITS: usize = 64;
 
 /// Activations of the units `j..j + block` of the first hidden layer.
 #[cube]
@@ -166,32 +164,32 @@ fn first_units<W: Float, I: Float>(
     let mut sums = Array::<f32>::new(block);
     #[unroll]
     for c in 0..block {
-        sums[c] = rounded::<W, I>(weights, comptime!(shape.first_bias() + c) + j);
+        sums[c] = load_rounded::<W, I>(weights, comptime!(shape.first_bias() + c) + j);
     }
     #[unroll]
     for i in 0..comptime!(shape.features) {
         #[unroll]
         for c in 0..block {
-            sums[c] += x[i] * rounded::<W, I>(weights, comptime!(i * shape.first + c) + j);
+            sums[c] += x[i] * load_rounded::<W, I>(weights, comptime!(i * shape.first + c) + j);
         }
     }
     #[unroll]
     for c in 0..block {
-        sums[c] = input::<I>(activate(sums[c], comptime!(shape.activation)));
+        sums[c] = round_to::<I>(activate(sums[c], comptime!(shape.activation)));
     }
     sums
 }
 
 /// Sets the logits to the biases of the last layer.
 #[cube]
-pub(crate) fn last_biases<W: Float, I: Float>(
+pub(crate) fn set_logits_to_biases<W: Float, I: Float>(
     weights: &[W],
     logits: &mut Array<f32>,
     #[comptime] shape: MlpShape,
 ) {
     #[unroll]
     for a in 0..comptime!(shape.actions) {
-        logits[a] = rounded::<W, I>(weights, comptime!(shape.last_bias() + a));
+        logits[a] = load_rounded::<W, I>(weights, comptime!(shape.last_bias() + a));
     }
 }
 
@@ -210,7 +208,7 @@ pub(crate) fn add_to_logits<W: Float, I: Float>(
     for c in 0..block {
         #[unroll]
         for a in 0..comptime!(shape.actions) {
-            let w = rounded::<W, I>(weights, row + comptime!(c * shape.actions + a));
+            let w = load_rounded::<W, I>(weights, row + comptime!(c * shape.actions + a));
             logits[a] += h[c] * w;
         }
     }
@@ -231,7 +229,7 @@ fn add_to_second<W: Float, I: Float>(
     let row = comptime!(shape.second_weight()) + j * comptime!(shape.second) + k;
     #[unroll]
     for c in 0..block {
-        sums[c] += h * rounded::<W, I>(weights, row + c);
+        sums[c] += h * load_rounded::<W, I>(weights, row + c);
     }
 }
 
@@ -249,9 +247,9 @@ fn add_second_units<W: Float, I: Float>(
     let mut sums = Array::<f32>::new(block);
     #[unroll]
     for c in 0..block {
-        sums[c] = rounded::<W, I>(weights, comptime!(shape.second_bias() + c) + k);
+        sums[c] = load_rounded::<W, I>(weights, comptime!(shape.second_bias() + c) + k);
     }
-    if comptime!(shape.first <= REGISTERS) {
+    if comptime!(shape.first <= MAX_REGISTER_UNITS) {
         for j in 0..comptime!(shape.first) {
             add_to_second::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
         }
@@ -264,7 +262,7 @@ fn add_second_units<W: Float, I: Float>(
     }
     #[unroll]
     for c in 0..block {
-        sums[c] = input::<I>(activate(sums[c], comptime!(shape.activation)));
+        sums[c] = round_to::<I>(activate(sums[c], comptime!(shape.activation)));
     }
     add_to_logits::<W, I>(weights, logits, &sums, k, block, shape);
 }
@@ -285,7 +283,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
     logits: &mut Array<f32>,
     #[comptime] shape: MlpShape,
 ) {
-    last_biases::<W, I>(weights, logits, shape);
+    set_logits_to_biases::<W, I>(weights, logits, shape);
     let first = comptime!(shape.first);
     let block = comptime!(shape.block);
     if comptime!(shape.second == 0) {
@@ -297,7 +295,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
         }
     } else {
         let mut front = Array::<f32>::new(first);
-        if comptime!(first <= REGISTERS) {
+        if comptime!(first <= MAX_REGISTER_UNITS) {
             for b in 0..comptime!(first / block) {
                 let h = first_units::<W, I>(weights, x, b * block, block, shape);
                 #[unroll]
@@ -316,8 +314,8 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
                 j += block;
             }
         }
-        let block = comptime!(side_by_side(shape.second));
-        if comptime!(first <= UNROLLED) {
+        let block = comptime!(unit_block(shape.second));
+        if comptime!(first <= MAX_UNROLLED_UNITS) {
             for b in 0..comptime!(shape.second / block) {
                 add_second_units::<W, I>(weights, &front, logits, b * block, block, shape);
             }
@@ -328,105 +326,5 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
                 k += block;
             }
         }
-    }
-}
-
-/// The host's side of an [`Observer`].
-pub trait HostObserver: Copy + Eq + Hash + Debug + Send + Sync + 'static {
-    /// Whether some actions are illegal in some steps.
-    const MASKED: bool;
-
-    /// Words read for each step.
-    fn num_words(&self) -> usize;
-
-    /// Features computed from them.
-    fn num_features(&self) -> usize;
-}
-
-/// The place of a step's words in a buffer: word `w` is at `at + w * stride`.
-#[derive(CubeType, Clone, Copy, Debug)]
-pub struct StepWords {
-    /// The place of the first word.
-    pub at: usize,
-    /// The distance from one word to the next.
-    pub stride: usize,
-}
-
-/// The destination of a step's features, feature `i` at `first + i * step`, and a unit's share of them.
-#[derive(CubeType, Clone, Copy, Debug)]
-pub struct FeatureSlots {
-    /// The place of the first feature.
-    pub first: usize,
-    /// The distance from one feature to the next.
-    pub step: usize,
-    /// The unit computes the features `i` with `i % shares == share`.
-    pub share: usize,
-    /// The number of units that share the work.
-    #[cube(comptime)]
-    pub shares: usize,
-}
-
-/// Computes the policy's observations inside a kernel, from the words that a rollout has stored.
-#[cube]
-pub trait Observer: HostObserver {
-    /// Writes features of a step to `x`.
-    fn observe<I: Float>(
-        words: &[u32],
-        step: &StepWords,
-        x: &mut [I],
-        to: &FeatureSlots,
-        #[comptime] observer: Self,
-    );
-
-    /// Whether `action` was legal in a step; asked only if the observer is [`HostObserver::MASKED`].
-    fn legal(
-        words: &[u32],
-        step: &StepWords,
-        #[comptime] action: usize,
-        #[comptime] observer: Self,
-    ) -> bool;
-}
-
-/// The observer of recordings that store the features themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StoredFeatures {
-    /// Features of an observation.
-    pub features: usize,
-}
-
-impl HostObserver for StoredFeatures {
-    const MASKED: bool = false;
-
-    fn num_words(&self) -> usize {
-        self.features
-    }
-
-    fn num_features(&self) -> usize {
-        self.features
-    }
-}
-
-#[cube]
-impl Observer for StoredFeatures {
-    fn observe<I: Float>(
-        words: &[u32],
-        step: &StepWords,
-        x: &mut [I],
-        to: &FeatureSlots,
-        #[comptime] observer: Self,
-    ) {
-        for i in range_stepped(to.share, comptime!(observer.features), to.shares) {
-            let word = words[i * step.stride + step.at];
-            x[to.first + i * to.step] = I::cast_from(f32::reinterpret(word));
-        }
-    }
-
-    fn legal(
-        _words: &[u32],
-        _step: &StepWords,
-        #[comptime] _action: usize,
-        #[comptime] _observer: Self,
-    ) -> bool {
-        true.runtime()
     }
 }

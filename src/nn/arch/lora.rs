@@ -39,7 +39,7 @@ settings! {
         /// Matrices of a layer that have adapters.
         target_modules: Vec<String> = MODULES.map(str::to_string).to_vec(), in strings_of(&MODULES);
     }
-    rules = LoraConfig::rules;
+    check = LoraConfig::check_settings;
 }
 
 impl LoraConfig {
@@ -48,7 +48,7 @@ impl LoraConfig {
         Self { r, ..Self::default() }
     }
 
-    fn rules(&self) -> Result<(), OutOfRange> {
+    fn check_settings(&self) -> Result<(), OutOfRange> {
         let is_allowed = self.r == 0 || !self.target_modules.is_empty();
         limit(is_allowed, "target_modules", "[]", strings_of(&MODULES))
     }

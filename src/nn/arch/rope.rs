@@ -161,8 +161,8 @@ fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 
     [low, if low == high { high + 0.001 } else { high }]
 }
 
-/// The table of rotary settings: `rope_scaling` or, as newer versions of `transformers` write it, `rope_parameters`; the
-/// former if there are both, as there. If there is one for each kind of layer, that of full attention.
+/// Finds the table of rotary settings: `rope_scaling`, or `rope_parameters` in files of newer versions of
+/// `transformers`, which also prefers the former. Of tables by kind of layer, the one of full attention.
 pub(super) fn rope(config: &Value) -> Result<&Value, ConfigError> {
     let parameters = section(config, "rope_parameters")?;
     let all = section(config, "rope_scaling")?.or(parameters);

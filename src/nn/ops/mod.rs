@@ -45,6 +45,15 @@ impl WriteMode {
     pub(crate) fn accumulate_if(self, follows: bool) -> Self {
         if follows { Self::Accumulate } else { self }
     }
+
+    /// Writes the results of a row.
+    #[inline(always)]
+    fn write_row(self, row: &mut [f32], results: &[f32]) {
+        match self {
+            Self::Accumulate => row.iter_mut().zip(results).for_each(|(sum, x)| *sum += x),
+            Self::Overwrite => row.copy_from_slice(results),
+        }
+    }
 }
 
 /// Minimum results of a portion; fewer are not worth a separate task.

@@ -6,21 +6,22 @@ use crate::math::softmax::{Normalizer, normalizer, unnormalized};
 use multiversion::multiversion;
 
 /// The factor of logits at a temperature, for sampling and for learning; temperature 0 leaves them unchanged.
-pub fn sharpness(temperature: f32) -> f32 {
+pub fn inverse_temperature(temperature: f32) -> f32 {
     if temperature == 0.0 { 1.0 } else { 1.0 / temperature }
 }
 
 /// The amount by which logits of excluded tokens are lowered: beyond the lower clamp of the exponential, yet so small that
 /// its product with their probabilities is negligible.
-pub const EXCLUDED: f32 = 1e4;
+pub const EXCLUSION_OFFSET: f32 = 1e4;
 
-/// Excludes all tokens but the `candidates` from the distribution by lowering their logits; no candidates exclude none.
+/// Excludes all tokens but the `candidates` from the distribution by lowering their logits; an empty list excludes no
+/// token.
 pub fn restrict(logits: &mut [f32], candidates: &[u32]) {
     if candidates.is_empty() {
         return;
     }
     let kept: Vec<f32> = candidates.iter().map(|token| logits[*token as usize]).collect();
-    logits.iter_mut().for_each(|x| *x -= EXCLUDED);
+    logits.iter_mut().for_each(|x| *x -= EXCLUSION_OFFSET);
     for (token, logit) in candidates.iter().zip(kept) {
         logits[*token as usize] = logit;
     }
@@ -63,8 +64,8 @@ pub fn softmax(logits: &[f32], weights: &mut [f32]) -> (Normalizer, f32) {
         total += f64::from(sums.iter().sum::<f32>());
         mean += f64::from(means.iter().sum::<f32>());
     }
-    let by = normalizer(max, total as f32);
-    (by, by.log_sum - mean as f32 * by.inverse_sum)
+    let normalizer = normalizer(max, total as f32);
+    (normalizer, normalizer.log_sum - mean as f32 * normalizer.inverse_sum)
 }
 
 #[cfg(test)]
@@ -79,14 +80,14 @@ mod tests {
         let mut logits: Vec<f32> = draws.numbers(3001).iter().map(|x| 8.0 * x).collect();
         let (all, candidates) = (logits.clone(), [7, 2999, 1234]);
         restrict(&mut logits, &candidates);
-        let by = normalize(&logits);
+        let normalizer = normalize(&logits);
         let total: f64 = candidates.iter().map(|i| f64::from(all[*i as usize]).exp()).sum();
         for i in candidates {
             let want = f64::from(all[i as usize]).exp() / total;
-            assert!((f64::from(prob(logits[i as usize], &by)) - want).abs() < 1e-6, "{i}");
+            assert!((f64::from(prob(logits[i as usize], &normalizer)) - want).abs() < 1e-6, "{i}");
         }
         let rest = (0..3001).filter(|i| !candidates.contains(i));
-        assert!(rest.map(|i| prob(logits[i as usize], &by)).sum::<f32>() < 1e-30);
+        assert!(rest.map(|i| prob(logits[i as usize], &normalizer)).sum::<f32>() < 1e-30);
         restrict(&mut logits.clone(), &[]);
     }
 
@@ -96,14 +97,16 @@ mod tests {
         for count in [1, 15, 1024, 3001] {
             let logits: Vec<f32> = draws.numbers(count).iter().map(|x| 4.0 * x).collect();
             let mut weights = vec![0.0; count];
-            let (by, entropy) = softmax(&logits, &mut weights);
+            let (normalizer, entropy) = softmax(&logits, &mut weights);
             let want = normalize(&logits);
             assert_eq!(
-                [by.max, by.log_sum, by.inverse_sum],
+                [normalizer.max, normalizer.log_sum, normalizer.inverse_sum],
                 [want.max, want.log_sum, want.inverse_sum]
             );
-            let probs = || logits.iter().map(|x| f64::from(prob(*x, &by)));
-            assert!(weights.iter().zip(probs()).all(|(w, p)| *w * by.inverse_sum == p as f32));
+            let probs = || logits.iter().map(|x| f64::from(prob(*x, &normalizer)));
+            assert!(
+                weights.iter().zip(probs()).all(|(w, p)| *w * normalizer.inverse_sum == p as f32)
+            );
             assert!((probs().sum::<f64>() - 1.0).abs() < 1e-5, "{count}");
             let sum: f64 = probs().map(|p| -p * p.max(1e-300).ln()).sum();
             assert!((f64::from(entropy) - sum).abs() < 1e-4, "{count}: {entropy}, not {sum}");

@@ -53,7 +53,14 @@ impl Weights {
                 let mut stream = mem::take(&mut scratch.stream);
                 kept.clone_into(&mut stream);
                 let rotations = &tape.rotations;
-                self.layer(number, rotations, &mut stream, attend, &mut recomputed, scratch);
+                self.forward_layer(
+                    number,
+                    rotations,
+                    &mut stream,
+                    attend,
+                    &mut recomputed,
+                    scratch,
+                );
                 scratch.stream = stream;
                 &recomputed
             }

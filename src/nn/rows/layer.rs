@@ -30,14 +30,14 @@ impl Weights {
                 stream.clone_into(kept);
             }
             let activations = &mut tape.layers[if is_all { number } else { 0 }];
-            self.layer(number, &tape.rotations, stream, attend, activations, scratch);
+            self.forward_layer(number, &tape.rotations, stream, attend, activations, scratch);
         }
         let norm = self.norm(&self.layout.norm);
         tape.last.forward(self.parallelism, stream, norm, &mut tape.hidden);
     }
 
     /// Runs a layer on the stream, in place.
-    pub(super) fn layer(
+    pub(super) fn forward_layer(
         &self,
         number: usize,
         rotations: &[Vec<[f32; 2]>],
@@ -49,9 +49,9 @@ impl Weights {
         let layout = &self.layout.layers[number];
         let norms = &layout.norms;
         let input = &mut activations.attention_input;
-        self.input(&norms.before_attention, stream, input, &mut scratch.input);
+        self.norm_input(&norms.before_attention, stream, input, &mut scratch.input);
         let rotations = &rotations[self.shape.rope_table(number)];
-        self.heads(number, &scratch.input, rotations, activations, &mut scratch.normed);
+        self.project_heads(number, &scratch.input, rotations, activations, &mut scratch.normed);
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);
         activations.log_sum_exps.resize(rows * self.shape.num_heads, 0.0);
@@ -59,16 +59,23 @@ impl Weights {
         let Activations { attended, attention_output, .. } = activations;
         let output = (Projection::Output, &norms.after_attention);
         let blocks = [&mut scratch.block, &mut scratch.normed];
-        self.output(number, output, attended, attention_output, stream, blocks);
-        self.input(&norms.before_mlp, stream, &mut activations.mlp_input, &mut scratch.input);
+        self.add_output(number, output, attended, attention_output, stream, blocks);
+        self.norm_input(&norms.before_mlp, stream, &mut activations.mlp_input, &mut scratch.input);
         self.feed_forward(number, &scratch.input, activations, &mut scratch.inner);
         let output = (Projection::Down, &norms.after_mlp);
         let blocks = [&mut scratch.block, &mut scratch.normed];
-        self.output(number, output, &scratch.inner, &mut activations.mlp_output, stream, blocks);
+        self.add_output(
+            number,
+            output,
+            &scratch.inner,
+            &mut activations.mlp_output,
+            stream,
+            blocks,
+        );
     }
 
-    /// The input of a block: the stream, normed where there is a norm before the block.
-    fn input(
+    /// Computes the input of a block: the stream, normed where there is a norm before the block.
+    fn norm_input(
         &self,
         place: &Range<usize>,
         stream: &[f32],
@@ -84,7 +91,7 @@ impl Weights {
 
     /// Computes queries, keys and values, normed and rotated. In bf16 keys and values are rounded as caches store them, which
     /// the gradient ignores (straight through).
-    fn heads(
+    fn project_heads(
         &self,
         number: usize,
         input: &[f32],
@@ -144,7 +151,7 @@ impl Weights {
     }
 
     /// Adds the result of a block to the stream, normed where there is a norm after the block.
-    fn output(
+    fn add_output(
         &self,
         number: usize,
         (linear, place): (Projection, &Range<usize>),

@@ -13,6 +13,7 @@ use super::{
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
 use crate::nn::ops::attention::HeadShape;
+use crate::nn::ops::attention::cache::QueryPlace;
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, WriteMode, embed};
 use crate::nn::tensors::device_copy::DeviceCopy;
@@ -111,7 +112,7 @@ impl Attend for CachedAttention<'_> {
         weights.parallelism.each_chunk(to, |i, to| {
             let Row { cache, at, .. } = rows[i];
             let queries = &queries[i * width..][..width];
-            let place = (layer, at, window);
+            let place = QueryPlace { layer, token: at, window };
             caches[cache].attend(caches, &shape, place, queries, to);
         });
     }

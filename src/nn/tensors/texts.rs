@@ -300,11 +300,11 @@ impl DeviceDecoder {
         gradients
     }
 
-    /// Runs the forward pass over prompts.
+    /// Runs the forward pass over prompts, and keeps their keys and values.
     ///
     /// # Panics
     /// If one has no token.
-    pub fn prompts(&self, prompts: &[&[u32]]) -> Prompts {
+    pub fn prefill(&self, prompts: &[&[u32]]) -> Prompts {
         let (groups, device) = (prompts.len(), self.device());
         let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
         let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
@@ -379,7 +379,7 @@ impl DeviceDecoder {
     pub fn forward_texts(&self, texts: &[PromptWithCompletions]) -> HiddenStates {
         let (groups, device) = (texts.len(), self.device());
         let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
-        let prompts = self.prompts(&all);
+        let prompts = self.prefill(&all);
         let members = texts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
         let lengths = texts.iter().flat_map(|text| text.completions.iter().map(|one| one.len()));
         let steps = lengths.max().unwrap_or(1) - 1;

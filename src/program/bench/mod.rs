@@ -93,7 +93,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         hidden: &config.policy.hidden,
         policy: format!("{} of {}", config.policy.kind, config.policy.sizes()),
         update_epochs: config.update.update_epochs,
-        updates_per_iteration: config.update.update_epochs * config.update.num_minibatches,
+        optimizer_steps_per_iteration: config.update.update_epochs * config.update.num_minibatches,
         repeats: args.repeats,
         rules_steps_per_second: rules,
         policy_steps_per_second: policy,
@@ -149,7 +149,7 @@ fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> 
         if args.json { print_json(report) } else { print_result(report.to_string().trim_end()) };
     if let Some(path) = &args.out {
         let text = serde_json::to_string_pretty(report)? + "\n";
-        disk::output(path, |file| disk::write(file, text.as_bytes()))
+        disk::write_output(path, |file| disk::write(file, text.as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     printed

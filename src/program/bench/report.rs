@@ -113,7 +113,8 @@ pub(super) struct Report<'a> {
     pub hidden: &'a [usize],
     pub policy: String,
     pub update_epochs: usize,
-    pub updates_per_iteration: usize,
+    #[serde(rename = "updates_per_iteration")]
+    pub optimizer_steps_per_iteration: usize,
     pub repeats: usize,
     pub rules_steps_per_second: Figure,
     pub policy_steps_per_second: Figure,
@@ -141,7 +142,7 @@ impl Display for Report<'_> {
         writeln!(
             f,
             "per iteration: {}; epochs over the first {} steps: {}",
-            counted(self.updates_per_iteration, "optimizer step"),
+            counted(self.optimizer_steps_per_iteration, "optimizer step"),
             self.learn_steps,
             self.update_epochs
         )?;

@@ -67,15 +67,15 @@ impl Dashboard {
 
     /// Adds the metrics of an iteration. Returns the lines of a frame if one is due; an empty frame if the terminal has
     /// become too small.
-    pub fn show(&mut self, step: &IterationReport) -> Option<String> {
-        let record = &step.record;
+    pub fn show(&mut self, report: &IterationReport) -> Option<String> {
+        let record = &report.record;
         let x = f64::from(record.iteration);
         let y = self.first_curve(record);
         add_point(&mut self.sampled, y.map(|y| (x, y)));
         let played = record.evaluation.as_ref().filter(|evaluation| evaluation.episodes > 0);
         add_point(&mut self.greedy, played.map(|evaluation| (x, evaluation.mean_score)));
-        if !step.completions.is_empty() {
-            self.completions = completion_lines(&step.completions);
+        if !report.completions.is_empty() {
+            self.completions = completion_lines(&report.completions);
         }
         let is_last = record.iteration == self.total;
         let (rows, columns) = Term::stderr().size_checked()?;

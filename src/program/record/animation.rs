@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 /// Context of write errors.
 const CANNOT_WRITE: &str = "cannot write the animation";
 
-/// An animation file. Each frame is composited onto the previous one; opaque pixels stay opaque.
-pub trait Frames {
+/// A writer of an animation file. Each frame is composited onto the previous one; opaque pixels stay opaque.
+pub trait AnimationWriter {
     /// Adds the frame `picture`, which differs from `last` in `part` only.
     fn add(&mut self, picture: &Picture, part: ChangedRegion, last: &Picture) -> Result<()>;
     /// Completes the file.
@@ -65,16 +65,16 @@ impl ChangedRegion {
 }
 
 /// An animation in progress.
-pub struct Animation<F: Frames> {
+pub struct Animation<F: AnimationWriter> {
     file: F,
     last: Option<Picture>,
-    frames: u32,
+    num_frames: u32,
 }
 
-impl<F: Frames> Animation<F> {
+impl<F: AnimationWriter> Animation<F> {
     /// Starts an animation without frames in a new file.
     pub fn new(file: Result<F>) -> Result<Self> {
-        Ok(Self { file: file.context(CANNOT_WRITE)?, last: None, frames: 0 })
+        Ok(Self { file: file.context(CANNOT_WRITE)?, last: None, num_frames: 0 })
     }
 
     /// Adds a frame.
@@ -87,14 +87,14 @@ impl<F: Frames> Animation<F> {
         let last = self.last.get_or_insert_with(empty);
         self.file.add(picture, part, last).context(CANNOT_WRITE)?;
         last.clone_from(picture);
-        self.frames += 1;
+        self.num_frames += 1;
         Ok(())
     }
 
     /// Completes the file and returns the number of frames.
     pub fn finish(self) -> Result<u32> {
         self.file.finish().context(CANNOT_WRITE)?;
-        Ok(self.frames)
+        Ok(self.num_frames)
     }
 }
 

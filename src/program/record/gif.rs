@@ -1,6 +1,6 @@
 //! GIF animations with exact colours.
 
-use super::animation::{ChangedRegion, Frames, pixel};
+use super::animation::{AnimationWriter, ChangedRegion, pixel};
 use crate::viewer::{Picture, colours};
 use anyhow::Result;
 use gif::{Encoder, EncodingError, Frame, Repeat};
@@ -45,7 +45,7 @@ impl<W: Write> Gif<W> {
     }
 }
 
-impl<W: Write> Frames for Gif<W> {
+impl<W: Write> AnimationWriter for Gif<W> {
     fn add(&mut self, picture: &Picture, part: ChangedRegion, last: &Picture) -> Result<()> {
         let stay = self.colours.len() as u8;
         let mut buffer = Vec::with_capacity(part.width() * part.height());

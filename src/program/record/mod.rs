@@ -28,7 +28,7 @@ use crate::run::counted;
 use crate::track;
 use crate::trainer::saved_game_name;
 use crate::viewer::{Cells, Picture, Scene, Sprite, Wall, paint};
-use animation::{Animation, Frames};
+use animation::{Animation, AnimationWriter};
 use anyhow::{Context, Result, bail};
 use caption::{caption, write_score};
 use gpu::Gpu;
@@ -76,8 +76,8 @@ pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     (games.find(&saved_game_name(&checkpoint)?)?.record)(&games.models, &args, &checkpoint)
 }
 
-/// The state of a recording: the games and the picture they are drawn on.
-struct Recording<'a, G: Rules> {
+/// The state of a rendering: the games and the picture they are drawn on.
+struct GameRendering<'a, G: Rules> {
     args: &'a RecordArgs,
     policy: NativePolicy,
     games: LiveGames<G>,
@@ -87,7 +87,7 @@ struct Recording<'a, G: Rules> {
     gpu: Option<Gpu>,
     picture: Picture,
     cells: Cells,
-    /// Ends the recording; `None` where nothing is to listen.
+    /// Ends the rendering; `None` where nothing is to listen.
     interrupt: Option<Interrupt>,
 }
 
@@ -99,27 +99,31 @@ pub fn record<G: Playable>(
     scene: fn(G) -> Scene<G>,
 ) -> Result<()> {
     let format = Format::of(&args.out)?;
-    let (mut recording, frames, delay) =
-        Recording::new(models, args, checkpoint, scene, DEFAULT_SIZE)?;
+    let (mut rendering, frames_per_step, delay) =
+        GameRendering::new(models, args, checkpoint, scene, DEFAULT_SIZE)?;
     let chosen = device::choose(&args.device)?;
-    let Picture { width, height, .. } = recording.picture;
-    recording.gpu = Gpu::new(&chosen.device, recording.scene.info(), width, height)?;
-    if recording.gpu.is_none() && chosen.info.kind != "cpu" {
+    let Picture { width, height, .. } = rendering.picture;
+    rendering.gpu = Gpu::new(&chosen.device, rendering.scene.info(), width, height)?;
+    if rendering.gpu.is_none() && chosen.info.kind != "cpu" {
         bail!("the device `{}` cannot render pictures; use cpu or wgpu", args.device);
     }
-    recording.interrupt = Some(Interrupt::listen(None)?);
+    rendering.interrupt = Some(Interrupt::listen(None)?);
     let cannot = || format!("cannot write {}", args.out.display());
-    let pending = PendingFile::output(&args.out).with_context(cannot)?;
+    let pending = PendingFile::create_output(&args.out).with_context(cannot)?;
     let mut file = BufWriter::new(&pending.file);
     let what = format!("Rendering {}.", counted(args.games, "game"));
     let frames = with_note(&what, || match format {
-        Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames),
+        Format::Gif => {
+            rendering.animate(Gif::new(&mut file, width, height, delay), frames_per_step)
+        }
         Format::Mp4 => {
             let mp4 = Mp4::new(&pending.path, width, height, delay);
-            recording.animate(mp4, frames)
+            rendering.animate(mp4, frames_per_step)
         }
-        Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames),
-        Format::Png => recording.write_still(PngEncoder::new_with_quality(
+        Format::WebP => {
+            rendering.animate(WebP::new(&mut file, width, height, delay), frames_per_step)
+        }
+        Format::Png => rendering.write_still(PngEncoder::new_with_quality(
             &mut file,
             CompressionType::Best,
             FilterType::NoFilter,
@@ -183,17 +187,17 @@ pub fn animation<G: Playable>(
         device: "cpu".to_string(),
         json: false,
     };
-    let (mut recording, frames, delay) =
-        Recording::new(models, &args, checkpoint, scene, TRACKED_SIZE)?;
-    let Picture { width, height, .. } = recording.picture;
+    let (mut rendering, frames_per_step, delay) =
+        GameRendering::new(models, &args, checkpoint, scene, TRACKED_SIZE)?;
+    let Picture { width, height, .. } = rendering.picture;
     let mut gif = Vec::new();
-    recording.animate(Gif::new(&mut gif, width, height, delay), frames)?;
+    rendering.animate(Gif::new(&mut gif, width, height, delay), frames_per_step)?;
     Ok(track::Animation { gif, width, height })
 }
 
-impl<'a, G: Playable> Recording<'a, G> {
-    /// Creates a recording on the CPU before its first step, at most `max_pixels` wide and high by default. Also returns
-    /// the number of frames per step, and the duration of each in seconds.
+impl<'a, G: Playable> GameRendering<'a, G> {
+    /// Creates a rendering on the CPU before its first step, at most `max_pixels` wide and high by default. Also
+    /// returns the number of frames per step, and the duration of each in seconds.
     fn new(
         models: &Models,
         args: &'a RecordArgs,
@@ -206,7 +210,7 @@ impl<'a, G: Playable> Recording<'a, G> {
         let cells = Cells::of(scene.info());
         let (width, height) = size(cells, args, max_pixels)?;
         let (frames, delay) = frames(scene.info().steps_per_second());
-        let recording = Self {
+        let rendering = Self {
             args,
             policy: models.load_policy(checkpoint, game, &config)?,
             games: LiveGames::new(game, args.games, args.seed),
@@ -217,11 +221,11 @@ impl<'a, G: Playable> Recording<'a, G> {
             cells,
             interrupt: None,
         };
-        Ok((recording, frames, delay))
+        Ok((rendering, frames, delay))
     }
 }
 
-impl<G: Rules> Recording<'_, G> {
+impl<G: Rules> GameRendering<'_, G> {
     /// Advances all games by one step.
     fn step(&mut self) -> Result<()> {
         if self.interrupt.as_ref().is_some_and(Interrupt::has_signal) {
@@ -253,14 +257,18 @@ impl<G: Rules> Recording<'_, G> {
         Ok(&self.picture)
     }
 
-    /// Writes a frame of the initial state and `frames` frames per step. Returns their number.
-    fn animate(&mut self, file: Result<impl Frames>, frames: u32) -> Result<Option<u32>> {
+    /// Writes a frame of the initial state and `frames_per_step` frames per step. Returns their number.
+    fn animate(
+        &mut self,
+        file: Result<impl AnimationWriter>,
+        frames_per_step: u32,
+    ) -> Result<Option<u32>> {
         let mut animation = Animation::new(file)?;
         animation.add(self.draw(1.0)?)?;
         for _ in 0..self.args.steps {
             self.step()?;
-            for frame in 1..=frames {
-                animation.add(self.draw(frame as f32 / frames as f32)?)?;
+            for frame in 1..=frames_per_step {
+                animation.add(self.draw(frame as f32 / frames_per_step as f32)?)?;
             }
         }
         Ok(Some(animation.finish()?))

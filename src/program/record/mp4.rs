@@ -1,6 +1,6 @@
 //! MP4 videos, encoded by ffmpeg.
 
-use super::animation::{ChangedRegion, Frames};
+use super::animation::{AnimationWriter, ChangedRegion};
 use crate::viewer::Picture;
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -56,7 +56,7 @@ impl Mp4 {
     }
 }
 
-impl Frames for Mp4 {
+impl AnimationWriter for Mp4 {
     fn add(&mut self, picture: &Picture, _part: ChangedRegion, _last: &Picture) -> Result<()> {
         let pipe = self.ffmpeg.stdin.as_mut().context("the video is complete")?;
         match pipe.write_all(&picture.pixels) {

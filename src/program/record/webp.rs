@@ -2,7 +2,7 @@
 //!
 //! The `image` crate encodes the frames; this module writes the animation container (RFC 9649).
 
-use super::animation::{ChangedRegion, Frames, pixel};
+use super::animation::{AnimationWriter, ChangedRegion, pixel};
 use crate::viewer::Picture;
 use anyhow::Result;
 use image::ExtendedColorType;
@@ -38,7 +38,7 @@ impl<W: Write + Seek> WebP<W> {
     }
 }
 
-impl<W: Write + Seek> Frames for WebP<W> {
+impl<W: Write + Seek> AnimationWriter for WebP<W> {
     fn add(&mut self, picture: &Picture, mut part: ChangedRegion, last: &Picture) -> Result<()> {
         // Frames must start at even coordinates.
         part.left -= part.left % 2;

@@ -36,7 +36,7 @@ impl RunObserver for Silent {
         false
     }
 
-    fn iteration(&mut self, _step: &IterationReport) {}
+    fn iteration(&mut self, _report: &IterationReport) {}
 
     fn warning(&mut self, _warning: &str) {}
 }

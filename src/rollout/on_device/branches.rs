@@ -3,7 +3,7 @@
 
 use super::RolloutKeys;
 use super::env_kernels::{download_envs, upload_envs};
-use super::stepwise_kernels::Buffers;
+use super::stepwise_kernels::StepwiseBuffers;
 use crate::data::Trajectory;
 use crate::device::has_kernels;
 use crate::env::Rules;
@@ -35,7 +35,7 @@ impl DeviceBranches {
         policy: &Network,
         memory: &mut GamesMemory,
     ) -> Trajectory {
-        let buffers = Buffers::new(game, config, keys, &self.device);
+        let buffers = StepwiseBuffers::new(game, config, keys, &self.device);
         buffers.start(self.envs.as_deref());
         for t in 0..config.num_steps {
             let logits = memory.act(policy, buffers.obs(t));
@@ -48,12 +48,12 @@ impl DeviceBranches {
     }
 
     /// The states as words `[env_words, num_groups]`.
-    pub async fn export(&self) -> Vec<u32> {
+    pub async fn export_state(&self) -> Vec<u32> {
         download_envs(self.envs.as_deref()).await
     }
 
-    /// Restores the states from [`DeviceBranches::export`].
-    pub fn import(&mut self, words: &[u32], groups: usize) {
+    /// Restores the states from [`DeviceBranches::export_state`].
+    pub fn import_state(&mut self, words: &[u32], groups: usize) {
         let upload = || Box::new(upload_envs(words, groups, &self.device));
         self.envs = (!words.is_empty()).then(upload);
     }

@@ -14,7 +14,7 @@ use burn::backend::{Cube, DType};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-use super::fused_kernels::{Buffers, Launches, PackedStates};
+use super::fused_kernels::{Launches, PackedStates, PartRollout};
 
 /// Rollouts of a run's games on one CubeCL device.
 #[derive(Clone, Debug)]
@@ -135,23 +135,23 @@ impl<G: Rules> FusedRollout<G> {
             let end = config.num_groups.min(first + self.groups_per_part);
             let games = first * config.group_size..end * config.group_size;
             let count = games.len();
-            let buffers = Buffers {
+            let part = PartRollout {
                 game,
                 config,
                 games,
                 envs: uninit(&params, &[words, count], DType::I32),
                 words: uninit(&params, &[num_words(game) + 1, steps, count], DType::I32),
                 values: uninit(&params, &[values, steps, count], DType::F32),
-                firsts: uninit(&params, &[2, count], DType::F32),
+                initial_episodes: uninit(&params, &[2, count], DType::F32),
                 branches: &branches,
             };
             let branch_points = self.branches.0.as_deref();
             let (launches, precision) = (self.launches, self.precision);
-            buffers.play(&params, policy.shape, branch_points, keys, launches, precision);
+            part.play(&params, policy.shape, branch_points, keys, launches, precision);
             parts.push(RecordingPart {
-                words: Tensor::from_primitive::<Cube>(buffers.words),
-                values: Tensor::from_primitive::<Cube>(buffers.values),
-                firsts: Tensor::from_primitive::<Cube>(buffers.firsts),
+                words: Tensor::from_primitive::<Cube>(part.words),
+                values: Tensor::from_primitive::<Cube>(part.values),
+                initial_episodes: Tensor::from_primitive::<Cube>(part.initial_episodes),
             });
         }
         let branches = (config.start == Start::Branch).then(|| Box::new(branches));
@@ -164,22 +164,22 @@ impl<G: Rules> FusedRollout<G> {
         self.branches = branches;
     }
 
-    /// Branch points, `[env_words, num_groups]`; `None` if [`FusedRollout::export_async`] is empty.
+    /// Branch points, `[env_words, num_groups]`; `None` if [`FusedRollout::export_state_async`] is empty.
     pub fn branches(&self) -> Option<Tensor<2, Int>> {
         self.branches.0.as_deref().map(|envs| Tensor::from_primitive::<Cube>(envs.clone()))
     }
 
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
     /// iteration or if games start at levels. It reads back.
-    pub async fn export_async(&self) -> Vec<u32> {
+    pub async fn export_state_async(&self) -> Vec<u32> {
         download_envs(self.branches.0.as_deref()).await
     }
 
-    /// Restores branch points from [`FusedRollout::export_async`].
+    /// Restores branch points from [`FusedRollout::export_state_async`].
     ///
     /// # Errors
     /// If the number of words is wrong.
-    pub fn import(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
+    pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
         env_state::check_len(self.game, groups, words)?;
         let upload = || Box::new(upload_envs(words, groups, &self.device));

@@ -8,9 +8,8 @@ use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element, grid};
 use crate::device::launch_items;
 use crate::env::{Rules, StepResult, num_words, play_step};
-use crate::model::kernels::{
-    FeatureSlots, HostObserver, MlpShape, Observer, StepWords, input, mlp_logits,
-};
+use crate::model::kernels::{MlpShape, mlp_logits, round_to};
+use crate::model::{FeatureSlots, HostObserver, Observer, StepWords};
 use crate::settings::{Precision, RolloutConfig, Start};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -40,15 +39,21 @@ impl Launches {
     }
 }
 
-/// Buffers of a part of an iteration.
-pub(super) struct Buffers<'a, G: Rules> {
+/// The rollout of a part of an iteration, and the buffers that it fills.
+pub(super) struct PartRollout<'a, G: Rules> {
     pub game: G,
     pub config: &'a RolloutConfig,
+    /// The part's games within the iteration.
     pub games: Range<usize>,
+    /// Environments, `[env_words, games]`.
     pub envs: CubeTensor,
+    /// Words of [`RecordingPart`](crate::data::RecordingPart), `[num_words + 1, num_steps, games]`.
     pub words: CubeTensor,
+    /// Values of the part, `[2 or 3, num_steps, games]`.
     pub values: CubeTensor,
-    pub firsts: CubeTensor,
+    /// Scores and steps of the current episodes before the first step, `[2, games]`.
+    pub initial_episodes: CubeTensor,
+    /// Branch points of the whole iteration, `[env_words, num_groups]`.
     pub branches: &'a CubeTensor,
 }
 
@@ -79,7 +84,7 @@ struct Games {
     /// Values of the part, `[2 or 3, num_steps, count]`.
     values: Buffer<f32>,
     /// Scores and steps of the current episodes before the first step, `[2, count]`.
-    firsts: Buffer<f32>,
+    initial_episodes: Buffer<f32>,
     /// Groups of the iteration.
     groups: Groups,
     /// Index of the part's first game within the iteration.
@@ -147,8 +152,9 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     };
     if comptime!(origin != Origin::Continued) {
         if plays {
-            games.firsts[row] = episode.score;
-            games.firsts[games.count + row] = starts.elapsed(&games.groups, group, origin) as f32;
+            games.initial_episodes[row] = episode.score;
+            games.initial_episodes[games.count + row] =
+                starts.elapsed(&games.groups, group, origin) as f32;
         }
     }
     let draws = action_key(games.action_key, games.groups.env_number(env));
@@ -163,7 +169,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             store_state::<G>(&mut games.words, &state, 0usize, place.at, stride, game);
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
-                let feature = input::<I>(G::feature(&state, i, game));
+                let feature = round_to::<I>(G::feature(&state, i, game));
                 if comptime!(shares) {
                     activations[comptime!(i * size) + unit] = feature;
                 } else {
@@ -188,7 +194,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             games.record::<G>(&place, &drawn, &played, game);
             if comptime!(plan.branch) {
                 if branches.is_point(&games.groups, env, t) {
-                    let elapsed = games.firsts[games.count + row] as u32;
+                    let elapsed = games.initial_episodes[games.count + row] as u32;
                     let point = branch_episode(&episode, elapsed, t as u32 + 1);
                     branches.store::<G>(&games.groups, &state, &point, env, game);
                 }
@@ -227,7 +233,7 @@ fn play_kernel<G: Rules, I: Float>(
     }
 }
 
-impl<G: Rules> Buffers<'_, G> {
+impl<G: Rules> PartRollout<'_, G> {
     /// Plays a part of an iteration. `branch_points` are those of the previous iteration, if the games continue
     /// from them.
     pub fn play(
@@ -293,7 +299,7 @@ impl<G: Rules> Buffers<'_, G> {
             argument(&self.envs),
             argument(&self.words),
             argument(&self.values),
-            argument(&self.firsts),
+            argument(&self.initial_episodes),
             GroupsLaunch::of(self.config, keys.first_group),
             self.games.start,
             self.games.len(),

@@ -9,7 +9,7 @@
 
 use crate::math::activation::activate;
 use crate::model::kernels::{
-    DenseLayout, MlpShape, add_to_logits, input, last_biases, rounded, side_by_side,
+    DenseLayout, MlpShape, add_to_logits, load_rounded, round_to, set_logits_to_biases, unit_block,
 };
 use crate::settings::Activation;
 use burn::cubecl;
@@ -69,13 +69,13 @@ impl Workgroup {
             return shape.loop_iterations();
         }
         let inputs = [shape.features, shape.first, shape.second];
-        inputs.iter().map(|inputs| inputs / side_by_side(*inputs)).sum()
+        inputs.iter().map(|inputs| inputs / unit_block(*inputs)).sum()
     }
 }
 
 /// Columns of units that compute a layer, each of which computes several neurons.
 fn columns(layer: &DenseLayout) -> usize {
-    layer.outputs / side_by_side(layer.outputs)
+    layer.outputs / unit_block(layer.outputs)
 }
 
 /// Replaces the inputs of a layer in `activations`, `[inputs][games]`, by its activations, `[outputs][games]`.
@@ -91,9 +91,9 @@ fn hidden_layer<W: Float, I: Float>(
 ) {
     let unit = UNIT_POS as usize;
     let parts = comptime!(games / PART);
-    let neurons = comptime!(side_by_side(layer.outputs));
+    let neurons = comptime!(unit_block(layer.outputs));
     let columns = comptime!(columns(&layer));
-    let step = comptime!(side_by_side(layer.inputs));
+    let step = comptime!(unit_block(layer.inputs));
     // Place of the unit's first game, and its first neuron; its other neurons are `columns` apart.
     let (place, column) = (unit % parts * RUN, unit / parts);
     let works = column < columns;
@@ -101,7 +101,7 @@ fn hidden_layer<W: Float, I: Float>(
     if works {
         #[unroll]
         for n in 0..neurons {
-            let bias = rounded::<W, I>(weights, comptime!(layer.bias + n * columns) + column);
+            let bias = load_rounded::<W, I>(weights, comptime!(layer.bias + n * columns) + column);
             #[unroll]
             for g in 0..PART {
                 sums[comptime!(n * PART + g)] = bias;
@@ -121,7 +121,7 @@ fn hidden_layer<W: Float, I: Float>(
                 let row = comptime!(layer.weight) + (k + c) * layer.outputs + column;
                 #[unroll]
                 for n in 0..neurons {
-                    let w = rounded::<W, I>(weights, row + comptime!(n * columns));
+                    let w = load_rounded::<W, I>(weights, row + comptime!(n * columns));
                     #[unroll]
                     for g in 0..PART {
                         sums[comptime!(n * PART + g)] += inputs[g] * w;
@@ -140,8 +140,9 @@ fn hidden_layer<W: Float, I: Float>(
             for g in 0..RUN {
                 let near = sums[comptime!(n * PART + g)];
                 let far = sums[comptime!(n * PART + RUN + g)];
-                activations[at + g] = input::<I>(activate(near, activation));
-                activations[at + comptime!(games / 2 + g)] = input::<I>(activate(far, activation));
+                activations[at + g] = round_to::<I>(activate(near, activation));
+                activations[at + comptime!(games / 2 + g)] =
+                    round_to::<I>(activate(far, activation));
             }
         }
     }
@@ -174,8 +175,8 @@ pub(super) fn last_layer<W: Float, I: Float>(
     #[comptime] games: usize,
     #[comptime] shape: MlpShape,
 ) {
-    let block = comptime!(side_by_side(shape.second));
-    last_biases::<W, I>(weights, logits, shape);
+    let block = comptime!(unit_block(shape.second));
+    set_logits_to_biases::<W, I>(weights, logits, shape);
     let mut h = Array::<f32>::new(block);
     let mut k = 0usize;
     while k < shape.second {

@@ -5,7 +5,7 @@ use super::{RolloutKeys, action_key, action_uniform, branch_episode, env_words};
 use crate::data::Trajectory;
 use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
 use crate::env::{Episode, Rules, StepResult, play_step};
-use crate::model::kernels::StepWords;
+use crate::model::StepWords;
 use crate::settings::{RolloutConfig, Start};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -176,7 +176,7 @@ pub fn largest_bytes<G: Rules>(game: G, config: &RolloutConfig) -> u64 {
 }
 
 /// Buffers of an iteration on a device.
-pub(super) struct Buffers<G: Rules> {
+pub(super) struct StepwiseBuffers<G: Rules> {
     game: G,
     config: RolloutConfig,
     /// Keys of the iteration.
@@ -189,7 +189,7 @@ pub(super) struct Buffers<G: Rules> {
     quantities: CubeTensor,
 }
 
-impl<G: Rules> Buffers<G> {
+impl<G: Rules> StepwiseBuffers<G> {
     /// Allocates the buffers of an iteration on `device`.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let probe = probe(device);

@@ -18,7 +18,7 @@ pub trait RunObserver {
     }
 
     /// Called after every iteration.
-    fn iteration(&mut self, step: &IterationReport);
+    fn iteration(&mut self, report: &IterationReport);
 
     /// Called with every warning for the user.
     fn warning(&mut self, warning: &str);
@@ -41,7 +41,7 @@ pub fn drive(
             || Requests { stop: observer.wants_to_stop(), save: observer.wants_to_save() };
         match events.next_polling(&mut poll).transpose()? {
             Some(Event::Warning(warning)) => observer.warning(&warning),
-            Some(Event::Iteration(step)) => observer.iteration(&step),
+            Some(Event::Iteration(report)) => observer.iteration(&report),
             Some(Event::End(end)) => summary = end,
             None => return Ok(summary),
         }

@@ -8,7 +8,7 @@ use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk::{self, input};
 use crate::metrics::IterationRecord;
 use crate::track::{CSV, TENSORBOARD};
-use crate::trainer::{Counters, is_finite, policy_file};
+use crate::trainer::{Counters, is_finite, read_policy_file};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -411,7 +411,7 @@ impl SavedPolicy {
         if path.is_file() {
             let bytes =
                 input::read(path, input::MAX_DATA_BYTES).map_err(RunError::file("read", path))?;
-            let policy = policy_file(bytes);
+            let policy = read_policy_file(bytes);
             let not_one = |source| RunError::Policy { path: path.to_path_buf(), source };
             return Ok(intact(policy.map_err(not_one)?));
         }

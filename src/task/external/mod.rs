@@ -8,7 +8,7 @@
 mod confinement;
 pub(crate) mod protocol;
 
-use super::parallel::{cores, in_order, lock};
+use super::parallel::{cores, lock, map_in_order};
 use super::process::{NoAnswer, Process, take_idle};
 use super::{Completion, RewardPart, Rewards, TaskError};
 #[cfg(unix)]
@@ -67,9 +67,9 @@ impl VerifierOptions {
     /// Sets the parts of a reward from a list such as `exact=0.8,format=0.2`; the default weight is 1.
     ///
     /// # Errors
-    /// If the list is malformed; see [`RewardPart::list`].
+    /// If the list is malformed; see [`RewardPart::parse_list`].
     pub fn with_parts(self, text: &str) -> Result<Self, TaskError> {
-        Ok(Self { parts: RewardPart::list(text)?, ..self })
+        Ok(Self { parts: RewardPart::parse_list(text)?, ..self })
     }
 }
 
@@ -153,7 +153,7 @@ impl Verifier {
     /// [`TaskError::Verifier`] if the processes do not answer any more, or never did. A failure that concerns
     /// a single completion is reported in its [`Rewards::problem`].
     pub fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        in_order(completions, self.workers(), |completion| self.verify_one(completion))
+        map_in_order(completions, self.workers(), |completion| self.verify_one(completion))
     }
 
     /// Number of completions that are verified at a time.

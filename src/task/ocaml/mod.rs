@@ -25,7 +25,7 @@ pub use problem::Problem;
 pub use problems::Problems;
 pub use report::{CodeReport, Compiled, Types};
 
-use super::parallel::{cores, in_order};
+use super::parallel::{cores, map_in_order};
 use super::records::check_digest;
 use super::settings::in_range;
 use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
@@ -109,7 +109,7 @@ impl Ocaml {
     fn try_rows(&self) -> Result<(), TaskError> {
         let mut rows: Vec<&Problem> = self.problems.all();
         rows.retain(|problem| problem.signature.is_empty());
-        in_order(&rows, self.workers, |problem| self.expected(problem).map(|_| ())).map(|_| ())
+        map_in_order(&rows, self.workers, |problem| self.expected(problem).map(|_| ())).map(|_| ())
     }
 
     /// The problems.
@@ -253,7 +253,7 @@ impl Task for Ocaml {
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        in_order(completions, self.workers, |completion| self.verify_one(completion))
+        map_in_order(completions, self.workers, |completion| self.verify_one(completion))
     }
 
     fn verifier_threads(&self) -> usize {

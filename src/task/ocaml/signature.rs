@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Time that the compiler has for a type: one that grows exponentially would take for ever.
-const LIMIT: Duration = Duration::from_secs(30);
+const MAX_INFERENCE_TIME: Duration = Duration::from_secs(30);
 
 /// The signature that a problem's head, tests and solution agree on, as in an interface file; `None` if the compiler
 /// accepts none of them.
@@ -55,7 +55,7 @@ fn type_of(compiler: &Compiler, text: &str, name: &str) -> io::Result<Option<Str
     let said = folder.path().join("probe.mli");
     let mut command = Command::new(&compiler.path);
     command.args(["-w", "-a", "-i"]).arg(&file).stdout(File::create(&said)?);
-    if !succeeds(&mut command, LIMIT)? {
+    if !succeeds(&mut command, MAX_INFERENCE_TIME)? {
         return Ok(None);
     }
     let said = String::from_utf8_lossy(&fs::read(said)?).into_owned();
@@ -90,7 +90,7 @@ mod tests {
             succeeds(slow.args(["-c", "sleep 600"]), Duration::from_millis(20)).unwrap_err();
         assert!(error.to_string().contains("more than 0.02 s"), "{error}");
         for (command, success) in [("true", true), ("false", false)] {
-            assert_eq!(succeeds(&mut Command::new(command), LIMIT).unwrap(), success);
+            assert_eq!(succeeds(&mut Command::new(command), MAX_INFERENCE_TIME).unwrap(), success);
         }
     }
 }

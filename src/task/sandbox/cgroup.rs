@@ -57,13 +57,13 @@ fn sweep(parent: &Path) {
 
 /// A group for all processes of a sandbox, removed when dropped.
 #[derive(Debug)]
-pub struct Group {
+pub struct ControlGroup {
     folder: PathBuf,
     /// The file by which processes join the group.
     members: File,
 }
 
-impl Group {
+impl ControlGroup {
     /// Creates a group in the folder `parent`, with those of the limits that `parent` has controllers for: at most
     /// `processes` processes, and three quarters of the machine's memory.
     ///
@@ -110,7 +110,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         // Processes that were just killed may take a moment to end. What remains is swept by the next one.
         for _ in 0..100 {
@@ -168,7 +168,7 @@ mod tests {
             fs::create_dir(parent.path().join(name)).unwrap();
         }
         // An ordinary folder has no controllers.
-        let error = Group::new(parent.path(), 1).unwrap_err();
+        let error = ControlGroup::new(parent.path(), 1).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

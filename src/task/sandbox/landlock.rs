@@ -3,7 +3,7 @@
 //! and reaches neither TCP nor processes and abstract sockets outside of the sandbox.
 
 use super::check;
-use super::namespaces::{Bound, Root};
+use super::namespaces::{BindMount, Root};
 use std::ffi::CStr;
 use std::io;
 
@@ -45,9 +45,9 @@ const SIGNALS: u64 = 2;
 /// Whether a sandboxed process may use the network.
 #[derive(Clone, Copy, PartialEq)]
 pub enum NetworkAccess {
-    /// It may.
+    /// The process may use the network.
     Allowed,
-    /// It may not.
+    /// The process may not.
     Denied,
 }
 
@@ -118,7 +118,7 @@ impl LandlockRuleset {
                 match bound {
                     _ if bound.is_device() => self.allow(rules, bound.target(), FILE & !RUN)?,
                     _ if self.root == RootKind::Own => {}
-                    Bound { is_folder: true, .. } => self.allow(rules, bound.target(), read)?,
+                    BindMount { is_folder: true, .. } => self.allow(rules, bound.target(), read)?,
                     _ => self.allow(rules, bound.target(), RUN | READ)?,
                 }
             }

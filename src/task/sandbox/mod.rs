@@ -100,7 +100,7 @@ pub struct Sandbox {
     limits_processes: bool,
     /// The control group of all processes.
     #[cfg(target_os = "linux")]
-    group: Option<Arc<cgroup::Group>>,
+    group: Option<Arc<cgroup::ControlGroup>>,
 }
 
 /// The user that a sandboxed process runs as.
@@ -179,7 +179,7 @@ impl Sandbox {
             // Each thread may use a process of two kinds, each of which may have a predecessor that is ending.
             let processes = 4 * cores().max(MAX_THREADS) as u64 * self.limits.processes;
             for parent in cgroup::parents() {
-                let Ok(group) = cgroup::Group::new(&parent, processes) else { continue };
+                let Ok(group) = cgroup::ControlGroup::new(&parent, processes) else { continue };
                 let grouped = Self { group: Some(Arc::new(group)), ..self.clone() };
                 if grouped.probe(folder).is_ok() {
                     return grouped;
@@ -297,7 +297,7 @@ impl Prepared {
             check(libc::setsid())?;
             close_on_exec();
             #[cfg(target_os = "linux")]
-            namespaces::end_first();
+            namespaces::become_first_oom_victim();
             #[cfg(target_os = "linux")]
             if self.sandbox.namespaces {
                 self.root.enter()?;

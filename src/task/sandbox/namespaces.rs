@@ -1,6 +1,6 @@
 //! Linux namespaces, with a root that contains only what a program needs.
 
-use super::cgroup::Group;
+use super::cgroup::ControlGroup;
 use super::{Access, check};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -62,7 +62,7 @@ const FILES: [&str; 12] = [
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// A path of the old root that is bound into the new one.
-pub struct Bound {
+pub struct BindMount {
     source: CString,
     /// Folders to create, outermost first.
     parents: Vec<CString>,
@@ -71,7 +71,7 @@ pub struct Bound {
     pub is_folder: bool,
 }
 
-impl Bound {
+impl BindMount {
     fn new(path: &Path) -> io::Result<Self> {
         let text = |path: &Path| Ok::<_, io::Error>(CString::new(path.as_os_str().as_bytes())?);
         let within = path.strip_prefix("/").map_err(io::Error::other)?;
@@ -125,10 +125,10 @@ impl Bound {
 
 /// The contents of a new root, prepared before `fork`.
 pub struct Root {
-    bound: Vec<Bound>,
+    bound: Vec<BindMount>,
     /// Folders that are there, but empty.
-    empty: Vec<Bound>,
-    folder: Bound,
+    empty: Vec<BindMount>,
+    folder: BindMount,
     /// The options of a file system in memory for the working directory.
     options: CString,
     network: bool,
@@ -171,23 +171,24 @@ impl Root {
         let all = [system, files].concat();
         let all = all.iter().map(Path::new).chain(own).chain(devices.iter().map(Path::new));
         let all: Vec<&Path> = all.filter(|path| path.exists()).collect();
-        let mut bound = all.iter().map(|path| Bound::new(path)).collect::<io::Result<Vec<_>>>()?;
+        let mut bound =
+            all.iter().map(|path| BindMount::new(path)).collect::<io::Result<Vec<_>>>()?;
         for (path, file) in all.iter().flat_map(|path| access.hidden.iter().map(move |f| (path, f)))
         {
             // The path may be a link to the folder that has the file.
             let real = path.canonicalize()?;
             if let Some(within) = file.strip_prefix(real).ok().filter(|_| path.is_dir()) {
-                bound.push(Bound::hidden(&path.join(within))?);
+                bound.push(BindMount::hidden(&path.join(within))?);
             }
         }
         let is_shown = |path: &PathBuf| {
             access.readable.iter().any(|at| path.starts_with(at)) || !is_new(&path.as_path())
         };
         for file in own_files().iter().filter(|path| !access.programs && is_shown(path)) {
-            bound.push(Bound::hidden(file)?);
+            bound.push(BindMount::hidden(file)?);
         }
         let empty =
-            access.workdir.iter().map(|path| Bound::new(path)).collect::<io::Result<_>>()?;
+            access.workdir.iter().map(|path| BindMount::new(path)).collect::<io::Result<_>>()?;
         // SAFETY: these calls have no preconditions.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
         let maps = [
@@ -200,17 +201,17 @@ impl Root {
             access.scratch_mb,
             64 * access.scratch_mb
         ))?;
-        let (folder, network) = (Bound::new(folder)?, access.network);
+        let (folder, network) = (BindMount::new(folder)?, access.network);
         Ok(Self { bound, empty, folder, options, network, maps })
     }
 
     /// The paths of the root, read-only but for devices.
-    pub fn bound(&self) -> &[Bound] {
+    pub fn bound(&self) -> &[BindMount] {
         &self.bound
     }
 
     /// The folder to write to.
-    pub fn folder(&self) -> &Bound {
+    pub fn folder(&self) -> &BindMount {
         &self.folder
     }
 
@@ -235,7 +236,7 @@ impl Root {
             }
             let root = c"/".as_ptr();
             check(libc::mount(null(), root, null(), libc::MS_REC | libc::MS_PRIVATE, null()))?;
-            memory(BASE, c"size=1m,mode=755")?;
+            mount_tmpfs(BASE, c"size=1m,mode=755")?;
             check(libc::chdir(BASE.as_ptr()))?;
             check(libc::mkdir(c".old".as_ptr(), 0o700))?;
             check(
@@ -251,13 +252,13 @@ impl Root {
             check(libc::umount2(OLD.as_ptr(), libc::MNT_DETACH))?;
             libc::rmdir(OLD.as_ptr());
             set_read_only(c"/")?;
-            memory(&self.folder.target, &self.options)
+            mount_tmpfs(&self.folder.target, &self.options)
         }
     }
 }
 
 /// Mounts a file system in memory.
-unsafe fn memory(folder: &CStr, options: &CStr) -> io::Result<()> {
+unsafe fn mount_tmpfs(folder: &CStr, options: &CStr) -> io::Result<()> {
     let (flags, kind) = (libc::MS_NOSUID | libc::MS_NODEV, c"tmpfs".as_ptr());
     // SAFETY: a system call on live strings.
     check(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, options.as_ptr().cast()) })
@@ -315,7 +316,7 @@ pub unsafe fn drop_capabilities() -> io::Result<()> {
 ///
 /// # Safety
 /// Only between `fork` and `exec`.
-pub unsafe fn end_first() {
+pub unsafe fn become_first_oom_victim() {
     // SAFETY: a system call on live bytes. Without `/proc` all stays as it is.
     let _ = unsafe { write(c"/proc/self/oom_score_adj", b"1000") };
 }
@@ -332,7 +333,7 @@ const WATCH: libc::c_long = 250;
 ///
 /// # Safety
 /// Only between `fork` and `exec`.
-pub unsafe fn become_init(grove: u32, group: Option<&Group>) -> io::Result<()> {
+pub unsafe fn become_init(grove: u32, group: Option<&ControlGroup>) -> io::Result<()> {
     // SAFETY: system calls on integers and on live structs.
     unsafe {
         let mut ended: libc::sigset_t = std::mem::zeroed();

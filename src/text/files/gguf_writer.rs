@@ -40,15 +40,28 @@ names! {
     }
 }
 
+/// What ggml's files say of a number format.
+struct FormatInfo {
+    /// ggml's code of a tensor in the format.
+    tensor_code: u32,
+    /// ggml's code of a file in the format.
+    file_code: u32,
+    /// Values of a block.
+    block_values: usize,
+    /// Bytes of a block.
+    block_bytes: usize,
+}
+
 impl GgufType {
-    /// ggml's code of the format and of a file in it, and the number of values and bytes per block.
-    const fn facts(self) -> (u32, u32, usize, usize) {
-        match self {
+    /// The codes and sizes of the format.
+    const fn info(self) -> FormatInfo {
+        let (tensor_code, file_code, block_values, block_bytes) = match self {
             Self::F32 => (0, 0, 1, 4),
             Self::F16 => (1, 1, 1, 2),
             Self::Bf16 => (30, 32, 1, 2),
             Self::Q8_0 => (8, 7, BLOCK_VALUES, BLOCK_VALUES + 2),
-        }
+        };
+        FormatInfo { tensor_code, file_code, block_values, block_bytes }
     }
 }
 
@@ -74,8 +87,8 @@ impl<'a> Tensor<'a> {
     }
 
     fn bytes(&self) -> usize {
-        let (.., numbers, bytes) = self.kind.facts();
-        self.parameter.shape.iter().product::<usize>() / numbers * bytes
+        let FormatInfo { block_values, block_bytes, .. } = self.kind.info();
+        self.parameter.shape.iter().product::<usize>() / block_values * block_bytes
     }
 
     /// Rejects numbers that the tensor's format cannot represent.
@@ -191,7 +204,7 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
     ];
     let mut all = vec![
         ("general.architecture".to_string(), Entry::Text(name.to_string())),
-        ("general.file_type".to_string(), Entry::U32(kind.facts().1)),
+        ("general.file_type".to_string(), Entry::U32(kind.info().file_code)),
         ("general.quantization_version".to_string(), Entry::U32(2)),
     ];
     all.extend(sizes.map(|(key, value)| (format!("{name}.{key}"), value)));
@@ -278,7 +291,7 @@ fn file(
         head.extend((shape.len() as u32).to_le_bytes());
         // The file lists axes in reverse order.
         shape.iter().rev().for_each(|size| head.extend((*size as u64).to_le_bytes()));
-        head.extend(tensor.kind.facts().0.to_le_bytes());
+        head.extend(tensor.kind.info().tensor_code.to_le_bytes());
         head.extend(start.to_le_bytes());
         start += tensor.bytes().next_multiple_of(ALIGNMENT) as u64;
     }
@@ -288,7 +301,7 @@ fn file(
         tensors.iter().try_for_each(|tensor| padded(&mut to, &tensor.encode(shape.head_dim)))?;
         to.flush()
     };
-    disk::output(path, write).map_err(failed("written", path))
+    disk::write_output(path, write).map_err(failed("written", path))
 }
 
 /// Writes bytes, padded with zeros to the alignment.

@@ -20,7 +20,7 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let defaults = if indent.is_some() { [",", ": "] } else { [", ", ": "] };
     let separators = separators.unwrap_or_else(|| defaults.map(String::from).into());
     let Ok([item, key]) = <[String; 2]>::try_from(separators) else {
-        let what = "`separators` of `tojson` are not two texts";
+        let what = "`separators` of `tojson` must be two strings";
         return Err(Error::new(ErrorKind::InvalidOperation, what));
     };
     let layout = Layout { indent, item, key, depth: 0, is_empty: true };

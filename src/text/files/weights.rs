@@ -220,7 +220,7 @@ pub(super) fn write_weights(
         }
         to.flush()
     };
-    disk::output(path, write).map_err(failed("written", path))
+    disk::write_output(path, write).map_err(failed("written", path))
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ pub(super) fn generate(
             let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
             let prefilled = match &kernels {
                 Some(_) => packed::prefill(decoder, &tokens),
-                None => decoder.prompts(&tokens),
+                None => decoder.prefill(&tokens),
             };
             let mut completions = vec![Vec::new(); part.len()];
             // A single prompt may have more completions than there are rows.

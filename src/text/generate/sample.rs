@@ -1,7 +1,7 @@
 //! Sampling of tokens from logits.
 
 use crate::math::softmax::{MIN_SUM, logprob};
-use crate::text::{restrict, sharpness, softmax};
+use crate::text::{inverse_temperature, restrict, softmax};
 use multiversion::multiversion;
 
 /// Settings of sampling, with the names of Hugging Face's `GenerationConfig` and applied in its order: temperature,
@@ -67,17 +67,17 @@ pub struct Scratch {
 /// Chooses a token from `logits`, `[vocabulary]`, by `u`, uniform in `[0, 1)`.
 pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch) -> SampledToken {
     let Scratch { logits: scaled, weights, candidates } = scratch;
-    let sharpness = sharpness(sampling.temperature);
-    if sharpness != 1.0 || sampling.narrows() {
+    let inverse_temperature = inverse_temperature(sampling.temperature);
+    if inverse_temperature != 1.0 || sampling.narrows() {
         scaled.clear();
-        scaled.extend(logits.iter().map(|x| x * sharpness));
+        scaled.extend(logits.iter().map(|x| x * inverse_temperature));
     }
-    let sharpened = if sharpness == 1.0 { logits } else { &scaled[..] };
+    let sharpened = if inverse_temperature == 1.0 { logits } else { &scaled[..] };
     weights.resize(logits.len(), 0.0);
-    let (by, entropy) = softmax(sharpened, weights);
+    let (normalizer, entropy) = softmax(sharpened, weights);
     candidates.clear();
     let token = if sampling.temperature == 0.0 {
-        sharpened.iter().position(|x| *x == by.max).unwrap_or(0)
+        sharpened.iter().position(|x| *x == normalizer.max).unwrap_or(0)
     } else if !sampling.narrows() {
         invert(weights, u)
     } else {
@@ -86,14 +86,14 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
         let token = candidates[invert(&kept, u)] as usize;
         if candidates.len() < logits.len() {
             restrict(scaled, candidates);
-            let (by, entropy) = softmax(scaled, weights);
-            let logprob = logprob(scaled[token], &by);
+            let (normalizer, entropy) = softmax(scaled, weights);
+            let logprob = logprob(scaled[token], &normalizer);
             let candidates = candidates.clone();
             return SampledToken { token: token as u32, logprob, entropy, candidates };
         }
         token
     };
-    let logprob = logprob(logits[token] * sharpness, &by);
+    let logprob = logprob(logits[token] * inverse_temperature, &normalizer);
     SampledToken { token: token as u32, logprob, entropy, candidates: Vec::new() }
 }
 

@@ -3,7 +3,8 @@
 // Compile-time conditions are apart from run-time ones.
 #![allow(clippy::collapsible_if)]
 
-use super::heads::{Heads, Progress};
+use super::heads::Heads;
+use super::progress::Progress;
 use super::{AT_ONCE, UNITS};
 use crate::device::buffers::Buffer;
 use crate::math::exp;
@@ -93,9 +94,9 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
         let of_head = head / comptime!(heads.queries / heads.keys) * vectors;
         let own = row * cached.max_tokens * of_key + of_head;
         let shared = group * cached.longest * of_key + of_head;
-        let (prompt, longest) = (progress.prompt(row), cached.longest);
-        let taken = progress.taken();
-        let position = prompt + taken;
+        let (prompt, longest) = (progress.prompt_length(row), cached.longest);
+        let passing = progress.passing();
+        let position = prompt + passing;
 
         let mut query = Shared::<[Vector<f32, V>]>::new_slice(vectors);
         for i in range_stepped(unit, vectors, UNITS) {
@@ -112,7 +113,7 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
         }
         let mut peak = f32::new(ILLEGAL);
         let mut sum = 0.0f32;
-        let end = longest + taken + 1;
+        let end = longest + passing + 1;
         // The bound is an argument, so that control flow at the barriers is uniform.
         for start in range_stepped(0, bound, UNITS) {
             let i = start + unit;

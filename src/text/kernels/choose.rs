@@ -1,7 +1,7 @@
 //! The kernel that chooses tokens among the whole vocabulary.
 
 use super::UNITS;
-use super::heads::Progress;
+use super::progress::Progress;
 use super::rows::{largest_logit, total};
 use crate::device::buffers::Buffer;
 use crate::math::softmax::{MIN_SUM, logprob, normalizer, unnormalized};
@@ -57,17 +57,17 @@ pub(crate) fn choose_kernel(
     records: &mut Records,
     rows: usize,
     vocabulary: usize,
-    sharpness: f32,
+    inverse_temperature: f32,
     #[comptime] is_greedy: bool,
 ) {
     let row = CUBE_POS;
     if row < rows {
         let (unit, start) = (UNIT_POS as usize, row * vocabulary);
-        let number = progress.next();
+        let number = progress.next_index();
         if ABSOLUTE_POS == 0 {
-            progress.choose(number);
+            progress.set_chosen(number);
         }
-        let row_max = largest_logit(logits, start, vocabulary, sharpness);
+        let row_max = largest_logit(logits, start, vocabulary, inverse_temperature);
         // Each unit sums a run of tokens, so that the cumulative sums follow the order of the vocabulary.
         let run = vocabulary.div_ceil(UNITS);
         let begin = unit * run;
@@ -79,7 +79,7 @@ pub(crate) fn choose_kernel(
         let mut mean = 0.0f32;
         let mut peak = vocabulary;
         for i in begin..end {
-            let logit = logits[start + i] * sharpness;
+            let logit = logits[start + i] * inverse_temperature;
             let weight = unnormalized(logit, row_max);
             sum += weight;
             mean += weight * (logit - row_max);
@@ -97,7 +97,7 @@ pub(crate) fn choose_kernel(
         for i in 0..UNITS {
             all += sums[i];
         }
-        let by = normalizer(row_max, all);
+        let normalizer = normalizer(row_max, all);
         let mut token = vocabulary - 1;
         // The unit in whose run the token is.
         let mut at = UNITS.runtime();
@@ -126,7 +126,7 @@ pub(crate) fn choose_kernel(
             if unit == at {
                 let mut is_found = false;
                 for i in begin..end {
-                    before += unnormalized(logits[start + i] * sharpness, row_max);
+                    before += unnormalized(logits[start + i] * inverse_temperature, row_max);
                     if !is_found && before > target {
                         is_found = true;
                         token = i;
@@ -144,8 +144,8 @@ pub(crate) fn choose_kernel(
         }
         if unit == at {
             tokens[row] = token as i32;
-            let logprob = logprob(logits[start + token] * sharpness, &by);
-            let entropy = by.log_sum - mean * by.inverse_sum;
+            let logprob = logprob(logits[start + token] * inverse_temperature, &normalizer);
+            let entropy = normalizer.log_sum - mean * normalizer.inverse_sum;
             records.note(number, row, rows, token, logprob, entropy);
         }
     }

@@ -1,61 +1,10 @@
 //! Kernels of queries, keys and values: positions, norms, rotation, and the write into the caches.
 
+use super::progress::Progress;
 use super::rows::{Row, read, write};
-use crate::device::buffers::Buffer;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
-
-/// Progress of a batch of completions. It is on the device, so that recorded launches of a step can be replayed unchanged.
-///
-/// No kernel writes a count that it reads, since its cubes run in any order: a choice counts from the token that passed
-/// through the layers before it, and a step continues with the token that was chosen.
-#[derive(CubeType, CubeLaunch)]
-pub(crate) struct Progress {
-    /// Index of the last token chosen; index of the token that passes through the layers, -1 before the first; then the
-    /// number of tokens of each prompt: `[2 + groups]`.
-    pub counts: Buffer<i32>,
-    /// Completions of a prompt.
-    pub members: usize,
-}
-
-/// Number of entries of [`Progress::counts`] before those of prompts.
-pub(crate) const COUNTS: usize = 2;
-const CHOSEN: usize = 0;
-const TAKEN: usize = 1;
-
-#[cube]
-impl Progress {
-    /// Tokens of the prompt of a row.
-    pub fn prompt(&self, row: usize) -> usize {
-        self.counts[COUNTS + row / self.members] as usize
-    }
-
-    /// Index of the token that passes through the layers: the number of tokens of each completion before it.
-    pub fn taken(&self) -> usize {
-        self.counts[TAKEN] as usize
-    }
-
-    /// Index of the last token chosen.
-    fn chosen(&self) -> usize {
-        self.counts[CHOSEN] as usize
-    }
-
-    /// Sets the index of the token that passes through the layers.
-    fn take(&mut self, number: usize) {
-        self.counts[TAKEN] = number as i32;
-    }
-
-    /// Index of the token to choose.
-    pub fn next(&self) -> usize {
-        (self.counts[TAKEN] + 1) as usize
-    }
-
-    /// Sets the index of the last token chosen.
-    pub fn choose(&mut self, number: usize) {
-        self.counts[CHOSEN] = number as i32;
-    }
-}
 
 /// Computes cosine and sine of a pair at a position, from the rotations of its low and of its high part.
 #[cube]
@@ -93,9 +42,9 @@ pub(crate) fn rotation_kernel(
         let (row, pair) = (unit / half, unit % half);
         let number = progress.chosen();
         if unit == 0 {
-            progress.take(number);
+            progress.set_passing(number);
         }
-        let position = progress.prompt(row) + number;
+        let position = progress.prompt_length(row) + number;
         let (cosine, sine) = rotation(table, position, pair, low, high, half);
         rotations[2 * unit] = cosine;
         rotations[2 * unit + 1] = sine;
@@ -345,7 +294,7 @@ pub(crate) fn store_kernel<C: Float>(
         let of_values = comptime!(Row { size: heads.key_size(), units });
         let of_queries = comptime!(Rotated { heads, count: heads.queries, units });
         let of_keys = comptime!(Rotated { heads, count: heads.keys, units });
-        let place = (row * max_tokens + progress.taken()) * comptime!(heads.key_size());
+        let place = (row * max_tokens + progress.passing()) * comptime!(heads.key_size());
         // All loads precede the first store, so that a unit waits for memory once.
         let new_values = read(values, key, of_values);
         let new_queries = rotate_heads(

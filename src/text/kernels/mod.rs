@@ -6,6 +6,7 @@ pub(crate) mod choose;
 pub(crate) mod heads;
 pub(crate) mod launch;
 pub(crate) mod narrow;
+pub(crate) mod progress;
 pub(crate) mod rows;
 pub(crate) mod text_attention;
 pub(crate) mod text_gradients;

@@ -6,7 +6,7 @@
 
 use super::UNITS;
 use super::choose::Records;
-use super::heads::Progress;
+use super::progress::Progress;
 use super::rows::{largest, largest_logit, total};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
@@ -16,8 +16,8 @@ use burn::cubecl::prelude::*;
 
 /// Octaves of weights in a histogram; the last one also has all smaller weights.
 const OCTAVES: usize = 32;
-/// Tokens per word of a mask, which is stored as a float, exactly.
-pub(crate) const TOKENS_PER_WORD: usize = 24;
+/// Tokens per word of a mask that is stored as a float, which holds 24 bits exactly.
+pub(crate) const TOKENS_PER_FLOAT_WORD: usize = 24;
 /// The bits of the largest weight, 1.
 const LARGEST_BITS: u32 = 0x3f80_0000;
 /// Bits of a weight below its octave.
@@ -33,7 +33,7 @@ pub(crate) struct Narrowing {
     /// Minimum weight relative to that of the likeliest token.
     pub min_p: f32,
     /// The factor of logits.
-    pub sharpness: f32,
+    pub inverse_temperature: f32,
 }
 
 /// Scratch buffers of a choice.
@@ -52,7 +52,7 @@ struct LogitRow {
     start: usize,
     vocabulary: usize,
     /// The factor of logits, and the largest logit times this factor.
-    sharpness: f32,
+    inverse_temperature: f32,
     max: f32,
     /// Sums of each octave by each unit: `[OCTAVES, UNITS]`.
     sums: Shared<[f32]>,
@@ -291,9 +291,9 @@ fn top_p_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top
     }
 }
 
-/// Sums over the tokens that a cut leaves, at most as many of the last weight as there are: their weights, and these times
-/// logits relative to the largest. Also returns the number of tokens of the last weight, and this unit's number of tokens of
-/// larger weights.
+/// Sums over the tokens within a cut, of which those with the smallest weight may be only some: their weights, and
+/// these times logits relative to the largest. Also returns the number of tokens of the last weight, and this unit's
+/// number of tokens of larger weights.
 #[cube]
 fn sum_drawable(
     logits: &[f32],
@@ -311,7 +311,7 @@ fn sum_drawable(
         if bits > cut.bits {
             larger += 1.0f32;
             sum += weight;
-            mean += weight * (logits[row.start + i] * row.sharpness - row.max);
+            mean += weight * (logits[row.start + i] * row.inverse_temperature - row.max);
         } else if bits == cut.bits {
             ties += 1.0f32;
         }
@@ -356,11 +356,13 @@ fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -
 #[cube]
 fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize) -> u32 {
     let mut mask = 0u32.runtime();
-    for bit in 0..TOKENS_PER_WORD {
-        let i = word * TOKENS_PER_WORD + bit;
+    for bit in 0..TOKENS_PER_FLOAT_WORD {
+        let i = word * TOKENS_PER_FLOAT_WORD + bit;
         if i < row.vocabulary {
-            let bits =
-                u32::reinterpret(unnormalized(logits[row.start + i] * row.sharpness, row.max));
+            let bits = u32::reinterpret(unnormalized(
+                logits[row.start + i] * row.inverse_temperature,
+                row.max,
+            ));
             if bits > cut.bits || (bits == cut.bits && i < end) {
                 mask += 1u32 << (bit as u32);
             }
@@ -372,7 +374,7 @@ fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize)
 /// Draws a token for each row among those that top-k, top-p and min-p leave; one cube per row.
 ///
 /// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens `[rows]`;
-/// those of [`Records`], whose masks have [`TOKENS_PER_WORD`] bits each. Workgroup memory: 41 x [`UNITS`] floats.
+/// those of [`Records`], whose masks have [`TOKENS_PER_FLOAT_WORD`] bits each. Workgroup memory: 41 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn narrow_kernel(
     logits: &[f32],
@@ -388,20 +390,21 @@ pub(crate) fn narrow_kernel(
     let index = CUBE_POS;
     if index < rows {
         let (unit, start) = (UNIT_POS as usize, index * vocabulary);
-        let number = progress.next();
+        let number = progress.next_index();
         if ABSOLUTE_POS == 0 {
-            progress.choose(number);
+            progress.set_chosen(number);
         }
         let mut row = LogitRow {
             start,
             vocabulary,
-            sharpness: narrowing.sharpness,
-            max: largest_logit(logits, start, vocabulary, narrowing.sharpness),
+            inverse_temperature: narrowing.inverse_temperature,
+            max: largest_logit(logits, start, vocabulary, narrowing.inverse_temperature),
             sums: Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS)),
             octaves: Shared::<[f32]>::new_slice(OCTAVES),
         };
         for i in range_stepped(unit, vocabulary, UNITS) {
-            scratch.weights[start + i] = unnormalized(logits[start + i] * row.sharpness, row.max);
+            scratch.weights[start + i] =
+                unnormalized(logits[start + i] * row.inverse_temperature, row.max);
         }
         let mut cut = Cut { bits: 0u32.runtime(), ties: vocabulary as f32 };
         top_k_cut(scratch, &mut row, &mut cut, narrowing.top_k);
@@ -420,7 +423,7 @@ pub(crate) fn narrow_kernel(
             let place = search(scratch, &mut row, cut.bits, goal, comptime!(Goal::Count));
             end = tied(scratch, &mut row, &place, cut.ties - 1.0f32) + 1;
         }
-        let words = vocabulary.div_ceil(TOKENS_PER_WORD);
+        let words = vocabulary.div_ceil(TOKENS_PER_FLOAT_WORD);
         for word in range_stepped(unit, words, UNITS) {
             let mask = mask_word(logits, &row, &cut, end, word);
             records.mask(number, rows, index * words + word, mask);
@@ -428,7 +431,7 @@ pub(crate) fn narrow_kernel(
         if unit == 0 {
             let log_total = ln(sum);
             tokens[index] = token as i32;
-            let logprob = logits[start + token] * row.sharpness - row.max - log_total;
+            let logprob = logits[start + token] * row.inverse_temperature - row.max - log_total;
             let entropy = log_total - mean / sum;
             records.note(number, index, rows, token, logprob, entropy);
         }

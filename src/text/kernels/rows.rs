@@ -48,12 +48,17 @@ pub(crate) fn largest(own: f32) -> f32 {
     maxima[0]
 }
 
-/// Computes the largest logit of a row, multiplied by `sharpness`.
+/// Computes the largest logit of a row, multiplied by `inverse_temperature`.
 #[cube]
-pub(crate) fn largest_logit(logits: &[f32], start: usize, count: usize, sharpness: f32) -> f32 {
-    let mut own = logits[start] * sharpness;
+pub(crate) fn largest_logit(
+    logits: &[f32],
+    start: usize,
+    count: usize,
+    inverse_temperature: f32,
+) -> f32 {
+    let mut own = logits[start] * inverse_temperature;
     for i in range_stepped(UNIT_POS as usize, count, UNITS) {
-        let logit = logits[start + i] * sharpness;
+        let logit = logits[start + i] * inverse_temperature;
         if logit > own {
             own = logit;
         }

@@ -3,11 +3,11 @@
 use super::UNITS;
 use super::rows::{largest, total};
 use crate::math::softmax::{logprob, normalizer, unnormalized};
-use crate::text::EXCLUDED;
+use crate::text::EXCLUSION_OFFSET;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Candidates of a word of a row's mask.
+/// Tokens per word of a mask of candidates.
 pub(crate) const TOKENS_PER_WORD: usize = 32;
 
 /// The form of the kernels of tokens.
@@ -19,22 +19,22 @@ pub(crate) struct TokenForm {
     pub is_masked: bool,
 }
 
-/// Computes a logit at the temperature, lowered by [`EXCLUDED`] if its token cannot be drawn.
+/// Computes a logit at the temperature, lowered by [`EXCLUSION_OFFSET`] if its token cannot be drawn.
 #[cube]
 fn logit(
     logits: &mut [f32],
     masks: &[u32],
     row: usize,
     i: usize,
-    sharpness: f32,
+    inverse_temperature: f32,
     #[comptime] form: TokenForm,
 ) -> f32 {
-    let mut x = logits[row * comptime!(form.vocabulary) + i] * sharpness;
+    let mut x = logits[row * comptime!(form.vocabulary) + i] * inverse_temperature;
     if comptime!(form.is_masked) {
         let word =
             masks[row * comptime!(form.vocabulary.div_ceil(TOKENS_PER_WORD)) + i / TOKENS_PER_WORD];
         if (word >> (i % TOKENS_PER_WORD) as u32) & 1u32 == 0u32 {
-            x -= f32::new(EXCLUDED);
+            x -= f32::new(EXCLUSION_OFFSET);
         }
     }
     x
@@ -47,13 +47,13 @@ fn row_sums(
     logits: &mut [f32],
     masks: &[u32],
     row: usize,
-    sharpness: f32,
+    inverse_temperature: f32,
     #[comptime] form: TokenForm,
 ) -> (f32, f32, f32) {
     let (unit, vocabulary) = (UNIT_POS as usize, comptime!(form.vocabulary));
-    let mut own = logit(logits, masks, row, 0, sharpness, form);
+    let mut own = logit(logits, masks, row, 0, inverse_temperature, form);
     for i in range_stepped(unit, vocabulary, UNITS) {
-        let x = logit(logits, masks, row, i, sharpness, form);
+        let x = logit(logits, masks, row, i, inverse_temperature, form);
         if x > own {
             own = x;
         }
@@ -62,7 +62,7 @@ fn row_sums(
     let mut sum = 0.0f32;
     let mut mean = 0.0f32;
     for i in range_stepped(unit, vocabulary, UNITS) {
-        let x = logit(logits, masks, row, i, sharpness, form);
+        let x = logit(logits, masks, row, i, inverse_temperature, form);
         let weight = unnormalized(x, row_max);
         sum += weight;
         mean += weight * (x - row_max);
@@ -82,17 +82,17 @@ pub(crate) fn token_kernel(
     masks: &[u32],
     logprobs_and_entropies: &mut [f32],
     rows: usize,
-    sharpness: f32,
+    inverse_temperature: f32,
     #[comptime] form: TokenForm,
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let (row_max, sum, mean) = row_sums(logits, masks, row, sharpness, form);
+        let (row_max, sum, mean) = row_sums(logits, masks, row, inverse_temperature, form);
         if UNIT_POS == 0 {
-            let by = normalizer(row_max, sum);
-            let own = logit(logits, masks, row, tokens[row] as usize, sharpness, form);
-            logprobs_and_entropies[row] = logprob(own, &by);
-            logprobs_and_entropies[rows + row] = by.log_sum - mean;
+            let normalizer = normalizer(row_max, sum);
+            let own = logit(logits, masks, row, tokens[row] as usize, inverse_temperature, form);
+            logprobs_and_entropies[row] = logprob(own, &normalizer);
+            logprobs_and_entropies[rows + row] = normalizer.log_sum - mean;
         }
     }
 }
@@ -109,26 +109,27 @@ pub(crate) fn token_gradient_kernel(
     masks: &[u32],
     derivatives: &[f32],
     rows: usize,
-    sharpness: f32,
+    inverse_temperature: f32,
     #[comptime] form: TokenForm,
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let (row_max, sum, mean) = row_sums(logits, masks, row, sharpness, form);
-        let by = normalizer(row_max, sum);
-        let entropy = by.log_sum - mean;
+        let (row_max, sum, mean) = row_sums(logits, masks, row, inverse_temperature, form);
+        let normalizer = normalizer(row_max, sum);
+        let entropy = normalizer.log_sum - mean;
         let (d_logprob, entropy_weight) = (derivatives[row], derivatives[rows + row]);
         let token = tokens[row] as usize;
         // All units have read the row before one of them overwrites a logit.
         sync_cube();
         for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
-            let x = logit(logits, masks, row, i, sharpness, form);
-            let share = unnormalized(x, row_max) * by.inverse_sum;
-            let mut d = entropy_weight * share * (logprob(x, &by) + entropy) - d_logprob * share;
+            let x = logit(logits, masks, row, i, inverse_temperature, form);
+            let share = unnormalized(x, row_max) * normalizer.inverse_sum;
+            let mut d =
+                entropy_weight * share * (logprob(x, &normalizer) + entropy) - d_logprob * share;
             if i == token {
                 d += d_logprob;
             }
-            logits[row * comptime!(form.vocabulary) + i] = d * sharpness;
+            logits[row * comptime!(form.vocabulary) + i] = d * inverse_temperature;
         }
     }
 }

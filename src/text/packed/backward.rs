@@ -1,7 +1,7 @@
 //! The backward pass over packed texts.
 
 use super::forward::{Activations, LayerPass, PackedPass, as_rows, forward_bytes};
-use super::gradients::Gradients;
+use super::gradients::{AdapterMatrix, Gradients};
 use super::head::scatter;
 use super::layout::{MAX_PARTS, Scatter};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
@@ -215,10 +215,12 @@ impl PackedPass<'_> {
         let [a, b] = adapters.pair(matrix)?;
         let inner = products.of(x.clone(), a.clone()) * adapters.scale;
         let d_inner = products.of(d.clone(), b.clone().transpose()) * adapters.scale;
-        gradients.add_adapter(matrix, false, |into| {
+        gradients.add_adapter(matrix, AdapterMatrix::A, |into| {
             products.of_all(x.clone().transpose(), [d_inner.clone()], into)
         });
-        gradients.add_adapter(matrix, true, |into| products.of_all(inner.transpose(), [d], into));
+        gradients.add_adapter(matrix, AdapterMatrix::B, |into| {
+            products.of_all(inner.transpose(), [d], into)
+        });
         Some(products.of(d_inner, a.clone().transpose()))
     }
 

@@ -19,6 +19,13 @@ pub(crate) struct Gradients {
     places: Places,
 }
 
+/// The two matrices of a low-rank adapter, in the order of their gradients.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AdapterMatrix {
+    A,
+    B,
+}
+
 /// Indices of the learnt parameters.
 enum Places {
     /// All weights, by name.
@@ -69,17 +76,17 @@ impl Gradients {
         self.add_to(numbers, make);
     }
 
-    /// Adds the gradient of `a` or of `b` of the adapter of a layer's matrix, as [`Gradients::add`] does.
+    /// Adds the gradient of a matrix of the adapter of a layer's matrix, as [`Gradients::add`] does.
     pub fn add_adapter(
         &mut self,
         (layer, which): (usize, Projection),
-        is_b: bool,
+        matrix: AdapterMatrix,
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<2>; 1],
     ) {
         let number = layer * Projection::ALL.len() + which as usize;
         let Places::Adapters(places) = &self.places else { return };
         let Some(place) = places[number] else { return };
-        self.add_to([place + usize::from(is_b)], make);
+        self.add_to([place + matrix as usize], make);
     }
 
     /// The memory of the gradient of a weight so far, `[count]`, to which the caller adds; `None` if adapters are learnt.

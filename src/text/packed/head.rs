@@ -22,18 +22,18 @@ pub(crate) struct Targets<'a> {
     tokens: CubeTensor,
     /// A bit for each token that can be drawn, `[rows, words]`; `None` where all can.
     masks: Option<CubeTensor>,
-    sharpness: f32,
+    inverse_temperature: f32,
 }
 
 impl<'a> Targets<'a> {
     /// Sets the tokens, `[rows]`, each drawn from its candidates, or from all tokens if these are empty. Logits are
-    /// multiplied by `sharpness`.
+    /// multiplied by `inverse_temperature`.
     pub fn new<'b>(
         decoder: &'a DeviceDecoder,
         hidden: Tensor<2>,
         tokens: Tensor<1, Int>,
         candidates: impl Iterator<Item = &'b [u32]> + Clone,
-        sharpness: f32,
+        inverse_temperature: f32,
     ) -> Self {
         let words = decoder.vocabulary().div_ceil(TOKENS_PER_WORD);
         let is_masked = candidates.clone().any(|some| !some.is_empty());
@@ -49,7 +49,7 @@ impl<'a> Targets<'a> {
             }
             cube_ints(integers(&masks, [masks.len() / words, words], decoder.device()))
         });
-        Self { decoder, hidden, tokens: cube_ints(tokens), masks, sharpness }
+        Self { decoder, hidden, tokens: cube_ints(tokens), masks, inverse_temperature }
     }
 
     fn rows(&self) -> usize {
@@ -79,7 +79,7 @@ impl<'a> Targets<'a> {
                 argument(self.masks.as_ref().unwrap_or(&self.tokens)),
                 argument(&logprobs_and_entropies),
                 rows,
-                self.sharpness,
+                self.inverse_temperature,
                 self.form(),
             );
         }
@@ -102,7 +102,7 @@ impl<'a> Targets<'a> {
                 argument(self.masks.as_ref().unwrap_or(&self.tokens)),
                 argument(&cube_tensor(derivatives)),
                 rows,
-                self.sharpness,
+                self.inverse_temperature,
                 self.form(),
             );
         }

@@ -1,7 +1,7 @@
 //! Training in environments on the host.
 
 use super::super::TrainError;
-use super::super::choose::first_network;
+use super::super::choose::initial_network;
 use super::super::rank_part::EngineInputs;
 use super::GameTrainer;
 use crate::env::{Env, HostEnvs, HostGame, Rules};
@@ -72,7 +72,7 @@ impl GameTrainer<HostGame> {
             return Err(HostSetupError::Model(name.clone()));
         }
         check(&game, &envs, config)?;
-        let network = first_network(game, config, device);
+        let network = initial_network(game, config, device);
         Self::with_envs_and_model(game, envs, network, config, device)
     }
 

@@ -7,18 +7,20 @@ mod snapshot;
 
 pub use host::{BatchSizes, HostSetupError};
 pub use snapshot::{
-    config_toml, layered_settings, load_policy, new_settings, policy_bytes, policy_file,
-    policy_params, saved_config, saved_game_name,
+    config_toml, layered_settings, load_policy, new_settings, policy_bytes, policy_params,
+    read_policy_file, saved_config, saved_game_name,
 };
 
-use super::choose::{AnyEngine, fallback_reason, first_network, precision_limit, with_engine};
+use super::choose::{
+    AnyEngine, fallback_precision_limit, fallback_reason, initial_network, with_engine,
+};
 use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
 use super::rank_part::{EngineInputs, RankPart};
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
 use crate::device;
 use crate::env::{HostEnvError, HostEnvs, Rules};
-use crate::learner::{first_update, learning_rate, total_updates};
+use crate::learner::{first_optimizer_step, learning_rate, total_optimizer_steps};
 use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
 use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
@@ -70,7 +72,7 @@ impl<G: Rules> GameTrainer<G> {
     /// If `config.policy` names a user-defined network ([`Trainer::with_model`] takes it), and as
     /// [`Trainer::with_model`].
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
-        Self::with_model(game, first_network(game, config, device), config, device)
+        Self::with_model(game, initial_network(game, config, device), config, device)
     }
 
     /// The reason why a run could not use a fast engine; `None` if it could.
@@ -78,7 +80,13 @@ impl<G: Rules> GameTrainer<G> {
     /// # Panics
     /// If `config.policy` names a user-defined network.
     pub fn fallback_reason_for(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
-        fallback_reason(&first_network(game, config, device), config, device, &Team::alone(), None)
+        fallback_reason(
+            &initial_network(game, config, device),
+            config,
+            device,
+            &Team::alone(),
+            None,
+        )
     }
 
     /// Creates a run of a model on `device` instead of the network in `config.policy`. Both `game` and `config` must
@@ -201,9 +209,10 @@ impl<G: Rules> GameTrainer<G> {
             }
             (_, Precision::F32) => return None,
             _ => {
-                let reason =
-                    precision_limit(&self.model(), &part.config, device, self.fallback_reason());
-                (format!("precision {precision}"), reason)
+                let limit = |fallback: String| {
+                    fallback_precision_limit(&self.model(), &part.config, device, &fallback)
+                };
+                (format!("precision {precision}"), self.fallback_reason().and_then(limit))
             }
         };
         Some(format!("the {wanted} is not available for this run: {}", reason?))
@@ -333,8 +342,8 @@ impl<G: Rules> Engine for GameEngine<G> {
         let GameSums { scores, episodes, ended_steps, rewards, steps } = games;
         let steps = self.part.steps(steps);
         self.steps += steps;
-        let updates = first_update(&self.part.config, iteration + 1);
-        let total = total_updates(&self.part.config);
+        let steps_taken = first_optimizer_step(&self.part.config, iteration + 1);
+        let total = total_optimizer_steps(&self.part.config);
         let mut record = IterationRecord {
             env_steps: self.steps,
             score: (episodes > 0.0).then(|| scores / episodes),
@@ -342,7 +351,7 @@ impl<G: Rules> Engine for GameEngine<G> {
             mean_length: (episodes > 0.0).then(|| ended_steps / episodes),
             mean_reward: rewards / steps as f64,
             zero_variance_groups: zero_variance,
-            learning_rate: learning_rate(&self.part.config.optimizer, updates - 1, total),
+            learning_rate: learning_rate(&self.part.config.optimizer, steps_taken - 1, total),
             seconds: Seconds { waiting_for_data: waited, phases, ..Seconds::default() },
             ..IterationRecord::default()
         };
@@ -390,7 +399,7 @@ mod tests {
         let (game, device) = (Catch::default(), Device::flex());
         let config = TrainConfig::of(&game).unwrap();
         let runs_in_pool = |team: Team| {
-            let model = first_network(game, &config, &device);
+            let model = initial_network(game, &config, &device);
             let trainer = GameTrainer::with_team(game, model, &config, &device, None, team);
             trainer.unwrap().engine.runs_in_pool()
         };

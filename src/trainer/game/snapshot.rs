@@ -170,13 +170,13 @@ fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
 ///
 /// # Errors
 /// If it is not such a file.
-pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
+pub fn read_policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
     let Header { iteration, config } = saved::read_header(&bytes)?;
     let sections = vec![section(CONFIG, config.into_bytes()), section(WEIGHTS, bytes)];
     Ok(Checkpoint { iteration, sections })
 }
 
-/// The content of a checkpoint's policy file, which [`policy_file`] reads.
+/// The content of a checkpoint's policy file, which [`read_policy_file`] reads.
 ///
 /// # Errors
 /// If the checkpoint holds no policy.
@@ -185,9 +185,9 @@ pub fn policy_bytes(checkpoint: &Checkpoint) -> Result<&[u8], SnapshotError> {
 }
 
 impl<G: Rules + Serialize> Persistent for GameEngine<G> {
-    async fn export(&self, iteration: u32) -> Result<Export, TeamError> {
+    async fn export_state(&self, iteration: u32) -> Result<Export, TeamError> {
         let names = self.engine.model().parameters();
-        let mut state = with_engine!(&self.engine, engine => engine.export().await);
+        let mut state = with_engine!(&self.engine, engine => engine.export_state().await);
         let num_groups = self.part.config.rollout.num_groups;
         if self.part.team.size() > 1 {
             state.games = gather_game_states(&state.games, num_groups, &self.part.team)?;
@@ -213,7 +213,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         Ok(Export { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
     }
 
-    fn import(
+    fn import_state(
         &mut self,
         checkpoint: &Checkpoint,
         counters: &Counters,
@@ -250,7 +250,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             games,
             memory,
         };
-        with_engine!(&mut self.engine, engine => engine.import(&state))?;
+        with_engine!(&mut self.engine, engine => engine.import_state(&state))?;
         let recorded = self.part.recorded_steps() * u64::from(counters.iteration);
         self.steps = counters.played_steps.unwrap_or(recorded);
         Ok(())
@@ -267,7 +267,7 @@ impl<G: Rules + Serialize> GameEngine<G> {
 
 impl<G: Rules + Serialize> GameTrainer<G> {
     /// Writes the policy as a file ([`crate::model::saved`]). On a device this reads back.
-    pub async fn policy_file_async(&self) -> Vec<u8> {
+    pub async fn write_policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
         let params = device::read_async(model.flatten()).await;
         let header = self.engine.header(self.iteration);

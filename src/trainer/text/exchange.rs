@@ -23,12 +23,12 @@ pub(super) fn gather_completions(
     if team.size() == 1 {
         return ours;
     }
-    let parts = gather_bytes(team, ours.map(|groups| write(&groups)))?;
+    let parts = gather_bytes(team, ours.map(|groups| encode_groups(&groups)))?;
     let mut all = Vec::new();
     for (rank, bytes) in parts.iter().enumerate() {
         let unreadable =
             || TeamError::Failed { rank, why: "its completions cannot be read".to_string() };
-        all.extend(read(bytes).ok_or_else(unreadable)?);
+        all.extend(decode_groups(bytes).ok_or_else(unreadable)?);
     }
     Ok(all)
 }
@@ -58,7 +58,7 @@ pub(super) fn gather_bytes(
 }
 
 /// Encodes groups as bytes, which [`read`] decodes.
-fn write(all: &[CompletionGroup]) -> Vec<u8> {
+fn encode_groups(all: &[CompletionGroup]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for CompletionGroup { completions, texts, rewards } in all {
         put_count(&mut bytes, completions.len());
@@ -93,7 +93,7 @@ fn put_count(bytes: &mut Vec<u8>, count: usize) {
 }
 
 /// Parses the result of [`write`]; `None` if it is malformed.
-fn read(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
+fn decode_groups(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
     let mut bytes = Reader(bytes);
     let mut all = Vec::new();
     while !bytes.0.is_empty() {
@@ -175,12 +175,13 @@ mod tests {
     #[test]
     fn messages_round_trip_and_truncated_ones_are_rejected() {
         let all = groups(4);
-        let bytes = write(&all);
-        assert_eq!(read(&bytes), Some(all.clone()));
-        let whole = |end: usize| read(&bytes[..end]).is_none_or(|some| all.starts_with(&some));
+        let bytes = encode_groups(&all);
+        assert_eq!(decode_groups(&bytes), Some(all.clone()));
+        let whole =
+            |end: usize| decode_groups(&bytes[..end]).is_none_or(|some| all.starts_with(&some));
         assert!((0..bytes.len()).all(whole));
-        assert_eq!(read(&bytes[..bytes.len() - 1]), None);
-        assert_eq!(read(&[255; 9]), None);
+        assert_eq!(decode_groups(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(decode_groups(&[255; 9]), None);
     }
 
     #[test]

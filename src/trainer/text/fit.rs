@@ -40,8 +40,8 @@ impl TextEngine {
         // additions.
         let Prompt { text, messages, template_values, .. } = prompt;
         let tokens = match prompt.fields.contains_key("completion") {
-            true => self.model.answer(&solution, text, messages, template_values)?,
-            false => self.model.bare_answer(&solution, text, messages)?,
+            true => self.model.tokenize_answer(text, messages, &solution, template_values)?,
+            false => self.model.tokenize_bare_answer(text, messages, &solution)?,
         };
         let prompt = self.tokens(prompt, tokens.len()).map_err(reword_for_solution)?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);

@@ -24,8 +24,8 @@ pub use record::CompletionRecord;
 pub use samples::SampleCompletion;
 #[cfg(on_disk)]
 pub use saved_model::{check_base, saved_language_model};
-pub use settings::TrainingStage;
-pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
+pub use settings::{LanguageSettings, TrainingStage};
+pub use snapshot::{language_settings, saved_language_settings, split_language_settings};
 
 pub use crate::settings::{
     Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
@@ -36,7 +36,7 @@ use crate::learner::text::LanguageLearner;
 use crate::metrics::{EvaluationRecord, HeldOut};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
-use crate::task::{Prompt, RewardPart, Split, Task, TaskError, weighted};
+use crate::task::{Prompt, RewardPart, Split, Task, TaskError, with_weights};
 use crate::text::generate::Sampling;
 use crate::text::{Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
@@ -202,7 +202,7 @@ impl LanguageTrainer {
         team: Team,
     ) -> Result<Self, LanguageTrainError> {
         check_settings(&config, model.as_ref())?;
-        let parts = weighted(&*task, &config.reward.weights)?;
+        let parts = with_weights(&*task, &config.reward.weights)?;
         let mut model = model.map_or_else(|| new_model(&*task, &config), Ok)?;
         if config.generation.max_new_tokens == 0 {
             config.generation.max_new_tokens = default_max_new_tokens(&*task, &model)?;

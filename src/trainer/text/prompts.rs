@@ -34,7 +34,7 @@ impl TextEngine {
         completion: usize,
     ) -> Result<Vec<u32>, LanguageTrainError> {
         let Prompt { text, messages, template_values, .. } = prompt;
-        let tokens = self.model.prompt_with(text, messages, template_values)?;
+        let tokens = self.model.tokenize_prompt_with(text, messages, template_values)?;
         let context = self.model.shape.context;
         if tokens.len().saturating_add(completion) > context {
             let start = prompt.text.chars().take(40).collect();
@@ -62,7 +62,7 @@ pub(super) fn longest_prompt(
     for split in [Split::Train, Split::Test] {
         for number in 0..task.num_prompts(split).unwrap_or(0) {
             let Prompt { text, messages, template_values, .. } = task.prompt(split, number)?;
-            let tokens = model.prompt_with(&text, &messages, &template_values)?;
+            let tokens = model.tokenize_prompt_with(&text, &messages, &template_values)?;
             longest = longest.max(Some(tokens.len()));
         }
     }

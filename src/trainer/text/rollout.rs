@@ -101,12 +101,13 @@ impl TextEngine {
         let started = Instant::now();
         let stops = &self.config.generation.stop;
         let text = |tokens: &[u32]| {
-            let text = self.model.text(tokens);
+            let text = self.model.decode_completion(tokens);
             stop::text_before(&text, stops).map(str::to_string).unwrap_or(text)
         };
         let verification = Verification::new(&*self.task, prompts, &text);
         let must_stop = |tokens: &[u32]| {
-            let has_stop_text = || stop::text_before(&self.model.text(tokens), stops).is_some();
+            let has_stop_text =
+                || stop::text_before(&self.model.decode_completion(tokens), stops).is_some();
             verification.has_failed() || !stops.is_empty() && has_stop_text()
         };
         let generator = Generator {

@@ -70,7 +70,7 @@ impl LanguageTrainer {
         // A fixed key, so that a prompt gets the same draws in every iteration.
         let generated = generator.generate(&[Request { tokens, completions: count, key: 1 }]);
         let sample = |completion: Completion| SampleCompletion {
-            completion: self.engine.model.text(&completion.tokens),
+            completion: self.engine.model.decode_completion(&completion.tokens),
             truncated: !completion.ended,
             logprobs: completion.logprobs,
         };

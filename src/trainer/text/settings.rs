@@ -4,6 +4,18 @@ use crate::learner::text::UpdateSettings;
 use crate::model::DecoderShape;
 use crate::settings::{GenerationConfig, LanguageConfig, LossConfig, LossType, UpdateConfig};
 use crate::text::generate::Sampling;
+use toml::Table;
+
+/// The parts of the settings of a run that trains a language model.
+#[derive(Clone, Debug)]
+pub struct LanguageSettings {
+    /// The task's name.
+    pub task_name: String,
+    /// The task's own settings.
+    pub task_settings: Table,
+    /// The settings of the run.
+    pub config: LanguageConfig,
+}
 
 /// Stages of a language model's training, whose losses differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

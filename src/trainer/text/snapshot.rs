@@ -1,6 +1,6 @@
 //! Checkpoints of a language model's run.
 
-use super::{LanguageConfig, TextEngine};
+use super::{LanguageConfig, LanguageSettings, TextEngine};
 use crate::checkpoint::Checkpoint;
 use crate::learner::Moments;
 use crate::model::saved::{write_parameter_data, write_params};
@@ -25,25 +25,23 @@ pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> T
     table
 }
 
-/// Splits a table made by [`language_settings`] into the task's name, the task's settings and the run's settings.
+/// Splits a table made by [`language_settings`] into its parts.
 ///
 /// # Errors
 /// If something is missing, or of another type.
-pub fn load_language_settings(
-    mut table: Table,
-) -> Result<(String, Table, LanguageConfig), ConfigError> {
-    let Some(Value::String(name)) = table.remove("task") else {
+pub fn split_language_settings(mut table: Table) -> Result<LanguageSettings, ConfigError> {
+    let Some(Value::String(task_name)) = table.remove("task") else {
         return Err(ConfigError::OutOfRange("the settings name no task".to_string()));
     };
-    let task = match table.remove(&name) {
+    let task_settings = match table.remove(&task_name) {
         Some(Value::Table(task)) => task,
         _ => Table::new(),
     };
-    Ok((name, task, overlay::from_table(table)?))
+    Ok(LanguageSettings { task_name, task_settings, config: overlay::from_table(table)? })
 }
 
 impl Persistent for TextEngine {
-    async fn export(&self, _iteration: u32) -> Result<Export, TeamError> {
+    async fn export_state(&self, _iteration: u32) -> Result<Export, TeamError> {
         let names = self.model.trained_parameters();
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
@@ -69,7 +67,7 @@ impl Persistent for TextEngine {
         Ok(Export { sections, optimizer_steps, played_steps: None, text: Some(text) })
     }
 
-    fn import(
+    fn import_state(
         &mut self,
         checkpoint: &Checkpoint,
         counters: &Counters,

@@ -288,7 +288,7 @@ mod tests {
         let model = LanguageModel::tiny(&sizes, "01", 0);
         let request = |key| generate::Request { tokens: vec![1], completions: of_prompt, key };
         let requests: Vec<_> = (0..8).map(request).collect();
-        let text = |tokens: &[u32]| model.text(tokens);
+        let text = |tokens: &[u32]| model.decode_completion(tokens);
         let verification = Verification::new(&task, &prompts, &text);
         let stop = |tokens: &[u32]| {
             at_token(tokens, &verification, &task);

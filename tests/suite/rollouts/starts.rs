@@ -76,7 +76,7 @@ fn check_branches<G: Rules<State: PartialEq>>(game: G) {
     let (mut played, mut continued) = (vec![0; groups], 0);
     for iteration in 0..4 {
         let host = Host::of(&rollout.collect(&policy, iteration, &cpu()));
-        let words = rollout.export();
+        let words = rollout.export_state();
         let started = played.clone();
         for (group, start) in starts.iter_mut().enumerate() {
             let context = format!("{game:?}, iteration {iteration}, group {group}");
@@ -148,7 +148,7 @@ fn check_levels<G: Rules>(game: G) {
             let replayed = replay(game, &host, env, start).is_some();
             assert!(replayed, "{game:?}, iteration {iteration}, game {env}");
         }
-        assert!(rollout.export().is_empty());
+        assert!(rollout.export_state().is_empty());
     }
 }
 

@@ -201,8 +201,8 @@ fn added_tokens_beyond_the_weights_are_rejected_in_texts_alone() {
         let folder = folder(2, tokenizer.to_string().as_bytes(), about);
         let model = LanguageModel::load(folder.path()).unwrap();
         assert_eq!(model.stop_tokens, [0_u32; 0], "a token without weights ends no text");
-        assert_eq!(model.prompt("ab", &[] as &[()]).unwrap(), [0, 1]);
-        let error = model.prompt("a<image>", &[] as &[()]).unwrap_err().to_string();
+        assert_eq!(model.tokenize_prompt("ab", &[] as &[()]).unwrap(), [0, 1]);
+        let error = model.tokenize_prompt("a<image>", &[] as &[()]).unwrap_err().to_string();
         assert!(error.contains("the weights have 2 tokens"), "{error}");
     }
 }
@@ -225,7 +225,7 @@ fn tokens_beyond_the_weights_neither_end_nor_begin_a_text() {
     fs::write(folder.path().join("generation_config.json"), ends.to_string()).unwrap();
     let model = LanguageModel::load(folder.path()).unwrap();
     assert_eq!(model.stop_tokens, [1]);
-    let error = model.prompt("b", &[] as &[()]).unwrap_err().to_string();
+    let error = model.tokenize_prompt("b", &[] as &[()]).unwrap_err().to_string();
     assert!(error.contains("it makes the token 9, and the weights have 2 tokens"), "{error}");
 }
 
@@ -267,11 +267,11 @@ fn entries_of_the_wrong_type_are_rejected_and_null_is_absent() {
     let model = load(named(json!("b")), json!([1])).unwrap();
     let messages = [json!({ "role": "user", "content": "a" })];
     assert_eq!(
-        (model.prompt("a", &messages).unwrap(), &model.stop_tokens[..]),
+        (model.tokenize_prompt("a", &messages).unwrap(), &model.stop_tokens[..]),
         (vec![1], &[1][..])
     );
     let empty = load(json!({ "chat_template": "" }), json!(1)).unwrap();
-    let error = empty.prompt("a", &messages).unwrap_err().to_string();
+    let error = empty.tokenize_prompt("a", &messages).unwrap_err().to_string();
     assert_eq!(error, "the model's chat template makes an empty prompt of \"a\"");
 }
 

@@ -8,8 +8,8 @@ use grove::task;
 use grove::text::LanguageModel;
 use grove::text::generate::Sampling;
 use grove::trainer::text::{
-    CollapseMonitor, CompletionRecord, LanguageConfig, LanguageTrainer, TINY, language_settings,
-    load_language_settings, saved_language_settings,
+    CollapseMonitor, CompletionRecord, LanguageConfig, LanguageSettings, LanguageTrainer, TINY,
+    language_settings, saved_language_settings, split_language_settings,
 };
 use grove_web_base::Saved;
 use serde::Serialize;
@@ -51,7 +51,8 @@ fn settings(
         changes.insert("model".to_string(), model);
     }
     overlay::lay_over(&mut table, changes)?;
-    let (name, own, mut config) = load_language_settings(table)?;
+    let split = split_language_settings(table)?;
+    let LanguageSettings { task_name: name, task_settings: own, mut config } = split;
     config.fit.iterations = config.fit.iterations.min(config.iterations);
     config.validate()?;
     Ok((name, own, config))
@@ -115,7 +116,8 @@ impl Training {
     /// Resumes a run from [`Training::save`].
     pub fn resume(saved: Saved) -> Result<Training, JsError> {
         let table = saved_language_settings(&saved.0)?;
-        let (name, own, config) = load_language_settings(table.clone())?;
+        let split = split_language_settings(table.clone())?;
+        let LanguageSettings { task_name: name, task_settings: own, config } = split;
         let task = (task::find(&name)?.open)(own)?;
         let trainer = LanguageTrainer::for_task(task, config, None)?.restored(&saved.0)?;
         Ok(Self::new(trainer, table))

@@ -96,7 +96,7 @@ impl<G: Playable> Run for Session<G> {
     }
 
     fn policy(&self) -> LocalFuture<'_, Vec<u8>> {
-        Box::pin(self.trainer.policy_file_async())
+        Box::pin(self.trainer.write_policy_file_async())
     }
 
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {

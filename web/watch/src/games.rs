@@ -62,7 +62,7 @@ impl Page {
         self.0.add::<G>(Box::new(Words::<G> {
             scene: Scene::drawn,
             title: G::title,
-            rules: G::rules,
+            rules: G::rules_text,
             idle: G::idle,
         }));
         self

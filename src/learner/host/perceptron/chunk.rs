@@ -217,7 +217,7 @@ fn empty_columns() -> LossColumns {
         advantages: zeros(),
         mask: zeros(),
         weights: zeros(),
-        games: vec![SequenceRatio::default(); BLOCK],
+        sequence_ratios: vec![SequenceRatio::default(); BLOCK],
         legal: Vec::new(),
     }
 }
@@ -244,7 +244,7 @@ impl LossColumns {
             self.reference_logprobs[to.clone()].copy_from_slice(logprobs);
         }
         if let Some(ratio) = ratios.get(run.game) {
-            self.games[to].fill(*ratio);
+            self.sequence_ratios[to].fill(*ratio);
         }
     }
 
@@ -263,7 +263,7 @@ impl LossColumns {
         self.advantages[len..].fill(0.0);
         self.mask[len..].fill(0.0);
         self.weights[len..].fill(0.0);
-        self.games[len..].fill(SequenceRatio::default());
+        self.sequence_ratios[len..].fill(SequenceRatio::default());
     }
 }
 

@@ -23,7 +23,7 @@ use crate::data::HostTrajectory;
 use crate::data::host::floats;
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
-use crate::learner::order::{MIN_SHARD_STEPS, Minibatch, parts};
+use crate::learner::order::{MIN_SHARD_STEPS, Minibatch, split_evenly};
 use crate::model::{Mlp, NativeMlp, Pool, flatten};
 use crate::objective::weights::StepDenominators;
 use crate::parallel::{PartialSum, PartialSumLen, TeamError, sum_leaves};
@@ -99,7 +99,7 @@ impl HostLearner for PerceptronLearner {
         &mut self.context
     }
 
-    fn shard_steps(&self) -> usize {
+    fn min_shard_steps(&self) -> usize {
         MIN_SHARD_STEPS
     }
 
@@ -176,7 +176,7 @@ impl HostLearner for PerceptronLearner {
         let num_chunks = 1 << num_chunks.ilog2();
         let give_back = |vector| self.give_back(vector);
         let leaf = |shard: usize| {
-            let chunks: Vec<&[i32]> = parts(minibatch.shard(shard), num_chunks).collect();
+            let chunks: Vec<&[i32]> = split_evenly(minibatch.shard(shard), num_chunks).collect();
             let leaf = |at: usize| self.differentiate(&inputs, chunks[at], shard);
             sum_leaves(num_chunks, true, &leaf, &|sum: PartialSum, other| {
                 sum.add_reusing(other, give_back)
@@ -202,9 +202,9 @@ impl HostLearner for PerceptronLearner {
         Ok(PartialSum { vector, ..sum })
     }
 
-    fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
+    fn step(&mut self, gradient: &[f32], step_index: u64) -> f32 {
         let Self { context, network, moments, .. } = self;
-        optimizer_step(context, gradient, update, |scale, settings| {
+        optimizer_step(context, gradient, step_index, |scale, settings| {
             network.change(|params| moments.step(params, gradient, scale, settings));
         })
     }

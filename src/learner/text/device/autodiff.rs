@@ -6,8 +6,8 @@ use crate::device;
 use crate::learner::text::differentiation::TokenGrads;
 use crate::model::Categorical;
 use crate::text::{
-    Arenas, CompletionIndex, DeviceDecoder, EXCLUDED, HiddenStates, PromptWithCompletions,
-    Retention, sharpness,
+    Arenas, CompletionIndex, DeviceDecoder, EXCLUSION_OFFSET, HiddenStates, PromptWithCompletions,
+    Retention, inverse_temperature,
 };
 use burn::tensor::Tensor;
 use std::ops::Range;
@@ -28,7 +28,7 @@ impl AutodiffPass {
         hidden: Tensor<2>,
         temperature: f32,
     ) -> Categorical {
-        let logits = self.decoder.logits(hidden) * sharpness(temperature);
+        let logits = self.decoder.logits(hidden) * inverse_temperature(temperature);
         let candidates = tokens.candidates(part.clone());
         if candidates.clone().all(<[u32]>::is_empty) {
             return Categorical::new(logits);
@@ -37,7 +37,7 @@ impl AutodiffPass {
         let mut offsets = vec![0.0; part.len() * vocabulary];
         for (row, candidates) in offsets.chunks_exact_mut(vocabulary).zip(candidates) {
             if !candidates.is_empty() {
-                row.fill(-EXCLUDED);
+                row.fill(-EXCLUSION_OFFSET);
                 candidates.iter().for_each(|token| row[*token as usize] = 0.0);
             }
         }

@@ -6,7 +6,7 @@ use crate::device;
 use crate::learner::text::differentiation::TokenGrads;
 use crate::text::packed::{Gradients, PackedPass, Targets, scattered};
 use crate::text::{
-    Arenas, CompletionIndex, DeviceDecoder, PromptWithCompletions, Retention, sharpness,
+    Arenas, CompletionIndex, DeviceDecoder, PromptWithCompletions, Retention, inverse_temperature,
 };
 use burn::tensor::{Int, Tensor};
 use std::ops::Range;
@@ -32,8 +32,13 @@ impl KernelPass<'_> {
             let hidden = self.pass.hidden().select(0, narrow(&rows));
             let chosen = narrow(&chosen);
             let candidates = tokens.candidates(part.clone());
-            let targets =
-                Targets::new(self.decoder, hidden, chosen, candidates, sharpness(temperature));
+            let targets = Targets::new(
+                self.decoder,
+                hidden,
+                chosen,
+                candidates,
+                inverse_temperature(temperature),
+            );
             (part, targets)
         })
     }

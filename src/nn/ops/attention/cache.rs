@@ -27,6 +27,17 @@ pub struct PrefixCache {
     pub tokens: usize,
 }
 
+/// The token and layer whose queries attend to a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryPlace {
+    /// Number of the layer.
+    pub layer: usize,
+    /// Number of the token in its segment.
+    pub token: usize,
+    /// Maximum number of tokens that a query sees, its own included.
+    pub window: usize,
+}
+
 /// The keys and values of a segment of text, in all layers or in the last one executed.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
@@ -131,13 +142,12 @@ impl Cache {
     }
 
     /// Fills `to`: the result of attention for the queries of a token, `[query_size]`, and its
-    /// log-sum-exp, `[heads]`. The prefix is in one of `all` caches. `place` is the layer, the token's number
-    /// and the window: the maximum number of tokens that a query sees, its own included.
+    /// log-sum-exp, `[heads]`. The prefix is in one of `all` caches.
     pub fn attend(
         &self,
         all: &[Self],
         shape: &HeadShape,
-        place: (usize, usize, usize),
+        place: QueryPlace,
         queries: &[f32],
         to: [&mut [f32]; 2],
     ) {
@@ -152,7 +162,7 @@ impl Cache {
         &self,
         all: &[Self],
         shape: &HeadShape,
-        (layer, at, window): (usize, usize, usize),
+        QueryPlace { layer, token, window }: QueryPlace,
         queries: &[f32],
         [output, log_sum_exps]: [&mut [f32]; 2],
     ) {
@@ -160,20 +170,20 @@ impl Cache {
         let width = shape.group() * shape.dim;
         let heads = queries.chunks_exact(width).zip(output.chunks_exact_mut(width));
         let log_sum_exps = log_sum_exps.chunks_exact_mut(shape.group());
-        let first = (self.position(at) + 1).saturating_sub(window);
+        let first = (self.position(token) + 1).saturating_sub(window);
         for ((head, (queries, output)), log_sum_exps) in heads.enumerate().zip(log_sum_exps) {
-            let place = [layer, head];
+            let layer_head = [layer, head];
             let to = [output, log_sum_exps];
             match self.prefix {
                 Some(PrefixCache { index, tokens }) if first < tokens => {
                     assert_eq!(all[index].format, self.format, "one number format for a text");
-                    let prefix = all[index].segment(shape, place, [first, tokens]);
-                    let segments = [prefix, self.segment(shape, place, [0, at + 1])];
+                    let prefix = all[index].segment(shape, layer_head, [first, tokens]);
+                    let segments = [prefix, self.segment(shape, layer_head, [0, token + 1])];
                     attend_group::<N>(queries, shape, &segments, &mut scores, to);
                 }
                 prefix => {
                     let first = first - prefix.map_or(0, |prefix| prefix.tokens);
-                    let own = self.segment(shape, place, [first, at + 1]);
+                    let own = self.segment(shape, layer_head, [first, token + 1]);
                     attend_group::<N>(queries, shape, &[own], &mut scores, to);
                 }
             }
@@ -308,7 +318,8 @@ mod tests {
             let own = row * size..(row + 1) * size;
             let own_sums = &mut log_sum_exps[row * shape.heads..][..shape.heads];
             let (queries, to) = (&heads.queries[own.clone()], [&mut output[own], own_sums]);
-            caches[cache].attend(&caches, shape, (0, at, mask.window), queries, to);
+            let place = QueryPlace { layer: 0, token: at, window: mask.window };
+            caches[cache].attend(&caches, shape, place, queries, to);
         }
         [output, log_sum_exps]
     }

@@ -5,7 +5,7 @@
 //! separately before it adds both to the sums (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
 use super::output::{Output, Sums};
-use super::tiles::{Operand, SIDE, Tile};
+use super::tiles::{Operand, TILE_SIDE, Tile};
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::ops::Range;
@@ -115,11 +115,11 @@ unsafe fn square_of(
     // SAFETY: as this function demands; destinations in the matrix are within it, others are tiles of their own.
     unsafe {
         if let Some((first, row)) = to.place([i, j]).filter(|_| is_whole) {
-            let below = first.add(SIDE * row);
-            let places = [first, first.add(SIDE), below, below.add(SIDE)];
+            let below = first.add(TILE_SIDE * row);
+            let places = [first, first.add(TILE_SIDE), below, below.add(TILE_SIDE)];
             return square(left, right, places, row, (start, ahead));
         }
-        let mut sums = [const { Sums([[0.0; SIDE]; SIDE]) }; 4];
+        let mut sums = [const { Sums([[0.0; TILE_SIDE]; TILE_SIDE]) }; 4];
         let each = |number: usize| {
             let [i, j] = [i + number / 2, j + number % 2];
             (i < ends[0] && j < ends[1]).then_some([i, j])
@@ -134,7 +134,7 @@ unsafe fn square_of(
         let places = sums.each_mut().map(|sums| sums.0.as_mut_ptr().cast());
         match is_single {
             true => pair(left[0], right, [places[0], places[1]]),
-            false => square(left, right, places, SIDE, (Start::Present, ahead)),
+            false => square(left, right, places, TILE_SIDE, (Start::Present, ahead)),
         }
         for (number, sums) in sums.iter().enumerate() {
             if let Some(place) = each(number) {

@@ -4,7 +4,7 @@
 //! for zero (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
 use super::output::{MAX_STRIPS, Output, Sums};
-use super::tiles::{Operand, SIDE, Tile};
+use super::tiles::{Operand, TILE_SIDE, Tile};
 use crate::math::each;
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_load_si512, _mm512_set1_epi32, _mm512_setzero_ps,
@@ -27,7 +27,7 @@ pub fn is_available() -> bool {
 /// If the processor lacks the instructions.
 pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
     assert!(is_available());
-    let few = a.outer() - rows.start * SIDE;
+    let few = a.outer() - rows.start * TILE_SIDE;
     // SAFETY: the processor has the instructions; this part of the output is this thread's.
     unsafe {
         match few {
@@ -35,7 +35,7 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
             2 => strips::<2, 4>(a, b, [rows, columns], to),
             3..=4 => strips::<4, 4>(a, b, [rows, columns], to),
             5..=8 => strips::<8, 2>(a, b, [rows, columns], to),
-            _ => strips::<SIDE, 1>(a, b, [rows, columns], to),
+            _ => strips::<TILE_SIDE, 1>(a, b, [rows, columns], to),
         }
     }
 }
@@ -51,8 +51,8 @@ unsafe fn strips<const R: usize, const C: usize>(
     [rows, columns]: [Range<usize>; 2],
     to: &Output,
 ) {
-    const { assert!(C <= MAX_STRIPS && R <= SIDE) };
-    let mut sums = [const { Sums([[0.0; SIDE]; SIDE]) }; C];
+    const { assert!(C <= MAX_STRIPS && R <= TILE_SIDE) };
+    let mut sums = [const { Sums([[0.0; TILE_SIDE]; TILE_SIDE]) }; C];
     for j in columns.clone().step_by(C) {
         // Beyond the last strip, it is multiplied again.
         let some: [usize; C] = std::array::from_fn(|c| (j + c).min(columns.end - 1));
@@ -79,7 +79,7 @@ unsafe fn block<const R: usize, const C: usize>(a: &[Tile], b: [&[Tile]; C], to:
     let mut sums: [[__m512; C]; R] = [[_mm512_setzero_ps(); C]; R];
     for (at, a) in a.iter().enumerate() {
         let b = each(b, |b| &b[at]);
-        for k in 0..SIDE {
+        for k in 0..TILE_SIDE {
             // SAFETY: a row of a tile is 64 aligned bytes, as are the vectors that it is read as.
             let right: [__m512bh; C] =
                 each(b, |b| unsafe { transmute(_mm512_load_si512(b.0[k].as_ptr().cast())) });

@@ -1,6 +1,6 @@
 //! The destination of a product whose parts are written by several threads.
 
-use super::tiles::SIDE;
+use super::tiles::TILE_SIDE;
 use crate::nn::ops::WriteMode;
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ pub const MAX_STRIPS: usize = 4;
 
 /// A tile of sums: `[16 rows, 16 columns]`.
 #[repr(C, align(64))]
-pub struct Sums(pub [[f32; SIDE]; SIDE]);
+pub struct Sums(pub [[f32; TILE_SIDE]; TILE_SIDE]);
 
 /// A row-major matrix that tiles of sums are written or added to.
 pub struct Output<'a> {
@@ -64,15 +64,15 @@ impl<'a> Output<'a> {
     /// As for [`Output::put`].
     #[inline(always)]
     unsafe fn each_row(&self, [i, j]: [usize; 2], sums: &Sums, change: impl Fn(&mut f32, &f32)) {
-        let (i, j) = (i * SIDE, j * SIDE);
-        let width = SIDE.min(self.columns - j);
-        for (row, sums) in sums.0[..SIDE.min(self.rows - i)].iter().enumerate() {
+        let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
+        let width = TILE_SIDE.min(self.columns - j);
+        for (row, sums) in sums.0[..TILE_SIDE.min(self.rows - i)].iter().enumerate() {
             // SAFETY: the row and the columns are within the matrix, and the tile is this thread's.
             let to = unsafe {
                 let start = self.values.add((i + row) * self.columns + j);
                 std::slice::from_raw_parts_mut(start, width)
             };
-            match <&mut [f32; SIDE]>::try_from(&mut *to) {
+            match <&mut [f32; TILE_SIDE]>::try_from(&mut *to) {
                 Ok(to) => to.iter_mut().zip(sums).for_each(|(y, x)| change(y, x)),
                 Err(_) => to.iter_mut().zip(sums).for_each(|(y, x)| change(y, x)),
             }
@@ -91,9 +91,9 @@ impl<'a> Output<'a> {
     /// No other thread accesses this tile.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub unsafe fn get(&self, [i, j]: [usize; 2], sums: &mut Sums) {
-        let (i, j) = (i * SIDE, j * SIDE);
-        let width = SIDE.min(self.columns - j);
-        for (row, sums) in sums.0[..SIDE.min(self.rows - i)].iter_mut().enumerate() {
+        let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
+        let width = TILE_SIDE.min(self.columns - j);
+        for (row, sums) in sums.0[..TILE_SIDE.min(self.rows - i)].iter_mut().enumerate() {
             // SAFETY: the row and the columns are within the matrix, and the tile is this thread's.
             let from = unsafe {
                 let start = self.values.add((i + row) * self.columns + j);
@@ -106,8 +106,8 @@ impl<'a> Output<'a> {
     /// The place of a square of 2 by 2 tiles, and the stride between its rows, if the square is within the matrix.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub fn place(&self, [i, j]: [usize; 2]) -> Option<(*mut f32, usize)> {
-        let (i, j) = (i * SIDE, j * SIDE);
-        let is_within = i + 2 * SIDE <= self.rows && j + 2 * SIDE <= self.columns;
+        let (i, j) = (i * TILE_SIDE, j * TILE_SIDE);
+        let is_within = i + 2 * TILE_SIDE <= self.rows && j + 2 * TILE_SIDE <= self.columns;
         // `wrapping_add` stays within the matrix where the square does.
         let start = self.values.wrapping_add(i * self.columns + j);
         is_within.then_some((start, self.columns))

@@ -6,9 +6,9 @@ use crate::nn::ops::matmul::{View, transpose};
 use crate::nn::ops::stored::Bf16;
 
 /// Rows of a left operand, or columns of a right one, in a tile, and words in a row of a tile.
-pub const SIDE: usize = 16;
+pub const TILE_SIDE: usize = 16;
 /// Elements of the inner dimension in a tile: two in a word.
-pub const DEPTH: usize = 2 * SIDE;
+pub const DEPTH: usize = 2 * TILE_SIDE;
 /// Strips of columns that are packed side by side.
 const STRIPS: usize = 4;
 
@@ -16,14 +16,14 @@ const STRIPS: usize = 4;
 /// The rows of a tile are rows of a left operand, or pairs of the inner dimension of a right one.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
-pub struct Tile(pub [[u32; SIDE]; SIDE]);
+pub struct Tile(pub [[u32; TILE_SIDE]; TILE_SIDE]);
 
 /// The side of a product on which an operand stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Rows.
+    /// The left operand, packed by rows.
     Left,
-    /// Columns.
+    /// The right operand, packed by columns.
     Right,
 }
 
@@ -47,18 +47,18 @@ impl Operand {
     ) {
         (self.outer, self.inner) = (outer, inner);
         let blocks = inner.div_ceil(DEPTH);
-        self.tiles.resize(outer.div_ceil(SIDE) * blocks, Tile([[0; SIDE]; SIDE]));
+        self.tiles.resize(outer.div_ceil(TILE_SIDE) * blocks, Tile([[0; TILE_SIDE]; TILE_SIDE]));
         // Strips of columns are packed side by side, since a cache line of the matrix reaches over several.
         let group = if matrix.row == 1 { STRIPS } else { 1 };
         let parallelism =
-            if self.tiles.len() > 2 * SIDE { parallelism } else { Parallelism::Sequential };
+            if self.tiles.len() > 2 * TILE_SIDE { parallelism } else { Parallelism::Sequential };
         let groups = [(&mut self.tiles[..], (group * blocks).max(1))];
         parallelism.each_chunk(groups, |number, [tiles]| {
             for block in 0..blocks {
                 for (strip, tile) in tiles.iter_mut().skip(block).step_by(blocks).enumerate() {
-                    let (i, k) = ((number * group + strip) * SIDE, block * DEPTH);
+                    let (i, k) = ((number * group + strip) * TILE_SIDE, block * DEPTH);
                     let values = &matrix.values[i * matrix.row + k * matrix.column..];
-                    let sizes = [SIDE.min(outer - i), DEPTH.min(inner - k)];
+                    let sizes = [TILE_SIDE.min(outer - i), DEPTH.min(inner - k)];
                     pack_tile(View { values, ..matrix }, sizes, side, tile);
                 }
             }
@@ -78,7 +78,7 @@ impl Operand {
     /// The number of strips.
     #[cfg(any(test, target_arch = "x86_64"))]
     pub(super) fn strips(&self) -> usize {
-        self.outer.div_ceil(SIDE)
+        self.outer.div_ceil(TILE_SIDE)
     }
 
     /// Size of a strip in bytes.
@@ -96,9 +96,9 @@ impl Operand {
     /// The rows of words of a strip of columns.
     pub(super) fn pairs(&self, number: usize) -> &[Bf16] {
         let tiles = self.strip(number);
-        const { assert!(size_of::<Tile>() == SIDE * size_of::<Bf16>() && SIDE == LANES) };
+        const { assert!(size_of::<Tile>() == TILE_SIDE * size_of::<Bf16>() && TILE_SIDE == LANES) };
         // SAFETY: a tile is an array of 16 rows of 16 words without padding, and `Bf16` is such a row.
-        unsafe { std::slice::from_raw_parts(tiles.as_ptr().cast(), tiles.len() * SIDE) }
+        unsafe { std::slice::from_raw_parts(tiles.as_ptr().cast(), tiles.len() * TILE_SIDE) }
     }
 }
 
@@ -119,7 +119,7 @@ fn pair(low: f32, high: f32) -> u32 {
 /// Packs up to 16 rows of 32 numbers.
 fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Tile) {
     let View { values, row, column } = matrix;
-    let is_whole = outer == SIDE && depth == DEPTH;
+    let is_whole = outer == TILE_SIDE && depth == DEPTH;
     // Rows that lie side by side give the words of a left operand, and columns those of a right one.
     let filled = match (is_whole, row, column) {
         (true, _, 1) => {
@@ -131,15 +131,15 @@ fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Ti
             Side::Right
         }
         (_, 1, _) => {
-            let mut padded = [[0.0; SIDE]; DEPTH];
+            let mut padded = [[0.0; TILE_SIDE]; DEPTH];
             for (k, to) in padded.iter_mut().take(depth).enumerate() {
                 to[..outer].copy_from_slice(&values[k * column..][..outer]);
             }
-            pack_columns(padded.as_flattened(), SIDE, tile);
+            pack_columns(padded.as_flattened(), TILE_SIDE, tile);
             Side::Right
         }
         _ => {
-            let mut padded = [[0.0; DEPTH]; SIDE];
+            let mut padded = [[0.0; DEPTH]; TILE_SIDE];
             for (i, to) in padded.iter_mut().take(outer).enumerate() {
                 let from = values[i * row..].iter().step_by(column);
                 to.iter_mut().zip(from.take(depth)).for_each(|(to, x)| *to = *x);
@@ -149,7 +149,7 @@ fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Ti
         }
     };
     if filled != side {
-        let words: &mut [Lanes; SIDE] = bytemuck::cast_mut(&mut tile.0);
+        let words: &mut [Lanes; TILE_SIDE] = bytemuck::cast_mut(&mut tile.0);
         *words = transpose(words);
     }
 }
@@ -159,9 +159,9 @@ fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Ti
 /// # Panics
 /// If `values` is too short.
 fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
-    assert!((SIDE - 1) * row + DEPTH <= values.len(), "rows of a tile");
+    assert!((TILE_SIDE - 1) * row + DEPTH <= values.len(), "rows of a tile");
     #[cfg(target_arch = "x86_64")]
-    if crate::nn::ops::matmul::many_registers() {
+    if crate::nn::ops::matmul::has_many_registers() {
         // SAFETY: the processor has AVX-512, and the length was checked above.
         return unsafe { avx512::pack_rows(values, row, tile) };
     }
@@ -176,14 +176,14 @@ fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
 /// # Panics
 /// If `values` is too short.
 fn pack_columns(values: &[f32], row: usize, tile: &mut Tile) {
-    assert!((DEPTH - 1) * row + SIDE <= values.len(), "rows of a tile");
+    assert!((DEPTH - 1) * row + TILE_SIDE <= values.len(), "rows of a tile");
     #[cfg(target_arch = "x86_64")]
-    if crate::nn::ops::matmul::many_registers() {
+    if crate::nn::ops::matmul::has_many_registers() {
         // SAFETY: the processor has AVX-512, and the length was checked above.
         return unsafe { avx512::pack_columns(values, row, tile) };
     }
     for (k, words) in tile.0.iter_mut().enumerate() {
-        let [low, high] = [0, 1].map(|odd| &values[(2 * k + odd) * row..][..SIDE]);
+        let [low, high] = [0, 1].map(|odd| &values[(2 * k + odd) * row..][..TILE_SIDE]);
         words.iter_mut().zip(low.iter().zip(high)).for_each(|(word, (x, y))| *word = pair(*x, *y));
     }
 }
@@ -191,7 +191,7 @@ fn pack_columns(values: &[f32], row: usize, tile: &mut Tile) {
 /// Whole tiles packed by AVX-512.
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{SIDE, Tile};
+    use super::{TILE_SIDE, Tile};
     use std::arch::x86_64::{
         __m512i, _CMP_UNORD_Q, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512,
         _mm512_castsi256_si512, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16, _mm512_inserti64x4,
@@ -222,7 +222,8 @@ mod avx512 {
             // SAFETY: as this function demands; a row of words is 64 aligned bytes.
             unsafe {
                 let from = values.as_ptr().add(i * row);
-                let halves = [from, from.add(SIDE)].map(|from| _mm512_cvtepi32_epi16(round(from)));
+                let halves =
+                    [from, from.add(TILE_SIDE)].map(|from| _mm512_cvtepi32_epi16(round(from)));
                 let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(halves[0]), halves[1]);
                 _mm512_store_si512(words.as_mut_ptr().cast(), both);
             }
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn whole_and_partial_tiles_are_packed_alike() {
         let mut draws = Draws::new(34);
-        let (rows, inner) = (SIDE + 3, DEPTH + 5);
+        let (rows, inner) = (TILE_SIDE + 3, DEPTH + 5);
         let mut values = draws.numbers(rows * inner);
         (values[3], values[inner + 7]) = (f32::NAN, f32::NEG_INFINITY);
         let turned: Vec<f32> =
@@ -262,12 +263,12 @@ mod tests {
             for view in views {
                 let mut operand = Operand::default();
                 operand.pack(Parallelism::Sequential, view, [rows, inner], side);
-                for i in 0..operand.strips() * SIDE {
+                for i in 0..operand.strips() * TILE_SIDE {
                     for k in 0..inner.div_ceil(DEPTH) * DEPTH {
-                        let tile = &operand.strip(i / SIDE)[k / DEPTH];
+                        let tile = &operand.strip(i / TILE_SIDE)[k / DEPTH];
                         let [row, word] = match side {
-                            Side::Left => [i % SIDE, k % DEPTH / 2],
-                            Side::Right => [k % DEPTH / 2, i % SIDE],
+                            Side::Left => [i % TILE_SIDE, k % DEPTH / 2],
+                            Side::Right => [k % DEPTH / 2, i % TILE_SIDE],
                         };
                         let half = (tile.0[row][word] >> (16 * (k % 2))) as u16;
                         let is_inside = i < rows && k < inner;

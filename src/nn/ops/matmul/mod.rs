@@ -22,7 +22,7 @@ use multiversion::multiversion;
 use std::cell::RefCell;
 use tiles::{Left, Strided};
 
-pub(crate) use tiles::{many_registers, transpose};
+pub(crate) use tiles::{has_many_registers, transpose};
 
 /// A matrix whose element `[i, k]` is `values[i * row + k * column]`.
 #[derive(Clone, Copy, Debug)]
@@ -85,9 +85,11 @@ pub const STRIP_COLUMNS: usize = STRIP_VECTORS * LANES;
 #[derive(Clone, Copy, Debug)]
 pub struct Strips<'a> {
     lanes: &'a [Lanes],
-    /// Rows in the packed operand, the first row of the range, and its length.
+    /// Rows in the packed operand.
     packed: usize,
+    /// First row of the range.
     first: usize,
+    /// Rows in the range.
     inner: usize,
     columns: usize,
 }
@@ -294,15 +296,18 @@ pub fn matmul_packed(a: View, b: Strips, c: Target, rows: usize) {
 
 fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>) {
     // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
-    let i =
-        if many_registers() { blocks::<MAX_TILE_ROWS>(a, b, &mut c, [0, rows], left) } else { 0 };
-    let i = blocks::<4>(a, b, &mut c, [i, rows], left);
-    let i = blocks::<2>(a, b, &mut c, [i, rows], left);
-    blocks::<1>(a, b, &mut c, [i, rows], left);
+    let i = if has_many_registers() {
+        multiply_tile_rows::<MAX_TILE_ROWS>(a, b, &mut c, [0, rows], left)
+    } else {
+        0
+    };
+    let i = multiply_tile_rows::<4>(a, b, &mut c, [i, rows], left);
+    let i = multiply_tile_rows::<2>(a, b, &mut c, [i, rows], left);
+    multiply_tile_rows::<1>(a, b, &mut c, [i, rows], left);
 }
 
 /// Computes whole tiles of `R` rows from row `from` on; returns the first remaining row.
-fn blocks<const R: usize>(
+fn multiply_tile_rows<const R: usize>(
     a: View,
     b: Strips,
     c: &mut Target,
@@ -312,34 +317,30 @@ fn blocks<const R: usize>(
     let inner = b.inner;
     // Rows are read in place, and so are columns if few strips need them, unless the stride is a multiple of a
     // page: those would compete for the same few cache lines.
-    let (few, apart) =
-        (MAX_STRIPS_IN_PLACE * STRIP_COLUMNS, |step: usize| !step.is_multiple_of(PAGE_FLOATS));
+    let max_columns_in_place = MAX_STRIPS_IN_PLACE * STRIP_COLUMNS;
+    let is_apart = |stride: usize| !stride.is_multiple_of(PAGE_FLOATS);
     let in_place = match (a.row, a.column) {
-        (row, 1) => apart(row),
-        (1, column) => b.columns <= few && apart(column),
+        (row, 1) => is_apart(row),
+        (1, column) => b.columns <= max_columns_in_place && is_apart(column),
         _ => false,
     };
     let mut i = from;
     while rows - i >= R {
         let tiles = ((rows - i) / R).min(PACKED_ROWS / R);
         let c = Target { values: &mut c.values[i * c.row..], ..*c };
-        match in_place {
-            true if a.column == 1 => {
-                let rows = |t: usize| Strided::rows(&a.values[(i + t * R) * a.row..], a.row, inner);
-                panel::<R, _>(rows, tiles, b, c);
+        if in_place && a.column == 1 {
+            let rows = |t: usize| Strided::rows(&a.values[(i + t * R) * a.row..], a.row, inner);
+            multiply_panel::<R, _>(rows, tiles, b, c);
+        } else if in_place {
+            let columns = |t: usize| Strided::columns(&a.values[i + t * R..], a.column, inner);
+            multiply_panel::<R, _>(columns, tiles, b, c);
+        } else {
+            left.resize((tiles * R * inner).max(left.len()), 0.0);
+            let (rows, _) = left.as_chunks_mut::<R>();
+            for (t, rows) in rows.chunks_mut(inner).take(tiles).enumerate() {
+                pack_rows(a.rows_from(i + t * R), rows);
             }
-            true => {
-                let columns = |t: usize| Strided::columns(&a.values[i + t * R..], a.column, inner);
-                panel::<R, _>(columns, tiles, b, c);
-            }
-            false => {
-                left.resize((tiles * R * inner).max(left.len()), 0.0);
-                let (rows, _) = left.as_chunks_mut::<R>();
-                for (t, rows) in rows.chunks_mut(inner).take(tiles).enumerate() {
-                    pack_rows(a.rows_from(i + t * R), rows);
-                }
-                panel(|t| &rows[t * inner..][..inner], tiles, b, c);
-            }
+            multiply_panel(|t| &rows[t * inner..][..inner], tiles, b, c);
         }
         i += tiles * R;
     }
@@ -348,7 +349,7 @@ fn blocks<const R: usize>(
 
 /// Computes a column of `tiles` tiles of `R` rows each: as many as stay in the cache while all strips are traversed.
 #[inline(never)]
-fn panel<const R: usize, A: Left<R>>(
+fn multiply_panel<const R: usize, A: Left<R>>(
     left: impl Fn(usize) -> A,
     tiles: usize,
     b: Strips,
@@ -360,16 +361,16 @@ fn panel<const R: usize, A: Left<R>>(
         let c = Target { values: &mut c.values[j..], ..c };
         let width = (b.columns - j).min(STRIP_COLUMNS);
         match vectors {
-            1 => column::<R, 1, A>(&left, tiles, strip, c, width),
-            2 => column::<R, 2, A>(&left, tiles, strip, c, width),
-            _ => column::<R, STRIP_VECTORS, A>(&left, tiles, strip, c, width),
+            1 => multiply_strip::<R, 1, A>(&left, tiles, strip, c, width),
+            2 => multiply_strip::<R, 2, A>(&left, tiles, strip, c, width),
+            _ => multiply_strip::<R, STRIP_VECTORS, A>(&left, tiles, strip, c, width),
         }
     }
 }
 
 /// Computes the tiles of one strip.
 #[inline(never)]
-fn column<const R: usize, const V: usize, A: Left<R>>(
+fn multiply_strip<const R: usize, const V: usize, A: Left<R>>(
     left: &impl Fn(usize) -> A,
     tiles: usize,
     strip: &[Lanes],

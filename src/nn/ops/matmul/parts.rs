@@ -1,13 +1,11 @@
 //! Products in f32 divided into parts for several threads. Each number of a result is still the same sum in the same order.
 
-use super::{Columns, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
+use super::{Columns, MAX_TILE_ROWS, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
 use crate::nn::ops::{Parallelism, WriteMode};
 use std::cell::RefCell;
 
 /// Minimum rows of a product that is divided by rows, and maximum rows of one part.
 const PART_ROWS: usize = 128;
-/// Rows of a tile: parts are multiples of it.
-const TILE_ROWS: usize = 8;
 /// Maximum strips of columns in a part of a product of few rows.
 const MAX_PART_STRIPS: usize = 4;
 /// Rows of a weight gradient in one part.
@@ -88,10 +86,7 @@ fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], mode:
         for (part, values) in &parts {
             let (to, after) = y.split_at_mut(part.columns());
             let values = &values[row * to.len()..][..to.len()];
-            match mode {
-                WriteMode::Accumulate => to.iter_mut().zip(values).for_each(|(y, x)| *y += x),
-                WriteMode::Overwrite => to.copy_from_slice(values),
-            }
+            mode.write_row(to, values);
             y = after;
         }
     }
@@ -102,7 +97,7 @@ fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], mode:
 fn rows_of_part(rows: usize) -> usize {
     let threads = rayon::current_num_threads();
     let parts = threads * rows.div_ceil(threads * PART_ROWS);
-    rows.div_ceil(parts).next_multiple_of(TILE_ROWS)
+    rows.div_ceil(parts).next_multiple_of(MAX_TILE_ROWS)
 }
 
 /// The product of the columns of `x` from number `k` on, `depth` of its `inner`, and a weight `[depth, columns]`.

@@ -4,12 +4,13 @@ use super::Target;
 #[cfg(not(target_family = "wasm"))]
 use crate::math::mul_add;
 use crate::math::{LANES, Lanes};
+#[cfg(target_arch = "x86_64")]
 use crate::nn::ops::WriteMode;
 #[cfg(not(target_family = "wasm"))]
 use multiversion::multiversion;
 
 /// Whether the CPU has 32 registers of [`LANES`] floats (AVX-512).
-pub fn many_registers() -> bool {
+pub fn has_many_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f");
     #[cfg(not(target_arch = "x86_64"))]
@@ -104,7 +105,7 @@ pub fn tile<const R: usize, const V: usize>(
     assert!((V - 1) * LANES < width && width <= V * LANES, "{width} of {V} vectors");
     assert!((R - 1) * c.row + width <= c.values.len(), "room for {R} rows of {width} numbers");
     #[cfg(target_arch = "x86_64")]
-    if many_registers() {
+    if has_many_registers() {
         // SAFETY: the CPU has AVX-512, and the lengths were checked above.
         return unsafe { avx512(a, strip, c, width) };
     }
@@ -116,10 +117,7 @@ pub fn tile<const R: usize, const V: usize>(
     for (r, sums) in sums.iter().enumerate() {
         let row = &mut c.values[r * c.row..][..width];
         let sums = &sums.as_flattened()[..width];
-        match c.mode {
-            WriteMode::Accumulate => row.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum),
-            WriteMode::Overwrite => row.copy_from_slice(sums),
-        }
+        c.mode.write_row(row, sums);
     }
 }
 
@@ -243,7 +241,7 @@ fn half<const R: usize, const V: usize, const FIRST: usize>(
 #[inline]
 pub fn transpose(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
     #[cfg(target_arch = "x86_64")]
-    if many_registers() {
+    if has_many_registers() {
         // SAFETY: the CPU has AVX-512.
         return unsafe { transpose_avx512(rows) };
     }

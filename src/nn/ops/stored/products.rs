@@ -2,7 +2,9 @@
 
 use super::codes::Pair;
 use crate::math::{LANES, Lanes, each, mul_add};
-use crate::nn::ops::matmul::{Packed, STRIP_COLUMNS, Target, View, many_registers, matmul_packed};
+use crate::nn::ops::matmul::{
+    Packed, STRIP_COLUMNS, Target, View, has_many_registers, matmul_packed,
+};
 use crate::nn::ops::{Parallelism, WriteMode};
 use multiversion::multiversion;
 use std::cell::RefCell;
@@ -40,9 +42,9 @@ pub fn multiply<'a, P: Pair>(
     mode: WriteMode,
 ) {
     let rows = x.len() / inner;
-    let many_registers = many_registers();
-    let few = if many_registers { P::MAX_FUSED_ROWS } else { MAX_FUSED_ROWS };
-    let by_two = !many_registers && !P::SCALED;
+    let has_many = has_many_registers();
+    let few = if has_many { P::MAX_FUSED_ROWS } else { MAX_FUSED_ROWS };
+    let by_two = !has_many && !P::SCALED;
     let mut expanded = EXPANDED.take();
     for from in (0..columns).step_by(STRIP_COLUMNS) {
         let (first, width) = (from / LANES, STRIP_COLUMNS.min(columns - from));
@@ -89,10 +91,7 @@ fn fused<P: Pair, const R: usize>(
     for (r, sums) in sums.iter().enumerate() {
         let y_row = &mut y.values[r * y.row..][..width];
         let sums = &sums.as_flattened()[..width];
-        match y.mode {
-            WriteMode::Accumulate => y_row.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
-            WriteMode::Overwrite => y_row.copy_from_slice(sums),
-        }
+        y.mode.write_row(y_row, sums);
     }
     R
 }

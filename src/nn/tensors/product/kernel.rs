@@ -5,7 +5,7 @@
 //! rows has few tiles, and only so many units keep the device busy. The order of all sums depends on sizes alone.
 
 use super::matrix_units::by_matrix_units;
-use super::operands::{Operand, Rights};
+use super::operands::{Operand, RightOperands};
 use super::sides::Moved;
 use super::tiles::{Sizes, Tiling, Work, add_groups, store};
 use burn::cubecl;
@@ -20,7 +20,7 @@ use burn::cubecl::prelude::*;
 #[cube(launch_unchecked)]
 pub(super) fn product_kernel<A: Float, V: Size, B: Float, W: Size, I: Float>(
     a: &Operand<A, V>,
-    rights: &Rights<B, W>,
+    rights: &RightOperands<B, W>,
     product: &mut [f32],
     sizes: Sizes,
     #[comptime] tiling: Tiling,
@@ -44,7 +44,7 @@ pub(super) fn product_kernel<A: Float, V: Size, B: Float, W: Size, I: Float>(
 #[cube]
 fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     a: &Operand<A, V>,
-    rights: &Rights<B, W>,
+    rights: &RightOperands<B, W>,
     product: &mut [f32],
     work: &Work,
     rows: usize,
@@ -69,9 +69,9 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     for i in 0..comptime!(part_rows * part_columns) {
         sums[i] = 0.0f32;
     }
-    let a_tile = work.tile(a.batch, work.row, rows, a_room, unit);
+    let a_tile = work.tile(a.batch_stride, work.row, rows, a_room, unit);
     // Several right operands have no batches.
-    let b_batch = rights.first.operand.batch;
+    let b_batch = rights.first.operand.batch_stride;
     let b_tile = work.tile(b_batch, work.column, work.block.columns, b_room, unit);
     let mut a_moved = Moved::<A, V>::new(a_side);
     let mut b_moved = Moved::<B, W>::new(b_side);

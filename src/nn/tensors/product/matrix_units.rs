@@ -3,7 +3,7 @@
 //! A plane keeps a part of a cube's tile in the fragments of its matrix units. Operands go through workgroup memory in
 //! half precision, in the order in which they are read.
 
-use super::operands::{Operand, Rights};
+use super::operands::{Operand, RightOperands};
 use super::sides::{Moved, Side, place_in};
 use super::tiles::{FRAGMENT, Tiling, Work, add_groups, store};
 use burn::cubecl;
@@ -34,7 +34,7 @@ fn loaded<I: Float, V: Size>(
 #[cube]
 pub(super) fn by_matrix_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     a: &Operand<A, V>,
-    rights: &Rights<B, W>,
+    rights: &RightOperands<B, W>,
     product: &mut [f32],
     work: &Work,
     rows: usize,
@@ -72,9 +72,9 @@ pub(super) fn by_matrix_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
             0.0f32,
         ));
     }
-    let a_tile = work.tile(a.batch, work.row, rows, a_room, unit);
+    let a_tile = work.tile(a.batch_stride, work.row, rows, a_room, unit);
     // Several right operands have no batches.
-    let b_batch = rights.first.operand.batch;
+    let b_batch = rights.first.operand.batch_stride;
     let b_tile = work.tile(b_batch, work.column, work.block.columns, b_room, unit);
     let mut a_moved = Moved::<A, V>::new(a_side);
     let mut b_moved = Moved::<B, W>::new(b_side);

@@ -115,7 +115,7 @@ fn multiply<const N: usize>(
         let operand = right[number].argument(tiling.side(1));
         // The kernel does not read this buffer if there is no bias.
         let bias = biases.map_or(&left.tensor, |biases| &biases[number]);
-        RightLaunch::new(operand, columns[number], tile, place, argument(bias))
+        RightOperandLaunch::new(operand, columns[number], tile, place, argument(bias))
     };
     // SAFETY: accesses stay below the sizes, whose operands have these strides; all units of a cube reach its barriers.
     unsafe {
@@ -124,7 +124,7 @@ fn multiply<const N: usize>(
             grid(shares, batches * spans * row_tiles * column_tiles),
             CubeDim::new_1d(tiling.cube() as u32),
             left.argument(tiling.side(0)),
-            RightsLaunch::new(launch(0), launch(1), launch(2)),
+            RightOperandsLaunch::new(launch(0), launch(1), launch(2)),
             argument(shares),
             sizes,
             tiling,

@@ -16,18 +16,18 @@ pub(super) const MAX_JOINED: usize = 3;
 pub(super) struct Operand<N: Float, V: Size> {
     pub elements: Buffer<Vector<N, V>>,
     /// Distance from one batch to the next; 0 if all batches have the same matrix.
-    pub batch: usize,
+    pub batch_stride: usize,
     /// Distance along the dimension in which neighbours are read: the inner one, or the rows of the product for the left
     /// operand, its columns for the right one. It is 1 for vectors of several numbers.
-    pub near: usize,
+    pub near_stride: usize,
     /// Distance along the other dimension.
-    pub far: usize,
+    pub far_stride: usize,
 }
 
 /// A right operand, and the block of the result that it gives. The column tiles of the blocks of a launch follow each
 /// other.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Right<N: Float, V: Size> {
+pub(super) struct RightOperand<N: Float, V: Size> {
     pub operand: Operand<N, V>,
     pub columns: usize,
     /// First column tile.
@@ -40,10 +40,10 @@ pub(super) struct Right<N: Float, V: Size> {
 
 /// The right operands of a launch; those beyond [`Tiling::joined`] are not read.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Rights<N: Float, V: Size> {
-    pub first: Right<N, V>,
-    pub second: Right<N, V>,
-    pub third: Right<N, V>,
+pub(super) struct RightOperands<N: Float, V: Size> {
+    pub first: RightOperand<N, V>,
+    pub second: RightOperand<N, V>,
+    pub third: RightOperand<N, V>,
 }
 
 /// The block of the result that a cube works on.
@@ -61,7 +61,7 @@ impl Block {
     /// The block that has a column tile.
     pub fn at<N: Float, V: Size>(
         tile: usize,
-        rights: &Rights<N, V>,
+        rights: &RightOperands<N, V>,
         #[comptime] joined: usize,
     ) -> Block {
         let right = &rights.first;

@@ -3,7 +3,7 @@
 // Keeps compile-time conditions separate from run-time ones.
 #![allow(clippy::collapsible_if)]
 
-use super::operands::{Operand, Rights};
+use super::operands::{Operand, RightOperands};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -138,15 +138,15 @@ impl<N: Float, V: Size> Moved<N, V> {
         }
         let mut by_near = 1usize.runtime();
         if comptime!(vector == 1) {
-            by_near = from.near;
+            by_near = from.near_stride;
         }
-        let place = tile.matrix + near / vector * by_near + far * from.far;
+        let place = tile.matrix + near / vector * by_near + far * from.far_stride;
         #[unroll]
         for i in 0..comptime!(side.moved()) {
             let (near, far) = comptime!(side.place(i));
             let mut elements = Vector::<N, V>::new(N::from_int(0));
             if near < near_left && far < far_left {
-                elements = from.elements[place + near * by_near + far * from.far];
+                elements = from.elements[place + near * by_near + far * from.far_stride];
             }
             self.vectors[i] = elements;
         }
@@ -155,7 +155,7 @@ impl<N: Float, V: Size> Moved<N, V> {
     /// Reads a unit's elements of a tile of right operand `number`.
     pub fn read_right(
         &mut self,
-        rights: &Rights<N, V>,
+        rights: &RightOperands<N, V>,
         number: usize,
         tile: &Tile,
         at: usize,

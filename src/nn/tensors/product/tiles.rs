@@ -3,7 +3,7 @@
 // Keeps compile-time conditions separate from run-time ones.
 #![allow(clippy::collapsible_if)]
 
-use super::operands::{Block, Rights};
+use super::operands::{Block, RightOperands};
 use super::sides::{Side, Tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -170,7 +170,7 @@ pub(super) struct Work {
 impl Work {
     /// The work of this cube.
     pub fn of_cube<B: Float, W: Size>(
-        rights: &Rights<B, W>,
+        rights: &RightOperands<B, W>,
         sizes: &Sizes,
         #[comptime] tiling: Tiling,
     ) -> Work {
@@ -218,7 +218,7 @@ impl Work {
 pub(super) fn store<B: Float, W: Size>(
     product: &mut [f32],
     work: &Work,
-    rights: &Rights<B, W>,
+    rights: &RightOperands<B, W>,
     rows: usize,
     row: usize,
     column: usize,
@@ -254,7 +254,7 @@ pub(super) fn store<B: Float, W: Size>(
 pub(super) fn add_groups<B: Float, W: Size>(
     sums: &Shared<[f32]>,
     work: &Work,
-    rights: &Rights<B, W>,
+    rights: &RightOperands<B, W>,
     product: &mut [f32],
     rows: usize,
     #[comptime] tiling: Tiling,

@@ -18,8 +18,8 @@ use crate::task::external::protocol::Answer;
 use crate::task::ocaml::Problems;
 use crate::task::{RewardPart, read_prompts};
 use crate::text::{Adapters, ChatTemplate, LanguageModel, LoraConfig};
-use crate::trainer::text::load_language_settings;
-use crate::trainer::{GameTrainer, config_toml, new_settings, policy_file};
+use crate::trainer::text::{LanguageSettings, split_language_settings};
+use crate::trainer::{GameTrainer, config_toml, new_settings, read_policy_file};
 use burn::tensor::Device;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -80,10 +80,11 @@ fn fuzz_model(name: &str) {
     fuzz(&seeds, |bytes| {
         fs::write(&path, bytes).unwrap();
         if let Ok(model) = LanguageModel::load(path.parent().unwrap()) {
-            let _ = model.prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
+            let _ =
+                model.tokenize_prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
             let said = [json!({ "role": "user", "content": "Hi" })];
-            let _ = model.answer("there", "", &said, &serde_json::Map::new());
-            let _ = model.text(&[0, 1, 2]);
+            let _ = model.tokenize_answer("", &said, "there", &serde_json::Map::new());
+            let _ = model.decode_completion(&[0, 1, 2]);
         }
     });
 }
@@ -92,7 +93,8 @@ fn fuzz_model(name: &str) {
 fn gguf() {
     fuzz_file("model.gguf", &malformed("shape_", ".gguf"), |path| {
         if let Ok(model) = LanguageModel::load(path) {
-            let _ = model.prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
+            let _ =
+                model.tokenize_prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
         }
     });
 }
@@ -170,7 +172,7 @@ fn settings() {
         if let Ok((game, config)) = new_settings::<CartPole>(&table, &[]) {
             let _ = (crate::env::Env::validate(&game), config.validate());
         }
-        if let Ok((.., config)) = load_language_settings(table) {
+        if let Ok(LanguageSettings { config, .. }) = split_language_settings(table) {
             let _ = config.validate();
         }
     });
@@ -332,7 +334,7 @@ fn policy() {
     let header = Header { iteration: 3, config: config_toml(&game, &config) };
     let whole = write_params(&parameters, &vec![0.5; count], Some(&header));
     fuzz(&[whole], |bytes| {
-        let Ok(checkpoint) = policy_file(bytes.to_vec()) else { return };
+        let Ok(checkpoint) = read_policy_file(bytes.to_vec()) else { return };
         let models = Models::default();
         if let Ok((game, config)) = saved_settings::<CartPole>(&models, &checkpoint) {
             let _ = models.load_policy(&checkpoint, game, &config);

@@ -12,11 +12,11 @@ use crate::text::generate::decode::{BLOCK, Decode};
 use crate::text::generate::{SampledToken, Sampling};
 use crate::text::kernels::UNITS;
 use crate::text::kernels::choose::{RecordsLaunch, choose_kernel};
-use crate::text::kernels::heads::{COUNTS, ProgressLaunch};
 use crate::text::kernels::narrow::{
-    NarrowScratchLaunch, NarrowingLaunch, TOKENS_PER_WORD, narrow_kernel,
+    NarrowScratchLaunch, NarrowingLaunch, TOKENS_PER_FLOAT_WORD, narrow_kernel,
 };
-use crate::text::{DeviceDecoder, Prompts, sharpness};
+use crate::text::kernels::progress::{COUNTS, ProgressLaunch};
+use crate::text::{DeviceDecoder, Prompts, inverse_temperature};
 use burn::backend::{Cube, DType};
 use burn::cubecl::client::Graph;
 use burn::cubecl::prelude::CubeDim;
@@ -26,7 +26,7 @@ use burn_cubecl::tensor::CubeTensor;
 use rayon::prelude::*;
 
 /// Number of remaining steps above which recording a graph is worthwhile.
-const LEAST_REPLAYS: usize = 4;
+const MIN_REPLAYS: usize = 4;
 
 /// A batch of prompts with equally many completions each.
 pub(in crate::text::generate) struct KernelBatch<'a> {
@@ -47,7 +47,7 @@ pub(in crate::text::generate) struct KernelBatch<'a> {
 struct State {
     /// Keys and values of completions, layer by layer: `[rows, max_new_tokens, num_kv_heads, head_dim]`.
     keys_values: Vec<KeysValues>,
-    /// The counts of [`Progress`](crate::text::kernels::heads::Progress).
+    /// The counts of [`Progress`](crate::text::kernels::progress::Progress).
     progress: CubeTensor,
     /// The tokens chosen last: `[rows]`.
     tokens: CubeTensor,
@@ -83,7 +83,11 @@ impl State {
             keys_values: (0..shape.num_layers).map(|_| [cache(), cache()]).collect(),
             progress: cube_ints(Tensor::cat(vec![counts, lengths.reshape([groups])], 0)),
             tokens: uninit(draws, &[rows], DType::I32),
-            records: uninit(draws, &[BLOCK, (3 + masks(decoder, sampling)) * rows], DType::F32),
+            records: uninit(
+                draws,
+                &[BLOCK, (3 + num_mask_words(decoder, sampling)) * rows],
+                DType::F32,
+            ),
         }
     }
 }
@@ -161,14 +165,14 @@ impl<'a> KernelBatch<'a> {
             // SAFETY: the graph keeps the buffers of its launches alive: this batch's, and those of a decoder that it
             // borrows; all work on them is issued from here.
             Some(recorded) => unsafe { recorded.graph.replay() },
-            None if self.may_record && left > LEAST_REPLAYS => self.record(bound),
+            None if self.may_record && left > MIN_REPLAYS => self.record(bound),
             None => {
                 self.launch(bound);
                 Ok(())
             }
         };
         if result.is_err() {
-            self.begin_again();
+            self.restart_without_graph();
         }
     }
 
@@ -191,7 +195,7 @@ impl<'a> KernelBatch<'a> {
 
     /// Repeats all steps, this one included, without a graph, after a recording or a replay has failed: its results are
     /// lost.
-    fn begin_again(&mut self) {
+    fn restart_without_graph(&mut self) {
         (self.graph, self.may_record) = (None, false);
         self.state = State::new(self.decoder, &self.prompts, &self.draws, self.sampling);
         let count = std::mem::take(&mut self.count);
@@ -235,7 +239,7 @@ impl<'a> KernelBatch<'a> {
                     records,
                     rows,
                     vocabulary,
-                    if temperature > 0.0 { sharpness(temperature) } else { 1.0 },
+                    if temperature > 0.0 { inverse_temperature(temperature) } else { 1.0 },
                     temperature == 0.0,
                 );
             }
@@ -255,7 +259,7 @@ impl<'a> KernelBatch<'a> {
                 progress,
                 argument(tokens),
                 records,
-                NarrowingLaunch::new(top_k, top_p, min_p, sharpness(temperature)),
+                NarrowingLaunch::new(top_k, top_p, min_p, inverse_temperature(temperature)),
                 rows,
                 vocabulary,
             );
@@ -264,16 +268,16 @@ impl<'a> KernelBatch<'a> {
 }
 
 /// Words of a row's mask of candidates; 0 if every token can be drawn.
-fn masks(decoder: &DeviceDecoder, sampling: &Sampling) -> usize {
-    if sampling.narrows() { decoder.vocabulary().div_ceil(TOKENS_PER_WORD) } else { 0 }
+fn num_mask_words(decoder: &DeviceDecoder, sampling: &Sampling) -> usize {
+    if sampling.narrows() { decoder.vocabulary().div_ceil(TOKENS_PER_FLOAT_WORD) } else { 0 }
 }
 
 /// The tokens in a row's mask; empty if it has all tokens.
 fn candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
     let words = masks.iter().map(|mask| *mask as u32).enumerate();
     let of = |(number, mask): (usize, u32)| {
-        let bits = (0..TOKENS_PER_WORD as u32).filter(move |bit| mask >> bit & 1 == 1);
-        bits.map(move |bit| (number * TOKENS_PER_WORD) as u32 + bit)
+        let bits = (0..TOKENS_PER_FLOAT_WORD as u32).filter(move |bit| mask >> bit & 1 == 1);
+        bits.map(move |bit| (number * TOKENS_PER_FLOAT_WORD) as u32 + bit)
     };
     let all: Vec<u32> = words.flat_map(of).collect();
     if all.len() == vocabulary { Vec::new() } else { all }

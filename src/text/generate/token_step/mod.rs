@@ -17,8 +17,9 @@ use crate::nn::tensors::rope::Rope;
 use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedKeysValuesLaunch, attend_kernel};
-use crate::text::kernels::heads::{COUNTS, Heads, ProgressLaunch, rotation_kernel, store_kernel};
+use crate::text::kernels::heads::{Heads, rotation_kernel, store_kernel};
 use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
+use crate::text::kernels::progress::{COUNTS, ProgressLaunch};
 use crate::text::kernels::rows;
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -46,8 +47,8 @@ impl TokenStep {
 
     /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the normed
     /// hidden states, `[rows, hidden_size]`. The index of the token is in `progress`, the counts of a
-    /// [`Progress`](crate::text::kernels::heads::Progress). `bound` is the number of keys, rounded up to a multiple of
-    /// [`UNITS`].
+    /// [`Progress`](crate::text::kernels::progress::Progress). `bound` is the number of keys, rounded up to a
+    /// multiple of [`UNITS`].
     fn step(
         &self,
         decoder: &DeviceDecoder,

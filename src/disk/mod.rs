@@ -111,12 +111,13 @@ pub fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>)
     new.finish()
 }
 
-/// Writes an output that a user requested, like [`PendingFile::output`]; a device or pipe is written to directly.
-pub fn output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+/// Writes an output that a user requested, like [`PendingFile::create_output`]; a device or pipe is written to
+/// directly.
+pub fn write_output(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     if path.metadata().is_ok_and(|old| !old.is_file()) {
         return fill(&mut OpenOptions::new().write(true).open(path)?);
     }
-    let mut new = PendingFile::output(path)?;
+    let mut new = PendingFile::create_output(path)?;
     fill(&mut new.file)?;
     new.finish()
 }
@@ -146,7 +147,7 @@ impl PendingFile {
 
     /// Creates the file for an output that a user requested. An existing file must be writable; it is replaced
     /// where links lead to it, and its permissions are kept.
-    pub fn output(target: &Path) -> io::Result<Self> {
+    pub fn create_output(target: &Path) -> io::Result<Self> {
         if !target.exists() {
             let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
             return match folder.filter(|folder| !folder.exists()) {
@@ -254,16 +255,16 @@ mod tests {
             file.write_all(b"a part")?;
             Err(io::Error::other("the disk is full"))
         };
-        assert!(output(&path, half).is_err());
+        assert!(write_output(&path, half).is_err());
         assert_eq!(names(), 0);
-        output(&path, |file| file.write_all(b"old")).unwrap();
-        assert!(output(&path, half).is_err());
+        write_output(&path, |file| file.write_all(b"old")).unwrap();
+        assert!(write_output(&path, half).is_err());
         assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("old".to_string(), 1));
         // What a killed process has left is replaced.
         fs::write(folder.path().join(".policy.onnx.tmp"), "a part that is longer").unwrap();
-        output(&path, |file| file.write_all(b"new")).unwrap();
+        write_output(&path, |file| file.write_all(b"new")).unwrap();
         assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("new".to_string(), 1));
-        assert!(output(folder.path(), half).is_err(), "a folder");
+        assert!(write_output(folder.path(), half).is_err(), "a folder");
     }
 
     #[cfg(unix)]
@@ -275,11 +276,11 @@ mod tests {
         fs::write(&path, "old").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         symlink(&path, &link).unwrap();
-        output(&link, |file| file.write_all(b"new")).unwrap();
+        write_output(&link, |file| file.write_all(b"new")).unwrap();
         assert!(link.is_symlink());
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
-        output(Path::new("/dev/null"), |file| file.write_all(b"new")).unwrap();
+        write_output(Path::new("/dev/null"), |file| file.write_all(b"new")).unwrap();
         assert!(!Path::new("/dev/null").is_file());
     }
 }

@@ -1,0 +1,107 @@
+//! Observers: the seam between recordings and the fused learner. A rollout gives an observer to the learner, whose
+//! kernels compute a step's features with it and learn which actions were legal.
+
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use std::fmt::Debug;
+use std::hash::Hash;
+
+/// The host's side of an [`Observer`].
+pub trait HostObserver: Copy + Eq + Hash + Debug + Send + Sync + 'static {
+    /// Whether some actions are illegal in some steps.
+    const MASKED: bool;
+
+    /// Words read for each step.
+    fn num_words(&self) -> usize;
+
+    /// Features computed from them.
+    fn num_features(&self) -> usize;
+}
+
+/// The place of a step's words in a buffer: word `w` is at `at + w * stride`.
+#[derive(CubeType, Clone, Copy, Debug)]
+pub struct StepWords {
+    /// The place of the first word.
+    pub at: usize,
+    /// The distance from one word to the next.
+    pub stride: usize,
+}
+
+/// The destination of a step's features, feature `i` at `first + i * step`, and a unit's share of them.
+#[derive(CubeType, Clone, Copy, Debug)]
+pub struct FeatureSlots {
+    /// The place of the first feature.
+    pub first: usize,
+    /// The distance from one feature to the next.
+    pub step: usize,
+    /// The unit computes the features `i` with `i % shares == share`.
+    pub share: usize,
+    /// The number of units that share the work.
+    #[cube(comptime)]
+    pub shares: usize,
+}
+
+/// Computes the policy's observations inside a kernel, from the words that a rollout has stored.
+#[cube]
+pub trait Observer: HostObserver {
+    /// Writes features of a step to `x`.
+    fn observe<I: Float>(
+        words: &[u32],
+        step: &StepWords,
+        x: &mut [I],
+        to: &FeatureSlots,
+        #[comptime] observer: Self,
+    );
+
+    /// Whether `action` was legal in a step; asked only if the observer is [`HostObserver::MASKED`].
+    fn legal(
+        words: &[u32],
+        step: &StepWords,
+        #[comptime] action: usize,
+        #[comptime] observer: Self,
+    ) -> bool;
+}
+
+/// The observer of recordings that store the features themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StoredFeatures {
+    /// Features of an observation.
+    pub features: usize,
+}
+
+impl HostObserver for StoredFeatures {
+    const MASKED: bool = false;
+
+    fn num_words(&self) -> usize {
+        self.features
+    }
+
+    fn num_features(&self) -> usize {
+        self.features
+    }
+}
+
+#[cube]
+impl Observer for StoredFeatures {
+    fn observe<I: Float>(
+        words: &[u32],
+        step: &StepWords,
+        x: &mut [I],
+        to: &FeatureSlots,
+        #[comptime] observer: Self,
+    ) {
+        for i in range_stepped(to.share, comptime!(observer.features), to.shares) {
+            let word = words[i * step.stride + step.at];
+            x[to.first + i * to.step] = I::cast_from(f32::reinterpret(word));
+        }
+    }
+
+    fn legal(
+        _words: &[u32],
+        _step: &StepWords,
+        #[comptime] _action: usize,
+        #[comptime] _observer: Self,
+    ) -> bool {
+        true.runtime()
+    }
+}

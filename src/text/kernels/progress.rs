@@ -1,0 +1,57 @@
+//! The progress of a batch of completions, which the kernels of a step read and advance.
+
+use crate::device::buffers::Buffer;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// Progress of a batch of completions. It is on the device, so that recorded launches of a step can be replayed
+/// unchanged.
+///
+/// No kernel writes a count that it reads, since its cubes run in any order: a choice counts from the token that passed
+/// through the layers before it, and a step continues with the token that was chosen.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct Progress {
+    /// Index of the last token chosen; index of the token that passes through the layers, -1 before the first; then the
+    /// number of tokens of each prompt: `[2 + groups]`.
+    pub counts: Buffer<i32>,
+    /// Completions of a prompt.
+    pub members: usize,
+}
+
+/// Number of entries of [`Progress::counts`] before those of prompts.
+pub(crate) const COUNTS: usize = 2;
+const CHOSEN: usize = 0;
+const PASSING: usize = 1;
+
+#[cube]
+impl Progress {
+    /// Number of tokens in the prompt of a row.
+    pub fn prompt_length(&self, row: usize) -> usize {
+        self.counts[COUNTS + row / self.members] as usize
+    }
+
+    /// Index of the token that passes through the layers: the number of tokens of each completion before it.
+    pub fn passing(&self) -> usize {
+        self.counts[PASSING] as usize
+    }
+
+    /// Index of the last token chosen.
+    pub fn chosen(&self) -> usize {
+        self.counts[CHOSEN] as usize
+    }
+
+    /// Sets the index of the token that passes through the layers.
+    pub fn set_passing(&mut self, number: usize) {
+        self.counts[PASSING] = number as i32;
+    }
+
+    /// Index of the token to choose.
+    pub fn next_index(&self) -> usize {
+        (self.counts[PASSING] + 1) as usize
+    }
+
+    /// Sets the index of the last token chosen.
+    pub fn set_chosen(&mut self, number: usize) {
+        self.counts[CHOSEN] = number as i32;
+    }
+}
