@@ -84,10 +84,17 @@ fn the_command_suggested_after_a_fit_continues_from_it() {
 
     run(folder, "demo catch --player chaser --episodes 40 --out shown");
     let next = next_step(&run(folder, "fit shown --iterations 2"));
+    run(folder, "fit shown --set data.epochs=1");
     let runs = run(folder, "runs");
-    for fitted in ["runs/mine-1 ", "runs/catch-1 "] {
+    for (fitted, is_named) in
+        [("runs/mine-1 ", true), ("runs/catch-1 ", true), ("runs/catch-2 ", false)]
+    {
         let line = runs.lines().find(|line| line.starts_with(fitted)).unwrap();
-        assert!(!line.contains("iterations="), "they follow from the epochs: {line}");
+        assert_eq!(
+            line.contains("iterations="),
+            is_named,
+            "or they follow from the epochs: {line}"
+        );
     }
     run(folder, &format!("{next} --iterations 1 --set num_groups=8"));
 }

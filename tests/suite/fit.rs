@@ -109,7 +109,7 @@ fn a_policy_is_demonstrated_by_its_run() {
     assert_eq!(steps.episodes().len(), 64);
     assert_eq!((0..steps.len()).filter(|i| steps.end(*i) == EpisodeStatus::Terminated).count(), 64);
     let taken = refusal(folder, &["demo", "catch", "--player", "random", "--out", "shown"]);
-    assert!(taken.contains("the folder is not empty"), "{taken}");
+    assert!(taken.contains("the folder shown is not empty"), "{taken}");
     let unknown = refusal(folder, &["demo", "fruit", "--player", "nobody", "--out", "other"]);
     assert!(unknown.contains("its players are: random, lowest-fruit, planner"), "{unknown}");
     let other = refusal(folder, &["train", "fruit", "--from", "run"]);

@@ -193,7 +193,6 @@ mod tests {
                 "data.path = 'p.jsonl'\nverifier = 'touch pwned'\nsandbox = false",
                 "approve it with --trust",
             ),
-            ("ocaml", "\"ocaml.unsafe\" = true", "approve it with --trust"),
         ] {
             let said = refusal(&format!("game = '{game}'\n[settings]\n{settings}\n{space}"));
             assert!(said.contains(words), "{settings}: {said}");

@@ -206,7 +206,7 @@ mod tests {
             r#"{"b": 7, "a": [null, true]}"#
         );
         for (arguments, reason) in [
-            ("separators=(',',)", "not two texts"),
+            ("separators=(',',)", "must be two strings"),
             ("skipkeys=true", "unknown keyword argument 'skipkeys'"),
         ] {
             let error = rendered(&format!("{{{{ x | tojson({arguments}) }}}}"), "1");
