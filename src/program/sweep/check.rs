@@ -182,20 +182,12 @@ mod tests {
     #[test]
     fn code_of_another_person_needs_consent() {
         let space = "[space]\n\"optimizer.learning_rate\" = { log = [1e-4, 1e-3] }";
-        for (game, settings, words) in [
-            (
-                "data",
-                "\"data.path\" = 'p.jsonl'\n\"data.verifier\" = 'touch pwned'",
-                "approve it with --trust",
-            ),
-            (
-                "data",
-                "data.path = 'p.jsonl'\nverifier = 'touch pwned'\nsandbox = false",
-                "approve it with --trust",
-            ),
+        for settings in [
+            "\"data.path\" = 'p.jsonl'\n\"data.verifier\" = 'touch pwned'",
+            "data.path = 'p.jsonl'\nverifier = 'touch pwned'\nsandbox = false",
         ] {
-            let said = refusal(&format!("game = '{game}'\n[settings]\n{settings}\n{space}"));
-            assert!(said.contains(words), "{settings}: {said}");
+            let said = refusal(&format!("game = 'data'\n[settings]\n{settings}\n{space}"));
+            assert!(said.contains("approve it with --trust"), "{settings}: {said}");
         }
         for name in ["data.verifier", "verifier", "data.sandbox"] {
             let said = refusal(&format!(
