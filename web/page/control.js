@@ -77,6 +77,7 @@ export class Control {
       for (const record of this.records.get(seed)) this.here.add(seed, record);
     }
     const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
+    this.startsPaused = paused;
     this.training.start(wanted, run.way, paused, question);
     // A first checkpoint may have come before the right to store it.
     this.hold().then((alone) => (alone ? this.keepRun() : say("This training is not kept for a reload: another tab has one under way.")));
@@ -113,6 +114,7 @@ export class Control {
 
   /** Another state of the training. One that has failed or is refused stays kept, since it may succeed after a reload. */
   become(name) {
+    if (name === "running") this.startsPaused = false;
     if (name === "paused" || name === "running") this.keepRun(true);
     const failed = name === "refused" || this.failures.length > 0;
     if (["done", "refused"].includes(name) && !(failed && this.isKept())) this.forgetRun();
@@ -162,7 +164,8 @@ export class Control {
     if (!this.isKept()) return;
     if (!now && performance.now() - (this.runKept ?? -Infinity) < KEEP_RUN) return;
     this.runKept = performance.now();
-    const paused = ["paused", "pausing"].includes(this.state);
+    // A run that is about to start, or cannot, is still as it was kept.
+    const paused = this.state === "running" ? false : this.startsPaused || ["paused", "pausing"].includes(this.state);
     keepRun({ ...this.kept(), paused }, this.store).catch((error) => this.cannotKeep(error));
   }
 
