@@ -53,7 +53,8 @@ export default [
       ok(shades >= 3, `there are ${shades} shades`);
       for (const title of ['Right answers', 'Reward', 'Tokens of a completion', 'Entropy']) {
         const figure = page.locator('#text-charts figure', { hasText: title });
-        ok(/\d/.test(await figure.locator('output').textContent()), `${title} has no value`);
+        // Charts are drawn less often than iterations end.
+        await eventually(`a value of ${title}`, () => figure.locator('output').textContent(), (value) => /\d/.test(value));
       }
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#rules', /ball falls/);
