@@ -165,7 +165,7 @@ export class Control {
     if (!now && performance.now() - (this.runKept ?? -Infinity) < KEEP_RUN) return;
     this.runKept = performance.now();
     // A run that is about to start, or cannot, is still as it was kept.
-    const paused = this.state === "running" ? false : this.startsPaused || ["paused", "pausing"].includes(this.state);
+    const paused = this.startsPaused || ["paused", "pausing"].includes(this.state);
     keepRun({ ...this.kept(), paused }, this.store).catch((error) => this.cannotKeep(error));
   }
 
