@@ -31,7 +31,7 @@ pub struct LiveGames<G: Rules> {
     memory: PolicyMemory,
 }
 
-/// What a game does in the step after its episode has ended.
+/// Behaviour of a game in the step after its episode has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterEnd {
     /// It stays as it is.

@@ -40,7 +40,7 @@ names! {
     }
 }
 
-/// What ggml's files say of a number format.
+/// Codes and block sizes of a number format in ggml's files.
 struct FormatInfo {
     /// ggml's code of a tensor in the format.
     tensor_code: u32,

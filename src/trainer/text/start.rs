@@ -1,4 +1,4 @@
-//! What a new run settles: its model, and the settings that follow from its task and its model.
+//! Start of a new run: its model, and the settings that follow from its task and its model.
 
 use super::prompts::longest_prompt;
 use super::{LanguageConfig, LanguageTrainError, TINY};

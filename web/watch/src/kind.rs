@@ -38,7 +38,7 @@ pub struct Facts {
 
 /// A game with its parameters, without its type.
 pub trait Kind {
-    /// What does not change while it is played.
+    /// Facts about a game that do not change while it is played.
     fn facts(&self) -> &Facts;
     /// The settings of a run of this game, as TOML.
     fn settings(&self, config: &TrainConfig) -> String;
