@@ -32,9 +32,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     }
     let FitArgs { data, run, verifier, .. } = args;
     verifier.refuse_for_games()?;
-    let is_path =
-        |it: &String| it.split_once('=').is_some_and(|(key, _)| key.trim() == "data.path");
-    if run.set.iter().any(is_path) {
+    if overlay::assigns(&run.set, "data.path") {
         bail!("`grove fit DATASET` names the dataset; leave data.path out");
     }
     if let Some(name) = data.to_str().filter(|name| !data.exists() && games.find(name).is_ok()) {

@@ -110,14 +110,12 @@ impl Source {
 /// Whether the settings of a new run name the number of iterations, of which `--set` counts before a file. Otherwise it follows
 /// from that of epochs, also where a file names both, as that of an earlier run does.
 pub fn names_iterations(file: &Table, set: &[String]) -> bool {
-    let is_iterations = |key: &str| key.trim() == "iterations";
-    let is_epochs = |key: &str| key.trim().rsplit('.').next() == Some("epochs");
-    let is_set = |is: &dyn Fn(&str) -> bool| {
-        set.iter().any(|it| it.split_once('=').is_some_and(|(key, _)| is(key)))
-    };
+    const EPOCHS: [&str; 2] = ["data.epochs", "fit.epochs"];
+    let is_epochs = |key: &str| EPOCHS.into_iter().any(|path| overlay::is_name_of(key, path));
     let file_decides =
         || file.contains_key("iterations") && !overlay::flat(file).any(|(key, _)| is_epochs(&key));
-    is_set(&is_iterations) || !is_set(&is_epochs) && file_decides()
+    overlay::assigns(set, "iterations")
+        || !EPOCHS.into_iter().any(|path| overlay::assigns(set, path)) && file_decides()
 }
 
 /// Checks that a dataset is of the run's game, with the same parameters.

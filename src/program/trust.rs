@@ -3,6 +3,7 @@
 
 use super::verifier::VerifierArgs;
 use crate::disk::{self, input};
+use crate::settings::overlay;
 use crate::task::cache;
 use anyhow::{Result, bail};
 use std::fs::File;
@@ -27,13 +28,14 @@ const UNSAFE: &str = "unsafe";
 pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
     let text = |key| task_settings.get(key).and_then(Value::as_str).unwrap_or_default();
     let (command, folder) = (text("verifier"), text("folder"));
+    let is_set = |key: &str| overlay::assigns(set, &format!("{name}.{key}"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
         bail!(
             "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
         );
     }
     if task_settings.get(UNSAFE).and_then(Value::as_bool) == Some(true) {
-        let is_given = args.trust || is_set(name, set, UNSAFE);
+        let is_given = args.trust || is_set(UNSAFE);
         return approve(&format!("{name}.{UNSAFE}"), is_given, || {
             format!(
                 "the settings run the code of completions even where it cannot be confined ({name}.{UNSAFE} = true), which \
@@ -45,10 +47,10 @@ pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[Stri
         return Ok(());
     }
     let restrictions = args.restrictions();
-    let gives = |key: &str| restrictions.contains_key(key) || is_set(name, set, key);
+    let gives = |key: &str| restrictions.contains_key(key) || is_set(key);
     let loose: Vec<&str> =
         SANDBOX.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
-    let is_given = args.verifier.is_some() || is_set(name, set, "verifier");
+    let is_given = args.verifier.is_some() || is_set("verifier");
     let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let whole = std::env::current_dir().unwrap_or_default().join(folder);
@@ -110,31 +112,9 @@ pub fn is_about_code(name: &str) -> bool {
     key == UNSAFE || APPROVED_SETTINGS.contains(&key)
 }
 
-/// Whether `--set` names this setting of a task.
-fn is_set(task: &str, set: &[String], key: &str) -> bool {
-    let mut names = set.iter().map(|set| set.split('=').next().unwrap_or_default().trim());
-    names.any(|name| match name.split_once('.') {
-        Some((section, name)) => section == task && name == key,
-        None => name == key,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::DataTask;
-
-    #[test]
-    fn a_verifier_is_recognized_by_any_of_its_setting_names() {
-        for (set, is_given) in [
-            ("data.verifier=./v.sh", true),
-            ("verifier=./v.sh", true),
-            ("data.verifier = ./v.sh", true),
-            ("data.folder=verifier=", false),
-        ] {
-            assert_eq!(is_set(DataTask::NAME, &[set.to_string()], "verifier"), is_given, "{set}");
-        }
-    }
 
     #[test]
     fn an_approval_is_for_the_folder_in_which_the_command_runs() {

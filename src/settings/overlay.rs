@@ -189,6 +189,17 @@ pub fn named<S: AsRef<str>>(table: &Table, assignments: &[S]) -> Result<Vec<Stri
     assignments.iter().map(path).collect()
 }
 
+/// Whether one of the `key=value`s of a command line names the setting at `path`.
+pub fn assigns<S: AsRef<str>>(assignments: &[S], path: &str) -> bool {
+    let key = |text: &S| text.as_ref().split('=').next().map(|key| is_name_of(key.trim(), path));
+    assignments.iter().any(|text| key(text) == Some(true))
+}
+
+/// Whether `key` is the setting at `path`, with its section or without.
+pub fn is_name_of(key: &str, path: &str) -> bool {
+    key == path || key == last(path)
+}
+
 /// The key and the value of a `key=value`.
 fn assignment(text: &str) -> Result<(String, Value), ConfigError> {
     let malformed = |what: &str| {
@@ -443,6 +454,20 @@ fn are_strings(list: &[Value]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_assignment_names_a_setting_with_its_section_or_without() {
+        for (set, is_given) in [
+            ("data.verifier=./v.sh", true),
+            ("verifier=./v.sh", true),
+            ("data.verifier = ./v.sh", true),
+            ("other.verifier=./v.sh", false),
+            ("data.folder=verifier=", false),
+        ] {
+            assert_eq!(assigns(&[set], "data.verifier"), is_given, "{set}");
+        }
+        assert!(!assigns(&["fit.iterations=3"], "iterations"));
+    }
 
     #[test]
     fn a_game_may_have_settings_by_names_of_trl() {
