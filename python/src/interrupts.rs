@@ -32,9 +32,7 @@ impl Interrupts {
             if !thread.is(&threading.call_method0("main_thread")?) {
                 return PyResult::Ok(None);
             }
-            let signal = py.import("signal")?;
-            let found = signal.call_method1("getsignal", (signal.getattr("SIGINT")?,))?;
-            if !found.is(&signal.getattr("default_int_handler")?) {
+            if !handler_of_sigint(py)?.is(&default_handler(py)?) {
                 return Ok(None);
             }
             let is_interrupted = is_interrupted.clone();
@@ -63,13 +61,11 @@ impl Drop for Interrupts {
         if let Some(handler) = &self.handler {
             Python::attach(|py| {
                 let restore = || {
-                    let signal = py.import("signal")?;
-                    let found = signal.call_method1("getsignal", (signal.getattr("SIGINT")?,))?;
                     // An environment or a callback may have set another one.
-                    if !found.is(handler) {
+                    if !handler_of_sigint(py)?.is(handler) {
                         return Ok(());
                     }
-                    set_handler(py, &signal.getattr("default_int_handler")?)
+                    set_handler(py, &default_handler(py)?)
                 };
                 // A Ctrl-C at this moment is an error of the first attempt.
                 if let Err(error) = restore().or_else(|_| restore()) {
@@ -83,6 +79,16 @@ impl Drop for Interrupts {
 /// Raises `KeyboardInterrupt` if `is_raised`.
 fn raise_if(is_raised: bool) -> PyResult<()> {
     if is_raised { Err(PyKeyboardInterrupt::new_err(())) } else { Ok(()) }
+}
+
+fn handler_of_sigint(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let signal = py.import("signal")?;
+    signal.call_method1("getsignal", (signal.getattr("SIGINT")?,))
+}
+
+/// Python's own handler of Ctrl-C.
+fn default_handler(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    py.import("signal")?.getattr("default_int_handler")
 }
 
 fn set_handler<'py>(py: Python<'py>, handler: &Bound<'py, PyAny>) -> PyResult<()> {
