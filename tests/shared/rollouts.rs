@@ -252,35 +252,45 @@ fn worst(errors: &[f64]) -> f64 {
 
 /// Checks every game with one hidden layer and returns the largest difference.
 pub async fn one_hidden_layer(device: &Device) -> f64 {
-    use Activation::{Gelu, Relu, Silu, Tanh};
+    use Activation::{Relu, Silu, Tanh};
     let (level, branch) = (Start::Level, Start::Branch);
     let (catch, pole) = (Catch::default(), CartPole::default());
     let recall = Recall { steps: 7, cues: 3 };
     worst(&[
         check(SHORT_FRUIT, &config(7, 3, 20, branch), &[16], Relu, 7, false, device).await,
-        check(SHORT_FRUIT, &config(5, 3, 20, level), &[17], Silu, 20, false, device).await,
         check(catch, &config(3, 7, 19, level), &[17], Tanh, 1, false, device).await,
-        check(catch, &config(23, 3, 19, branch), &[128], Gelu, 18, false, device).await,
         check(CATCH_BOARD, &config(5, 3, 17, branch), &[33], Relu, 6, false, device).await,
         check(LEDGE, &config(5, 3, 29, branch), &[16], Tanh, 8, false, device).await,
         check(Meadow, &config(5, 3, 29, branch), &[16], Tanh, 8, false, device).await,
         check(pole, &config(3, 5, 120, branch), &[64], Silu, 50, true, device).await,
         check(Breakout::default(), &config(3, 5, 40, branch), &[16], Relu, 11, false, device).await,
-        check(STICKY_BREAKOUT, &config(3, 5, 70, branch), &[33], Tanh, 70, false, device).await,
         check(recall, &config(3, 5, 20, branch), &[16], Relu, 7, false, device).await,
-        check(pole, &config(3, 5, 150, level), &[128], Tanh, 149, true, device).await,
     ])
 }
 
 /// Checks games with two hidden layers and returns the largest difference.
 pub async fn two_hidden_layers(device: &Device) -> f64 {
-    use Activation::{Gelu, Relu, Silu, Tanh};
+    use Activation::{Relu, Silu, Tanh};
     let (level, branch) = (Start::Level, Start::Branch);
     let (catch, pole) = (Catch::default(), CartPole::default());
     worst(&[
         check(SHORT_FRUIT, &config(7, 3, 20, level), &[16, 17], Silu, 7, false, device).await,
-        check(SHORT_FRUIT, &config(5, 3, 20, branch), &[128, 128], Gelu, 9, false, device).await,
         check(catch, &config(3, 7, 19, branch), &[17, 64], Relu, 4, false, device).await,
         check(pole, &config(3, 5, 60, branch), &[64, 16], Tanh, 13, true, device).await,
+    ])
+}
+
+/// Checks other widths, activations and kinds of start, whose kernels a software adapter compiles for long, and returns
+/// the largest difference.
+pub async fn more_layers(device: &Device) -> f64 {
+    use Activation::{Gelu, Silu, Tanh};
+    let (level, branch) = (Start::Level, Start::Branch);
+    let (catch, pole) = (Catch::default(), CartPole::default());
+    worst(&[
+        check(SHORT_FRUIT, &config(5, 3, 20, level), &[17], Silu, 20, false, device).await,
+        check(catch, &config(23, 3, 19, branch), &[128], Gelu, 18, false, device).await,
+        check(STICKY_BREAKOUT, &config(3, 5, 70, branch), &[33], Tanh, 70, false, device).await,
+        check(pole, &config(3, 5, 150, level), &[128], Tanh, 149, true, device).await,
+        check(SHORT_FRUIT, &config(5, 3, 20, branch), &[128, 128], Gelu, 9, false, device).await,
     ])
 }

@@ -31,16 +31,6 @@ fn long_groups() -> Vec<Group> {
     prompts.iter().map(|prompt| &prompt.tokens[..]).enumerate().map(group).collect()
 }
 
-/// Checks the gradients of models from the folders of `tests/language` on an adapter.
-fn check_folders(names: &[&str]) {
-    let Some(device) = adapter() else { return };
-    for name in names {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
-        let decoder = LanguageModel::load(&folder).unwrap().decoder();
-        check_gradient(&decoder, &groups(&decoder), 1e-5, &device);
-    }
-}
-
 /// Checks that the gradient on a device is the CPU's but for `limit` of its length, and has the same bits each time.
 fn check_gradient(decoder: &TokenDecoder, groups: &[Group], limit: f64, device: &Device) {
     let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
@@ -60,17 +50,26 @@ fn check_gradient(decoder: &TokenDecoder, groups: &[Group], limit: f64, device: 
 fn gradients_in_kernels_are_those_of_the_cpu_and_the_same_bits_each_time() {
     let Some(device) = adapter() else { return };
     // Weights that are larger than those of models: more of the difference is rounding.
-    for decoder in architectures().into_iter().chain(decoders().into_iter().take(2)) {
+    // The switches of Gemma 3 and OLMo 2.
+    for decoder in architectures().into_iter().take(2) {
         check_gradient(&decoder, &groups(&decoder), 5e-5, &device);
     }
     check_gradient(&wide(2), &long_groups(), 1e-3, &device);
-    check_folders(&["qwen3"]);
 }
 
 #[test]
-#[ignore = "slow: 35 s of processor time on a software adapter"]
+#[ignore = "slow: 50 s of processor time on a software adapter"]
 fn gradients_of_every_architecture_in_kernels_are_those_of_the_cpu() {
-    check_folders(&["qwen2", "gemma3", "olmo2", "olmo3", "smollm3", "mistral"]);
+    let Some(device) = adapter() else { return };
+    for decoder in architectures().into_iter().skip(2).chain(decoders().into_iter().take(2)) {
+        check_gradient(&decoder, &groups(&decoder), 5e-5, &device);
+    }
+    let all = ["qwen2", "qwen3", "gemma3", "olmo2", "olmo3", "smollm3", "mistral"];
+    for name in all {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
+        let decoder = LanguageModel::load(&folder).unwrap().decoder();
+        check_gradient(&decoder, &groups(&decoder), 1e-5, &device);
+    }
 }
 
 /// A tile holds all heads that share keys, for which a cube has 64 units.
@@ -110,9 +109,9 @@ fn launches_of_learning_are_few() {
         gradient(&decoder, &rule, groups, None, 0.1);
     };
     // What a process launches once does not belong to a layer.
-    learn(2, "stepped");
+    learn(1, "stepped");
     let launches = |layers: usize, how: &str| launches(|| learn(layers, how));
-    let a_layer = |how: &str| (launches(4, how) - launches(2, how)) / 2;
+    let a_layer = |how: &str| launches(2, how) - launches(1, how);
     let [kept, recomputed, stepped] = ["kept", "recomputed", "stepped"].map(a_layer);
     assert!((39..=43).contains(&kept), "{kept} launches a layer");
     assert!((44..=54).contains(&recomputed), "{recomputed} launches a layer, recomputed");

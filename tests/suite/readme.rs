@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A program `grove` that shortens a command: fewer iterations and games, a free port.
+/// A program `grove` that shortens a command: fewer iterations, games and units, a free port.
 const SHORTER: &str = r#"#!/bin/sh
 command="$*"
 case " $command " in
@@ -19,6 +19,7 @@ case " $command " in
     " eval "*) set -- "$@" --episodes 64 ;;
 esac
 case " $command " in *" --resume "*) ;; " train fruit "*) set -- "$@" --set num_groups=64 ;; esac
+case " $command " in *" --device wgpu "*) set -- "$@" --set hidden=8 ;; esac
 case " $command " in *watch*) set -- "$@" --port 0 ;; esac
 exec "$GROVE" "$@"
 "#;

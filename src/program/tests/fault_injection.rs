@@ -115,6 +115,11 @@ pub(super) fn assert_holds(run: &Path, expected: &Content) {
     assert!(missing.is_none(), "{:?}", missing.map(|(name, _)| name));
 }
 
+/// A folder in memory, where the system has some: the tests below change tens of thousands of files.
+fn folder_in_memory() -> TempDir {
+    TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -136,7 +141,7 @@ fn faults(changes: usize) -> impl Iterator<Item = Fault> {
 /// Injects each fault into a run of four iterations, and into one that resumes after two.
 fn meet_all_faults(make: Make) {
     output::mute();
-    let place = TempDir::new().unwrap();
+    let place = folder_in_memory();
     let [whole, half, run] = ["whole", "half", "run"].map(|name| place.path().join(name));
     let (done, changes) = with(Fault::Nothing, || train(make, 4, &whole));
     done.unwrap();

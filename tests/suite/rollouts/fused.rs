@@ -2,7 +2,9 @@
 
 use super::{Host, config};
 use crate::shared::iteration::first_games;
-use crate::shared::rollouts::{one_hidden_layer, perceptron, play_fused, two_hidden_layers};
+use crate::shared::rollouts::{
+    more_layers, one_hidden_layer, perceptron, play_fused, two_hidden_layers,
+};
 use crate::support::{adapter, cpu};
 use burn::tensor::{Int, Tensor};
 use grove::env::Catch;
@@ -21,6 +23,13 @@ fn fused_and_stepwise_play_the_same_games_with_one_hidden_layer() {
 fn fused_and_stepwise_play_the_same_games_with_two_hidden_layers() {
     let Some(device) = adapter() else { return };
     block_on(two_hidden_layers(&device));
+}
+
+#[test]
+#[ignore = "slow: 15 s of processor time on a software adapter"]
+fn fused_and_stepwise_play_the_same_games_with_other_layers() {
+    let Some(device) = adapter() else { return };
+    block_on(more_layers(&device));
 }
 
 #[test]

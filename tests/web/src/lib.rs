@@ -13,13 +13,16 @@ use wasm_bindgen::prelude::*;
 /// Gives the largest error that it has measured; panics where that is too large.
 type Check = for<'a> fn(&'a Device) -> Pin<Box<dyn Future<Output = f64> + 'a>>;
 
-const CHECKS: [(&str, Check); 11] = [
+const CHECKS: [(&str, Check); 12] = [
     ("a run starts with the native program's games", |d| Box::pin(iteration::first_games(d))),
     ("one hidden layer: fused, stepwise and native play the same", |d| {
         Box::pin(rollouts::one_hidden_layer(d))
     }),
     ("two hidden layers: fused, stepwise and native play the same", |d| {
         Box::pin(rollouts::two_hidden_layers(d))
+    }),
+    ("other layers: fused, stepwise and native play the same", |d| {
+        Box::pin(rollouts::more_layers(d))
     }),
     ("every loss: fused gradients are the general ones", |d| Box::pin(updates::every_loss(d))),
     ("every shape: fused gradients are the general ones", |d| Box::pin(updates::every_shape(d))),
