@@ -63,9 +63,9 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
 
 /// Replaces the dataset of a settings file, which may be that of an earlier run, by the one of the command line.
 fn with_dataset(mut file: Table, folder: String) -> Table {
-    for name in ["data.path", "data.digest"] {
-        file.remove(name);
-    }
+    let names_data =
+        |key: &str| ["data.path", "data.digest"].iter().any(|path| overlay::is_name_of(key, path));
+    file.retain(|key, _| !names_data(key));
     if let Some(Value::Table(data)) = file.get_mut("data") {
         data.remove("digest");
         data.insert("path".to_string(), folder.into());

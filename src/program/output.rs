@@ -57,14 +57,18 @@ pub fn stderr(line: Arguments<'_>) {
 pub fn escape_control_chars(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if turns || c.is_control() && !['\n', '\t'].contains(&c) {
-            shown.extend(c.escape_default())
-        } else {
-            shown.push(c)
+        match is_control(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
         }
     }
     shown
+}
+
+/// Whether a character controls a terminal or the direction of writing; line breaks and tabs do not count.
+fn is_control(c: char) -> bool {
+    let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control() && !['\n', '\t'].contains(&c)
 }
 
 /// A text for stdout: as it is, but without control characters where it is a terminal.
@@ -87,7 +91,16 @@ pub fn print_result(line: impl std::fmt::Display) -> Result<()> {
 
 /// Prints the result as one line of JSON on stdout.
 pub fn print_json(result: &impl Serialize) -> Result<()> {
-    print_result(serde_json::to_string(result)?)
+    print_result(escape_json(&serde_json::to_string(result)?))
+}
+
+/// Writes characters that could control a terminal in the escapes of JSON, which are valid in any of its strings.
+fn escape_json(json: &str) -> String {
+    let escaped = |c: char| match is_control(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    json.chars().map(escaped).collect()
 }
 
 #[cfg(test)]
@@ -99,6 +112,14 @@ mod tests {
     fn messages_do_not_control_the_terminal() {
         let text = "no \u{1b}[31m red\r\u{9b}2J\n\tone é line";
         assert_eq!(escape_control_chars(text), "no \\u{1b}[31m red\\r\\u{9b}2J\n\tone é line");
+    }
+
+    #[test]
+    fn json_without_control_characters_is_still_json() {
+        let name = "a\u{7f}\u{202e}\u{9b}é";
+        let json = escape_json(&serde_json::to_string(name).unwrap());
+        assert_eq!(json, "\"a\\u007f\\u202e\\u009bé\"");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), name);
     }
 
     #[test]

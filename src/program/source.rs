@@ -1,6 +1,7 @@
 //! Dataset of a run that learns from demonstrations instead of playing.
 
 use super::games::Playable;
+use super::output::eprint_line;
 use super::session::canonical_path;
 use crate::data::{Dataset, DatasetFiles, Manifest, Steps, WindowOptions, WindowSet, split};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
@@ -116,6 +117,15 @@ pub fn names_iterations(file: &Table, set: &[String]) -> bool {
         || file.contains_key("iterations") && !overlay::flat(file).any(|(key, _)| is_epochs(&key));
     overlay::assigns(set, "iterations")
         || !EPOCHS.into_iter().any(|path| overlay::assigns(set, path)) && file_decides()
+}
+
+/// Says that the number of iterations in a settings file, `in_file`, gives way to that of its epochs, if they differ.
+pub fn note_iterations_of_epochs(file: &Table, in_file: u32, of_epochs: u32) {
+    if file.contains_key("iterations") && in_file != of_epochs {
+        eprint_line!(
+            "The epochs in the settings file take {of_epochs} iterations; --iterations {in_file} keeps its `iterations`."
+        );
+    }
 }
 
 /// Checks that a dataset is of the run's game, with the same parameters.

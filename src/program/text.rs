@@ -7,7 +7,7 @@ use super::progress_note::{with_note, with_note_after};
 use super::ranks;
 use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path};
 use super::settings::{InitialModel, commented, language_defaults};
-use super::source::names_iterations;
+use super::source::{names_iterations, note_iterations_of_epochs};
 use super::text_device::default_precision;
 use super::trust;
 use super::verifier::VerifierArgs;
@@ -318,7 +318,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
         language_defaults(&name, request.fit, InitialModel { path: &path, num_params }, precision)?;
     let overrides = TextOverrides { set: &args.set, seed: args.seed, iterations: args.iterations };
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
-    let (mut own, mut config) = settings(&name, own, defaults, file, &overrides)?;
+    let (mut own, mut config) = settings(&name, own, defaults, file.clone(), &overrides)?;
     config.precision = args.precision.unwrap_or(config.precision);
     if request.fit && !config.is_sft_only() {
         bail!(
@@ -333,6 +333,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let task = open_new(&name, &mut own)?;
     let of_epochs = iterations_of_epochs(&*task, &config);
     if let Some(iterations) = of_epochs.filter(|_| request.fit && !has_iterations) {
+        note_iterations_of_epochs(&file, config.iterations, iterations);
         config.iterations = iterations;
     }
     let (folder, started) = (request.folder(&name), Instant::now());
@@ -402,6 +403,14 @@ pub fn settings(
     overrides: &TextOverrides,
 ) -> Result<(Table, LanguageConfig)> {
     let TextOverrides { set, seed, iterations } = *overrides;
+    for key in asked.keys().filter(|key| !["digest", "folder"].contains(&&***key)) {
+        let setting = format!("{name}.{key}");
+        if overlay::assigns(set, &setting) {
+            bail!(
+                "`{setting}` is given twice, by --set and otherwise on the command line; leave one out"
+            );
+        }
+    }
     let path = defaults.model.path.clone();
     let mut table = language_settings(name, &(task::find(name)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file)?;

@@ -9,7 +9,7 @@ use super::ranks::{self, Rank};
 use super::seeds;
 use super::session::{self, Origin, Session};
 use super::settings::commented;
-use super::source::{Source, names_iterations};
+use super::source::{Source, names_iterations, note_iterations_of_epochs};
 use super::text;
 use super::validation::{saved_settings, validate};
 use crate::device::{self, ChosenDevice};
@@ -199,7 +199,11 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     match (&source, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
         (Some(source), None) if !files.last().is_some_and(|it| names_iterations(it, &args.set)) => {
+            let in_file = config.iterations;
             source.train_epochs(&mut config);
+            if let Some(file) = files.last().filter(|_| is_first) {
+                note_iterations_of_epochs(file, in_file, config.iterations);
+            }
         }
         _ => {}
     }

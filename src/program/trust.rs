@@ -26,6 +26,29 @@ const UNSAFE: &str = "unsafe";
 /// # Errors
 /// If none of these holds, or if `--verifier` differs from the run's command.
 pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
+    const OPTIONS: &str = ", or by --verifier with the same command";
+    const PERMISSIONS: &str = " and by --verifier-sandbox and --verifier-allow";
+    check_with(name, task_settings, args, set, [OPTIONS, PERMISSIONS])
+}
+
+/// Checks that the user trusts the command in a task's settings, where `--trust` (`is_trusted`) is the only option
+/// that says so.
+///
+/// # Errors
+/// If the user does not, and has not approved the same settings before.
+pub fn check_trusted(name: &str, task_settings: &Table, is_trusted: bool) -> Result<()> {
+    let args = VerifierArgs { trust: is_trusted, ..VerifierArgs::default() };
+    check_with(name, task_settings, &args, &[], ["", ""])
+}
+
+/// Checks consent; `options` are the parts of an error that name options other than `--trust`.
+fn check_with(
+    name: &str,
+    task_settings: &Table,
+    args: &VerifierArgs,
+    set: &[String],
+    options: [&str; 2],
+) -> Result<()> {
     let text = |key| task_settings.get(key).and_then(Value::as_str).unwrap_or_default();
     let (command, folder) = (text("verifier"), text("folder"));
     let is_set = |key: &str| overlay::assigns(set, &format!("{name}.{key}"));
@@ -50,7 +73,9 @@ pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[Stri
     let gives = |key: &str| restrictions.contains_key(key) || is_set(key);
     let loose: Vec<&str> =
         SANDBOX.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
-    let is_given = args.verifier.is_some() || is_set("verifier");
+    // A folder that only a file names decides which program the command is.
+    let has_folder = || folder.is_empty() || is_set("folder");
+    let is_given = args.verifier.is_some() || is_set("verifier") && has_folder();
     let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let whole = std::env::current_dir().unwrap_or_default().join(folder);
@@ -62,8 +87,9 @@ pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[Stri
         let loose: String = loose.collect();
         format!(
             "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve \
-             it with --trust, or by --verifier with the same command{}",
-            if loose.is_empty() { "" } else { " and by --verifier-sandbox and --verifier-allow" }
+             it with --trust{}{}",
+            options[0],
+            if loose.is_empty() { "" } else { options[1] }
         )
     })
 }

@@ -22,7 +22,8 @@ settings! {
         resident_mb: u64 = 0, in integer(0..=1 << 40);
         /// Share of the episodes held out for evaluation.
         validation: f64 = 0.1, in above(0.0).at_most(0.5);
-        /// Passes over the data; sets `iterations` unless that is given.
+        /// Passes over the data. They set `iterations`, unless `--iterations` or `--set` does, or a settings file
+        /// without epochs.
         epochs: u32 = 30, in integer(1..=u32::MAX as u64);
         /// Weight of actions: `none` weighs every step alike, `balanced` every action.
         class_weights: ClassWeights = ClassWeights::None;

@@ -154,8 +154,8 @@ settings! {
         iterations: u32 = 0, in integer(0..=u32::MAX as u64);
         /// Constant learning rate of these iterations.
         learning_rate: f64 = 1e-3, in at_least(0.0);
-        /// Passes of `grove fit` over the prompts; sets `iterations` unless that is given. `grove fit` takes
-        /// 40 for small models and 3 for large ones.
+        /// Passes of `grove fit` over the prompts: 40 for small models and 3 for large ones. They set `iterations`,
+        /// unless `--iterations` or `--set` does, or a settings file without epochs.
         epochs: u32 = 0, in integer(0..=u32::MAX as u64);
         /// Evaluations without improvement before `grove fit` stops; 0 for never.
         patience: u32 = 0, in integer(0..=u32::MAX as u64);

@@ -61,7 +61,9 @@ fn a_settings_file_overrides_the_defaults_by_any_name() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     demo(folder, "40");
-    let file = "lr = 1e-4\nentropy_coef = 0.5\niterations = 2\n[update]\nnum_iterations = 3\n";
+    // The dataset is that of the command line.
+    let file = "path = \"elsewhere\"\nlr = 1e-4\nentropy_coef = 0.5\niterations = 2\n\
+                [update]\nnum_iterations = 3\n";
     fs::write(folder.join("mine.toml"), file).unwrap();
     let fit = ["fit", "shown", "--device", "cpu", "--config", "mine.toml", "--json"];
     let settings = |run: &str| -> toml::Table {

@@ -182,6 +182,20 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     assert!(!other.status.success() && stderr(&other).contains("not `cat`"), "{}", stderr(&other));
     assert!(!ran());
 
+    // A folder that only a settings file names may hold another program of the same name.
+    fs::create_dir(place.join("theirs")).unwrap();
+    fs::copy(place.join("one.py"), place.join("theirs/one.py")).unwrap();
+    let theirs = format!("[data]\nfolder = {:?}\n", place.join("theirs"));
+    fs::write(place.join("theirs.toml"), theirs).unwrap();
+    let set = ["--set", "data.verifier=python3 one.py", "--config", "theirs.toml", "--dry-run"];
+    let refused = with_cache(place, "fifth", &[&train[..3], &set].concat());
+    let said = stderr(&refused);
+    assert!(!refused.status.success() && !place.join("theirs/ran").exists(), "{said}");
+    assert!(said.contains("theirs\"") && said.contains("--trust"), "{said}");
+    let twice = [&train[..5], &["--set", "data.verifier=cat", "--dry-run"]].concat();
+    let said = stderr(&with_cache(place, "fifth", &twice));
+    assert!(said.contains("`data.verifier` is given twice"), "{said}");
+
     // Settings that permit more than those that were approved.
     let text = fs::read_to_string(place.join("run/config.toml")).unwrap();
     for (key, strict, loose) in [("network", "false", "true"), ("readable", "[]", "[\"/\"]")] {

@@ -4,7 +4,6 @@ use super::SweepFile;
 use super::space::{self, Space};
 use crate::program::study_args::SweepArgs;
 use crate::program::trust;
-use crate::program::verifier::VerifierArgs;
 use crate::settings::overlay;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Deserializer, de};
@@ -72,8 +71,7 @@ pub fn check_names(file: &SweepFile) -> Result<()> {
 /// Checks that the user trusts the code that a task's settings name, since the file may come from someone else.
 pub fn check_consent(file: &SweepFile, settings: &Table, args: &SweepArgs) -> Result<()> {
     let own = settings.get(&file.game).and_then(Value::as_table);
-    let consent = VerifierArgs { trust: args.trust, ..VerifierArgs::default() };
-    trust::check(&file.game, own.unwrap_or(&Table::new()), &consent, &[])?;
+    trust::check_trusted(&file.game, own.unwrap_or(&Table::new()), args.trust)?;
     match file.space.keys().find(|name| trust::is_about_code(name)) {
         Some(name) => bail!("`{name}` decides which code runs, and cannot be searched"),
         None => Ok(()),
