@@ -6,7 +6,7 @@ ARG BASE=debian:12-slim
 
 FROM rust:1.95-bookworm AS build
 ARG FEATURES=
-# Debian's own Node is older than 20.
+# Debian 12's Node is older than 20.
 COPY --from=node:20-bookworm-slim /usr/local/bin /usr/local/bin
 COPY --from=node:20-bookworm-slim /usr/local/lib/node_modules /usr/local/lib/node_modules
 RUN rustup target add wasm32-unknown-unknown

@@ -199,7 +199,7 @@ class Toolkit:
         return text.value
 
     def assemble(self, source, arch):
-        """What ptxas says of a kernel, and its instructions."""
+        """Assembles a kernel; returns ptxas's report and the instructions."""
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "k.ptx").write_bytes(self.ptx(source, arch))
             assembled = subprocess.run([self.ptxas, "-arch", arch, "-v", "k.ptx", "-o", "k.cubin"], cwd=folder, check=True, capture_output=True, text=True)

@@ -59,11 +59,14 @@ def subjects(title, of_first, names, what):
 
 def main():
     text = " ".join(run("--help").split())
-    games, tasks = re.search(r"one of: ([\w, -]+), or a language model's task: ([\w, -]+) \[", text).groups()
+    games, tasks = re.search(r"one of: ([\w, -]+), or a language model's task: ([\w, -]+\w)", text).groups()
     print(HEAD, end="")
     subjects("Runs of games", "", games.split(", "), "Games")
-    of_tiny = " with the model `tiny`; those of a trained model are in its run's `config.toml`"
-    subjects("Runs of language models", of_tiny, tasks.split(", "), "Tasks")
+    of_tiny = (
+        " with the model `tiny`. A pretrained model has others, which its run's `config.toml` shows: no SFT first, and from\n"
+        "2^24 parameters on also 100 iterations, 8 prompts and a learning rate of 1e-5"
+    )
+    subjects("Runs of language models", of_tiny, [*tasks.split(", "), "data"], "Tasks")
 
 
 main()

@@ -1,7 +1,7 @@
-//! Grove: Group Relative Policy Optimization (GRPO), vectorized everywhere.
+//! Grove: Group Relative Policy Optimization (GRPO) for games and small language models.
 //!
-//! Environments, policy and learner run on the same device: any GPU, or the CPU. The modules, in the order in
-//! which data flow through them:
+//! Environments, policy and learner of a built-in game run on the same device, a GPU or the CPU. The modules, in the
+//! order in which data flow through them:
 //!
 //! - [`settings`]: settings of a run, whose names, defaults and ranges [`schema`] declares
 //! - [`device`]: devices by name, and transfers between them and the host
@@ -12,7 +12,7 @@
 //!   models
 //! - [`rollout`]: games played with a policy; [`data`]: the trajectories that it records, and datasets
 //! - [`advantage`]: group-relative advantages
-//! - [`objective`]: the losses, one file each; [`math`]: scalar formulas shared by all engines
+//! - [`objective`]: the losses; [`math`]: scalar formulas shared by all engines
 //! - [`learner`]: gradients and AdamW; [`parallel`]: ranks that share a run
 //! - [`trainer`]: the training loop; [`checkpoint`]: saved state; [`metrics`]: records of a run
 //! - [`run`]: a run on disk; `track`: copies of its records for TensorBoard and as CSV; [`export`]: policies as ONNX

@@ -4,7 +4,7 @@
 usage: faults.py PROGRAM [--seed N] [--faults N] [--case N]
 
 Each case is a run of a game, a dataset or a language model, on one rank or two. It is killed, asked to end, stopped for a
-while, runs into a full disk (`ulimit -f`), or has a verifier that is late, dies or babbles, again and again; it is resumed until
+while, runs into a full disk (`ulimit -f`), or has a verifier that is late, ends or prints garbage, repeatedly; it is resumed until
 it is done. Then it has all records, and its last checkpoint, its best policy and its completions are those of a run without faults.
 The seed decides the faults of a case, and `--case` repeats one; a fault comes once the run has written so many records.
 Prints a line a case, and exits 1 if one fails.

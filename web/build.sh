@@ -35,7 +35,7 @@ fi
 crate="${crate:-$here/module}"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$here/../target}"
 
-# What is missing is said now, not after minutes of building.
+# Missing programs are reported before minutes of building.
 for program in cargo node npm; do
     command -v "$program" >/dev/null || { echo "web/build.sh needs $program, which is not in PATH" >&2; exit 1; }
 done
@@ -107,7 +107,7 @@ module() {
             fi
             ;;
         *)
-            # Nobody but cargo knows what another crate is made from.
+            # Only cargo knows the sources of another crate.
             made "$crate" "$name" "$@"
             kept=$out/$name
             ;;
@@ -168,7 +168,7 @@ for policy in "$policies"/*.safetensors; do
 done
 # The page must know which games have trained agents before it knows the games.
 node ready.mjs "$new"
-# There is no run where no program serves one; `grove watch` answers this path itself.
+# Without a program that serves it the page shows no run; `grove watch` answers this path itself.
 echo null >"$new/run/about.json"
 
 rm -rf "$dist"

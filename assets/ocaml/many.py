@@ -1,7 +1,8 @@
-"""Writes as many OCaml problems as one likes: `python3 many.py 4000 > many.jsonl`, for `--set ocaml.problems=many.jsonl`.
+"""Writes any number of OCaml problems: `python3 many.py 4000 > many.jsonl`, for `--set ocaml.problems=many.jsonl`.
 
-A problem is drawn from a family, with its own name, condition and formula; one in sixteen is for testing, and none of those is
-in words that another problem has. A model that begins from nothing can learn from these what no hand writes often enough.
+A problem is drawn from a family, with a random name, condition and formula. One wording in sixteen is for testing and is
+asked once; no wording is in both splits. A model trained from scratch can learn from these, since they repeat each pattern
+more often than hand-written problems could.
 """
 
 import json
@@ -21,7 +22,7 @@ def name(rng):
 
 
 def formula(rng):
-    """What is done with a number: in words, in Python, in OCaml with `x`."""
+    """An operation on a number: in words, in Python, in OCaml with `x`."""
     a, b = rng.randint(2, 9), rng.randint(1, 20)
     return rng.choice([
         (f"times {a}", lambda x: a * x, f"{a} * x"),
@@ -38,7 +39,7 @@ def formula(rng):
 
 
 def condition(rng):
-    """What is asked of a number: in words, in Python, in OCaml with `x`."""
+    """A condition on a number: in words, in Python, in OCaml with `x`."""
     a, b = rng.randint(2, 5), rng.randint(0, 9)
     return rng.choice([
         (f"above {b}", lambda x: x > b, f"x > {b}"),

@@ -1,4 +1,4 @@
-"""Grove: GRPO, vectorized everywhere.
+"""Grove: GRPO for games, Gymnasium environments and small language models.
 
 - :func:`make_vec` and ``gymnasium.make("grove/Fruit-v0")``: the built-in games as Gymnasium environments;
 - :func:`train`: training of policies for built-in games and for Python environments, and of language models;

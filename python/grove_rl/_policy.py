@@ -126,6 +126,9 @@ class Policy:
     ) -> Any:
         """Returns the most likely action of an observation, or of each in a batch.
 
+        A policy with memory treats the observations of successive calls as successive steps. Call :meth:`reset` before
+        the first observation of an episode, since it would still remember the episode before.
+
         Args:
             obs: An observation or a batch of them: a list, an array, or what a vector environment returns.
             deterministic: If false, draws the actions from the policy.
@@ -150,6 +153,9 @@ class Policy:
 
     def reset(self, ended: NDArray[np.bool_] | None = None) -> None:
         """Clears the memory of all environments, or of those whose episode has ended.
+
+        To be called before the policy acts on the first observation of an episode. Vector environments return that
+        with the end of the last episode if ``autoreset_mode`` is ``SAME_STEP``, one step later with ``NEXT_STEP``.
 
         Args:
             ended: Whether each environment's episode has ended, ``[num_envs]``.

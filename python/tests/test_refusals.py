@@ -1,4 +1,4 @@
-"""What is refused, and in which words."""
+"""Rejected arguments, and the messages about them."""
 
 import os
 import signal
@@ -215,7 +215,7 @@ def logging(completions: list[str], log_metric: Any, **_: Any) -> list[float]:
 
 
 class Table:
-    """What tables of pandas, Polars and Arrow have in common."""
+    """The common interface of tables of pandas, Polars and Arrow."""
 
     columns = ("prompt", "solution")
 

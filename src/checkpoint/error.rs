@@ -74,9 +74,9 @@ pub enum CheckpointError {
     BadSectionName {
         /// The path to save to.
         path: PathBuf,
-        /// The name.
+        /// The rejected section name.
         name: String,
-        /// The reason.
+        /// What is wrong with it, to follow the name in a sentence.
         reason: &'static str,
     },
 

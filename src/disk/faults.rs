@@ -6,7 +6,7 @@ use std::io;
 /// Selection of the changes that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// None.
+    /// No change fails.
     Nothing,
     /// One change, after this many others, as when the disk is full for a moment.
     Once(usize),

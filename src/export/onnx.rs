@@ -27,7 +27,7 @@ pub struct Policy<'a> {
     pub config: &'a PolicyConfig,
     /// Features of an observation.
     pub num_features: usize,
-    /// Actions.
+    /// Number of actions.
     pub num_actions: usize,
     /// The parameters, in the order of [`PolicyConfig::parameters`].
     pub params: &'a [f32],

@@ -32,7 +32,7 @@ impl Activation {
 pub struct ActivationValue {
     /// Function value.
     pub value: f32,
-    /// Derivative.
+    /// Derivative at the input.
     pub derivative: f32,
 }
 

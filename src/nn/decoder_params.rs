@@ -21,10 +21,10 @@ struct Shared {
     parts: Vec<(Range<usize>, StoredParameter)>,
 }
 
-/// A parameter.
+/// A parameter, as numbers or as a weight in its file's format.
 #[derive(Clone, Debug)]
 pub enum StoredParameter {
-    /// In f32.
+    /// Numbers in f32.
     Values(Vec<f32>),
     /// The weight of a linear layer, `[inputs, outputs]`.
     Weight(StoredMatrix),

@@ -1,4 +1,4 @@
-//! Policy losses and the list of them ([`LossType`]), one file per loss; losses with a clipped ratio share `clip.rs`.
+//! Policy losses and the list of them ([`LossType`]); those with a clipped ratio share `clip.rs`, any other has a file.
 //!
 //! A loss is a weighted sum over steps of a policy term, minus the entropy bonus, plus the
 //! divergence from a reference policy ([`kl`]). The policy term depends on the step's ratio,

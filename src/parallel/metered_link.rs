@@ -56,7 +56,7 @@ impl SumPlan {
         self.is_direct || self.len.vector == 0
     }
 
-    /// How many of the numbers a rank sums.
+    /// Number of elements that a rank sums.
     fn num_numbers(&self, rank: usize) -> usize {
         if self.is_whole() || rank == self.adder { self.len.numbers } else { 0 }
     }

@@ -9,7 +9,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// of it, or suspended with it.
 pub(super) struct Wait {
     started: Instant,
-    /// When the clock was last read.
+    /// Time of the last look at the clock.
     last: Instant,
 }
 

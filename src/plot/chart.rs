@@ -23,13 +23,13 @@ const GREY: RGBColor = RGBColor(110, 110, 110);
 /// A curve with its name in the legend.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// The name.
+    /// Name in the legend.
     pub name: String,
     /// The curve.
     pub band: Band,
 }
 
-/// A chart.
+/// A chart of lines over one axis.
 #[derive(Clone, Debug)]
 pub struct Chart {
     /// The title.

@@ -45,7 +45,7 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Measure the speed of simulation and training on a device.
     Bench(BenchArgs),
-    /// Check a custom game for mistakes.
+    /// Check a game for mistakes: its rules on the CPU, and its kernels against them.
     Check(CheckArgs),
     /// List all settings of a run with their defaults, ranges and meanings.
     Settings(SettingsArgs),
@@ -55,7 +55,7 @@ pub enum Command {
     Watch(WatchArgs),
     /// Search settings for the best score: grid, random, halving or TPE.
     Sweep(SweepArgs),
-    /// Write a trained policy as ONNX, safetensors or JSON, or a language model as GGUF.
+    /// Write a trained policy as ONNX, safetensors or JSON, or a language model as GGUF or a Hugging Face folder.
     Export(ExportArgs),
     /// List runs: settings that differ from the defaults, best score, time and state.
     #[command(visible_aliases = ["list", "ls"])]
@@ -167,7 +167,7 @@ pub struct RunArgs {
     /// Seconds that a rank waits for another one before it fails [default: 60; 600 for language models].
     #[arg(long, value_name = "SECONDS", value_parser = count::<u64>(1..=86_400))]
     pub timeout: Option<u64>,
-    /// The run directory [default: the next free runs/NAME-N, of the game, the task or the data].
+    /// The run directory [default: the next free runs/NAME-N, where NAME is the game, the task or the file of prompts].
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Resume a run from its last checkpoint.
@@ -214,7 +214,7 @@ impl RunArgs {
 /// Options of `eval`.
 #[derive(Args, Debug)]
 pub struct EvalArgs {
-    /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file saved on the page.
+    /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file (`.safetensors`).
     pub run: PathBuf,
     /// Number of episodes, played once with greedy and once with sampled actions; of a language model, of prompts.
     ///
@@ -407,7 +407,7 @@ pub struct CheckArgs {
 /// Options of `settings`.
 #[derive(Args, Debug)]
 pub struct SettingsArgs {
-    /// The game or the language task.
+    /// The game, the language task, or `data` for prompts of your own.
     pub game: Option<String>,
     /// Print the settings as a JSON object on stdout.
     #[arg(long)]
@@ -439,7 +439,7 @@ pub struct WatchArgs {
 /// Options of `record`.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
-    /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file saved on the page.
+    /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file (`.safetensors`).
     pub run: PathBuf,
     /// The output file: an animation (.gif, .webp), a video (.mp4, needs ffmpeg) or a still (.png).
     ///

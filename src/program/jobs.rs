@@ -141,7 +141,7 @@ pub fn side_by_side(
 struct Running {
     /// The number of each process, and its stdin, by job.
     processes: BTreeMap<usize, (u32, Option<ChildStdin>)>,
-    /// Where the output of a process goes when it has ended, with the job's number.
+    /// Receives the output of each process that has ended, with its job's number.
     sender: Sender<(usize, io::Result<Output>)>,
 }
 

@@ -188,7 +188,9 @@ impl Program {
             Cli::command(),
             |cli, command| {
                 let tasks = if manual::TASK_COMMANDS.contains(&command) { &*tasks } else { "" };
-                let help = format!("The game, one of: {names}{tasks} [default: {default}]");
+                let own =
+                    if command == "settings" { "; `data` for prompts of your own" } else { "" };
+                let help = format!("The game, one of: {names}{tasks}{own} [default: {default}]");
                 cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
             },
         )

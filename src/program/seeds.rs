@@ -34,10 +34,10 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let slots = Slots::new(args, seeds.len())?;
     let jobs = jobs(args, seeds);
     eprint_line!(
-        "Training {}, {} at a time, threads of each: {}.",
+        "Training {}, {} at a time, with {} each.",
         counted(seeds.len(), "seed"),
         slots.count,
-        slots.threads
+        counted(slots.threads, "thread")
     );
     let interrupt = Interrupt::listen(Some(STOPPING))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];

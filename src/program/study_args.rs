@@ -57,7 +57,7 @@ pub enum Axis {
 /// Options of `export`.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file saved on the page; for
+    /// A run, by its folder or its game (its best policy is used), a checkpoint, or a policy file (`.safetensors`); for
     /// a language model a run, a Hugging Face folder or a GGUF file.
     pub run: PathBuf,
     /// The format: onnx, safetensors or json for games; gguf or safetensors (a Hugging Face folder) for language models

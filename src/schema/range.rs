@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 pub enum Shape {
     /// An integer in this range, both ends included.
     Integer(u64, u64),
-    /// A number.
+    /// A number within an interval.
     Number(Interval),
     /// `true` or `false`.
     Bool,
@@ -17,7 +17,7 @@ pub enum Shape {
     Name(&'static [&'static str]),
     /// One of these names or a user-defined one.
     OpenName(&'static [&'static str]),
-    /// A string.
+    /// Any string.
     String,
     /// A list of non-empty strings.
     Strings,

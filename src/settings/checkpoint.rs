@@ -23,8 +23,8 @@ settings! {
     pub struct StopConfig: Copy {
         /// Score of an evaluation that ends the run; `inf` for none.
         score: f64 = f64::INFINITY, in number_or_inf();
-        /// Seconds after which the run is evaluated, saved and ended, evaluations included and pauses not; 0 for no
-        /// limit. A resumed run gets as many again.
+        /// Time limit in seconds, which includes evaluations but not pauses; the run is then evaluated, saved and
+        /// ended. 0 for no limit. A resumed run gets the whole limit again.
         seconds: f64 = 0.0, in at_least(0.0);
     }
 }

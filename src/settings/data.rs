@@ -7,7 +7,8 @@ settings! {
     pub struct DataConfig {
         /// Folder of the dataset (`grove fit`); empty for games.
         path: String;
-        /// SHA-256 of the dataset, by which a resumed run knows it at another place; written when the run begins.
+        /// SHA-256 of the dataset, so that a resumed run recognizes it after it was moved; written when the run
+        /// begins.
         digest: String;
         /// Steps of a window, the piece of an episode that is one sample; memory is reset at its start.
         window: usize = 1, in integer(1..=65536);

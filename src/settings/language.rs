@@ -17,8 +17,9 @@ settings! {
         seed: u64 = 1, in integer(0..=(1 << 63) - 1);
         /// Iterations of generation and update; schedules end with the last.
         iterations: u32 = 100, in integer(1..=u32::MAX as u64);
-        /// Precision of the operands of matrix products: f32 or bf16 on the CPU, and what the device supports elsewhere. For
-        /// a pretrained model on a CPU with AMX the default is bf16, several times as fast there; otherwise f32.
+        /// Precision of the operands of matrix products: f32 or bf16 on the CPU, and what the device supports elsewhere.
+        /// For a pretrained model of 2^24 parameters or more on a CPU with AMX the default is bf16, several times as
+        /// fast there; otherwise f32.
         precision: Precision;
         /// The model.
         model: ModelConfig;

@@ -59,7 +59,7 @@ pub enum ConfigError {
     OtherRun {
         /// The key as written.
         key: String,
-        /// What has such a setting.
+        /// The game, or the kind of runs, that has this setting.
         of: &'static str,
         /// The game or the task of the run.
         run: String,

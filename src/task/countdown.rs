@@ -11,11 +11,11 @@ use std::sync::LazyLock;
 settings! {
     /// Reaches a target number by arithmetic.
     pub struct Countdown: Copy, Eq {
-        /// Number of numbers in a prompt.
+        /// Count of numbers in a prompt.
         numbers: u32 = 4, in integer(2..=8);
-        /// Maximum number.
+        /// Largest of these numbers.
         largest: u32 = 25, in integer(5..=1000);
-        /// Maximum target.
+        /// Largest target, the number to reach.
         target: u32 = 100, in integer(10..=100_000);
     }
 }

@@ -1,4 +1,4 @@
-//! The training loop: Group Relative Policy Optimization (GRPO) on one screen.
+//! The training loop of Group Relative Policy Optimization (GRPO).
 
 mod choose;
 mod communication;

@@ -105,7 +105,7 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "fruit", "--resume"], &["no run of fruit in runs"]),
         (&["train", "--resume", "--run-dir", "taken"], &["taken"]),
         (&["train", "--resume", "--set", "seed=2"], &["there is no run in runs"]),
-        (&["eval", "nowhere"], &["no such run: nowhere; `grove train` makes runs"]),
+        (&["eval", "nowhere"], &["no such run: nowhere; `grove train` creates runs in"]),
         (&["runs"], &["no such run: runs"]),
         (&["plot", "runs"], &["no such run: runs"]),
         (&["eval", "taken"], &["taken"]),

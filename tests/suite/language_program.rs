@@ -17,11 +17,11 @@ const SMALL: [&str; 7] = [
     "save_every=3",
 ];
 
-/// What runs a verifier without a sandbox on systems that have none.
+/// Options that run a verifier without a sandbox on systems that have none.
 const UNCONFINED: &[&str] =
     if cfg!(target_os = "linux") { &[] } else { &["--verifier-sandbox", "off"] };
 
-/// How the shell ends if it does not find a program.
+/// The verifier's end if the shell does not find a program.
 const NO_PROGRAM: &str = if cfg!(unix) { "ended (exit status: 127" } else { "ended (exit code: " };
 
 /// Words of a command with settings after them.

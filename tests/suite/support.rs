@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Upper limit of every wait in the tests. It ends a hang and decides nothing else, so that a busy machine fails no test.
 pub const HANG: Duration = Duration::from_secs(600);
 
-/// What the system says of a file that is not there.
+/// The system's message for a missing file.
 pub const MISSING: &str =
     if cfg!(windows) { "cannot find the file" } else { "No such file or directory" };
 

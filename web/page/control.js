@@ -8,7 +8,7 @@ import { Training } from "./training.js";
 /** Milliseconds between two times that the run is kept in the browser's storage. */
 const KEEP_RUN = 2_000;
 
-/** What the button of a training says, by its state; else it starts one. */
+/** The label of a training's button, by its state; in any other state it starts one. */
 export const BUTTON = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
 
 /** The message when a form has its defaults again. */

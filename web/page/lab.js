@@ -28,10 +28,10 @@ const SHELF = "shelf";
 /** Imitation of a person's games: iterations, optimizer steps in each, and moves in a step. */
 const IMITATION = { iterations: 20, steps: 32, batch: 64 };
 
-/** What is said of a watched run whose environment is none of the page's games. */
+/** The message for a watched run of a game that the page does not have. */
 const FOREIGN = "This page cannot play what the run learns; the game shown here is another.";
 
-/** What is said beside the form of settings of which some are out of range. */
+/** The message beside the form if some settings are out of range. */
 const OUT_OF_RANGE = "Some settings are out of range.";
 
 /** The time that training takes with the defaults, in a tab on two processors. */

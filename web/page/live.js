@@ -18,13 +18,13 @@ function shared({ reduction: { members, ranks = members, seconds, hidden = 0, im
   return `${ranks} ranks, ${cost}, the slowest ${percent(imbalance)} behind the mean`;
 }
 
-/** What trains a run, by its note. */
+/** The hardware and engine of a run, from its note. */
 const hardware = ({ device, engine }) => `${device.name} (${device.description}), ${engine}`;
 
 /** Whether a record has all that is read from it; another program may have written the file. */
 const isWhole = ({ seconds, rewards, fit }, ofText) => Number.isFinite(seconds?.total) && (!ofText || fit || Boolean(seconds.phases && rewards));
 
-/** What `askRun` gives for a run whose directory is gone. */
+/** The result of `askRun` for a run whose directory is gone. */
 export const DELETED = "deleted";
 
 /** The description of the run, or `DELETED`; null on a static host, and where nothing answers. */
@@ -34,7 +34,7 @@ export async function askRun() {
   return answer && /has no config\.toml/.test(await answer.text()) ? DELETED : null;
 }
 
-/** How far a watched run is, by its curves. */
+/** The progress of a watched run, in words. */
 export const progress = ({ deleted, end }, iteration) => (deleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
 
 export class Live {
@@ -128,7 +128,7 @@ export class Live {
     if (isPast || this.curves.runs.size === 0) this.ask();
     this.curves.add("run", record);
     this.tellHardware();
-    // Those that were there before come at once, and say nothing of the present.
+    // Earlier records arrive at once and say nothing about the present.
     if (Date.now() - this.begun > REPLAY) this.heard = Date.now();
     this.on.changed();
   }

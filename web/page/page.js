@@ -28,7 +28,7 @@ const MAX_SEED = 2 ** 32 - 1;
 const FASTEST_FOR_PEOPLE = 4;
 /** The task of the language model, a choice beside the games. */
 const TASK = "sort";
-/** What is said when a link has been copied. */
+/** Messages after a link has been copied. */
 const WITH_AGENT = "Link copied: anyone who opens it meets this agent.";
 const WITHOUT_AGENT = "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent.";
 /** Milliseconds in the background that are reported. */
@@ -413,7 +413,7 @@ function wire() {
   setInterval(tell, 1000);
 }
 
-/** What happens while this tab is in the background, if anything does. */
+/** The message about this tab's time in the background; undefined if nothing ran. */
 function whileAway() {
   const trains = [lab, text].some(({ state }) => ["starting", "running"].includes(state));
   if (player.playing) return `The game paused while this tab was in the background${trains ? "; training continued" : ""}.`;
@@ -460,7 +460,7 @@ async function watchRun() {
     return;
   }
   const curves = new Curves();
-  // Its game is on the stage before its first policy, unless the visitor has picked another meanwhile.
+  // The run's game is shown before its first policy arrives, unless the visitor has picked another meanwhile.
   const plays = (game) => known(game) === game;
   const isOther = about.game !== view.about?.env && plays(about.game);
   let met = isOther && !(await pickGame(about.game));

@@ -38,7 +38,7 @@ export class Takeover {
     $("pads").replaceChildren(...actions.map((name, i) => {
       const pad = make("button", { type: "button" }, name, make("kbd", { textContent: arrow(name) ?? `${i + 1}`, ariaHidden: "true" }));
       this.touch(pad, () => i);
-      // By a key or a screen reader; a pointer has pressed it already.
+      // Clicks by a key or a screen reader; a pointer has pressed the button already.
       pad.addEventListener("click", (event) => { if (event.detail === 0 && this.on) this.tapped = i; });
       return pad;
     }));

@@ -15,7 +15,7 @@ export async function playAlong(page, games) {
   for (let seed = 1; seed <= games; seed += 1) {
     await restart(page, seed);
     const before = await kept();
-    // As many clicks as there are steps, or fewer: a busy browser may play one beside them.
+    // At most one click per step: a busy browser may play a step on its own.
     for (let time = await text(page, '#time'); !/step 9 of 9/.test(time); time = await text(page, '#time')) {
       const chosen = await text(page, '#probabilities .chosen span');
       if (chosen !== 'stay') await page.keyboard.press(chosen === 'left' ? 'ArrowLeft' : 'KeyD');
@@ -51,7 +51,7 @@ export default [
       await message(page, /Trained on your games\. Now play against it/);
       await until(page, '#state', /^Finished catch: .*greedy/);
       const greedy = Number(/greedy ([−\d.]+)/.exec(await text(page, '#state'))[1].replace('−', '-'));
-      // Who goes anywhere scores -0.6.
+      // Random moves score -0.6.
       ok(greedy > 0, `the pupil scores ${greedy}`);
       await until(page, '#takeover', /Leave/);
       ok(/^Trained here/.test(await text(page, '#agent option:checked')), 'the pupil is not on the stage');
@@ -344,7 +344,7 @@ export default [
         await page.click('#single');
         await changed(page, '#time', time);
       }
-      // What is told of its first state, read in the page so that it is no later one.
+      // The panel at the first state, read in the page so that no later state is read.
       const [time, verdict] = await page.evaluate(async () => {
         const [time, verdict] = ['#time', '#duel-last'].map((one) => document.querySelector(one));
         const before = time.textContent;

@@ -234,7 +234,7 @@ export default [
       await refused('#text-files', { name: 'picture.png', buffer: Buffer.from('\x89PNG') });
       await refused('#text-files', { name: 'policy.safetensors', buffer: Buffer.from(policy) });
       await refused('#text-files', foreign);
-      // What the browser gives for a folder.
+      // A folder, as browsers pass it.
       await page.evaluate(() => {
         const folder = new File([], 'folder');
         Object.defineProperty(folder, 'arrayBuffer', { value: () => Promise.reject(new DOMException('It could not be found.', 'NotFoundError')) });

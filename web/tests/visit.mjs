@@ -26,7 +26,7 @@ export class Visit {
   constructor(browser, site, { gpu, program, shots }) {
     Object.assign(this, { browser, site, gpu, program, shots });
     this.complaints = [];
-    // What Chromium itself says where it has no adapter.
+    // Chromium's own message without an adapter.
     this.allowed = gpu ? [] : [/^No available adapters\.$/];
     this.contexts = [];
     this.cleaners = [];
@@ -201,7 +201,7 @@ export const slide = (page, selector, value) => page.locator(selector).fill(`${v
 export async function restart(page, seed) {
   if ((await text(page, '#play')) === 'Pause') await page.click('#play');
   await page.fill('#seed', `${seed}`);
-  // What stood there may have been the start of another game.
+  // The time shown may be that of another game's start.
   await page.evaluate(() => { document.querySelector('#time').textContent = ''; });
   await page.click('#restart');
   await until(page, '#time', /step 0 /);

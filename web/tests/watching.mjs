@@ -167,7 +167,7 @@ export default [
     only: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
-      // How often the action is not the likeliest, of some hundred looks.
+      // Count of actions that are not the likeliest, in some hundred looks.
       const others = async () => {
         await slide(page, '#speed', 7);
         return page.evaluate(async () => {
@@ -265,7 +265,7 @@ export default [
       await until(page, '#notices', /paused while this tab was in the background/);
       const time = Number(/step (\d+)/.exec(await told)[1]);
       ok((time - before.time + 101) % 101 < 12, `it caught up from ${before.time} to ${time}`);
-      // Where nothing went on, nothing is said.
+      // No message if nothing ran in the background.
       await page.click('#play');
       await page.evaluate(() => document.querySelector('#notices').replaceChildren());
       await hide(true);

@@ -58,7 +58,7 @@ impl Env for Recall {
         self.cues as usize + 3
     }
 
-    /// One per cue.
+    /// One action per cue.
     fn num_actions(&self) -> usize {
         self.cues as usize
     }

@@ -144,7 +144,7 @@ pub enum NormPlacement {
 /// The norm of queries and keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QkNorm {
-    /// None.
+    /// Queries and keys are not normalized.
     #[default]
     None,
     /// Each head by itself, all with the same weights.

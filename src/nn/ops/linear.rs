@@ -43,7 +43,7 @@ impl Arithmetic {
 /// A weight, `[inner, columns]`, packed for products.
 #[derive(Clone, Debug)]
 pub enum Weight {
-    /// In f32.
+    /// Packed in f32.
     F32(Packed),
     /// In the number format of its file, for products in f32.
     Stored(StoredMatrix),

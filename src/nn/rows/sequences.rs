@@ -15,7 +15,7 @@ const SUM_CHUNK: usize = 1 << 12;
 /// Sequences of some games, time-major, as [`Model::sequence`](crate::model::Model::sequence) takes them.
 #[derive(Clone, Debug, Default)]
 pub struct Sequences {
-    /// Games.
+    /// Number of games.
     pub games: usize,
     /// `[num_steps, games, num_features]`.
     pub obs: Vec<f32>,

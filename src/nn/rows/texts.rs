@@ -40,7 +40,7 @@ pub struct DecodeBuffers {
     pub caches: Vec<Cache>,
     /// Caches of prompts.
     pub prompts: Vec<Cache>,
-    /// A pass.
+    /// Buffers of a forward pass.
     pub pass: Pass,
     /// The logits of some rows.
     pub logits: Vec<f32>,
@@ -49,7 +49,7 @@ pub struct DecodeBuffers {
 /// A token in a pass: token number `at` of the segment of text whose keys and values are in cache number `cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The token.
+    /// The token's index in the vocabulary.
     pub token: u32,
     /// The number of its cache.
     pub cache: usize,

@@ -3,7 +3,7 @@
 use crate::nn::DecoderParams;
 use crate::nn::arch::Adapters;
 
-/// No device.
+/// Placeholder for a device's copy in builds without devices.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceCopy {}
 

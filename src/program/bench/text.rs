@@ -11,6 +11,7 @@ use crate::program::settings::{InitialModel, language_defaults};
 use crate::program::text::{ENGINE, TextOverrides, load, model_path, open, settings};
 use crate::program::text_device::{default_precision, device_name};
 use crate::rng::{draw, uniform};
+use crate::run::counted;
 use crate::settings::{EngineChoice, Precision};
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 use crate::trainer::text::{LanguageConfig, LanguageTrainer};
@@ -196,12 +197,12 @@ impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} of {} parameters in {} on {}, {} threads: {} prompts of {:.1} tokens x {} completions of {}",
+            "{} of {} parameters in {} on {}, {}: {} prompts of {:.1} tokens x {} completions of {}",
             self.model,
             self.num_params,
             self.precision,
             self.device,
-            self.threads,
+            counted(self.threads, "thread"),
             self.num_prompts,
             self.prompt_tokens,
             self.group_size,

@@ -288,8 +288,8 @@ impl<'a> Sweep<'a> {
             Search::Tpe => format!("Batch {}: ", round + 1),
             Search::Grid | Search::Random => String::new(),
         };
-        let (runs, count, threads) = (counted(runs, "run"), slots.count, slots.threads);
-        eprint_line!("{round}{runs}, {count} at a time, threads of each: {threads}.");
+        let (runs, threads) = (counted(runs, "run"), counted(slots.threads, "thread"));
+        eprint_line!("{round}{runs}, {} at a time, with {threads} each.", slots.count);
     }
 
     fn train_args(&self) -> TrainArgs {

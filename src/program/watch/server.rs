@@ -68,8 +68,8 @@ impl Port {
         })
     }
 
-    /// What to do if the host is a name that only this machine knows as its own: Debian writes the machine's name beside a
-    /// local address into `/etc/hosts`.
+    /// Advice if the host is a name that only this machine knows as its own: Debian's `/etc/hosts` maps the machine's
+    /// name to a local address.
     pub fn known_only_here(&self) -> Option<String> {
         let is_name = self.host.parse::<IpAddr>().is_err() && !self.host.starts_with("localhost");
         (self.is_local() && is_name).then(|| {

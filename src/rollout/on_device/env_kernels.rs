@@ -38,7 +38,7 @@ pub(super) fn max_steps_per_launch(iterations: usize) -> usize {
     (LAUNCH_ITERATIONS / iterations).max(1)
 }
 
-/// Where the games of a launch start.
+/// Starting states of a launch's games.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
     /// Fresh levels.

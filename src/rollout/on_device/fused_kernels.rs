@@ -62,7 +62,7 @@ pub(super) struct PartRollout<'a, G: Rules> {
 struct Plan<G> {
     /// The game.
     game: G,
-    /// Where the games of the launch start.
+    /// Starting states of the games.
     origin: Origin,
     /// Whether branch points are stored.
     branch: bool,

@@ -42,7 +42,7 @@ pub enum RunError {
     Failed {
         /// Attempted work, for instance `iteration 7`.
         work: String,
-        /// The panic.
+        /// The panic that ended it.
         panic: Panic,
         /// State of the run directory; known to the first rank only.
         saved: Option<SavedState>,
@@ -80,7 +80,7 @@ pub enum RunError {
     )]
     Unsaved(PathBuf),
     /// The run does not exist.
-    #[error("no such run: {0}; `grove train` makes runs, in the folder runs")]
+    #[error("no such run: {0}; `grove train` creates runs in the folder `runs`")]
     Missing(PathBuf),
     /// The run directory was moved or deleted during training.
     #[error(

@@ -8,11 +8,11 @@ use std::process::Command;
 settings! {
     /// Resource limits of a completion.
     pub struct OcamlLimits: Copy {
-        /// CPU time in seconds. The wall-clock limit is three times this plus one second.
+        /// CPU time of a completion in seconds. The wall-clock limit is three times this plus one second.
         cpu_seconds: f64 = 2.0, in at_least(0.01).at_most(60.0);
-        /// Memory in MiB.
+        /// Address space of each process of a completion, in MiB.
         memory_mb: u32 = 512, in integer(128..=16_384);
-        /// Number of processes.
+        /// Processes that a completion may have at a time.
         processes: u32 = 4, in integer(1..=64);
     }
 }
@@ -23,6 +23,9 @@ impl OcamlLimits {
         3.0 * self.cpu_seconds + 1.0
     }
 }
+
+/// Version of OCaml whose `compiler-libs` the checker uses.
+const VERSION: &str = "4.13";
 
 /// The OCaml compiler of this machine.
 #[derive(Clone, Debug)]
@@ -41,7 +44,7 @@ impl Compiler {
     /// Queries the compiler `command`, usually `ocamlc`.
     ///
     /// # Errors
-    /// If there is no such compiler.
+    /// If there is no such compiler, or it has another version than the checker is for.
     pub fn at(command: &str) -> Result<Self, TaskError> {
         let none = || {
             TaskError::Verifier(format!(
@@ -56,6 +59,7 @@ impl Compiler {
             lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim().to_string())
         };
         let version = value("version").ok_or_else(none)?;
+        check_version(command, &version)?;
         let runtime = value("standard_runtime").map_or_else(|| "ocamlrun".into(), PathBuf::from);
         let library = value("standard_library").map_or_else(PathBuf::new, PathBuf::from);
         Ok(Self { path: command.into(), runtime, library, version })
@@ -67,6 +71,16 @@ impl Compiler {
         let readable = paths.into_iter().filter(|path| path.is_absolute()).collect();
         sandbox::Access { readable, scratch_mb: 16, ..sandbox::Access::default() }
     }
+}
+
+/// Refuses a compiler of another version; patch levels do not matter.
+fn check_version(command: &str, version: &str) -> Result<(), TaskError> {
+    if version.split('.').take(2).eq(VERSION.split('.')) {
+        return Ok(());
+    }
+    let message =
+        format!("the task `ocaml` needs OCaml {VERSION}, but `{command}` has version {version}");
+    Err(TaskError::Verifier(message))
 }
 
 /// A piece of code to check and run.
@@ -92,4 +106,19 @@ pub enum Access {
     Restricted,
     /// All modules, to test the sandbox.
     Full,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_version;
+
+    #[test]
+    fn another_version_of_ocaml_is_refused() {
+        assert!(check_version("ocamlc", "4.13.1").is_ok());
+        for version in ["4.14.1", "4.1.3", "5.1.0"] {
+            let message = check_version("ocamlc", version).unwrap_err().to_string();
+            let why = format!("needs OCaml 4.13, but `ocamlc` has version {version}");
+            assert!(message.ends_with(&why), "{message}");
+        }
+    }
 }

@@ -36,7 +36,7 @@ const FIRST: u64 = (1 << 13) - 1;
 /// The right to link and rename from one folder to another.
 const MOVE: u64 = 1 << 13;
 
-/// To bind and to connect.
+/// The rights to bind and connect TCP sockets.
 const TCP: u64 = 3;
 /// Abstract Unix sockets, and signals.
 const SOCKETS: u64 = 1;

@@ -110,7 +110,7 @@ pub(super) struct Rows {
     /// First row of the prompt, and its rows.
     pub prompt_begin: usize,
     pub prompt: usize,
-    /// The head.
+    /// Number of the head of keys.
     pub head: usize,
     /// Rows from the first on that queries are taken from; then they are taken from those that follow the segment.
     pub own: usize,

@@ -16,7 +16,7 @@ use wasm_bindgen::prelude::*;
 /// A game with its parameters, the settings of a run, and its policy.
 pub type Loaded = Result<(Rc<dyn Kind>, TrainConfig, NativePolicy), JsError>;
 
-/// What the page says about a game with its parameters.
+/// The page's texts about a game with its parameters.
 pub struct Facts {
     /// The name in settings and checkpoints.
     pub name: &'static str,

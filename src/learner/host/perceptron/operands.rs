@@ -13,7 +13,7 @@ const _: () = assert!(QUAD * QUAD == LANES, "a quad of inputs of a quad of outpu
 /// A matrix whose row `i` starts at `values[i * row]`.
 #[derive(Clone, Copy)]
 pub struct Strided<'a> {
-    /// Values.
+    /// All numbers, of which the rows are slices.
     pub values: &'a [f32],
     /// Distance between rows.
     pub row: usize,
@@ -22,7 +22,7 @@ pub struct Strided<'a> {
 /// A matrix whose row `i` starts at `values[starts[i]]`.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
-    /// Values.
+    /// All numbers, of which the rows are slices.
     pub values: &'a [f32],
     /// Start of each row.
     pub starts: &'a [usize],

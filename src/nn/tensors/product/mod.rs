@@ -62,7 +62,7 @@ pub(super) fn products<const N: usize>(
     })
 }
 
-/// Where the product of a right operand lies.
+/// Start of a right operand's product: its first column tile and its place in the result.
 #[derive(Clone, Copy)]
 struct BlockStart {
     /// First column tile.
@@ -71,7 +71,7 @@ struct BlockStart {
     place: usize,
 }
 
-/// How the cubes of a launch divide its products.
+/// Division of a launch's products among its cubes.
 struct Plan<const N: usize> {
     tiling: Tiling,
     sizes: Sizes,
