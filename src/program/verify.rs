@@ -32,15 +32,15 @@ impl Report {
             self.results.iter().partition(|result| result.answer == "the solution");
         let mut findings = Vec::new();
         for AuditResult { answers, full, .. } in solutions {
-            if full < answers {
-                let failing = answers - full;
+            if let Some(failing) = full.map(|full| answers - full).filter(|failing| *failing > 0) {
                 findings.push(format!(
                     "Warning: {failing} of {answers} solutions do not get full marks."
                 ));
             }
         }
         let highest = worthless.iter().map(|it| (it.highest.unwrap_or(0.0), it.answer));
-        let full = worthless.iter().filter(|it| it.full > 0).map(|it| it.answer);
+        let is_maximum_known = self.results.iter().all(|it| it.full.is_some());
+        let full = worthless.iter().filter(|it| it.full > Some(0)).map(|it| it.answer);
         let full: Vec<&str> = full.collect();
         match highest.max_by(|a, b| a.0.total_cmp(&b.0)) {
             None if self.results.is_empty() => findings
@@ -49,6 +49,10 @@ impl Report {
             Some((highest, _)) if highest <= 0.0 => {
                 findings.push("No worthless answer earns a reward.".to_string());
             }
+            Some((highest, answer)) if !is_maximum_known => findings.push(format!(
+                "Rewards exceed 1, so that full marks are not known; the highest reward of a worthless answer is {} ({answer}).",
+                reward(Some(highest))
+            )),
             Some((highest, answer)) if full.is_empty() => findings.push(format!(
                 "No worthless answer gets full marks; the highest reward is {} ({answer}).",
                 reward(Some(highest))
@@ -77,7 +81,8 @@ impl Display for Report {
         for result in &self.results {
             let AuditResult { answer, answers, full, unjudged, .. } = result;
             let (mean, highest) = (reward(result.mean), reward(result.highest));
-            write!(f, "\n{answer:width$}  {mean:>8} {highest:>8}  {full} of {answers}")?;
+            let full = full.map_or("unknown".to_string(), |full| format!("{full} of {answers}"));
+            write!(f, "\n{answer:width$}  {mean:>8} {highest:>8}  {full}")?;
             if let Some(problem) = &result.problem {
                 write!(f, " ({unjudged} not judged: {problem})")?;
             }
@@ -100,7 +105,7 @@ mod tests {
             answers: 2,
             mean: Some(reward),
             highest: Some(reward),
-            full,
+            full: Some(full),
             unjudged: 0,
             problem: None,
         };
@@ -125,5 +130,12 @@ mod tests {
         let table = Report { task: "own".to_string(), results: some() }.to_string();
         assert!(table.contains("huge            <0.001   <0.001  0 of 2"), "{table}");
         assert!(findings(vec![])[0].contains("--attack"));
+        let unknown = |answer, reward| AuditResult { full: None, ..result(answer, 0, reward) };
+        let found = findings(vec![unknown("the solution", 10.0), unknown("empty", 2.0)]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].ends_with("the highest reward of a worthless answer is 2.000 (empty)."),
+            "{found:?}"
+        );
     }
 }

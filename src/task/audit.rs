@@ -16,8 +16,9 @@ pub struct AuditResult {
     pub mean: Option<f64>,
     /// Highest reward.
     pub highest: Option<f64>,
-    /// Number of answers with the maximum reward.
-    pub full: usize,
+    /// Number of answers with the maximum reward; `None` if the verifier gave a reward above 1 to any answer, so that the
+    /// maximum is not known.
+    pub full: Option<usize>,
     /// Number of answers that the verifier could not judge.
     pub unjudged: usize,
     /// The reason for the first of these.
@@ -103,23 +104,30 @@ fn audit(
         all.into_iter().for_each(|(kind, text)| add(kind, i, text));
     }
     let max_score = RewardPart::highest_score(task.parts());
-    let verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
+    let mut is_highest_known = true;
+    let mut verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
         let all: Vec<_> =
             texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
         let rewards = judge(task, &all)?;
         let judged = rewards.iter().filter(|rewards| rewards.problem.is_none());
         let totals: Vec<f64> = judged.map(|rewards| rewards.total(task.parts())).collect();
+        is_highest_known &= rewards.iter().all(|rewards| rewards.is_within_scale(task.parts()));
         Ok(AuditResult {
             answer,
             answers: all.len(),
             mean: (!totals.is_empty()).then(|| totals.iter().sum::<f64>() / totals.len() as f64),
             highest: totals.iter().copied().reduce(f64::max),
-            full: totals.iter().filter(|total| **total >= max_score - 1e-9).count(),
+            full: Some(totals.iter().filter(|total| **total >= max_score - 1e-9).count()),
             unjudged: all.len() - totals.len(),
             problem: rewards.into_iter().find_map(|rewards| rewards.problem),
         })
     };
-    kinds.into_iter().map(verify).collect()
+    let mut results: Vec<AuditResult> =
+        kinds.into_iter().map(&mut verify).collect::<Result<_, TaskError>>()?;
+    if !is_highest_known {
+        results.iter_mut().for_each(|result| result.full = None);
+    }
+    Ok(results)
 }
 
 #[cfg(test)]
@@ -178,7 +186,7 @@ mod tests {
             ("constant 1", 1),
             ("empty", 0),
         ] {
-            assert_eq!(full(answer), expected, "{answer}");
+            assert_eq!(full(answer), Some(expected), "{answer}");
         }
         let honest = audit_solutions(&task, Split::Test, 20).unwrap();
         assert_eq!(honest.len(), 1);

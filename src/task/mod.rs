@@ -337,6 +337,12 @@ impl RewardPart {
         parts.iter().map(|part| part.weight.max(0.0)).sum()
     }
 
+    /// Whether a reward of this part adds no more to a score than the part does to the highest score.
+    pub fn is_within_scale(&self, reward: f64) -> bool {
+        const ROUNDING: f64 = 1e-9;
+        reward * self.weight <= self.weight.max(0.0) + ROUNDING
+    }
+
     /// Parses a list such as `exact=0.8,format=0.2`; the default weight is 1.
     ///
     /// # Errors
@@ -404,6 +410,12 @@ impl Rewards {
     pub fn highest_score(&self, parts: &[RewardPart]) -> f64 {
         let weights = parts.iter().map(|part| part.weight.max(0.0)).enumerate();
         weights.filter(|(i, _)| !self.not_applicable.contains(i)).map(|(_, weight)| weight).sum()
+    }
+
+    /// Whether no part is beyond the usual scale of 0 to 1, so that [`Rewards::highest_score`] is the highest that the
+    /// verifier gives.
+    pub fn is_within_scale(&self, parts: &[RewardPart]) -> bool {
+        self.parts.iter().zip(parts).all(|(reward, part)| part.is_within_scale(*reward))
     }
 
     /// The weighted sum of the parts: the reward that the learner uses.

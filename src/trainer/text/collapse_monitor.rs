@@ -1,6 +1,5 @@
 //! Detection of collapses of training, described in words when they begin.
 
-use super::advantages::ROUNDING;
 use crate::metrics::{IterationRecord, TextRecord};
 use crate::task::RewardPart;
 use std::collections::{BTreeSet, VecDeque};
@@ -40,7 +39,8 @@ enum Collapse {
 /// A monitor of a run's records for collapses. It reports each when it begins, and again only after it ended in between.
 #[derive(Clone, Debug)]
 pub struct CollapseMonitor {
-    /// The highest score.
+    /// The parts of a reward, and the highest score of all of them.
+    parts: Vec<RewardPart>,
     best: f64,
     /// The last gradient norms.
     norms: VecDeque<f64>,
@@ -54,7 +54,13 @@ impl CollapseMonitor {
     /// Creates a monitor for the start of a run whose rewards have these parts.
     pub fn new(parts: &[RewardPart]) -> Self {
         let best = RewardPart::highest_score(parts);
-        Self { best, norms: VecDeque::new(), fit: true, present: BTreeSet::new() }
+        Self {
+            best,
+            parts: parts.to_vec(),
+            norms: VecDeque::new(),
+            fit: true,
+            present: BTreeSet::new(),
+        }
     }
 
     /// Observes the record of the next iteration, and describes the collapses that begin with it.
@@ -73,8 +79,12 @@ impl CollapseMonitor {
         // Solutions are neither truncated nor scored.
         let rewarded = !text.fit;
         let best = text.highest_score.unwrap_or(self.best);
-        // A score above the highest shows that rewards have another scale, so that the best is not known.
-        let is_poor = |score: f64| !(NEAR_BEST * best..=best + ROUNDING).contains(&score);
+        // Where rewards have another scale, the best is not known.
+        let is_within_scale = |part: &RewardPart| {
+            text.rewards.get(&part.name).is_none_or(|mean| part.is_within_scale(*mean))
+        };
+        let is_best_known = self.parts.iter().all(is_within_scale);
+        let is_poor = |score: f64| score < NEAR_BEST * best || !is_best_known;
         let poor = rewarded && record.score.is_some_and(is_poor);
         let zero_variance = record.zero_variance_groups;
         let TextRecord { truncated, sampling_entropy, problems, .. } = text;
@@ -136,6 +146,7 @@ fn describe(collapse: Collapse, grad_norm: f64, text: &TextRecord, times: f64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     fn healthy() -> TextRecord {
         TextRecord { truncated: 0.1, sampling_entropy: 1.0, ..TextRecord::default() }
@@ -195,10 +206,16 @@ mod tests {
 
     #[test]
     fn rewards_above_1_have_no_known_highest_score() {
-        let equal =
-            IterationRecord { zero_variance_groups: 1.0, score: Some(5.0), ..record(healthy()) };
-        let words = observed(&[equal])[0].clone().unwrap();
-        assert!(words.contains("nothing is learnt"), "{words}");
+        // A total that is the highest by chance, and one beyond.
+        for rewards in [vec![("exact", 1.6), ("format", 0.0)], vec![("exact", 5.0)]] {
+            let rewards: BTreeMap<String, f64> =
+                rewards.into_iter().map(|(name, mean)| (name.to_string(), mean)).collect();
+            let text = TextRecord { rewards, ..healthy() };
+            let equal =
+                IterationRecord { zero_variance_groups: 1.0, score: Some(0.8), ..record(text) };
+            let words = observed(&[equal])[0].clone().unwrap();
+            assert!(words.contains("nothing is learnt"), "{words}");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) fn gather_bytes(
     Ok(team.all_gather(&ours)?)
 }
 
-/// Encodes groups as bytes, which [`read`] decodes.
+/// Encodes groups as bytes, which [`decode_groups`] decodes.
 fn encode_groups(all: &[CompletionGroup]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for CompletionGroup { completions, texts, rewards } in all {
@@ -92,7 +92,7 @@ fn put_count(bytes: &mut Vec<u8>, count: usize) {
     bytes.extend((count as u32).to_le_bytes());
 }
 
-/// Parses the result of [`write`]; `None` if it is malformed.
+/// Parses the result of [`encode_groups`]; `None` if it is malformed.
 fn decode_groups(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
     let mut bytes = Reader(bytes);
     let mut all = Vec::new();

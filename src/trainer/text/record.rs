@@ -199,11 +199,14 @@ mod tests {
         let small = [RewardPart::new("math", 0.5), RewardPart::new("code", 0.25)];
         let mut above =
             ScoredCompletions { groups: scored.groups.clone(), ..ScoredCompletions::default() };
-        above.groups[0].rewards[1].parts[1] = 1.5;
-        let mut tally = EvaluationTally::new(&small);
-        tally.add(&above);
-        let unknown = tally.record().text.unwrap();
-        assert_eq!((unknown.pass_at_1, unknown.pass_at_k), (None, None));
+        // The second has the highest total by a part that is beyond its own maximum.
+        for rewards in [[1.0, 1.5], [0.0, 3.0]] {
+            above.groups[0].rewards[1].parts = rewards.to_vec();
+            let mut tally = EvaluationTally::new(&small);
+            tally.add(&above);
+            let unknown = tally.record().text.unwrap();
+            assert_eq!((unknown.pass_at_1, unknown.pass_at_k), (None, None));
+        }
         let mut tally = EvaluationTally::new(&parts);
         tally.add(&scored);
         let text = tally.record().text.unwrap();

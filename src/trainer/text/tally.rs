@@ -90,7 +90,7 @@ impl<'a> EvaluationTally<'a> {
                 let score = rewards.total(self.parts);
                 let highest = rewards.highest_score(self.parts);
                 let passes = score >= highest - ROUNDING;
-                self.is_highest_known &= score <= highest + ROUNDING;
+                self.is_highest_known &= rewards.is_within_scale(self.parts);
                 has_passed |= passes;
                 prompt_score.add(score);
                 self.score.add(score);
