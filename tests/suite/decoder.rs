@@ -85,12 +85,17 @@ fn the_program_trains_resumes_evaluates_records_and_measures_a_decoder() {
 fn sizes_that_do_not_fit_are_named() {
     for (assignment, words) in [
         ("hidden_size=20", "policy.hidden_size is 20, but must be a multiple of twice"),
+        (
+            "hidden_size=4098 num_heads=1",
+            "policy.hidden_size is 4098, but must be at most 4096 times",
+        ),
         ("num_kv_heads=3", "policy.num_kv_heads is 3, but must be a divisor of num_heads (4)"),
         ("num_layers=0", "policy.num_layers is 0, but must be 1 to 128"),
         ("context=0", "policy.context is 0, but must be 1 to 8192"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let set = ["--set", "kind=decoder", "--set", assignment];
+        let assignments = assignment.split(' ').flat_map(|assignment| ["--set", assignment]);
+        let set: Vec<&str> = ["--set", "kind=decoder"].into_iter().chain(assignments).collect();
         let said = refusal(folder.path(), &train("catch", "run", &set));
         assert!(said.contains(words) && said.trim().lines().count() == 1, "{said}");
     }

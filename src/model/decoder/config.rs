@@ -1,5 +1,6 @@
 //! The sizes of a decoder, by Hugging Face's names.
 
+use crate::nn::arch::MAX_HEAD_DIM;
 use crate::schema::{OutOfRange, limit, settings};
 
 settings! {
@@ -40,6 +41,12 @@ impl DecoderConfig {
                 "a multiple of twice num_heads ({}): rotary embeddings rotate pairs",
                 self.num_heads
             ),
+        )?;
+        limit(
+            self.hidden_size / self.num_heads <= MAX_HEAD_DIM,
+            "hidden_size",
+            self.hidden_size,
+            format!("at most {MAX_HEAD_DIM} times num_heads ({})", self.num_heads),
         )?;
         limit(
             self.num_heads.is_multiple_of(self.num_kv_heads),

@@ -71,7 +71,7 @@ const MAX_LAYERS: usize = 1 << 10;
 const MAX_SIZE: usize = 1 << 24;
 
 /// The largest size of a head, whose rotations are tabulated; known models have up to 512.
-const MAX_HEAD_DIM: usize = 1 << 12;
+pub const MAX_HEAD_DIM: usize = 1 << 12;
 
 /// Checks that sizes fit together, and that all numbers are within what a decoder can have.
 ///

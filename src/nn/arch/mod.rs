@@ -19,7 +19,7 @@ mod qwen3;
 mod rope;
 mod smollm3;
 
-pub use config::{check, from_config, to_config};
+pub use config::{MAX_HEAD_DIM, check, from_config, to_config};
 pub use entries::{ConfigError, supported};
 pub use layout::{LayerLayout, LayerNorms, Layout, LinearLayout, Parameter, Projection, QkNorms};
 pub use lora::{Adapters, LoraConfig};
