@@ -8,7 +8,7 @@ use std::ops::{Deref, Range};
 use std::path::PathBuf;
 
 /// Largest magnitude of an observation: the squares of gradients, which grow with it, stay finite in 32 bits.
-const MAX_OBSERVATION: f32 = 1e15;
+pub(super) const MAX_OBSERVATION: f32 = 1e15;
 
 /// The steps of several shards in order. Files are memory-mapped, so the system loads pages on
 /// demand and may drop them again.

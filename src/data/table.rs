@@ -1,6 +1,7 @@
 //! Annotated time series from CSV: numeric columns over time with a sparse label column.
 
 use super::error::{io_error, malformed};
+use super::shards::MAX_OBSERVATION;
 use super::time::Time;
 use super::{Columns, DatasetError, EpisodeStatus, Standardization};
 use crate::disk::{csv, input};
@@ -189,11 +190,14 @@ impl Rows {
         (0..width).map(scale).collect()
     }
 
-    /// Refuses values that overflow once they are standardized.
+    /// Refuses values beyond those of observations once they are standardized.
     fn check_distances(&self, scales: &[Standardization]) -> Result<(), String> {
         let width = self.features.len();
-        let overflows = |(x, scale): (&f64, &Standardization)| !scale.apply(*x).is_finite();
-        let Some(index) = self.values.iter().zip(scales.iter().cycle()).position(overflows) else {
+        let is_far = |(x, scale): (&f64, &Standardization)| {
+            let x = scale.apply(*x);
+            x.is_nan() || x.abs() > MAX_OBSERVATION
+        };
+        let Some(index) = self.values.iter().zip(scales.iter().cycle()).position(is_far) else {
             return Ok(());
         };
         let (line, x) = (self.lines[index / width], self.values[index]);

@@ -117,6 +117,12 @@ fn bad_tables_get_one_clear_sentence_and_nothing_is_written() {
         let text = said(&format!("a,mark\n1,\n{cell},u\n"), &short);
         assert!(text.contains(&format!("line 3 has `{cell}` in the column a")), "{text}");
     }
+    let constant = "1,u\n2,d\n".repeat(20);
+    let far = said(&format!("a,mark\n{constant}1e30,u\n"), &short);
+    assert!(
+        far.contains("line 42 has 1000000000000000000000000000000 in the column a: too far"),
+        "{far}"
+    );
     assert!(said("a,mark\n1,\n,u\n", &short).contains("line 3 has an empty cell in the column a"));
     assert!(said("a;mark\n1;u\n", &short).contains("columns must be separated by commas"));
     let twice = said("a,mark,mark\n1,u,u\n", &short);
