@@ -42,7 +42,23 @@ pub fn change(table: &mut Table, assignments: &[String]) -> Result<(), ConfigErr
     // To apply changes adds no setting.
     overlay::flat(table)
         .zip(overlay::flat(&before))
-        .try_for_each(|((path, value), (_, old))| check(&path, value, old))
+        .try_for_each(|((path, value), (_, old))| check(&path, value, old))?;
+    check_patience(table, &before)
+}
+
+/// Checks that the evaluations that patience counts are as far apart as they were.
+fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
+    let setting = |table: &Table, section: &str, key: &str| {
+        table.get(section).and_then(|section| section.get(key)?.as_integer())
+    };
+    let every = |table| setting(table, "checkpoint", "eval_every");
+    let is_patient = |section: &&str| setting(table, section, "patience").is_some_and(|n| n > 0);
+    match ["data", "fit"].into_iter().find(is_patient) {
+        Some(section) if every(table) != every(before) => Err(ConfigError::OutOfRange(format!(
+            "`checkpoint.eval_every` cannot be changed while `{section}.patience` counts evaluations; set that to 0 too"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Checks that a setting is as it was, or may change.
@@ -84,6 +100,15 @@ mod tests {
         let error = changed("group_size=2").unwrap_err().to_string();
         assert!(error.contains("rollout.group_size") && error.contains("checkpoint"), "{error}");
         assert!(changed("no_such_setting=1").is_err());
+        let patient = |more: &[&str]| {
+            let mut table = overlay::to_table(&TrainConfig::default());
+            overlay::apply(&mut table, &["data.patience=3"]).unwrap();
+            let set: Vec<String> = more.iter().map(ToString::to_string).collect();
+            change(&mut table, &set)
+        };
+        let error = patient(&["eval_every=3"]).unwrap_err().to_string();
+        assert!(error.contains("`data.patience` counts evaluations"), "{error}");
+        patient(&["eval_every=3", "data.patience=0"]).unwrap();
     }
 
     #[test]
