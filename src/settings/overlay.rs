@@ -335,7 +335,8 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         (None, 1) => Ok(candidates.into_iter().next().expect("one")),
         (None, 2..) => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
         (_, 0) if env::NAMES.contains(&section) && !table.contains_key(section) => {
-            Err(of_other_runs(table, key, "another game"))
+            let of = if table.contains_key("task") { "games" } else { "another game" };
+            Err(of_other_runs(table, key, of))
         }
         (_, 0) if VALUE_FUNCTION.contains(&leaf) => {
             Err(ConfigError::ValueFunction { key: key.to_string() })

@@ -61,8 +61,8 @@ impl Run for TextRun {
         });
         let end = self.trainer.model().stop_tokens.is_empty().then(|| {
             format!(
-                "the model in {path} has no token that ends a text, and so cannot learn to end its answers; name one as \
-                 `eos_token` in its tokenizer_config.json"
+                "the model in {path} has no token that ends a text, and so cannot learn to end its answers; name one in \
+                 its tokenizer (`eos_token`, in a GGUF file `tokenizer.ggml.eos_token_id`)"
             )
         });
         phases.into_iter().chain(end).collect()
