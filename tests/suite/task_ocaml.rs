@@ -334,6 +334,8 @@ fn honest_uses_of_the_library_are_allowed() {
         "module M = struct type t = A | B of int let g = function A -> 0 | B n -> n end let f l = M.g (M.B (List.length l))",
         "let rec even n = n = 0 || odd (n - 1) and odd n = n > 0 && even (n - 1) let f l = if even (List.length l) then 1 else 0",
         "let f l = match (if l = [] then `Empty else `Some (List.hd l)) with `Empty -> 0 | `Some x -> x",
+        "open Stdlib let f l = let compare a b = Stdlib.(compare b a) in List.hd (List.sort compare l)",
+        "let unsafe_sum = List.fold_left ( + ) 0 let f unsafe_l = unsafe_sum unsafe_l",
     ] {
         let (signature, calls) = ("val f : int list -> int", vec!["f [1; 2]"]);
         let report =
