@@ -14,8 +14,8 @@
    Without code, the calls are computed by themselves; with a signature but no code, they are compiled only.
 
    A call that is a value is digested where it is computed. Where a call is the outcome of a test, and the function takes
-   and returns data alone, the calls are computed by another process than the code's, which asks that for what the function
-   returns. *)
+   and returns data alone that cannot change, the calls are computed by another process than the code's, which asks that
+   for what the function returns. *)
 
 (* {1 Types} *)
 
@@ -191,16 +191,16 @@ let is_judgement call =
   is_pair (Parse.expression (Lexing.from_string call))
 
 (* How the function is called in another process, if there are tests to judge, it takes and returns data alone, and nobody
-   can tell the difference. *)
+   can tell the difference: a copy of what cannot change differs in its address alone. *)
 let apart_of env prelude calls =
-  let is_physical text = contains text "==" || contains text "!=" in
+  let is_physical text = List.exists (contains text) [ "=="; "!="; "memq"; "assq" ] in
   let rec arrows ty =
     let ty = Ctype.expand_head env ty in
     match ty.Types.desc with
     | Tarrow (_, argument, result, _) ->
         let takes, returns = arrows result in
-        (Grove_data.shape ~is_fixed:true env argument :: takes, returns)
-    | _ -> ([], Grove_data.shape ~is_fixed:false env ty)
+        (Grove_data.shape env argument :: takes, returns)
+    | _ -> ([], Grove_data.shape env ty)
   in
   try
     if List.exists is_physical (prelude :: calls) || not (List.exists is_judgement calls) then raise Grove_data.Unfit;
@@ -292,22 +292,45 @@ let serve { problem; code; gate; _ } say finish =
 
 let set_timer cpu = ignore (Unix.setitimer Unix.ITIMER_PROF { Unix.it_interval = 0.; it_value = cpu })
 
-(* Calls the function for another process, until that has no more to ask. *)
-let rec called apart candidate ask tell =
-  match Grove_data.receive ask with
-  | exception _ -> ()
-  | text ->
-      let outcome =
-        match
-          let apply f argument = (Obj.obj f : Obj.t -> Obj.t) argument in
-          let value = List.fold_left apply (Obj.field candidate 0) (Grove_data.get_all apart.takes text) in
-          Grove_data.put_outcome apart.exceptions apart.returns (Ok value)
-        with
-        | outcome -> outcome
-        | exception exn -> Grove_data.put_outcome apart.exceptions apart.returns (Error exn)
-      in
-      Grove_data.send tell outcome;
-      called apart candidate ask tell
+(* The shape of the number of a function. *)
+let number_shape = { Grove_data.form = Int }
+
+(* Calls the function for another process, until that has no more to ask. It takes one argument at a time, since what it
+   does between two of them counts: what waits for another one has a number until the other process forgets it. *)
+let called apart candidate ask tell =
+  let waiting = Hashtbl.create 16 and newest = ref 0 in
+  Hashtbl.add waiting 0 (Obj.field candidate 0, apart.takes);
+  let call text =
+    let source = { Grove_data.text; at = 0 } in
+    let forgotten, number = Grove_data.get_call source in
+    (* The last call of a number may itself say that it is forgotten. *)
+    let f, takes = Hashtbl.find waiting number in
+    List.iter (Hashtbl.remove waiting) forgotten;
+    match takes with
+    | [] -> (apart.returns, f)
+    | shape :: others -> (
+        let value = (Obj.obj f : Obj.t -> Obj.t) (Grove_data.get shape source) in
+        match others with
+        | [] -> (apart.returns, value)
+        | _ ->
+            incr newest;
+            Hashtbl.add waiting !newest (value, others);
+            (number_shape, Obj.repr !newest))
+  in
+  let rec next () =
+    match Grove_data.receive ask with
+    | exception _ -> ()
+    | text ->
+        let shape, outcome =
+          match call text with
+          | shape, value -> (shape, Ok value)
+          | exception exn -> (apart.returns, Error exn)
+        in
+        (* Nothing is said of what is too large. *)
+        Grove_data.send tell (try Grove_data.put_outcome apart.exceptions shape outcome with _ -> "");
+        next ()
+  in
+  next ()
 
 (* The code runs in a process of its own, which is asked for what its function returns; tests are judged here, with a library
    that the code cannot reach, and values that are read with care. *)
@@ -329,16 +352,37 @@ let judge request apart sink say =
       List.iter Unix.close [ ask; tell ];
       (* Tests may catch exceptions, but not this. *)
       let receive () = try Grove_data.receive from_answer with _ -> Unix._exit 1 in
-      let call arguments =
-        (try Grove_data.send to_answer (Grove_data.put_all apart.takes arguments) with _ -> Unix._exit 1);
-        match Grove_data.get_outcome apart.exceptions apart.returns (receive ()) with
-        | Ok value -> value
-        | Error exn -> raise exn
-        | exception _ -> Unix._exit 1
+      (* A test fails if an argument or a result is too large, whatever it does with the exception. *)
+      let is_lost = ref false in
+      let lose () =
+        is_lost := true;
+        raise Grove_data.Unfit
       in
-      let rec stub left arguments =
-        if left = 0 then call (List.rev arguments)
-        else Obj.repr (fun (argument : Obj.t) -> stub (left - 1) (argument :: arguments))
+      let forgotten = ref [] in
+      let call returns number argument =
+        let text = try Grove_data.put_call !forgotten number argument with _ -> lose () in
+        forgotten := [];
+        (try Grove_data.send to_answer text with _ -> Unix._exit 1);
+        match receive () with
+        | "" -> lose ()
+        | text -> (
+            match Grove_data.get_outcome apart.exceptions returns text with
+            | Ok value -> value
+            | Error exn -> raise exn
+            | exception Stack_overflow -> lose ()
+            | exception _ -> Unix._exit 1)
+      in
+      let rec stub number takes =
+        match takes with
+        | [] -> call apart.returns number None
+        | shape :: others ->
+            let apply argument =
+              match others with
+              | [] -> call apart.returns number (Some (shape, argument))
+              | _ -> stub (Obj.obj (call number_shape number (Some (shape, argument)))) others
+            in
+            if number > 0 then Gc.finalise_last (fun () -> forgotten := number :: !forgotten) apply;
+            Obj.repr apply
       in
       let rec stages () =
         match receive () with
@@ -349,7 +393,11 @@ let judge request apart sink say =
       in
       if stages () then begin
         Gc.set { (Gc.get ()) with space_overhead = 80 };
-        report request.problem say (Obj.repr (ref (stub (List.length apart.takes) [])))
+        let say result =
+          say (if !is_lost then "-" else result);
+          is_lost := false
+        in
+        report request.problem say (Obj.repr (ref (stub 0 apart.takes)))
       end)
 
 (* Ends a process and all that it has started. The first process of a space of its own can reach all others. *)

@@ -11,30 +11,27 @@ and form =
   | Char
   | Float
   | String
-  | Bytes
   | Int32
   | Int64
   | Nativeint
   (* The number of constant constructors, and the fields of the others by their tags; tuples and records have one. *)
   | Variant of int * shape array array
   | Floats of int
-  | Array of shape
 
 exception Unfit
 
 let most_shapes = 300
 let most_steps = 3_000
 
-(* The shape of a type that is made of data alone; of values that nobody can change, if [is_fixed].
+(* The shape of a type that is made of data alone that cannot change: a copy of other data could be told from it.
    @raise Unfit for other types *)
-let shape ~is_fixed env ty =
+let shape env ty =
   let found = ref [] and number = ref 0 in
   let node form =
     incr number;
     if !number > most_shapes then raise Unfit;
     { form }
   in
-  let changes flag = if is_fixed && flag = Asttypes.Mutable then raise Unfit in
   let plain = Predef.[ (path_int, Int); (path_char, Char); (path_float, Float); (path_string, String); (path_int32, Int32);
     (path_int64, Int64); (path_nativeint, Nativeint) ] in
   (* Each type has one node, so that recursive ones come to an end. *)
@@ -66,34 +63,31 @@ let shape ~is_fixed env ty =
         | Some (_, form) -> known (Some path) [] (fun () -> form)
         | None ->
             let shapes = List.map go arguments in
-            known (Some path) shapes (fun () -> declared path arguments shapes))
+            known (Some path) shapes (fun () -> declared path arguments))
     | _ -> raise Unfit
-  and declared path arguments shapes =
-    if Path.same path Predef.path_bytes then (changes Mutable; Bytes)
-    else if Path.same path Predef.path_array then (changes Mutable; Array (List.hd shapes))
-    else begin
-      let declaration = Env.find_type path env in
-      if declaration.type_private = Private then raise Unfit;
-      let field ty = go (Ctype.apply env declaration.type_params ty arguments) in
-      let label (label : Types.label_declaration) =
-        changes label.ld_mutable;
-        field label.ld_type
-      in
-      match declaration.type_kind with
-      | Type_record (labels, Record_regular) -> Variant (0, [| Array.of_list (List.map label labels) |])
-      | Type_record (labels, Record_float) -> Floats (List.length (List.map label labels))
-      | Type_variant (constructors, Variant_regular) ->
-          let fields (constructor : Types.constructor_declaration) =
-            if constructor.cd_res <> None then raise Unfit;
-            match constructor.cd_args with
-            | Cstr_tuple types -> List.map field types
-            | Cstr_record labels -> List.map label labels
-          in
-          let all = List.map (fun constructor -> Array.of_list (fields constructor)) constructors in
-          let constants, blocks = List.partition (fun fields -> Array.length fields = 0) all in
-          Variant (List.length constants, Array.of_list blocks)
-      | _ -> raise Unfit
-    end
+  and declared path arguments =
+    let declaration = Env.find_type path env in
+    if declaration.type_private = Private then raise Unfit;
+    let field ty = go (Ctype.apply env declaration.type_params ty arguments) in
+    let label (label : Types.label_declaration) =
+      if label.ld_mutable = Mutable then raise Unfit;
+      field label.ld_type
+    in
+    match declaration.type_kind with
+    | Type_record (labels, Record_regular) -> Variant (0, [| Array.of_list (List.map label labels) |])
+    | Type_record (labels, Record_float) -> Floats (List.length (List.map label labels))
+    | Type_variant (constructors, Variant_regular) ->
+        let fields (constructor : Types.constructor_declaration) =
+          if constructor.cd_res <> None then raise Unfit;
+          match constructor.cd_args with
+          | Cstr_tuple types -> List.map field types
+          | Cstr_record labels -> List.map label labels
+        in
+        let all = List.map (fun constructor -> Array.of_list (fields constructor)) constructors in
+        let constants, blocks = List.partition (fun fields -> Array.length fields = 0) all in
+        Variant (List.length constants, Array.of_list blocks)
+    (* Arrays and sequences of bytes among them. *)
+    | _ -> raise Unfit
   in
   match go ty with shape -> shape | exception _ -> raise Unfit
 
@@ -105,29 +99,21 @@ let most_bytes = 1 lsl 24
 let put_int bytes i = Buffer.add_int64_le bytes (Int64.of_int i)
 
 let put_string bytes text =
+  if Buffer.length bytes + String.length text > most_bytes then raise Unfit;
   put_int bytes (String.length text);
   Buffer.add_string bytes text
 
 let rec put bytes shape value =
   if Buffer.length bytes > most_bytes then raise Unfit;
-  let floats () =
-    let all : float array = Obj.obj value in
-    put_int bytes (Array.length all);
-    Array.iter (fun x -> Buffer.add_int64_le bytes (Int64.bits_of_float x)) all
-  in
   match shape.form with
   | Unknown -> raise Unfit
   | Int | Char -> put_int bytes (Obj.obj value)
   | Float -> Buffer.add_int64_le bytes (Int64.bits_of_float (Obj.obj value))
-  | String | Bytes -> put_string bytes (Obj.obj value)
+  | String -> put_string bytes (Obj.obj value)
   | Int32 -> Buffer.add_int64_le bytes (Int64.of_int32 (Obj.obj value))
   | Int64 -> Buffer.add_int64_le bytes (Obj.obj value)
   | Nativeint -> Buffer.add_int64_le bytes (Int64.of_nativeint (Obj.obj value))
-  | Floats _ | Array { form = Float } -> floats ()
-  | Array each ->
-      let all : Obj.t array = Obj.obj value in
-      put_int bytes (Array.length all);
-      Array.iter (put bytes each) all
+  | Floats _ -> Array.iter (fun x -> Buffer.add_int64_le bytes (Int64.bits_of_float x)) (Obj.obj value)
   | Variant (constants, blocks) ->
       if Obj.is_int value then put_int bytes (Obj.obj value)
       else begin
@@ -171,21 +157,10 @@ let rec get_into block i shape source =
   | Char -> set (get_below 255 source)
   | Float -> set (get_float ())
   | String -> set (get_string source)
-  | Bytes -> set (Bytes.of_string (get_string source))
   | Int32 -> set (Int64.to_int32 (get_int64 source))
   | Int64 -> set (get_int64 source)
   | Nativeint -> set (Int64.to_nativeint (get_int64 source))
-  | Floats number ->
-      if get_length source <> number then raise Unfit;
-      set (Array.init number get_float)
-  | Array { form = Float } -> set (Array.init (get_length source) get_float)
-  | Array each ->
-      let length = get_length source in
-      let all = Array.make length (Obj.repr 0) in
-      set all;
-      for i = 0 to length - 1 do
-        get_into (Obj.repr all) i each source
-      done
+  | Floats number -> set (Array.init number get_float)
   | Variant (constants, blocks) ->
       let code = get_below (constants + Array.length blocks - 1) source in
       if code < constants then set code
@@ -208,7 +183,22 @@ let get shape source =
   get_into block 0 shape source;
   Obj.field block 0
 
-(* {1 What a call comes to} *)
+(* {1 Calls} *)
+
+(* A call of a function by its number, with an argument if it takes one, after the numbers that are called no more. *)
+let put_call forgotten number argument =
+  let bytes = Buffer.create 256 in
+  put_int bytes (List.length forgotten);
+  List.iter (put_int bytes) forgotten;
+  put_int bytes number;
+  Option.iter (fun (shape, value) -> put bytes shape value) argument;
+  Buffer.contents bytes
+
+(* The numbers of a call; its argument is still to be read. *)
+let get_call source =
+  let get_int _ = Int64.to_int (get_int64 source) in
+  let forgotten = List.init (get_length source) get_int in
+  (forgotten, get_int ())
 
 exception Other
 
@@ -222,40 +212,39 @@ let put_outcome own shape outcome =
   | Ok value -> put_int bytes 0; put bytes shape value
   | Error (Failure text) -> put_int bytes 1; put_string bytes text
   | Error (Invalid_argument text) -> put_int bytes 2; put_string bytes text
+  | Error (Sys_error text) -> put_int bytes 3; put_string bytes text
+  | Error (Match_failure _) -> put_int bytes 4
+  | Error (Assert_failure _) -> put_int bytes 5
   | Error exn ->
       let all = Array.append plain own in
       let found = ref (Array.length plain - 1) in
       Array.iteri (fun i known -> if known == exn then found := i) all;
-      put_int bytes (3 + !found));
+      put_int bytes (6 + !found));
   Buffer.contents bytes
 
 let get_outcome own shape text =
   let source = { text; at = 0 } in
   let all = Array.append plain own in
   let outcome =
-    match get_below (2 + Array.length all) source with
+    match get_below (5 + Array.length all) source with
     | 0 -> Ok (get shape source)
     | 1 -> Error (Failure (get_string source))
     | 2 -> Error (Invalid_argument (get_string source))
-    | code -> Error all.(code - 3)
+    | 3 -> Error (Sys_error (get_string source))
+    (* The place in the code is not told. *)
+    | 4 -> Error (Match_failure ("", 0, 0))
+    | 5 -> Error (Assert_failure ("", 0, 0))
+    | code -> Error all.(code - 6)
   in
   if source.at <> String.length text then raise Unfit;
   outcome
-
-let put_all shapes values =
-  let bytes = Buffer.create 256 in
-  List.iter2 (put bytes) shapes values;
-  Buffer.contents bytes
-
-let get_all shapes text =
-  let source = { text; at = 0 } in
-  List.map (fun shape -> get shape source) shapes
 
 (* {1 Pipes} *)
 
 let send pipe text =
   let bytes = Buffer.create (String.length text + 8) in
-  put_string bytes text;
+  put_int bytes (String.length text);
+  Buffer.add_string bytes text;
   let whole = Buffer.contents bytes in
   if Unix.write_substring pipe whole 0 (String.length whole) < String.length whole then raise Unfit
 

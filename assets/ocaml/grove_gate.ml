@@ -28,11 +28,11 @@ let rec library_path env path =
   | Path.Pident _ -> (
       match Env.normalize_module_path None env path with
       | Path.Pident id when not (Ident.persistent id) -> None
-      | exception _ -> None
+      | exception Not_found -> None
       | path -> library_path env path)
   | Path.Pdot (prefix, name) -> (
       (* An alias within a module of the code leads to the library too. *)
-      let normal = try Env.normalize_module_path None env prefix with _ -> prefix in
+      let normal = try Env.normalize_module_path None env prefix with Not_found -> prefix in
       match library_path env normal with Some names -> Some (names @ [ name ]) | None -> None)
   | Path.Papply (path, _) -> library_path env path
 
@@ -46,7 +46,7 @@ let rec plain names =
   | names -> names
 
 let check_module env path =
-  let path = try Env.normalize_module_path None env path with _ -> path in
+  let path = try Env.normalize_module_path None env path with Not_found -> path in
   match Option.map plain (library_path env path) with
   | None -> ()
   | Some (name :: _) when List.mem name modules -> ()
@@ -84,10 +84,27 @@ let list_primitives env =
   List.iter (fun name -> module_type [] (Env.find_module (Path.Pdot (library, name)) env).md_type) modules;
   Hashtbl.replace allowed_primitives ("opaque_identity", "%opaque") ()
 
-let check_value env path (value : Types.value_description) =
-  (match value.val_kind with
-  | Val_prim p -> if not (Hashtbl.mem allowed_primitives (Path.last path, p.prim_name)) then refuse [ Path.last path ]
-  (* Under any path: a signature or a functor may carry such a value of the library, but cannot rename it. *)
+(* The values that the patterns of some code define. *)
+let defined code =
+  let found = ref Ident.Set.empty in
+  let default = Tast_iterator.default_iterator in
+  let pat : type k. Tast_iterator.iterator -> k Typedtree.general_pattern -> unit =
+   fun iterator pattern ->
+    (match pattern.pat_desc with
+    | Tpat_var (id, _) | Tpat_alias (_, id, _) -> found := Ident.Set.add id !found
+    | _ -> ());
+    default.pat iterator pattern
+  in
+  let iterator = { default with pat } in
+  iterator.module_expr iterator code;
+  !found
+
+let check_value own env path (value : Types.value_description) =
+  (match (value.val_kind, path) with
+  | Val_prim p, _ -> if not (Hashtbl.mem allowed_primitives (Path.last path, p.prim_name)) then refuse [ Path.last path ]
+  | _, Path.Pident id when Ident.Set.mem id own -> ()
+  (* Under any path, and without one: an `include`, a signature or a functor may carry such a value of the library, but
+     cannot rename it. *)
   | _ -> if is_unsafe (Path.last path) then refuse [ Path.last path ]);
   match Option.map plain (library_path env path) with
   | None -> ()
@@ -185,17 +202,20 @@ let check_hidden inner outer =
   let is_kept id = List.exists (Ident.same id) kept in
   if not (List.for_all is_kept (List.filter_map types inner)) then refuse [ "hidden_type" ]
 
-let check_uses env structure =
+let is_library = function Path.Pident id -> Ident.persistent id && Ident.name id = "Stdlib" | _ -> false
+
+let check_code env code =
+  let own = defined code in
   (* Types from before the code. Types that it includes or opens have new names, which no list of its declarations has. *)
   let is_known id = match Env.find_type (Path.Pident id) env with _ -> true | exception _ -> false in
   let open Typedtree in
   let default = Tast_iterator.default_iterator in
   let expr iterator e =
     (match e.exp_desc with
-    | Texp_ident (path, _, value) -> check_value e.exp_env path value
+    | Texp_ident (path, _, value) -> check_value own e.exp_env path value
     | Texp_letop { let_; ands; body; _ } ->
         check_cases [ body ];
-        List.iter (fun op -> check_value e.exp_env op.bop_op_path op.bop_op_val) (let_ :: ands)
+        List.iter (fun op -> check_value own e.exp_env op.bop_op_path op.bop_op_val) (let_ :: ands)
     (* C makes a string of length -1 of a precision of billions; formats are constructors here. *)
     | Texp_construct (_, { cstr_name = "Arg_precision"; _ }, _) -> refuse [ "precision" ]
     | Texp_construct (_, { cstr_name = "Lit_precision"; _ }, arguments) -> (
@@ -240,6 +260,12 @@ let check_uses env structure =
     if forces binding.vb_pat && reads_mutable binding.vb_pat then refuse [ "mutable_match" ];
     default.value_binding iterator binding
   in
+  (* To open the library defines nothing: each of its values is looked at where it is used. *)
+  let open_declaration iterator (opened : open_declaration) =
+    match opened.open_expr.mod_desc with
+    | Tmod_ident (path, _) when is_library path -> ()
+    | _ -> default.open_declaration iterator opened
+  in
   let structure_item iterator item =
     (match item.str_desc with
     | Tstr_primitive _ -> refuse [ "external" ]
@@ -257,13 +283,16 @@ let check_uses env structure =
     default.pat iterator pattern
   in
   let iterator =
-    { default with expr; module_expr; module_type; structure_item; pat; value_binding; typ; type_declaration }
+    { default with expr; module_expr; module_type; open_declaration; structure_item; pat; value_binding; typ; type_declaration }
   in
-  (* The code's own signature is ours. *)
+  iterator.module_expr iterator code
+
+(* The code's own signature is ours. *)
+let check_uses env (structure : Typedtree.structure) =
   match structure.str_items with
   | [ { str_desc = Tstr_module { mb_expr = { mod_desc = Tmod_constraint (code, _, _, coercion); _ }; _ }; _ } ] ->
       check_coercion coercion;
-      iterator.module_expr iterator code
+      check_code env code
   | _ -> refuse [ "structure" ]
 
 (* What the compiler itself calls: comparisons of a known type, the state of a lazy value, new exceptions. *)

@@ -35,7 +35,7 @@ fn totals(task: &Ocaml, answer: impl Fn(&Problem) -> String) -> Vec<(String, f64
 fn rows_of_prompts_and_assertions_are_problems() {
     let task = open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ocaml/rows.csv"));
     let problems = task.problems().all();
-    assert_eq!(problems.len(), 24);
+    assert_eq!(problems.len(), 25);
     for (prompt, total) in totals(&task, |problem| problem.solution.clone().unwrap()) {
         assert!((total - 1.0).abs() < 1e-9, "{total} for {prompt}");
     }

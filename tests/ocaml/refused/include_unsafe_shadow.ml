@@ -1,0 +1,1 @@
+let unsafe_to_string b = b include Bytes let total (l : int list) : int = let s = unsafe_to_string (of_string "a") in Stdlib.List.length l

@@ -1,0 +1,1 @@
+module A = struct module S = Stdlib end open A.S let total (l : int list) : int = List.length l
