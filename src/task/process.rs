@@ -2,6 +2,7 @@
 //! standard output.
 
 use super::parallel::lock;
+use crate::clock::Stopwatch;
 #[cfg(unix)]
 use std::env;
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +13,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The reason a process did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +80,6 @@ impl Process {
         limit: Duration,
         read: impl Fn(u64, &[u8]) -> Result<Option<T>, String>,
     ) -> Result<T, NoAnswer> {
-        let deadline = Instant::now() + limit;
         // Earlier output cannot be the answer. A process may write without end.
         self.lines.try_iter().take(LINES + 1).for_each(drop);
         // Unpredictable, so that code that the process runs cannot forge the answer, and exact as a JSON number in any
@@ -89,9 +89,10 @@ impl Process {
         let requests = self.requests.as_ref().expect("open until dropped");
         // If the process has ended, reading its output fails below.
         let _ = requests.send(request(id));
-        let mut instead = String::new();
-        loop {
-            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        let (mut instead, mut waited) = (String::new(), Stopwatch::start());
+        // Over time the next line may be there already, however late it is.
+        while let Some(slice) = waited.slice(limit) {
+            match self.lines.recv_timeout(slice) {
                 Ok(line) => match read(id, &line) {
                     Ok(Some(answer)) => {
                         self.busy = false;
@@ -100,14 +101,11 @@ impl Process {
                     Ok(None) => instead = "; it sent an answer with another `id`".to_string(),
                     Err(message) => instead = format!("; {message}"),
                 },
-                Err(RecvTimeoutError::Timeout) => return Err(NoAnswer::Timeout(instead)),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Ended(self.end())),
             }
-            // The next line may be there already, however late it is.
-            if Instant::now() >= deadline {
-                return Err(NoAnswer::Timeout(instead));
-            }
         }
+        Err(NoAnswer::Timeout(instead))
     }
 
     /// Describes how the process ended; `None` if it is running.
@@ -124,8 +122,8 @@ impl Process {
     fn end(&mut self) -> String {
         let status = wait(&mut self.child, GRACE_PERIOD).ok().flatten();
         // Wait for the last line of standard error.
-        let deadline = Instant::now() + GRACE_PERIOD;
-        while !self.stderr_reader.is_finished() && Instant::now() < deadline {
+        let mut waited = Stopwatch::start();
+        while !self.stderr_reader.is_finished() && waited.elapsed() < GRACE_PERIOD {
             thread::sleep(Duration::from_millis(2));
         }
         let error = lock(&self.last_error).clone();
@@ -169,10 +167,10 @@ pub fn on_path(program: &Path) -> Option<PathBuf> {
 
 /// Waits at most `limit` for a process to end; `None` if it still runs then.
 pub fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + limit;
+    let mut waited = Stopwatch::start();
     loop {
         let status = child.try_wait()?;
-        if status.is_some() || Instant::now() >= deadline {
+        if status.is_some() || waited.elapsed() >= limit {
             return Ok(status);
         }
         thread::sleep(Duration::from_millis(2));
@@ -193,10 +191,10 @@ pub fn kill_group(child: &mut Child) {
 /// Starts a command, whose program this process may have just written. A child that another thread has just forked
 /// holds the file open until it executes its own program; until then the file cannot be executed.
 fn spawn(command: &mut Command) -> io::Result<Child> {
-    let end = Instant::now() + BUSY;
+    let mut waited = Stopwatch::start();
     loop {
         match command.spawn() {
-            Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < end => {
+            Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && waited.elapsed() < BUSY => {
                 thread::sleep(Duration::from_millis(10));
             }
             started => return started,
