@@ -152,6 +152,45 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
 }
 
 #[test]
+fn one_process_at_a_time_runs_a_sweep() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("study.toml"), SWEEP).unwrap();
+    fs::create_dir(folder.join("study")).unwrap();
+    let lock = fs::File::create(folder.join("study/sweep.lock")).unwrap();
+    lock.lock().unwrap();
+    let error = refusal(folder, &["sweep", "study.toml", "--device", "cpu"]);
+    assert!(error.contains("another process runs the sweep in study; wait for it"), "{error}");
+    assert_eq!(fs::read_dir(folder.join("study")).unwrap().count(), 1, "nothing has begun");
+    drop(lock);
+    json(folder, &["sweep", "study.toml", "--device", "cpu", "--json"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let file = SWEEP.replace("'halving'", "'tpe'").replace("'1,2'", "'1'");
+    let file = file.replace("trials = 4\neta = 2\nrounds = 2", "trials = 6\nbatch = 2");
+    for name in ["whole.toml", "broken.toml"] {
+        fs::write(folder.join(name), &file).unwrap();
+    }
+    let sweep = |file: &str| json(folder, &["sweep", file, "--device", "cpu", "--json"]);
+    let whole = sweep("whole.toml");
+    // In the place of a link to nothing no run can make its folder.
+    fs::create_dir(folder.join("broken")).unwrap();
+    let links = [2, 3].map(|trial| folder.join(format!("broken/trial-{trial}-seed-1")));
+    links.iter().for_each(|link| std::os::unix::fs::symlink("nowhere/run", link).unwrap());
+    let error = refusal(folder, &["sweep", "broken.toml", "--device", "cpu"]);
+    assert!(error.contains("error: all runs of batch 2 failed: cannot create "), "{error}");
+    assert!(error.contains("; the same command tries them again"), "{error}");
+    assert!(!folder.join("broken/trial-4-seed-1").exists(), "no batch is chosen by that");
+    links.iter().for_each(|link| fs::remove_file(link).unwrap());
+    assert_eq!(sweep("broken.toml")["trials"], whole["trials"]);
+}
+
+#[test]
 fn a_policy_is_exported_in_every_format() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
