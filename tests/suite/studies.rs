@@ -1,7 +1,11 @@
 //! Commands that compare runs: lists, curves, seeds, sweeps, exports.
 
+#[cfg(target_os = "linux")]
+use crate::support::stderr;
 use crate::support::{assert_same_files, grove, json, refusal, start, stdout, train, wait_for};
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 #[test]
@@ -85,6 +89,31 @@ fn runs_side_by_side_stop_with_the_process_that_started_them() {
     parent.kill().unwrap();
     parent.wait().unwrap();
     wait_for("runs that are saved", || states() == ["interrupted", "interrupted"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn runs_side_by_side_are_trained_by_one_program_even_if_its_file_is_removed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let program = folder.join("grove");
+    // By another process: a file that this one writes may not be executable while a child starts that inherited it.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_grove")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    let more = ["--iterations", "5", "--seeds", "1..3", "--threads", "1"];
+    let parent = Command::new(&program)
+        .args(train("catch", "study", &more))
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("the first run", || folder.join("study/seed-1/config.toml").exists());
+    fs::remove_file(&program).unwrap();
+    let output = parent.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["runs"].as_array().unwrap().len(), 3);
 }
 
 const SWEEP: &str = "game = 'catch'\nsearch = 'halving'\ntrials = 4\neta = 2\nrounds = 2\nseeds = '1,2'\n\
