@@ -49,6 +49,8 @@ pub struct Process {
     stderr_reader: JoinHandle<()>,
     /// Whether a request is unanswered.
     busy: bool,
+    /// The process that kills the process group if Grove ends without dropping this.
+    watcher: Option<Child>,
 }
 
 impl Process {
@@ -68,7 +70,17 @@ impl Process {
         thread::spawn(move || read_lines(stdout, &read));
         let stderr_reader = thread::spawn(move || keep_last_line(stderr, &kept));
         let requests = Some(requests);
-        Ok(Self { child, requests, lines, last_error, stderr_reader, busy: false })
+        Ok(Self { child, requests, lines, last_error, stderr_reader, busy: false, watcher: None })
+    }
+
+    /// On Unix, has the process group killed even if Grove ends without dropping this, as by Ctrl-C or `kill -9`.
+    pub fn with_watcher(mut self) -> Self {
+        #[cfg(unix)]
+        {
+            // Without one, all else works.
+            self.watcher = watch_group(self.child.id()).ok();
+        }
+        self
     }
 
     /// Sends `request(id)` with a new id and waits for the answer, at most for `limit`. `read(id, line)`
@@ -144,6 +156,10 @@ impl Drop for Process {
             let _ = wait(&mut self.child, GRACE_PERIOD);
         }
         kill_group(&mut self.child);
+        if let Some(watcher) = &mut self.watcher {
+            let _ = watcher.kill();
+            let _ = watcher.wait();
+        }
         let _ = self.child.wait();
     }
 }
@@ -186,6 +202,17 @@ pub fn kill_group(child: &mut Child) {
         unsafe { libc::kill(-group, libc::SIGKILL) };
     }
     let _ = child.kill();
+}
+
+/// Starts a process that kills a process group when its input ends, as it does with Grove. It ignores the signals by
+/// which a terminal or a supervisor stops Grove.
+#[cfg(unix)]
+fn watch_group(group: u32) -> io::Result<Child> {
+    let script = "trap '' HUP INT QUIT TERM; read -r _; kill -KILL \"-$0\"";
+    let mut watcher = Command::new("sh");
+    watcher.args(["-c", script, &group.to_string()]);
+    std::os::unix::process::CommandExt::process_group(&mut watcher, 0);
+    watcher.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
 /// Starts a command, whose program this process may have just written. A child that another thread has just forked
