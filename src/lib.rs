@@ -41,6 +41,7 @@
 
 pub mod advantage;
 pub mod checkpoint;
+mod clock;
 pub mod data;
 pub mod device;
 mod disk;

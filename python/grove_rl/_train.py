@@ -156,15 +156,15 @@ def _refuse(arguments: dict[str, Any], what: str) -> None:
 def _prepare(device: str) -> None:
     """Prepares this process for a run on a device."""
     use_threads()
-    # As the program does: without it, a graphics library that looks for a Wayland server prints a warning. The folder
-    # belongs to this user alone, since the library connects to the server whose socket it finds.
+    # As the program does: without it, a graphics library that looks for a Wayland server prints a warning. This user
+    # alone, or root, writes to the folder, since the library connects to the server whose socket it finds.
     if device != "cpu" and os.name == "posix" and "XDG_RUNTIME_DIR" not in os.environ:
         folder = os.path.join(os.path.expanduser("~"), ".cache", "grove")
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            os.environ["XDG_RUNTIME_DIR"] = folder
         except OSError:
-            pass
+            folder = "/"
+        os.environ["XDG_RUNTIME_DIR"] = folder
 
 
 def _train_envs(

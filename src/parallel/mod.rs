@@ -15,7 +15,6 @@ mod shards;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod wait;
 
 pub use collective::Collective;
 pub use error::TeamError;

@@ -2,8 +2,8 @@
 //!
 //! All messages are non-blocking, so that a wait can time out and name the rank that does not respond.
 
-use super::wait::Wait;
 use super::{Link, Team, TeamError};
+use crate::clock::Stopwatch;
 use mpi::environment::Universe;
 use mpi::ffi;
 use mpi::traits::*;
@@ -183,7 +183,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 impl Processes {
     /// Waits until all requests of a team of `size` ranks are complete, at most for the timeout.
     fn wait(&self, requests: &mut Vec<Request>, size: usize) -> Result<(), TeamError> {
-        let mut wait = Wait::start();
+        let mut wait = Stopwatch::start();
         loop {
             let waited = wait.elapsed();
             remove_done(requests)?;

@@ -1,7 +1,7 @@
 //! Ranks that are threads of one process.
 
-use super::wait::{POLL_INTERVAL, Wait};
 use super::{Link, Team, TeamError};
+use crate::clock::Stopwatch;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use web_time::Duration;
@@ -55,7 +55,7 @@ impl Link for ThreadLink {
             queues.messages[rank * size + to].push_back(message);
         }
         self.shared.changed.notify_all();
-        let mut wait = Wait::start();
+        let mut wait = Stopwatch::start();
         for from in others() {
             let message = loop {
                 if let Some(message) = queues.messages[from * size + rank].pop_front() {
@@ -65,10 +65,10 @@ impl Link for ThreadLink {
                     let why = "its thread has ended".to_string();
                     return Err(TeamError::Ended { rank: from, why });
                 }
-                let Some(left) = timeout.checked_sub(wait.elapsed()) else {
+                let Some(slice) = wait.slice(timeout) else {
                     return Err(TeamError::TimedOut { rank: from, seconds: timeout.as_secs() });
                 };
-                let waited = self.shared.changed.wait_timeout(queues, left.min(POLL_INTERVAL));
+                let waited = self.shared.changed.wait_timeout(queues, slice);
                 queues = waited.unwrap_or_else(PoisonError::into_inner).0;
             };
             inbox[from].copy_from_slice(&message);

@@ -65,13 +65,12 @@ impl Interrupt {
         #[cfg(unix)]
         let ignored = ignored_signals();
         ctrlc::set_handler(move || {
-            let mut state = listener.state();
-            match state.receive(Instant::now()) {
-                Signal::First => {}
-                Signal::Duplicate => return,
+            let signal = listener.state().receive(Instant::now());
+            match signal {
+                Signal::First => listener.answer(),
+                Signal::Duplicate => {}
                 Signal::Second => std::process::exit(STOPPED),
             }
-            listener.answer(&state);
         })
         .context("cannot listen for Ctrl-C")?;
         #[cfg(unix)]
@@ -87,19 +86,21 @@ impl Interrupt {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             std::thread::sleep(DUPLICATE_TIME);
             let mut state = listener.state();
-            if state.seen.is_none() {
-                state.receive(Instant::now());
-                listener.answer(&state);
+            let is_first = state.seen.is_none() && state.receive(Instant::now()) == Signal::First;
+            drop(state);
+            if is_first {
+                listener.answer();
             }
         });
     }
 
-    /// Answers the first signal.
-    fn answer(&self, state: &State) {
-        if let Some(answer) = state.answer {
-            eprint_line!("\n{answer}");
-        }
+    /// Answers the first signal, on a thread of its own: while nobody reads a full pipe, or Ctrl-S holds the terminal,
+    /// printing takes for ever, and neither the run nor the next signal may wait for it.
+    fn answer(&self) {
         self.shared.1.notify_all();
+        let Some(answer) = self.state().answer else { return };
+        // Without a thread there is no answer.
+        let _ = std::thread::Builder::new().spawn(move || eprint_line!("\n{answer}"));
     }
 
     /// Whether a signal has arrived.

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -189,7 +190,14 @@ fn this_program() -> Result<Command> {
         command.args(words);
         return Ok(command);
     }
-    std::env::current_exe().context("cannot find this program").map(Command::new)
+    own_program().context("cannot find this program").map(Command::new)
+}
+
+/// The file of this process's program or, if it was replaced or removed meanwhile, as by an update, what Linux keeps of
+/// it while the process runs.
+fn own_program() -> io::Result<PathBuf> {
+    let (path, kept) = (std::env::current_exe()?, Path::new("/proc/self/exe"));
+    Ok(if path.exists() || !kept.exists() { path } else { kept.to_path_buf() })
 }
 
 /// Starts a run, which saves and ends when its stdin closes: if this process is killed, the run does not continue

@@ -213,10 +213,9 @@ fn prepare_process() {
     // the environment.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-        // A folder of this user alone, since the library connects to the server whose socket it finds.
-        let unset = std::env::var_os("XDG_RUNTIME_DIR").is_none();
-        if let Some(folder) = cache::folder().filter(|_| unset) {
-            std::env::set_var("XDG_RUNTIME_DIR", folder);
+        // A folder to which this user alone writes, or root: the library connects to a server whose socket it finds.
+        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+            std::env::set_var("XDG_RUNTIME_DIR", cache::folder().unwrap_or_else(|| "/".into()));
         }
     }
 }

@@ -43,7 +43,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
     let board = Board::new(args.run.quiet, 0, seeds.len());
-    side_by_side(slots, &jobs, &interrupt, &board, |number, report| {
+    let outcome = side_by_side(slots, &jobs, &interrupt, &board, |number, report| {
         let name = format!("seed {}", seeds[number]);
         let line = match report {
             Ok(report) if report["run"].is_null() => format!("{name}: interrupted"),
@@ -63,26 +63,26 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         };
         board.ended(&line, String::new);
         Ok(())
-    })?;
+    });
     drop(board);
     let is_waiting = |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
     let mut waiting: Vec<u64> = seeds.iter().zip(&reports).filter_map(is_waiting).collect();
     waiting.retain(|seed| !failed.contains(seed));
     let runs: Vec<Value> = reports.into_iter().flatten().collect();
-    match (failed.len(), rest(&runs, &waiting)) {
-        (0, None) => report(runs, args.run.json),
-        (0, Some(rest)) => bail!("interrupted; {rest}"),
-        (count, rest) => {
-            if !runs.is_empty() {
-                report(runs, args.run.json)?;
-            }
-            let rest = rest.map_or(String::new(), |rest| format!("; {rest}"));
-            bail!(
-                "{count} of {} failed; a run that has a checkpoint is continued by `grove train --resume RUN`{rest}",
-                counted(seeds.len(), "run")
-            )
-        }
+    let rest = rest(&runs, &waiting);
+    let problem = match (outcome, failed.len()) {
+        (Err(error), _) => with_causes(&error),
+        (Ok(()), 0) if rest.is_none() => return report(runs, args.run.json),
+        (Ok(()), 0) => bail!("interrupted; {}", rest.unwrap_or_default()),
+        (Ok(()), count) => format!(
+            "{count} of {} failed; a run that has a checkpoint is continued by `grove train --resume RUN`",
+            counted(seeds.len(), "run")
+        ),
+    };
+    if !runs.is_empty() {
+        report(runs, args.run.json)?;
     }
+    bail!("{problem}{}", rest.map_or(String::new(), |rest| format!("; {rest}")))
 }
 
 /// Instructions to train what is left: interrupted runs, and `waiting` seeds that have not begun; `None` if

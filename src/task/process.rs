@@ -2,6 +2,7 @@
 //! standard output.
 
 use super::parallel::lock;
+use crate::clock::Stopwatch;
 #[cfg(unix)]
 use std::env;
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +13,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The reason a process did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct Process {
     stderr_reader: JoinHandle<()>,
     /// Whether a request is unanswered.
     busy: bool,
+    /// The process that kills the process group if Grove ends without dropping this.
+    watcher: Option<Child>,
 }
 
 impl Process {
@@ -67,7 +70,17 @@ impl Process {
         thread::spawn(move || read_lines(stdout, &read));
         let stderr_reader = thread::spawn(move || keep_last_line(stderr, &kept));
         let requests = Some(requests);
-        Ok(Self { child, requests, lines, last_error, stderr_reader, busy: false })
+        Ok(Self { child, requests, lines, last_error, stderr_reader, busy: false, watcher: None })
+    }
+
+    /// On Unix, has the process group killed even if Grove ends without dropping this, as by Ctrl-C or `kill -9`.
+    pub fn with_watcher(mut self) -> Self {
+        #[cfg(unix)]
+        {
+            // Without one, all else works.
+            self.watcher = watch_group(self.child.id()).ok();
+        }
+        self
     }
 
     /// Sends `request(id)` with a new id and waits for the answer, at most for `limit`. `read(id, line)`
@@ -79,7 +92,6 @@ impl Process {
         limit: Duration,
         read: impl Fn(u64, &[u8]) -> Result<Option<T>, String>,
     ) -> Result<T, NoAnswer> {
-        let deadline = Instant::now() + limit;
         // Earlier output cannot be the answer. A process may write without end.
         self.lines.try_iter().take(LINES + 1).for_each(drop);
         // Unpredictable, so that code that the process runs cannot forge the answer, and exact as a JSON number in any
@@ -89,9 +101,10 @@ impl Process {
         let requests = self.requests.as_ref().expect("open until dropped");
         // If the process has ended, reading its output fails below.
         let _ = requests.send(request(id));
-        let mut instead = String::new();
-        loop {
-            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        let (mut instead, mut waited) = (String::new(), Stopwatch::start());
+        // Over time the next line may be there already, however late it is.
+        while let Some(slice) = waited.slice(limit) {
+            match self.lines.recv_timeout(slice) {
                 Ok(line) => match read(id, &line) {
                     Ok(Some(answer)) => {
                         self.busy = false;
@@ -100,14 +113,11 @@ impl Process {
                     Ok(None) => instead = "; it sent an answer with another `id`".to_string(),
                     Err(message) => instead = format!("; {message}"),
                 },
-                Err(RecvTimeoutError::Timeout) => return Err(NoAnswer::Timeout(instead)),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Ended(self.end())),
             }
-            // The next line may be there already, however late it is.
-            if Instant::now() >= deadline {
-                return Err(NoAnswer::Timeout(instead));
-            }
         }
+        Err(NoAnswer::Timeout(instead))
     }
 
     /// Describes how the process ended; `None` if it is running.
@@ -124,8 +134,8 @@ impl Process {
     fn end(&mut self) -> String {
         let status = wait(&mut self.child, GRACE_PERIOD).ok().flatten();
         // Wait for the last line of standard error.
-        let deadline = Instant::now() + GRACE_PERIOD;
-        while !self.stderr_reader.is_finished() && Instant::now() < deadline {
+        let mut waited = Stopwatch::start();
+        while !self.stderr_reader.is_finished() && waited.elapsed() < GRACE_PERIOD {
             thread::sleep(Duration::from_millis(2));
         }
         let error = lock(&self.last_error).clone();
@@ -146,6 +156,10 @@ impl Drop for Process {
             let _ = wait(&mut self.child, GRACE_PERIOD);
         }
         kill_group(&mut self.child);
+        if let Some(watcher) = &mut self.watcher {
+            let _ = watcher.kill();
+            let _ = watcher.wait();
+        }
         let _ = self.child.wait();
     }
 }
@@ -169,10 +183,10 @@ pub fn on_path(program: &Path) -> Option<PathBuf> {
 
 /// Waits at most `limit` for a process to end; `None` if it still runs then.
 pub fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + limit;
+    let mut waited = Stopwatch::start();
     loop {
         let status = child.try_wait()?;
-        if status.is_some() || Instant::now() >= deadline {
+        if status.is_some() || waited.elapsed() >= limit {
             return Ok(status);
         }
         thread::sleep(Duration::from_millis(2));
@@ -190,13 +204,24 @@ pub fn kill_group(child: &mut Child) {
     let _ = child.kill();
 }
 
+/// Starts a process that kills a process group when its input ends, as it does with Grove. It ignores the signals by
+/// which a terminal or a supervisor stops Grove.
+#[cfg(unix)]
+fn watch_group(group: u32) -> io::Result<Child> {
+    let script = "trap '' HUP INT QUIT TERM; read -r _; kill -KILL \"-$0\"";
+    let mut watcher = Command::new("sh");
+    watcher.args(["-c", script, &group.to_string()]);
+    std::os::unix::process::CommandExt::process_group(&mut watcher, 0);
+    watcher.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
 /// Starts a command, whose program this process may have just written. A child that another thread has just forked
 /// holds the file open until it executes its own program; until then the file cannot be executed.
 fn spawn(command: &mut Command) -> io::Result<Child> {
-    let end = Instant::now() + BUSY;
+    let mut waited = Stopwatch::start();
     loop {
         match command.spawn() {
-            Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < end => {
+            Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && waited.elapsed() < BUSY => {
                 thread::sleep(Duration::from_millis(10));
             }
             started => return started,

@@ -23,8 +23,10 @@ pub(super) struct Rows {
 impl Rows {
     /// Opens or creates a file, and drops rows after the first `done` iterations.
     pub fn open(path: &Path, done: u32) -> io::Result<Self> {
-        let text =
-            input::if_present(input::read_text(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
+        let bytes =
+            input::if_present(input::read(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
+        // A damaged file is written anew.
+        let text = String::from_utf8(bytes).unwrap_or_default();
         // An incomplete last line has no line break.
         let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let header = lines.next().unwrap_or_default();

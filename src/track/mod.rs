@@ -184,6 +184,21 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_are_no_text_are_written_anew() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join(CSV);
+        let records: Vec<_> = (1..=4).map(record).collect();
+        Trackers::open(folder.path(), &settings(BOTH), &records);
+        let whole = fs::read(&path).unwrap();
+        let mut damaged = whole.clone();
+        damaged[whole.len() / 2] |= 0x80;
+        fs::write(&path, &damaged).unwrap();
+        let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &records);
+        assert!(trackers.take_warnings().is_empty());
+        assert!(fs::read(&path).unwrap() == whole);
+    }
+
+    #[test]
     fn tracking_turned_on_later_has_the_whole_run() {
         let folder = TempDir::new().unwrap();
         let records: Vec<_> = (1..=4).map(record).collect();

@@ -5,23 +5,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The top-level modules of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const DEPENDENCIES: [(&str, &[&str]); 27] = [
+const DEPENDENCIES: [(&str, &[&str]); 28] = [
     ("math", &["schema"]),
     ("objective", &["math", "schema"]),
     ("settings", &["env", "math", "model", "objective", "schema"]),
+    ("clock", &[]),
     ("rng", &[]),
     ("schema", &[]),
     ("disk", &[]),
     ("data", &["disk"]),
     ("metrics", &["disk"]),
     ("checkpoint", &["disk"]),
-    ("parallel", &[]),
+    ("parallel", &["clock"]),
     ("device", &["settings", "metrics", "nn"]),
     ("env", &["rng", "schema"]),
-    ("task", &["disk", "rng", "schema"]),
+    ("task", &["clock", "disk", "rng", "schema"]),
     ("nn", &["math", "rng", "schema"]),
     ("model", &["math", "nn", "rng", "schema"]),
-    ("text", &["device", "disk", "math", "model", "nn", "rng", "schema"]),
+    ("text", &["clock", "device", "disk", "math", "model", "nn", "rng", "schema"]),
     ("rollout", &["settings", "device", "math", "rng", "env", "model", "data"]),
     ("advantage", &["settings", "device", "data", "parallel"]),
     (

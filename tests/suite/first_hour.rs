@@ -125,10 +125,14 @@ fn common_first_commands_work() {
 
 #[test]
 fn graphics_libraries_print_nothing_while_adapters_are_listed() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_grove"));
-    let output = command.arg("devices").env_remove("XDG_RUNTIME_DIR").output().unwrap();
-    assert!(output.status.success());
-    assert_eq!(stderr(&output), "");
+    // With a folder for its caches and, as a service of the system, without one.
+    for unset in [&["XDG_RUNTIME_DIR"][..], &["XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HOME"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_grove"));
+        unset.iter().for_each(|name| drop(command.env_remove(name)));
+        let output = command.arg("devices").output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(stderr(&output), "");
+    }
 }
 
 #[test]

@@ -4,6 +4,10 @@ use crate::support::{grove, json, refusal, start, stderr, stdout, train, wait_fo
 use grove::checkpoint::{self, Store};
 use std::fs;
 use std::io::{BufRead, BufReader};
+#[cfg(unix)]
+use std::io::{PipeWriter, Write};
+#[cfg(unix)]
+use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
@@ -115,6 +119,52 @@ fn nohup_keeps_a_run_alive() {
     assert!(child.try_wait().unwrap().is_none(), "the run goes on");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Fills a pipe, of which nobody reads, so that the next writer waits.
+#[cfg(unix)]
+fn fill(mut pipe: &PipeWriter) {
+    let set_flags = |flags| {
+        // SAFETY: a system call on integers.
+        assert_eq!(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, flags) }, 0);
+    };
+    set_flags(libc::O_NONBLOCK);
+    for size in [4096, 1] {
+        while matches!(pipe.write(&vec![b'.'; size]), Ok(1..)) {}
+    }
+    set_flags(0);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_run_whose_messages_nobody_reads_is_saved_by_one_signal_and_ended_by_the_next() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let (_reader, pipe) = std::io::pipe().unwrap();
+    let more = ["--quiet", "--iterations", "1000000", "--set", "save_every=1000000"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_grove"))
+        .args(train("catch", "run", &more))
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .stderr(pipe.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let id = child.id().to_string();
+    let terminate = || Command::new("kill").args(["-TERM", &id]).status().unwrap();
+    let metrics = folder.join("run/metrics.jsonl");
+    wait_for("the first iterations", || fs::metadata(&metrics).is_ok_and(|file| file.len() > 0));
+    fill(&pipe);
+    terminate();
+    let store = Store::new(folder.join("run/checkpoints"));
+    wait_for("a checkpoint", || store.iterations().is_ok_and(|saved| !saved.is_empty()));
+    // Signals that follow the first at once count as the same one.
+    let mut status = None;
+    wait_for("the end of the run", || {
+        terminate();
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(130));
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! Commands that compare runs: lists, curves, seeds, sweeps, exports.
 
+#[cfg(target_os = "linux")]
+use crate::support::stderr;
 use crate::support::{assert_same_files, grove, json, refusal, start, stdout, train, wait_for};
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 #[test]
@@ -87,6 +91,31 @@ fn runs_side_by_side_stop_with_the_process_that_started_them() {
     wait_for("runs that are saved", || states() == ["interrupted", "interrupted"]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn runs_side_by_side_are_trained_by_one_program_even_if_its_file_is_removed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let program = folder.join("grove");
+    // By another process: a file that this one writes may not be executable while a child starts that inherited it.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_grove")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    let more = ["--iterations", "5", "--seeds", "1..3", "--threads", "1"];
+    let parent = Command::new(&program)
+        .args(train("catch", "study", &more))
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("the first run", || folder.join("study/seed-1/config.toml").exists());
+    fs::remove_file(&program).unwrap();
+    let output = parent.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["runs"].as_array().unwrap().len(), 3);
+}
+
 const SWEEP: &str = "game = 'catch'\nsearch = 'halving'\ntrials = 4\neta = 2\nrounds = 2\nseeds = '1,2'\n\
     [settings]\niterations = 4\nnum_groups = 8\n'checkpoint.eval_every' = 1\n\
     [space]\n'optimizer.learning_rate' = { log = [1e-4, 1e-1] }\n'policy.hidden' = { choices = [[8], [16, 16]] }\n";
@@ -149,6 +178,45 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
     fs::write(folder.join("grid.toml"), SWEEP.replace("halving", "grid")).unwrap();
     let error = refusal(folder, &["sweep", "grid.toml"]);
     assert!(error.contains("`trials` does not apply to this search"), "{error}");
+}
+
+#[test]
+fn one_process_at_a_time_runs_a_sweep() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("study.toml"), SWEEP).unwrap();
+    fs::create_dir(folder.join("study")).unwrap();
+    let lock = fs::File::create(folder.join("study/sweep.lock")).unwrap();
+    lock.lock().unwrap();
+    let error = refusal(folder, &["sweep", "study.toml", "--device", "cpu"]);
+    assert!(error.contains("another process runs the sweep in study; wait for it"), "{error}");
+    assert_eq!(fs::read_dir(folder.join("study")).unwrap().count(), 1, "nothing has begun");
+    drop(lock);
+    json(folder, &["sweep", "study.toml", "--device", "cpu", "--json"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let file = SWEEP.replace("'halving'", "'tpe'").replace("'1,2'", "'1'");
+    let file = file.replace("trials = 4\neta = 2\nrounds = 2", "trials = 6\nbatch = 2");
+    for name in ["whole.toml", "broken.toml"] {
+        fs::write(folder.join(name), &file).unwrap();
+    }
+    let sweep = |file: &str| json(folder, &["sweep", file, "--device", "cpu", "--json"]);
+    let whole = sweep("whole.toml");
+    // In the place of a link to nothing no run can make its folder.
+    fs::create_dir(folder.join("broken")).unwrap();
+    let links = [2, 3].map(|trial| folder.join(format!("broken/trial-{trial}-seed-1")));
+    links.iter().for_each(|link| std::os::unix::fs::symlink("nowhere/run", link).unwrap());
+    let error = refusal(folder, &["sweep", "broken.toml", "--device", "cpu"]);
+    assert!(error.contains("error: all runs of batch 2 failed: cannot create "), "{error}");
+    assert!(error.contains("; the same command tries them again"), "{error}");
+    assert!(!folder.join("broken/trial-4-seed-1").exists(), "no batch is chosen by that");
+    links.iter().for_each(|link| fs::remove_file(link).unwrap());
+    assert_eq!(sweep("broken.toml")["trials"], whole["trials"]);
 }
 
 #[test]

@@ -184,5 +184,7 @@ fn verifiers_and_servers_end_with_a_trainer_that_is_killed() {
     let verify = ["verify", "--task-data", "own.jsonl", "--verifier", "python3 silent.py"];
     // A watcher outside of the namespace, a shell or Python in its place, and the child.
     assert_processes_end(folder, &verify, 3);
+    // Python, perhaps a shell around it, its child, and a watcher.
+    assert_processes_end(folder, &[&verify[..], &["--verifier-sandbox=off"]].concat(), 3);
     assert_processes_end(folder, &["verify", "ocaml", "--prompts", "10000", "--attack"], 4);
 }

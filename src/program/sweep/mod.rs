@@ -1,6 +1,7 @@
 //! `grove sweep`: trains runs with many settings to find the best ones.
 
 mod check;
+mod folder;
 mod report;
 mod results;
 mod search;
@@ -23,8 +24,9 @@ use crate::settings::{Precision, overlay};
 use crate::task;
 use crate::trainer::text::{TINY, language_settings};
 use anyhow::{Context, Result, bail, ensure};
+use folder::{claim, output_folder};
 use report::Report;
-use results::{RESULTS, Results, RunResult, forget_failures, read_results};
+use results::{RESULTS, Results, RunResult, forget_failures, is_lost, read_results};
 use search::{Search, Trial};
 use serde::Deserialize;
 use space::Space;
@@ -117,12 +119,14 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
         );
     }
     let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
-    sweep.claim(&text)?;
+    let _lock = claim(&sweep.folder, &text)?;
+    // Another process may have been writing them.
+    sweep.read_results()?;
     sweep.search()
 }
 
 impl<'a> Sweep<'a> {
-    /// Checks a sweep's file, and reads the results so far.
+    /// Checks a sweep's file.
     fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
         check_file(&file)?;
         let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
@@ -154,29 +158,16 @@ impl<'a> Sweep<'a> {
         }
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = output_folder(args)?;
-        let path = folder.join(RESULTS);
-        let results = read_results(&path);
-        let mut results = results.with_context(|| format!("cannot read {}", path.display()))?;
-        forget_failures(&mut results, &file, seeds.len());
-        Ok(Self { file, args, folder, seeds, iterations, results })
+        Ok(Self { file, args, folder, seeds, iterations, results: Results::new() })
     }
 
-    /// Writes the text of the sweep's file to its folder, or checks that the folder belongs to the same file.
-    fn claim(&self, text: &str) -> Result<()> {
-        let path = self.folder.join("sweep.toml");
-        let before = input::if_present(input::read_description(&path));
-        match before.with_context(|| format!("cannot read {}", path.display()))? {
-            Some(before) if before == text => return Ok(()),
-            Some(before) => bail!(
-                "{} holds another sweep{}; remove it, or choose another --out",
-                self.folder.display(),
-                check::difference(&before, text).unwrap_or_default()
-            ),
-            None => {}
-        }
-        disk::create_folders(&self.folder)
-            .and_then(|()| disk::replace(&path, text.as_bytes()))
-            .with_context(|| format!("cannot write {}", path.display()))
+    /// Reads the results so far, except for failures that are tried again.
+    fn read_results(&mut self) -> Result<()> {
+        let path = self.folder.join(RESULTS);
+        let results = read_results(&path);
+        self.results = results.with_context(|| format!("cannot read {}", path.display()))?;
+        forget_failures(&mut self.results, &self.file, self.seeds.len());
+        Ok(())
     }
 
     /// Searches round by round, and reports.
@@ -204,9 +195,19 @@ impl<'a> Sweep<'a> {
                 trials[number].score = score;
                 first_scores.entry(number).or_insert(score);
             }
-            if trials.iter().all(|trial: &Trial| trial.score.is_none()) {
-                let error = self.results.values().find_map(|result| result.error.clone());
-                bail!("all runs failed: {}", error.unwrap_or("they have no score".to_string()));
+            let has_none = trials.iter().all(|trial: &Trial| trial.score.is_none());
+            let is_lost = self.file.search == Search::Tpe && is_lost(&self.results, round);
+            if has_none || is_lost {
+                let mut of_round = self.results.values().filter(|result| result.round == round);
+                let error = of_round.find_map(|result| result.error.clone());
+                let error = error.unwrap_or("they have no score".to_string());
+                match is_lost {
+                    true => bail!(
+                        "all runs of batch {} failed: {error}; the same command tries them again",
+                        round + 1
+                    ),
+                    false => bail!("all runs failed: {error}"),
+                }
             }
         }
         let first_scores = first_scores.into_values().collect();
@@ -263,7 +264,7 @@ impl<'a> Sweep<'a> {
                 |score| format!("{score:.3}"),
             );
             let said = format!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
-            let result = RunResult { trial, round, seed, score, error };
+            let result = RunResult { trial, round, seed, score, error, attempts: 1 };
             let line = serde_json::to_string(&result)? + "\n";
             disk::write(&mut file, line.as_bytes()).context("cannot write the results")?;
             results.insert((trial, round, seed), result);
@@ -414,20 +415,6 @@ fn iterations_of_run(settings: &Table, search: Search) -> Result<u32> {
             bail!("halving a task's runs needs settings.iterations")
         }
         None => Ok(1),
-    }
-}
-
-/// Folder of the sweep: that of the command line, otherwise the sweep's file without its extension.
-fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
-    match &args.out {
-        Some(folder) if *folder == args.file => {
-            bail!("--out is the sweep's file; give a folder")
-        }
-        Some(folder) => Ok(folder.clone()),
-        None if args.file.extension().is_none() => bail!(
-            "the file has no extension, so the sweep's folder cannot have its name; use --out DIR"
-        ),
-        None => Ok(args.file.with_extension("")),
     }
 }
 

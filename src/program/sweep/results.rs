@@ -3,12 +3,16 @@
 use super::{Search, SweepFile};
 use crate::disk::{self, input};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
 /// File of results inside a sweep, one line per run.
 pub const RESULTS: &str = "results.jsonl";
+
+/// Words of the error of a run whose numbers went out of range, for which its settings are the reason
+/// ([`TrainError::NotFinite`](crate::trainer::TrainError)).
+const DIVERGED: &str = "is not finite in iteration";
 
 /// Result of a run, as stored in the file of results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,6 +23,9 @@ pub struct RunResult {
     /// Score of the best policy on fresh episodes; `None` if the run failed.
     pub score: Option<f64>,
     pub error: Option<String>,
+    /// Number of results of the run in the file so far.
+    #[serde(skip)]
+    pub attempts: u32,
 }
 
 /// Results by trial, round and seed.
@@ -31,14 +38,30 @@ pub fn scores(results: &Results, trial: usize, round: u32, seeds: &[u64]) -> Opt
 
 /// Removes the results of failed runs, which are then tried again: a full disk or lack of memory may have been the
 /// reason. A failure that TPE already used to choose its next batch stays, since a success would lead to other trials.
+/// That of a batch that [`is_lost`] was not used.
 pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     results.keys().for_each(|(_, batch, _)| *counts.entry(*batch).or_insert(0) += 1);
     let has_next = |batch: u32| {
         let is_last = (batch as usize + 1).saturating_mul(file.batch) >= file.trials;
-        file.search == Search::Tpe && !is_last && counts[&batch] == file.batch * seeds
+        let is_full = counts[&batch] == file.batch * seeds;
+        file.search == Search::Tpe && !is_last && is_full && !is_lost(results, batch)
     };
-    results.retain(|(_, batch, _), result| result.error.is_none() || has_next(*batch));
+    let used: BTreeSet<u32> = counts.keys().copied().filter(|batch| has_next(*batch)).collect();
+    results.retain(|(_, batch, _), result| result.error.is_none() || used.contains(batch));
+}
+
+/// Whether TPE cannot choose its next batch by this one, its last so far, all of whose runs have failed: if nothing has
+/// a score yet, or if the runs were tried once and none diverged, so that a full disk may be the reason.
+pub fn is_lost(results: &Results, batch: u32) -> bool {
+    let runs = || results.values().filter(|result| result.round == batch);
+    let errors = || runs().filter_map(|result| result.error.as_deref());
+    let is_last = results.values().all(|result| result.round <= batch);
+    let have_failed = runs().count() > 0 && errors().count() == runs().count();
+    let has_score = results.values().any(|result| result.score.is_some());
+    let is_first_try = runs().any(|result| result.attempts < 2);
+    let have_diverged = errors().any(|error| error.contains(DIVERGED));
+    is_last && have_failed && (!has_score || is_first_try && !have_diverged)
 }
 
 /// Reads the results in a file, and removes an incomplete last line, so that the next one starts on a new line.
@@ -52,8 +75,10 @@ pub fn read_results(path: &Path) -> io::Result<Results> {
             break;
         }
         end += line.len() as u64;
-        if let Ok(result) = serde_json::from_slice::<RunResult>(&line) {
-            results.insert((result.trial, result.round, result.seed), result);
+        if let Ok(mut result) = serde_json::from_slice::<RunResult>(&line) {
+            let run = (result.trial, result.round, result.seed);
+            result.attempts = 1 + results.get(&run).map_or(0, |last: &RunResult| last.attempts);
+            results.insert(run, result);
         }
     }
     Ok(results)
@@ -62,6 +87,7 @@ pub fn read_results(path: &Path) -> io::Result<Results> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trainer::TrainError;
     use std::fs;
     use tempfile::TempDir;
 
@@ -72,7 +98,7 @@ mod tests {
         assert!(read_results(&path).unwrap().is_empty());
         let written = |trial: usize, error: Option<&str>| {
             let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
-            let result = RunResult { trial, round: 0, seed: 1, score, error };
+            let result = RunResult { trial, round: 0, seed: 1, score, error, attempts: 1 };
             serde_json::to_string(&result).unwrap() + "\n"
         };
         let line = |trial: usize| written(trial, None);
@@ -97,22 +123,46 @@ mod tests {
         assert_eq!(known(), 4);
     }
 
+    /// Results of trials by their errors, in batches of two.
+    fn results(errors: &[Option<&str>], attempts: u32) -> Results {
+        let result = |(trial, error): (usize, &Option<&str>)| {
+            let (round, seed) = (trial as u32 / 2, 1);
+            let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
+            ((trial, round, seed), RunResult { trial, round, seed, score, error, attempts })
+        };
+        errors.iter().enumerate().map(result).collect()
+    }
+
+    const FULL: Option<&str> = Some("cannot write x: the disk is full");
+
     #[test]
     fn a_failure_by_which_tpe_has_chosen_the_next_batch_stays() {
-        let result = |trial: usize| {
-            let (round, error) = (trial as u32 / 2, Some("out of memory".to_string()));
-            let seed = 1;
-            ((trial, round, seed), RunResult { trial, round, seed, score: None, error })
-        };
-        let known = |search: Search, count: usize| -> Vec<usize> {
+        let known = |search: Search, errors: &[Option<&str>]| -> Vec<usize> {
             let file = SweepFile { search, trials: 6, batch: 2, ..SweepFile::default() };
-            let mut results: Results = (0..count).map(result).collect();
+            let mut results = results(errors, 1);
             forget_failures(&mut results, &file, 1);
             results.into_keys().map(|(trial, ..)| trial).collect()
         };
-        assert_eq!(known(Search::Tpe, 3), [0, 1], "the second batch is not complete");
-        assert_eq!(known(Search::Tpe, 4), [0, 1, 2, 3]);
-        assert_eq!(known(Search::Tpe, 6), [0, 1, 2, 3], "no batch follows the third");
-        assert_eq!(known(Search::Random, 6), [0; 0]);
+        let all = [FULL; 6];
+        assert_eq!(known(Search::Tpe, &all[..3]), [0, 1], "the second batch is not complete");
+        assert_eq!(known(Search::Tpe, &[FULL, None, FULL, None]), [0, 1, 2, 3]);
+        assert_eq!(known(Search::Tpe, &all), [0, 1, 2, 3], "no batch follows the third");
+        assert_eq!(known(Search::Random, &all), [0; 0]);
+        assert_eq!(known(Search::Tpe, &[FULL, None, FULL, FULL]), [0, 1], "the second is lost");
+        assert_eq!(known(Search::Tpe, &all[..2]), [0; 0]);
+    }
+
+    #[test]
+    fn a_batch_is_lost_if_all_of_its_runs_fail_for_another_reason_than_their_settings() {
+        let diverged = TrainError::NotFinite { what: "loss", iteration: 3 }.to_string();
+        let diverged = Some(&*diverged);
+        let second = |errors: [Option<&str>; 2], attempts| {
+            is_lost(&results(&[None, FULL, errors[0], errors[1]], attempts), 1)
+        };
+        assert!(second([FULL, FULL], 1));
+        assert!(!second([FULL, FULL], 2), "a retry did not help");
+        assert!(!second([FULL, None], 1) && !second([FULL, diverged], 1));
+        assert!(is_lost(&results(&[FULL, diverged], 2), 0), "nothing has a score");
+        assert!(!is_lost(&results(&[FULL; 3], 1), 0), "another batch was chosen by it");
     }
 }

@@ -14,17 +14,13 @@ use crate::run::{
 use crate::text::LanguageModel;
 use crate::trainer::Validation;
 use crate::trainer::text::CompletionRecord;
-use std::cell::Cell;
 use tempfile::TempDir;
 
 /// The work during which a device fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Iterate,
-    /// The evaluation, after which the state can still be read.
     Validate,
-    /// The evaluation, and all that comes after it.
-    ValidateAndAll,
     Snapshot,
     Model,
     Finish,
@@ -35,15 +31,12 @@ struct Failing {
     run: Box<dyn Run>,
     work: Work,
     at: u32,
-    is_gone: Cell<bool>,
 }
 
 impl Failing {
     /// Panics if the device is to fail in this work; `iteration` counts the one under way.
     fn may_fail(&self, work: Work, iteration: u32) {
-        let is_all = self.work == Work::ValidateAndAll && work == Work::Validate;
-        if self.is_gone.get() || (iteration == self.at && (work == self.work || is_all)) {
-            self.is_gone.set(is_all);
+        if iteration == self.at && work == self.work {
             panic!(
                 "wgpu error: Out of Memory\nCaused by:\n  not enough memory left\nBacktrace:\n  0: main"
             );
@@ -125,15 +118,14 @@ fn fail_everywhere(make: Make, has_model: bool) {
     let [whole, path] = ["whole", "run"].map(|name| place.path().join(name));
     train(make, 4, &whole).unwrap();
     let expected = content(&whole);
-    let measure = [2, 4].map(|at| [(Work::Validate, at, at), (Work::ValidateAndAll, at, at - 1)]);
     let cases = (1..=4)
         .map(|at| (Work::Iterate, at, at - 1))
         .chain((1..=4).map(|at| (Work::Snapshot, at, at - 1)))
         .chain((1..=4).filter(|_| has_model).map(|at| (Work::Model, at, at - 1)))
-        .chain(measure.into_iter().flatten())
+        .chain([2, 4].map(|at| (Work::Validate, at, at - 1)))
         .chain([(Work::Finish, 4, 4)]);
     for (work, at, saved) in cases {
-        let mut run = Failing { run: make(4, None), work, at, is_gone: Cell::new(false) };
+        let mut run = Failing { run: make(4, None), work, at };
         let error = train_to_the_end(&mut run, &path).unwrap_err().to_string();
         let (case, name) = (format!("{work:?} at {at}: {error}"), path.display());
         let end = match saved {
@@ -146,7 +138,7 @@ fn fail_everywhere(make: Make, has_model: bool) {
         };
         let what = match work {
             Work::Iterate => format!("iteration {at}"),
-            Work::Validate | Work::ValidateAndAll => format!("the evaluation of iteration {at}"),
+            Work::Validate => format!("the evaluation of iteration {at}"),
             Work::Snapshot | Work::Model => format!("reading the state of iteration {at}"),
             Work::Finish => "the final evaluation".to_string(),
         };
@@ -169,11 +161,7 @@ fn fail_everywhere(make: Make, has_model: bool) {
                     .map(|model| std::fs::read(model.join("model.safetensors")).unwrap());
                 assert!(best == found);
             }
-            match work {
-                // Without the evaluation another policy may be the best.
-                Work::Validate => assert_eq!(content(&path).1, expected.1),
-                _ => assert_holds(&path, &expected),
-            }
+            assert_holds(&path, &expected);
         }
         std::fs::remove_dir_all(&path).unwrap();
     }
@@ -205,13 +193,13 @@ fn meet_faults_in_turn(make: Make, seed: u64) {
             1 => Fault::Stop(at),
             _ => Fault::Nothing,
         };
-        let works = [Work::Iterate, Work::Snapshot, Work::ValidateAndAll];
+        let works = [Work::Iterate, Work::Snapshot, Work::Validate];
         let work = works[below(number(2), 3) as usize];
         // Half of the devices fail in no iteration.
         let failing_at = 1 + below(number(3), 8);
         let failing = |iterations, checkpoint: Option<&Checkpoint>| -> Box<dyn Run> {
             let run = make(iterations, checkpoint);
-            Box::new(Failing { run, work, at: failing_at, is_gone: Cell::new(false) })
+            Box::new(Failing { run, work, at: failing_at })
         };
         met.push((disk, work, failing_at));
         let is_done = with(disk, || {

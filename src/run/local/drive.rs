@@ -27,8 +27,8 @@ pub trait RunObserver {
 /// Trains a run until it is over or `observer` stops it, passing its [`Events`] to the observer.
 ///
 /// # Errors
-/// As [`Run::iterate`], and if a file cannot be written, or the device fails. The run can be resumed from its last
-/// checkpoint. If the evaluation fails but the state can still be read, the iteration is saved first.
+/// As [`Run::iterate`] and [`Run::validate`], and if a file cannot be written, or the device fails. The run can be
+/// resumed from its last checkpoint; an iteration whose evaluation failed is then repeated.
 pub fn drive(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,

@@ -163,16 +163,9 @@ impl<'a> Events<'a> {
         self.summary.seconds_to_first_update.get_or_insert(seconds);
         let requests = self.poll_requests(poll);
         let (mut due, stops) = self.due(iteration, seconds, requests)?;
-        let (is_best, mut failure) =
-            if due.evaluation { self.evaluate(&mut record, &mut due)? } else { (false, None) };
-        let state = self.read_state(iteration, is_best, due.save);
-        if let Some(failure) = failure.take_if(|_| state.is_err()) {
-            return Err(failure);
-        }
-        self.write(&record, &completions, &state?)?;
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
+        let is_best = due.evaluation && self.evaluate(&mut record, &mut due)?;
+        let state = self.read_state(iteration, is_best, due.save)?;
+        self.write(&record, &completions, &state)?;
         self.is_saved = Some(due.save);
         self.warn(&record);
         let seconds = self.started.elapsed().as_secs_f64();
@@ -238,29 +231,15 @@ impl<'a> Events<'a> {
         Ok((due, interrupted || is_late))
     }
 
-    /// Evaluates the policy. Returns whether it is the best so far. In a run of one rank, a failed evaluation is also
-    /// returned: the iteration is saved first if its state can be read.
-    fn evaluate(
-        &mut self,
-        record: &mut IterationRecord,
-        due: &mut Due,
-    ) -> Result<(bool, Option<RunError>), RunError> {
+    /// Evaluates the policy. Returns whether it is the best so far. If that fails, nothing of the iteration is written:
+    /// saved without its evaluation, a run that resumes would end with another best policy.
+    fn evaluate(&mut self, record: &mut IterationRecord, due: &mut Due) -> Result<bool, RunError> {
         let work = format!("the evaluation of iteration {}", record.iteration);
-        let validation = catching_panics(work, || self.run.validate());
-        let trainer = self.run.trainer();
-        match validation {
-            Ok(Validation { evaluation, is_best }) => {
-                self.evaluation = Some(evaluation.clone());
-                record.evaluation = Some(evaluation);
-                due.save |= self.schedule.end(record.iteration, trainer.best()).is_some();
-                Ok((is_best, None))
-            }
-            Err(error) if trainer.team().size() == 1 => {
-                due.save = true;
-                Ok((false, Some(error)))
-            }
-            Err(error) => Err(error),
-        }
+        let Validation { evaluation, is_best } = catching_panics(work, || self.run.validate())?;
+        self.evaluation = Some(evaluation.clone());
+        record.evaluation = Some(evaluation);
+        due.save |= self.schedule.end(record.iteration, self.run.trainer().best()).is_some();
+        Ok(is_best)
     }
 
     /// Queues warnings about an iteration: a collapse of training, or growing memory.

@@ -35,20 +35,20 @@ impl Confinement {
     /// # Errors
     /// If this machine cannot enforce it.
     pub fn new(options: &VerifierOptions) -> Result<Self, TaskError> {
-        let refused = |why: String| {
-            TaskError::Verifier(format!(
-                "the verifier cannot be put into a sandbox: {why} --verifier-sandbox=off runs it with all of \
-                 your rights"
-            ))
+        let failed = |why: String| {
+            TaskError::Verifier(format!("the verifier cannot be put into a sandbox: {why}"))
         };
-        let failed = |error: io::Error| refused(format!("{error}."));
-        let folder = Folder::new().map_err(failed)?;
+        let wrong = |error: io::Error| failed(error.to_string());
+        let refused = |why: String| {
+            failed(format!("{why} --verifier-sandbox=off runs it with all of your rights"))
+        };
+        let folder = Folder::new().map_err(wrong)?;
         let limits = Limits { processes: PROCESSES, ..Limits::default() };
         let workdir = match &options.folder {
             Some(folder) => folder.canonicalize(),
             None => env::current_dir(),
         };
-        let workdir = workdir.map_err(failed)?;
+        let workdir = workdir.map_err(wrong)?;
         let mut readable = named(&options.command, &workdir);
         let allowed = options.sandbox.readable.iter().map(|path| workdir.join(path));
         let allowed: Vec<PathBuf> = allowed.collect();
@@ -68,8 +68,9 @@ impl Confinement {
             workdir: Some(workdir),
             scratch_mb: 1024,
         };
-        let scratch = folder.inner("try").map_err(failed)?;
-        let sandbox = Sandbox::new(limits, &scratch, access).map_err(failed)?;
+        let scratch = folder.inner("try").map_err(wrong)?;
+        let sandbox = Sandbox::new(limits, &scratch, access);
+        let sandbox = sandbox.map_err(|error| refused(format!("{error}.")))?;
         match sandbox.notes() {
             notes if notes.is_empty() => Ok(Self { sandbox, folder, started: AtomicUsize::new(0) }),
             notes => Err(refused(notes.join(" "))),

@@ -259,8 +259,11 @@ impl Verifier {
     }
 
     fn spawn(&self) -> Result<Process, TaskError> {
-        let VerifierOptions { command, folder, .. } = &self.options;
+        let VerifierOptions { command, folder, sandbox, .. } = &self.options;
         let started = self.shell().and_then(|mut shell| Process::start(&mut shell));
+        // The processes of a sandbox end with Grove by themselves.
+        let started =
+            started.map(|process| if sandbox.is_on { process } else { process.with_watcher() });
         started.map_err(|e| {
             let place = folder.as_ref().map(|folder| format!(" in {}", folder.display()));
             let place = place.unwrap_or_default();

@@ -21,7 +21,8 @@ impl Folder {
     /// Creates a folder.
     pub fn new() -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let parent = fs::canonicalize(env::temp_dir())?;
+        let parent = temporary_folder(env::temp_dir())?;
+        let failed = |error| wrong(&parent, error);
         for _ in 0..1000 {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             if count == 0 {
@@ -30,16 +31,17 @@ impl Folder {
             let path = parent.join(format!("{NAME}{}-{count}", std::process::id()));
             match fs::DirBuilder::new().mode(0o755).create(&path) {
                 Ok(()) => {
-                    let Some(lock) = claim(&path)? else { continue };
-                    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+                    let Some(lock) = claim(&path).map_err(failed)? else { continue };
+                    let mode = fs::Permissions::from_mode(0o755);
+                    fs::set_permissions(&path, mode).map_err(failed)?;
                     return Ok(Self { path, _lock: lock });
                 }
                 // Left by another process with the same id.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(e),
+                Err(e) => return Err(failed(e)),
             }
         }
-        Err(io::Error::other("no free name for a temporary folder"))
+        Err(failed(io::Error::other("no free name")))
     }
 
     /// The folder's path.
@@ -53,6 +55,18 @@ impl Folder {
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&path)?;
         Ok(path)
     }
+}
+
+/// The real path of the folder for temporary files; that of an empty `TMPDIR` is `/tmp`.
+fn temporary_folder(folder: PathBuf) -> io::Result<PathBuf> {
+    let folder = if folder.as_os_str().is_empty() { "/tmp".into() } else { folder };
+    fs::canonicalize(&folder).map_err(|error| wrong(&folder, error))
+}
+
+/// The error of a folder for temporary files that cannot be used.
+fn wrong(folder: &Path, error: io::Error) -> io::Error {
+    let folder = folder.display();
+    io::Error::new(error.kind(), format!("the temporary folder {folder} (TMPDIR): {error}"))
 }
 
 /// Removes folders that are not in use, as far as permitted.
@@ -104,6 +118,14 @@ mod tests {
     use std::process::Command;
     use std::sync::atomic::AtomicBool;
     use std::thread;
+
+    #[test]
+    fn a_temporary_folder_that_is_missing_is_named() {
+        let error = temporary_folder("/no/such".into()).unwrap_err().to_string();
+        assert!(error.starts_with("the temporary folder /no/such (TMPDIR): No such"), "{error}");
+        let fallback = temporary_folder(PathBuf::new()).unwrap();
+        assert_eq!(fallback, fs::canonicalize("/tmp").unwrap());
+    }
 
     #[test]
     fn folders_of_killed_processes_are_removed_and_no_others() {

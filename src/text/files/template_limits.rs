@@ -1,5 +1,6 @@
 //! Limits for chat templates, which come with a model and may loop, nest or grow without bound.
 
+use crate::clock::Stopwatch;
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 use std::cell::RefCell;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Maximum size of a template in bytes.
 const MAX_SOURCE_BYTES: usize = 128 << 10;
@@ -53,7 +54,7 @@ pub(super) fn run(
     };
     let thread = thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
     thread.spawn(task).map_err(|error| format!("no thread to render it on: {error}"))?;
-    let begun = Instant::now();
+    let mut stopwatch = Stopwatch::start();
     let limit = loop {
         match receiver.recv_timeout(Duration::from_millis(5)) {
             Ok(result) => return result,
@@ -61,7 +62,7 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) if resident() > before + MAX_GROWTH_BYTES => {
                 break "the process takes 512 MiB of memory more while it is rendered";
             }
-            Err(RecvTimeoutError::Timeout) if begun.elapsed() > MAX_TIME => {
+            Err(RecvTimeoutError::Timeout) if stopwatch.elapsed() > MAX_TIME => {
                 break "it takes more than 2 seconds";
             }
             Err(RecvTimeoutError::Timeout) => {}

@@ -1,0 +1,66 @@
+//! Time limits of waits, in which only the time counts for which this process runs.
+
+use web_time::{Duration, Instant};
+
+/// The longest time for which a waiting thread sleeps until it reads its stopwatch again.
+pub const SLICE: Duration = Duration::from_millis(100);
+
+/// A longer gap between two readings means that this process stood still meanwhile.
+const MAX_GAP: Duration = Duration::from_secs(1);
+
+/// A stopwatch that stands still while this process does: stopped by Ctrl-Z, frozen, or on a suspended machine. What it
+/// waits for may have stood still as well, or has answered long ago and has not been heard yet.
+pub struct Stopwatch {
+    elapsed: Duration,
+    /// Time of the last reading.
+    last: Instant,
+}
+
+impl Stopwatch {
+    /// Starts at zero.
+    pub fn start() -> Self {
+        Self { elapsed: Duration::ZERO, last: Instant::now() }
+    }
+
+    /// Returns the time so far. A waiting thread calls this, or [`Stopwatch::slice`], after every [`SLICE`].
+    pub fn elapsed(&mut self) -> Duration {
+        self.elapsed_at(Instant::now())
+    }
+
+    /// Returns the time to wait until the next reading: the rest of `limit`, at most a [`SLICE`]; `None` without a rest.
+    pub fn slice(&mut self, limit: Duration) -> Option<Duration> {
+        let left = limit.saturating_sub(self.elapsed());
+        (!left.is_zero()).then(|| left.min(SLICE))
+    }
+
+    fn elapsed_at(&mut self, now: Instant) -> Duration {
+        let gap = now.duration_since(self.last);
+        // Not zero, so that every wait ends, even on a machine that is as slow as that.
+        self.elapsed += if gap > MAX_GAP { SLICE } else { gap };
+        self.last = now;
+        self.elapsed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_the_process_stands_still_does_not_count() {
+        let mut watch = Stopwatch::start();
+        let start = watch.last;
+        let mut elapsed =
+            |seconds: f64| watch.elapsed_at(start + Duration::from_secs_f64(seconds)).as_millis();
+        assert_eq!([0.5, 1.0, 2.0].map(&mut elapsed), [500, 1000, 2000]);
+        // A minute passes while the process is stopped, and half a second after it.
+        assert_eq!([62.0, 62.5].map(&mut elapsed), [2100, 2600]);
+    }
+
+    #[test]
+    fn a_limit_is_waited_for_in_slices() {
+        let mut watch = Stopwatch::start();
+        assert_eq!(watch.slice(Duration::from_secs(3600)), Some(SLICE));
+        assert_eq!(watch.slice(Duration::ZERO), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! The folder of a sweep, which belongs to one sweep, in one process at a time.
+
+use super::check;
+use crate::disk::{self, input};
+use crate::program::study_args::SweepArgs;
+use anyhow::{Context, Result, bail};
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+
+/// Copy of the sweep's file in its folder.
+const SETTINGS: &str = "sweep.toml";
+/// File that the process of a sweep locks.
+const LOCK: &str = "sweep.lock";
+
+/// Folder of the sweep: that of the command line, otherwise the sweep's file without its extension.
+pub fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
+    match &args.out {
+        Some(folder) if *folder == args.file => {
+            bail!("--out is the sweep's file; give a folder")
+        }
+        Some(folder) => Ok(folder.clone()),
+        None if args.file.extension().is_none() => bail!(
+            "the file has no extension, so the sweep's folder cannot have its name; use --out DIR"
+        ),
+        None => Ok(args.file.with_extension("")),
+    }
+}
+
+/// Locks a sweep's folder until the result is dropped, as far as the file system supports locks, and writes the text of
+/// the sweep's file to it, or checks that the folder belongs to the same file.
+///
+/// # Errors
+/// If it belongs to another sweep, another process runs the sweep, or the folder cannot be written.
+pub fn claim(folder: &Path, text: &str) -> Result<File> {
+    let cannot_write = |path: &Path| format!("cannot write {}", path.display());
+    disk::create_folders(folder).with_context(|| cannot_write(folder))?;
+    let path = folder.join(LOCK);
+    let lock = disk::open_append(&path).with_context(|| cannot_write(&path))?;
+    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+        bail!(
+            "another process runs the sweep in {}; wait for it, or stop it, then repeat the command",
+            folder.display()
+        );
+    }
+    let path = folder.join(SETTINGS);
+    let before = input::if_present(input::read_description(&path));
+    match before.with_context(|| format!("cannot read {}", path.display()))? {
+        Some(before) if before == text => {}
+        Some(before) => bail!(
+            "{} holds another sweep{}; remove it, or choose another --out",
+            folder.display(),
+            check::difference(&before, text).unwrap_or_default()
+        ),
+        None => disk::replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?,
+    }
+    Ok(lock)
+}
