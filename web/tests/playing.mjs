@@ -132,6 +132,7 @@ export default [
   },
   {
     name: 'a wall of up to 1,024 games',
+    slow: true,
     async run(visit) {
       const page = await visit.open();
       const one = await visit.picture(page);

@@ -2,9 +2,10 @@
 // without those with `only: false`, and in both the others, about drawing and the training device. Prints a line for
 // each: whether it holds, its time, what it saw. A check fails, too, if a page logs an error or a warning, asks another
 // host, or asks for what is not there. Checks wait for states, never for so many seconds; a limit on each ends a hang.
-// One that fails is run once more, and both runs are told.
+// One that fails is run once more, and both runs are told. Those with `slow: true` take minutes on SwiftShader: in the browser with
+// WebGPU they run with --slow, or if WORDS pick them.
 //
-// node run.mjs DIST [--own] [--measure] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with --own it
+// node run.mjs DIST [--own] [--measure] [--slow] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with --own it
 // is that of examples/own_page, which has a check of its own; with --measure times are measured and printed instead of
 // anything being checked; GROVE is the native program, for what they do together; DIR takes a picture of each view
 // (with --measure "a picture" that of web/page/preview.png);
@@ -50,7 +51,7 @@ const BROWSERS = {
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { own: { type: 'boolean' }, measure: { type: 'boolean' }, program: { type: 'string' }, shots: { type: 'string' } },
+  options: { own: { type: 'boolean' }, measure: { type: 'boolean' }, slow: { type: 'boolean' }, program: { type: 'string' }, shots: { type: 'string' } },
 });
 const [dist, ...rest] = positionals;
 const words = rest.join(' ');
@@ -95,7 +96,8 @@ let [failed, done] = [0, 0];
 const checks = values.measure ? measures : values.own ? own : [...greeting, ...live, ...watching, ...playing, ...looking, ...training, ...keeping, ...textChecks, ...trouble, ...(values.program ? native : [])];
 async function runIn(mode, flags) {
   const gpu = mode === 'with WebGPU';
-  const wanted = checks.filter(({ name, only }) => `${name} ${mode}`.includes(words) && only !== !gpu);
+  const isFast = (slow) => !(gpu && slow) || values.slow || words;
+  const wanted = checks.filter(({ name, only, slow }) => `${name} ${mode}`.includes(words) && only !== !gpu && isFast(slow));
   if (wanted.length === 0) return;
   const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
   const browser = await chromium.launch({ executablePath, args: [...ARGUMENTS, ...flags] });

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the checks of the page in headless Chromium: run.sh [DIST] [--own] [--program GROVE] [--shots DIR] [WORDS].
+# Runs the checks of the page in headless Chromium: run.sh [DIST] [--own] [--slow] [--program GROVE] [--shots DIR] [WORDS].
 # DIST is the built page, web/dist unless given. Needs Node 20 or newer and Chromium; the rest is
 # installed where it is missing. What the options and WORDS do is said in run.mjs.
 set -euo pipefail

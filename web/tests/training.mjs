@@ -98,6 +98,7 @@ export default [
   },
   {
     name: 'a reload in mid-training goes on, to the byte as without it, and leaving warns',
+    slow: true,
     async run(visit) {
       const hash = small(visit).replace('iterations=12', `iterations=${visit.gpu ? 20 : 1000}&seeds=2`);
       const files = async (page) => {
@@ -265,6 +266,7 @@ export default [
   },
   {
     name: 'several seeds side by side, and the same seed learns the same',
+    slow: true,
     async run(visit) {
       const page = await visit.open({ hash: `${small(visit)}&seeds=3` });
       const scores = async () => {
