@@ -218,7 +218,7 @@ mod tests {
         let scores = [(0, 1, 0.5), (0, 2, 0.5), (1, 1, 0.9), (2, 1, 0.4), (2, 2, 0.8)];
         let result = |(trial, seed, score)| {
             let score = Some(score);
-            ((trial, 0, seed), RunResult { trial, round: 0, seed, score, error: None })
+            ((trial, 0, seed), RunResult { trial, round: 0, seed, score, error: None, attempts: 1 })
         };
         let results: Results = scores.map(result).into();
         let table = leaders(&sweep, &trials, &results, &[1, 2], 0);
