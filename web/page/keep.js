@@ -62,13 +62,20 @@ function withDrawer(mode, ask) {
     const opening = indexedDB.open("grove", 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("policies");
     opening.onerror = () => fail(refusal(opening.error));
+    opening.onblocked = () => fail(new Error("another tab has its storage in use"));
     opening.onsuccess = () => {
       const base = opening.result;
-      const transaction = base.transaction("policies", mode);
-      const request = ask(transaction.objectStore("policies"));
-      transaction.oncomplete = () => { base.close(); done(request.result); };
-      // Each failure of a request ends in this, and only now the transaction has its error.
-      transaction.onabort = () => { base.close(); fail(refusal(transaction.error)); };
+      try {
+        const transaction = base.transaction("policies", mode);
+        const request = ask(transaction.objectStore("policies"));
+        transaction.oncomplete = () => { base.close(); done(request?.result); };
+        // Each failure of a request ends in this, and only now the transaction has its error.
+        transaction.onabort = () => { base.close(); fail(refusal(transaction.error)); };
+      } catch (error) {
+        // The connection is closing, another page has made the database, or there is no memory for a copy.
+        base.close();
+        fail(error);
+      }
     };
   });
 }

@@ -138,6 +138,21 @@ export default [
     },
   },
   {
+    name: 'a storage that breaks off gives a message, and games and text train without it',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({
+        hash: small(visit),
+        init: () => { IDBDatabase.prototype.transaction = () => { throw new DOMException('the connection is closing', 'InvalidStateError'); }; },
+      });
+      await message(page, /stores nothing for the page \(the connection is closing\)/);
+      await page.click('#start');
+      await until(page, '#state', /^Finished/);
+      await page.locator('#game input[value=sort]').check({ force: true });
+      await until(page, '#text-state', /iteration \d/);
+    },
+  },
+  {
     name: 'a lost device is replaced, one lost again is done without',
     only: true,
     async run(visit) {
