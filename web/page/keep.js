@@ -3,6 +3,9 @@
 import { Policy, join_games as join } from "./watch.js";
 import { make } from "./dom.js";
 
+/** Milliseconds in which another tab answers that it has a lock. */
+const ANSWER = 500;
+
 /** Offers a file for download: bytes, or a text, which becomes UTF-8. */
 export function download(name, content) {
   const url = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
@@ -109,22 +112,41 @@ function joined(first, second) {
 /** The stored games, or undefined. */
 export const keptGames = (of) => withDrawer("readonly", (drawer) => drawer.get(`games ${of}`));
 
-/** Stores a run as plain data, so that a reload can resume it; `name` is "run" for games or "text". */
-export const keepRun = (run, name) => withDrawer("readwrite", (drawer) => drawer.put(run, name));
+/** Stores runs as plain data by their names, all of them or none, so that a reload can resume them; one that is undefined is
+    deleted. */
+export const keepRuns = (runs) => withDrawer("readwrite", (drawer) => {
+  for (const [name, run] of Object.entries(runs)) {
+    if (run === undefined) drawer.delete(name);
+    else drawer.put(run, name);
+  }
+});
 
 /** The stored run, or undefined. */
 export const keptRun = (name) => withDrawer("readonly", (drawer) => drawer.get(name));
 
-/** Deletes the stored run. */
-export const forgetRun = (name) => withDrawer("readwrite", (drawer) => drawer.delete(name));
-
 /** Takes the lock of a stored run, unless another tab of this page has it; returns the function that releases it, or
-    undefined. A browser without locks refuses none. */
+    undefined. */
 export function lockRun(name) {
-  const free = () => {};
-  if (!navigator.locks) return Promise.resolve(free);
+  if (!navigator.locks) return askTabs(`grove-${name}`);
   return new Promise((done) => {
     const hold = (lock) => (lock ? new Promise((release) => done(release)) : done(undefined));
-    navigator.locks.request(`grove-${name}`, { ifAvailable: true }, hold).catch(() => done(free));
+    navigator.locks.request(`grove-${name}`, { ifAvailable: true }, hold).catch(() => done(() => {}));
+  });
+}
+
+/** Does the same where the browser has no locks, as on a plain HTTP address: a tab that has the lock answers who asks for it. */
+function askTabs(name) {
+  const channel = new BroadcastChannel(name);
+  return new Promise((done) => {
+    let held = false;
+    const silent = setTimeout(() => { held = true; done(() => channel.close()); }, ANSWER);
+    channel.onmessage = ({ data }) => {
+      if (data === "wanted" && held) channel.postMessage("held");
+      if (data !== "held" || held) return;
+      clearTimeout(silent);
+      channel.close();
+      done(undefined);
+    };
+    channel.postMessage("wanted");
   });
 }

@@ -116,8 +116,8 @@ export class Text extends Control {
       if (!run) return false;
       await this.training.check(run.wanted[0]);
       this.begun = true; // the first training is this one
-      this.beginNew(run);
-      this.loaded = file.name;
+      if (await this.train(run)) this.loaded = file.name;
+      else say(`${file.name} is not loaded: a training that another tab has left goes on. To replace it, load the file again.`);
       return true;
     } catch (error) {
       say(`${file.name}: ${sentence(error)}`);
@@ -136,7 +136,22 @@ export class Text extends Control {
   /** Trains a fresh model; `paused` waits for the visitor. */
   start(paused = false) {
     const run = this.read();
-    if (run) this.beginNew(run, paused);
+    if (run) this.train(run, paused);
+  }
+
+  /** Begins a new run, unless another tab has left one, which goes on instead; returns whether it has begun. */
+  async train(run, paused = false) {
+    const before = this.run;
+    await this.hold();
+    if (this.left) this.goOn();
+    if (this.run !== before) return false;
+    this.beginNew(run, paused);
+    return true;
+  }
+
+  /** Remembers the run that a reload or another tab has left. */
+  adopt(left) {
+    this.left = left.find(({ own }) => own);
   }
 
   /** The run of the form, with a fresh model or the one in a file; undefined, with the reasons beside the fields, if
@@ -158,8 +173,12 @@ export class Text extends Control {
 
   /** Resumes a training that a reload or a closed tab has left. */
   async resume() {
-    const run = await this.left(({ own }) => Boolean(own));
-    if (!run) return;
+    if ((await this.stored()).length > 0 && (await this.hold()) && this.left && !this.busy()) this.goOn();
+  }
+
+  goOn() {
+    const run = this.left;
+    this.left = undefined;
     for (const { id, path } of FIELDS) $(`text-${id}`).value = run.own[path];
     this.begin(run, run.paused);
     this.newest = run.records[RUN]?.at(-1);
