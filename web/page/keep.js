@@ -1,7 +1,7 @@
 // Storage of policies and runs: as files, and in the browser.
 
 import { Policy, join_games as join } from "./watch.js";
-import { make } from "./dom.js";
+import { make, megabytes } from "./dom.js";
 
 /** Milliseconds in which another tab answers that it has a lock. */
 const ANSWER = 500;
@@ -13,6 +13,15 @@ export function download(name, content) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
+/** The largest file that is read, in bytes: a policy of a million parameters has 4 MB, and a module never gives memory back. */
+const MAX_FILE = 64e6;
+
+/** The bytes of a file; throws if it is too large for the page. */
+export async function readBytes(file) {
+  if (file.size > MAX_FILE) throw new Error(`The file has ${megabytes(file.size)}, more than the ${megabytes(MAX_FILE)} that this page reads.`);
+  return new Uint8Array(await file.arrayBuffer());
+}
+
 /** Reads a policy from one file, or from `config.toml` and `weights.safetensors`; throws if there is none. */
 export async function readFiles(files) {
   const settings = files.find(({ name }) => name.endsWith(".toml"));
@@ -20,8 +29,8 @@ export async function readFiles(files) {
   if (!weights || files.length > 2 || (files.length === 2 && !settings)) {
     throw new Error("Choose one policy file, or config.toml and weights.safetensors together.");
   }
-  const bytes = new Uint8Array(await weights.arrayBuffer());
-  return fileOf(settings ? Policy.from_parts(await settings.text(), bytes) : new Policy(bytes));
+  const bytes = await readBytes(weights);
+  return fileOf(settings ? Policy.from_parts(new TextDecoder().decode(await readBytes(settings)), bytes) : new Policy(bytes));
 }
 
 /** Reads a policy from the bytes of one file; throws if there is none. */
@@ -38,7 +47,7 @@ function fileOf(policy) {
 
 /** Whether a file holds a language model: the names of its tensors, in the header of safetensors, say so. */
 export async function isLanguageModel(file) {
-  if (!file?.name.endsWith(".safetensors") || file.size < 8) return false;
+  if (!file?.name.endsWith(".safetensors") || file.size < 8 || file.size > MAX_FILE) return false;
   const length = Number(new DataView(await file.slice(0, 8).arrayBuffer()).getBigUint64(0, true));
   return length < file.size && (await file.slice(8, 8 + length).text()).includes("embed_tokens");
 }

@@ -6,7 +6,7 @@ import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
 import { BUTTON, Control, RESTORED, resuming } from "./control.js";
 import { inFrame } from "./frames.js";
-import { download } from "./keep.js";
+import { download, readBytes } from "./keep.js";
 import { progress } from "./live.js";
 import { writeToml } from "./toml.js";
 
@@ -112,7 +112,7 @@ export class Text extends Control {
   /** Trains the model in a file further; returns whether it does. A file without one leaves everything as it is. */
   async load([file]) {
     try {
-      const run = this.read(new Uint8Array(await file.arrayBuffer()));
+      const run = this.read(await readBytes(file));
       if (!run) return false;
       await this.training.check(run.wanted[0]);
       this.begun = true; // the first training is this one
