@@ -381,10 +381,8 @@ function wire() {
   $("share-agent").addEventListener("click", async () => {
     if (!agents.file()) return; // none could be fetched
     try {
-      const link = new URL(location.href);
-      link.hash = new URLSearchParams({ ...readLink(), agent: await pack(agents.file()) });
-      history.replaceState(null, "", link);
-      await copy(link.href, WITH_AGENT);
+      const agent = await pack(agents.file());
+      await copy(writeLink({ ...readLink(), agent }), WITH_AGENT);
     } catch (error) {
       say(sentence(error));
     }
