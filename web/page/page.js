@@ -70,11 +70,12 @@ const text = new Text(showText);
 function put(file) {
   const policy = new Policy(file);
   const about = JSON.parse(policy.about());
+  const network = at(readToml(policy.settings()), "policy"); // before anything is changed, since it may throw
   const same = view.about?.env === about.env && continueWith(policy);
   if (!same) present(policy);
   view.policy?.free();
   Object.assign(view, { policy, about });
-  panel.policy(about, at(readToml(policy.settings()), "policy"));
+  panel.policy(about, network);
   player.touch();
   if (same) return; // the texts are still right
   takeover.game(about.actions);
