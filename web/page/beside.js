@@ -43,7 +43,7 @@ export class Beside {
       this.shown = ids.join();
       $("rivals").replaceChildren(...ids.map((id, i) => make("li", {},
         make("label", {}, make("input", { type: "checkbox", value: id, checked: i === 0 || this.chosen.includes(id), disabled: i === 0 }), make("span")),
-        make("output", { ariaLive: "off" })))); // it changes all the time
+        make("output", { "aria-live": "off" })))); // it changes all the time
     }
     this.name();
     [...$("rivals").querySelectorAll("span")].forEach((span, i) => write(span, this.agents.all.get(ids[i])?.label ?? ""));

@@ -197,7 +197,7 @@ export class Completions {
     const about = `iteration ${iteration}, ${group.filter((one) => this.right(one)).length} of ${group.length} right`;
     return make("li", {},
       make("p", { className: "prompt" }, make("code", { textContent: prompt }), make("span", { className: "hint", textContent: about })),
-      make("table", { ariaLabel: `Completions of ${prompt}` }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+      make("table", { "aria-label": `Completions of ${prompt}` }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
   }
 }
 

@@ -2,9 +2,13 @@
 
 export const $ = (id) => document.getElementById(id);
 
-/** Creates an element with properties and children. */
+/** Creates an element with properties, or attributes such as `aria-label`, and children. */
 export function make(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key === "role" || key.includes("-")) made.setAttribute(key, value);
+    else made[key] = value;
+  }
   made.append(...children);
   return made;
 }
@@ -41,7 +45,7 @@ const STAYS = 6_000;
 
 /** Shows a message in place of the last one; `good` is news, else it is a problem. */
 export function say(text, good = false) {
-  const close = make("button", { type: "button", textContent: "OK", ariaLabel: "OK, dismiss the message" });
+  const close = make("button", { type: "button", textContent: "OK", "aria-label": "OK, dismiss the message" });
   const notice = make("p", { className: `notice${good ? " good" : ""}` }, make("span", { textContent: text }), close);
   close.addEventListener("click", () => notice.remove());
   const leave = () => (notice.matches(":hover, :focus-within") ? setTimeout(leave, STAYS) : notice.remove());

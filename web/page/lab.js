@@ -438,11 +438,11 @@ export class Lab extends Control {
   wall() {
     const games = 2 ** $("device-games").valueAsNumber;
     write($("device-games-out"), `${games}`);
-    $("device-games").ariaValueText = `${games}`;
+    $("device-games").setAttribute("aria-valuetext", `${games}`);
     $("device-canvas").replaceChildren();
     if (!$("device-wall").open || $("device-wall").hidden) return this.training.endWall();
     const side = Math.round(Math.min(640, $("device-wall").clientWidth) * window.devicePixelRatio);
-    const canvas = make("canvas", { width: side, height: Math.round(side * 0.75), role: "img", ariaLabel: `${games} games on the training device` });
+    const canvas = make("canvas", { width: side, height: Math.round(side * 0.75), role: "img", "aria-label": `${games} games on the training device` });
     $("device-canvas").append(canvas);
     this.training.showWall(canvas, games, matchMedia("(prefers-reduced-motion: reduce)").matches);
   }

@@ -341,8 +341,8 @@ function obey({ seed = "1", games: count = "1", speed = "1", actions }) {
 function words() {
   write($("speed-out"), speedName(player.speed));
   write($("wall-out"), `${view.games}`);
-  $("speed").ariaValueText = player.speed === Infinity ? "unlimited" : speedName(player.speed);
-  $("wall").ariaValueText = `${view.games}`;
+  $("speed").setAttribute("aria-valuetext", player.speed === Infinity ? "unlimited" : speedName(player.speed));
+  $("wall").setAttribute("aria-valuetext", `${view.games}`);
 }
 
 /** Lists the games, and connects buttons, sliders, files, links and the visibility of the page. */

@@ -36,7 +36,7 @@ export class Takeover {
     this.actions = actions;
     const arrow = (name) => Object.entries(ARROWS).find(([side]) => directed(name, side))?.[1];
     $("pads").replaceChildren(...actions.map((name, i) => {
-      const pad = make("button", { type: "button" }, name, make("kbd", { textContent: arrow(name) ?? `${i + 1}`, ariaHidden: "true" }));
+      const pad = make("button", { type: "button" }, name, make("kbd", { textContent: arrow(name) ?? `${i + 1}`, "aria-hidden": "true" }));
       this.touch(pad, () => i);
       // By a key or a screen reader; a pointer has pressed it already.
       pad.addEventListener("click", (event) => { if (event.detail === 0 && this.on) this.tapped = i; });
@@ -51,7 +51,7 @@ export class Takeover {
 
   down(event) {
     clearTimeout(this.timer);
-    if (event.key === "Shift" && !event.repeat && !this.on && !writing() && $("takeover").checkVisibility()) {
+    if (event.key === "Shift" && !event.repeat && !this.on && !writing() && $("takeover").getClientRects().length > 0) {
       this.timer = setTimeout(() => { this.byShift = true; this.set(true); }, HELD);
     }
     if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }
@@ -116,7 +116,7 @@ export class Takeover {
     $("duel").hidden = $("pads").hidden = !on;
     $("stage").classList.toggle("two", on);
     document.body.classList.toggle("duel", on);
-    $("takeover").ariaPressed = `${on}`;
+    $("takeover").setAttribute("aria-pressed", `${on}`);
     write($("takeover"), on ? "Leave the game" : "Play it yourself");
     clearTimeout(this.counting);
     $("count").hidden = true;

@@ -241,6 +241,13 @@ export default [
       await visit.shot(cut, 'not-started');
       const without = await visit.open({ frame: false, init: () => { delete window.WebAssembly; } });
       await until(without, '#waiting', /^This page needs WebAssembly, which is disabled in this browser\.$/);
+      // A module that does not arrive, and one of another version.
+      visit.allow(/503|does not provide an export/);
+      for (const answer of [{ status: 503 }, { contentType: 'text/javascript', body: 'export const $ = 0;' }]) {
+        const parted = await visit.context();
+        await parted.route('**/dom.js', (route) => route.fulfill(answer));
+        await until(await visit.open({ context: parted, frame: false }), '#waiting', /^The page could not be started\. Reload it to try again; it needs Chrome/);
+      }
     },
   },
   {
