@@ -1,7 +1,7 @@
 // Training policies on the page: the form, the buttons, the charts, and the trained agents.
 
 import { Policy } from "./watch.js";
-import { $, make, write, say, announce, fixed, short, megabytes } from "./dom.js";
+import { $, make, write, say, announce, enable, fixed, short, megabytes } from "./dom.js";
 import { Settings } from "./settings.js";
 import { BUTTON, Control, isRun, RESTORED, resuming } from "./control.js";
 import { Curves } from "./curves.js";
@@ -345,7 +345,8 @@ export class Lab extends Control {
   renew() {
     const { state } = this;
     pace(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME : this.about?.members > 1 ? SHARED_FRAME : 0);
-    $("start").disabled = state === "starting" || !this.trains;
+    const trains = this.trains && Boolean(this.settings.game); // which comes with the first agent
+    enable($("start"), state !== "starting" && trains);
     $("imitate").hidden = !this.trains;
     if (!this.trained) this.imitates = false;
     const live = this.source === "live";
@@ -354,12 +355,12 @@ export class Lab extends Control {
     const other = this.trained !== this.settings.game;
     const staged = this.trained === this.staged;
     write($("start"), !this.replaces() ? "Train" : super.replaces() && (other || this.imitates) ? "Train this instead" : "Train again");
-    $("pause").disabled = !["running", "paused"].includes(state);
+    enable($("pause"), ["running", "paused"].includes(state));
     write($("pause"), state === "paused" ? "Resume" : "Pause");
-    $("reset").disabled = state === "idle";
+    enable($("reset"), state !== "idle");
     write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && (state === "done" || this.isKept()) && !this.imitates ? "Train again" : "Train an agent"));
     $("train-here").hidden = $("reset").hidden = live;
-    $("train-here").disabled = !this.trains || (staged && ["starting", "pausing"].includes(state));
+    enable($("train-here"), trains && !(staged && ["starting", "pausing"].includes(state)));
     write($("learn-title"), live ? "Watching a run" : !this.trains ? "This agent has a memory" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
     const curves = this.shownCurves();
     const runs = curves.counted();

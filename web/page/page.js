@@ -2,7 +2,7 @@
 
 import READY, { source } from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
-import { $, make, write, say, announce, short, megabytes, reason, sentence } from "./dom.js";
+import { $, make, write, say, announce, ignorePresses, short, megabytes, reason, sentence } from "./dom.js";
 import { Stage, placeFrame } from "./stage.js";
 import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
@@ -355,6 +355,7 @@ function wire() {
   }
   $("game").addEventListener("change", (event) => pick(event.target.value));
   $("stage").addEventListener("click", pickBoard);
+  ignorePresses();
   $("play").addEventListener("click", () => player.play(!player.playing));
   $("single").addEventListener("click", () => player.once());
   $("restart").addEventListener("click", restart);

@@ -112,7 +112,7 @@ export class Takeover {
     this.wins = [0, 0];
     this.over = false;
     write($("duel-last"), "");
-    $("verdict").hidden = true;
+    hideVerdict();
     $("duel").hidden = $("pads").hidden = !on;
     $("stage").classList.toggle("two", on);
     document.body.classList.toggle("duel", on);
@@ -136,7 +136,7 @@ export class Takeover {
   /** Resets the duel after both have restarted. */
   again(playing) {
     this.over = false;
-    $("verdict").hidden = true;
+    hideVerdict();
     write($("duel-last"), "");
     if (playing) this.count(FROM);
   }
@@ -150,7 +150,7 @@ export class Takeover {
   /** Starts the next level for both. */
   next() {
     this.over = false;
-    $("verdict").hidden = true;
+    hideVerdict();
     this.hear.next();
     this.count(FROM);
   }
@@ -182,6 +182,12 @@ export class Takeover {
   place(plates, scale) {
     placeNames([...$("duel").querySelectorAll(".who")], plates, scale);
   }
+}
+
+/** Hides the verdict; the focus on its button goes to the game. */
+function hideVerdict() {
+  if ($("verdict").contains(document.activeElement)) $("view").focus({ preventScroll: true });
+  $("verdict").hidden = true;
 }
 
 /** The side or the action number (from 0) of a key; undefined for other keys. */

@@ -1,6 +1,6 @@
 // Text: a language model that learns a task, in this tab or in a watched run.
 
-import { $, make, write, say, announce, fixed, sentence, short } from "./dom.js";
+import { $, make, write, say, announce, enable, fixed, sentence, short } from "./dom.js";
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
@@ -340,12 +340,12 @@ export class Text extends Control {
     $("text-warning").hidden = !worry;
     write($("text-warning"), worry ? `Iteration ${worry.iteration}: ${live ? worry.warning : worry.warning.replace(ADVICE, ".")}` : "");
     write($("text-start"), this.replaces() ? "Restart" : "Train");
-    $("text-start").disabled = state === "starting";
+    enable($("text-start"), state !== "starting");
     $("text-start").classList.toggle("strong", !this.busy());
-    $("text-pause").disabled = !["running", "paused"].includes(state);
+    enable($("text-pause"), ["running", "paused"].includes(state));
     write($("text-pause"), BUTTON[state] ?? "Pause");
-    $("text-reset").disabled = state === "idle";
-    $("text-save").disabled = !this.about || state === "refused"; // its worker is gone
+    enable($("text-reset"), state !== "idle");
+    enable($("text-save"), this.about && state !== "refused"); // else its worker is gone
     const { end } = this.curves;
     const iteration = this.curves.runs.size > 0 ? [...this.curves.runs.values()][0].last.iteration : 0;
     $("text-csv").hidden = iteration === 0;
