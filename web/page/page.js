@@ -198,14 +198,16 @@ function mark(report) {
   beside.show(report, plates, scale);
   shade(view.show, person ? 0 : count, plates, scale);
   const frame = $("picked");
-  frame.hidden = count < 2 || Boolean(person);
-  if (!frame.hidden) placeFrame(frame, watched, plates, scale);
+  frame.hidden = $("board-of").hidden = count < 2 || Boolean(person);
+  if (frame.hidden) return;
+  placeFrame(frame, watched, plates, scale);
+  $("board").max = count;
+  if (document.activeElement !== $("board")) $("board").value = watched + 1;
 }
 
-/** Watches the board under the pointer. */
-function pickBoard(event) {
-  const board = view.show && !takeover.on && view.games > 1 ? stage.boardAt(view.show, event) : undefined;
-  if (board === undefined || board >= view.games) return;
+/** Watches a board of a wall, by its number from 0. */
+function watch(board) {
+  if (!view.show || takeover.on || !(board >= 0 && board < view.games) || view.games < 2) return;
   view.show.watch(board);
   player.touch();
 }
@@ -354,7 +356,8 @@ function wire() {
     $("game").append(make("label", {}, input, make("span", { textContent: title })));
   }
   $("game").addEventListener("change", (event) => pick(event.target.value));
-  $("stage").addEventListener("click", pickBoard);
+  $("stage").addEventListener("click", (event) => { if (view.show) watch(stage.boardAt(view.show, event)); });
+  $("board").addEventListener("input", () => watch($("board").valueAsNumber - 1));
   ignorePresses();
   $("play").addEventListener("click", () => player.play(!player.playing));
   $("single").addEventListener("click", () => player.once());

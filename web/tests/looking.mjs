@@ -130,6 +130,21 @@ export default [
     },
   },
   {
+    name: 'the board of a wall that is watched is chosen by keys, too',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&games=16' });
+      await page.locator('#board').focus();
+      const frame = () => page.locator('#picked').evaluate((one) => one.style.left);
+      const before = await frame();
+      await page.keyboard.press('ArrowUp');
+      await eventually('another board in the frame', frame, (left) => left !== before);
+      ok((await page.inputValue('#board')) === '2', `the field says ${await page.inputValue('#board')}`);
+      await slide(page, '#wall', 0);
+      await page.locator('#board').waitFor({ state: 'hidden' });
+    },
+  },
+  {
     name: 'the link that skips to the training keeps the game and the settings',
     only: false,
     async run(visit) {
