@@ -280,7 +280,7 @@ class Chart {
     context.lineJoin = "round";
     if (lines.length > 1) {
       this.band(context, mean);
-      context.globalAlpha = 0.75;
+      context.globalAlpha = 0.85;
       context.lineWidth = 1.2;
       lines.forEach((line, i) => {
         context.strokeStyle = this.all.colour(`seed-${i % SEEDS}`);
