@@ -143,7 +143,7 @@ export class Text extends Control {
   async train(run, paused = false) {
     const before = this.run;
     await this.hold();
-    if (this.left) this.goOn();
+    if (this.left) this.goOn(paused);
     if (this.run !== before) return false;
     this.beginNew(run, paused);
     return true;
@@ -173,17 +173,18 @@ export class Text extends Control {
 
   /** Resumes a training that a reload or a closed tab has left. */
   async resume() {
-    if ((await this.stored()).length > 0 && (await this.hold()) && this.left && !this.busy()) this.goOn();
+    if ((await this.stored()).length > 0 && (await this.hold()) && this.left && !this.busy()) this.goOn(this.left.paused);
   }
 
-  goOn() {
+  /** Continues the run that was left. */
+  goOn(paused) {
     const run = this.left;
     this.left = undefined;
     for (const { id, path } of FIELDS) $(`text-${id}`).value = run.own[path];
-    this.begin(run, run.paused);
+    this.begin(run, paused);
     this.newest = run.records[RUN]?.at(-1);
     this.touch();
-    announce(resuming("the language model", run.paused));
+    announce(resuming("the language model", paused));
   }
 
   begin(run, paused) {
