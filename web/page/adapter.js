@@ -3,10 +3,10 @@
 /** The timeout of a GPU in milliseconds. */
 export const SILENT = 5_000;
 
-async function info() {
+async function adapter() {
   const late = new Promise((done) => setTimeout(done, SILENT));
   try {
-    return (await Promise.race([navigator.gpu?.requestAdapter(), late]))?.info;
+    return await Promise.race([navigator.gpu?.requestAdapter(), late]);
   } catch {
     return undefined;
   }
@@ -14,14 +14,15 @@ async function info() {
 
 /** Vendor and architecture, for instance "nvidia ampere"; browsers reveal no more. */
 export async function adapterName() {
-  const { vendor, architecture } = (await info()) ?? {};
+  const { vendor, architecture } = (await adapter())?.info ?? {};
   return [vendor, architecture].filter(Boolean).join(" ") || "a GPU";
 }
 
 let hardware;
 
-/** Whether there is a hardware GPU: a software adapter is slower than training on the CPU. The browser is asked once. */
-export const hasGpu = () => (hardware ??= info().then((found) => Boolean(found) && !found.isFallbackAdapter));
+/** Whether there is a hardware GPU: a software adapter is slower than training on the CPU. The browser is asked once;
+    older ones say it of the adapter itself. */
+export const hasGpu = () => (hardware ??= adapter().then((found) => Boolean(found) && !(found.info?.isFallbackAdapter ?? found.isFallbackAdapter)));
 
 /** Whether the browser offers an adapter, be it software. */
-export const hasAdapter = async () => Boolean(await info());
+export const hasAdapter = async () => Boolean(await adapter());

@@ -41,9 +41,11 @@ export class Beside {
     const ids = [own, ...others];
     if (ids.join() !== this.shown) {
       this.shown = ids.join();
+      const focused = $("rivals").contains(document.activeElement) && document.activeElement.value;
       $("rivals").replaceChildren(...ids.map((id, i) => make("li", {},
         make("label", {}, make("input", { type: "checkbox", value: id, checked: i === 0 || this.chosen.includes(id), disabled: i === 0 }), make("span")),
-        make("output", { ariaLive: "off" })))); // it changes all the time
+        make("output", { "aria-live": "off" })))); // it changes all the time
+      [...$("rivals").querySelectorAll("input")].find(({ value }) => value === focused)?.focus();
     }
     this.name();
     [...$("rivals").querySelectorAll("span")].forEach((span, i) => write(span, this.agents.all.get(ids[i])?.label ?? ""));

@@ -132,8 +132,8 @@ export class Charts {
 class Chart {
   constructor(all, what) {
     Object.assign(this, { all, ...what, drawn: -Infinity, dirty: true });
-    this.canvas = make("canvas", { tabIndex: 0, role: "img", ariaLabel: `${this.title}: nothing yet` });
-    this.output = make("output", { ariaLive: "off" }); // it changes all the time
+    this.canvas = make("canvas", { tabIndex: 0, role: "img", "aria-label": `${this.title}: nothing yet` });
+    this.output = make("output", { "aria-live": "off" }); // it changes all the time
     const legend = this.dots
       ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "in training" }), make("li", { className: "dots", textContent: this.dots }))] : [];
     this.figure = make("figure", { className: `${all.kind}${this.key}` }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
@@ -201,7 +201,7 @@ class Chart {
   empty() {
     this.from = undefined;
     write(this.output, "");
-    this.canvas.ariaLabel = `${this.title}: nothing yet`;
+    this.canvas.setAttribute("aria-label", `${this.title}: nothing yet`);
   }
 
   /** Draws the scales, the grid and the references. */
@@ -250,7 +250,7 @@ class Chart {
     context.strokeStyle = this.all.colour("mark");
     context.setLineDash([4, 4]);
     let above = -Infinity;
-    for (const [player, y] of references.toSorted((a, b) => b[1] - a[1])) {
+    for (const [player, y] of [...references].sort((a, b) => b[1] - a[1])) {
       line(context, left, width - right, this.y(y));
       if (this.y(y) - above >= 12) context.fillText(player, width - right + 5, this.y(y) + 4);
       above = this.y(y);
@@ -280,7 +280,7 @@ class Chart {
     context.lineJoin = "round";
     if (lines.length > 1) {
       this.band(context, mean);
-      context.globalAlpha = 0.75;
+      context.globalAlpha = 0.85;
       context.lineWidth = 1.2;
       lines.forEach((line, i) => {
         context.strokeStyle = this.all.colour(`seed-${i % SEEDS}`);
@@ -307,7 +307,7 @@ class Chart {
     if (mean.length < 2 || mean[0].low === undefined) return;
     context.beginPath();
     for (const { x, high } of mean) context.lineTo(this.x(x), this.y(high));
-    for (const { x, low } of mean.toReversed()) context.lineTo(this.x(x), this.y(low));
+    for (const { x, low } of [...mean].reverse()) context.lineTo(this.x(x), this.y(low));
     context.fillStyle = this.all.colour("line");
     context.globalAlpha = 0.12;
     context.fill();
@@ -324,7 +324,7 @@ class Chart {
     if (greedy) parts.push(`greedy ${this.write(greedy.y)}`);
     write(this.output, parts.join(", "));
     if (this.note) this.note.hidden = this.plain || !(Math.abs(shown?.y) < NEAR);
-    this.canvas.ariaLabel = `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}${evaluated.length > 1 ? `, after ${this.write(evaluated[0].y)} at first` : ""}, on a scale from ${this.scale.map(this.write, this).join(" to ")}. The arrow keys go through the iterations.`;
+    this.canvas.setAttribute("aria-label", `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}${evaluated.length > 1 ? `, after ${this.write(evaluated[0].y)} at first` : ""}, on a scale from ${this.scale.map(this.write, this).join(" to ")}. The arrow keys go through the iterations.`);
   }
 }
 

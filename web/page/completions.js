@@ -2,8 +2,11 @@
 
 import { make, write, fixed, score } from "./dom.js";
 
-/** The largest number of completions in memory; older ones are dropped. */
+/** The largest number of completions in memory, and of their tokens; the iterations farthest from the latest are dropped. */
 const KEPT = 8_192;
+const KEPT_TOKENS = 2_000_000;
+/** Tokens that are shaded at once; beyond them, a completion is shaded when it comes into view. */
+const SHADED = 4_000;
 /** Groups on the page at a time. */
 const SHOWN = 8;
 /** Milliseconds between two updates of the list. */
@@ -14,6 +17,8 @@ const SHADES = 7;
 const STEP = 0.4;
 /** The length from which on a group of completions takes the full width. */
 const LONG = 40;
+/** The mark at the end of a completion. */
+const END = "◂";
 /** The rounding of a score. */
 const ROUNDING = 1e-9;
 
@@ -31,13 +36,20 @@ export function shaded(completion) {
   const parts = tokens(completion).map(({ text, end, logprob }) => {
     const name = end ? "the end" : JSON.stringify(text ?? "");
     const properties = { title: `${name}: ${fixed(100 * Math.exp(logprob), 1)} %`, className: `p${shade(logprob)}${end ? " end" : ""}` };
-    return make("span", { ...properties, textContent: end ? "◂" : text ?? "" });
+    return make("span", { ...properties, textContent: end ? END : text ?? "" });
   });
   return make("code", { className: "tokens" }, ...parts);
 }
 
 /** A tick or a cross. */
 export const mark = (holds) => make("span", { className: holds ? "mark right" : "mark", textContent: holds ? "✓" : "✗", title: holds ? "right" : "wrong" });
+
+/** The first of these completions, as many as may be in memory. */
+function within(completions) {
+  let tokens = 0;
+  const end = completions.findIndex(({ logprobs }, i) => i >= KEPT || (tokens += logprobs.length) > KEPT_TOKENS);
+  return end < 0 ? completions : completions.slice(0, end);
+}
 
 /** The number of completions of each iteration. */
 function counts(records) {
@@ -54,6 +66,14 @@ export class Completions {
     this.known = new Map(); // by where they come from
     this.highest = new Map(); // the highest scores, by the same; 1 where none is known
     this.drawn = -Infinity;
+    this.plain = new WeakMap(); // the completions without shades, by their elements
+    this.seen = new IntersectionObserver((entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        this.seen.unobserve(target);
+        target.replaceWith(shaded(this.plain.get(target)));
+      }
+    }, { rootMargin: "50%" });
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", ({ target }) => {
       if (target.name === "iteration") wanted(this.filter().iteration);
@@ -96,9 +116,8 @@ export class Completions {
     const isFresh = ({ iteration }) => now.get(iteration) > (before.get(iteration) ?? 0);
     const fresh = records.filter(isFresh);
     const all = [...known.filter((one) => !isFresh(one)), ...fresh].sort((a, b) => a.iteration - b.iteration || a.group - b.group);
-    // Beyond the limit, the iterations farthest from the latest addition are dropped.
-    const late = fresh.length > 0 && all.length > KEPT && fresh[0].iteration > all[all.length >> 1].iteration;
-    this.known.set(source, all.length <= KEPT ? all : late ? all.slice(-KEPT) : all.slice(0, KEPT));
+    const late = fresh.length > 0 && fresh[0].iteration > all[all.length >> 1].iteration;
+    this.known.set(source, late ? within(all.reverse()).reverse() : within(all));
     if (source === this.source) this.later();
   }
 
@@ -143,6 +162,8 @@ export class Completions {
     // The newest iteration comes first; its prompts are in their order.
     const list = [...groups.values()].sort(([a], [b]) => b.iteration - a.iteration || a.group - b.group).slice(0, SHOWN);
     this.holder.classList.toggle("long", list.flat().some(({ completion, prompt }) => completion.length > LONG || prompt.length > LONG));
+    this.seen.disconnect();
+    this.room = SHADED;
     this.holder.replaceChildren(...list.map((group) => this.card(group)));
     const shown = list.flat().length;
     const of = searched ? `that fit, of ${this.all.length}` : `of iteration ${newest}`;
@@ -153,25 +174,35 @@ export class Completions {
     write(this.form.querySelector("output"), text);
   }
 
+  /** A completion's text, shaded or to be shaded. */
+  text(completion) {
+    this.room -= completion.logprobs.length;
+    if (this.room >= 0) return shaded(completion);
+    const plain = make("code", { className: "tokens", textContent: `${completion.completion}${completion.truncated ? "" : END}` });
+    this.plain.set(plain, completion);
+    this.seen.observe(plain);
+    return plain;
+  }
+
   /** A prompt with its completions. */
   card(group) {
     const [{ prompt, iteration }] = group;
     const parts = [...new Set(group.flatMap(({ rewards }) => Object.keys(rewards)))];
     const head = ["completion", "reward", ...parts, "adv."].map((name) => make("th", { scope: "col", textContent: name }));
     const rows = group.map((one) => make("tr", { className: this.right(one) ? "right" : "" },
-      make("td", {}, mark(this.right(one)), shaded(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
+      make("td", {}, mark(this.right(one)), this.text(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
       make("td", { textContent: fixed(one.reward) }),
       ...parts.map((name) => make("td", { textContent: score(one.rewards[name]) })),
       make("td", { className: one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : "", textContent: `${one.advantage > 0 ? "+" : ""}${fixed(one.advantage, 1)}` })));
     const about = `iteration ${iteration}, ${group.filter((one) => this.right(one)).length} of ${group.length} right`;
     return make("li", {},
       make("p", { className: "prompt" }, make("code", { textContent: prompt }), make("span", { className: "hint", textContent: about })),
-      make("table", { ariaLabel: `Completions of ${prompt}` }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+      make("table", { "aria-label": `Completions of ${prompt}` }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
   }
 }
 
 /** A legend of the shades. */
 export function legend() {
   const steps = Array.from({ length: SHADES + 1 }, (_, i) => make("span", { className: `p${i}`, textContent: `${Math.round(100 * Math.exp(-i * STEP))}` }));
-  return make("p", { className: "hint shades" }, "Shade: how likely a token was, in %", make("code", { className: "tokens" }, ...steps), "◂ ends an answer, … was cut off.");
+  return make("p", { className: "hint shades" }, "Shade: how likely a token was, in %", make("code", { className: "tokens" }, ...steps), `${END} ends an answer, … was cut off.`);
 }

@@ -2,11 +2,13 @@
 // the browser's storage so that a reload resumes it.
 
 import { $, write, say, reason } from "./dom.js";
-import { forgetRun, keepRun, keptRun, lockRun } from "./keep.js";
+import { keepRuns, keptRun, lockRun } from "./keep.js";
 import { Training } from "./training.js";
 
-/** Milliseconds between two times that the run is kept in the browser's storage. */
+/** Milliseconds between two times that the run is kept in the browser's storage, at least. */
 const KEEP_RUN = 2_000;
+/** The pause after it was kept, in times that it took: the records of a long run are copied by the page's own thread. */
+const KEEP_REST = 10;
 
 /** The label of a training's button, by its state; in any other state it starts one. */
 export const BUTTON = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
@@ -67,7 +69,8 @@ export class Control {
     });
   }
 
-  /** Starts a run, `{ wanted, way, saved, records }`: from the beginning, or from the checkpoints in `saved` by seed. */
+  /** Starts a run, `{ wanted, way, saved, records }`, once it is known whether this tab may store it: from the beginning, or
+      from the checkpoints in `saved` by seed. */
   begin(run, paused = false, question = undefined) {
     this.clear();
     this.run = run;
@@ -79,8 +82,8 @@ export class Control {
     const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
     this.startsPaused = paused;
     this.training.start(wanted, run.way, paused, question);
-    // A first checkpoint may have come before the right to store it.
-    this.hold().then((alone) => (alone ? this.keepRun() : say("This training is not kept for a reload: another tab has one under way.")));
+    if (this.alone) this.keepRun();
+    else say("This training is not kept for a reload: another tab has one under way.");
   }
 
   /** Starts a new run in place of the one that is kept. */
@@ -90,26 +93,34 @@ export class Control {
     this.begin({ ...run, saved: {}, records: {} }, paused, question);
   }
 
-  /** Whether this tab alone may store a run; it keeps that right until `letGo()`. */
+  /** Whether this tab alone may store a run; it keeps that right until `letGo()`. What a reload or another tab has left is
+      adopted first, since what this tab stores takes its place. */
   async hold() {
-    const lock = (this.lock ??= lockRun(this.store));
-    const alone = Boolean(await lock);
+    const lock = (this.lock ??= this.take());
+    const { release, left } = await lock;
+    const alone = Boolean(release);
     if (this.lock !== lock) return alone; // let go meanwhile
+    if (alone && !this.alone) this.adopt(left);
     this.alone = alone;
     if (!alone) this.lock = undefined;
     return alone;
   }
 
+  /** The function that releases the lock, and the runs that are stored; neither if another tab has the lock. */
+  async take() {
+    const release = await lockRun(this.store);
+    return { release, left: release && (await this.stored()) };
+  }
+
   letGo() {
-    this.lock?.then((release) => release?.());
+    this.lock?.then(({ release }) => release?.());
     this.lock = undefined;
     this.alone = false;
   }
 
-  /** The run that a reload or a closed tab has left, if this tab can resume it; `fits` says whether the page has its game. */
-  async left(fits = () => true) {
-    const run = await keptRun(this.store).catch(() => undefined); // a refused storage has been reported
-    return isRun(run) && fits(run) && (await this.hold()) && !this.busy() ? run : undefined;
+  /** The runs in the browser's storage, the one under way last; none if the storage is refused, which has been reported. */
+  async stored() {
+    return [await keptRun(this.store).catch(() => undefined)].filter(isRun);
   }
 
   /** Another state of the training. One that has failed or is refused stays kept, since it may succeed after a reload. */
@@ -162,11 +173,21 @@ export class Control {
   /** Keeps the run in the browser's storage, `now` or when it is due. */
   keepRun(now = false) {
     if (!this.isKept()) return;
-    if (!now && performance.now() - (this.runKept ?? -Infinity) < KEEP_RUN) return;
+    if (!now && (this.putting || performance.now() - (this.runKept ?? -Infinity) < (this.rest ?? KEEP_RUN))) return;
     this.runKept = performance.now();
     // A run that is about to start, or cannot, is still as it was kept.
     const paused = this.startsPaused || ["paused", "pausing"].includes(this.state);
-    keepRun({ ...this.kept(), paused }, this.store).catch((error) => this.cannotKeep(error));
+    const start = performance.now();
+    this.putting = true;
+    this.put({ ...this.kept(), paused }).catch((error) => this.cannotKeep(error)).finally(() => {
+      this.putting = false;
+      this.rest = Math.max(KEEP_RUN, KEEP_REST * (performance.now() - start));
+    });
+  }
+
+  /** Puts a run into the browser's storage; undefined deletes it. */
+  put(run) {
+    return keepRuns({ [this.store]: run });
   }
 
   /** The browser's storage refuses. */
@@ -183,7 +204,7 @@ export class Control {
 
   /** Deletes the kept run, without letting go of the right to store another. */
   deleteRun() {
-    if (this.run && this.alone) forgetRun(this.store).catch(() => {});
+    if (this.alone) this.put(undefined).catch(() => {}); // a refused storage is reported when a run is stored
     this.run = this.runKept = undefined;
   }
 

@@ -22,6 +22,9 @@ export const TEXT = {
   }),
 };
 
+/** A value of a CSV file; the name of a part of the reward may be any text. */
+const cell = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+
 export class Curves {
   constructor(what = GAME) {
     this.what = what;
@@ -69,7 +72,7 @@ export class Curves {
       for (const key of dotted) put(dots[key] ?? [], greedy(key));
       for (const [x, values] of [...at].sort(([a], [b]) => a - b)) rows.push([name, x, ...names.map((key) => values[key] ?? "")]);
     }
-    return `${rows.map((row) => row.join(",")).join("\n")}\n`;
+    return `${rows.map((row) => row.map(cell).join(",")).join("\n")}\n`;
   }
 
   /** Marks a run as failed: its curve stays, but is left out of means. */

@@ -2,9 +2,13 @@
 
 export const $ = (id) => document.getElementById(id);
 
-/** Creates an element with properties and children. */
+/** Creates an element with properties, or attributes such as `aria-label`, and children. */
 export function make(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key === "role" || key.includes("-")) made.setAttribute(key, value);
+    else made[key] = value;
+  }
   made.append(...children);
   return made;
 }
@@ -12,6 +16,18 @@ export function make(name, properties = {}, ...children) {
 /** Sets a text if it differs: only changes are announced and laid out. */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
+}
+
+/** Switches a button on or off; one that is off keeps the focus and ignores presses, by `ignorePresses`. */
+export const enable = (button, on) => button.setAttribute("aria-disabled", `${!on}`);
+
+/** Ignores presses of buttons that are switched off. */
+export function ignorePresses() {
+  addEventListener("click", (event) => {
+    if (!event.target.closest?.("[aria-disabled=true]")) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }, { capture: true });
 }
 
 /** A number with `digits` decimals and a true minus sign; zero has no sign. */
@@ -39,14 +55,23 @@ export const sentence = (error) => reason(error).replace(/^[a-z]+(?=[\s,])/, (wo
 /** Milliseconds that a message stays; longer while the pointer or the focus is on it. */
 const STAYS = 6_000;
 
+/** What had the focus before a message. */
+let before;
+
 /** Shows a message in place of the last one; `good` is news, else it is a problem. */
 export function say(text, good = false) {
-  const close = make("button", { type: "button", textContent: "OK", ariaLabel: "OK, dismiss the message" });
+  const close = make("button", { type: "button", textContent: "OK", "aria-label": "OK, dismiss the message" });
   const notice = make("p", { className: `notice${good ? " good" : ""}` }, make("span", { textContent: text }), close);
-  close.addEventListener("click", () => notice.remove());
+  close.addEventListener("focus", ({ relatedTarget }) => { before = relatedTarget ?? before; });
+  close.addEventListener("click", () => {
+    notice.remove();
+    before?.focus({ preventScroll: true });
+  });
   const leave = () => (notice.matches(":hover, :focus-within") ? setTimeout(leave, STAYS) : notice.remove());
   setTimeout(leave, STAYS);
+  const focused = $("notices").contains(document.activeElement);
   $("notices").replaceChildren(notice);
+  if (focused) close.focus();
 }
 
 /** Announces good news. */

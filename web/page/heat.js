@@ -23,7 +23,7 @@ export class HeatMaps {
     this.maps = [...channels].map(([name, cells]) => {
       const least = Math.min(...cells.map(({ y }) => y));
       const [width, height] = [1 + Math.max(...cells.map(({ x }) => x)), 1 + Math.max(...cells.map(({ y }) => y)) - least];
-      const canvas = make("canvas", { width, height, role: "img", ariaLabel: `${name}, ${width} by ${height} cells` });
+      const canvas = make("canvas", { width, height, role: "img", "aria-label": `${name}, ${width} by ${height} cells` });
       return { canvas, name, width, cells: cells.map(({ i, x, y }) => ({ i, at: (y - least) * width + x })) };
     });
     holder.replaceChildren(...this.maps.map(({ canvas, name }) => make("figure", { className: "map" }, canvas, make("figcaption", { textContent: name }))));

@@ -1,13 +1,25 @@
 // Storage of policies and runs: as files, and in the browser.
 
 import { Policy, join_games as join } from "./watch.js";
-import { make } from "./dom.js";
+import { make, megabytes } from "./dom.js";
+
+/** Milliseconds in which another tab answers that it has a lock. */
+const ANSWER = 500;
 
 /** Offers a file for download: bytes, or a text, which becomes UTF-8. */
 export function download(name, content) {
   const url = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
   make("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
+
+/** The largest file that is read, in bytes: a policy of a million parameters has 4 MB, and a module never gives memory back. */
+const MAX_FILE = 64e6;
+
+/** The bytes of a file; throws if it is too large for the page. */
+export async function readBytes(file) {
+  if (file.size > MAX_FILE) throw new Error(`The file has ${megabytes(file.size)}, more than the ${megabytes(MAX_FILE)} that this page reads.`);
+  return new Uint8Array(await file.arrayBuffer());
 }
 
 /** Reads a policy from one file, or from `config.toml` and `weights.safetensors`; throws if there is none. */
@@ -17,8 +29,8 @@ export async function readFiles(files) {
   if (!weights || files.length > 2 || (files.length === 2 && !settings)) {
     throw new Error("Choose one policy file, or config.toml and weights.safetensors together.");
   }
-  const bytes = new Uint8Array(await weights.arrayBuffer());
-  return fileOf(settings ? Policy.from_parts(await settings.text(), bytes) : new Policy(bytes));
+  const bytes = await readBytes(weights);
+  return fileOf(settings ? Policy.from_parts(new TextDecoder().decode(await readBytes(settings)), bytes) : new Policy(bytes));
 }
 
 /** Reads a policy from the bytes of one file; throws if there is none. */
@@ -35,7 +47,7 @@ function fileOf(policy) {
 
 /** Whether a file holds a language model: the names of its tensors, in the header of safetensors, say so. */
 export async function isLanguageModel(file) {
-  if (!file?.name.endsWith(".safetensors") || file.size < 8) return false;
+  if (!file?.name.endsWith(".safetensors") || file.size < 8 || file.size > MAX_FILE) return false;
   const length = Number(new DataView(await file.slice(0, 8).arrayBuffer()).getBigUint64(0, true));
   return length < file.size && (await file.slice(8, 8 + length).text()).includes("embed_tokens");
 }
@@ -62,13 +74,20 @@ function withDrawer(mode, ask) {
     const opening = indexedDB.open("grove", 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("policies");
     opening.onerror = () => fail(refusal(opening.error));
+    opening.onblocked = () => fail(new Error("another tab has its storage in use"));
     opening.onsuccess = () => {
       const base = opening.result;
-      const transaction = base.transaction("policies", mode);
-      const request = ask(transaction.objectStore("policies"));
-      transaction.oncomplete = () => { base.close(); done(request.result); };
-      // Each failure of a request ends in this, and only now the transaction has its error.
-      transaction.onabort = () => { base.close(); fail(refusal(transaction.error)); };
+      try {
+        const transaction = base.transaction("policies", mode);
+        const request = ask(transaction.objectStore("policies"));
+        transaction.oncomplete = () => { base.close(); done(request?.result); };
+        // Each failure of a request ends in this, and only now the transaction has its error.
+        transaction.onabort = () => { base.close(); fail(refusal(transaction.error)); };
+      } catch (error) {
+        // The connection is closing, another page has made the database, or there is no memory for a copy.
+        base.close();
+        fail(error);
+      }
     };
   });
 }
@@ -102,22 +121,41 @@ function joined(first, second) {
 /** The stored games, or undefined. */
 export const keptGames = (of) => withDrawer("readonly", (drawer) => drawer.get(`games ${of}`));
 
-/** Stores a run as plain data, so that a reload can resume it; `name` is "run" for games or "text". */
-export const keepRun = (run, name) => withDrawer("readwrite", (drawer) => drawer.put(run, name));
+/** Stores runs as plain data by their names, all of them or none, so that a reload can resume them; one that is undefined is
+    deleted. */
+export const keepRuns = (runs) => withDrawer("readwrite", (drawer) => {
+  for (const [name, run] of Object.entries(runs)) {
+    if (run === undefined) drawer.delete(name);
+    else drawer.put(run, name);
+  }
+});
 
 /** The stored run, or undefined. */
 export const keptRun = (name) => withDrawer("readonly", (drawer) => drawer.get(name));
 
-/** Deletes the stored run. */
-export const forgetRun = (name) => withDrawer("readwrite", (drawer) => drawer.delete(name));
-
 /** Takes the lock of a stored run, unless another tab of this page has it; returns the function that releases it, or
-    undefined. A browser without locks refuses none. */
+    undefined. */
 export function lockRun(name) {
-  const free = () => {};
-  if (!navigator.locks) return Promise.resolve(free);
+  if (!navigator.locks) return askTabs(`grove-${name}`);
   return new Promise((done) => {
     const hold = (lock) => (lock ? new Promise((release) => done(release)) : done(undefined));
-    navigator.locks.request(`grove-${name}`, { ifAvailable: true }, hold).catch(() => done(free));
+    navigator.locks.request(`grove-${name}`, { ifAvailable: true }, hold).catch(() => done(() => {}));
+  });
+}
+
+/** Does the same where the browser has no locks, as on a plain HTTP address: a tab that has the lock answers who asks for it. */
+function askTabs(name) {
+  const channel = new BroadcastChannel(name);
+  return new Promise((done) => {
+    let held = false;
+    const silent = setTimeout(() => { held = true; done(() => channel.close()); }, ANSWER);
+    channel.onmessage = ({ data }) => {
+      if (data === "wanted" && held) channel.postMessage("held");
+      if (data !== "held" || held) return;
+      clearTimeout(silent);
+      channel.close();
+      done(undefined);
+    };
+    channel.postMessage("wanted");
   });
 }

@@ -1,7 +1,7 @@
 // Training policies on the page: the form, the buttons, the charts, and the trained agents.
 
 import { Policy } from "./watch.js";
-import { $, make, write, say, announce, fixed, short, megabytes } from "./dom.js";
+import { $, make, write, say, announce, enable, fixed, short, megabytes } from "./dom.js";
 import { Settings } from "./settings.js";
 import { BUTTON, Control, isRun, RESTORED, resuming } from "./control.js";
 import { Curves } from "./curves.js";
@@ -9,7 +9,7 @@ import { progress } from "./live.js";
 import { writeToml } from "./toml.js";
 import { Charts } from "./charts.js";
 import { inFrame, pace } from "./frames.js";
-import { download, forgetRun, keepLast, keepRun, keptRun } from "./keep.js";
+import { download, keepLast, keepRuns, keptRun } from "./keep.js";
 
 /** Milliseconds between two times that the policy is kept in the browser's storage. */
 const KEEP = 10_000;
@@ -63,6 +63,7 @@ export class Lab extends Control {
     $("device-wall").addEventListener("toggle", () => this.wall());
     $("device-games").addEventListener("input", () => this.wall());
     this.shelf = new Map(); // by game, the runs that made room for the training of another
+    this.moved = false; // whether the shelf is another than in the browser's storage
     this.renew();
   }
 
@@ -95,14 +96,16 @@ export class Lab extends Control {
   }
 
   /** Trains the game on the stage, or pauses or resumes its training. */
-  press() {
+  async press() {
     const { staged } = this;
     if (this.busy() && this.trained === staged) return this.toggle();
-    const run = this.shelf.get(staged);
-    if (!run) {
+    if (!this.shelf.has(staged)) {
       if (this.settings.game !== staged) this.fill(staged);
       return this.start();
     }
+    await this.hold();
+    const run = this.shelf.get(staged);
+    if (!run) return; // it has been begun meanwhile
     this.makeRoom(staged);
     this.begin(run);
     this.keepRun(true); // it has left the shelf
@@ -120,8 +123,23 @@ export class Lab extends Control {
       $("details").open = true;
       return this.trouble(OUT_OF_RANGE);
     }
-    this.makeRoom(this.settings.game);
-    this.beginNew({ game: this.settings.game, way: this.settings.way.value, wanted });
+    return this.train({ game: this.settings.game, way: this.settings.way.value, wanted });
+  }
+
+  /** Begins a new run, once what other tabs have left is on the shelf; a run of the same game among it is named instead. */
+  async train(run) {
+    const { game } = run;
+    const { run: before, shelf: known } = this;
+    await this.hold();
+    if (this.run !== before && this.trained === game) return; // it has been begun or resumed meanwhile
+    const found = [...this.shelf].filter(([name]) => !known.has(name));
+    if (found.some(([name]) => name === game)) {
+      this.renew();
+      return say(`A training of ${this.title(game)} is paused at iteration ${reached(this.shelf.get(game))}, left by another tab. Press Resume to continue it, or Train again to replace it.`);
+    }
+    this.makeRoom(game);
+    this.beginNew(run);
+    for (const [, one] of found) this.tellPaused(one);
   }
 
   /** Learns from a person's games, a file, instead of playing; they are games of `env` with these settings. */
@@ -129,8 +147,7 @@ export class Lab extends Control {
     const own = Object.fromEntries(Object.entries(settings).map(([key, value]) => [`${env}.${key}`, value]));
     const [seed, iterations] = [1, IMITATION.iterations];
     const text = writeToml({ env, seed, iterations, "update.num_minibatches": IMITATION.steps, "data.path": "your games", "data.batch_size": IMITATION.batch, ...own });
-    this.makeRoom(env);
-    this.beginNew({ game: env, way: "CPU", wanted: [{ seed, iterations, text, file }] });
+    return this.train({ game: env, way: "CPU", wanted: [{ seed, iterations, text, file }] });
   }
 
   replaces() {
@@ -140,19 +157,43 @@ export class Lab extends Control {
   /** Shelves the run of another game, as of its last checkpoint, before a game is trained. */
   makeRoom(game) {
     const { run, trained } = this;
-    if (this.shelf.delete(game)) this.keepShelf();
+    if (this.shelf.delete(game)) this.moved = true;
     if (!run || trained === game || !super.replaces()) return;
     if (!run.wanted.every(({ seed }) => run.saved[seed])) return say(`The training of ${this.title(trained)} has ended: it was too short to be kept.`);
     this.shelf.set(trained, this.kept());
-    this.keepShelf();
-    announce(`${this.title(trained)} is paused at iteration ${reached(run)}. To continue, pick it and press Resume.`);
+    this.moved = true;
+    this.tellPaused(run);
   }
 
-  /** Keeps the shelf in the browser's storage. */
-  keepShelf() {
-    if (!this.alone) return;
-    const kept = this.shelf.size > 0 ? keepRun(this.shelf, SHELF) : forgetRun(SHELF);
-    kept.catch((error) => this.cannotKeep(error));
+  tellPaused(run) {
+    announce(`${this.title(run.game)} is paused at iteration ${reached(run)}. To continue, pick it and press Resume.`);
+  }
+
+  /** Puts a run into the browser's storage, together with the shelf if that has changed: a run that moves between them is
+      never in neither. */
+  async put(run) {
+    if (!this.moved) return super.put(run);
+    this.moved = false;
+    try {
+      await keepRuns({ [this.store]: run, [SHELF]: this.shelf.size > 0 ? this.shelf : undefined });
+    } catch (error) {
+      this.moved = true;
+      this.cannotKeep(error);
+      throw error;
+    }
+  }
+
+  /** The runs in the browser's storage: those on the shelf, and the one that was under way. */
+  async stored() {
+    const shelf = await keptRun(SHELF).catch(() => undefined);
+    return [...(shelf instanceof Map ? shelf.values() : []), ...(await super.stored())].filter((run) => isRun(run) && run.game);
+  }
+
+  /** Puts runs that a reload or another tab has left on the shelf. */
+  adopt(left) {
+    if (left.length === 0) return;
+    this.shelf = new Map([...left.map((run) => [run.game, run]), ...this.shelf]);
+    this.moved = true;
   }
 
   /** Whether a run on the shelf is lost with the page. */
@@ -177,12 +218,10 @@ export class Lab extends Control {
 
   /** Resumes a training that a reload or a closed tab has left, and puts others back on the shelf. */
   async resume() {
-    const shelf = await keptRun(SHELF).catch(() => undefined);
-    const fits = ({ game }) => this.games.some(({ name }) => name === game);
-    const others = [...(shelf instanceof Map ? shelf : [])].filter(([, run]) => isRun(run) && fits(run));
-    if (others.length > 0 && (await this.hold())) this.shelf = new Map([...others, ...this.shelf]);
-    const run = await this.left(fits);
-    if (!run) return this.renew();
+    const [[last], left] = await Promise.all([super.stored(), this.stored()]);
+    if (left.length === 0 || !(await this.hold()) || this.busy()) return this.renew();
+    const run = this.shelf.get(last?.game);
+    if (!run || !this.games.some(({ name }) => name === run.game)) return this.renew();
     this.makeRoom(run.game);
     this.begin(run, run.paused);
     announce(resuming(this.title(run.game), run.paused));
@@ -197,7 +236,8 @@ export class Lab extends Control {
 
   kept() {
     const { about, run } = this;
-    return { ...run, way: !about ? run.way : about.api === "WebGPU" ? "WebGPU" : "CPU" };
+    // A run on the GPU that the page chose goes on without one, where it is gone.
+    return { ...run, way: about && about.api !== "WebGPU" ? "CPU" : run.way };
   }
 
   reset() {
@@ -305,7 +345,8 @@ export class Lab extends Control {
   renew() {
     const { state } = this;
     pace(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME : this.about?.members > 1 ? SHARED_FRAME : 0);
-    $("start").disabled = state === "starting" || !this.trains;
+    const trains = this.trains && Boolean(this.settings.game); // which comes with the first agent
+    enable($("start"), state !== "starting" && trains);
     $("imitate").hidden = !this.trains;
     if (!this.trained) this.imitates = false;
     const live = this.source === "live";
@@ -314,12 +355,12 @@ export class Lab extends Control {
     const other = this.trained !== this.settings.game;
     const staged = this.trained === this.staged;
     write($("start"), !this.replaces() ? "Train" : super.replaces() && (other || this.imitates) ? "Train this instead" : "Train again");
-    $("pause").disabled = !["running", "paused"].includes(state);
+    enable($("pause"), ["running", "paused"].includes(state));
     write($("pause"), state === "paused" ? "Resume" : "Pause");
-    $("reset").disabled = state === "idle";
+    enable($("reset"), state !== "idle");
     write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && (state === "done" || this.isKept()) && !this.imitates ? "Train again" : "Train an agent"));
     $("train-here").hidden = $("reset").hidden = live;
-    $("train-here").disabled = !this.trains || (staged && ["starting", "pausing"].includes(state));
+    enable($("train-here"), trains && !(staged && ["starting", "pausing"].includes(state)));
     write($("learn-title"), live ? "Watching a run" : !this.trains ? "This agent has a memory" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
     const curves = this.shownCurves();
     const runs = curves.counted();
@@ -398,11 +439,11 @@ export class Lab extends Control {
   wall() {
     const games = 2 ** $("device-games").valueAsNumber;
     write($("device-games-out"), `${games}`);
-    $("device-games").ariaValueText = `${games}`;
+    $("device-games").setAttribute("aria-valuetext", `${games}`);
     $("device-canvas").replaceChildren();
     if (!$("device-wall").open || $("device-wall").hidden) return this.training.endWall();
     const side = Math.round(Math.min(640, $("device-wall").clientWidth) * window.devicePixelRatio);
-    const canvas = make("canvas", { width: side, height: Math.round(side * 0.75), role: "img", ariaLabel: `${games} games on the training device` });
+    const canvas = make("canvas", { width: side, height: Math.round(side * 0.75), role: "img", "aria-label": `${games} games on the training device` });
     $("device-canvas").append(canvas);
     this.training.showWall(canvas, games, matchMedia("(prefers-reduced-motion: reduce)").matches);
   }

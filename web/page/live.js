@@ -43,10 +43,11 @@ export class Live {
   constructor(about, curves, on) {
     Object.assign(this, { about, curves, on });
     this.known = {};
-    this.begun = Date.now();
+    this.begun = performance.now();
     this.learn(about);
     $("live").hidden = false;
-    this.listen();
+    this.attend();
+    document.addEventListener("visibilitychange", () => this.attend());
     setInterval(() => (this.curves.deleted ? this.ask() : this.status()), 1000);
   }
 
@@ -84,13 +85,22 @@ export class Live {
     if (answer.ok) write($(this.about.task ? "text-toml" : "run-toml"), await answer.text());
   }
 
+  /** Listens to the run while the tab is shown: a browser has six connections to a host, for all of its tabs together, and
+      with one more stream than that each request would wait for ever. */
+  attend() {
+    this.events?.close();
+    this.events = this.connected = undefined;
+    if (document.hidden) this.status();
+    else this.listen();
+  }
+
   listen() {
-    const events = new EventSource("run/events");
+    const events = (this.events = new EventSource("run/events"));
     events.addEventListener("open", () => this.connect(true));
     events.addEventListener("error", () => {
       this.connect(false);
       // The browser reconnects by itself, but not after an answer that is no stream.
-      if (events.readyState === EventSource.CLOSED) setTimeout(() => this.listen(), AGAIN);
+      if (events.readyState === EventSource.CLOSED) setTimeout(() => { if (this.events === events) this.listen(); }, AGAIN);
     });
     events.addEventListener("start", () => this.begin());
     events.addEventListener("record", (event) => this.hear(JSON.parse(event.data)));
@@ -112,7 +122,7 @@ export class Live {
     const { end, references } = this.curves;
     this.curves.clear();
     Object.assign(this.curves, { end, references });
-    this.begun = Date.now();
+    this.begun = performance.now();
     this.heard = this.past = undefined;
     this.on.changed();
     this.ask();
@@ -129,7 +139,7 @@ export class Live {
     this.curves.add("run", record);
     this.tellHardware();
     // Earlier records arrive at once and say nothing about the present.
-    if (Date.now() - this.begun > REPLAY) this.heard = Date.now();
+    if (performance.now() - this.begun > REPLAY) this.heard = performance.now();
     this.on.changed();
   }
 
@@ -161,7 +171,7 @@ export class Live {
   status() {
     const [state, text] = this.state();
     write($("live"), `${this.about.run}: ${text}`);
-    document.title = `${this.about.run}: ${text} – Grove`; // one tab of several
+    document.title = `${[this.about.run, ...(document.hidden ? [] : [text])].join(": ")} – Grove`; // one tab of several
     $("live").dataset.state = state;
   }
 
@@ -174,11 +184,12 @@ export class Live {
   /** The state of the run, for its colour and in words. */
   state() {
     const last = this.curves.runs.get("run")?.last;
+    if (document.hidden) return ["idle", "not watched in the background"];
     if (!this.connected) return ["lost", "no connection, trying again"];
     if (this.curves.deleted) return ["idle", "deleted"];
     if (!last) return ["idle", "waiting for the first iteration"];
     if (last.iteration >= this.about.iterations || this.isGoodEnough()) return ["done", "finished"];
-    const silent = Date.now() - (this.heard ?? this.begun) > Math.max(5_000, 3_000 * last.seconds.total);
+    const silent = performance.now() - (this.heard ?? this.begun) > Math.max(5_000, 3_000 * last.seconds.total);
     return silent ? ["idle", "no new iterations"] : this.heard ? ["live", "training"] : ["idle", "waiting for the next iteration"];
   }
 }

@@ -2,7 +2,7 @@
 
 import { join_games as join, about_games as aboutGames } from "./watch.js";
 import { $, write, say, reason } from "./dom.js";
-import { keepGames, keptGames, download } from "./keep.js";
+import { keepGames, keptGames, download, readBytes } from "./keep.js";
 
 /** The name of a game with these rules in the browser's storage. */
 const rules = (env, settings) => `${env} ${JSON.stringify(settings)}`;
@@ -38,7 +38,7 @@ export class Mine {
 
   /** Adds the games in a file that was saved here; what it holds, or undefined if that is no games. */
   async load(file) {
-    const bytes = new Uint8Array(await file.arrayBuffer());
+    const bytes = await readBytes(file);
     let about;
     try {
       about = JSON.parse(aboutGames(bytes));

@@ -2,7 +2,7 @@
 
 import READY, { source } from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
-import { $, make, write, say, announce, short, megabytes, reason, sentence } from "./dom.js";
+import { $, make, write, say, announce, ignorePresses, short, megabytes, reason, sentence } from "./dom.js";
 import { Stage, placeFrame } from "./stage.js";
 import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
@@ -70,11 +70,12 @@ const text = new Text(showText);
 function put(file) {
   const policy = new Policy(file);
   const about = JSON.parse(policy.about());
+  const network = at(readToml(policy.settings()), "policy"); // before anything is changed, since it may throw
   const same = view.about?.env === about.env && continueWith(policy);
   if (!same) present(policy);
   view.policy?.free();
   Object.assign(view, { policy, about });
-  panel.policy(about, at(readToml(policy.settings()), "policy"));
+  panel.policy(about, network);
   player.touch();
   if (same) return; // the texts are still right
   takeover.game(about.actions);
@@ -197,14 +198,16 @@ function mark(report) {
   beside.show(report, plates, scale);
   shade(view.show, person ? 0 : count, plates, scale);
   const frame = $("picked");
-  frame.hidden = count < 2 || Boolean(person);
-  if (!frame.hidden) placeFrame(frame, watched, plates, scale);
+  frame.hidden = $("board-of").hidden = count < 2 || Boolean(person);
+  if (frame.hidden) return;
+  placeFrame(frame, watched, plates, scale);
+  $("board").max = count;
+  if (document.activeElement !== $("board")) $("board").value = watched + 1;
 }
 
-/** Watches the board under the pointer. */
-function pickBoard(event) {
-  const board = view.show && !takeover.on && view.games > 1 ? stage.boardAt(view.show, event) : undefined;
-  if (board === undefined || board >= view.games) return;
+/** Watches a board of a wall, by its number from 0. */
+function watch(board) {
+  if (!view.show || takeover.on || !(board >= 0 && board < view.games) || view.games < 2) return;
   view.show.watch(board);
   player.touch();
 }
@@ -340,8 +343,8 @@ function obey({ seed = "1", games: count = "1", speed = "1", actions }) {
 function words() {
   write($("speed-out"), speedName(player.speed));
   write($("wall-out"), `${view.games}`);
-  $("speed").ariaValueText = player.speed === Infinity ? "unlimited" : speedName(player.speed);
-  $("wall").ariaValueText = `${view.games}`;
+  $("speed").setAttribute("aria-valuetext", player.speed === Infinity ? "unlimited" : speedName(player.speed));
+  $("wall").setAttribute("aria-valuetext", `${view.games}`);
 }
 
 /** Lists the games, and connects buttons, sliders, files, links and the visibility of the page. */
@@ -353,7 +356,9 @@ function wire() {
     $("game").append(make("label", {}, input, make("span", { textContent: title })));
   }
   $("game").addEventListener("change", (event) => pick(event.target.value));
-  $("stage").addEventListener("click", pickBoard);
+  $("stage").addEventListener("click", (event) => { if (view.show) watch(stage.boardAt(view.show, event)); });
+  $("board").addEventListener("input", () => watch($("board").valueAsNumber - 1));
+  ignorePresses();
   $("play").addEventListener("click", () => player.play(!player.playing));
   $("single").addEventListener("click", () => player.once());
   $("restart").addEventListener("click", restart);
@@ -381,10 +386,8 @@ function wire() {
   $("share-agent").addEventListener("click", async () => {
     if (!agents.file()) return; // none could be fetched
     try {
-      const link = new URL(location.href);
-      link.hash = new URLSearchParams({ ...readLink(), agent: await pack(agents.file()) });
-      history.replaceState(null, "", link);
-      await copy(link.href, WITH_AGENT);
+      const agent = await pack(agents.file());
+      await copy(writeLink({ ...readLink(), agent }), WITH_AGENT);
     } catch (error) {
       say(sentence(error));
     }

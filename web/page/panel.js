@@ -103,6 +103,6 @@ export class Panel {
     this.mark.hidden = mean === null;
     this.mark.style.left = place(mean ?? low);
     const label = `${mean === null ? "" : `mean score ${score(mean)}; `}${references.map(([name, x]) => `${name} ${score(x)}`).join(", ")}`;
-    if (box.ariaLabel !== label) box.ariaLabel = label;
+    if (box.getAttribute("aria-label") !== label) box.setAttribute("aria-label", label);
   }
 }

@@ -5,10 +5,26 @@ import { $, announce, say } from "./dom.js";
 /** The longest text of an agent in a link; what is larger is saved as a file. */
 const MAX_CHARS = 100_000;
 
-const through = async (bytes, stream) => new Uint8Array(await new Response(new Blob([bytes]).stream().pipeThrough(stream)).arrayBuffer());
+/** The most bytes that a link unpacks to: weights hardly compress, so what is much longer than its text is no agent. */
+const MAX_BYTES = 4 * MAX_CHARS;
+const TOO_LARGE = "The agent in the link is too large.";
+
+/** The bytes that come out of a stream; undefined if they are more than `most`. */
+async function through(bytes, stream, most = Infinity) {
+  const reader = new Blob([bytes]).stream().pipeThrough(stream).getReader();
+  const parts = [];
+  for (let size = 0; ;) {
+    const { done, value } = await reader.read();
+    if (done) return new Uint8Array(await new Blob(parts).arrayBuffer());
+    parts.push(value);
+    size += value.length;
+    if (size > most) return void reader.cancel();
+  }
+}
 
 /** A policy file as text for a link; throws if that is too long. */
 export async function pack(file) {
+  if (!globalThis.CompressionStream) throw new Error("This browser cannot put an agent into a link. Save it as a file.");
   const bytes = await through(file, new CompressionStream("deflate-raw"));
   let text = "";
   for (const byte of bytes) text += String.fromCharCode(byte);
@@ -19,13 +35,17 @@ export async function pack(file) {
 
 /** The policy file in the text of a link; throws if there is none. */
 export async function unpack(packed) {
-  if (packed.length > MAX_CHARS) throw new Error("The agent in the link is too large.");
+  if (packed.length > MAX_CHARS) throw new Error(TOO_LARGE);
+  if (!globalThis.DecompressionStream) throw new Error("This browser is too old for it.");
+  let file;
   try {
     const bytes = Uint8Array.from(atob(packed.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
-    return await through(bytes, new DecompressionStream("deflate-raw"));
+    file = await through(bytes, new DecompressionStream("deflate-raw"), MAX_BYTES);
   } catch {
     throw new Error("The link is damaged or incomplete.");
   }
+  if (!file) throw new Error(TOO_LARGE);
+  return file;
 }
 
 /** Copies a link; it is in the address bar, too. */

@@ -36,7 +36,7 @@ export class Takeover {
     this.actions = actions;
     const arrow = (name) => Object.entries(ARROWS).find(([side]) => directed(name, side))?.[1];
     $("pads").replaceChildren(...actions.map((name, i) => {
-      const pad = make("button", { type: "button" }, name, make("kbd", { textContent: arrow(name) ?? `${i + 1}`, ariaHidden: "true" }));
+      const pad = make("button", { type: "button" }, name, make("kbd", { textContent: arrow(name) ?? `${i + 1}`, "aria-hidden": "true" }));
       this.touch(pad, () => i);
       // Clicks by a key or a screen reader; a pointer has pressed the button already.
       pad.addEventListener("click", (event) => { if (event.detail === 0 && this.on) this.tapped = i; });
@@ -51,7 +51,7 @@ export class Takeover {
 
   down(event) {
     clearTimeout(this.timer);
-    if (event.key === "Shift" && !event.repeat && !this.on && !writing() && $("takeover").checkVisibility()) {
+    if (event.key === "Shift" && !event.repeat && !this.on && !writing() && $("takeover").getClientRects().length > 0) {
       this.timer = setTimeout(() => { this.byShift = true; this.set(true); }, HELD);
     }
     if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }
@@ -112,11 +112,11 @@ export class Takeover {
     this.wins = [0, 0];
     this.over = false;
     write($("duel-last"), "");
-    $("verdict").hidden = true;
+    hideVerdict();
     $("duel").hidden = $("pads").hidden = !on;
     $("stage").classList.toggle("two", on);
     document.body.classList.toggle("duel", on);
-    $("takeover").ariaPressed = `${on}`;
+    $("takeover").setAttribute("aria-pressed", `${on}`);
     write($("takeover"), on ? "Leave the game" : "Play it yourself");
     clearTimeout(this.counting);
     $("count").hidden = true;
@@ -136,7 +136,7 @@ export class Takeover {
   /** Resets the duel after both have restarted. */
   again(playing) {
     this.over = false;
-    $("verdict").hidden = true;
+    hideVerdict();
     write($("duel-last"), "");
     if (playing) this.count(FROM);
   }
@@ -150,7 +150,7 @@ export class Takeover {
   /** Starts the next level for both. */
   next() {
     this.over = false;
-    $("verdict").hidden = true;
+    hideVerdict();
     this.hear.next();
     this.count(FROM);
   }
@@ -182,6 +182,12 @@ export class Takeover {
   place(plates, scale) {
     placeNames([...$("duel").querySelectorAll(".who")], plates, scale);
   }
+}
+
+/** Hides the verdict; the focus on its button goes to the game. */
+function hideVerdict() {
+  if ($("verdict").contains(document.activeElement)) $("view").focus({ preventScroll: true });
+  $("verdict").hidden = true;
 }
 
 /** The side or the action number (from 0) of a key; undefined for other keys. */

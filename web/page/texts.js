@@ -1,12 +1,12 @@
 // Text: a language model that learns a task, in this tab or in a watched run.
 
-import { $, make, write, say, announce, fixed, sentence, short } from "./dom.js";
+import { $, make, write, say, announce, enable, fixed, sentence, short } from "./dom.js";
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
 import { BUTTON, Control, RESTORED, resuming } from "./control.js";
 import { inFrame } from "./frames.js";
-import { download } from "./keep.js";
+import { download, readBytes } from "./keep.js";
 import { progress } from "./live.js";
 import { writeToml } from "./toml.js";
 
@@ -112,12 +112,12 @@ export class Text extends Control {
   /** Trains the model in a file further; returns whether it does. A file without one leaves everything as it is. */
   async load([file]) {
     try {
-      const run = this.read(new Uint8Array(await file.arrayBuffer()));
+      const run = this.read(await readBytes(file));
       if (!run) return false;
       await this.training.check(run.wanted[0]);
       this.begun = true; // the first training is this one
-      this.beginNew(run);
-      this.loaded = file.name;
+      if (await this.train(run)) this.loaded = file.name;
+      else say(`${file.name} is not loaded: a training that another tab has left goes on. To replace it, load the file again.`);
       return true;
     } catch (error) {
       say(`${file.name}: ${sentence(error)}`);
@@ -136,7 +136,22 @@ export class Text extends Control {
   /** Trains a fresh model; `paused` waits for the visitor. */
   start(paused = false) {
     const run = this.read();
-    if (run) this.beginNew(run, paused);
+    if (run) this.train(run, paused);
+  }
+
+  /** Begins a new run, unless another tab has left one, which goes on instead; returns whether it has begun. */
+  async train(run, paused = false) {
+    const before = this.run;
+    await this.hold();
+    if (this.left) this.goOn(paused);
+    if (this.run !== before) return false;
+    this.beginNew(run, paused);
+    return true;
+  }
+
+  /** Remembers the run that a reload or another tab has left. */
+  adopt(left) {
+    this.left = left.find(({ own }) => own);
   }
 
   /** The run of the form, with a fresh model or the one in a file; undefined, with the reasons beside the fields, if
@@ -158,13 +173,18 @@ export class Text extends Control {
 
   /** Resumes a training that a reload or a closed tab has left. */
   async resume() {
-    const run = await this.left(({ own }) => Boolean(own));
-    if (!run) return;
+    if ((await this.stored()).length > 0 && (await this.hold()) && this.left && !this.busy()) this.goOn(this.left.paused);
+  }
+
+  /** Continues the run that was left. */
+  goOn(paused) {
+    const run = this.left;
+    this.left = undefined;
     for (const { id, path } of FIELDS) $(`text-${id}`).value = run.own[path];
-    this.begin(run, run.paused);
+    this.begin(run, paused);
     this.newest = run.records[RUN]?.at(-1);
     this.touch();
-    announce(resuming("the language model", run.paused));
+    announce(resuming("the language model", paused));
   }
 
   begin(run, paused) {
@@ -321,12 +341,12 @@ export class Text extends Control {
     $("text-warning").hidden = !worry;
     write($("text-warning"), worry ? `Iteration ${worry.iteration}: ${live ? worry.warning : worry.warning.replace(ADVICE, ".")}` : "");
     write($("text-start"), this.replaces() ? "Restart" : "Train");
-    $("text-start").disabled = state === "starting";
+    enable($("text-start"), state !== "starting");
     $("text-start").classList.toggle("strong", !this.busy());
-    $("text-pause").disabled = !["running", "paused"].includes(state);
+    enable($("text-pause"), ["running", "paused"].includes(state));
     write($("text-pause"), BUTTON[state] ?? "Pause");
-    $("text-reset").disabled = state === "idle";
-    $("text-save").disabled = !this.about || state === "refused"; // its worker is gone
+    enable($("text-reset"), state !== "idle");
+    enable($("text-save"), this.about && state !== "refused"); // else its worker is gone
     const { end } = this.curves;
     const iteration = this.curves.runs.size > 0 ? [...this.curves.runs.values()][0].last.iteration : 0;
     $("text-csv").hidden = iteration === 0;

@@ -1,17 +1,28 @@
 // The part of TOML that Grove writes its settings in: sections, and keys with JSON-like values.
 
+/** What JSON has escaped and a text in triple quotes has not. */
+const ESCAPED = { '"': '\\"', "\n": "\\n" };
+
 /** The settings as an object; a section is an object in it. */
 export function readToml(text) {
   const all = {};
   let table = all;
-  // A list may be on several lines.
-  for (const line of text.replace(/\[[^[\]=]*\]/g, (list) => list.replace(/\s+/g, " ")).split("\n")) {
+  for (const line of joined(text).split("\n")) {
     const section = /^\s*\[([\w.]+)\]/.exec(line);
     const entry = /^\s*(\w+)\s*=\s*(.*?)\s*$/.exec(line);
     if (section) table = all[section[1]] = {};
     else if (entry) table[entry[1]] = value(entry[2]);
   }
   return all;
+}
+
+/** Puts texts and lists that may be on several lines on one; texts in triple quotes get single ones. */
+function joined(text) {
+  const basic = (content) => `"${content.replace(/\\[^]|["\n]/g, (part) => ESCAPED[part] ?? part)}"`;
+  return text
+    .replace(/"""\n?([^]*?)"""(?!")/g, (_, content) => basic(content))
+    .replace(/'''\n?([^]*?)'''(?!')/g, (_, content) => JSON.stringify(content))
+    .replace(/\[[^[\]=]*\]/g, (list) => list.replace(/\s+/g, " "));
 }
 
 /** A value; JSON has all but texts in single quotes, and the floats that are not finite. */

@@ -180,6 +180,10 @@ export default [
         ok(!/From the link/.test(await text(broken, '#agent')), 'it is an agent to choose');
         await broken.close();
       }
+      // Nor does a text that unpacks to more than any agent has.
+      const swollen = await page.evaluate(async () => (await import('./share.js')).pack(new Uint8Array(20e6)));
+      const large = await visit.open({ hash: `#game=catch&agent=${swollen}` });
+      await message(large, /agent in the link cannot be read: The agent in the link is too large\./);
       return `${hash.length} characters`;
     },
   },

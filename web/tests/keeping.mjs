@@ -112,10 +112,9 @@ export default [
       const context = await visit.context();
       const page = await visit.open({ context });
       await page.evaluate(async () => {
-        const { keepLast, keepRun } = await import('./keep.js');
+        const { keepLast, keepRuns } = await import('./keep.js');
         await keepLast(Uint8Array.of(1, 2, 3));
-        await keepRun({ game: 'catch' }, 'run');
-        await keepRun('nothing', 'shelf');
+        await keepRuns({ run: { game: 'catch' }, shelf: 'nothing' });
       });
       await page.close();
       const again = await visit.open({ hash: small(visit), context });

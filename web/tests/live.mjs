@@ -129,6 +129,24 @@ export default [
     },
   },
   {
+    name: 'a watched run is left alone in the background, and caught up with afterwards',
+    only: false,
+    async run(visit) {
+      const run = { about: CATCH, records: records(10), retry: 600_000 };
+      const page = await watch(visit, run);
+      await until(page, '#state', /^Iteration 10 of 60$/);
+      const show = (shown) => page.evaluate((hidden) => {
+        Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden });
+        document.dispatchEvent(new Event('visibilitychange'));
+      }, !shown);
+      await show(false);
+      await until(page, '#live', /^catch-1: not watched in the background$/);
+      run.records = records(20);
+      await show(true);
+      await until(page, '#state', /^Iteration 20 of 60$/);
+    },
+  },
+  {
     name: 'a watched run that is resumed with a later end is as far as that says',
     only: false,
     async run(visit) {

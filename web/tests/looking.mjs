@@ -103,6 +103,48 @@ export default [
     },
   },
   {
+    name: 'the focus stays on a button that is pressed, and returns from a message',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      const focused = async (id) => {
+        const found = await page.evaluate(() => document.activeElement.id);
+        ok(found === id, `the focus is on ${found || 'nothing'} instead of ${id}`);
+      };
+      await page.focus('#train-here');
+      for (const state of [/^Training catch: iteration \d/, /^Paused catch/, /^Training catch: iteration \d/]) {
+        await page.keyboard.press('Enter');
+        await until(page, '#state', state);
+        await frames(page, 2);
+        await focused('train-here');
+      }
+      await page.focus('#reset');
+      await page.keyboard.press('Enter');
+      await until(page, '#state', /^Not started/);
+      await focused('reset');
+      await page.focus('#defaults');
+      await page.keyboard.press('Enter');
+      await page.locator('.notice button').focus();
+      await page.keyboard.press('Enter');
+      await focused('defaults');
+    },
+  },
+  {
+    name: 'the board of a wall that is watched is chosen by keys, too',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&games=16' });
+      await page.locator('#board').focus();
+      const frame = () => page.locator('#picked').evaluate((one) => one.style.left);
+      const before = await frame();
+      await page.keyboard.press('ArrowUp');
+      await eventually('another board in the frame', frame, (left) => left !== before);
+      ok((await page.inputValue('#board')) === '2', `the field says ${await page.inputValue('#board')}`);
+      await slide(page, '#wall', 0);
+      await page.locator('#board').waitFor({ state: 'hidden' });
+    },
+  },
+  {
     name: 'the link that skips to the training keeps the game and the settings',
     only: false,
     async run(visit) {

@@ -232,6 +232,40 @@ export default [
     },
   },
   {
+    name: 'a training that another tab has left waits on the shelf of the tab that trains next, and is replaced only when asked',
+    only: false,
+    async run(visit) {
+      const context = await visit.context();
+      const next = await visit.open({ hash: '#game=cartpole', context }); // it has looked for a kept run before there is one
+      const first = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000'), context });
+      await first.click('#start');
+      await until(first, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
+      await first.click('#pause');
+      await until(first, '#state', /^Paused catch/);
+      await stored(first, 'run', (run) => run?.paused === true);
+      const [at] = /iteration \d+/.exec(await text(first, '#state'));
+      await first.close();
+      await next.bringToFront();
+      await next.fill('#set-iterations', '2');
+      await next.click('#start');
+      await message(next, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
+      await until(next, '#state', /^Finished cartpole: iteration 2 of 2/);
+      await stored(next, 'shelf', Boolean);
+      // A tab of the same game cannot take it up while another has it, and is told of it afterwards.
+      const same = await visit.open({ hash: '#game=catch', context });
+      await next.close();
+      await same.bringToFront();
+      await eventually('a free lock', () => same.evaluate(async () => (await navigator.locks.query()).held.length === 0));
+      await same.click('#start');
+      await message(same, new RegExp(`A training of Catch is paused at ${at}, left by another tab\\. Press Resume`));
+      await until(same, '#state', /^Not started/);
+      await until(same, '#train-here', /^Resume$/);
+      await same.click('#train-here');
+      await until(same, '#state', /^Training catch: iteration \d/);
+      ok(Number(/iteration (\d+)/.exec(await text(same, '#state'))[1]) >= Number(at.split(' ')[1]), 'it starts from the beginning');
+    },
+  },
+  {
     name: 'the range of the seeds is that of those that have not failed, at the iterations that all have',
     only: false,
     async run(visit) {

@@ -138,6 +138,21 @@ export default [
     },
   },
   {
+    name: 'a storage that breaks off gives a message, and games and text train without it',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({
+        hash: small(visit),
+        init: () => { IDBDatabase.prototype.transaction = () => { throw new DOMException('the connection is closing', 'InvalidStateError'); }; },
+      });
+      await message(page, /stores nothing for the page \(the connection is closing\)/);
+      await page.click('#start');
+      await until(page, '#state', /^Finished/);
+      await page.locator('#game input[value=sort]').check({ force: true });
+      await until(page, '#text-state', /iteration \d/);
+    },
+  },
+  {
     name: 'a lost device is replaced, one lost again is done without',
     only: true,
     async run(visit) {
@@ -226,6 +241,13 @@ export default [
       await visit.shot(cut, 'not-started');
       const without = await visit.open({ frame: false, init: () => { delete window.WebAssembly; } });
       await until(without, '#waiting', /^This page needs WebAssembly, which is disabled in this browser\.$/);
+      // A module that does not arrive, and one of another version.
+      visit.allow(/503|does not provide an export/);
+      for (const answer of [{ status: 503 }, { contentType: 'text/javascript', body: 'export const $ = 0;' }]) {
+        const parted = await visit.context();
+        await parted.route('**/dom.js', (route) => route.fulfill(answer));
+        await until(await visit.open({ context: parted, frame: false }), '#waiting', /^The page could not be started\. Reload it to try again; it needs Chrome/);
+      }
     },
   },
   {
