@@ -37,7 +37,8 @@ class Report:
 
     #: Folder of the run.
     run: str
-    #: Mean score of the best policy with its most likely actions, over fresh episodes.
+    #: Mean score of the best policy with its most likely actions, over fresh episodes; NaN if there is none, for
+    #: instance because no reward function judged a completion.
     mean_score: float
     #: Seconds of training.
     seconds: float

@@ -111,6 +111,7 @@ impl Session {
             files.best_policy(run).map_err(runtime_error)?;
         listener.warn_all(&warnings)?;
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
+        listener.warn_all(result.warning().as_slice())?;
         let (program, env_steps) = (grove::program(), summary.env_steps);
         let described = program.describe_policy(run, &mut files, env_steps, best.as_ref(), &result);
         listener

@@ -490,6 +490,29 @@ def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None
     assert len(log.logged) == 2
 
 
+def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
+    def reward(completions: list[str], answer: list[str | None] | None = None, **_: Any) -> list[float | None]:
+        answers = answer or [None] * len(completions)
+        return [None if own is None else -1.0 - len(text) for own, text in zip(answers, completions, strict=True)]
+
+    records: list[dict] = []
+    with pytest.warns(UserWarning, match="no score: none of the 2 completions of held-out prompts could be scored"):
+        report = grove_rl.train(
+            task=[{"prompt": f"{i}>", "solution": "ab", "answer": "ab"} for i in range(4)],
+            eval_task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+            reward=reward,
+            callback=records.append,
+            iterations=2,
+            fit={"iterations": 0},
+            generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+            eval_episodes=2,
+        )
+    assert np.isnan(report.mean_score) and report.details["problems"] > 0
+    for found in (report.details, records[-1]["evaluation"]):
+        assert not {"mean_score", "std_error", "min_score", "max_score", "pass_at_1"} & found.keys()
+    assert records[-1]["score"] < 0
+
+
 def test_reward_functions_of_one_name_have_parts_of_their_own(folder: Path) -> None:
     def constant(name: str, reward: float) -> Any:
         def function(completions: list[str], **_: Any) -> list[float]:

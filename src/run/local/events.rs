@@ -238,7 +238,7 @@ impl<'a> Events<'a> {
         Ok((due, interrupted || is_late))
     }
 
-    /// Evaluates the policy. Returns whether it is the best so far. In a run of one rank, a failed evaluation is also
+    /// Evaluates the policy, and queues a warning if nothing could be scored. Returns whether it is the best so far. In a run of one rank, a failed evaluation is also
     /// returned: the iteration is saved first if its state can be read.
     fn evaluate(
         &mut self,
@@ -250,6 +250,12 @@ impl<'a> Events<'a> {
         let trainer = self.run.trainer();
         match validation {
             Ok(Validation { evaluation, is_best }) => {
+                // It is said once, not after each evaluation.
+                let warned = self.evaluation.as_ref().and_then(EvaluationRecord::warning).is_some();
+                let warning = evaluation.warning().filter(|_| !warned);
+                let warning =
+                    warning.map(|warning| format!("iteration {}: {warning}", record.iteration));
+                self.waiting.extend(warning.map(|warning| Ok(Event::Warning(warning))));
                 self.evaluation = Some(evaluation.clone());
                 record.evaluation = Some(evaluation);
                 due.save |= self.schedule.end(record.iteration, trainer.best()).is_some();
