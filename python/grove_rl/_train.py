@@ -18,6 +18,7 @@ from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
 from ._language import PromptLike, RewardFn, is_async, text_request
 from ._policy import Policy
 from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_integer, in_sections
+from ._spaces import Encoding
 from ._threads import use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
@@ -178,7 +179,7 @@ def _train_envs(
     max_episode_steps: int | None,
 ) -> Report:
     """Trains in the environments that `what` makes, after a look at the spaces of one of them."""
-    check_integer("num_processes", num_processes, 0)
+    num_processes = check_integer("num_processes", num_processes, 0)
     if max_episode_steps is not None:
         max_episode_steps = check_integer("max_episode_steps", max_episode_steps, 1)
     # Gymnasium would truncate at the limit with which the id is registered.
@@ -213,8 +214,18 @@ def _train_envs(
     rollout.setdefault("num_steps", limit)
     rollout.setdefault("learn_steps", rollout["num_steps"])
     for name in (*_ROLLOUT, "num_steps"):
-        check_integer(f"rollout.{name}", rollout[name], 1)
-    num_envs = int(rollout["num_groups"] * rollout["group_size"])
+        # Products of NumPy's narrow numbers would wrap around.
+        rollout[name] = check_integer(f"rollout.{name}", rollout[name], 1)
+    num_envs = rollout["num_groups"] * rollout["group_size"]
+    encoding = Encoding.of(*spaces)
+    changes["host"] = {
+        "num_features": encoding.num_features,
+        "num_actions": encoding.num_actions,
+        "max_steps": limit,
+    }
+    # Before the environments are made, which may take minutes.
+    _native.check_settings(as_json(changes))
+    _check_memory(num_envs, rollout["num_steps"], encoding.num_features)
     if len(env_fns) not in (1, num_envs):
         raise ValueError(
             f"{len(env_fns)} functions were given, but a rollout has {num_envs} environments "
@@ -225,14 +236,7 @@ def _train_envs(
     name = (spec.id if spec else "host").split("/")[-1].lower()
     batch = ProcessBatch(env_fns, spaces, num_processes) if num_processes > 0 else Batch(env_fns, spaces)
     try:
-        _check_memory(num_envs, int(rollout["num_steps"]), batch.num_features)
-        changes["host"] = {
-            "num_features": batch.num_features,
-            "num_actions": batch.num_actions,
-            "max_steps": limit,
-        }
-        encoding = json.dumps(batch.encoding.save())
-        arguments = (environment, encoding, as_json(changes), device, run_dir, listener)
+        arguments = (environment, json.dumps(encoding.save()), as_json(changes), device, run_dir, listener)
         base = os.getcwd()
         report = _report(_native.train_envs(batch, name, *arguments), base)
     finally:

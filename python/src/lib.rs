@@ -82,6 +82,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scalars, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(session::train, module)?)?;
+    module.add_function(wrap_pyfunction!(host::check_settings, module)?)?;
     module.add_function(wrap_pyfunction!(host::train_envs, module)?)?;
     module.add_function(wrap_pyfunction!(text::train_text, module)?)?;
     module.add_class::<games::Games>()?;

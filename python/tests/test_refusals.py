@@ -164,6 +164,52 @@ def test_rollouts_beyond_all_memory_are_refused() -> None:
         grove_rl.train(lambda: spaced(wide, TWO), **(FEW | {"max_episode_steps": 1 << 28}))
 
 
+def test_settings_are_checked_before_environments_are_made() -> None:
+    made: list[int] = []
+
+    class Counted(Still):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(1)
+
+    for wrong, words in [
+        ({"learning_rat": 1e-3}, "learning_rat"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+        ({"group_size": 1 << 40}, "group_size"),
+        ({"max_episode_steps": 1 << 40}, "max_steps|num_steps"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            grove_rl.train(Counted, **(FEW | wrong))
+        # The one whose spaces were looked at.
+        assert len(made) == 1
+        made.clear()
+
+
+def test_numbers_of_numpy_do_not_wrap_around() -> None:
+    few = FEW | {"num_groups": np.uint8(16), "group_size": np.uint8(16)}
+    report = grove_rl.train(Still, **few)
+    assert "group_size = 16" in Path(report.run, "config.toml").read_text() and report.env_steps == 256 * 3
+
+
+def test_games_beyond_all_memory_are_refused() -> None:
+    board = {"rows": 32, "columns": 16, "observation": "board"}
+    words = "a batch of 1073741824 games of catch needs .* GB of memory, more than there is: lower `num_envs`"
+    with pytest.raises(ValueError, match=words):
+        grove_rl.make_vec("catch", 1 << 30, **board)
+    rollout = {"num_groups": 1 << 14, "group_size": 1 << 9, "num_steps": 128}
+    words = "a rollout of 8388608 games, 128 steps and 512 numbers an observation needs .* GB of memory"
+    with pytest.raises(ValueError, match=words):
+        grove_rl.train("catch", device="cpu", catch=board, rollout=rollout)
+    assert not Path("runs").exists()
+
+
+def test_a_game_names_its_own_parameters() -> None:
+    with pytest.raises(ValueError, match="catch has no parameter `seed`; its parameters: rows, .*; give a seed to `reset`"):
+        grove_rl.make_vec("catch", 2, seed=3)
+    with pytest.raises(ValueError, match="catch has no parameter `num_steps`; its parameters: rows, "):
+        gymnasium.make("grove/Catch-v0", num_steps=5)
+
+
 def test_pictures_have_the_shape_of_their_space() -> None:
     class Picture(Still):
         observation_space = spaces.Box(0, 255, (4, 2), np.uint8)
