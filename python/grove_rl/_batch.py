@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import multiprocessing.spawn
+import os
 import pickle
 import reprlib
 import signal
@@ -310,13 +312,14 @@ class ProcessBatch:
         self.num_features = self.encoding.num_features
         self.num_actions = self.encoding.num_actions
         self._memory: list[shared_memory.SharedMemory] = []
+        # The largest first, for which there may be no room.
         shapes: dict[str, tuple[tuple[int, ...], type[np.number[Any]]]] = {
-            name: ((self.num_envs,), kind) for name, kind in Batch._ARRAYS.items()
+            "obs": ((self.num_envs, self.num_features), np.float32),
+            **{name: ((self.num_envs,), kind) for name, kind in Batch._ARRAYS.items()},
         }
-        shapes["obs"] = ((self.num_envs, self.num_features), np.float32)
         names = {}
         for name, (shape, kind) in shapes.items():
-            block = shared_memory.SharedMemory(create=True, size=_bytes(shape, kind))
+            block = _shared(_bytes(shape, kind))
             self._memory.append(block)
             names[name] = (block.name, shape, np.dtype(kind).str)
             setattr(self, name, np.ndarray(shape, kind, block.buf))
@@ -354,11 +357,15 @@ class ProcessBatch:
             except OSError:
                 pass
             pipe.close()
-        until = time.monotonic() + _CLOSING
-        for worker, _ in self._workers:
-            worker.join(max(until - time.monotonic(), 0))
+        workers = [worker for worker, _ in self._workers]
+        _join(workers)
+        for worker in workers:
             worker.terminate()
-            worker.join(_CLOSING)
+        _join(workers)
+        # One that handles the signal itself may go on, and this process would wait for it at its own end.
+        for worker in workers:
+            worker.kill()
+            worker.join()
         for name in [*Batch._ARRAYS, "obs"]:
             delattr(self, name)
         for block in self._memory:
@@ -386,6 +393,13 @@ class ProcessBatch:
             raise RuntimeError(f"an environment failed in its process:\n{failures[0]}")
 
 
+def _join(workers: Sequence[Any]) -> None:
+    """Waits for processes to end, all together for a few seconds."""
+    until = time.monotonic() + _CLOSING
+    for worker in workers:
+        worker.join(max(until - time.monotonic(), 0))
+
+
 def _ended(worker: Any, envs: range) -> RuntimeError:
     """Returns the error for a process that has ended on its own."""
     worker.join(5)
@@ -396,6 +410,29 @@ def _ended(worker: Any, envs: range) -> RuntimeError:
 
 def _bytes(shape: tuple[int, ...], kind: Any) -> int:
     return max(int(np.prod(shape)) * np.dtype(kind).itemsize, 1)
+
+
+def _shared(size: int) -> shared_memory.SharedMemory:
+    """Makes memory that processes share.
+
+    Raises:
+        ValueError: If there is less; a process that wrote to it would be ended by a signal.
+    """
+    block = shared_memory.SharedMemory(create=True, size=size)
+    # Where this is not to be had, memory is taken as it is written to.
+    file = getattr(block, "_fd", -1)
+    try:
+        if file >= 0 and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            block.close()
+            block.unlink()
+            raise ValueError(
+                f"`num_processes` needs {size / 1e6:,.1f} MB of shared memory, but there is less ({error}): lower "
+                "`num_groups` or `group_size`, or enlarge /dev/shm"
+            ) from error
+    return block
 
 
 def _work(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import warnings
@@ -12,6 +13,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from numpy.typing import NDArray
 
 from . import _native
 from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
@@ -208,7 +211,7 @@ def _train_envs(
         _warn_of_close(error)
     if isinstance(what, str) and spec is not None:
         # Another process may not know the id.
-        env_fns = [partial(registered, gymnasium.spec(spec.id))]
+        env_fns = [partial(registered, _portable(gymnasium.spec(spec.id)))]
     rollout = changes["rollout"] = _ROLLOUT | changes.get("rollout", {})
     changes["update"] = _UPDATE | changes.get("update", {})
     rollout.setdefault("num_steps", limit)
@@ -247,6 +250,16 @@ def _train_envs(
             _warn_of_close(error)
     report.observation_space = spaces[0]
     return report
+
+
+def _portable(spec: EnvSpec) -> EnvSpec:
+    """Returns what another process makes an environment by: what the main script defines is only found in this one."""
+    entry = spec.entry_point
+    if isinstance(entry, str) and entry.startswith(("__main__:", "__mp_main__:")):
+        creator: Any = load_env_creator(entry)
+        spec = copy.copy(spec)
+        spec.entry_point = creator
+    return spec
 
 
 def _own_limit(env: gymnasium.Env[Any, Any]) -> int | None:

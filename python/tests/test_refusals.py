@@ -1,5 +1,6 @@
 """What is refused, and in which words."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -220,6 +221,15 @@ def test_pictures_have_the_shape_of_their_space() -> None:
     words = r"the reset of environment 0: the observation has shape \(2, 4\), but must have shape \(4, 2\)"
     with pytest.raises(ValueError, match=words):
         grove_rl.train(Picture, **FEW)
+
+
+def test_too_little_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(ValueError, match="`num_processes` needs 0.0 MB of shared memory, but there is less .*No space"):
+        grove_rl.train(Still, num_processes=2, **FEW)
 
 
 def test_a_process_that_ends_is_named() -> None:

@@ -262,6 +262,46 @@ def test_a_process_that_was_spawned_has_processes_of_its_own(folder: Path, monke
     subprocess.run([sys.executable, "script.py"], check=True, timeout=300)
 
 
+REGISTERED = """
+import gymnasium, grove_rl, test_train
+
+class Mine(test_train.Corridor):
+    pass
+
+if __name__ == "__main__":
+    gymnasium.register("Mine-v0", entry_point="__main__:Mine")
+    grove_rl.train("Mine-v0", num_processes=2, max_episode_steps=5, iterations=1, **test_train.SHORT)
+"""
+
+
+def test_an_id_may_stand_for_a_class_of_the_main_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    Path("script.py").write_text(REGISTERED)
+    subprocess.run([sys.executable, "script.py"], check=True, timeout=300)
+
+
+class Deaf(Corridor):
+    """An environment that hangs, in a process that does not end when it is told to."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def step(self, action: Any) -> Any:
+        while True:
+            signal.pause()
+
+
+def test_a_process_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grove_rl._batch, "_CLOSING", 0.0)
+    batch = grove_rl._batch.ProcessBatch([Deaf] * 2, (Deaf.observation_space, Deaf.action_space), 1)
+    # It has made its environments when it answers.
+    batch.reset()
+    batch._pipes[0].send("step")
+    [(worker, _)] = batch._workers
+    batch.close()
+    assert worker.exitcode == -signal.SIGKILL
+
+
 KILLED = """
 import os, signal, grove_rl, test_train
 
