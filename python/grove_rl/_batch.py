@@ -125,15 +125,19 @@ class Batch:
     def step(self) -> None:
         """Takes actions."""
         decode, envs, rewards = self.encoding.decode, self._envs, self.rewards
+        # Unlike the array itself, its memory takes numbers beyond 32 bits without a warning: they become infinite, and are
+        # refused below.
+        quietly: Any = rewards.data
         for i, action in enumerate(self.actions.tolist()):
             if action >= 0:
                 self._times[i] += 1
                 answer = self._parts(i, envs[i].step(decode(action)), _STEP)
                 obs, reward, terminated, truncated, _ = answer
+                number = reward if isinstance(reward, _REAL) else self._number(i, reward)
                 try:
-                    rewards[i] = reward if isinstance(reward, _REAL) else self._number(i, reward)
+                    quietly[i] = float(number)
                 except OverflowError:
-                    rewards[i] = np.inf if reward > 0 else -np.inf
+                    quietly[i] = np.inf if number > 0 else -np.inf
                 self.terminated[i] = terminated if isinstance(terminated, _FLAG) else self._flag(i, terminated)
                 self.truncated[i] = truncated if isinstance(truncated, _FLAG) else self._flag(i, truncated)
                 self._keep(i, obs)
@@ -187,25 +191,40 @@ class Batch:
 
     def _number(self, i: int, reward: Any) -> Any:
         """Returns a reward that is not a scalar of Python or NumPy."""
-        number = np.asarray(reward)
+        wrong = f"{self._place(i)}: the reward is {reprlib.repr(reward)}, but must be a number"
+        try:
+            number = np.asarray(reward)
+        except Exception as error:
+            # For instance, a tensor that requires gradients.
+            raise ValueError(f"{wrong} ({type(error).__name__}: {error})") from error
         if number.size != 1 or number.dtype.kind not in NUMBERS:
-            raise ValueError(f"{self._place(i)}: the reward is {reprlib.repr(reward)}, but must be a number")
+            raise ValueError(wrong)
         return number.item()
 
     def _flag(self, i: int, flag: Any) -> bool:
         """Returns whether an episode was terminated or truncated, of a value that is not a truth value."""
-        if isinstance(flag, str) or np.ndim(flag) > 0 or flag not in (False, True):
-            raise ValueError(
-                f"{self._place(i)}: `terminated` or `truncated` is {reprlib.repr(flag)}, but both must be True or False"
-            )
+        wrong = f"{self._place(i)}: `terminated` or `truncated` is {reprlib.repr(flag)}, but both must be True or False"
+        try:
+            is_flag = not isinstance(flag, str) and np.ndim(flag) == 0 and flag in (False, True)
+        except Exception as error:
+            # For instance, a missing value of pandas.
+            raise ValueError(f"{wrong} ({type(error).__name__}: {error})") from error
+        if not is_flag:
+            raise ValueError(wrong)
         return bool(flag)
 
     def _keep(self, i: int, obs: Any) -> None:
         """Stores an observation."""
         try:
-            self._flat[i] = self.encoding.flatten(obs)
+            flat = self.encoding.flatten(obs)
         except ValueError as error:
             raise ValueError(f"{self._place(i)}: {error}") from error
+        if flat.dtype.kind == "f" and flat.dtype.itemsize > 4:
+            # What is beyond 32 bits becomes infinite, and is refused when the observations are scaled.
+            with np.errstate(over="ignore"):
+                self._flat[i] = flat
+        else:
+            self._flat[i] = flat
 
     def _finish(self) -> None:
         """Scales the observations."""

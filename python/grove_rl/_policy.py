@@ -110,7 +110,9 @@ class Policy:
         obs = np.asarray(obs)
         if obs.dtype.kind not in NUMBERS:
             raise ValueError(f"observations have the type {obs.dtype}, but must be numbers")
-        obs = np.ascontiguousarray(obs, np.float32)
+        # What is beyond 32 bits becomes infinite.
+        with np.errstate(over="ignore"):
+            obs = np.ascontiguousarray(obs, np.float32)
         if not np.isfinite(obs).all():
             raise ValueError("an observation holds a number that is not finite")
         if obs.ndim != 2 or obs.shape[1] != self.num_features:

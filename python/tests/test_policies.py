@@ -158,6 +158,15 @@ def test_observations_of_another_form_are_refused() -> None:
         grove_rl.Policy.load(run, spaces.Box(0, 1, (1,)))
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_32_bits_are_refused_without_a_warning() -> None:
+    game = grove_rl.train("catch", device="cpu", iterations=1).policy()
+    for policy in (trained(Pair).policy(), game):
+        for obs in ([1e39] * policy.num_features, np.full((2, policy.num_features), -1e39)):
+            with pytest.raises(ValueError, match="an observation holds a number that is not finite"):
+                policy(obs)
+
+
 def test_a_policy_without_its_space_asks_for_it() -> None:
     run = trained(Named).run
     obs = Named.observation_space.sample()

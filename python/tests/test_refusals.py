@@ -53,6 +53,16 @@ class Still(gymnasium.Env):
         return tuple((answer | (self.second if self.time == 2 else {})).values())
 
 
+class Tensor:
+    """A number of another library that NumPy cannot take."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("it requires gradients")
+
+    def __eq__(self, other: object) -> Any:
+        raise RuntimeError("it requires gradients")
+
+
 @pytest.mark.parametrize(
     ("second", "words"),
     [
@@ -67,6 +77,10 @@ class Still(gymnasium.Env):
         ({"reward": -(10**400)}, "the reward is -inf"),
         ({"reward": np.inf}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
         ({"reward": np.float64("nan")}, "the reward is nan"),
+        ({"reward": 1e39}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
+        ({"obs": [0, 1e39, 0]}, "step 2 of environment 0: the observation's number 1 is inf, but must be a finite"),
+        ({"reward": Tensor()}, "the reward is .*, but must be a number .RuntimeError: it requires gradients"),
+        ({"terminated": Tensor()}, "`terminated` or `truncated` is .*, but both .* .RuntimeError: it requires gradients"),
         ({"reward": None}, "the reward is None, but must be a number"),
         ({"reward": "1"}, "the reward is '1', but must be a number"),
         ({"reward": [1, 2]}, r"the reward is \[1, 2\]"),
@@ -75,6 +89,7 @@ class Still(gymnasium.Env):
         ({"more": 0}, "returned .* but must return 5 values: observation, reward"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_environments_return_what_they_must(second: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         grove_rl.train(lambda: Still(**second), **FEW)
