@@ -237,14 +237,22 @@ class Batch:
             raise ValueError(f"{self._place(i)}: the observation's number {feature} is {number}, but must be {what}")
 
 
-def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> Exception | None:
-    """Closes all environments and returns the first exception that one raises."""
-    first = None
+def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> BaseException | None:
+    """Closes all environments and returns the first exception that one raises, be it the SystemExit of `sys.exit`.
+
+    Raises:
+        KeyboardInterrupt: If Ctrl-C is pressed meanwhile; all environments have been closed nevertheless.
+    """
+    first, pressed = None, None
     for env in envs:
         try:
             env.close()
-        except Exception as error:
+        except KeyboardInterrupt as error:
+            pressed = error
+        except BaseException as error:
             first = first or error
+    if pressed is not None:
+        raise pressed
     return first
 
 

@@ -206,9 +206,9 @@ def _train_envs(
     environment = spec.id if spec else type(probe.unwrapped).__name__
     limit = max_episode_steps or _own_limit(probe) or _MAX_STEPS
     spaces = (probe.observation_space, probe.action_space)
-    error = close_all([probe])
-    if error is not None:
-        _warn_of_close(error)
+    failure = close_all([probe])
+    if failure is not None:
+        _warn_of_close(failure)
     if isinstance(what, str) and spec is not None:
         # Another process may not know the id.
         env_fns = [partial(registered, _portable(gymnasium.spec(spec.id)))]
@@ -245,7 +245,7 @@ def _train_envs(
     finally:
         try:
             batch.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # The run is over, and its result or its own exception matters more.
             _warn_of_close(error)
     report.observation_space = spaces[0]
@@ -286,7 +286,7 @@ def _check_memory(num_envs: int, num_steps: int, num_features: int) -> None:
         ) from None
 
 
-def _warn_of_close(error: Exception) -> None:
+def _warn_of_close(error: BaseException) -> None:
     """Warns the caller of :func:`train` about an exception in an environment's ``close``."""
     warnings.warn(f"an environment failed when it was closed: {error!r}", stacklevel=4)
 

@@ -405,6 +405,28 @@ def test_what_close_raises_is_a_warning_after_a_run(folder: Path) -> None:
     assert report.env_steps > 0 and len(set(map(id, closed))) == 33 and seen[0].filename == __file__
 
 
+def test_an_exit_in_close_leaves_no_environment_open(folder: Path) -> None:
+    closed: list[Corridor] = []
+
+    class Leaving(Corridor):
+        error: type[BaseException] = SystemExit
+
+        def close(self) -> None:
+            closed.append(self)
+            if len(closed) == 3:
+                raise self.error
+
+    few = {"iterations": 1, "max_episode_steps": 5, **SHORT}
+    with pytest.warns(UserWarning, match="an environment failed when it was closed: SystemExit"):
+        assert grove_rl.train(Leaving, **few).env_steps > 0
+    assert len(closed) == 33
+    closed.clear()
+    Leaving.error = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        grove_rl.train(Leaving, **few)
+    assert len(closed) == 33
+
+
 def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:
     class Failing(Corridor):
         def step(self, action: Any) -> Any:
