@@ -66,7 +66,7 @@ def train(
     task: Iterable[PromptLike] | None = None,
     reward: RewardFn | Sequence[RewardFn] | None = None,
     model: str | os.PathLike[str] | None = None,
-    reward_weights: Sequence[float] | None = None,
+    reward_weights: Sequence[float] | NDArray[Any] | None = None,
     eval_task: Iterable[PromptLike] | None = None,
     device: str | None = None,
     run_dir: str | os.PathLike[str] | None = None,
@@ -129,8 +129,9 @@ def train(
         _refuse({"what": what, **of_host}, "a language model, whose prompts are `task`")
         request, judge = text_request(task, eval_task, reward, reward_weights)
         text = as_json(in_sections(settings, TEXT_NAMES))
-        _prepare(device or "cpu")
-        arguments = ("tiny" if model is None else os.fspath(model), text, device or "cpu", run_dir, listener)
+        device = "cpu" if device is None else device
+        _prepare(device)
+        arguments = ("tiny" if model is None else os.fspath(model), text, device, run_dir, listener)
         try:
             return _report(_native.train_text(json.dumps(request), judge, *arguments), base)
         except Exception as error:
@@ -143,12 +144,14 @@ def train(
     if isinstance(what, str) and what in _native.names():
         _refuse(of_text | of_host, f"the built-in game {what}")
         text = as_json(in_sections(settings, {}))
-        _prepare(device or "auto")
-        return _report(_native.train(what, text, device or "auto", run_dir, listener), base)
+        device = "auto" if device is None else device
+        _prepare(device)
+        return _report(_native.train(what, text, device, run_dir, listener), base)
     _refuse(of_text, "an environment")
     changes = in_sections(settings, HOST_NAMES)
-    _prepare(device or "cpu")
-    return _train_envs(what, changes, device or "cpu", run_dir, listener, num_processes, max_episode_steps)
+    device = "cpu" if device is None else device
+    _prepare(device)
+    return _train_envs(what, changes, device, run_dir, listener, num_processes, max_episode_steps)
 
 
 def _refuse(arguments: dict[str, Any], what: str) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -324,9 +325,14 @@ class Table:
         (None, {"task": [{"prompt": CHATS[0]["prompt"], "tools": ["hammer"]}], "reward": len}, "`tools` must be a list of objects"),
         (None, {"task": [{"prompt": "", "solution": "b"}] * 2, "reward": len}, "the prompt is empty"),
         (None, {"task": [3], "reward": len}, "the prompt 3 is neither a string nor a list of messages"),
-        (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the columns .* are not JSON"),
+        (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the column `x` of a prompt is nan, which is not JSON"),
+        (None, {"task": [{"prompt": "a", "x": {3}}], "reward": len}, "the column `x` .* is .3., .* for the type set"),
+        (None, {"task": [{"prompt": "a", (1, 2): 3}], "reward": len}, r"the columns \[\(1, 2\)\] of a prompt are not JSON"),
+        (None, {"task": [{"prompt": CHATS[0]["prompt"], "at": date(2000, 1, 2)}], "reward": len}, "the column `at` .* type date"),
+        (None, {"task": [[{"role": "user", "content": b"a"}]], "reward": len}, "the message .* of a prompt is not JSON: .* bytes"),
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
         (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
+        (None, {"task": TASK, "reward": len, "reward_weights": "1"}, "`reward_weights` is '1', but must be a list"),
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
         ("catch", {"callback": awaited}, "`callback` is the async function .*, but nothing awaits it"),
         (None, {"task": TASK, "reward": [len, awaited]}, "`reward` has the async function .*, but nothing awaits it"),
@@ -391,6 +397,19 @@ def test_rewards_of_texts_are_finite_numbers(reward: Any) -> None:
         grove_rl.train(task=TASK, reward=judge, **BRIEF)
 
 
+def test_reward_functions_have_lists_of_their_own() -> None:
+    def clearing(prompts: list[Any], completions: list[str], solution: list[str]) -> list[float]:
+        rewards = [0.0] * len(completions)
+        for values in (prompts, completions, solution):
+            values.clear()
+        return rewards
+
+    def one(completions: list[str], solution: list[str], **_: Any) -> list[float]:
+        return [1.0 for _ in zip(completions, solution, strict=True)]
+
+    assert grove_rl.train(task=TASK, reward=[clearing, one], **BRIEF).mean_score == 1.0
+
+
 def test_rewards_of_texts_are_a_list() -> None:
     def judge(completions: list[str], **_: Any) -> Any:
         return dict.fromkeys(range(len(completions)), 1.0)
@@ -441,7 +460,7 @@ def test_arguments_of_a_generation_are_refused_by_name(model: grove_rl.LanguageM
         ("seed", 1 << 64),
         ("temperature", "1"),
         ("top_p", np.nan),
-        ("stop", None),
+        ("stop", 1),
         ("stop", [1]),
         ("prompts", {"prompt": "a"}),
         ("prompts", {"a"}),
@@ -462,6 +481,7 @@ def test_one_stop_text_is_no_list_of_letters(model: grove_rl.LanguageModel) -> N
     options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": (1 << 64) - 1, "num_completions": 8}
     whole = model.generate("1>", **options)
     assert model.generate("1>", stop="ab>1", **options) == [text.split("ab>1")[0] for text in whole]
+    assert model.generate("1>", stop=None, **options) == whole
     assert any("a" in text for text in whole)
 
 
