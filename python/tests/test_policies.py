@@ -145,6 +145,8 @@ def test_observations_of_another_form_are_refused() -> None:
             policy(obs)
     with pytest.raises(ValueError, match="not finite"):
         policy([np.nan, 0])
+    with pytest.raises(ValueError, match="`observation_space` is <.*Pair.*>, but must be a space of gymnasium.spaces"):
+        grove_rl.Policy.load(run, Pair())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"`action_mask` has shape \(1, 3\), but must have shape \(1, 2\)"):
         policy([0, 0], action_mask=np.ones(3))
     with pytest.raises(ValueError, match="`action_mask` allows no action"):
@@ -275,7 +277,8 @@ def test_policies_are_pickled_and_copied_with_their_memory() -> None:
         policy(obs)
         pickled = pickle.dumps(policy)
         shutil.rmtree("runs", ignore_errors=True)
-        for other in (pickle.loads(pickled), copy.deepcopy(policy)):
+        for other in (pickle.loads(pickled), copy.deepcopy(policy), copy.copy(policy)):
+            assert other._memory is not policy._memory and other._rng is not policy._rng
             np.testing.assert_array_equal(other._memory, policy._memory)
             draws = [copy.deepcopy(one)(obs, deterministic=False) for one in (policy, other)]
             np.testing.assert_array_equal(*draws)

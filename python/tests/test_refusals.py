@@ -547,6 +547,8 @@ def test_games_take_whole_numbers_alone() -> None:
     envs.step([1, 1, 1, 1])
     envs.step(np.ones(4, np.uint8))
     env.step(np.array(1))
+    with pytest.raises(ValueError, match=r"`options` is \[1\], but must be a dict"):
+        envs.reset(options=[1])  # type: ignore[arg-type]
     for mask in ([True], np.ones(5, bool), [1, 0, 0, 1]):
         with pytest.raises(ValueError, match="`reset_mask` has shape .* but must be 4 truth values"):
             envs.reset(options={"reset_mask": mask})
