@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import stat
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -167,12 +168,29 @@ def _prepare(device: str) -> None:
     # As the program does: without it, a graphics library that looks for a Wayland server prints a warning. The folder
     # belongs to this user alone, since the library connects to the server whose socket it finds.
     if device != "cpu" and os.name == "posix" and "XDG_RUNTIME_DIR" not in os.environ:
-        folder = os.path.join(os.path.expanduser("~"), ".cache", "grove")
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+        folder = _cache_folder()
+        if folder is not None:
             os.environ["XDG_RUNTIME_DIR"] = folder
-        except OSError:
-            pass
+
+
+def _cache_folder() -> str | None:
+    """Returns Grove's folder in the user's cache, made if it is missing, as the program does.
+
+    ``None`` without such a folder, or if another user owns it or may write to it, and could plant files there.
+    """
+    cache, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
+    if not os.path.isabs(cache):
+        cache = os.path.join(home, ".cache")
+    if not os.path.isabs(cache):
+        return None
+    folder = os.path.join(cache, "grove")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        state = os.lstat(folder)
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o022
+    return folder if is_ours else None
 
 
 def _train_envs(

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -575,6 +576,27 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_lacks() -> None:
             os._exit(42 if "spawn" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 42
+
+
+def test_the_folder_of_the_cache_belongs_to_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = grove_rl._train._cache_folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert folder() == str(tmp_path / "cache" / "grove")
+    assert stat.S_IMODE((tmp_path / "cache" / "grove").stat().st_mode) == 0o700
+    (tmp_path / "cache" / "grove").chmod(0o777)
+    assert folder() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert folder() == str(tmp_path / ".cache" / "grove")
+    (tmp_path / "other").symlink_to(tmp_path / ".cache", target_is_directory=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert folder() == str(tmp_path / "other" / "grove")
+    (tmp_path / "grove").symlink_to(tmp_path / ".cache" / "grove", target_is_directory=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert folder() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "")
+    assert folder() is None
 
 
 def test_graphics_libraries_print_nothing_while_adapters_are_listed() -> None:
