@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import multiprocessing.spawn
+import os
 import pickle
 import reprlib
 import signal
@@ -123,15 +125,19 @@ class Batch:
     def step(self) -> None:
         """Takes actions."""
         decode, envs, rewards = self.encoding.decode, self._envs, self.rewards
+        # Unlike the array itself, its memory takes numbers beyond 32 bits without a warning: they become infinite, and are
+        # refused below.
+        quietly: Any = rewards.data
         for i, action in enumerate(self.actions.tolist()):
             if action >= 0:
                 self._times[i] += 1
                 answer = self._parts(i, envs[i].step(decode(action)), _STEP)
                 obs, reward, terminated, truncated, _ = answer
+                number = reward if isinstance(reward, _REAL) else self._number(i, reward)
                 try:
-                    rewards[i] = reward if isinstance(reward, _REAL) else self._number(i, reward)
+                    quietly[i] = float(number)
                 except OverflowError:
-                    rewards[i] = np.inf if reward > 0 else -np.inf
+                    quietly[i] = np.inf if number > 0 else -np.inf
                 self.terminated[i] = terminated if isinstance(terminated, _FLAG) else self._flag(i, terminated)
                 self.truncated[i] = truncated if isinstance(truncated, _FLAG) else self._flag(i, truncated)
                 self._keep(i, obs)
@@ -185,25 +191,40 @@ class Batch:
 
     def _number(self, i: int, reward: Any) -> Any:
         """Returns a reward that is not a scalar of Python or NumPy."""
-        number = np.asarray(reward)
+        wrong = f"{self._place(i)}: the reward is {reprlib.repr(reward)}, but must be a number"
+        try:
+            number = np.asarray(reward)
+        except Exception as error:
+            # For instance, a tensor that requires gradients.
+            raise ValueError(f"{wrong} ({type(error).__name__}: {error})") from error
         if number.size != 1 or number.dtype.kind not in NUMBERS:
-            raise ValueError(f"{self._place(i)}: the reward is {reprlib.repr(reward)}, but must be a number")
+            raise ValueError(wrong)
         return number.item()
 
     def _flag(self, i: int, flag: Any) -> bool:
         """Returns whether an episode was terminated or truncated, of a value that is not a truth value."""
-        if isinstance(flag, str) or np.ndim(flag) > 0 or flag not in (False, True):
-            raise ValueError(
-                f"{self._place(i)}: `terminated` or `truncated` is {reprlib.repr(flag)}, but both must be True or False"
-            )
+        wrong = f"{self._place(i)}: `terminated` or `truncated` is {reprlib.repr(flag)}, but both must be True or False"
+        try:
+            is_flag = not isinstance(flag, str) and np.ndim(flag) == 0 and flag in (False, True)
+        except Exception as error:
+            # For instance, a missing value of pandas.
+            raise ValueError(f"{wrong} ({type(error).__name__}: {error})") from error
+        if not is_flag:
+            raise ValueError(wrong)
         return bool(flag)
 
     def _keep(self, i: int, obs: Any) -> None:
         """Stores an observation."""
         try:
-            self._flat[i] = self.encoding.flatten(obs)
+            flat = self.encoding.flatten(obs)
         except ValueError as error:
             raise ValueError(f"{self._place(i)}: {error}") from error
+        if flat.dtype.kind == "f" and flat.dtype.itemsize > 4:
+            # What is beyond 32 bits becomes infinite, and is refused when the observations are scaled.
+            with np.errstate(over="ignore"):
+                self._flat[i] = flat
+        else:
+            self._flat[i] = flat
 
     def _finish(self) -> None:
         """Scales the observations."""
@@ -216,14 +237,22 @@ class Batch:
             raise ValueError(f"{self._place(i)}: the observation's number {feature} is {number}, but must be {what}")
 
 
-def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> Exception | None:
-    """Closes all environments and returns the first exception that one raises."""
-    first = None
+def close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> BaseException | None:
+    """Closes all environments and returns the first exception that one raises, be it the SystemExit of `sys.exit`.
+
+    Raises:
+        KeyboardInterrupt: If Ctrl-C is pressed meanwhile; all environments have been closed nevertheless.
+    """
+    first, pressed = None, None
     for env in envs:
         try:
             env.close()
-        except Exception as error:
+        except KeyboardInterrupt as error:
+            pressed = error
+        except BaseException as error:
             first = first or error
+    if pressed is not None:
+        raise pressed
     return first
 
 
@@ -310,13 +339,14 @@ class ProcessBatch:
         self.num_features = self.encoding.num_features
         self.num_actions = self.encoding.num_actions
         self._memory: list[shared_memory.SharedMemory] = []
+        # The largest first, for which there may be no room.
         shapes: dict[str, tuple[tuple[int, ...], type[np.number[Any]]]] = {
-            name: ((self.num_envs,), kind) for name, kind in Batch._ARRAYS.items()
+            "obs": ((self.num_envs, self.num_features), np.float32),
+            **{name: ((self.num_envs,), kind) for name, kind in Batch._ARRAYS.items()},
         }
-        shapes["obs"] = ((self.num_envs, self.num_features), np.float32)
         names = {}
         for name, (shape, kind) in shapes.items():
-            block = shared_memory.SharedMemory(create=True, size=_bytes(shape, kind))
+            block = _shared(_bytes(shape, kind))
             self._memory.append(block)
             names[name] = (block.name, shape, np.dtype(kind).str)
             setattr(self, name, np.ndarray(shape, kind, block.buf))
@@ -354,11 +384,15 @@ class ProcessBatch:
             except OSError:
                 pass
             pipe.close()
-        until = time.monotonic() + _CLOSING
-        for worker, _ in self._workers:
-            worker.join(max(until - time.monotonic(), 0))
+        workers = [worker for worker, _ in self._workers]
+        _join(workers)
+        for worker in workers:
             worker.terminate()
-            worker.join(_CLOSING)
+        _join(workers)
+        # One that handles the signal itself may go on, and this process would wait for it at its own end.
+        for worker in workers:
+            worker.kill()
+            worker.join()
         for name in [*Batch._ARRAYS, "obs"]:
             delattr(self, name)
         for block in self._memory:
@@ -386,6 +420,13 @@ class ProcessBatch:
             raise RuntimeError(f"an environment failed in its process:\n{failures[0]}")
 
 
+def _join(workers: Sequence[Any]) -> None:
+    """Waits for processes to end, all together for a few seconds."""
+    until = time.monotonic() + _CLOSING
+    for worker in workers:
+        worker.join(max(until - time.monotonic(), 0))
+
+
 def _ended(worker: Any, envs: range) -> RuntimeError:
     """Returns the error for a process that has ended on its own."""
     worker.join(5)
@@ -396,6 +437,29 @@ def _ended(worker: Any, envs: range) -> RuntimeError:
 
 def _bytes(shape: tuple[int, ...], kind: Any) -> int:
     return max(int(np.prod(shape)) * np.dtype(kind).itemsize, 1)
+
+
+def _shared(size: int) -> shared_memory.SharedMemory:
+    """Makes memory that processes share.
+
+    Raises:
+        ValueError: If there is less; a process that wrote to it would be ended by a signal.
+    """
+    block = shared_memory.SharedMemory(create=True, size=size)
+    # Where this is not to be had, memory is taken as it is written to.
+    file = getattr(block, "_fd", -1)
+    try:
+        if file >= 0 and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            block.close()
+            block.unlink()
+            raise ValueError(
+                f"`num_processes` needs {size / 1e6:,.1f} MB of shared memory, but there is less ({error}): lower "
+                "`num_groups` or `group_size`, or enlarge /dev/shm"
+            ) from error
+    return block
 
 
 def _work(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -100,7 +101,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
     def __init__(
         self,
         game: str,
-        num_envs: int = 1,
+        num_envs: int | np.integer[Any] = 1,
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
@@ -150,6 +151,8 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         if self.closed:
             raise _not_ready(True)
         envs = range(self.num_envs)
+        if options is not None and not isinstance(options, Mapping):
+            raise ValueError(f"`options` is {options!r}, but must be a dict")
         mask = (options or {}).get("reset_mask")
         if mask is not None:
             mask = np.asarray(mask)
@@ -185,7 +188,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         return obs, _masks(self._games, self.num_envs)
 
     def step(
-        self, actions: NDArray[np.integer[Any]]
+        self, actions: NDArray[np.integer[Any]] | Sequence[int]
     ) -> tuple[
         NDArray[np.float32],
         NDArray[np.float64],
@@ -262,7 +265,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._num_features, self._is_masked = self._games.num_features, self._games.masked
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | np.integer[Any] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts an episode: that of ``seed``, or a new one."""
         if self._is_closed:
@@ -305,7 +308,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 def make_vec(
     game: str,
-    num_envs: int = 1,
+    num_envs: int | np.integer[Any] = 1,
     *,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     copy: bool = True,

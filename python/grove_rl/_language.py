@@ -6,11 +6,13 @@ import inspect
 import json
 import math
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import count
 from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _native
 from ._settings import check_integer, check_number
@@ -18,7 +20,7 @@ from ._threads import use_threads
 
 Messages = Sequence[Mapping[str, Any]]
 PromptLike = str | Messages | Mapping[str, Any]
-RewardFn = Callable[..., Sequence[float | None]]
+RewardFn = Callable[..., Iterable[float | None]]
 
 #: Arguments of reward functions besides the columns of the prompts.
 _ARGUMENTS = ("prompts", "completions")
@@ -75,7 +77,7 @@ class LanguageModel:
         min_p: float = 0.0,
         num_completions: int = 1,
         seed: int = 0,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Any:
@@ -92,7 +94,7 @@ class LanguageModel:
             min_p: Least probability of the tokens to draw from, relative to the likeliest one's; 0 for all.
             num_completions: Completions of each prompt, 1 to 4096; if more than 1, each result is a list.
             seed: Seed of the draws, at least 0 and less than 2^64.
-            stop: A text that ends a completion, or several.
+            stop: A text that ends a completion, or several; none by default.
             chat_template_kwargs: Values of the chat template's own variables, for conversations.
             tools: JSON schemas of tools for the chat template, for conversations.
 
@@ -109,6 +111,7 @@ class LanguageModel:
         if batch and isinstance(batch[0], Mapping):
             single, batch = True, [batch]
         pairs = [(text, json.dumps(messages)) for text, messages in map(_prompt, batch)]
+        stop = () if stop is None else stop
         stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
         if not all(isinstance(text, str) for text in stops):
             raise ValueError(f"`stop` is {stop!r}, but must be a string or a list of strings")
@@ -153,11 +156,22 @@ def _json(problem: str, value: Any) -> str:
         ValueError: With this problem, if the value is not JSON, or not Unicode.
     """
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=lambda item: item.tolist())
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_listed)
         text.encode()
-    except (AttributeError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{problem}: {error}") from error
     return text
+
+
+def _listed(item: Any) -> Any:
+    """Returns a number or an array of NumPy, or of a library like it, as numbers and lists.
+
+    Raises:
+        TypeError: If it is neither.
+    """
+    if not hasattr(item, "tolist"):
+        raise TypeError(f"there is no JSON for the type {type(item).__name__}")
+    return item.tolist()
 
 
 def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
@@ -174,8 +188,25 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
     for message in messages:
         if not isinstance(message.get("role"), str) or "content" not in message:
             raise ValueError(f"the message {message!r} of a prompt must have a `role`, a string, and a `content`")
-    plain: list[dict[str, Any]] = json.loads(_json(f"the prompt {prompt!r} is not JSON", [*map(dict, messages)]))
+    plain = [
+        json.loads(_json(f"the message {reprlib.repr(dict(message))} of a prompt is not JSON", dict(message)))
+        for message in messages
+    ]
     return "", plain
+
+
+def _columns_as_json(columns: dict[Any, Any]) -> str:
+    """Returns the columns of a prompt as JSON.
+
+    Raises:
+        ValueError: If one of them is not; the message names it.
+    """
+    try:
+        return _json(f"the columns {list(columns)} of a prompt are not JSON", columns)
+    except ValueError:
+        for name, value in columns.items():
+            _json(f"the column `{name}` of a prompt is {reprlib.repr(value)}, which is not JSON", value)
+        raise
 
 
 def _record(item: PromptLike) -> dict[str, Any]:
@@ -187,7 +218,7 @@ def _record(item: PromptLike) -> dict[str, Any]:
         if name in columns:
             raise ValueError(f"a prompt has a column `{name}`, as reward functions call an argument of theirs; rename it")
     prompt = columns.pop("prompt")
-    text_of_columns = _json(f"the columns {columns} of a prompt are not JSON", columns)
+    text_of_columns = _columns_as_json(columns)
     columns = json.loads(text_of_columns)
     text, messages = _prompt(prompt)
     # As a string, since native code has no whole numbers beyond 64 bits.
@@ -237,7 +268,9 @@ class Judge:
         ]
         parts = []
         for name, function in zip(self.names, self._functions, strict=True):
-            rewards = function(prompts=given, completions=answers, **columns)
+            # Lists of its own: a function may change them.
+            own = {key: list(values) for key, values in columns.items()}
+            rewards = function(prompts=list(given), completions=list(answers), **own)
             if not _is_list(rewards):
                 raise ValueError(f"{name} returned {rewards!r}, but must return a list: a reward for each completion")
             rewards = list(rewards)
@@ -304,7 +337,7 @@ def text_request(
     task: Iterable[PromptLike],
     eval_task: Iterable[PromptLike] | None,
     reward: RewardFn | Sequence[RewardFn] | None,
-    weights: Sequence[float] | None,
+    weights: Sequence[float] | NDArray[Any] | None,
 ) -> tuple[dict[str, Any], Judge]:
     """Returns a task's prompts and reward parts, and the judge of its completions."""
     functions = [reward] if callable(reward) else list(reward) if _is_list(reward) else []
@@ -328,9 +361,12 @@ def text_request(
             if _requires(function, name) and not all(name in _columns(record) for record in train + test):
                 raise ValueError(f"`reward` has {function!r}, which requires `{name}`, but nothing provides it")
     try:
-        weights = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
+        given = [1.0] * len(functions) if weights is None else weights
+        weights = [float(weight) for weight in given] if _is_list(given) else None
     except (TypeError, ValueError):
-        raise ValueError(f"`reward_weights` is {weights!r}, but must be a list of numbers") from None
+        weights = None
+    if weights is None:
+        raise ValueError(f"`reward_weights` is {given!r}, but must be a list of numbers")
     if len(weights) != len(functions):
         raise ValueError(f"{len(weights)} weights were given for {len(functions)} reward functions")
     if not all(math.isfinite(weight) for weight in weights):

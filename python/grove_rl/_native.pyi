@@ -12,6 +12,7 @@ __all__ = [
     "Games",
     "LanguageModel",
     "Policy",
+    "check_settings",
     "main",
     "names",
     "scalars",
@@ -30,6 +31,7 @@ def train(
     run_dir: str | PathLike[str] | None,
     callback: Callable[[str], Any] | None,
 ) -> str: ...
+def check_settings(changes: str) -> None: ...
 def train_envs(
     envs: Any,
     name: str,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from . import _native
 from ._settings import check_integer
@@ -27,7 +29,7 @@ class Policy:
         self,
         path: str | os.PathLike[str],
         observation_space: spaces.Space[Any] | None = None,
-        seed: int | None = None,
+        seed: int | np.integer[Any] | None = None,
     ) -> None:
         """Loads the policy of a run, of a checkpoint or of a policy's file.
 
@@ -40,6 +42,11 @@ class Policy:
             ValueError: If there is no policy, if the space does not fit it, or if it was trained in an environment of
                 Python and the file that describes the scaling of its observations is missing.
         """
+        if observation_space is not None and not isinstance(observation_space, spaces.Space):
+            raise ValueError(
+                f"`observation_space` is {observation_space!r}, but must be a space of gymnasium.spaces, for instance "
+                "env.observation_space"
+            )
         self._native = _native.Policy(path)
         self._path = os.fspath(path)
         self.game = self._native.game
@@ -81,7 +88,7 @@ class Policy:
         cls,
         path: str | os.PathLike[str],
         observation_space: spaces.Space[Any] | None = None,
-        seed: int | None = None,
+        seed: int | np.integer[Any] | None = None,
     ) -> Policy:
         """Loads the policy of a run, of a checkpoint or of a policy's file; arguments as of the constructor."""
         return cls(path, observation_space, seed)
@@ -92,7 +99,8 @@ class Policy:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the policy for ``pickle`` and ``copy``, with its memory and the state of its draws."""
-        return {**self.__dict__, "_native": (self._native.file(), self._native.path)}
+        own = {"_memory": self._memory.copy(), "_rng": copy.deepcopy(self._rng)}
+        return {**self.__dict__, **own, "_native": (self._native.file(), self._native.path)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Takes what :meth:`__getstate__` has returned; the run's folder need not exist."""
@@ -110,7 +118,9 @@ class Policy:
         obs = np.asarray(obs)
         if obs.dtype.kind not in NUMBERS:
             raise ValueError(f"observations have the type {obs.dtype}, but must be numbers")
-        obs = np.ascontiguousarray(obs, np.float32)
+        # What is beyond 32 bits becomes infinite.
+        with np.errstate(over="ignore"):
+            obs = np.ascontiguousarray(obs, np.float32)
         if not np.isfinite(obs).all():
             raise ValueError("an observation holds a number that is not finite")
         if obs.ndim != 2 or obs.shape[1] != self.num_features:
@@ -122,7 +132,7 @@ class Policy:
         return logits
 
     def __call__(
-        self, obs: Any, *, deterministic: bool = True, action_mask: NDArray[Any] | None = None
+        self, obs: Any, *, deterministic: bool = True, action_mask: ArrayLike | None = None
     ) -> Any:
         """Returns the most likely action of an observation, or of each in a batch.
 
@@ -151,7 +161,7 @@ class Policy:
             return self._encoding.decode(int(actions[0]) if single else actions)
         return actions[0] if single else actions
 
-    def reset(self, ended: NDArray[np.bool_] | None = None) -> None:
+    def reset(self, ended: NDArray[np.bool_] | Sequence[bool] | None = None) -> None:
         """Clears the memory of all environments, or of those whose episode has ended.
 
         To be called before the policy acts on the first observation of an episode. Vector environments return that

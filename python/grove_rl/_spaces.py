@@ -153,9 +153,11 @@ class Encoding:
         if space is not None and (size := _batch_size(space, obs)) is not None:
             obs = [_row(space, obs, i) for i in range(size)]
         flat = np.empty((len(obs), self.num_features), np.float32)
-        for row, one in zip(flat, obs, strict=True):
-            row[:] = self.flatten(one)
-        return self.scaled(flat)
+        # What is beyond 32 bits becomes infinite, for which callers look.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for row, one in zip(flat, obs, strict=True):
+                row[:] = self.flatten(one)
+            return self.scaled(flat)
 
     def decode(self, action: Any) -> Any:
         """Returns the action with a number, or those with the numbers of a vector, as the rows of an array."""

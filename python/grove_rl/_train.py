@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import stat
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +14,15 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from numpy.typing import NDArray
 
 from . import _native
 from ._batch import Batch, EnvFn, ProcessBatch, close_all, make_env
 from ._language import PromptLike, RewardFn, is_async, text_request
 from ._policy import Policy
 from ._settings import HOST_NAMES, TEXT_NAMES, as_json, check_integer, in_sections
+from ._spaces import Encoding
 from ._threads import use_threads
 
 Callback = Callable[[dict[str, Any]], Any]
@@ -37,7 +42,8 @@ class Report:
 
     #: Folder of the run.
     run: str
-    #: Mean score of the best policy with its most likely actions, over fresh episodes.
+    #: Mean score of the best policy with its most likely actions, over fresh episodes; NaN if there is none, for
+    #: instance because no reward function judged a completion.
     mean_score: float
     #: Seconds of training.
     seconds: float
@@ -61,7 +67,7 @@ def train(
     task: Iterable[PromptLike] | None = None,
     reward: RewardFn | Sequence[RewardFn] | None = None,
     model: str | os.PathLike[str] | None = None,
-    reward_weights: Sequence[float] | None = None,
+    reward_weights: Sequence[float] | NDArray[Any] | None = None,
     eval_task: Iterable[PromptLike] | None = None,
     device: str | None = None,
     run_dir: str | os.PathLike[str] | None = None,
@@ -124,8 +130,9 @@ def train(
         _refuse({"what": what, **of_host}, "a language model, whose prompts are `task`")
         request, judge = text_request(task, eval_task, reward, reward_weights)
         text = as_json(in_sections(settings, TEXT_NAMES))
-        _prepare(device or "cpu")
-        arguments = ("tiny" if model is None else os.fspath(model), text, device or "cpu", run_dir, listener)
+        device = "cpu" if device is None else device
+        _prepare(device)
+        arguments = ("tiny" if model is None else os.fspath(model), text, device, run_dir, listener)
         try:
             return _report(_native.train_text(json.dumps(request), judge, *arguments), base)
         except Exception as error:
@@ -138,12 +145,14 @@ def train(
     if isinstance(what, str) and what in _native.names():
         _refuse(of_text | of_host, f"the built-in game {what}")
         text = as_json(in_sections(settings, {}))
-        _prepare(device or "auto")
-        return _report(_native.train(what, text, device or "auto", run_dir, listener), base)
+        device = "auto" if device is None else device
+        _prepare(device)
+        return _report(_native.train(what, text, device, run_dir, listener), base)
     _refuse(of_text, "an environment")
     changes = in_sections(settings, HOST_NAMES)
-    _prepare(device or "cpu")
-    return _train_envs(what, changes, device or "cpu", run_dir, listener, num_processes, max_episode_steps)
+    device = "cpu" if device is None else device
+    _prepare(device)
+    return _train_envs(what, changes, device, run_dir, listener, num_processes, max_episode_steps)
 
 
 def _refuse(arguments: dict[str, Any], what: str) -> None:
@@ -159,12 +168,27 @@ def _prepare(device: str) -> None:
     # As the program does: without it, a graphics library that looks for a Wayland server prints a warning. This user
     # alone, or root, writes to the folder, since the library connects to the server whose socket it finds.
     if device != "cpu" and os.name == "posix" and "XDG_RUNTIME_DIR" not in os.environ:
-        folder = os.path.join(os.path.expanduser("~"), ".cache", "grove")
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-        except OSError:
-            folder = "/"
-        os.environ["XDG_RUNTIME_DIR"] = folder
+        os.environ["XDG_RUNTIME_DIR"] = _cache_folder() or "/"
+
+
+def _cache_folder() -> str | None:
+    """Returns Grove's folder in the user's cache, made if it is missing, as the program does.
+
+    ``None`` without such a folder, or if another user owns it or may write to it, and could plant files there.
+    """
+    cache, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
+    if not os.path.isabs(cache):
+        cache = os.path.join(home, ".cache")
+    if not os.path.isabs(cache):
+        return None
+    folder = os.path.join(cache, "grove")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        state = os.lstat(folder)
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o022
+    return folder if is_ours else None
 
 
 def _train_envs(
@@ -177,7 +201,7 @@ def _train_envs(
     max_episode_steps: int | None,
 ) -> Report:
     """Trains in the environments that `what` makes, after a look at the spaces of one of them."""
-    check_integer("num_processes", num_processes, 0)
+    num_processes = check_integer("num_processes", num_processes, 0)
     if max_episode_steps is not None:
         max_episode_steps = check_integer("max_episode_steps", max_episode_steps, 1)
     # Gymnasium would truncate at the limit with which the id is registered.
@@ -201,19 +225,29 @@ def _train_envs(
     environment = spec.id if spec else type(probe.unwrapped).__name__
     limit = max_episode_steps or _own_limit(probe) or _MAX_STEPS
     spaces = (probe.observation_space, probe.action_space)
-    error = close_all([probe])
-    if error is not None:
-        _warn_of_close(error)
+    failure = close_all([probe])
+    if failure is not None:
+        _warn_of_close(failure)
     if isinstance(what, str) and spec is not None:
         # Another process may not know the id.
-        env_fns = [partial(registered, gymnasium.spec(spec.id))]
+        env_fns = [partial(registered, _portable(gymnasium.spec(spec.id)))]
     rollout = changes["rollout"] = _ROLLOUT | changes.get("rollout", {})
     changes["update"] = _UPDATE | changes.get("update", {})
     rollout.setdefault("num_steps", limit)
     rollout.setdefault("learn_steps", rollout["num_steps"])
     for name in (*_ROLLOUT, "num_steps"):
-        check_integer(f"rollout.{name}", rollout[name], 1)
-    num_envs = int(rollout["num_groups"] * rollout["group_size"])
+        # Products of NumPy's narrow numbers would wrap around.
+        rollout[name] = check_integer(f"rollout.{name}", rollout[name], 1)
+    num_envs = rollout["num_groups"] * rollout["group_size"]
+    encoding = Encoding.of(*spaces)
+    changes["host"] = {
+        "num_features": encoding.num_features,
+        "num_actions": encoding.num_actions,
+        "max_steps": limit,
+    }
+    # Before the environments are made, which may take minutes.
+    _native.check_settings(as_json(changes))
+    _check_memory(num_envs, rollout["num_steps"], encoding.num_features)
     if len(env_fns) not in (1, num_envs):
         raise ValueError(
             f"{len(env_fns)} functions were given, but a rollout has {num_envs} environments "
@@ -224,24 +258,27 @@ def _train_envs(
     name = (spec.id if spec else "host").split("/")[-1].lower()
     batch = ProcessBatch(env_fns, spaces, num_processes) if num_processes > 0 else Batch(env_fns, spaces)
     try:
-        _check_memory(num_envs, int(rollout["num_steps"]), batch.num_features)
-        changes["host"] = {
-            "num_features": batch.num_features,
-            "num_actions": batch.num_actions,
-            "max_steps": limit,
-        }
-        encoding = json.dumps(batch.encoding.save())
-        arguments = (environment, encoding, as_json(changes), device, run_dir, listener)
+        arguments = (environment, json.dumps(encoding.save()), as_json(changes), device, run_dir, listener)
         base = os.getcwd()
         report = _report(_native.train_envs(batch, name, *arguments), base)
     finally:
         try:
             batch.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # The run is over, and its result or its own exception matters more.
             _warn_of_close(error)
     report.observation_space = spaces[0]
     return report
+
+
+def _portable(spec: EnvSpec) -> EnvSpec:
+    """Returns what another process makes an environment by: what the main script defines is only found in this one."""
+    entry = spec.entry_point
+    if isinstance(entry, str) and entry.startswith(("__main__:", "__mp_main__:")):
+        creator: Any = load_env_creator(entry)
+        spec = copy.copy(spec)
+        spec.entry_point = creator
+    return spec
 
 
 def _own_limit(env: gymnasium.Env[Any, Any]) -> int | None:
@@ -268,7 +305,7 @@ def _check_memory(num_envs: int, num_steps: int, num_features: int) -> None:
         ) from None
 
 
-def _warn_of_close(error: Exception) -> None:
+def _warn_of_close(error: BaseException) -> None:
     """Warns the caller of :func:`train` about an exception in an environment's ``close``."""
     warnings.warn(f"an environment failed when it was closed: {error!r}", stacklevel=4)
 

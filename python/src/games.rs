@@ -1,10 +1,10 @@
 //! Batches of built-in games.
 
 use super::buffers::{slice, slice_mut};
-use super::value_error;
+use super::{check_memory, value_error};
 use grove::env::{self, Env, Playable, Rules};
 use grove::rollout::{Autoreset, StepBuffers, VecEnv, VecEnvError};
-use grove::settings::TrainConfig;
+use grove::settings::{ConfigError, TrainConfig};
 use grove::trainer::new_settings;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -45,7 +45,33 @@ grove::for_each_game!(by_name);
 /// If there is no such setting, or a value is out of range.
 pub fn settings<G: Playable>(changes: &str) -> PyResult<(G, TrainConfig)> {
     let changes: toml::Table = serde_json::from_str(changes).map_err(value_error)?;
-    let (game, config) = new_settings::<G>(&changes, &[]).map_err(value_error)?;
+    valid(new_settings::<G>(&changes, &[]).map_err(value_error)?)
+}
+
+/// The game with the parameters that a JSON object has in the game's section.
+///
+/// # Errors
+/// If there is no such parameter, or a value is out of range.
+fn game_with<G: Playable>(changes: &str) -> PyResult<G> {
+    let changes: toml::Table = serde_json::from_str(changes).map_err(value_error)?;
+    let found = new_settings::<G>(&changes, &[]).map_err(|error| match error {
+        ConfigError::UnknownKey { key, .. } => unknown_parameter::<G>(&key),
+        error => value_error(error),
+    });
+    Ok(valid(found?)?.0)
+}
+
+/// A Python `ValueError` for a parameter that a game lacks. Unlike for a run, settings of training are not suggested.
+fn unknown_parameter<G: Playable>(key: &str) -> PyErr {
+    let known: Vec<&str> = G::settings().iter().map(|setting| setting.key).collect();
+    let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
+    let key = key.rsplit('.').next().unwrap_or(key);
+    let hint = if key == "seed" { "; give a seed to `reset`" } else { "" };
+    value_error(format!("{} has no parameter `{key}`; its parameters: {known}{hint}", G::NAME))
+}
+
+/// Checks the ranges of settings.
+fn valid<G: Playable>((game, config): (G, TrainConfig)) -> PyResult<(G, TrainConfig)> {
     game.validate().map_err(value_error)?;
     config.validate().map_err(value_error)?;
     Ok((game, config))
@@ -145,8 +171,16 @@ impl Visitor for NewGames {
         let Self { arguments, autoreset } = self;
         let (_, num_envs, _, seed, changes) = &arguments;
         let (num_envs, seed) = (*num_envs, *seed);
-        let (game, _) = settings::<G>(changes)?;
+        let game = game_with::<G>(changes)?;
         let (num_features, num_actions) = (game.num_features(), game.num_actions());
+        // Python's half keeps the arrays of a step besides.
+        let of_arrays = num_envs.saturating_mul(4 * num_features + 16);
+        let bytes = VecEnv::<G>::bytes(num_envs).saturating_add(of_arrays);
+        check_memory(
+            bytes,
+            format_args!("a batch of {num_envs} games of {}", G::NAME),
+            "`num_envs`",
+        )?;
         let references = game.references().iter();
         Ok(Games {
             batch: Box::new(VecEnv::new(game, num_envs, autoreset, seed)),

@@ -112,6 +112,12 @@ impl HostVecEnv for PythonEnvs {
     }
 }
 
+/// Checks the settings of a run in Python environments, a JSON object of changes to the defaults.
+#[pyfunction]
+pub fn check_settings(changes: &str) -> PyResult<()> {
+    settings::<HostGame>(changes).map(drop)
+}
+
 /// Trains a policy in a batch of Python environments, whose name (`environment`) and `spaces`, which are JSON, the run's
 /// folder keeps; `name` is that of the folder, and `changes` is a JSON object of changes to the defaults. Returns the
 /// report as JSON.

@@ -25,6 +25,24 @@ fn value_error(error: impl Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
+/// Checks that memory of this many bytes can be reserved for `what`, since native code that runs out of it aborts the
+/// whole process.
+///
+/// # Errors
+/// If it cannot; the message ends with what to do about it, `remedy`.
+fn check_memory(bytes: usize, what: impl Display, remedy: &str) -> PyResult<()> {
+    let mut room = Vec::<u8>::new();
+    let reserved = room.try_reserve_exact(bytes);
+    // Memory that nothing uses would not be reserved in the first place.
+    std::hint::black_box(&mut room);
+    reserved.map_err(|_| {
+        let size = bytes as f64 / 1e9;
+        value_error(format!(
+            "{what} needs {size:.0} GB of memory, more than there is: lower {remedy}"
+        ))
+    })
+}
+
 /// Issues a Python `UserWarning`.
 ///
 /// # Errors
@@ -64,6 +82,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scalars, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(session::train, module)?)?;
+    module.add_function(wrap_pyfunction!(host::check_settings, module)?)?;
     module.add_function(wrap_pyfunction!(host::train_envs, module)?)?;
     module.add_function(wrap_pyfunction!(text::train_text, module)?)?;
     module.add_class::<games::Games>()?;

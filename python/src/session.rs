@@ -2,7 +2,8 @@
 
 use super::games::{Visitor, settings, visit_game};
 use super::interrupts::Interrupts;
-use super::{value_error, warn};
+use super::{check_memory, value_error, warn};
+use grove::data::OBS_MULTIPLE;
 use grove::device::{self, ChosenDevice};
 use grove::env::Playable;
 use grove::run::{
@@ -60,7 +61,8 @@ impl Session {
 
     /// Takes the CPU in place of a GPU that `auto` found, if a rollout of this game is faster there.
     fn rehearse<G: Playable>(&mut self, game: G, config: &TrainConfig) -> PyResult<()> {
-        if self.is_auto {
+        // Beside a GPU, a CPU without the memory is no choice.
+        if self.is_auto && check_rollout(game, config).is_ok() {
             self.chosen = device::choose_faster(self.chosen.clone(), |chosen| {
                 PyResult::Ok(GameTrainer::new(game, config, &chosen.device).rehearsed_seconds())
             })?;
@@ -111,6 +113,7 @@ impl Session {
             files.best_policy(run).map_err(runtime_error)?;
         listener.warn_all(&warnings)?;
         let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
+        listener.warn_all(result.warning().as_slice())?;
         let (program, env_steps) = (grove::program(), summary.env_steps);
         let described = program.describe_policy(run, &mut files, env_steps, best.as_ref(), &result);
         listener
@@ -236,6 +239,19 @@ impl RunObserver for Listener<'_> {
     }
 }
 
+/// Checks that a rollout on the CPU fits in memory.
+fn check_rollout<G: Playable>(game: G, config: &TrainConfig) -> PyResult<()> {
+    let (envs, steps) = (config.rollout.num_envs(), config.rollout.num_steps);
+    let features = game.num_features();
+    // Besides the observation, four numbers of 32 bits: action, its probability, reward and advantage.
+    let of_step = size_of::<f32>() * (features.next_multiple_of(OBS_MULTIPLE) + 4);
+    let what = format_args!(
+        "a rollout of {envs} games, {steps} steps and {features} numbers an observation"
+    );
+    let bytes = envs.saturating_mul(steps).saturating_mul(of_step);
+    check_memory(bytes, what, "`num_steps`, `num_groups` or `group_size`")
+}
+
 struct TrainGame<'a> {
     settings: &'a str,
     session: Session,
@@ -249,6 +265,9 @@ impl Visitor for TrainGame<'_> {
         let (game, config) = settings::<G>(changes)?;
         if config.data.is_on() {
             return Err(value_error("`grove fit` learns from datasets; `train` plays"));
+        }
+        if session.chosen.info.name == "cpu" {
+            check_rollout(game, &config)?;
         }
         session.rehearse(game, &config)?;
         let trainer = GameTrainer::new(game, &config, &session.chosen.device);

@@ -145,6 +145,8 @@ def test_observations_of_another_form_are_refused() -> None:
             policy(obs)
     with pytest.raises(ValueError, match="not finite"):
         policy([np.nan, 0])
+    with pytest.raises(ValueError, match="`observation_space` is <.*Pair.*>, but must be a space of gymnasium.spaces"):
+        grove_rl.Policy.load(run, Pair())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"`action_mask` has shape \(1, 3\), but must have shape \(1, 2\)"):
         policy([0, 0], action_mask=np.ones(3))
     with pytest.raises(ValueError, match="`action_mask` allows no action"):
@@ -156,6 +158,15 @@ def test_observations_of_another_form_are_refused() -> None:
             policy.reset(ended)
     with pytest.raises(ValueError, match="has 1 numbers, but one of the policy has 2"):
         grove_rl.Policy.load(run, spaces.Box(0, 1, (1,)))
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_32_bits_are_refused_without_a_warning() -> None:
+    game = grove_rl.train("catch", device="cpu", iterations=1).policy()
+    for policy in (trained(Pair).policy(), game):
+        for obs in ([1e39] * policy.num_features, np.full((2, policy.num_features), -1e39)):
+            with pytest.raises(ValueError, match="an observation holds a number that is not finite"):
+                policy(obs)
 
 
 def test_a_policy_without_its_space_asks_for_it() -> None:
@@ -266,7 +277,8 @@ def test_policies_are_pickled_and_copied_with_their_memory() -> None:
         policy(obs)
         pickled = pickle.dumps(policy)
         shutil.rmtree("runs", ignore_errors=True)
-        for other in (pickle.loads(pickled), copy.deepcopy(policy)):
+        for other in (pickle.loads(pickled), copy.deepcopy(policy), copy.copy(policy)):
+            assert other._memory is not policy._memory and other._rng is not policy._rng
             np.testing.assert_array_equal(other._memory, policy._memory)
             draws = [copy.deepcopy(one)(obs, deterministic=False) for one in (policy, other)]
             np.testing.assert_array_equal(*draws)

@@ -1,10 +1,13 @@
 """Rejected arguments, and the messages about them."""
 
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,16 @@ class Still(gymnasium.Env):
         return tuple((answer | (self.second if self.time == 2 else {})).values())
 
 
+class Tensor:
+    """A number of another library that NumPy cannot take."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("it requires gradients")
+
+    def __eq__(self, other: object) -> Any:
+        raise RuntimeError("it requires gradients")
+
+
 @pytest.mark.parametrize(
     ("second", "words"),
     [
@@ -66,6 +79,10 @@ class Still(gymnasium.Env):
         ({"reward": -(10**400)}, "the reward is -inf"),
         ({"reward": np.inf}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
         ({"reward": np.float64("nan")}, "the reward is nan"),
+        ({"reward": 1e39}, "step 2 of environment 0: the reward is inf, but must be a finite number"),
+        ({"obs": [0, 1e39, 0]}, "step 2 of environment 0: the observation's number 1 is inf, but must be a finite"),
+        ({"reward": Tensor()}, "the reward is .*, but must be a number .RuntimeError: it requires gradients"),
+        ({"terminated": Tensor()}, "`terminated` or `truncated` is .*, but both .* .RuntimeError: it requires gradients"),
         ({"reward": None}, "the reward is None, but must be a number"),
         ({"reward": "1"}, "the reward is '1', but must be a number"),
         ({"reward": [1, 2]}, r"the reward is \[1, 2\]"),
@@ -74,6 +91,7 @@ class Still(gymnasium.Env):
         ({"more": 0}, "returned .* but must return 5 values: observation, reward"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_environments_return_what_they_must(second: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         grove_rl.train(lambda: Still(**second), **FEW)
@@ -164,6 +182,52 @@ def test_rollouts_beyond_all_memory_are_refused() -> None:
         grove_rl.train(lambda: spaced(wide, TWO), **(FEW | {"max_episode_steps": 1 << 28}))
 
 
+def test_settings_are_checked_before_environments_are_made() -> None:
+    made: list[int] = []
+
+    class Counted(Still):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(1)
+
+    for wrong, words in [
+        ({"learning_rat": 1e-3}, "learning_rat"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+        ({"group_size": 1 << 40}, "group_size"),
+        ({"max_episode_steps": 1 << 40}, "max_steps|num_steps"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            grove_rl.train(Counted, **(FEW | wrong))
+        # The one whose spaces were looked at.
+        assert len(made) == 1
+        made.clear()
+
+
+def test_numbers_of_numpy_do_not_wrap_around() -> None:
+    few = FEW | {"num_groups": np.uint8(16), "group_size": np.uint8(16)}
+    report = grove_rl.train(Still, **few)
+    assert "group_size = 16" in Path(report.run, "config.toml").read_text() and report.env_steps == 256 * 3
+
+
+def test_games_beyond_all_memory_are_refused() -> None:
+    board = {"rows": 32, "columns": 16, "observation": "board"}
+    words = "a batch of 1073741824 games of catch needs .* GB of memory, more than there is: lower `num_envs`"
+    with pytest.raises(ValueError, match=words):
+        grove_rl.make_vec("catch", 1 << 30, **board)
+    rollout = {"num_groups": 1 << 14, "group_size": 1 << 9, "num_steps": 128}
+    words = "a rollout of 8388608 games, 128 steps and 512 numbers an observation needs .* GB of memory"
+    with pytest.raises(ValueError, match=words):
+        grove_rl.train("catch", device="cpu", catch=board, rollout=rollout)
+    assert not Path("runs").exists()
+
+
+def test_a_game_names_its_own_parameters() -> None:
+    with pytest.raises(ValueError, match="catch has no parameter `seed`; its parameters: rows, .*; give a seed to `reset`"):
+        grove_rl.make_vec("catch", 2, seed=3)
+    with pytest.raises(ValueError, match="catch has no parameter `num_steps`; its parameters: rows, "):
+        gymnasium.make("grove/Catch-v0", num_steps=5)
+
+
 def test_pictures_have_the_shape_of_their_space() -> None:
     class Picture(Still):
         observation_space = spaces.Box(0, 255, (4, 2), np.uint8)
@@ -174,6 +238,15 @@ def test_pictures_have_the_shape_of_their_space() -> None:
     words = r"the reset of environment 0: the observation has shape \(2, 4\), but must have shape \(4, 2\)"
     with pytest.raises(ValueError, match=words):
         grove_rl.train(Picture, **FEW)
+
+
+def test_too_little_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(ValueError, match="`num_processes` needs 0.0 MB of shared memory, but there is less .*No space"):
+        grove_rl.train(Still, num_processes=2, **FEW)
 
 
 def test_a_process_that_ends_is_named() -> None:
@@ -253,9 +326,14 @@ class Table:
         (None, {"task": [{"prompt": CHATS[0]["prompt"], "tools": ["hammer"]}], "reward": len}, "`tools` must be a list of objects"),
         (None, {"task": [{"prompt": "", "solution": "b"}] * 2, "reward": len}, "the prompt is empty"),
         (None, {"task": [3], "reward": len}, "the prompt 3 is neither a string nor a list of messages"),
-        (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the columns .* are not JSON"),
+        (None, {"task": [{"prompt": "a", "x": np.nan}], "reward": len}, "the column `x` of a prompt is nan, which is not JSON"),
+        (None, {"task": [{"prompt": "a", "x": {3}}], "reward": len}, "the column `x` .* is .3., .* for the type set"),
+        (None, {"task": [{"prompt": "a", (1, 2): 3}], "reward": len}, r"the columns \[\(1, 2\)\] of a prompt are not JSON"),
+        (None, {"task": [{"prompt": CHATS[0]["prompt"], "at": date(2000, 1, 2)}], "reward": len}, "the column `at` .* type date"),
+        (None, {"task": [[{"role": "user", "content": b"a"}]], "reward": len}, "the message .* of a prompt is not JSON: .* bytes"),
         (None, {"task": TASK, "reward": len, "reward_weights": [np.nan]}, r"`reward_weights` is \[nan\]"),
         (None, {"task": TASK, "reward": len, "reward_weights": 3}, "`reward_weights` is 3, but must be a list"),
+        (None, {"task": TASK, "reward": len, "reward_weights": "1"}, "`reward_weights` is '1', but must be a list"),
         ("catch", {"callback": 3}, "`callback` is 3, but must be a function"),
         ("catch", {"callback": awaited}, "`callback` is the async function .*, but nothing awaits it"),
         (None, {"task": TASK, "reward": [len, awaited]}, "`reward` has the async function .*, but nothing awaits it"),
@@ -320,6 +398,19 @@ def test_rewards_of_texts_are_finite_numbers(reward: Any) -> None:
         grove_rl.train(task=TASK, reward=judge, **BRIEF)
 
 
+def test_reward_functions_have_lists_of_their_own() -> None:
+    def clearing(prompts: list[Any], completions: list[str], solution: list[str]) -> list[float]:
+        rewards = [0.0] * len(completions)
+        for values in (prompts, completions, solution):
+            values.clear()
+        return rewards
+
+    def one(completions: list[str], solution: list[str], **_: Any) -> list[float]:
+        return [1.0 for _ in zip(completions, solution, strict=True)]
+
+    assert grove_rl.train(task=TASK, reward=[clearing, one], **BRIEF).mean_score == 1.0
+
+
 def test_rewards_of_texts_are_a_list() -> None:
     def judge(completions: list[str], **_: Any) -> Any:
         return dict.fromkeys(range(len(completions)), 1.0)
@@ -370,7 +461,7 @@ def test_arguments_of_a_generation_are_refused_by_name(model: grove_rl.LanguageM
         ("seed", 1 << 64),
         ("temperature", "1"),
         ("top_p", np.nan),
-        ("stop", None),
+        ("stop", 1),
         ("stop", [1]),
         ("prompts", {"prompt": "a"}),
         ("prompts", {"a"}),
@@ -391,6 +482,7 @@ def test_one_stop_text_is_no_list_of_letters(model: grove_rl.LanguageModel) -> N
     options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": (1 << 64) - 1, "num_completions": 8}
     whole = model.generate("1>", **options)
     assert model.generate("1>", stop="ab>1", **options) == [text.split("ab>1")[0] for text in whole]
+    assert model.generate("1>", stop=None, **options) == whole
     assert any("a" in text for text in whole)
 
 
@@ -456,6 +548,8 @@ def test_games_take_whole_numbers_alone() -> None:
     envs.step([1, 1, 1, 1])
     envs.step(np.ones(4, np.uint8))
     env.step(np.array(1))
+    with pytest.raises(ValueError, match=r"`options` is \[1\], but must be a dict"):
+        envs.reset(options=[1])  # type: ignore[arg-type]
     for mask in ([True], np.ones(5, bool), [1, 0, 0, 1]):
         with pytest.raises(ValueError, match="`reset_mask` has shape .* but must be 4 truth values"):
             envs.reset(options={"reset_mask": mask})
@@ -482,6 +576,27 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_lacks() -> None:
             os._exit(42 if "spawn" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 42
+
+
+def test_the_folder_of_the_cache_belongs_to_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = grove_rl._train._cache_folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert folder() == str(tmp_path / "cache" / "grove")
+    assert stat.S_IMODE((tmp_path / "cache" / "grove").stat().st_mode) == 0o700
+    (tmp_path / "cache" / "grove").chmod(0o777)
+    assert folder() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert folder() == str(tmp_path / ".cache" / "grove")
+    (tmp_path / "other").symlink_to(tmp_path / ".cache", target_is_directory=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert folder() == str(tmp_path / "other" / "grove")
+    (tmp_path / "grove").symlink_to(tmp_path / ".cache" / "grove", target_is_directory=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert folder() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "")
+    assert folder() is None
 
 
 def test_graphics_libraries_print_nothing_while_adapters_are_listed() -> None:

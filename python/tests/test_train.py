@@ -262,6 +262,46 @@ def test_a_process_that_was_spawned_has_processes_of_its_own(folder: Path, monke
     subprocess.run([sys.executable, "script.py"], check=True, timeout=300)
 
 
+REGISTERED = """
+import gymnasium, grove_rl, test_train
+
+class Mine(test_train.Corridor):
+    pass
+
+if __name__ == "__main__":
+    gymnasium.register("Mine-v0", entry_point="__main__:Mine")
+    grove_rl.train("Mine-v0", num_processes=2, max_episode_steps=5, iterations=1, **test_train.SHORT)
+"""
+
+
+def test_an_id_may_stand_for_a_class_of_the_main_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    Path("script.py").write_text(REGISTERED)
+    subprocess.run([sys.executable, "script.py"], check=True, timeout=300)
+
+
+class Deaf(Corridor):
+    """An environment that hangs, in a process that does not end when it is told to."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def step(self, action: Any) -> Any:
+        while True:
+            signal.pause()
+
+
+def test_a_process_that_ignores_signals_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grove_rl._batch, "_CLOSING", 0.0)
+    batch = grove_rl._batch.ProcessBatch([Deaf] * 2, (Deaf.observation_space, Deaf.action_space), 1)
+    # It has made its environments when it answers.
+    batch.reset()
+    batch._pipes[0].send("step")
+    [(worker, _)] = batch._workers
+    batch.close()
+    assert worker.exitcode == -signal.SIGKILL
+
+
 KILLED = """
 import os, signal, grove_rl, test_train
 
@@ -363,6 +403,28 @@ def test_what_close_raises_is_a_warning_after_a_run(folder: Path) -> None:
         report = grove_rl.train(Closing, iterations=1, max_episode_steps=5, **SHORT)
     # Those of a rollout, and the one whose spaces were looked at.
     assert report.env_steps > 0 and len(set(map(id, closed))) == 33 and seen[0].filename == __file__
+
+
+def test_an_exit_in_close_leaves_no_environment_open(folder: Path) -> None:
+    closed: list[Corridor] = []
+
+    class Leaving(Corridor):
+        error: type[BaseException] = SystemExit
+
+        def close(self) -> None:
+            closed.append(self)
+            if len(closed) == 3:
+                raise self.error
+
+    few = {"iterations": 1, "max_episode_steps": 5, **SHORT}
+    with pytest.warns(UserWarning, match="an environment failed when it was closed: SystemExit"):
+        assert grove_rl.train(Leaving, **few).env_steps > 0
+    assert len(closed) == 33
+    closed.clear()
+    Leaving.error = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        grove_rl.train(Leaving, **few)
+    assert len(closed) == 33
 
 
 def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:
@@ -488,6 +550,29 @@ def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None
             eval_episodes=2,
         )
     assert len(log.logged) == 2
+
+
+def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
+    def reward(completions: list[str], answer: list[str | None] | None = None, **_: Any) -> list[float | None]:
+        answers = answer or [None] * len(completions)
+        return [None if own is None else -1.0 - len(text) for own, text in zip(answers, completions, strict=True)]
+
+    records: list[dict] = []
+    with pytest.warns(UserWarning, match="no score: none of the 2 completions of held-out prompts could be scored"):
+        report = grove_rl.train(
+            task=[{"prompt": f"{i}>", "solution": "ab", "answer": "ab"} for i in range(4)],
+            eval_task=[{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+            reward=reward,
+            callback=records.append,
+            iterations=2,
+            fit={"iterations": 0},
+            generation={"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+            eval_episodes=2,
+        )
+    assert np.isnan(report.mean_score) and report.details["problems"] > 0
+    for found in (report.details, records[-1]["evaluation"]):
+        assert not {"mean_score", "std_error", "min_score", "max_score", "pass_at_1"} & found.keys()
+    assert records[-1]["score"] < 0
 
 
 def test_reward_functions_of_one_name_have_parts_of_their_own(folder: Path) -> None:

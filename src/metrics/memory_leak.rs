@@ -7,6 +7,9 @@ const LEAK_EPOCHS: usize = 5;
 const MIN_RELATIVE_GROWTH: f64 = 0.01;
 /// Minimum growth over these epochs, bytes.
 const MIN_GROWTH_BYTES: u64 = 1 << 20;
+/// Minimum growth in each of these epochs, relative to that in all of them. A run that warms up grows once by much, and
+/// then by a few pages.
+const MIN_SHARE: f64 = 0.5 / LEAK_EPOCHS as f64;
 
 /// Detector of memory leaks, from the memory in use at the end of the last epochs.
 #[derive(Clone, Debug, Default)]
@@ -23,9 +26,10 @@ impl MemoryLeakDetector {
         self.in_use.drain(..self.in_use.len().saturating_sub(LEAK_EPOCHS + 1));
         let last = self.in_use.last_chunk::<{ LEAK_EPOCHS + 1 }>()?;
         let (first, now) = (last[0], last[LEAK_EPOCHS]);
-        let grows = last.windows(2).all(|pair| pair[0] < pair[1]);
-        let much = now.saturating_sub(first)
-            >= MIN_GROWTH_BYTES.max((first as f64 * MIN_RELATIVE_GROWTH) as u64);
+        let growth = now.saturating_sub(first);
+        let share = growth as f64 * MIN_SHARE;
+        let grows = last.windows(2).all(|pair| pair[1] as f64 >= pair[0] as f64 + share);
+        let much = growth >= MIN_GROWTH_BYTES.max((first as f64 * MIN_RELATIVE_GROWTH) as u64);
         if self.warned || !grows || !much {
             return None;
         }
@@ -52,6 +56,28 @@ mod tests {
             (0..10).filter_map(|i| detector.record_epoch((100 + i) * MIB)).collect();
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].ends_with("from 100.0 to 105.0 MiB"), "{}", warnings[0]);
+    }
+
+    #[test]
+    fn uneven_growth_in_every_epoch_is_warned_of() {
+        let mut detector = MemoryLeakDetector::default();
+        let mut in_use = 100 * MIB;
+        let warning = (0..6).find_map(|i| {
+            in_use += MIB / if i % 2 == 0 { 2 } else { 4 };
+            detector.record_epoch(in_use)
+        });
+        assert!(warning.is_some());
+    }
+
+    #[test]
+    fn one_jump_before_small_growth_is_not_warned_of() {
+        // Of a language model's run, KiB after each iteration.
+        let in_use = [92096, 95996, 96000, 96100, 96104, 96108, 96120, 96124, 96136];
+        let mut detector = MemoryLeakDetector::default();
+        assert!(in_use.iter().all(|kib| detector.record_epoch(kib << 10).is_none()));
+        let mut late = MemoryLeakDetector::default();
+        let jump = |i: u64| if i < 7 { 0 } else { 40 * MIB };
+        assert!((0..20).all(|i| late.record_epoch(100 * MIB + i * 4096 + jump(i)).is_none()));
     }
 
     #[test]

@@ -133,21 +133,23 @@ pub struct Memory {
     pub peak: Option<u64>,
 }
 
-/// The result of an evaluation.
+/// The result of an evaluation. Its scores are `None` if nothing was played, or no completion could be scored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord {
     /// Episodes played, each of its own level or prompt; 0 if nothing was played.
     pub episodes: usize,
     /// Mean score; without a game, the accuracy on the held-out steps.
-    pub mean_score: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_score: Option<f64>,
     /// Standard error of the mean over levels or prompts.
-    pub std_error: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub std_error: Option<f64>,
     /// Lowest score.
-    #[serde(default)]
-    pub min_score: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_score: Option<f64>,
     /// Highest score.
-    #[serde(default)]
-    pub max_score: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_score: Option<f64>,
     /// Mean number of steps of an episode.
     #[serde(default)]
     pub mean_length: f64,
@@ -160,13 +162,27 @@ pub struct EvaluationRecord {
 }
 
 impl EvaluationRecord {
+    /// Mean score of what was played; `None` if nothing was, or no completion could be scored.
+    pub fn score(&self) -> Option<f64> {
+        // Older records have a score of 0 in both cases.
+        let is_scored =
+            self.text.as_ref().is_none_or(|text| text.problems < text.k * self.episodes);
+        self.mean_score.filter(|_| self.episodes > 0 && is_scored)
+    }
+
     /// The value by which policies are compared: the negative loss on held-out demonstrations, or the mean score;
     /// `None` if no completion could be scored.
     pub fn value(&self) -> Option<f64> {
-        let problems = self.text.as_ref().map_or(0, |text| text.problems);
-        let completions = self.text.as_ref().map_or(1, |text| text.k * self.episodes);
-        let score = (problems < completions).then_some(self.mean_score);
-        self.held_out.map(|held_out| -held_out.loss).or(score)
+        self.held_out.map(|held_out| -held_out.loss).or_else(|| self.score())
+    }
+
+    /// A warning if completions were generated, but none could be scored.
+    pub fn warning(&self) -> Option<String> {
+        let text = self.text.as_ref().filter(|_| self.episodes > 0 && self.score().is_none())?;
+        Some(format!(
+            "no score: none of the {} completions of held-out prompts could be scored",
+            text.problems
+        ))
     }
 }
 

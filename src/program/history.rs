@@ -224,10 +224,9 @@ impl History {
         evaluations.rev().max_by(|a, b| value(a.1).total_cmp(&value(b.1)))
     }
 
-    /// Best score of an evaluation; `None` without evaluations.
+    /// Best score of an evaluation; `None` if none has a score.
     pub fn best_score(&self) -> Option<f64> {
-        let (_, evaluation) = self.best()?;
-        (evaluation.episodes > 0).then_some(evaluation.mean_score)
+        self.best()?.1.score()
     }
 
     /// Number of iterations done.

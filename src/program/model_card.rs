@@ -71,8 +71,11 @@ fn overview(run: &History, model: &LanguageModel, base: String) -> String {
     }
     let (iterations, tokens) = (run.iteration(), with_unit_prefix(run.env_steps() as f64));
     row("Training", format!("{iterations} iterations, {tokens} tokens"));
-    if let Some((iteration, best)) = run.best().filter(|(_, best)| best.episodes > 0) {
-        let (score, prompts) = (best.mean_score, best.episodes);
+    let best = run.best();
+    if let Some((iteration, best, score)) =
+        best.and_then(|(iteration, best)| Some((iteration, best, best.score()?)))
+    {
+        let prompts = best.episodes;
         row(
             "Best evaluation",
             format!("{score:.3} on {prompts} held-out prompts, after iteration {iteration}"),

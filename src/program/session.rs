@@ -250,6 +250,7 @@ impl Session<'_> {
         let files = outputs.as_mut().map(|outputs| &mut outputs.files);
         let result = evaluate_best(run, files, best.as_ref(), summary.end)?;
         let Some(mut outputs) = outputs else { return Ok(()) };
+        warn(result.as_ref().and_then(FinalScores::warning).as_slice());
         warn(&self.games.animate(run, &mut outputs.files, summary.env_steps, best.as_ref()));
         if let Some(result) = &result {
             model_card::write(self.games, run, &outputs.files, result)?;

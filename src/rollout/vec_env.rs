@@ -143,6 +143,13 @@ impl<G: Rules> VecEnv<G> {
         batch
     }
 
+    /// Bytes of memory that `num_envs` games need at most: in a reset, their blocks, new ones, and the states of which
+    /// these are made.
+    pub fn bytes(num_envs: usize) -> usize {
+        let of_blocks = num_envs.div_ceil(LANES).saturating_mul(2 * size_of::<EnvLanes<G>>());
+        of_blocks.saturating_add(num_envs.saturating_mul(size_of::<EnvState<G>>() + 2))
+    }
+
     /// Number of games.
     pub fn num_envs(&self) -> usize {
         self.num_envs

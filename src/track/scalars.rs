@@ -14,6 +14,7 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
     let timed = |seconds: f64| record.seconds.phases.map(|_| seconds);
     let evaluation = record.evaluation.as_ref();
     let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
+    let scored = evaluation.filter(|evaluation| evaluation.score().is_some());
     let held_out = evaluation.and_then(|evaluation| evaluation.held_out);
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
     // SFT has no completions, and a verifier may judge none.
@@ -32,8 +33,8 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
         ("losses/clipfrac", Some(record.clip_fraction)),
         ("losses/reference_kl", Some(record.reference_kl)),
         ("losses/grad_norm", Some(record.grad_norm)),
-        ("eval/mean_score", played.map(|played| played.mean_score)),
-        ("eval/std_error", played.map(|played| played.std_error)),
+        ("eval/mean_score", scored.and_then(|scored| scored.mean_score)),
+        ("eval/std_error", scored.and_then(|scored| scored.std_error)),
         ("eval/mean_length", played.map(|played| played.mean_length)),
         ("eval/held_out_loss", held_out.map(|held_out| held_out.loss)),
         ("eval/held_out_accuracy", held_out.and_then(|held_out| held_out.accuracy)),

@@ -418,18 +418,18 @@ fn final_scores_are_of_prompts_that_chose_nothing() {
     let task = Arc::new(Halves::default());
     let mut trainer = LanguageTrainer::for_task(task.clone(), config.clone(), None).unwrap();
     let chosen = trainer.validate().unwrap().evaluation;
-    assert_eq!((chosen.episodes, chosen.mean_score), (3, 1.0));
+    assert_eq!((chosen.episodes, chosen.mean_score), (3, Some(1.0)));
     let last = trainer.evaluate_greedy(1000).unwrap();
-    assert_eq!((last.episodes, last.mean_score), (3, 0.0));
+    assert_eq!((last.episodes, last.mean_score), (3, Some(0.0)));
     let sampled = trainer.evaluate(2, 4, &trainer.sampling()).unwrap();
-    assert_eq!((sampled.episodes, sampled.mean_score), (2, 0.0));
+    assert_eq!((sampled.episodes, sampled.mean_score), (2, Some(0.0)));
     // Nor if a resumed run evaluates on fewer.
     config.checkpoint.eval_episodes = 1;
     let resumed = LanguageTrainer::for_task(task, config, None).unwrap();
     let mut resumed = resumed.restored(&snapshot(&trainer)).unwrap();
     assert_eq!(resumed.validate().unwrap().evaluation.episodes, 1);
     let last = resumed.evaluate_greedy(1000).unwrap();
-    assert_eq!((last.episodes, last.mean_score), (3, 0.0));
+    assert_eq!((last.episodes, last.mean_score), (3, Some(0.0)));
 }
 
 #[test]
@@ -449,5 +449,5 @@ fn verifiers_are_called_on_the_thread_that_trains() {
     config.fit.iterations = 0;
     let mut trainer = LanguageTrainer::for_task(Arc::new(Halves::default()), config, None).unwrap();
     assert!(trainer.iterate().unwrap().text.is_some_and(|text| !text.fit && text.tokens > 0));
-    assert_eq!(trainer.validate().unwrap().evaluation.mean_score, 1.0);
+    assert_eq!(trainer.validate().unwrap().evaluation.mean_score, Some(1.0));
 }

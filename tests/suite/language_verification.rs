@@ -66,7 +66,7 @@ fn data(folder: &TempDir) -> Arc<dyn Task> {
 }
 
 /// Results of a run without its times: state, records, completions, and the score of an evaluation.
-type Outcome = (Checkpoint, Vec<TextRecord>, Vec<CompletionRecord>, f64);
+type Outcome = (Checkpoint, Vec<TextRecord>, Vec<CompletionRecord>, Option<f64>);
 
 fn outcome(mut trainer: LanguageTrainer) -> Outcome {
     let (mut records, mut completions) = (Vec::new(), Vec::new());

@@ -5,7 +5,7 @@ mod keys;
 
 pub use keys::Keys;
 
-use crate::metrics::{IterationRecord, Seconds};
+use crate::metrics::{EvaluationRecord, IterationRecord, Seconds};
 use crate::plot::extent;
 use crate::run::{IterationReport, with_unit_prefix};
 use crate::trainer::text::CompletionRecord;
@@ -72,8 +72,8 @@ impl Dashboard {
         let x = f64::from(record.iteration);
         let y = self.first_curve(record);
         add_point(&mut self.sampled, y.map(|y| (x, y)));
-        let played = record.evaluation.as_ref().filter(|evaluation| evaluation.episodes > 0);
-        add_point(&mut self.greedy, played.map(|evaluation| (x, evaluation.mean_score)));
+        let greedy = record.evaluation.as_ref().and_then(EvaluationRecord::score);
+        add_point(&mut self.greedy, greedy.map(|score| (x, score)));
         if !report.completions.is_empty() {
             self.completions = completion_lines(&report.completions);
         }
@@ -225,11 +225,11 @@ fn completion_lines(records: &[CompletionRecord]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{EvaluationRecord, Memory, Phases, TextRecord};
+    use crate::metrics::{Memory, Phases, TextRecord};
 
     fn record(iteration: u32, score: f64) -> IterationRecord {
         let evaluation =
-            EvaluationRecord { episodes: 8, mean_score: score + 1.0, ..Default::default() };
+            EvaluationRecord { episodes: 8, mean_score: Some(score + 1.0), ..Default::default() };
         IterationRecord {
             iteration,
             score: Some(score),

@@ -231,11 +231,16 @@ impl<'a> Events<'a> {
         Ok((due, interrupted || is_late))
     }
 
-    /// Evaluates the policy. Returns whether it is the best so far. If that fails, nothing of the iteration is written:
-    /// saved without its evaluation, a run that resumes would end with another best policy.
+    /// Evaluates the policy, and queues a warning if nothing could be scored, once and not after each evaluation. Returns
+    /// whether the policy is the best so far. If the evaluation fails, nothing of the iteration is written: saved without
+    /// it, a run that resumes would end with another best policy.
     fn evaluate(&mut self, record: &mut IterationRecord, due: &mut Due) -> Result<bool, RunError> {
         let work = format!("the evaluation of iteration {}", record.iteration);
         let Validation { evaluation, is_best } = catching_panics(work, || self.run.validate())?;
+        let has_warned = self.evaluation.as_ref().and_then(EvaluationRecord::warning).is_some();
+        let warning = evaluation.warning().filter(|_| !has_warned);
+        let warning = warning.map(|warning| format!("iteration {}: {warning}", record.iteration));
+        self.waiting.extend(warning.map(|warning| Ok(Event::Warning(warning))));
         self.evaluation = Some(evaluation.clone());
         record.evaluation = Some(evaluation);
         due.save |= self.schedule.end(record.iteration, self.run.trainer().best()).is_some();

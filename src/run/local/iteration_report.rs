@@ -28,7 +28,7 @@ impl IterationReport {
         let evaluation = evaluation.as_ref();
         let number = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.2}"));
         let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
-        let greedy = format!("greedy {}", number(played.map(|evaluation| evaluation.mean_score)));
+        let greedy = format!("greedy {}", number(played.and_then(EvaluationRecord::score)));
         let unit = if record.text.is_some() { "tokens" } else { "steps" };
         let speed = format!("{} {unit}/s", with_unit_prefix(record.steps_per_second));
         let entropy = format!("entropy {:.3}", record.entropy);
@@ -69,7 +69,7 @@ mod tests {
             approx_kl: 0.01,
             ..IterationRecord::default()
         };
-        let played = EvaluationRecord { episodes: 5, mean_score: 7.7, ..Default::default() };
+        let played = EvaluationRecord { episodes: 5, mean_score: Some(7.7), ..Default::default() };
         let expected = "score 7.61  greedy 7.70  2.3M steps/s  entropy 0.500  kl 0.0100";
         assert_eq!(words(&game, Some(&played)), expected);
         let held_out = Some(HeldOut { loss: 0.25, accuracy: Some(0.9966) });

@@ -80,6 +80,13 @@ pub struct Report {
     pub result: FinalScores,
 }
 
+impl FinalScores {
+    /// A warning if completions were generated, but none could be scored.
+    pub fn warning(&self) -> Option<String> {
+        self.scores.as_ref()?.greedy.warning()
+    }
+}
+
 impl RunSummary {
     /// Creates the report of a run on this device, whose `best` checkpoint had this `result`; without
     /// `best`, the last one had.
@@ -169,23 +176,24 @@ impl Display for Scores {
         };
         let own =
             || std::iter::once(("greedy", greedy)).chain(sampled.iter().map(|it| ("sampled", it)));
+        let or_lowest = |score: Option<f64>| score.unwrap_or(f64::NEG_INFINITY);
         let shown = own().map(|(way, result)| {
-            let error = format!(" ± {:.3}", result.std_error);
-            (format!("{policy}, {way}"), result.mean_score, error)
+            let error = result.std_error.map_or(String::new(), |error| format!(" ± {error:.3}"));
+            (format!("{policy}, {way}"), result.score(), error)
         });
         let known = baselines.iter().map(|ReferenceScore { player, mean_score, std_error }| {
             let error = std_error.map_or(String::new(), |error| format!(" ± {error:.3}"));
-            (player.to_string(), *mean_score, error)
+            (player.to_string(), Some(*mean_score), error)
         });
-        let mut rows: Vec<(String, f64, String)> = shown.chain(known).collect();
-        rows.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut rows: Vec<(String, Option<f64>, String)> = shown.chain(known).collect();
+        rows.sort_by(|a, b| or_lowest(a.1).total_cmp(&or_lowest(b.1)));
         let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
         write!(f, "{player:width$}  {:>8}", "score")?;
         for (name, score, error) in rows {
-            write!(f, "\n{name:width$}  {score:>8.3}{error}")?;
+            let score = score.map_or("-".to_string(), |score| format!("{score:.3}"));
+            write!(f, "\n{name:width$}  {score:>8}{error}")?;
         }
         let EvaluationRecord { episodes, mean_length, .. } = greedy;
-        let [lowest, highest] = [greedy.min_score, greedy.max_score].map(rounded);
         let drawn = if sampled.is_some() { "; sampled: drawn, as in training" } else { "" };
         let over = counted(*episodes, what);
         write!(
@@ -195,15 +203,25 @@ impl Display for Scores {
         for (way, result) in own() {
             result.text.iter().try_for_each(|it| writeln!(f, "{way}: {}", exactly_right(it)))?;
         }
-        write!(f, "Greedy scores range from {lowest} to {highest}; {mean_length:.1} {unit}.")
+        match (greedy.min_score, greedy.max_score) {
+            (Some(lowest), Some(highest)) => {
+                let [lowest, highest] = [lowest, highest].map(rounded);
+                write!(f, "Greedy scores range from {lowest} to {highest}")?;
+            }
+            _ => write!(f, "There are no greedy scores")?,
+        }
+        write!(f, "; {mean_length:.1} {unit}.")
     }
 }
 
 /// Describes the fraction of completions with the highest reward, if that is known.
 fn exactly_right(text: &TextEvaluation) -> String {
-    let TextEvaluation { k, pass_at_1, pass_at_k, problems, .. } = text;
+    let TextEvaluation { k, pass_at_1, pass_at_k, problems, rewards, .. } = text;
     let mut words = match pass_at_1 {
         Some(rate) => format!("pass@1 {rate:.4} ({:.1} % exactly right)", 100.0 * rate),
+        None if rewards.is_empty() => {
+            return format!("no score: none of the {problems} completions could be scored");
+        }
         None => "no pass@1, since rewards exceed 1".to_string(),
     };
     if let Some(rate) = pass_at_k.filter(|_| *k > 1) {
@@ -224,6 +242,38 @@ fn rounded(x: f64) -> f64 {
 mod tests {
     use super::super::events::tests::run;
     use super::*;
+
+    #[test]
+    fn scores_of_completions_that_were_not_judged_are_not_shown() {
+        let scores = |rewards: &[f64]| {
+            let [mean_score, min_score, max_score] = [rewards.first().copied(); 3];
+            let text = TextEvaluation {
+                k: 1,
+                problems: 2 - rewards.len(),
+                rewards: rewards.iter().map(|mean| ("form".to_string(), *mean)).collect(),
+                ..TextEvaluation::default()
+            };
+            let greedy = EvaluationRecord {
+                episodes: 2,
+                mean_score,
+                min_score,
+                max_score,
+                mean_length: 3.0,
+                text: Some(text),
+                ..EvaluationRecord::default()
+            };
+            Scores { greedy, sampled: None, seed: 0, baselines: Vec::new() }
+        };
+        let text = scores(&[]).to_string();
+        assert!(text.contains("this model, greedy         -\n"), "{text}");
+        assert!(text.contains("greedy: no score: none of the 2 completions could be"), "{text}");
+        assert!(text.ends_with("There are no greedy scores; 3.0 tokens per completion."), "{text}");
+        let result = FinalScores { scores: Some(scores(&[])), held_out: None };
+        assert!(result.warning().is_some());
+        let text = scores(&[2.0]).to_string();
+        assert!(text.contains("no pass@1, since rewards exceed 1; 1 completions"), "{text}");
+        assert!(text.contains("scores range from 2 to 2"), "{text}");
+    }
 
     #[test]
     fn a_report_names_the_place_of_its_policy() {

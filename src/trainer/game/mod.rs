@@ -368,7 +368,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         #[cfg(feature = "general")]
         let held_out = held_out.or(self.held_out_means().await?);
         if let Some(HeldOut { accuracy, .. }) = held_out.filter(|_| !G::PLAYABLE) {
-            let mean_score = accuracy.unwrap_or(0.0);
+            let mean_score = accuracy;
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
         }
         let played = self.evaluate_together(self.part.config.checkpoint.eval_episodes).await?;
@@ -382,10 +382,16 @@ impl<G: Rules> Engine for GameEngine<G> {
 
 impl From<Evaluation> for EvaluationRecord {
     fn from(evaluation: Evaluation) -> Self {
-        let Evaluation { episodes, mean_score, std_error, min_score, max_score, mean_length } =
-            evaluation;
-        let (held_out, text) = (None, None);
-        Self { episodes, mean_score, std_error, min_score, max_score, mean_length, held_out, text }
+        Self {
+            episodes: evaluation.episodes,
+            mean_score: Some(evaluation.mean_score),
+            std_error: Some(evaluation.std_error),
+            min_score: Some(evaluation.min_score),
+            max_score: Some(evaluation.max_score),
+            mean_length: evaluation.mean_length,
+            held_out: None,
+            text: None,
+        }
     }
 }
 

@@ -263,7 +263,8 @@ mod tests {
         let found = evaluation(&[&scored.groups[..]]);
         let (first, second) = scored.groups.split_at(1);
         assert_eq!(evaluation(&[first, second]), found, "block by block");
-        assert!((found.mean_score - 2.5 / 3.0).abs() < 1e-12 && found.min_score == 0.5);
+        assert!((found.score().unwrap() - 2.5 / 3.0).abs() < 1e-12, "{found:?}");
+        assert_eq!((found.min_score, found.warning()), (Some(0.5), None));
         let text = found.text.unwrap();
         assert!((text.pass_at_1.unwrap() - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
         assert_eq!((text.problems, text.pass_at_k), (1, Some(1.0)));
@@ -273,6 +274,16 @@ mod tests {
         let record = grpo_record(&scored, &parts);
         assert_eq!((record.score, record.text.unwrap().rewards.len()), (None, 0));
         let found = evaluation(&[&scored.groups[..]]);
-        assert_eq!((found.value(), found.text.unwrap().rewards.len()), (None, 0));
+        let scores = [found.mean_score, found.std_error, found.min_score, found.max_score];
+        assert_eq!((scores, found.score(), found.value()), ([None; 4], None, None));
+        let warning = "no score: none of the 4 completions of held-out prompts could be scored";
+        assert_eq!(found.warning().as_deref(), Some(warning));
+        let json = serde_json::to_value(&found).unwrap();
+        assert!(json.get("mean_score").is_none() && json.get("pass_at_1").is_none(), "{json}");
+        assert_eq!(serde_json::from_value::<EvaluationRecord>(json).unwrap(), found);
+        // Older records have a score of 0 instead.
+        let older = EvaluationRecord { mean_score: Some(0.0), ..found.clone() };
+        assert_eq!((older.score(), older.value()), (None, None));
+        assert_eq!(found.text.unwrap().rewards.len(), 0);
     }
 }

@@ -6,7 +6,7 @@ use crate::metrics::{EvaluationRecord, TextEvaluation};
 use crate::task::RewardPart;
 use std::ops::RangeInclusive;
 
-/// A running mean; 0 without values.
+/// A running mean.
 #[derive(Clone, Copy, Default)]
 struct Mean {
     sum: f64,
@@ -23,8 +23,9 @@ impl Mean {
         self.add(f64::from(u8::from(flag)));
     }
 
-    fn value(self) -> f64 {
-        if self.count == 0.0 { 0.0 } else { self.sum / self.count }
+    /// The mean; `None` without values.
+    fn value(self) -> Option<f64> {
+        (self.count > 0.0).then_some(self.sum / self.count)
     }
 }
 
@@ -103,39 +104,43 @@ impl<'a> EvaluationTally<'a> {
                     }
                 }
             }
-            if prompt_score.count > 0.0 {
-                self.prompt_scores.push(prompt_score.value());
+            if let Some(score) = prompt_score.value() {
+                self.prompt_scores.push(score);
                 self.pass_at_k.add_flag(has_passed);
             }
         }
     }
 
+    /// Standard error of the mean score. Completions of one prompt are not independent, so the variance is that of the
+    /// prompts' means.
+    fn std_error(&self, mean_score: f64) -> f64 {
+        let prompts = self.prompt_scores.len() as f64;
+        let squares: f64 = self.prompt_scores.iter().map(|mean| (mean - mean_score).powi(2)).sum();
+        if prompts > 1.0 { (squares / (prompts - 1.0) / prompts).sqrt() } else { 0.0 }
+    }
+
     /// Creates the record, from the scores of the judged completions.
     pub fn record(self) -> EvaluationRecord {
-        let (mean_score, prompts) = (self.score.value(), self.prompt_scores.len() as f64);
-        // Completions of one prompt are not independent, so the variance is that of the prompts' means.
-        let squares: f64 = self.prompt_scores.iter().map(|mean| (mean - mean_score).powi(2)).sum();
-        let (min_score, max_score) = self.score_range.unwrap_or(0.0..=0.0).into_inner();
-        let judged = self.parts.iter().zip(&self.rewards).filter(|(_, mean)| mean.count > 0.0);
+        let mean_score = self.score.value();
+        let std_error = mean_score.map(|mean_score| self.std_error(mean_score));
+        let (min_score, max_score) = self.score_range.map(RangeInclusive::into_inner).unzip();
+        let means = self.parts.iter().zip(&self.rewards);
+        let judged = means.filter_map(|(part, mean)| Some((part.name.clone(), mean.value()?)));
         EvaluationRecord {
             episodes: self.episodes,
             mean_score,
-            std_error: if prompts > 1.0 {
-                (squares / (prompts - 1.0) / prompts).sqrt()
-            } else {
-                0.0
-            },
+            std_error,
             min_score,
             max_score,
-            mean_length: self.length.value(),
+            mean_length: self.length.value().unwrap_or(0.0),
             held_out: None,
             text: Some(TextEvaluation {
                 k: self.completions_per_prompt,
-                pass_at_1: self.is_highest_known.then(|| self.pass_at_1.value()),
-                pass_at_k: self.is_highest_known.then(|| self.pass_at_k.value()),
+                pass_at_1: self.pass_at_1.value().filter(|_| self.is_highest_known),
+                pass_at_k: self.pass_at_k.value().filter(|_| self.is_highest_known),
                 problems: self.problems,
-                rewards: judged.map(|(part, mean)| (part.name.clone(), mean.value())).collect(),
-                truncated: self.truncated.value(),
+                rewards: judged.collect(),
+                truncated: self.truncated.value().unwrap_or(0.0),
             }),
         }
     }
