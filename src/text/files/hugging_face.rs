@@ -63,14 +63,17 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         return Err(unusable(&path, reason));
     }
     let weights = Weights::open(folder)?;
-    // As in `transformers`, the embedding table serves as the head if the weights contain no other, whatever the
-    // configuration says. The configuration is corrected, so that other libraries neither initialize a random head nor
-    // drop one.
-    let is_tied = if shape.tie_word_embeddings {
-        !weights.differ(HEAD, EMBEDDINGS)
-    } else {
-        !weights.has(HEAD)
-    };
+    // `transformers` would initialize a random head.
+    if !shape.tie_word_embeddings && !weights.has(HEAD) {
+        let reason = format!(
+            "the tensor `{HEAD}` is missing; if the embedding table is the head, `tie_word_embeddings` in {CONFIG} must \
+             be true"
+        );
+        return Err(unusable(folder, reason));
+    }
+    // As in `transformers`, a head that differs from the embedding table is used, whatever the configuration says. The
+    // configuration is corrected, so that other libraries do not drop it.
+    let is_tied = shape.tie_word_embeddings && !weights.differ(HEAD, EMBEDDINGS);
     if is_tied != shape.tie_word_embeddings {
         shape.tie_word_embeddings = is_tied;
         config["tie_word_embeddings"] = is_tied.into();
