@@ -436,6 +436,41 @@ fn saved_folders_name_all_tokens_that_end_a_completion() {
 }
 
 #[test]
+fn adapters_are_read_with_the_tokenizer_and_the_template_of_their_folder() {
+    let (base, _) = load("qwen2");
+    let folder = tempfile::tempdir().unwrap();
+    let mut adapted = base.clone();
+    adapted.adapters = Some(Adapters::zeros(&base.shape, &LoraConfig::new(2)));
+    adapted.save(folder.path()).unwrap();
+    let load = || {
+        let model = LanguageModel::load(folder.path()).unwrap();
+        assert!(model.adapters.is_some() && model.base == base.base && model.params == base.params);
+        (model.template.map(|template| template.source), model.stop_tokens)
+    };
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let remove = |name: &str| std::fs::remove_file(folder.path().join(name)).unwrap();
+    let of_base = base.template.as_ref().map(|template| template.source.clone());
+    assert_eq!(load(), (of_base.clone(), base.stop_tokens.clone()));
+    write("chat_template.jinja", "own");
+    write("generation_config.json", r#"{ "eos_token_id": 7 }"#);
+    let (template, stop_tokens) = load();
+    assert_eq!(template.as_deref(), Some("own"));
+    assert!(stop_tokens.contains(&7) && !base.stop_tokens.contains(&7));
+    // Nothing of another tokenizer comes with that of the folder.
+    remove("chat_template.jinja");
+    assert_eq!(load().0, None);
+    remove("tokenizer.json");
+    write("tokenizer_config.json", r#"{ "chat_template": "configured" }"#);
+    assert_eq!(load().0.as_deref(), Some("configured"));
+    write("tokenizer_config.json", r#"{ "extra_special_tokens": ["<x>"] }"#);
+    let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("its `added_tokens` lack \"<x>\""), "{error}");
+    remove("tokenizer_config.json");
+    remove("generation_config.json");
+    assert_eq!(load(), (of_base, base.stop_tokens.clone()));
+}
+
+#[test]
 fn an_index_beside_a_whole_file_of_weights_is_ignored() {
     let (model, _) = load("qwen2");
     let copy = tempfile::tempdir().unwrap();

@@ -43,8 +43,8 @@ const KEPT: [&str; 9] = [
     "merges.txt",
 ];
 
-/// Reads a folder.
-pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
+/// Reads the files of a folder that are kept.
+fn read_kept(folder: &Path) -> Result<Files, LanguageError> {
     let mut files = Files::new();
     for name in KEPT {
         let path = folder.join(name);
@@ -52,6 +52,40 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
             files.insert(name.to_string(), read_file(&path)?);
         }
     }
+    Ok(files)
+}
+
+/// Replaces the tokenizer, the chat template and the `generation_config.json` of a model by those in the folder of its
+/// adapters, if it has any: the model was trained with them.
+///
+/// # Errors
+/// If they cannot be read, or do not fit the model.
+pub(super) fn with_files_of_adapters(
+    model: LanguageModel,
+    folder: &Path,
+) -> Result<LanguageModel, LanguageError> {
+    let mut files = read_kept(folder)?;
+    files.remove(CONFIG);
+    // As in `transformers`, a tokenizer is read from one folder.
+    let is_replaced = |name: &str| match name {
+        CONFIG | GENERATION => false,
+        TEMPLATE | SPECIAL_TOKENS | ADDED_TOKENS if files.contains_key(TOKENIZER_CONFIG) => true,
+        _ => files.contains_key(TOKENIZER),
+    };
+    let mut all = model.files.clone();
+    all.retain(|name, _| !is_replaced(name));
+    all.append(&mut files);
+    if all == model.files {
+        return Ok(model);
+    }
+    check_vocabulary(folder, &all)?;
+    let LanguageModel { shape, params, base, .. } = model;
+    Ok(LanguageModel { base, ..finish(folder, shape, params, all)? })
+}
+
+/// Reads a folder.
+pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
+    let mut files = read_kept(folder)?;
     check_files(folder, &files)?;
     check_vocabulary(folder, &files)?;
     let path = folder.join(CONFIG);
