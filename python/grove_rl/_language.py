@@ -186,7 +186,9 @@ def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
     if not messages or len(messages) != len(prompt):
         raise ValueError(f"the prompt {prompt!r} is neither a string nor a list of messages")
     for message in messages:
-        if not isinstance(message.get("role"), str) or "content" not in message:
+        # A message of the assistant may only call tools.
+        has_content = "content" in message or message.get("role") == "assistant"
+        if not isinstance(message.get("role"), str) or not has_content:
             raise ValueError(f"the message {message!r} of a prompt must have a `role`, a string, and a `content`")
     plain = [
         json.loads(_json(f"the message {reprlib.repr(dict(message))} of a prompt is not JSON", dict(message)))

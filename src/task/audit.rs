@@ -28,7 +28,8 @@ pub struct AuditResult {
 
 /// Adversarial answers to a prompt, each with its kind; `other` is the solution of another prompt.
 fn attacks(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> {
-    let question = prompt.messages.last().map_or(&prompt.text, |message| &message.content);
+    let question =
+        prompt.messages.last().map_or(&prompt.text[..], |message| message.content.text());
     let binary: String = (0..=0x2ff).filter_map(char::from_u32).collect();
     let mut all = vec![
         ("empty", String::new()),
@@ -37,7 +38,7 @@ fn attacks(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> 
         ("constant 1", "1".to_string()),
         ("constant yes", "yes".to_string()),
         ("refusal", "I cannot answer this question.".to_string()),
-        ("the prompt", question.clone()),
+        ("the prompt", question.to_string()),
         ("the prompt twice", format!("{question}\n{question}")),
         ("huge", "x".repeat(HUGE_LENGTH)),
         ("huge numbers", "0 ".repeat(HUGE_LENGTH / 2)),

@@ -1,6 +1,7 @@
 //! The user-defined task: prompts from a file of JSON lines, verified by a command or against solutions.
 
 use super::external::{MAX_TIMEOUT, Verifier, VerifierOptions, VerifierSandbox};
+use super::message::ASSISTANT;
 use super::scoring::indicator;
 use super::{
     Completion, Json, Message, Prompt, PromptSet, RewardPart, Rewards, Split, Task, TaskError,
@@ -257,9 +258,6 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
 /// The keys of the prompt, whose numbers stay numbers: the verifier does not get them among the fields.
 const INPUT: [&str; 2] = ["prompt", "messages"];
 
-/// The role of the model.
-const ASSISTANT: &str = "assistant";
-
 /// Parses the prompt of a line, and its split.
 fn parse(line: &[u8]) -> Result<(Prompt, Split), String> {
     let read = |line: &[u8]| match serde_json::from_slice(line) {
@@ -369,7 +367,7 @@ fn take_prompt(
             if is_answered { "has no message before the answer" } else { "is an empty list" };
         return Err(format!("`{key}` {what}"));
     }
-    let contents: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
+    let contents: Vec<&str> = messages.iter().map(|message| message.content.text()).collect();
     Ok((contents.join("\n\n") + "\n\n", conversation))
 }
 
@@ -393,6 +391,9 @@ fn answer_text(message: Message) -> Result<String, String> {
         Some((other, _)) => {
             Err(format!("the assistant's last message has `{other}`; only `content` is learnt"))
         }
-        None => Ok(message.content),
+        None if message.content.is_absent() => {
+            Err("the assistant's last message has no `content`".to_string())
+        }
+        None => Ok(message.content.text().to_string()),
     }
 }

@@ -31,6 +31,7 @@ pub(crate) mod external;
 mod generated;
 mod json;
 mod judge;
+mod message;
 #[cfg(not(target_family = "wasm"))]
 mod numbers;
 #[cfg(unix)]
@@ -59,14 +60,14 @@ pub use expression::{Expression, Rational};
 pub use external::{Verifier, VerifierOptions, VerifierSandbox};
 pub use json::{Json, Object};
 pub use judge::judge;
+pub use message::{Content, Message};
 pub use prompt_set::PromptSet;
 pub use registry::{Add, BuiltInTask, Countdown, PYTHON, Reverse, Sort, TASKS, find, names};
 pub use settings::TaskSettings;
 pub use split::Split;
 pub use weighted::with_weights;
 
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// A source of prompts with a verifier for their completions.
@@ -256,45 +257,6 @@ pub fn template_values(kwargs: Option<Json>, tools: Option<Json>) -> Result<Obje
         }
     }
     Ok(values)
-}
-
-/// Reads the content of a message.
-fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let part = |part: &Value| match (part["type"].as_str(), part["text"].as_str()) {
-        (Some("text") | None, Some(text)) => Ok(text.to_string()),
-        (Some(kind), _) => {
-            Err(format!("a part of the content is of the type `{kind}`, not `text`"))
-        }
-        (None, None) => Err("a part of the content has no `text`".to_string()),
-    };
-    match Value::deserialize(deserializer)? {
-        Value::String(text) => Ok(text),
-        Value::Null => Ok(String::new()),
-        Value::Array(parts) => {
-            parts.iter().map(part).collect::<Result<_, _>>().map_err(Error::custom)
-        }
-        other => Err(Error::custom(format!("the content is {other}, not a string"))),
-    }
-}
-
-/// A message of a conversation, in the form that chat templates expect.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Message {
-    /// The author: `system`, `user` or `assistant`.
-    pub role: String,
-    /// The text. A list of parts is read as their texts in turn, and null as an empty one.
-    #[serde(deserialize_with = "content")]
-    pub content: String,
-    /// All other keys, such as `name` or `tool_calls`, for templates that use them.
-    #[serde(flatten)]
-    pub rest: Object,
-}
-
-impl Message {
-    /// A message by the user.
-    pub fn user(content: String) -> Self {
-        Self { role: "user".to_string(), content, rest: Object::default() }
-    }
 }
 
 /// A model's completion of a prompt, to be verified.

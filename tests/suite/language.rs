@@ -332,31 +332,29 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
 }
 
 #[test]
-fn a_folder_without_a_head_is_saved_as_tied() {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen3");
-    let folder = tempfile::tempdir().unwrap();
-    let [headless, saved] = ["headless", "saved"].map(|name| folder.path().join(name));
-    std::fs::create_dir(&headless).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, headless.join(path.file_name().unwrap())).unwrap();
-    }
-    let is_tied = |folder: &Path| config(folder)["tie_word_embeddings"].clone();
-    assert_eq!(is_tied(&headless), false);
-    let weights = headless.join("model.safetensors");
+fn a_folder_without_a_head_is_rejected_unless_it_is_tied() {
+    let (model, _) = load("qwen3");
+    assert!(!model.shape.tie_word_embeddings);
+    let headless = tempfile::tempdir().unwrap();
+    model.save(headless.path()).unwrap();
+    let weights = headless.path().join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let others = tensors.iter().filter(|(name, _)| *name != "lm_head.weight");
     std::fs::write(&weights, safetensors::serialize(others, None).unwrap()).unwrap();
-    let model = LanguageModel::load(&headless).unwrap();
-    assert!(model.shape.tie_word_embeddings);
-    model.save(&saved).unwrap();
-    assert_eq!(is_tied(&saved), true);
-    let bytes = std::fs::read(saved.join("model.safetensors")).unwrap();
-    assert!(
-        safetensors::SafeTensors::deserialize(&bytes).unwrap().tensor("lm_head.weight").is_err()
-    );
-    assert!(LanguageModel::load(&saved).unwrap().params == model.params);
+    let mut config = config(headless.path());
+    for is_tied in [json!(false), json!(null), json!(true)] {
+        config["tie_word_embeddings"] = is_tied.clone();
+        std::fs::write(headless.path().join("config.json"), config.to_string()).unwrap();
+        match LanguageModel::load(headless.path()) {
+            Ok(model) => assert!(is_tied == true && model.shape.tie_word_embeddings),
+            Err(error) => {
+                let why =
+                    "the tensor `lm_head.weight` is missing; if the embedding table is the head";
+                assert!(is_tied != true && error.to_string().contains(why), "{error}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -435,6 +433,41 @@ fn saved_folders_name_all_tokens_that_end_a_completion() {
     assert_eq!(named(), Some(json!(model.stop_tokens)));
     let again = LanguageModel::load(folder.path()).unwrap();
     assert_eq!(again.stop_tokens, model.stop_tokens);
+}
+
+#[test]
+fn adapters_are_read_with_the_tokenizer_and_the_template_of_their_folder() {
+    let (base, _) = load("qwen2");
+    let folder = tempfile::tempdir().unwrap();
+    let mut adapted = base.clone();
+    adapted.adapters = Some(Adapters::zeros(&base.shape, &LoraConfig::new(2)));
+    adapted.save(folder.path()).unwrap();
+    let load = || {
+        let model = LanguageModel::load(folder.path()).unwrap();
+        assert!(model.adapters.is_some() && model.base == base.base && model.params == base.params);
+        (model.template.map(|template| template.source), model.stop_tokens)
+    };
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let remove = |name: &str| std::fs::remove_file(folder.path().join(name)).unwrap();
+    let of_base = base.template.as_ref().map(|template| template.source.clone());
+    assert_eq!(load(), (of_base.clone(), base.stop_tokens.clone()));
+    write("chat_template.jinja", "own");
+    write("generation_config.json", r#"{ "eos_token_id": 7 }"#);
+    let (template, stop_tokens) = load();
+    assert_eq!(template.as_deref(), Some("own"));
+    assert!(stop_tokens.contains(&7) && !base.stop_tokens.contains(&7));
+    // Nothing of another tokenizer comes with that of the folder.
+    remove("chat_template.jinja");
+    assert_eq!(load().0, None);
+    remove("tokenizer.json");
+    write("tokenizer_config.json", r#"{ "chat_template": "configured" }"#);
+    assert_eq!(load().0.as_deref(), Some("configured"));
+    write("tokenizer_config.json", r#"{ "extra_special_tokens": ["<x>"] }"#);
+    let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("its `added_tokens` lack \"<x>\""), "{error}");
+    remove("tokenizer_config.json");
+    remove("generation_config.json");
+    assert_eq!(load(), (of_base, base.stop_tokens.clone()));
 }
 
 #[test]

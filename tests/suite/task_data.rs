@@ -34,10 +34,10 @@ fn prompts_are_strings_or_messages_with_extra_fields() {
     assert!(!train[0].fields.contains_key("split") && !train[0].fields.contains_key("prompt"));
     assert_eq!(test[0].text, "Be brief.\n\nHi\n\n");
     assert_eq!(
-        (test[0].messages[1].role.as_str(), test[0].messages[1].content.as_str()),
+        (test[0].messages[1].role.as_str(), test[0].messages[1].content.text()),
         ("user", "Hi")
     );
-    assert_eq!(train[1].messages[0].content, "Hello");
+    assert_eq!(train[1].messages[0].content.text(), "Hello");
     // A template sees every key of a message, and objects in the order of their keys.
     let seen = serde_json::to_value(&train[2].messages).unwrap();
     assert_eq!((&seen[0]["name"], &seen[1]["tool_calls"][0]["x"]), (&"ann".into(), &1.into()));
@@ -128,13 +128,17 @@ fn values_for_the_chat_template_are_those_of_trl() {
 fn contents_may_be_parts_or_null_and_solutions_numbers() {
     let folder = TempDir::new().unwrap();
     let lines = [
-        r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "3"}, {"type": "text", "text": "+4?"}]}, {"role": "assistant", "content": null, "tool_calls": []}, {"role": "tool", "content": "7"}], "solution": 7, "split": "train"}"#,
+        r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "3"}, {"type": "text", "text": "+4?"}]}, {"role": "assistant", "content": null, "tool_calls": []}, {"role": "assistant", "tool_calls": [1]}, {"role": "tool", "content": "7"}], "solution": 7, "split": "train"}"#,
         r#"{"prompt": "10^30=", "solution": 1000000000000000000000000000000, "split": "test"}"#,
     ];
     let task = DataTask::open(&file(&folder, lines.join("\n")), None).unwrap();
     let [sum, power] = [Split::Train, Split::Test].map(|split| task.prompt(split, 0).unwrap());
-    let contents: Vec<&str> = sum.messages.iter().map(|message| &message.content[..]).collect();
-    assert_eq!(contents, ["3+4?", "", "7"]);
+    let contents: Vec<&str> = sum.messages.iter().map(|message| message.content.text()).collect();
+    assert_eq!(contents, ["3+4?", "", "", "7"]);
+    // A template tells them apart.
+    let seen = [1, 2].map(|i| serde_json::to_string(&sum.messages[i]).unwrap());
+    let null = r#"{"role":"assistant","content":null,"tool_calls":[]}"#;
+    assert_eq!(seen, [null, r#"{"role":"assistant","tool_calls":[1]}"#]);
     let solutions = [&sum, &power].map(|prompt| task.solution(prompt).unwrap());
     assert_eq!(solutions, ["7", "1000000000000000000000000000000"]);
     for (prompt, solution) in [&sum, &power].into_iter().zip(&solutions) {
@@ -257,6 +261,10 @@ fn a_malformed_line_is_named() {
             "the assistant's last message has `tool_calls`; only `content` is learnt",
         ),
         (r#"{"messages": [{"role": "user"}]}"#, "missing field `content`"),
+        (
+            r#"{"messages": [{"role": "user", "content": "b"}, {"role": "assistant"}]}"#,
+            "the assistant's last message has no `content`",
+        ),
         (
             r#"{"messages": [{"role": "user", "content": [{"type": "image", "url": "a"}]}]}"#,
             "a part of the content is of the type `image`, not `text`",

@@ -5,7 +5,7 @@ mod gguf;
 mod rejected;
 
 use gguf::Gguf;
-use grove::task::Json;
+use grove::task::{Json, Message};
 use grove::text::{GgufType, LanguageError, LanguageModel};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
@@ -180,6 +180,22 @@ fn answers_are_what_the_chat_template_adds_to_the_prompt() {
         let error = chat(other).tokenize_answer("", &user, "7", &none).unwrap_err().to_string();
         assert!(error.contains("does not put the answer behind the prompt"), "{error}");
     }
+}
+
+#[test]
+fn chat_templates_tell_null_from_an_empty_content_and_from_none() {
+    let template = "{% for m in messages %}{% if m.content is none %}n{% elif m.content is undefined %}u\
+                    {% else %}{{ m.content }}{% endif %},{% endfor %}";
+    let file = byte_gguf().with("tokenizer.ggml.pre", "qwen2");
+    let model = file.with("tokenizer.chat_template", template).load().unwrap();
+    let messages: Vec<Message> = serde_json::from_value(json!([
+        { "role": "user", "content": "a" },
+        { "role": "assistant", "content": "" },
+        { "role": "assistant", "content": null, "tool_calls": [{}] },
+        { "role": "assistant", "tool_calls": [{}] },
+    ]))
+    .unwrap();
+    assert_eq!(model.tokenize_prompt("", &messages).unwrap(), b"a,,n,u,".map(u32::from));
 }
 
 #[test]

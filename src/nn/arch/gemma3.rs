@@ -3,7 +3,7 @@
 
 use super::config::{activation, activation_name, describe_sliding, sliding_layers, window};
 use super::entries::{count, number, refuse};
-use super::rope::{LayerRope, layer_rope};
+use super::rope::{rotary, sliding_theta};
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Value, json};
@@ -12,6 +12,7 @@ pub(super) static GEMMA3: Family = Family {
     model_type: "gemma3_text",
     class: "Gemma3ForCausalLM",
     gguf: "gemma3",
+    ropes_by_kind: true,
     configure: |config, shape| {
         for name in
             ["attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"]
@@ -29,11 +30,9 @@ pub(super) static GEMMA3: Family = Family {
         if config["tie_word_embeddings"].is_null() {
             shape.tie_word_embeddings = true;
         }
-        let LayerRope { full, sliding } = layer_rope(config)?;
-        shape.rope_theta = full.unwrap_or(1e6);
-        let pattern = count(config, "sliding_window_pattern")?;
-        let pattern = pattern.or(count(config, "_sliding_window_pattern")?).unwrap_or(6).max(1);
-        let theta = sliding.or(number(config, "rope_local_base_freq")?);
+        shape.rope_theta = rotary(config, shape.family, "rope_theta")?.unwrap_or(1e6);
+        let pattern = count(config, "sliding_window_pattern")?.unwrap_or(6).max(1);
+        let theta = sliding_theta(config)?.or(number(config, "rope_local_base_freq")?);
         shape.sliding = Some(SlidingWindow {
             size: window(config)?.unwrap_or(4096),
             layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % pattern != 0)?,
@@ -50,3 +49,29 @@ pub(super) static GEMMA3: Family = Family {
         Value::Object(entries)
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::arch::from_config;
+
+    #[test]
+    fn the_pattern_of_windows_has_one_name() {
+        let layers = |name: &str| {
+            let mut config = json!({
+                "model_type": "gemma3_text",
+                "vocab_size": 11,
+                "hidden_size": 24,
+                "num_hidden_layers": 6,
+                "num_attention_heads": 4,
+                "intermediate_size": 20,
+            });
+            config[name] = json!(2);
+            from_config(&config).unwrap().sliding.unwrap().layers
+        };
+        let sixth = [true, true, true, true, true, false];
+        assert_eq!(layers("sliding_window_pattern"), [true, false, true, false, true, false]);
+        // `transformers` writes this one beside `layer_types`, and does not read it.
+        assert_eq!(layers("_sliding_window_pattern"), sixth);
+    }
+}

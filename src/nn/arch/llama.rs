@@ -8,6 +8,7 @@ pub(super) static LLAMA: Family = Family {
     model_type: "llama",
     class: "LlamaForCausalLM",
     gguf: "llama",
+    ropes_by_kind: false,
     configure: |config, shape| {
         shape.mlp_bias = is_on(config, "mlp_bias")?;
         Ok(())

@@ -8,6 +8,7 @@ pub(super) static MISTRAL: Family = Family {
     model_type: "mistral",
     class: "MistralForCausalLM",
     gguf: "llama",
+    ropes_by_kind: false,
     configure: |config, shape| {
         (shape.qkv_bias, shape.output_bias) = (false, false);
         if let Some(size) = window(config)? {

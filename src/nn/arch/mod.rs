@@ -51,6 +51,8 @@ pub struct Family {
     pub class: &'static str,
     /// `general.architecture` in GGUF files.
     pub gguf: &'static str,
+    /// Whether `rope_parameters` in a `config.json` has a table for each kind of layer.
+    pub ropes_by_kind: bool,
     /// Sets the switches that this architecture takes from a `config.json` beyond those common to all.
     pub configure: fn(&serde_json::Value, &mut DecoderShape) -> Result<(), ConfigError>,
     /// The entries of a `config.json` beyond those common to all.

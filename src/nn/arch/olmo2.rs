@@ -7,6 +7,7 @@ pub(super) static OLMO2: Family = Family {
     model_type: "olmo2",
     class: "Olmo2ForCausalLM",
     gguf: "olmo2",
+    ropes_by_kind: false,
     configure: |config, shape| {
         shape.norms = NormPlacement::After;
         shape.qk_norm = QkNorm::AllHeads;

@@ -3,7 +3,7 @@
 
 use super::config::{describe_sliding, sliding_layers, window};
 use super::olmo2::OLMO2;
-use super::rope::{LayerRope, layer_rope};
+use super::rope::{rotary, sliding_theta};
 use super::{Family, SlidingWindow};
 use serde_json::{Value, json};
 
@@ -14,15 +14,15 @@ pub(super) static OLMO3: Family = Family {
     model_type: "olmo3",
     class: "Olmo3ForCausalLM",
     gguf: "olmo2",
+    ropes_by_kind: true,
     configure: |config, shape| {
         (OLMO2.configure)(config, shape)?;
-        let LayerRope { full, sliding } = layer_rope(config)?;
-        shape.rope_theta = full.unwrap_or(THETA);
+        shape.rope_theta = rotary(config, shape.family, "rope_theta")?.unwrap_or(THETA);
         shape.sliding = Some(SlidingWindow {
             size: window(config)?.unwrap_or(4096),
             layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % 4 != 0)?,
             // As in `transformers`, where `rope_theta` is of full attention alone.
-            rope_theta: Some(sliding.unwrap_or(THETA)),
+            rope_theta: Some(sliding_theta(config)?.unwrap_or(THETA)),
         });
         Ok(())
     },

@@ -9,6 +9,7 @@ pub(super) static QWEN2: Family = Family {
     model_type: "qwen2",
     class: "Qwen2ForCausalLM",
     gguf: "qwen2",
+    ropes_by_kind: false,
     configure: |config, shape| {
         (shape.qkv_bias, shape.output_bias) = (true, false);
         configure_window(config, shape)

@@ -7,6 +7,7 @@ pub(super) static QWEN3: Family = Family {
     model_type: "qwen3",
     class: "Qwen3ForCausalLM",
     gguf: "qwen3",
+    ropes_by_kind: false,
     configure: |config, shape| {
         shape.qk_norm = QkNorm::PerHead;
         shape.head_dim = count(config, "head_dim")?.unwrap_or(128);

@@ -2,11 +2,11 @@
 //!
 //! Formulas as in `transformers`' `modeling_rope_utils.py`.
 
-use super::DecoderShape;
 use super::entries::{ConfigError, number, section, switch, text, unsupported};
+use super::{DecoderShape, Family};
 use crate::nn::ops::rope::RopeTable;
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::f64::consts::TAU;
 
 /// A change of the rotary frequencies for contexts longer than those of pre-training; serialized as the `rope_scaling` of
@@ -57,6 +57,9 @@ pub enum RopeScaling {
         original_max_position_embeddings: f64,
     },
 }
+
+/// The entry for the tokens of the context in pre-training.
+const ORIGINAL: &str = "original_max_position_embeddings";
 
 /// Serializes a number as a whole one.
 fn whole<S: Serializer>(x: &f64, to: S) -> Result<S::Ok, S::Error> {
@@ -161,53 +164,68 @@ fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 
     [low, if low == high { high + 0.001 } else { high }]
 }
 
-/// Finds the table of rotary settings: `rope_scaling`, or `rope_parameters` in files of newer versions of
+/// The table of rotary settings of full attention: `rope_scaling`, or `rope_parameters` in files of newer versions of
 /// `transformers`, which also prefers the former. Of tables by kind of layer, the one of full attention.
-pub(super) fn rope(config: &Value) -> Result<&Value, ConfigError> {
+pub(super) fn rope(config: &Value, family: &Family) -> Result<Value, ConfigError> {
     let parameters = section(config, "rope_parameters")?;
-    let all = section(config, "rope_scaling")?.or(parameters);
-    let all = all.unwrap_or(&Value::Null);
-    Ok(section(all, "full_attention")?.unwrap_or(all))
+    let scaling = section(config, "rope_scaling")?;
+    if family.ropes_by_kind {
+        // As in `transformers`, settings outside of the tables do not count, and a `rope_scaling` changes those of full
+        // attention instead of replacing them.
+        let full = parameters.map_or(Ok(None), |all| section(all, "full_attention"))?;
+        let plain = || Map::from_iter([("rope_type".to_string(), "default".into())]);
+        let mut table = full.and_then(Value::as_object).cloned().unwrap_or_else(plain);
+        table.extend(scaling.and_then(Value::as_object).cloned().unwrap_or_default());
+        return Ok(Value::Object(table));
+    }
+    let is_empty = |table: &&Value| table.as_object().is_some_and(Map::is_empty);
+    let all = scaling.filter(|table| !is_empty(table)).or(parameters).unwrap_or(&Value::Null);
+    if let Some(full) = section(all, "full_attention")? {
+        return Ok(full.clone());
+    }
+    let mut table = all.clone();
+    // As in `transformers`, the length at the top of a configuration has priority over the one in its only table.
+    if table.is_object()
+        && let Some(tokens) = number(config, ORIGINAL)?
+    {
+        table[ORIGINAL] = tokens.into();
+    }
+    Ok(table)
 }
 
 /// A number of the rotary embedding, such as `rope_theta`, which is in its table or at the top of a configuration; `None`
 /// if it is absent.
-pub(super) fn rotary(config: &Value, name: &str) -> Result<Option<f64>, ConfigError> {
-    Ok(number(rope(config)?, name)?.or(number(config, name)?))
+pub(super) fn rotary(
+    config: &Value,
+    family: &Family,
+    name: &str,
+) -> Result<Option<f64>, ConfigError> {
+    Ok(number(&rope(config, family)?, name)?.or(number(config, name)?))
 }
 
 /// Checks `partial_rotary_factor`, which the classes of these families in `transformers` do not honour: there, plain
 /// rotary embeddings rotate whole heads whatever the factor is, and scaled ones fail if it is below 1.
 pub(super) fn check_rotated_part(config: &Value, shape: &DecoderShape) -> Result<(), ConfigError> {
     let name = "partial_rotary_factor";
-    let part = rotary(config, name)?.unwrap_or(1.0);
+    let part = rotary(config, shape.family, name)?.unwrap_or(1.0);
     let is_whole = (shape.head_dim as f64 * part) as usize == shape.head_dim;
     if is_whole || shape.rope_scaling.is_none() { Ok(()) } else { Err(unsupported(name, part)) }
 }
 
-/// The bases of the rotary frequencies of both kinds of layers, where a configuration has them.
-pub(super) struct LayerRope {
-    /// The base of layers with full attention.
-    pub full: Option<f64>,
-    /// The base of layers with a sliding window.
-    pub sliding: Option<f64>,
+/// The base of the rotary frequencies of layers with a sliding window, in the table that `rope_parameters` has for them;
+/// `None` if it is absent.
+pub(super) fn sliding_theta(config: &Value) -> Result<Option<f64>, ConfigError> {
+    let name = "sliding_attention";
+    let sliding = section(&config["rope_parameters"], name)?.unwrap_or(&Value::Null);
+    match kind(sliding)? {
+        "default" => number(sliding, "rope_theta"),
+        other => Err(unsupported(&format!("rope_parameters.{name}.rope_type"), other)),
+    }
 }
 
-/// The bases in a configuration whose `rope_parameters` have a table for each kind of layer.
-pub(super) fn layer_rope(config: &Value) -> Result<LayerRope, ConfigError> {
-    let parameters = &config["rope_parameters"];
-    // As in `transformers`, a `rope_scaling` changes the settings of full attention instead of replacing them.
-    let full = section(parameters, "full_attention")?.unwrap_or(parameters);
-    let theta = number(rope(config)?, "rope_theta")?.or(number(full, "rope_theta")?);
-    let full = theta.or(number(config, "rope_theta")?);
-    let sliding = section(parameters, "sliding_attention")?.unwrap_or(&Value::Null);
-    for (name, table) in
-        [("rope_parameters", parameters), ("rope_parameters.sliding_attention", sliding)]
-    {
-        let kind = text(table, "rope_type")?.filter(|kind| *kind != "default");
-        kind.map_or(Ok(()), |kind| Err(unsupported(&format!("{name}.rope_type"), kind)))?;
-    }
-    Ok(LayerRope { full, sliding: number(sliding, "rope_theta")? })
+/// The kind of scaling in a table of rotary settings.
+fn kind(rope: &Value) -> Result<&str, ConfigError> {
+    Ok(text(rope, "rope_type")?.or(text(rope, "type")?).unwrap_or("default"))
 }
 
 /// Maximum positions of a table with frequencies by position, for heads of at most `USUAL_HEAD_DIM`; for larger ones less.
@@ -231,30 +249,30 @@ pub(super) fn check_table(shape: &DecoderShape) -> Result<(), ConfigError> {
 
 /// The scaling of the rotary frequencies, if there is one.
 pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
-    let kind = text(rope, "rope_type")?.or(text(rope, "type")?).unwrap_or("default");
     let needed = |name: &str| {
         number(rope, name)?.ok_or_else(|| ConfigError::Missing(format!("rope_scaling.{name}")))
     };
-    let original = "original_max_position_embeddings";
-    Ok(match kind {
+    let context = context as f64;
+    let original = number(rope, ORIGINAL)?;
+    Ok(match kind(rope)? {
         "default" => None,
         "linear" => Some(RopeScaling::Linear { factor: needed("factor")? }),
         "dynamic" => Some(RopeScaling::Dynamic {
             factor: needed("factor")?,
-            original_max_position_embeddings: context as f64,
+            original_max_position_embeddings: context,
         }),
         "llama3" => Some(RopeScaling::Llama3 {
             factor: needed("factor")?,
             low_freq_factor: needed("low_freq_factor")?,
             high_freq_factor: needed("high_freq_factor")?,
-            original_max_position_embeddings: needed(original)?,
+            original_max_position_embeddings: original.unwrap_or(context),
         }),
         "yarn" => {
-            let factor = match (number(rope, "factor")?, number(rope, original)?) {
-                (None, Some(original)) => context as f64 / original,
+            let factor = match (number(rope, "factor")?, original) {
+                (None, Some(original)) => context / original,
                 _ => needed("factor")?,
             };
-            Some(yarn(rope, factor, context as f64)?)
+            Some(yarn(rope, factor, original.unwrap_or(context))?)
         }
         other => return Err(unsupported("rope_type", other)),
     })
@@ -265,8 +283,8 @@ fn dynamic_positions(factor: f64, original: f64) -> f64 {
     (factor.max(1.0) * original).ceil()
 }
 
-/// YaRN with this factor.
-fn yarn(rope: &Value, factor: f64, context: f64) -> Result<RopeScaling, ConfigError> {
+/// YaRN with this factor and this context of pre-training.
+fn yarn(rope: &Value, factor: f64, original: f64) -> Result<RopeScaling, ConfigError> {
     let or = |name: &str, default: f64| number(rope, name).map(|x| x.unwrap_or(default));
     // The factor of attention by Peng et al. 2023, formula 22.
     let mscale = |weight: f64| if factor > 1.0 { 0.1 * weight * factor.ln() + 1.0 } else { 1.0 };
@@ -277,7 +295,7 @@ fn yarn(rope: &Value, factor: f64, context: f64) -> Result<RopeScaling, ConfigEr
     };
     Ok(RopeScaling::Yarn {
         factor,
-        original_max_position_embeddings: or("original_max_position_embeddings", context)?,
+        original_max_position_embeddings: original,
         beta_fast: or("beta_fast", 32.0)?,
         beta_slow: or("beta_slow", 1.0)?,
         attention_factor: or("attention_factor", attention_factor)?,
@@ -354,6 +372,73 @@ mod tests {
         assert!(linear.iter().zip(&plain).all(|(a, b)| *a == b / 2.0));
     }
 
+    /// The shape by a `config.json` of a family, with other entries.
+    fn shape(model_type: &str, others: Value) -> DecoderShape {
+        let mut config = json!({
+            "model_type": model_type,
+            "vocab_size": 11,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "head_dim": 8,
+            "intermediate_size": 20,
+            "max_position_embeddings": 64,
+        });
+        config.as_object_mut().unwrap().extend(others.as_object().unwrap().clone());
+        from_config(&config).unwrap()
+    }
+
+    #[test]
+    fn the_context_of_pre_training_at_the_top_of_a_file_has_priority() {
+        let original = |family: &str, rope: Value, top: Value| {
+            let others =
+                json!({ "rope_parameters": rope, "original_max_position_embeddings": top });
+            match shape(family, others).rope_scaling.unwrap() {
+                RopeScaling::Yarn { original_max_position_embeddings: original, .. }
+                | RopeScaling::Llama3 { original_max_position_embeddings: original, .. } => {
+                    original
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        for kind in ["llama3", "yarn"] {
+            let mut table = json!({
+                "rope_type": kind, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            });
+            assert_eq!(original("llama", table.clone(), Value::Null), 64.0);
+            assert_eq!(original("llama", table.clone(), json!(16)), 16.0);
+            table["original_max_position_embeddings"] = json!(32);
+            assert_eq!(original("llama", table.clone(), Value::Null), 32.0);
+            assert_eq!(original("llama", table.clone(), json!(16)), 16.0);
+            // Tables by kind of layer keep their own.
+            let each = json!({ "full_attention": table });
+            assert_eq!(original("olmo3", each, json!(16)), 32.0);
+        }
+    }
+
+    #[test]
+    fn families_with_a_table_for_each_kind_of_layer_ignore_settings_outside_of_them() {
+        let found = |family: &str, others: Value| {
+            let shape = shape(family, others);
+            (shape.rope_theta, shape.rope_scaling, shape.sliding.unwrap().rope_theta.unwrap())
+        };
+        let flat = json!({ "rope_type": "linear", "factor": 2.0, "rope_theta": 2e3 });
+        let linear = Some(RopeScaling::Linear { factor: 2.0 });
+        for (family, theta, local) in [("gemma3_text", 1e6, 1e4), ("olmo3", 5e5, 5e5)] {
+            let outside = json!({ "rope_parameters": flat });
+            assert_eq!(found(family, outside), (theta, None, local));
+            // A `rope_scaling` changes entries of the table.
+            let full = json!({ "full_attention": { "rope_type": "default", "rope_theta": 2e3 } });
+            let scaling = json!({ "rope_type": "linear", "factor": 2.0 });
+            assert_eq!(found(family, json!({ "rope_scaling": scaling })), (theta, linear, local));
+            let both = json!({ "rope_parameters": full, "rope_scaling": scaling });
+            assert_eq!(found(family, both), (2e3, linear, local));
+        }
+        // In other families an empty `rope_scaling` is none.
+        let empty = shape("llama", json!({ "rope_parameters": flat, "rope_scaling": {} }));
+        assert_eq!((empty.rope_theta, empty.rope_scaling), (2e3, linear));
+    }
+
     #[test]
     fn whole_heads_rotate_whatever_a_file_says_of_a_part() {
         for family in FAMILIES {
@@ -361,18 +446,7 @@ mod tests {
                 let entry = json!({ "partial_rotary_factor": part });
                 let table = json!({ "rope_type": "default", "partial_rotary_factor": part });
                 for others in [entry, json!({ "rope_parameters": table })] {
-                    let mut config = json!({
-                        "model_type": family.model_type,
-                        "vocab_size": 11,
-                        "hidden_size": 24,
-                        "num_hidden_layers": 3,
-                        "num_attention_heads": 4,
-                        "head_dim": 8,
-                        "intermediate_size": 20,
-                    });
-                    let entries = config.as_object_mut().unwrap();
-                    entries.extend(others.as_object().unwrap().clone());
-                    let shape = from_config(&config).unwrap();
+                    let shape = shape(family.model_type, others);
                     assert_eq!((shape.rotary_dim(), shape.head_dim), (8, 8), "{family:?}");
                 }
             }

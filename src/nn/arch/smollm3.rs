@@ -10,10 +10,11 @@ pub(super) static SMOLLM3: Family = Family {
     model_type: "smollm3",
     class: "SmolLM3ForCausalLM",
     gguf: "smollm3",
+    ropes_by_kind: false,
     configure: |config, shape| {
         shape.mlp_bias = is_on(config, "mlp_bias")?;
         shape.tie_word_embeddings = switch(config, "tie_word_embeddings")?.unwrap_or(true);
-        shape.rope_theta = rotary(config, "rope_theta")?.unwrap_or(2e6);
+        shape.rope_theta = rotary(config, shape.family, "rope_theta")?.unwrap_or(2e6);
         let rotated = rope_layers(config, shape.num_layers)?;
         let size = count(config, "sliding_window")?;
         let is_windowed = size.is_some() && is_on(config, "use_sliding_window")?;

@@ -1,8 +1,9 @@
 //! The protocol between Grove and a verifier process: requests and answers, each one line of JSON.
 
-use crate::task::{Completion, Message, RewardPart, numbers};
+use crate::task::{Completion, Content, Message, RewardPart, numbers};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// Largest absolute value of a reward. The squares of larger ones would drown all others in a group's deviation.
 const MAX_REWARD: f64 = 1e6;
@@ -10,17 +11,27 @@ const MAX_REWARD: f64 = 1e6;
 #[derive(Serialize)]
 struct Body<'a> {
     prompt: &'a str,
-    #[serde(skip_serializing_if = "<[Message]>::is_empty")]
-    messages: &'a [Message],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    messages: Vec<Cow<'a, Message>>,
     completion: &'a str,
     num_tokens: usize,
     truncated: bool,
 }
 
+/// A message as verifiers get it, with an empty text for null.
+fn sent(message: &Message) -> Cow<'_, Message> {
+    if message.content == Content::Null {
+        let content = Content::Text(String::new());
+        Cow::Owned(Message { content, ..message.clone() })
+    } else {
+        Cow::Borrowed(message)
+    }
+}
+
 /// Serializes the request for a completion, without its id.
 pub fn body(completion: &Completion) -> String {
     let Completion { prompt, text, num_tokens, truncated } = *completion;
-    let messages = &prompt.messages[..];
+    let messages = prompt.messages.iter().map(sent).collect();
     let body = Body { prompt: &prompt.text, messages, completion: text, num_tokens, truncated };
     let body = serde_json::to_string(&body).expect("texts and numbers");
     // Of the fields alone, since a completion may look like a marked number.
@@ -169,6 +180,10 @@ mod tests {
             (&7.into(), &text.into(), &text.into())
         );
         assert_eq!(value.get("messages"), None);
+        let null = r#"{"role":"assistant","content":null,"tool_calls":[1]}"#;
+        let messages = vec![serde_json::from_str(null).unwrap()];
+        let line = body(&Completion::new(&Prompt { messages, ..prompt }, text));
+        assert!(line.contains(&null.replace("null", "\"\"")), "{line}");
     }
 
     #[test]

@@ -72,7 +72,8 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         );
         return Err(unusable(&path, reason));
     }
-    let mut model = LanguageModel::load(&base)?;
+    let model = LanguageModel::load(&base)?;
+    let mut model = hugging_face::with_files_of_adapters(model, folder)?;
     let config = config(&about).map_err(|reason| unusable(&path, reason))?;
     let weights = Weights::open_files(folder, vec![WEIGHTS.to_string()])?;
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));

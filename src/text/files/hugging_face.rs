@@ -43,8 +43,8 @@ const KEPT: [&str; 9] = [
     "merges.txt",
 ];
 
-/// Reads a folder.
-pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
+/// Reads the files of a folder that are kept.
+fn read_kept(folder: &Path) -> Result<Files, LanguageError> {
     let mut files = Files::new();
     for name in KEPT {
         let path = folder.join(name);
@@ -52,6 +52,40 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
             files.insert(name.to_string(), read_file(&path)?);
         }
     }
+    Ok(files)
+}
+
+/// Replaces the tokenizer, the chat template and the `generation_config.json` of a model by those in the folder of its
+/// adapters, if it has any: the model was trained with them.
+///
+/// # Errors
+/// If they cannot be read, or do not fit the model.
+pub(super) fn with_files_of_adapters(
+    model: LanguageModel,
+    folder: &Path,
+) -> Result<LanguageModel, LanguageError> {
+    let mut files = read_kept(folder)?;
+    files.remove(CONFIG);
+    // As in `transformers`, a tokenizer is read from one folder.
+    let is_replaced = |name: &str| match name {
+        CONFIG | GENERATION => false,
+        TEMPLATE | SPECIAL_TOKENS | ADDED_TOKENS if files.contains_key(TOKENIZER_CONFIG) => true,
+        _ => files.contains_key(TOKENIZER),
+    };
+    let mut all = model.files.clone();
+    all.retain(|name, _| !is_replaced(name));
+    all.append(&mut files);
+    if all == model.files {
+        return Ok(model);
+    }
+    check_vocabulary(folder, &all)?;
+    let LanguageModel { shape, params, base, .. } = model;
+    Ok(LanguageModel { base, ..finish(folder, shape, params, all)? })
+}
+
+/// Reads a folder.
+pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
+    let mut files = read_kept(folder)?;
     check_files(folder, &files)?;
     check_vocabulary(folder, &files)?;
     let path = folder.join(CONFIG);
@@ -63,14 +97,17 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         return Err(unusable(&path, reason));
     }
     let weights = Weights::open(folder)?;
-    // As in `transformers`, the embedding table serves as the head if the weights contain no other, whatever the
-    // configuration says. The configuration is corrected, so that other libraries neither initialize a random head nor
-    // drop one.
-    let is_tied = if shape.tie_word_embeddings {
-        !weights.differ(HEAD, EMBEDDINGS)
-    } else {
-        !weights.has(HEAD)
-    };
+    // `transformers` would initialize a random head.
+    if !shape.tie_word_embeddings && !weights.has(HEAD) {
+        let reason = format!(
+            "the tensor `{HEAD}` is missing; if the embedding table is the head, `tie_word_embeddings` in {CONFIG} must \
+             be true"
+        );
+        return Err(unusable(folder, reason));
+    }
+    // As in `transformers`, a head that differs from the embedding table is used, whatever the configuration says. The
+    // configuration is corrected, so that other libraries do not drop it.
+    let is_tied = shape.tie_word_embeddings && !weights.differ(HEAD, EMBEDDINGS);
     if is_tied != shape.tie_word_embeddings {
         shape.tie_word_embeddings = is_tied;
         config["tie_word_embeddings"] = is_tied.into();

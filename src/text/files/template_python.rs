@@ -3,8 +3,8 @@
 
 use super::template_json::float;
 use super::template_limits::BoundedText;
-use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
+use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 use std::io::{Result as IoResult, Write};
 
 /// Replaces the filters and tests of minijinja that differ from Jinja's.
@@ -12,11 +12,81 @@ pub(super) fn apply(environment: &mut Environment<'_>) {
     environment.add_filter("string", string);
     environment.add_filter("length", length);
     environment.add_filter("count", length);
+    environment.add_filter("int", int);
+    environment.add_filter("float", real);
     // In Python, strings and dicts also have a length and items, and so does Jinja's undefined value.
     environment.add_test("sequence", |value: &Value| {
-        let kind = value.kind();
-        matches!(kind, ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
+        is_list(value)
+            || matches!(value.kind(), ValueKind::Map | ValueKind::String | ValueKind::Undefined)
     });
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    // In Python, a `bool` is an `int`.
+    environment.add_test("number", |value: &Value| {
+        matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
+    });
+}
+
+/// Whether a value is a list, or a part of one, such as `messages[1:]`, which for minijinja is of another kind.
+fn is_list(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Seq => true,
+        ValueKind::Iterable => value.len().is_some(),
+        _ => false,
+    }
+}
+
+/// The filter `int`: its argument, or 0, for what Python does not convert.
+fn int(state: &State, value: &Value, arguments: Rest<Value>) -> Result<Value, Error> {
+    let default = default(&arguments, Value::from(0))?;
+    let is_finite = |number: &Value| {
+        !is_float(number) || f64::try_from(number.clone()).is_ok_and(f64::is_finite)
+    };
+    let number = numeral(value).filter(is_finite);
+    number.map_or(Ok(default), |number| filters::int(state, &number))
+}
+
+/// The filter `float`: its argument, or 0.0, for what Python does not convert.
+fn real(state: &State, value: &Value, arguments: Rest<Value>) -> Result<Value, Error> {
+    let default = default(&arguments, Value::from(0.0))?;
+    numeral(value).map_or(Ok(default), |number| filters::float(state, &number))
+}
+
+/// The argument `default` of a filter, its only one.
+fn default(arguments: &[Value], otherwise: Value) -> Result<Value, Error> {
+    let (positional, named): (&[Value], Kwargs) = from_args(arguments)?;
+    let default = match positional {
+        [] if named.has("default") => named.get("default")?,
+        [] => otherwise,
+        [default] => default.clone(),
+        _ => return Err(Error::from(ErrorKind::TooManyArguments)),
+    };
+    named.assert_all_used()?;
+    Ok(default)
+}
+
+/// The number that a value is, or that Python reads from a string; `None` if there is none. Errors stay as they are.
+fn numeral(value: &Value) -> Option<Value> {
+    let Some(text) = value.as_str() else {
+        let kind = value.kind();
+        let is_number = matches!(kind, ValueKind::Number | ValueKind::Bool | ValueKind::Invalid);
+        return is_number.then(|| value.clone());
+    };
+    // Python allows single underscores between digits.
+    let mut plain = String::new();
+    for (i, part) in text.trim().split('_').enumerate() {
+        let is_digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+        if i > 0 && !(is_digit(plain.chars().next_back()) && is_digit(part.chars().next())) {
+            return None;
+        }
+        plain += part;
+    }
+    let whole = plain.parse::<i128>().map(Value::from);
+    whole.or_else(|_| plain.parse::<f64>().map(Value::from)).ok()
+}
+
+/// Whether a value is a floating-point number.
+fn is_float(value: &Value) -> bool {
+    value.is_number() && !value.is_integer()
 }
 
 /// The filter `string`.
@@ -57,8 +127,7 @@ pub(super) fn method(value: &Value, name: &str, arguments: &[Value]) -> Option<V
 
 /// Formats a list, dict or float like Python's `str`; `None` for other values, which minijinja prints alike.
 pub(super) fn printed(value: &Value) -> Result<Option<String>, Error> {
-    let is_fraction = value.is_number() && !value.is_integer();
-    if !is_fraction && !matches!(value.kind(), ValueKind::Seq | ValueKind::Map) {
+    if !is_float(value) && !is_list(value) && value.kind() != ValueKind::Map {
         return Ok(None);
     }
     let mut text = BoundedText::default();
@@ -75,7 +144,7 @@ fn write(to: &mut BoundedText, value: &Value) -> IoResult<()> {
     }
     let items = |value: &Value| value.try_iter().map_err(std::io::Error::other);
     match value.kind() {
-        ValueKind::Seq => {
+        _ if is_list(value) => {
             to.write_all(b"[")?;
             for (i, item) in items(value)?.enumerate() {
                 to.write_all(if i == 0 { b"" } else { b", " })?;
@@ -93,12 +162,10 @@ fn write(to: &mut BoundedText, value: &Value) -> IoResult<()> {
             }
             to.write_all(b"}")
         }
-        ValueKind::Number if !value.is_integer() => {
-            match f64::try_from(value.clone()).unwrap_or(f64::NAN) {
-                number if number.is_finite() => to.write_all(float(number).as_bytes()),
-                number => write!(to, "{}", number.to_string().to_lowercase()),
-            }
-        }
+        _ if is_float(value) => match f64::try_from(value.clone()).unwrap_or(f64::NAN) {
+            number if number.is_finite() => to.write_all(float(number).as_bytes()),
+            number => write!(to, "{}", number.to_string().to_lowercase()),
+        },
         ValueKind::Undefined => to.write_all(b"Undefined"),
         _ => write!(to, "{value}"),
     }
@@ -166,6 +233,63 @@ mod tests {
             rendered("{{ {'b': 'x', 'a': {1: ''}} }}{{ 'x' }}"),
             "{'b': 'x', 'a': {1: ''}}x"
         );
+        assert_eq!(
+            rendered(
+                "{% set l = [1, 'a', none] %}{{ l[1:] }}{{ l[::-1]|string }}{{ [l[2:]] }}{{ l[3:] }}"
+            ),
+            "['a', None][None, 'a', 1][[None]][]"
+        );
+    }
+
+    #[test]
+    fn values_are_tested_as_by_python() {
+        // By Jinja.
+        let tests = |values: &[&str], test: &str| -> Vec<bool> {
+            let one = |value: &&str| rendered(&format!("{{{{ {value} is {test} }}}}")) == "True";
+            values.iter().map(one).collect()
+        };
+        let none = ["none", "true", "1", "1.5"];
+        let some = ["nothing", "'a'", "{}", "[]", "[1, 2][1:]", "range(2)"];
+        assert_eq!(tests(&none, "iterable"), [false; 4]);
+        assert_eq!(tests(&some, "iterable"), [true; 6]);
+        assert_eq!(tests(&none, "sequence"), [false; 4]);
+        assert_eq!(tests(&some, "sequence"), [true; 6]);
+        assert_eq!(tests(&none, "number"), [false, true, true, true]);
+        assert_eq!(tests(&some, "number"), [false; 6]);
+        assert_eq!(
+            rendered("{% if tools is iterable and tools | length > 0 %}a{% else %}b{% endif %}"),
+            "b"
+        );
+    }
+
+    #[test]
+    fn numbers_are_read_as_by_python() {
+        // By Jinja.
+        for (source, expected) in [
+            ("'3x'|int", "0"),
+            ("' 3 '|int", "3"),
+            ("'-3.7'|int", "-3"),
+            ("'1e3'|int", "1000"),
+            ("'1_000'|int", "1000"),
+            ("'1__0'|int", "0"),
+            ("''|int", "0"),
+            ("'x'|int(5)", "5"),
+            ("'x'|int(default=4)", "4"),
+            ("'x'|int(none)", "None"),
+            ("'inf'|int(3)", "3"),
+            ("none|int(7)", "7"),
+            ("[1]|int", "0"),
+            ("true|int", "1"),
+            ("3.9|int", "3"),
+            ("'3x'|float", "0.0"),
+            ("' 3.5 '|float", "3.5"),
+            ("'inf'|float", "inf"),
+            ("'x'|float(none)", "None"),
+            ("true|float", "1.0"),
+            ("3|float", "3.0"),
+        ] {
+            assert_eq!(rendered(&format!("{{{{ {source} }}}}")), expected, "{source}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::text::error::LanguageError;
 use crate::text::tokenizer::Tokenizer;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -56,14 +56,16 @@ pub(super) fn read(
 struct AddedTokens {
     #[serde(default)]
     added_tokens: Value,
+    #[serde(default)]
+    normalizer: Value,
 }
 
 /// Refuses a `tokenizer_config.json`, `about`, or an `added_tokens.json`, `added`, by which `transformers` would split texts
 /// differently from the `tokenizer.json` beside them.
 ///
 /// # Errors
-/// A clause, if one of the files names a token that `tokenizer.json` does not add, or asks for added tokens to be
-/// split.
+/// A clause, if one of the files names a token that `tokenizer.json` does not add or adds in another way, or asks for
+/// added tokens to be split.
 pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(), String> {
     let key = "split_special_tokens";
     if about[key] == true {
@@ -72,8 +74,9 @@ pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(
         ));
     }
     let file: AddedTokens = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let known: HashSet<&str> =
-        elements(&file.added_tokens).into_iter().filter_map(content).collect();
+    let known = elements(&file.added_tokens).into_iter();
+    let known: HashMap<&str, &Value> =
+        known.filter_map(|token| Some((content(token)?, token))).collect();
     let table = "added_tokens_decoder";
     let mut named = Vec::new();
     for key in [table, "additional_special_tokens", "extra_special_tokens"] {
@@ -85,13 +88,41 @@ pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(
         let names = added.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
         named.extend(names.map(|name| ("added_tokens.json", name)));
     }
-    match named.into_iter().find(|(_, name)| !known.contains(name)) {
-        Some((place, name)) => Err(format!(
+    if let Some((place, name)) = named.into_iter().find(|(_, name)| !known.contains_key(name)) {
+        return Err(format!(
             "its `added_tokens` lack {name:?}, which `{place}` beside it names; save the tokenizer with `transformers`, \
              which adds it"
-        )),
-        None => Ok(()),
+        ));
     }
+    for token in elements(&about[table]) {
+        let Some((name, known)) = content(token).and_then(|name| known.get_key_value(name)) else {
+            continue;
+        };
+        if let Some(flag) = other_flag(token, known, !file.normalizer.is_null()) {
+            return Err(format!(
+                "`{flag}` of its added token {name:?} differs from the one in `{table}` beside it; save the tokenizer \
+                 with `transformers`, which takes that one"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The flag by which an added token of `tokenizer_config.json` is found in other places of texts, or left out of more
+/// decoded texts, than the one of `tokenizer.json`. Absent flags are as in `transformers`.
+fn other_flag(token: &Value, known: &Value, is_normalized: bool) -> Option<&'static str> {
+    let is_on = |token: &Value, flag: &str| match &token[flag] {
+        Value::Null => flag == "normalized" && token["special"] != true,
+        value => *value == true,
+    };
+    let flags = ["lstrip", "rstrip", "single_word", "normalized", "special"];
+    flags.into_iter().find(|flag| match *flag {
+        // Without a normalizer a token is found in the text as it stands.
+        "normalized" if !is_normalized => false,
+        // What `tokenizer.json` marks as special stays special.
+        "special" => is_on(token, flag) && !is_on(known, flag),
+        flag => is_on(token, flag) != is_on(known, flag),
+    })
 }
 
 /// Elements of a list, or values of a table.

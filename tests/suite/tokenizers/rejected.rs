@@ -147,7 +147,8 @@ fn tokens_added_outside_the_vocabulary_are_rejected_by_name() {
         fs::write(folder.path().join("added_tokens.json"), added.to_string()).unwrap();
         LanguageModel::load(folder.path()).map(|_| ()).map_err(|error| error.to_string())
     };
-    let table = |name: &str| json!({ "added_tokens_decoder": { "2": { "content": name } } });
+    let token = |name: &str| json!({ "content": name, "special": true });
+    let table = |name: &str| json!({ "added_tokens_decoder": { "2": token(name) } });
     for (about, added) in [
         (table("<s>"), json!({ "<x>": 3 })),
         (json!({ "additional_special_tokens": ["<s>", { "content": "<s>" }] }), json!({})),
@@ -166,6 +167,21 @@ fn tokens_added_outside_the_vocabulary_are_rejected_by_name() {
         let why = format!("its `added_tokens` lack \"<x>\", which `{place}` beside it names");
         assert!(error.contains(&why), "{error}");
     }
+    for flag in ["lstrip", "rstrip", "single_word"] {
+        let mut token = token("<s>");
+        token[flag] = json!(true);
+        let about = json!({ "added_tokens_decoder": { "2": token } });
+        let error = load(about, json!({})).unwrap_err();
+        let why = format!(
+            "`{flag}` of its added token \"<s>\" differs from the one in `added_tokens_decoder`"
+        );
+        assert!(error.contains(&why), "{error}");
+    }
+    // Without a normalizer.
+    let mut normalized = token("<s>");
+    normalized["normalized"] = json!(true);
+    let about = json!({ "added_tokens_decoder": { "2": normalized } });
+    assert_eq!(load(about, json!({})), Ok(()));
     let error = load(json!({ "split_special_tokens": true }), json!({})).unwrap_err();
     assert!(error.contains("`split_special_tokens` of tokenizer_config.json is true"), "{error}");
 }
