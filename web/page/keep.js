@@ -143,7 +143,7 @@ export function lockRun(name) {
   });
 }
 
-/** Does the same where the browser has no locks, as on a plain HTTP address: a tab that has the lock answers who asks for it. */
+/** Takes the lock by asking the other tabs, where the browser has no locks, as at a plain HTTP address: who has it answers. */
 function askTabs(name) {
   const channel = new BroadcastChannel(name);
   return new Promise((done) => {

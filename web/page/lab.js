@@ -165,6 +165,7 @@ export class Lab extends Control {
     this.tellPaused(run);
   }
 
+  /** Says that a run waits on the shelf. */
   tellPaused(run) {
     announce(`${this.title(run.game)} is paused at iteration ${reached(run)}. To continue, pick it and press Resume.`);
   }
