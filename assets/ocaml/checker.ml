@@ -416,27 +416,37 @@ let finish child =
   if alone then kill (-1);
   reap ()
 
+(* The longest wait for what a process says, in seconds, until the clock is read again, and the longest time between two
+   readings that counts: after a longer one the clock was set, or this machine was suspended. *)
+let slice = 0.1
+let longest = 1.
+
 (* What the process of a request says, which is at most [room] characters, until it ends or time is over. *)
 let collect child source wall room =
   let said = Buffer.create 512 in
   let bytes = Bytes.create 4096 in
-  let deadline = Unix.gettimeofday () +. wall in
   let whole = ref false in
-  let rec listen () =
-    let left = deadline -. Unix.gettimeofday () in
-    if left > 0. && Buffer.length said < room then
-      match Unix.select [ source ] [] [] left with
-      | [], _, _ -> ()
-      | _ -> (
-          match Unix.read source bytes 0 (Bytes.length bytes) with
-          | 0 -> ()
-          | n ->
-              Buffer.add_subbytes said bytes 0 n;
-              whole := Bytes.contains (Bytes.sub bytes 0 n) '\n';
-              if not !whole then listen ())
-      | exception Unix.Unix_error (Unix.EINTR, _, _) -> listen ()
+  let rec listen left =
+    if left > 0. && Buffer.length said < room then begin
+      let begun = Unix.gettimeofday () in
+      let ready =
+        match Unix.select [ source ] [] [] (Float.min left slice) with
+        | sources, _, _ -> sources <> []
+        | exception Unix.Unix_error (Unix.EINTR, _, _) -> false
+      in
+      let spent = Unix.gettimeofday () -. begun in
+      let left = left -. if spent < 0. || spent > longest then slice else spent in
+      if not ready then listen left
+      else
+        match Unix.read source bytes 0 (Bytes.length bytes) with
+        | 0 -> ()
+        | n ->
+            Buffer.add_subbytes said bytes 0 n;
+            whole := Bytes.contains (Bytes.sub bytes 0 n) '\n';
+            if not !whole then listen left
+    end
   in
-  listen ();
+  listen wall;
   finish child;
   Unix.close source;
   String.map (fun c -> if c = '\n' then ' ' else c) (Buffer.contents said) ^ if !whole then "." else ""

@@ -167,9 +167,25 @@ impl PendingFile {
         Ok(new)
     }
 
+    /// Whether the file is still at its path: another process that writes to the same target replaces it by its own.
+    fn is_in_place(&self) -> bool {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let number = |data: fs::Metadata| (data.dev(), data.ino());
+            let [ours, there] = [self.file.metadata(), fs::symlink_metadata(&self.path)];
+            matches!((ours.map(number), there.map(number)), (Ok(ours), Ok(there)) if ours == there)
+        }
+        #[cfg(not(unix))]
+        true
+    }
+
     /// Moves the file to its target.
     pub fn finish(mut self) -> io::Result<()> {
         sync(&self.file)?;
+        if !self.is_in_place() {
+            return Err(io::Error::other("another process writes it at the same time"));
+        }
         rename(&self.path, &self.target)?;
         self.is_finished = true;
         self.target.parent().map_or(Ok(()), sync_folder)
@@ -178,7 +194,7 @@ impl PendingFile {
 
 impl Drop for PendingFile {
     fn drop(&mut self) {
-        if !self.is_finished {
+        if !self.is_finished && self.is_in_place() {
             // A part of the new file would keep a full disk full.
             let _ = remove_file(&self.path);
         }
@@ -265,6 +281,20 @@ mod tests {
         write_output(&path, |file| file.write_all(b"new")).unwrap();
         assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("new".to_string(), 1));
         assert!(write_output(folder.path(), half).is_err(), "a folder");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_output_that_two_processes_write_is_that_of_one() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("policy.onnx");
+        let [mut first, mut second] = [(); 2].map(|()| PendingFile::create(&path).unwrap());
+        first.file.write_all(b"the first").unwrap();
+        second.file.write_all(b"the sec").unwrap();
+        assert!(first.finish().is_err() && !path.exists(), "the second is not complete");
+        second.file.write_all(b"ond").unwrap();
+        second.finish().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "the second");
     }
 
     #[cfg(unix)]

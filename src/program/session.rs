@@ -75,7 +75,7 @@ impl RunOutputs {
                 let lock = lock.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let lock = lock.expect("the first rank opens the files once, and has the lock");
                 let resumed = RunFiles::resume(&lock, run, settings)?;
-                warn(resumed.warning.as_slice());
+                warn(&resumed.warnings);
                 (resumed.files, lock)
             }
         };

@@ -124,9 +124,10 @@ fn nohup_keeps_a_run_alive() {
 /// Fills a pipe, of which nobody reads, so that the next writer waits.
 #[cfg(unix)]
 fn fill(mut pipe: &PipeWriter) {
-    let set_flags = |flags| {
+    let descriptor = pipe.as_raw_fd();
+    let set_flags = |flags: libc::c_int| {
         // SAFETY: a system call on integers.
-        assert_eq!(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, flags) }, 0);
+        assert_eq!(unsafe { libc::fcntl(descriptor, libc::F_SETFL, flags) }, 0);
     };
     set_flags(libc::O_NONBLOCK);
     for size in [4096, 1] {

@@ -33,8 +33,8 @@ pub struct RunFiles {
 pub struct ResumedRun {
     /// The files.
     pub files: RunFiles,
-    /// Warning for the user if records of the iterations so far are missing.
-    pub warning: Option<String>,
+    /// Warnings for the user: what of the iterations so far is missing.
+    pub warnings: Vec<String>,
 }
 
 impl RunFiles {
@@ -128,8 +128,9 @@ impl RunFiles {
         let (mut files, records) = Self::open(folder, settings, done, run.model().is_some())?;
         files.adopt_best(done, run.trainer().schedule().keep)?;
         records.iter().for_each(|record| run.replay(record));
-        let warning = files.missing_records_warning(&records, done);
-        Ok(ResumedRun { files, warning })
+        let records = files.missing_records_warning(&records, done);
+        let best = files.recover_best(run)?;
+        Ok(ResumedRun { files, warnings: records.into_iter().chain(best).collect() })
     }
 
     /// Saves the best policy as the checkpoint of iteration `done` if it is of that iteration and the checkpoint is missing,
@@ -142,6 +143,27 @@ impl RunFiles {
             Ok(best) if best.iteration == u64::from(done) => self.save(&best, keep),
             _ => Ok(()),
         }
+    }
+
+    /// Saves the best policy again from the checkpoint of its iteration if it is missing or damaged. Returns a warning if
+    /// that is missing or damaged, too.
+    fn recover_best(&self, run: &dyn Run) -> Result<Option<String>, RunError> {
+        let (Some(best), Ok(saved)) = (run.trainer().best(), self.folder.best_policy()) else {
+            return Ok(None);
+        };
+        if saved.checkpoint.is_some() {
+            return Ok(None);
+        }
+        let iteration = best.iteration;
+        if let Ok(checkpoint) = checkpoint::load(&self.folder.store().path(iteration.into())) {
+            return self.save_best(&checkpoint).map(|()| None);
+        }
+        let path = self.folder.best();
+        Ok(Some(format!(
+            "{} is missing or damaged, and iteration {iteration} has no other checkpoint; a later policy is saved there only if it is \
+             better",
+            path.display()
+        )))
     }
 
     /// Returns a warning if records of the first `done` iterations are missing.
@@ -421,6 +443,29 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_best_policy_is_recovered_on_resume() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("run");
+        let mut run = run(2);
+        let (mut files, lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
+        let _ = run.events(Some(&mut files)).last();
+        let folder = files.folder().clone();
+        drop((files, lock));
+        let sums = folder.best().join("SHA256SUMS");
+        let whole = fs::read(&sums).unwrap();
+        let mut warnings = || {
+            fs::remove_file(&sums).unwrap();
+            let lock = folder.lock().unwrap();
+            RunFiles::resume(&lock, &mut run, "").unwrap().warnings
+        };
+        assert_eq!(warnings(), [""; 0]);
+        assert_eq!(fs::read(&sums).unwrap(), whole);
+        fs::remove_dir_all(folder.store().path(2)).unwrap();
+        let said = warnings();
+        assert!(said[0].contains("best is missing or damaged, and iteration 2 has no"), "{said:?}");
+    }
+
+    #[test]
     fn missing_records_give_a_warning_on_resume() {
         let place = TempDir::new().unwrap();
         let path = place.path().join("run");
@@ -432,7 +477,7 @@ mod tests {
         let whole = fs::read_to_string(&metrics).unwrap();
         let mut warning = || {
             let lock = RunFolder::find(&path).unwrap().lock().unwrap();
-            RunFiles::resume(&lock, &mut run, "").unwrap().warning
+            RunFiles::resume(&lock, &mut run, "").unwrap().warnings.pop()
         };
         assert_eq!(warning(), None);
         let torn: Vec<&str> = whole
