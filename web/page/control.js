@@ -48,7 +48,7 @@ export class Control {
   }
 
   get state() {
-    return this.training.state;
+    return this.preparing ? "starting" : this.training.state;
   }
 
   busy() {
@@ -104,6 +104,15 @@ export class Control {
     this.alone = alone;
     if (!alone) this.lock = undefined;
     return alone;
+  }
+
+  /** Waits, as a training of `what` that is starting, until it is known whether this tab may store it. */
+  async prepare(what) {
+    this.preparing = what;
+    this.renew();
+    await this.hold();
+    this.preparing = undefined;
+    this.renew();
   }
 
   /** The function that releases the lock, and the runs that are stored; neither if another tab has the lock. */

@@ -95,6 +95,11 @@ export class Lab extends Control {
     return ["mlp", undefined].includes(this.settings.kind);
   }
 
+  /** The game that is trained, or is about to be. */
+  get current() {
+    return this.preparing ?? this.trained;
+  }
+
   /** Trains the game on the stage, or pauses or resumes its training. */
   async press() {
     const { staged } = this;
@@ -103,9 +108,9 @@ export class Lab extends Control {
       if (this.settings.game !== staged) this.fill(staged);
       return this.start();
     }
-    await this.hold();
+    if (this.preparing) return;
+    await this.prepare(staged);
     const run = this.shelf.get(staged);
-    if (!run) return; // it has been begun meanwhile
     this.makeRoom(staged);
     this.begin(run);
     this.keepRun(true); // it has left the shelf
@@ -129,12 +134,11 @@ export class Lab extends Control {
   /** Begins a new run, once what other tabs have left is on the shelf; a run of the same game among it is named instead. */
   async train(run) {
     const { game } = run;
-    const { run: before, shelf: known } = this;
-    await this.hold();
-    if (this.run !== before && this.trained === game) return; // it has been begun or resumed meanwhile
+    const known = this.shelf;
+    if (this.preparing) return;
+    await this.prepare(game);
     const found = [...this.shelf].filter(([name]) => !known.has(name));
     if (found.some(([name]) => name === game)) {
-      this.renew();
       return say(`A training of ${this.title(game)} is paused at iteration ${reached(this.shelf.get(game))}, left by another tab. Press Resume to continue it, or Train again to replace it.`);
     }
     this.makeRoom(game);
@@ -354,7 +358,7 @@ export class Lab extends Control {
     $("settings").hidden = live;
     $("run-settings").hidden = !live;
     const other = this.trained !== this.settings.game;
-    const staged = this.trained === this.staged;
+    const staged = this.current === this.staged;
     write($("start"), !this.replaces() ? "Train" : super.replaces() && (other || this.imitates) ? "Train this instead" : "Train again");
     enable($("pause"), ["running", "paused"].includes(state));
     write($("pause"), state === "paused" ? "Resume" : "Pause");
@@ -405,7 +409,7 @@ export class Lab extends Control {
       iteration > 0 ? `iteration ${iteration} of ${this.here.end}` : "the first iteration",
       score !== undefined && `score ${fixed(score)}`, greedy !== undefined && `greedy ${fixed(greedy)}`,
     ].filter(Boolean).join(", ");
-    const game = this.trained;
+    const game = this.current;
     const left = this.remaining();
     return {
       idle: "Not started", refused: "Not started: see what is wrong", starting: `Getting ready to train ${game}`,
@@ -425,7 +429,7 @@ export class Lab extends Control {
     const left = this.remaining();
     const shelved = this.shelf.get(this.staged);
     const waits = shelved ? `Paused at iteration ${reached(shelved)} of ${shelved.wanted[0].iterations}.` : "";
-    const of = !this.trained || this.trained === this.staged ? "" : `${this.title(this.trained)}: `;
+    const of = !this.current || this.current === this.staged ? "" : `${this.title(this.current)}: `;
     const verb = this.imitates ? "Imitating you" : "Training";
     const told = {
       idle: waits ? "" : "It starts with random weights. Press the button and watch its score rise.",

@@ -141,10 +141,12 @@ export class Text extends Control {
 
   /** Begins a new run, unless another tab has left one, which goes on instead; returns whether it has begun. */
   async train(run, paused = false) {
-    const before = this.run;
-    await this.hold();
-    if (this.left) this.goOn(paused);
-    if (this.run !== before) return false;
+    if (this.preparing) return false;
+    await this.prepare("text");
+    if (this.left) {
+      this.goOn(paused);
+      return false;
+    }
     this.beginNew(run, paused);
     return true;
   }

@@ -405,8 +405,8 @@ export default [
       await page.fill('#set-rate', '7');
       await page.click('#start');
       ok(await page.locator('#trouble').isVisible(), 'a rate of 7 is not refused');
-      await page.focus('#start'); // before a training the button to pause is disabled, and passed over
-      await page.keyboard.press('Tab');
+      await page.focus('#start');
+      for (const _ of ['pause', 'defaults']) await page.keyboard.press('Tab');
       ok((await page.evaluate(() => document.activeElement.id)) === 'defaults', 'the keyboard does not reach the button');
       await page.keyboard.press('Enter');
       await message(page, /^The settings are the defaults again\./);
