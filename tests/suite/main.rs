@@ -64,6 +64,8 @@ mod task_data;
 #[cfg(target_os = "linux")]
 mod task_ocaml;
 #[cfg(target_os = "linux")]
+mod task_ocaml_gate;
+#[cfg(target_os = "linux")]
 mod task_rows;
 #[cfg(target_os = "linux")]
 mod task_sandbox;

@@ -241,7 +241,7 @@ export class Lab extends Control {
 
   kept() {
     const { about, run } = this;
-    // A run on the GPU that the page chose goes on without one, where it is gone.
+    // A run on the GPU that the page chose continues without one, where it is gone.
     return { ...run, way: about && about.api !== "WebGPU" ? "CPU" : run.way };
   }
 

@@ -19,29 +19,41 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Puts the current process under these limits, that on processes if `on_processes`, and forbids core dumps.
+    /// Puts the current process under these limits but that on open files, that on processes if `on_processes`, and
+    /// forbids core dumps.
     ///
     /// # Errors
     /// The system's.
     pub fn enforce(&self, on_processes: bool) -> io::Result<()> {
-        let set = |what, limit: u64| {
-            let limit =
-                libc::rlimit { rlim_cur: limit as libc::rlim_t, rlim_max: limit as libc::rlim_t };
-            // SAFETY: reads a live struct.
-            check(unsafe { libc::setrlimit(what, &raw const limit) })
-        };
-        set(libc::RLIMIT_CORE, 0)?;
+        // SAFETY: reads a live struct.
+        let set = |what, limit| check(unsafe { libc::setrlimit(what, &raw const limit) });
+        set(libc::RLIMIT_CORE, rlimit(0))?;
         for (what, limit) in [
             (libc::RLIMIT_AS, self.memory),
             (libc::RLIMIT_FSIZE, self.file_size),
-            (libc::RLIMIT_NOFILE, self.files),
             (libc::RLIMIT_CPU, self.cpu_seconds),
             (libc::RLIMIT_NPROC, if on_processes { self.processes } else { 0 }),
         ] {
             if limit > 0 {
-                set(what, limit)?;
+                set(what, rlimit(limit))?;
             }
         }
         Ok(())
     }
+
+    /// Limits the open files of the current process, as the last step before `exec`: until then it has those of Grove, of
+    /// which there may be more.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn enforce_on_files(&self) -> io::Result<()> {
+        let limit = rlimit(self.files);
+        // SAFETY: reads a live struct.
+        let set = || check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) });
+        if self.files > 0 { set() } else { Ok(()) }
+    }
+}
+
+fn rlimit(limit: u64) -> libc::rlimit {
+    libc::rlimit { rlim_cur: limit as libc::rlim_t, rlim_max: limit as libc::rlim_t }
 }

@@ -320,6 +320,7 @@ impl Prepared {
                 }
                 self.landlock.iter().try_for_each(|ruleset| ruleset.enforce(&self.root))?;
             }
+            self.sandbox.limits.enforce_on_files()?;
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
             seccomp::install(&self.filter)?;
         }
@@ -469,5 +470,18 @@ mod tests {
         let script = format!("echo lost >&{number}; : > /proc/self/fd/{number}; exit 0");
         command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
         assert_eq!(fs::read_to_string(path).unwrap(), "kept");
+    }
+
+    /// As a run has them that streams data or is watched by many.
+    #[test]
+    fn a_sandbox_begins_however_many_files_are_open_outside() {
+        let place = tempfile::tempdir().unwrap();
+        let open: Vec<File> = (0..100).map(|_| File::open("/dev/null").unwrap()).collect();
+        let limits = Limits { files: 16, ..Limits::default() };
+        let access = Access { programs: true, scratch_mb: 16, ..Access::default() };
+        let sandbox = Sandbox::new(limits, place.path(), access).unwrap();
+        let mut command = sandbox.command("sh", place.path()).unwrap();
+        let output = command.args(["-c", "ulimit -n"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "16\n", "{} open", open.len());
     }
 }
