@@ -415,7 +415,7 @@ fn long_texts_are_generated_on_a_device_as_on_the_cpu() {
     let decoder = wide(2);
     let there = decoder.clone().with_device(Some(device), Precision::F32);
     for temperature in [0.0, 0.8] {
-        let sampling = Sampling { temperature, max_new_tokens: 80, ..Sampling::default() };
+        let sampling = Sampling { temperature, max_new_tokens: 40, ..Sampling::default() };
         let [want, got] = [&decoder, &there].map(|decoder| {
             Generator { decoder, sampling: &sampling, slots: 6, stop: None, listener: None }
                 .generate(&long_prompts())
