@@ -13,7 +13,8 @@ pub fn open() -> Ocaml {
     open_with(0.5)
 }
 
-fn open_with(cpu_seconds: f64) -> Ocaml {
+/// The task with a limit on the processor time of an answer.
+pub fn open_with(cpu_seconds: f64) -> Ocaml {
     let limits = OcamlLimits { cpu_seconds, ..OcamlLimits::default() };
     let settings = OcamlSettings { limits, ..OcamlSettings::default() };
     let task = Ocaml::open(&settings).unwrap();

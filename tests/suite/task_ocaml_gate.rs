@@ -1,6 +1,6 @@
 //! The gate of the OCaml task, which refuses code by the names that it uses, and the judge of assertions apart from it.
 
-use crate::task_ocaml::{open, problem, report};
+use crate::task_ocaml::{open, open_with, problem, report};
 use grove::task::ocaml::{Access, Compiled, Job};
 use std::fs;
 use std::path::Path;
