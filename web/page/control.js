@@ -106,13 +106,17 @@ export class Control {
     return alone;
   }
 
-  /** Waits, as a training of `what` that is starting, until it is known whether this tab may store it. */
+  /** Waits, as a training of `what` that is starting, until it is known whether this tab may store it; returns whether it
+      is still to start, and has not been reset meanwhile. */
   async prepare(what) {
+    const start = (this.lastStart = {});
     this.preparing = what;
     this.renew();
     await this.hold();
+    if (this.lastStart !== start) return false;
     this.preparing = undefined;
     this.renew();
+    return true;
   }
 
   /** The function that releases the lock, and the runs that are stored; neither if another tab has the lock. */
@@ -226,6 +230,7 @@ export class Control {
   }
 
   reset() {
+    this.preparing = this.lastStart = undefined;
     this.training.reset();
     this.forgetRun();
     this.clear();

@@ -70,6 +70,7 @@ export function say(text, good = false) {
   const leave = () => (notice.matches(":hover, :focus-within") ? setTimeout(leave, STAYS) : notice.remove());
   setTimeout(leave, STAYS);
   const focused = $("notices").contains(document.activeElement);
+  if (!focused) before = undefined;
   $("notices").replaceChildren(notice);
   if (focused) close.focus();
 }

@@ -77,14 +77,16 @@ function withDrawer(mode, ask) {
     opening.onblocked = () => fail(new Error("another tab has its storage in use"));
     opening.onsuccess = () => {
       const base = opening.result;
+      let transaction;
       try {
-        const transaction = base.transaction("policies", mode);
+        transaction = base.transaction("policies", mode);
         const request = ask(transaction.objectStore("policies"));
         transaction.oncomplete = () => { base.close(); done(request?.result); };
         // Each failure of a request ends in this, and only now the transaction has its error.
         transaction.onabort = () => { base.close(); fail(refusal(transaction.error)); };
       } catch (error) {
         // The connection is closing, another page has made the database, or there is no memory for a copy.
+        transaction?.abort();
         base.close();
         fail(error);
       }

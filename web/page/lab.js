@@ -109,7 +109,7 @@ export class Lab extends Control {
       return this.start();
     }
     if (this.preparing) return;
-    await this.prepare(staged);
+    if (!(await this.prepare(staged))) return;
     const run = this.shelf.get(staged);
     this.makeRoom(staged);
     this.begin(run);
@@ -136,7 +136,7 @@ export class Lab extends Control {
     const { game } = run;
     const known = this.shelf;
     if (this.preparing) return;
-    await this.prepare(game);
+    if (!(await this.prepare(game))) return;
     const found = [...this.shelf].filter(([name]) => !known.has(name));
     if (found.some(([name]) => name === game)) {
       return say(`A training of ${this.title(game)} is paused at iteration ${reached(this.shelf.get(game))}, left by another tab. Press Resume to continue it, or Train again to replace it.`);
@@ -164,9 +164,15 @@ export class Lab extends Control {
     if (this.shelf.delete(game)) this.moved = true;
     if (!run || trained === game || !super.replaces()) return;
     if (!run.wanted.every(({ seed }) => run.saved[seed])) return say(`The training of ${this.title(trained)} has ended: it was too short to be kept.`);
-    this.shelf.set(trained, this.kept());
+    this.shelve(this.kept());
     this.moved = true;
-    this.tellPaused(run);
+    this.tellPaused(this.shelf.get(trained));
+  }
+
+  /** Puts a run on the shelf, unless one of the same game there has gone further. */
+  shelve(run) {
+    const other = this.shelf.get(run.game);
+    if (!other || reached(run) >= reached(other)) this.shelf.set(run.game, run);
   }
 
   /** Says that a run waits on the shelf. */
@@ -197,7 +203,9 @@ export class Lab extends Control {
   /** Puts runs that a reload or another tab has left on the shelf. */
   adopt(left) {
     if (left.length === 0) return;
-    this.shelf = new Map([...left.map((run) => [run.game, run]), ...this.shelf]);
+    const ours = this.shelf;
+    this.shelf = new Map();
+    for (const run of [...left, ...ours.values()]) this.shelve(run);
     this.moved = true;
   }
 
@@ -224,7 +232,9 @@ export class Lab extends Control {
   /** Resumes a training that a reload or a closed tab has left, and puts others back on the shelf. */
   async resume() {
     const [[last], left] = await Promise.all([super.stored(), this.stored()]);
-    if (left.length === 0 || !(await this.hold()) || this.busy()) return this.renew();
+    // A page of a user's own game may have stored others.
+    const known = left.filter((run) => this.games.some(({ name }) => name === run.game));
+    if (known.length === 0 || !(await this.hold()) || this.busy()) return this.renew();
     const run = this.shelf.get(last?.game);
     if (!run || !this.games.some(({ name }) => name === run.game)) return this.renew();
     this.makeRoom(run.game);

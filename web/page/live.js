@@ -122,8 +122,14 @@ export class Live {
     const { end, references } = this.curves;
     this.curves.clear();
     Object.assign(this.curves, { end, references });
-    this.begun = performance.now();
+    const begun = (this.begun = performance.now());
     this.heard = this.past = undefined;
+    this.curves.replays = true;
+    setTimeout(() => {
+      if (this.begun !== begun) return;
+      this.curves.replays = false;
+      this.on.changed();
+    }, REPLAY);
     this.on.changed();
     this.ask();
   }

@@ -116,8 +116,9 @@ export class Text extends Control {
       if (!run) return false;
       await this.training.check(run.wanted[0]);
       this.begun = true; // the first training is this one
-      if (await this.train(run)) this.loaded = file.name;
-      else say(`${file.name} is not loaded: a training that another tab has left goes on. To replace it, load the file again.`);
+      const begins = await this.train(run);
+      if (begins) this.loaded = file.name;
+      if (begins === false) say(`${file.name} is not loaded: a training that another tab has left goes on. To replace it, load the file again.`);
       return true;
     } catch (error) {
       say(`${file.name}: ${sentence(error)}`);
@@ -139,10 +140,10 @@ export class Text extends Control {
     if (run) this.train(run, paused);
   }
 
-  /** Begins a new run, unless another tab has left one, which goes on instead; returns whether it has begun. */
+  /** Begins a new run, unless another tab has left one, which goes on instead; returns whether it has begun, undefined if
+      neither does. */
   async train(run, paused = false) {
-    if (this.preparing) return false;
-    await this.prepare("text");
+    if (this.preparing || !(await this.prepare("text"))) return undefined;
     if (this.left) {
       this.goOn(paused);
       return false;
@@ -277,9 +278,9 @@ export class Text extends Control {
   news() {
     const last = this.live.runs.get("run")?.last;
     this.completions.highest.set("live", this.live.highest);
-    if (this.known > (last?.iteration ?? -1)) {
+    if (!this.live.replays && this.furthest > (last?.iteration ?? -1)) {
       // Another run took its place, or it was resumed from an earlier checkpoint.
-      this.known = undefined;
+      this.known = this.furthest = undefined;
       this.completions.clear("live");
     }
     if (this.source === "live") {
@@ -304,7 +305,10 @@ export class Text extends Control {
         const answer = await fetch(`run/completions.jsonl${iteration === undefined ? "" : `?iteration=${iteration}`}`);
         if (answer.ok) this.completions.add("live", (await answer.text()).split("\n").filter(Boolean).map((line) => JSON.parse(line)));
         // The completions of an iteration are written before its record; a run may write none.
-        if (iteration === undefined) this.known = newest;
+        if (iteration === undefined) {
+          this.known = newest;
+          this.furthest = Math.max(newest ?? -1, this.furthest ?? -1);
+        }
       } catch {
         // A lost connection is reported elsewhere; the next record causes another request.
       }
