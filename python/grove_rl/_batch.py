@@ -345,15 +345,15 @@ class ProcessBatch:
             **{name: ((self.num_envs,), kind) for name, kind in Batch._ARRAYS.items()},
         }
         names = {}
-        for name, (shape, kind) in shapes.items():
-            block = _shared(_bytes(shape, kind))
-            self._memory.append(block)
-            names[name] = (block.name, shape, np.dtype(kind).str)
-            setattr(self, name, np.ndarray(shape, kind, block.buf))
         self._pipes: list[Connection] = []
         self._workers: list[tuple[Any, range]] = []
         cuts = np.linspace(0, self.num_envs, min(num_processes, self.num_envs) + 1).astype(int).tolist()
         try:
+            for name, (shape, kind) in shapes.items():
+                block = _shared(_bytes(shape, kind))
+                self._memory.append(block)
+                names[name] = (block.name, shape, np.dtype(kind).str)
+                setattr(self, name, np.ndarray(shape, kind, block.buf))
             with _interrupts_deferred():
                 for first, end in zip(cuts, cuts[1:]):
                     ours, theirs = _SPAWN.Pipe()
@@ -364,7 +364,8 @@ class ProcessBatch:
                     theirs.close()
                     self._workers.append((worker, range(first, end)))
         except BaseException:
-            # For instance, functions that cannot be pickled, or Ctrl-C: the memory would outlive this process.
+            # For instance, no room for all arrays, functions that cannot be pickled, or Ctrl-C: the memory would outlive this
+            # process.
             self.close()
             raise
 
@@ -394,7 +395,7 @@ class ProcessBatch:
             worker.kill()
             worker.join()
         for name in [*Batch._ARRAYS, "obs"]:
-            delattr(self, name)
+            self.__dict__.pop(name, None)
         for block in self._memory:
             try:
                 block.close()
