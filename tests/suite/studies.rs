@@ -217,6 +217,21 @@ fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
     assert!(!folder.join("broken/trial-4-seed-1").exists(), "no batch is chosen by that");
     links.iter().for_each(|link| fs::remove_file(link).unwrap());
     assert_eq!(sweep("broken.toml")["trials"], whole["trials"]);
+    // What fails again is not the disk's fault, and nothing is lost by the last batch.
+    for (name, failing, attempts) in [("again", [2, 3], 1), ("last", [4, 5], 0)] {
+        fs::write(folder.join(format!("{name}.toml")), &file).unwrap();
+        fs::create_dir(folder.join(name)).unwrap();
+        for trial in failing {
+            let link = folder.join(format!("{name}/trial-{trial}-seed-1"));
+            std::os::unix::fs::symlink("nowhere/run", link).unwrap();
+        }
+        let file = format!("{name}.toml");
+        (0..attempts).for_each(|_| drop(refusal(folder, &["sweep", &file, "--device", "cpu"])));
+        let report = sweep(&file);
+        let means: Vec<bool> =
+            report["trials"].as_array().unwrap().iter().map(|it| it["mean"].is_null()).collect();
+        assert_eq!((means.len(), means.iter().filter(|none| **none).count()), (6, 2), "{name}");
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::trainer::text::{TINY, language_settings};
 use anyhow::{Context, Result, bail, ensure};
 use folder::{claim, output_folder};
 use report::Report;
-use results::{RESULTS, Results, RunResult, forget_failures, is_lost, read_results};
+use results::{RESULTS, Results, RunKey, RunResult, forget_failures, is_lost, read_results};
 use search::{Search, Trial};
 use serde::Deserialize;
 use space::Space;
@@ -103,6 +103,8 @@ struct Sweep<'a> {
     /// Number of iterations of a whole run.
     iterations: u32,
     results: Results,
+    /// Results so far of each run, those of failures that are tried again among them.
+    attempts: BTreeMap<RunKey, u32>,
 }
 
 pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
@@ -158,7 +160,15 @@ impl<'a> Sweep<'a> {
         }
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = output_folder(args)?;
-        Ok(Self { file, args, folder, seeds, iterations, results: Results::new() })
+        Ok(Self {
+            file,
+            args,
+            folder,
+            seeds,
+            iterations,
+            results: Results::new(),
+            attempts: BTreeMap::new(),
+        })
     }
 
     /// Reads the results so far, except for failures that are tried again.
@@ -166,6 +176,7 @@ impl<'a> Sweep<'a> {
         let path = self.folder.join(RESULTS);
         let results = read_results(&path);
         self.results = results.with_context(|| format!("cannot read {}", path.display()))?;
+        self.attempts = self.results.iter().map(|(run, result)| (*run, result.attempts)).collect();
         forget_failures(&mut self.results, &self.file, self.seeds.len());
         Ok(())
     }
@@ -196,7 +207,9 @@ impl<'a> Sweep<'a> {
                 first_scores.entry(number).or_insert(score);
             }
             let has_none = trials.iter().all(|trial: &Trial| trial.score.is_none());
-            let is_lost = self.file.search == Search::Tpe && is_lost(&self.results, round);
+            let has_next = (round as usize + 1).saturating_mul(self.file.batch) < self.file.trials;
+            let is_lost =
+                self.file.search == Search::Tpe && has_next && is_lost(&self.results, round);
             if has_none || is_lost {
                 let mut of_round = self.results.values().filter(|result| result.round == round);
                 let error = of_round.find_map(|result| result.error.clone());
@@ -244,6 +257,7 @@ impl<'a> Sweep<'a> {
             _ => (0, open.len()),
         };
         let (sweep, results, all_seeds) = (&self.file, &mut self.results, &self.seeds);
+        let before = &self.attempts;
         let board = Board::new(false, ended, all);
         side_by_side(slots, &jobs, interrupt, &board, |job, report| {
             let (trial, seed) = open[job];
@@ -264,10 +278,12 @@ impl<'a> Sweep<'a> {
                 |score| format!("{score:.3}"),
             );
             let said = format!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
-            let result = RunResult { trial, round, seed, score, error, attempts: 1 };
+            let run = (trial, round, seed);
+            let attempts = 1 + before.get(&run).copied().unwrap_or(0);
+            let result = RunResult { trial, round, seed, score, error, attempts };
             let line = serde_json::to_string(&result)? + "\n";
             disk::write(&mut file, line.as_bytes()).context("cannot write the results")?;
-            results.insert((trial, round, seed), result);
+            results.insert(run, result);
             board.ended(&said, || report::leaders(sweep, trials, results, all_seeds, round));
             Ok(())
         })

@@ -23,13 +23,16 @@ pub struct RunResult {
     /// Score of the best policy on fresh episodes; `None` if the run failed.
     pub score: Option<f64>,
     pub error: Option<String>,
-    /// Number of results of the run in the file so far.
+    /// Number of results of the run in the file, up to this one.
     #[serde(skip)]
     pub attempts: u32,
 }
 
-/// Results by trial, round and seed.
-pub type Results = BTreeMap<(usize, u32, u64), RunResult>;
+/// Trial, round and seed of a run.
+pub type RunKey = (usize, u32, u64);
+
+/// Results by run.
+pub type Results = BTreeMap<RunKey, RunResult>;
 
 /// Scores of a trial by seed; `None` unless all runs have one.
 pub fn scores(results: &Results, trial: usize, round: u32, seeds: &[u64]) -> Option<Vec<f64>> {
