@@ -360,8 +360,15 @@ let judge request apart sink say =
       in
       let forgotten = ref [] in
       let call returns number argument =
-        let text = try Grove_data.put_call !forgotten number argument with _ -> lose () in
+        (* What is forgotten from here on, as while the text is made, is for the next call. *)
+        let told = !forgotten in
         forgotten := [];
+        let text =
+          try Grove_data.put_call told number argument
+          with _ ->
+            forgotten := told @ !forgotten;
+            lose ()
+        in
         (try Grove_data.send to_answer text with _ -> Unix._exit 1);
         match receive () with
         | "" -> lose ()
@@ -382,6 +389,8 @@ let judge request apart sink say =
               | _ -> stub (Obj.obj (call number_shape number (Some (shape, argument)))) others
             in
             if number > 0 then Gc.finalise_last (fun () -> forgotten := number :: !forgotten) apply;
+            (* The other process keeps the arguments of what is not forgotten. *)
+            if number land 255 = 255 then Gc.minor ();
             Obj.repr apply
       in
       let rec stages () =
