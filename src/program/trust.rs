@@ -26,7 +26,7 @@ const UNSAFE: &str = "unsafe";
 /// # Errors
 /// If none of these holds, or if `--verifier` differs from the run's command.
 pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
-    const OPTIONS: &str = ", or by --verifier with the same command";
+    const OPTIONS: &str = ", or by --verifier with the same command in that folder";
     const PERMISSIONS: &str = " and by --verifier-sandbox and --verifier-allow";
     check_with(name, task_settings, args, set, [OPTIONS, PERMISSIONS])
 }
@@ -73,12 +73,13 @@ fn check_with(
     let gives = |key: &str| restrictions.contains_key(key) || is_set(key);
     let loose: Vec<&str> =
         SANDBOX.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
-    // A folder that only a file names decides which program the command is.
-    let has_folder = || folder.is_empty() || is_set("folder");
-    let is_given = args.verifier.is_some() || is_set("verifier") && has_folder();
+    let here = std::env::current_dir().unwrap_or_default();
+    // A folder that only a file or a run names decides which program the command is.
+    let is_here = folder.is_empty() || is_set("folder") || Path::new(folder) == here;
+    let is_given = is_here && (args.verifier.is_some() || is_set("verifier"));
     let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
-    let whole = std::env::current_dir().unwrap_or_default().join(folder);
+    let whole = here.join(folder);
     approve(&approved_settings(task_settings, &whole), is_given, || {
         let place =
             if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
