@@ -133,7 +133,7 @@ pub struct Memory {
     pub peak: Option<u64>,
 }
 
-/// The result of an evaluation. Its scores are `None` if nothing was played, or no completion could be scored.
+/// The result of an evaluation. Its scores are `None` where there was nothing to score.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord {
     /// Episodes played, each of its own level or prompt; 0 if nothing was played.

@@ -59,8 +59,8 @@ pub struct TextRecord {
 pub struct TextEvaluation {
     /// Completions per prompt.
     pub k: usize,
-    /// Fraction of the completions with the highest possible score; `None` if one has more, so that it is not known, or
-    /// no completion could be scored.
+    /// Fraction of the completions with the highest possible score; `None` if a reward is above 1, so that it is not
+    /// known, or no completion could be scored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_at_1: Option<f64>,
     /// Fraction of the prompts with such a completion among their `k`.

@@ -52,8 +52,14 @@ fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
         table.get(section).and_then(|section| section.get(key)?.as_integer())
     };
     let every = |table| setting(table, "checkpoint", "eval_every");
+    let text = |section: &str, key: &str| table.get(section).and_then(|it| it.get(key)?.as_str());
+    // Of other runs, patience counts nothing.
+    let is_counted = |section: &&str| match *section {
+        "data" => text("data", "path").is_some_and(|path| !path.is_empty()),
+        _ => text("loss", "loss_type") == Some("nll"),
+    };
     let is_patient = |section: &&str| setting(table, section, "patience").is_some_and(|n| n > 0);
-    match ["data", "fit"].into_iter().find(is_patient) {
+    match ["data", "fit"].into_iter().filter(is_counted).find(is_patient) {
         Some(section) if every(table) != every(before) => Err(ConfigError::OutOfRange(format!(
             "`checkpoint.eval_every` cannot be changed while `{section}.patience` counts evaluations; set that to 0 too"
         ))),
@@ -100,15 +106,16 @@ mod tests {
         let error = changed("group_size=2").unwrap_err().to_string();
         assert!(error.contains("rollout.group_size") && error.contains("checkpoint"), "{error}");
         assert!(changed("no_such_setting=1").is_err());
-        let patient = |more: &[&str]| {
+        let patient = |path: &str, more: &[&str]| {
             let mut table = overlay::to_table(&TrainConfig::default());
-            overlay::apply(&mut table, &["data.patience=3"]).unwrap();
+            overlay::apply(&mut table, &["data.patience=3", path]).unwrap();
             let set: Vec<String> = more.iter().map(ToString::to_string).collect();
             change(&mut table, &set)
         };
-        let error = patient(&["eval_every=3"]).unwrap_err().to_string();
+        let error = patient("data.path=shown", &["eval_every=3"]).unwrap_err().to_string();
         assert!(error.contains("`data.patience` counts evaluations"), "{error}");
-        patient(&["eval_every=3", "data.patience=0"]).unwrap();
+        patient("data.path=shown", &["eval_every=3", "data.patience=0"]).unwrap();
+        patient("data.path=", &["eval_every=3"]).unwrap();
     }
 
     #[test]

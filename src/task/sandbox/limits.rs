@@ -41,7 +41,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Limits the open files of the current process, as the last step before `exec`: until then it has those of Grove, of
+    /// Limits the open files of the current process, after all steps that open files: until `exec` it has those of Grove, of
     /// which there may be more.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ pub(super) struct EvaluationTally<'a> {
     score: Mean,
     /// Lowest and highest score.
     score_range: Option<RangeInclusive<f64>>,
-    /// Whether no score is above the highest that the weights of the parts permit, each of at most 1.
+    /// Whether no part of a reward is beyond its usual scale of 0 to 1.
     is_highest_known: bool,
     pass_at_1: Mean,
     pass_at_k: Mean,
