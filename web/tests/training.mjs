@@ -252,7 +252,15 @@ export default [
       await until(next, '#state', /^Finished cartpole: iteration 2 of 2/);
       await stored(next, 'shelf', Boolean);
       // A tab of the same game cannot take it up while another has it, and is told of it afterwards.
+      await context.addInitScript(() => {
+        const { request } = navigator.locks;
+        navigator.locks.request = (name, ...more) => {
+          (window.asked ??= []).push(name);
+          return request.call(navigator.locks, name, ...more);
+        };
+      });
       const same = await visit.open({ hash: '#game=catch', context });
+      await eventually('a request for the lock', () => same.evaluate(() => window.asked?.includes('grove-run')));
       await next.close();
       await same.bringToFront();
       await eventually('a free lock', () => same.evaluate(async () => (await navigator.locks.query()).held.length === 0));
