@@ -386,8 +386,7 @@ function wire() {
   $("share-agent").addEventListener("click", async () => {
     if (!agents.file()) return; // none could be fetched
     try {
-      const agent = await pack(agents.file());
-      await copy(writeLink({ ...readLink(), agent }), WITH_AGENT);
+      await copy(writeLink({ ...readLink(), agent: await pack(agents.file()) }), WITH_AGENT);
     } catch (error) {
       say(sentence(error));
     }
