@@ -76,7 +76,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The rejected section name.
         name: String,
-        /// What is wrong with it, to follow the name in a sentence.
+        /// The fault, in words that follow the name in a sentence.
         reason: &'static str,
     },
 

@@ -55,10 +55,15 @@ pub fn stderr(line: Arguments<'_>) {
 /// A text with its control characters escaped, also those of the direction of writing, except for line breaks and tabs:
 /// messages quote files and paths of other people, which must not control the terminal.
 pub fn escape_control_chars(text: &str) -> String {
+    escape(text, |c| c.escape_default().to_string())
+}
+
+/// A text with `escaped` in the place of each control character.
+fn escape(text: &str, escaped: impl Fn(char) -> String) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match is_control(c) {
-            true => shown.extend(c.escape_default()),
+            true => shown += &escaped(c),
             false => shown.push(c),
         }
     }
@@ -96,11 +101,7 @@ pub fn print_json(result: &impl Serialize) -> Result<()> {
 
 /// Writes characters that could control a terminal in the escapes of JSON, which are valid in any of its strings.
 fn escape_json(json: &str) -> String {
-    let escaped = |c: char| match is_control(c) {
-        true => format!("\\u{:04x}", u32::from(c)),
-        false => c.to_string(),
-    };
-    json.chars().map(escaped).collect()
+    escape(json, |c| format!("\\u{:04x}", u32::from(c)))
 }
 
 #[cfg(test)]

@@ -191,8 +191,8 @@ pub fn named<S: AsRef<str>>(table: &Table, assignments: &[S]) -> Result<Vec<Stri
 
 /// Whether one of the `key=value`s of a command line names the setting at `path`.
 pub fn assigns<S: AsRef<str>>(assignments: &[S], path: &str) -> bool {
-    let key = |text: &S| text.as_ref().split('=').next().map(|key| is_name_of(key.trim(), path));
-    assignments.iter().any(|text| key(text) == Some(true))
+    let mut keys = assignments.iter().filter_map(|text| text.as_ref().split('=').next());
+    keys.any(|key| is_name_of(key.trim(), path))
 }
 
 /// Whether `key` is the setting at `path`, with its section or without.

@@ -127,6 +127,14 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     sweep.search()
 }
 
+impl SweepFile {
+    /// Whether TPE chooses another batch by this one.
+    fn has_batch_after(&self, batch: u32) -> bool {
+        let chosen = (batch as usize + 1).saturating_mul(self.batch);
+        self.search == Search::Tpe && chosen < self.trials
+    }
+}
+
 impl<'a> Sweep<'a> {
     /// Checks a sweep's file.
     fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
@@ -207,9 +215,7 @@ impl<'a> Sweep<'a> {
                 first_scores.entry(number).or_insert(score);
             }
             let has_none = trials.iter().all(|trial: &Trial| trial.score.is_none());
-            let has_next = (round as usize + 1).saturating_mul(self.file.batch) < self.file.trials;
-            let is_lost =
-                self.file.search == Search::Tpe && has_next && is_lost(&self.results, round);
+            let is_lost = self.file.has_batch_after(round) && is_lost(&self.results, round);
             if has_none || is_lost {
                 let mut of_round = self.results.values().filter(|result| result.round == round);
                 let error = of_round.find_map(|result| result.error.clone());

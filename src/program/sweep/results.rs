@@ -1,6 +1,6 @@
 //! Results of a sweep's runs, and their file.
 
-use super::{Search, SweepFile};
+use super::SweepFile;
 use crate::disk::{self, input};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,14 +41,13 @@ pub fn scores(results: &Results, trial: usize, round: u32, seeds: &[u64]) -> Opt
 
 /// Removes the results of failed runs, which are then tried again: a full disk or lack of memory may have been the
 /// reason. A failure that TPE already used to choose its next batch stays, since a success would lead to other trials.
-/// That of a batch that [`is_lost`] was not used.
+/// A batch that [`is_lost`] was not used.
 pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     results.keys().for_each(|(_, batch, _)| *counts.entry(*batch).or_insert(0) += 1);
     let has_next = |batch: u32| {
-        let is_last = (batch as usize + 1).saturating_mul(file.batch) >= file.trials;
         let is_full = counts[&batch] == file.batch * seeds;
-        file.search == Search::Tpe && !is_last && is_full && !is_lost(results, batch)
+        file.has_batch_after(batch) && is_full && !is_lost(results, batch)
     };
     let used: BTreeSet<u32> = counts.keys().copied().filter(|batch| has_next(*batch)).collect();
     results.retain(|(_, batch, _), result| result.error.is_none() || used.contains(batch));
@@ -90,6 +89,7 @@ pub fn read_results(path: &Path) -> io::Result<Results> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::sweep::Search;
     use crate::trainer::TrainError;
     use std::fs;
     use tempfile::TempDir;

@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(fs::read_to_string(path).unwrap(), "kept");
     }
 
-    /// As a run has them that streams data or is watched by many.
+    /// A run has many open that streams data, or is watched by many.
     #[test]
     fn a_sandbox_begins_however_many_files_are_open_outside() {
         let place = tempfile::tempdir().unwrap();

@@ -367,8 +367,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         // Evaluating whole sequences needs Burn's autodiff, which the page's modules leave out.
         #[cfg(feature = "general")]
         let held_out = held_out.or(self.held_out_means().await?);
-        if let Some(HeldOut { accuracy, .. }) = held_out.filter(|_| !G::PLAYABLE) {
-            let mean_score = accuracy;
+        if let Some(HeldOut { accuracy: mean_score, .. }) = held_out.filter(|_| !G::PLAYABLE) {
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
         }
         let played = self.evaluate_together(self.part.config.checkpoint.eval_episodes).await?;

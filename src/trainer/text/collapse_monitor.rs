@@ -39,9 +39,8 @@ enum Collapse {
 /// A monitor of a run's records for collapses. It reports each when it begins, and again only after it ended in between.
 #[derive(Clone, Debug)]
 pub struct CollapseMonitor {
-    /// The parts of a reward, and the highest score of all of them.
+    /// The parts of a reward.
     parts: Vec<RewardPart>,
-    best: f64,
     /// The last gradient norms.
     norms: VecDeque<f64>,
     /// Whether these norms are from SFT.
@@ -53,14 +52,8 @@ pub struct CollapseMonitor {
 impl CollapseMonitor {
     /// Creates a monitor for the start of a run whose rewards have these parts.
     pub fn new(parts: &[RewardPart]) -> Self {
-        let best = RewardPart::highest_score(parts);
-        Self {
-            best,
-            parts: parts.to_vec(),
-            norms: VecDeque::new(),
-            fit: true,
-            present: BTreeSet::new(),
-        }
+        let parts = parts.to_vec();
+        Self { parts, norms: VecDeque::new(), fit: true, present: BTreeSet::new() }
     }
 
     /// Observes the record of the next iteration, and describes the collapses that begin with it.
@@ -78,7 +71,7 @@ impl CollapseMonitor {
         }
         // Solutions are neither truncated nor scored.
         let rewarded = !text.fit;
-        let best = text.highest_score.unwrap_or(self.best);
+        let best = text.highest_score.unwrap_or_else(|| RewardPart::highest_score(&self.parts));
         // Where rewards have another scale, the best is not known.
         let is_within_scale = |part: &RewardPart| {
             text.rewards.get(&part.name).is_none_or(|mean| part.is_within_scale(*mean))
