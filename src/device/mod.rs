@@ -23,7 +23,7 @@ pub use limits::{buffer_limit, workgroup_limit};
 pub(crate) use transfers::indices;
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
-pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};
+pub use transfers::{TransferCount, Transfers, count_upload, fetch, read, read_async, upload};
 pub use usage::{data_budget, load, memory, release_freed_memory, total_memory};
 
 use crate::settings::Precision;

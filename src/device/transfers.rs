@@ -22,9 +22,31 @@ thread_local! {
     };
 }
 
-/// Returns this thread's transfers since the last call.
-pub fn take_transfers() -> Transfers {
-    TRANSFERS.take()
+/// A count of this thread's transfers from its start until it is stopped. Counts nest: the outer one continues where the
+/// inner one ends, without its transfers. A pool thread that waits may execute an iteration of another trainer, whose
+/// transfers are not those of the waiting one.
+#[derive(Debug)]
+pub struct TransferCount {
+    /// The transfers that the outer count had seen at the start.
+    outer: Transfers,
+}
+
+impl TransferCount {
+    /// Starts a count.
+    pub fn start() -> Self {
+        Self { outer: TRANSFERS.take() }
+    }
+
+    /// Ends the count and returns the transfers since its start.
+    pub fn stop(self) -> Transfers {
+        TRANSFERS.get()
+    }
+}
+
+impl Drop for TransferCount {
+    fn drop(&mut self) {
+        TRANSFERS.set(self.outer);
+    }
 }
 
 fn count(change: impl FnOnce(&mut Transfers)) {
@@ -107,4 +129,21 @@ pub(crate) async fn read_while<const N: usize, T>(
     let floats: Vec<Vec<f32>> =
         buffers.iter().map(|bytes| bytemuck::pod_collect_to_vec(bytes)).collect();
     (floats.try_into().expect("as many as were asked for"), result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inner_count_takes_nothing_from_the_outer_one() {
+        let outer = TransferCount::start();
+        count_upload(3);
+        let inner = TransferCount::start();
+        count_upload(20);
+        assert_eq!(inner.stop().uploaded, 20);
+        drop(TransferCount::start());
+        count_upload(1);
+        assert_eq!(outer.stop().uploaded, 4);
+    }
 }

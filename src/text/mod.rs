@@ -55,7 +55,7 @@ pub fn fastest_precision(device: &str) -> Precision {
 }
 
 /// Returns the decoder in tensors on its device; `None` on the CPU. Counts the uploaded bytes
-/// ([`take_transfers`](crate::device::take_transfers)).
+/// ([`TransferCount`](crate::device::TransferCount)).
 #[cfg(text_kernels)]
 pub fn on_device(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
     crate::device::count_upload(decoder.bytes_to_upload() as u64);

@@ -28,7 +28,7 @@ pub use game::{
 };
 pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
 
-use crate::device;
+use crate::device::{self, TransferCount};
 use crate::env::HostEnvError;
 use crate::metrics::{Communication, EvaluationRecord, IterationRecord, Phases, Seconds};
 use crate::parallel::{Shards, Team, TeamError};
@@ -165,7 +165,7 @@ impl<E: Engine> Trainer<E> {
 
     /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser.
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, E::Error> {
-        device::take_transfers();
+        let transfers = TransferCount::start();
         self.engine.team().take_traffic();
         let started = Instant::now();
         let next = self.iteration + 1;
@@ -180,7 +180,7 @@ impl<E: Engine> Trainer<E> {
         record.steps_per_second = steps as f64 / total.max(1e-9);
         record.memory = device::memory(self.engine.device());
         record.load = device::load(self.engine.device());
-        let transfers = device::take_transfers();
+        let transfers = transfers.stop();
         record.read_backs = transfers.read_backs;
         record.downloaded_bytes = transfers.downloaded;
         record.uploaded_bytes = transfers.uploaded;

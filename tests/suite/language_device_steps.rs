@@ -3,7 +3,7 @@
 use crate::language_device::{decoders, devices, groups, length, rule, tiny, wide};
 use crate::support::adapter;
 use burn::tensor::Device;
-use grove::device::take_transfers;
+use grove::device::TransferCount;
 use grove::learner::Moments;
 use grove::learner::text::{Group, LanguageLearner, Sample, UpdateSettings};
 use grove::objective::LossConfig;
@@ -129,11 +129,10 @@ fn weights_moments_and_gradients_do_not_cross_the_bus() {
     let mut learner = learner(&decoder, Some(&device));
     let weights = size_of_val(decoder.trained()) as u64;
     assert!(weights > 8 << 16, "the weights are {weights} bytes");
-    take_transfers();
     let mut update = |iteration| {
-        let rule = smooth(0.0);
+        let (rule, transfers) = (smooth(0.0), TransferCount::start());
         learner.update(&rule, &short_groups(), iteration, 0.0, &[1e-3; 2]).unwrap();
-        let moved = take_transfers();
+        let moved = transfers.stop();
         moved.downloaded + moved.uploaded
     };
     let first = update(0);

@@ -18,7 +18,7 @@ use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
 use super::rank_part::{EngineInputs, RankPart};
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
-use crate::device;
+use crate::device::{self, TransferCount};
 use crate::env::{HostEnvError, HostEnvs, Rules};
 use crate::learner::{first_optimizer_step, learning_rate, total_optimizer_steps};
 use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
@@ -140,9 +140,9 @@ impl<G: Rules> GameTrainer<G> {
     ) -> Result<Self, TeamError> {
         inputs.check(config);
         let (game, host) = (inputs.game, inputs.host.clone());
-        device::take_transfers();
+        let transfers = TransferCount::start();
         let (engine, part) = AnyEngine::new(inputs, config, device, team)?;
-        let uploaded = device::take_transfers().uploaded;
+        let uploaded = transfers.stop().uploaded;
         let device = device.clone();
         let steps = 0;
         Ok(Self::start(GameEngine { game, device, part, engine, steps, uploaded, held_out, host }))
