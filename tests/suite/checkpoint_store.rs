@@ -206,7 +206,7 @@ fn concurrent_readers_see_the_complete_old_or_new_checkpoint() {
     thread::scope(|scope| {
         let readers = [scope.spawn(read), scope.spawn(read)];
         let saved: Result<(), _> =
-            (1..=60).try_for_each(|iteration| save(&checkpoint(iteration, 50_000), &best));
+            (1..=20).try_for_each(|iteration| save(&checkpoint(iteration, 50_000), &best));
         done.store(true, Ordering::Relaxed);
         saved.unwrap();
         for reader in readers {
