@@ -101,7 +101,7 @@ impl OpenCheckpoint {
         for (entry, file) in manifest.sections.into_iter().zip(files) {
             let mut bytes = Vec::new();
             // A file that has grown since it was opened has another size, however large it is.
-            file.take(entry.size + 1)
+            file.take(entry.size.saturating_add(1))
                 .read_to_end(&mut bytes)
                 .map_err(unread(&path, &entry.name))?;
             require_size(&path, &entry, bytes.len() as u64)?;
