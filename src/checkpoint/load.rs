@@ -20,16 +20,21 @@ const ATTEMPTS: u32 = 50;
 /// If the checkpoint is missing, damaged, newer than this version or unreadable; see
 /// [`CheckpointError`].
 pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    load_with(path, &input::open)
+    load_with(path, &input::open, u64::MAX)
 }
 
 /// Opens a regular file at a path to read it.
 type Opener<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
 
-/// Reads a checkpoint as [`load`] does, but from the files that `opener` opens, which may refuse some.
-pub fn load_with(path: &Path, opener: Opener) -> Result<Checkpoint, CheckpointError> {
+/// Reads a checkpoint as [`load`] does, but from the files that `opener` opens, which may refuse some, and only if its
+/// sections have at most `max_bytes` bytes together.
+pub fn load_with(
+    path: &Path,
+    opener: Opener,
+    max_bytes: u64,
+) -> Result<Checkpoint, CheckpointError> {
     let opened = (1..ATTEMPTS).find_map(|_| open(path, opener).ok());
-    opened.map_or_else(|| open(path, opener), Ok)?.read()
+    opened.map_or_else(|| open(path, opener), Ok)?.read(max_bytes)
 }
 
 /// A checkpoint with a verified manifest and open section files, which stay readable even if the
@@ -84,13 +89,21 @@ fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, Checkpoin
 }
 
 impl OpenCheckpoint {
-    fn read(self) -> Result<Checkpoint, CheckpointError> {
+    fn read(self, max_bytes: u64) -> Result<Checkpoint, CheckpointError> {
         let Self { path, manifest, files, sums } = self;
+        let bytes = manifest.sections.iter().fold(0, |sum: u64, it| sum.saturating_add(it.size));
+        if bytes > max_bytes {
+            let message = format!("its sections have {bytes} bytes; the limit is {max_bytes}");
+            return Err(CheckpointError::io("read", &path)(io::Error::other(message)));
+        }
         let mut sums = &sums[..];
         let mut sections = Vec::new();
-        for (entry, mut file) in manifest.sections.into_iter().zip(files) {
+        for (entry, file) in manifest.sections.into_iter().zip(files) {
             let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes).map_err(unread(&path, &entry.name))?;
+            // A file that has grown since it was opened has another size, however large it is.
+            file.take(entry.size.saturating_add(1))
+                .read_to_end(&mut bytes)
+                .map_err(unread(&path, &entry.name))?;
             require_size(&path, &entry, bytes.len() as u64)?;
             sums = after_line(&path, sums, &entry.name, &bytes)?;
             sections.push(Section { name: entry.name, version: entry.version, bytes });
@@ -138,4 +151,24 @@ fn after_line<'a>(
         let reason = format!("{name} does not have the checksum given in {SUMS}");
         CheckpointError::damaged(path, reason)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::save;
+
+    #[test]
+    fn sections_beyond_a_limit_are_not_read() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("best");
+        let sections =
+            ["a", "b"].map(|name| Section { name: name.into(), version: 1, bytes: vec![0; 64] });
+        let checkpoint = Checkpoint { iteration: 3, sections: sections.to_vec() };
+        save(&checkpoint, &path).unwrap();
+        let load = |max_bytes| load_with(&path, &input::open, max_bytes);
+        assert_eq!(load(128).unwrap(), checkpoint);
+        let error = load(127).unwrap_err().to_string();
+        assert!(error.contains("its sections have 128 bytes; the limit is 127"), "{error}");
+    }
 }

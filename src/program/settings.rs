@@ -5,7 +5,9 @@ use super::args::SettingsArgs;
 use super::games::{Games, Playable};
 use super::output::{print_json, print_result};
 use crate::schema::{self, Settings, Shape, in_table};
-use crate::settings::{LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema};
+use crate::settings::{
+    LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema, narrowed,
+};
 use crate::task::{self, TaskError};
 use crate::trainer::text::language_settings;
 use crate::trainer::{config_toml, new_settings};
@@ -108,11 +110,6 @@ type Declared = &'static [schema::Setting];
 /// Declarations of the settings in a table.
 fn declared(table: &Table) -> Declared {
     if table.contains_key("task") { LanguageConfig::SETTINGS } else { TrainConfig::SETTINGS }
-}
-
-/// Settings of the run with a narrower range than declared.
-fn narrowed(table: &Table) -> &'static [(&'static str, Shape)] {
-    if table.contains_key("task") { LanguageConfig::NARROWED } else { TrainConfig::NARROWED }
 }
 
 /// Settings of a table, each with its declaration if there is one.

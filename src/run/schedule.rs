@@ -76,19 +76,17 @@ impl Schedule {
     }
 }
 
-/// The schedule of a run of a game or dataset; patience applies to datasets only.
+/// The schedule of a run of a game or dataset.
 impl From<&TrainConfig> for Schedule {
     fn from(config: &TrainConfig) -> Self {
-        let patience = if config.data.is_on() { config.data.patience } else { 0 };
-        Self::new(config.iterations, &config.checkpoint, patience, config.stop)
+        Self::new(config.iterations, &config.checkpoint, config.patience(), config.stop)
     }
 }
 
-/// The schedule of a language model's run; patience applies to SFT alone.
+/// The schedule of a language model's run.
 impl From<&LanguageConfig> for Schedule {
     fn from(config: &LanguageConfig) -> Self {
-        let patience = if config.is_sft_only() { config.fit.patience } else { 0 };
-        Self::new(config.iterations, &config.checkpoint, patience, config.stop)
+        Self::new(config.iterations, &config.checkpoint, config.patience(), config.stop)
     }
 }
 

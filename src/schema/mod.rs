@@ -60,6 +60,20 @@ pub fn in_table(settings: &'static [Setting]) -> Vec<&'static Setting> {
     all
 }
 
+/// The values that the setting at a path accepts, `key` or `section.key`.
+pub fn shape_at(settings: &'static [Setting], path: &str) -> Option<Shape> {
+    let find = |settings, key: &str| {
+        in_table(settings).into_iter().find(|setting| setting.key == key).map(|it| it.shape)
+    };
+    match path.split_once('.') {
+        None => find(settings, path),
+        Some((section, key)) => match find(settings, section)? {
+            Shape::Section(inner) => find(inner, key),
+            _ => None,
+        },
+    }
+}
+
 /// A struct of settings declared by `settings!`.
 pub trait Settings {
     /// Declarations in order.

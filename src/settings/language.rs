@@ -248,6 +248,11 @@ impl LanguageConfig {
         self.loss.loss_type == LossType::Nll
     }
 
+    /// Number of evaluations without improvement after which the run ends; 0 for no limit, as of runs with rewards.
+    pub fn patience(&self) -> u32 {
+        if self.is_sft_only() { self.fit.patience } else { 0 }
+    }
+
     /// Checks every setting and how they fit together.
     ///
     /// # Errors

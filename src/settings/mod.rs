@@ -37,6 +37,14 @@ pub use crate::model::{DecoderConfig, ModelKind, PolicyConfig, Precision};
 pub use crate::objective::{KlEstimator, LossConfig, LossType};
 pub use crate::schema::OutOfRange;
 
+use crate::schema::Shape;
+use toml::Table;
+
+/// Settings of a table's run with a narrower range than declared.
+pub fn narrowed(table: &Table) -> &'static [(&'static str, Shape)] {
+    if table.contains_key("generation") { LanguageConfig::NARROWED } else { TrainConfig::NARROWED }
+}
+
 /// An error in settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

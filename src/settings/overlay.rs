@@ -3,9 +3,9 @@
 //! The defaults themselves, as a table, are the list of keys and types; other names of a setting come from
 //! its declaration.
 
-use super::{ConfigError, LanguageConfig, TrainConfig};
+use super::{ConfigError, LanguageConfig, TrainConfig, narrowed};
 use crate::env::{self, Env};
-use crate::schema::{Setting, Settings, Shape, in_table};
+use crate::schema::{Setting, Settings, Shape, in_table, shape_at};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 use toml::{Table, Value};
@@ -282,6 +282,7 @@ fn set(table: &mut Table, Change { key, path, value }: Change) -> Result<(), Con
         }
         (error, _) => error,
     })?;
+    let narrowed = narrowed(table);
     let slot = match path.split_once('.') {
         Some((section, leaf)) => table.get_mut(section).and_then(|s| s.get_mut(leaf)),
         None => table.get_mut(&path),
@@ -294,7 +295,7 @@ fn set(table: &mut Table, Change { key, path, value }: Change) -> Result<(), Con
             "`{path}` is not a setting; name the {what} itself, as in `grove train {name}`"
         )));
     }
-    *slot = convert(&path, slot, from_trl(&path, value))?;
+    *slot = convert(&path, narrowed, slot, from_trl(&path, value))?;
     Ok(())
 }
 
@@ -388,7 +389,12 @@ fn nearest(paths: &[String], key: &str, leaf: &str) -> Option<String> {
 }
 
 /// `value` in the type of `like`: integers serve as floats, nothing else is converted.
-fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> {
+fn convert(
+    key: &str,
+    narrowed: &[(&str, Shape)],
+    like: &Value,
+    value: Value,
+) -> Result<Value, ConfigError> {
     let wrong = |value: &Value, expected: &str| match value.as_str() {
         Some("") => {
             ConfigError::OutOfRange(format!("`{key}` has no value, but must be {expected}"))
@@ -402,10 +408,13 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
     match (like, value) {
         (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
         (Value::Float(_), value) if !value.is_float() => Err(wrong(&value, "a number")),
-        (Value::Integer(_), value) if value.as_integer().is_none_or(|i| i < 0) => {
-            let range = integers(key).unwrap_or_else(|| "0 or more".to_string());
-            Err(wrong(&value, &format!("a whole number, {range}")))
-        }
+        (Value::Integer(_), Value::Integer(i @ 0..)) => Ok(i.into()),
+        (Value::Integer(_), value) => match range(narrowed, key) {
+            Some(range) => Err(wrong(&value, &format!("a whole number, {range}"))),
+            // `split` checks the range of a game's own.
+            None if value.is_integer() => Ok(value),
+            None => Err(wrong(&value, "a whole number")),
+        },
         (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
         (Value::String(_), value) if !value.is_str() => Err(wrong(&value, "a name")),
         (Value::Array(like), Value::Array(items)) => {
@@ -431,20 +440,11 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
     }
 }
 
-/// The range of a setting of a run that is an integer, in words.
-fn integers(path: &str) -> Option<String> {
-    let find = |settings, key: &str| {
-        in_table(settings).into_iter().find(|setting| setting.key == key).map(|it| it.shape)
-    };
-    let (first, rest) = path.split_once('.').map_or((path, None), |(a, b)| (a, Some(b)));
-    let found =
-        [TrainConfig::SETTINGS, LanguageConfig::SETTINGS].into_iter().find_map(|all| {
-            match (find(all, first)?, rest) {
-                (Shape::Section(inner), Some(key)) => find(inner, key),
-                (shape, _) => Some(shape),
-            }
-        });
-    found.filter(|shape| matches!(shape, Shape::Integer(..))).map(|shape| shape.to_string())
+/// The range of a setting of the run, in words; `None` for those of a game or task.
+fn range(narrowed: &[(&str, Shape)], path: &str) -> Option<String> {
+    let own = narrowed.iter().find(|(key, _)| *key == path).map(|(_, shape)| *shape);
+    let mut all = [TrainConfig::SETTINGS, LanguageConfig::SETTINGS].into_iter();
+    own.or_else(|| all.find_map(|settings| shape_at(settings, path))).map(|it| it.to_string())
 }
 
 /// Whether all items of a list are strings; true for an empty one.

@@ -1,6 +1,6 @@
 //! Changes to the settings of a saved run when it is resumed.
 
-use super::{ConfigError, overlay};
+use super::{ConfigError, LanguageConfig, TrainConfig, overlay};
 use toml::{Table, Value};
 
 /// Settings that a resumed run may change: they do not decide which levels and prompts come next, nor on which of them
@@ -48,23 +48,25 @@ pub fn change(table: &mut Table, assignments: &[String]) -> Result<(), ConfigErr
 
 /// Checks that the evaluations that patience counts are as far apart as they were.
 fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
-    let setting = |table: &Table, section: &str, key: &str| {
-        table.get(section).and_then(|section| section.get(key)?.as_integer())
-    };
-    let every = |table| setting(table, "checkpoint", "eval_every");
-    let text = |section: &str, key: &str| table.get(section).and_then(|it| it.get(key)?.as_str());
-    // Of other runs, patience counts nothing.
-    let is_counted = |section: &&str| match *section {
-        "data" => text("data", "path").is_some_and(|path| !path.is_empty()),
-        _ => text("loss", "loss_type") == Some("nll"),
-    };
-    let is_patient = |section: &&str| setting(table, section, "patience").is_some_and(|n| n > 0);
-    match ["data", "fit"].into_iter().filter(is_counted).find(is_patient) {
-        Some(section) if every(table) != every(before) => Err(ConfigError::OutOfRange(format!(
-            "`checkpoint.eval_every` cannot be changed while `{section}.patience` counts evaluations; set that to 0 too"
-        ))),
-        _ => Ok(()),
+    let ((key, patience, every), (.., before)) = (evaluations(table)?, evaluations(before)?);
+    if patience == 0 || every == before {
+        return Ok(());
     }
+    Err(ConfigError::OutOfRange(format!(
+        "`checkpoint.eval_every` cannot be changed while `{key}` counts evaluations; set that to 0 too"
+    )))
+}
+
+/// The key of a run's patience, its value, and the number of iterations between evaluations.
+fn evaluations(table: &Table) -> Result<(&'static str, u32, u32), ConfigError> {
+    let table = table.clone();
+    Ok(if table.contains_key("task") {
+        let config: LanguageConfig = overlay::from_table(table)?;
+        ("fit.patience", config.patience(), config.checkpoint.eval_every)
+    } else {
+        let config: TrainConfig = overlay::from_table(table)?;
+        ("data.patience", config.patience(), config.checkpoint.eval_every)
+    })
 }
 
 /// Checks that a setting is as it was, or may change.
@@ -86,7 +88,6 @@ fn check(path: &str, value: &Value, old: &Value) -> Result<(), ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::TrainConfig;
 
     fn changed(assignment: &str) -> Result<Table, ConfigError> {
         let mut table = overlay::to_table(&TrainConfig::default());
@@ -116,12 +117,21 @@ mod tests {
         assert!(error.contains("`data.patience` counts evaluations"), "{error}");
         patient("data.path=shown", &["eval_every=3", "data.patience=0"]).unwrap();
         patient("data.path=", &["eval_every=3"]).unwrap();
+        let text = |changes: &[&str]| {
+            let mut table = overlay::to_table(&LanguageConfig::for_model("tiny"));
+            table.insert("task".to_string(), "sort".into());
+            overlay::apply(&mut table, changes).unwrap();
+            change(&mut table, &["eval_every=3".to_string()])
+        };
+        let error = text(&["fit.patience=3", "loss_type=nll"]).unwrap_err().to_string();
+        assert!(error.contains("`fit.patience` counts evaluations"), "{error}");
+        text(&["fit.patience=3"]).unwrap();
     }
 
     #[test]
     fn settings_that_may_change_exist() {
         let game = overlay::to_table(&TrainConfig::default());
-        let text = overlay::to_table(&crate::settings::LanguageConfig::for_model("tiny"));
+        let text = overlay::to_table(&LanguageConfig::for_model("tiny"));
         let exists = |table: &Table, path: &str| match path.split_once('.') {
             Some((section, key)) => table.get(section).is_some_and(|it| it.get(key).is_some()),
             None => table.contains_key(path),

@@ -114,6 +114,11 @@ impl TrainConfig {
         )
     }
 
+    /// Number of evaluations without improvement after which the run ends; 0 for no limit, as of games.
+    pub fn patience(&self) -> u32 {
+        if self.data.is_on() { self.data.patience } else { 0 }
+    }
+
     /// Samples of a minibatch: games, or windows of a dataset.
     pub fn minibatch(&self) -> usize {
         if self.data.is_on() {

@@ -1,6 +1,6 @@
 //! Settings: a run gets the values of its file and command line, and refuses those out of range.
 
-use grove::env::{Fruit, FruitObservation};
+use grove::env::{Catch, Fruit, FruitObservation};
 use grove::schema::Settings;
 use grove::settings::{
     LanguageConfig, LossConfig, LossType, OptimizerConfig, Precision, TINY, TrainConfig, overlay,
@@ -237,6 +237,10 @@ fn texts_refuse_numbers_out_of_range_in_a_sentence() {
         ("update_epochs=4294967295", "update.update_epochs is 4294967295, but must be 1 to 65536"),
         ("num_shards=4097", "update.num_shards is 4097, but must be 0 to 4096"),
         (
+            "gradient_accumulation_steps=-1",
+            "`update.gradient_accumulation_steps` cannot be -1: must be a whole number, 1",
+        ),
+        (
             "gradient_accumulation_steps=2",
             "update.gradient_accumulation_steps is 2, but must be 1 for language models, whose gradient is \
              accumulated group by group",
@@ -257,6 +261,21 @@ fn texts_refuse_numbers_out_of_range_in_a_sentence() {
     ] {
         let said = refused_for_texts(assignment);
         assert!(said.starts_with(words), "{assignment}: {said}");
+    }
+}
+
+#[test]
+fn games_refuse_numbers_below_the_range_that_they_narrow() {
+    for (assignment, words) in [
+        (
+            "eval_episodes=-1",
+            "`checkpoint.eval_episodes` cannot be -1: must be a whole number, 1 to 2^24",
+        ),
+        ("catch.rows=-1", "catch.rows is -1, but must be 2 to 256"),
+        ("catch.rows=-1.5", "`catch.rows` cannot be -1.5: must be a whole number"),
+    ] {
+        let error = new_settings::<Catch>(&Table::new(), &[assignment.to_string()]).unwrap_err();
+        assert_eq!(error.to_string(), words, "{assignment}");
     }
 }
 

@@ -82,6 +82,21 @@ fn the_page_and_the_listed_files_are_served_with_their_headers() {
 }
 
 #[test]
+fn the_page_names_the_policy_of_the_server_before_all_that_it_loads() {
+    let folder = folder_with_run();
+    let server = watch(folder.path());
+    let answer = server.get("/");
+    // Browsers take the last part from a header alone.
+    let policy = answer.header("content-security-policy").unwrap();
+    let policy = policy.strip_suffix("; frame-ancestors 'none'").unwrap();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("web/page/index.html");
+    let page = fs::read_to_string(page).unwrap();
+    let meta = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">");
+    let (meta_at, first) = (page.find(&meta).expect(&meta), page.find("<link").unwrap());
+    assert!(meta_at < first);
+}
+
+#[test]
 fn the_run_is_described() {
     let folder = folder_with_run();
     let server = watch(folder.path());

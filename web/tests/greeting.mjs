@@ -201,6 +201,13 @@ export default [
       const about = await page.evaluate(() => [document.title, ...['og:title', 'og:description', 'og:image'].map((name) => document.querySelector(`meta[property="${name}"]`)?.content)]);
       ok(about.every(Boolean) && /learn a game/.test(about[0]), `for those who share it: ${about}`);
       ok(links.length === 3 && links.every((link) => link.startsWith('https://example.org/grove')), `the links are ${links}`);
+      // The page has its policy from itself.
+      visit.allow(/inline script/);
+      const ran = await page.evaluate(() => {
+        document.head.append(Object.assign(document.createElement('script'), { textContent: 'window.ran = true' }));
+        return Boolean(window.ran);
+      });
+      ok(!ran, 'the page runs a script that is not one of its files');
       // A visitor who has begun before the service worker is there is not disturbed; the next visit is isolated.
       const late = () => {
         const there = new Promise((done) => { window.arrive = done; });

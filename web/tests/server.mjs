@@ -17,24 +17,23 @@ const TYPES = {
   png: 'image/png',
 };
 
-/// The same as in src/program/watch/site.rs.
-const HEADERS = {
-  'Content-Security-Policy':
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; " +
-    "img-src 'self' data:; font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; " +
-    "form-action 'none'; frame-ancestors 'none'",
+/// The same as in src/program/watch/site.rs, with the policy of the page.
+const headers = (policy) => ({
+  'Content-Security-Policy': `${policy}; frame-ancestors 'none'`,
   'X-Content-Type-Options': 'nosniff',
   'Referrer-Policy': 'no-referrer',
   'Cross-Origin-Opener-Policy': 'same-origin',
   'Cross-Origin-Embedder-Policy': 'require-corp',
   'Cross-Origin-Resource-Policy': 'same-origin',
   'Cache-Control': 'no-cache',
-};
+});
 
 /// Serves a folder. `missing` are the requests that found nothing, `instead` texts for files; a `plain` host cannot send
 /// headers of its own, and redirects `index.html` to the folder.
 export async function serve(folder, plain = false) {
   const site = { folder, missing: [], instead: {} };
+  const [, policy] = /"Content-Security-Policy" content="([^"]*)"/.exec(await readFile(join(folder, 'index.html'), 'utf8'));
+  const sent = plain ? {} : headers(policy);
   const server = createServer(async (request, response) => {
     const { pathname, search } = new URL(request.url, 'http://host/');
     const path = pathname.startsWith(BELOW) ? pathname.slice(BELOW.length) || 'index.html' : undefined;
@@ -44,7 +43,7 @@ export async function serve(folder, plain = false) {
       const other = search ? undefined : site.instead[path];
       const body = other ?? (await readFile(join(folder, path)));
       const type = TYPES[path.split('.').at(-1)] ?? 'application/octet-stream';
-      response.writeHead(200, { ...(plain ? {} : HEADERS), 'Content-Type': type }).end(body);
+      response.writeHead(200, { ...sent, 'Content-Type': type }).end(body);
     } catch {
       site.missing.push(pathname);
       response.writeHead(404).end();

@@ -46,10 +46,10 @@ impl WatchedFiles {
         input::read_file(self.open(name)?, MAX_FILE_BYTES).ok()
     }
 
-    /// Loads a checkpoint.
+    /// Loads a checkpoint of at most [`input::MAX_DATA_BYTES`] bytes.
     pub fn checkpoint(&self, name: &str) -> Option<Checkpoint> {
         let opener = |path: &Path| open_below(&self.root, path);
-        checkpoint::load_with(&self.root.join(name), &opener).ok()
+        checkpoint::load_with(&self.root.join(name), &opener, input::MAX_DATA_BYTES).ok()
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The body of a response.
 pub type Body = Either<Full<Bytes>, Channel<Bytes>>;
 
-/// Security headers of every response.
+/// Security headers of every response. The page names the same policy, for hosts that send none.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,

@@ -28,7 +28,8 @@ pub trait RunObserver {
 ///
 /// # Errors
 /// As [`Run::iterate`] and [`Run::validate`], and if a file cannot be written, or the device fails. The run can be
-/// resumed from its last checkpoint; an iteration whose evaluation failed is then repeated.
+/// resumed from its last checkpoint, which repeats all iterations since, also if only an evaluation failed: an iteration is
+/// recorded and saved after its evaluation.
 pub fn drive(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,

@@ -25,9 +25,7 @@ impl Limits {
     /// # Errors
     /// The system's.
     pub fn enforce(&self, on_processes: bool) -> io::Result<()> {
-        // SAFETY: reads a live struct.
-        let set = |what, limit| check(unsafe { libc::setrlimit(what, &raw const limit) });
-        set(libc::RLIMIT_CORE, rlimit(0))?;
+        lower(libc::RLIMIT_CORE, 0)?;
         for (what, limit) in [
             (libc::RLIMIT_AS, self.memory),
             (libc::RLIMIT_FSIZE, self.file_size),
@@ -35,7 +33,7 @@ impl Limits {
             (libc::RLIMIT_NPROC, if on_processes { self.processes } else { 0 }),
         ] {
             if limit > 0 {
-                set(what, rlimit(limit))?;
+                lower(what, limit)?;
             }
         }
         Ok(())
@@ -47,13 +45,45 @@ impl Limits {
     /// # Errors
     /// The system's.
     pub fn enforce_on_files(&self) -> io::Result<()> {
-        let limit = rlimit(self.files);
-        // SAFETY: reads a live struct.
-        let set = || check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) });
-        if self.files > 0 { set() } else { Ok(()) }
+        if self.files > 0 { lower(libc::RLIMIT_NOFILE, self.files) } else { Ok(()) }
     }
 }
 
-fn rlimit(limit: u64) -> libc::rlimit {
-    libc::rlimit { rlim_cur: limit as libc::rlim_t, rlim_max: limit as libc::rlim_t }
+/// A resource, as the C library's type.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+type Resource = libc::c_int;
+
+/// Limits a resource of the current process. A lower limit that it already has stays: only root may raise it.
+fn lower(what: Resource, limit: u64) -> io::Result<()> {
+    let mut own = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes a live struct.
+    check(unsafe { libc::getrlimit(what, &raw mut own) })?;
+    let limit = own.rlim_max.min(limit as libc::rlim_t);
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: reads a live struct.
+    check(unsafe { libc::setrlimit(what, &raw const limit) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    #[test]
+    fn a_lower_limit_of_the_system_stays() {
+        let limits = |files| Limits { files, ..Limits::default() };
+        let mut command = Command::new("sh");
+        // SAFETY: between `fork` and `exec`, it makes system calls only and does not allocate.
+        unsafe {
+            command.pre_exec(move || {
+                limits(32).enforce_on_files()?;
+                limits(64).enforce_on_files()
+            });
+        }
+        let output = command.args(["-c", "ulimit -n"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "32\n");
+    }
 }

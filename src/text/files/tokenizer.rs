@@ -98,7 +98,7 @@ pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(
         let Some((name, known)) = content(token).and_then(|name| known.get_key_value(name)) else {
             continue;
         };
-        if let Some(flag) = other_flag(token, known, !file.normalizer.is_null()) {
+        if let Some(flag) = other_flag(token, known, changes_texts(&file.normalizer)) {
             return Err(format!(
                 "`{flag}` of its added token {name:?} differs from the one in `{table}` beside it; save the tokenizer \
                  with `transformers`, which takes that one"
@@ -106,6 +106,11 @@ pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Whether a normalizer does anything: an empty list of normalizers stands for none.
+fn changes_texts(normalizer: &Value) -> bool {
+    nested(normalizer, &["normalizers"]).any(|one| !one.is_null() && one["type"] != "Sequence")
 }
 
 /// The flag by which an added token of `tokenizer_config.json` is found in other places of texts, or left out of more

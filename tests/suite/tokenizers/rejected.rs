@@ -142,11 +142,14 @@ fn tokens_added_outside_the_vocabulary_are_rejected_by_name() {
         }],
         "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
     });
-    let load = |about: Value, added: Value| {
+    let load_with = |normalizer: Value, about: Value, added: Value| {
+        let mut tokenizer = tokenizer.clone();
+        tokenizer["normalizer"] = normalizer;
         let folder = folder(3, tokenizer.to_string().as_bytes(), about.to_string().as_bytes());
         fs::write(folder.path().join("added_tokens.json"), added.to_string()).unwrap();
         LanguageModel::load(folder.path()).map(|_| ()).map_err(|error| error.to_string())
     };
+    let load = |about: Value, added: Value| load_with(Value::Null, about, added);
     let token = |name: &str| json!({ "content": name, "special": true });
     let table = |name: &str| json!({ "added_tokens_decoder": { "2": token(name) } });
     for (about, added) in [
@@ -177,11 +180,17 @@ fn tokens_added_outside_the_vocabulary_are_rejected_by_name() {
         );
         assert!(error.contains(&why), "{error}");
     }
-    // Without a normalizer.
+    // Without a normalizer that changes texts.
     let mut normalized = token("<s>");
     normalized["normalized"] = json!(true);
     let about = json!({ "added_tokens_decoder": { "2": normalized } });
-    assert_eq!(load(about, json!({})), Ok(()));
+    let sequence = |all: Value| json!({ "type": "Sequence", "normalizers": all });
+    for normalizer in [Value::Null, sequence(json!([])), sequence(json!([sequence(json!([]))]))] {
+        assert_eq!(load_with(normalizer, about.clone(), json!({})), Ok(()));
+    }
+    let normalizer = sequence(json!([{ "type": "Lowercase" }]));
+    let error = load_with(normalizer, about, json!({})).unwrap_err();
+    assert!(error.contains("`normalized` of its added token \"<s>\" differs"), "{error}");
     let error = load(json!({ "split_special_tokens": true }), json!({})).unwrap_err();
     assert!(error.contains("`split_special_tokens` of tokenizer_config.json is true"), "{error}");
 }
