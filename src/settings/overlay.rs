@@ -430,6 +430,13 @@ mod tests {
     }
 
     #[test]
+    fn the_nearest_setting_to_a_name_of_another_trainer_exists() {
+        for (theirs, ours) in NEAREST {
+            assert!(match_setting(ours).is_some_and(|found| found.is_exact), "{theirs}: {ours}");
+        }
+    }
+
+    #[test]
     fn a_game_may_have_settings_by_names_of_trl() {
         let mut table = to_table(&TrainConfig::default());
         let own = Table::from_iter(
