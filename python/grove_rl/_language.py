@@ -36,16 +36,16 @@ class LanguageModel:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Loads a model from a Hugging Face folder, a GGUF file or a run."""
+        """Loads a model from a Hugging Face folder, a GGUF file or a run (its folder, or its name in ``runs``)."""
         use_threads()
         self._native = _native.LanguageModel(path)
-        self._path = os.path.abspath(path)
+        self._path = os.path.abspath(self._native.path)
         self.num_params = self._native.num_params
         self.context = self._native.context
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LanguageModel:
-        """Loads a model from a Hugging Face folder, a GGUF file or a run."""
+        """Loads a model from a Hugging Face folder, a GGUF file or a run (its folder, or its name in ``runs``)."""
         return cls(path)
 
     def __repr__(self) -> str:

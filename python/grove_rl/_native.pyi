@@ -106,6 +106,7 @@ class Policy:
 
 @final
 class LanguageModel:
+    path: Path
     num_params: int
     context: int
     def __new__(cls, path: str | PathLike[str]) -> Self: ...

@@ -94,7 +94,7 @@ def train(
             further columns.
         reward: Functions of ``(prompts, completions, **columns)`` that return a number for each completion, or
             ``None`` for one that they do not judge. NaN and infinity are rejected.
-        model: Folder or file of a language model; ``tiny`` (the default) is a small new one.
+        model: Folder, file or run of a language model; ``tiny`` (the default) is a small new one.
         reward_weights: A weight for each of the reward functions.
         eval_task: Held-out prompts; by default the last tenth of ``task``, at least one.
         device: ``auto``, ``cpu``, ``wgpu:0``, ``cuda:0`` and so on; by default ``auto`` for built-in games and the

@@ -3,7 +3,7 @@
 use super::session::{Session, detached, interruptible};
 use super::value_error;
 use grove::rng::Stream;
-use grove::run::{TextRun, load_model};
+use grove::run::{RunFolder, TextRun, load_model};
 use grove::settings::{GenerationConfig, overlay};
 use grove::task::{
     self, Completion, Json, MAX_NEW_TOKENS, Message, PYTHON, PromptSet, RewardPart, Rewards, Split,
@@ -30,6 +30,9 @@ const PROMPTS_PER_PORTION: usize = 256;
 #[pyclass(module = "grove_rl._native")]
 pub struct LanguageModel {
     model: grove::text::LanguageModel,
+    /// The folder of the run or the model, or the file, that the path has led to.
+    #[pyo3(get)]
+    path: PathBuf,
 }
 
 /// Settings of a generation.
@@ -67,7 +70,15 @@ impl Options {
     }
 }
 
-/// The folder or file of a model. A run keeps its model in its own folder.
+/// The folder of the run that a path names, by the name of a run in `runs`, too, and otherwise the path itself.
+fn find(path: PathBuf) -> PathBuf {
+    match RunFolder::find(&path) {
+        Ok(run) => run.path().to_path_buf(),
+        Err(_) => path,
+    }
+}
+
+/// Loads a model from its folder or file, or from the folder of a run, which has the model in a folder of its own.
 fn load(path: &Path) -> PyResult<grove::text::LanguageModel> {
     let of_run = path.join("model");
     let path = if of_run.is_dir() { &of_run } else { path };
@@ -78,7 +89,10 @@ fn load(path: &Path) -> PyResult<grove::text::LanguageModel> {
 impl LanguageModel {
     #[new]
     fn new(py: Python, path: PathBuf) -> PyResult<Self> {
-        detached(py, || Ok(Self { model: load(&path)? }))
+        detached(py, || {
+            let path = find(path);
+            Ok(Self { model: load(&path)?, path })
+        })
     }
 
     #[getter]
@@ -270,7 +284,9 @@ pub fn train_text(
         };
         let prompts = PromptSet { train: prompts(train)?, test: prompts(test)? };
         let task = PythonTask { prompts, parts, reward, alphabet, max_new_tokens };
-        let loaded = (model != TINY).then(|| load(Path::new(model))).transpose()?;
+        let path = (model != TINY).then(|| find(model.into()));
+        let model = path.as_deref().and_then(Path::to_str).unwrap_or(model);
+        let loaded = path.as_deref().map(load).transpose()?;
         let session = Session::new(device, run_dir, callback)?;
         let defaults = match &loaded {
             Some(loaded) => {

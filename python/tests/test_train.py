@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -532,6 +533,28 @@ def test_a_language_model_is_pickled_by_its_path(folder: Path, monkeypatch: pyte
     shutil.rmtree(folder / "runs")
     with pytest.raises(ValueError, match="runs"):
         pickle.loads(pickled)
+
+
+def test_a_language_model_is_found_by_the_name_of_its_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {
+        "task": [{"prompt": f"{i}>", "solution": "ab"} for i in range(4)],
+        "reward": lambda completions, **_: [1.0] * len(completions),
+        "iterations": 1,
+        "fit": {"iterations": 0},
+        "generation": {"num_prompts": 2, "group_size": 2, "max_new_tokens": 2},
+        "eval_episodes": 2,
+    }
+    run = grove_rl.train(**options).run
+    assert Path(run) == Path("runs/python-1")
+    model = grove_rl.LanguageModel.load("python")
+    assert repr(model) == repr(grove_rl.LanguageModel.load(run))
+    more = grove_rl.train(model="python", **options).run
+    assert tomllib.loads(Path(more, "config.toml").read_text())["model"]["path"] == run
+    with pytest.raises(ValueError, match="nobody"):
+        grove_rl.LanguageModel.load("nobody")
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert copy.deepcopy(model).generate("1>", max_new_tokens=4) == model.generate("1>", max_new_tokens=4)
 
 
 def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None:

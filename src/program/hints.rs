@@ -1,5 +1,6 @@
 //! Hints for unknown options; the name of a setting is rewritten as `--set`.
 
+use crate::settings::foreign::{NEAREST, VALUE_FUNCTION};
 use crate::settings::overlay;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -9,8 +10,25 @@ use std::ffi::OsString;
 const COMMANDS_WITH_SETTINGS: [&str; 3] = ["train", "fit", "bench"];
 /// Settings that have their own option.
 const SETTINGS_WITH_OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
-/// Names of other programs for the number of iterations.
-const NAMES_FOR_ITERATIONS: [&str; 3] = ["n", "total_timesteps", "num_iterations"];
+
+/// Names of other programs that have no setting here, and what takes their place.
+const ANSWERS: [(&[&str], &str); 9] = [
+    (&["env", "env_id", "game", "task"], "the game or the task has no option: `grove train catch`"),
+    (&["output_dir", "run_name", "exp_name"], "the run directory is named by `--run-dir`"),
+    (&["n", "total_timesteps"], "the length of a run is set by `--iterations`"),
+    (
+        &["num_iterations"],
+        "the length of a run is set by `--iterations`, and what TRL calls so by `--set update.update_epochs=VALUE`",
+    ),
+    (&VALUE_FUNCTION, "GRPO has no value function; see docs/coming-from.md"),
+    (
+        &["logging_steps", "logging_strategy", "log_interval"],
+        "it has no counterpart: every iteration is recorded",
+    ),
+    (&["dataset_name", "train_dataset"], "the file of prompts is named by `--task-data`"),
+    (&["reward_funcs"], "completions are judged by the program of `--verifier`"),
+    (&["use_peft"], "adapters are trained by `--set lora.r=VALUE`"),
+];
 
 /// Rewrites the unknown option of a command line as `--set` if it is the name of a setting and has a value: `--lr 1e-3`
 /// becomes `--set lr=1e-3`.
@@ -23,7 +41,7 @@ fn rewrite_as_set(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
     let found = overlay::match_setting(&name)?;
     if !found.is_exact
         || SETTINGS_WITH_OPTIONS.contains(&&*found.path)
-        || NAMES_FOR_ITERATIONS.contains(&&*name)
+        || answer_for(&name).is_some()
     {
         return None;
     }
@@ -67,43 +85,69 @@ pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
         error.insert(ContextKind::Suggested, hint);
         return error;
     }
-    let names_similar = error.get(ContextKind::SuggestedArg).is_some();
-    let option = unknown_option(&error, words).filter(|_| !names_similar);
-    let Some(option) = option else { return error };
+    let Some(option) = unknown_option(&error, words) else { return error };
+    let has_similar = match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(suggested)) => is_like(&option, suggested),
+        _ => false,
+    };
+    let hint = hint_for(&option, has_similar);
+    if hint.is_none() && has_similar {
+        return error;
+    }
+    if error.remove(ContextKind::SuggestedArg).is_some() {
+        // It contains the suggested option, too.
+        error.remove(ContextKind::Usage);
+    }
     // The parser suggests passing the option as a value, which is never meant here.
     error.remove(ContextKind::Suggested);
-    if let Some(hint) = hint_for(&option) {
+    if let Some(hint) = hint {
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
         error.insert(ContextKind::Suggested, hint);
     }
     error
 }
 
-/// The hint for an unknown option; `None` if it resembles no setting.
-fn hint_for(option: &str) -> Option<String> {
+/// Whether an unknown option may mean the one that the parser suggests: one contains the other, or they differ in at
+/// most a third of its letters.
+fn is_like(option: &str, suggested: &str) -> bool {
+    let [name, suggested] = [option, suggested].map(|it| it.trim_start_matches('-'));
+    name.contains(suggested)
+        || suggested.contains(name)
+        || strsim::damerau_levenshtein(name, suggested) <= name.len() / 3
+}
+
+/// What takes the place of another program's name that has no setting here.
+fn answer_for(name: &str) -> Option<&'static str> {
+    ANSWERS.iter().find(|(names, _)| names.contains(&name)).map(|(_, answer)| *answer)
+}
+
+/// The hint for an unknown option; `None` if it resembles no setting, or, where there is a similar option, names none.
+fn hint_for(option: &str, has_similar: bool) -> Option<String> {
     let name = option.trim_start_matches('-').replace('-', "_");
-    if ["env", "env_id", "game", "task"].contains(&&*name) {
-        return Some("the game or the task has no option: `grove train catch`".to_string());
+    if let Some(answer) = answer_for(&name) {
+        return Some(answer.to_string());
     }
-    if name == "output_dir" {
-        return Some("the run directory is named by `--run-dir`".to_string());
+    let of_name = NEAREST.iter().filter(|(theirs, _)| *theirs == name);
+    let mut settings: Vec<String> = of_name.map(|(_, ours)| ours.to_string()).collect();
+    if settings.is_empty() {
+        let found = overlay::match_setting(&name);
+        let found = found.filter(|found| found.is_exact || !has_similar);
+        settings.push(found?.path);
     }
-    if NAMES_FOR_ITERATIONS.contains(&&*name) {
-        return Some("the length of a run is set by `--iterations`".to_string());
-    }
-    if overlay::VALUE_FUNCTION.contains(&&*name) {
-        return Some("GRPO has no value function; see docs/coming-from.md".to_string());
-    }
-    let setting = overlay::match_setting(&name)?.path;
-    if SETTINGS_WITH_OPTIONS.contains(&&*setting) {
+    if let [setting] = &*settings
+        && SETTINGS_WITH_OPTIONS.contains(&&**setting)
+    {
         return Some(format!("did you mean `--{setting}`?"));
     }
-    Some(format!("settings are changed by `--set`: did you mean `--set {setting}=VALUE`?"))
+    let words: Vec<String> = settings.iter().map(|path| format!("`--set {path}=VALUE`")).collect();
+    Some(format!("settings are changed by `--set`: did you mean {}?", words.join(" or ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::args::Cli;
+    use clap::CommandFactory;
 
     fn words(line: &str) -> (Vec<OsString>, String) {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
@@ -143,10 +187,49 @@ mod tests {
             ("-n", length),
             ("--nonsense", None),
         ] {
-            assert_eq!(hint_for(option), said, "{option}");
+            assert_eq!(hint_for(option, false), said, "{option}");
         }
-        assert!(hint_for("--vf-coef").unwrap().contains("no value function"));
-        assert!(hint_for("--output-dir").unwrap().contains("--run-dir"));
-        assert!(hint_for("--env").unwrap().contains("grove train catch"));
+        let either = "`--set rollout.num_groups=VALUE` or `--set generation.num_prompts=VALUE`?";
+        let said = hint_for("--per-device-train-batch-size", false).unwrap();
+        assert!(said.ends_with(either), "{said}");
+        for (option, words) in [
+            ("--vf-coef", "no value function"),
+            ("--output-dir", "--run-dir"),
+            ("--env", "grove train catch"),
+            ("--num-iterations", "update.update_epochs"),
+            ("--logging-steps", "no counterpart"),
+        ] {
+            let said = hint_for(option, true).unwrap();
+            assert!(said.contains(words), "{option}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_another_trainer_comes_before_an_option_that_is_like_it() {
+        let answer = |option: &str| {
+            let line = ["grove", "train", "fruit", option, "5"];
+            let error = Cli::command().try_get_matches_from(line).unwrap_err();
+            with_hint(error, &line.map(OsString::from)).to_string()
+        };
+        for (option, setting) in [
+            ("--clip-range", Some("loss.epsilon")),
+            ("--save-steps", Some("checkpoint.save_every")),
+            ("--save-total-limit", Some("checkpoint.keep")),
+            ("--warmup-steps", Some("optimizer.warmup_ratio")),
+            ("--importance-sampling-level", Some("loss.loss_type")),
+            ("--save-strategy", None),
+            ("--use-sde", None),
+        ] {
+            let said = answer(option);
+            assert!(!said.contains("similar") && !said.contains("Usage"), "{said}");
+            let hint = setting.map(|setting| format!("did you mean `--set {setting}=VALUE`?"));
+            assert!(hint.is_none_or(|hint| said.contains(&hint)), "{said}");
+        }
+        for (option, similar) in
+            [("--iteratoins", "--iterations"), ("--model-name-or-path", "--model")]
+        {
+            let said = answer(option);
+            assert!(said.contains(&format!("a similar argument exists: '{similar}'")), "{said}");
+        }
     }
 }

@@ -11,6 +11,7 @@ mod checkpoint;
 mod data;
 mod defaults;
 mod file_schema;
+pub(crate) mod foreign;
 mod language;
 pub mod overlay;
 mod resumed;

@@ -3,54 +3,13 @@
 //! The defaults themselves, as a table, are the list of keys and types; other names of a setting come from
 //! its declaration.
 
+use super::foreign::{NEAREST, VALUE_FUNCTION};
 use super::{ConfigError, LanguageConfig, TrainConfig, narrowed};
 use crate::env::{self, Env};
 use crate::schema::{Setting, Settings, Shape, in_table, shape_at};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 use toml::{Table, Value};
-
-/// Settings of other trainers' value functions, which GRPO lacks.
-pub const VALUE_FUNCTION: [&str; 5] =
-    ["vf_coef", "gae_lambda", "clip_vloss", "clip_range_vf", "vf_clip_coef"];
-
-/// Names of other trainers without an exact counterpart, and the nearest setting, of games and of texts.
-const FOREIGN: [(&str, &str); 31] = [
-    ("max_steps", "iterations"),
-    ("num_train_epochs", "iterations"),
-    ("total_timesteps", "iterations"),
-    ("warmup_steps", "optimizer.warmup_ratio"),
-    ("lr_schedule", "optimizer.lr_scheduler_type"),
-    ("anneal_lr", "optimizer.lr_scheduler_type"),
-    ("num_envs", "rollout.num_groups"),
-    ("n_envs", "rollout.num_groups"),
-    ("batch_size", "generation.num_prompts"),
-    // A number of minibatches, not their size.
-    ("batch_size", "update.num_minibatches"),
-    ("minibatch_size", "update.num_minibatches"),
-    ("per_device_train_batch_size", "rollout.num_groups"),
-    ("per_device_train_batch_size", "generation.num_prompts"),
-    // TRL counts those of all passes, and divides by its `gradient_accumulation_steps`.
-    ("steps_per_generation", "update.num_minibatches"),
-    ("n_steps", "rollout.num_steps"),
-    ("bptt_horizon", "rollout.num_steps"),
-    ("horizon", "rollout.num_steps"),
-    ("total_agents", "rollout.num_groups"),
-    ("n_epochs", "update.update_epochs"),
-    ("clip_range", "loss.epsilon"),
-    ("clip_coef", "loss.epsilon"),
-    ("ent_coef", "loss.entropy_coef"),
-    ("norm_adv", "advantage.scale_rewards"),
-    ("normalize_advantage", "advantage.scale_rewards"),
-    ("net_arch", "policy.hidden"),
-    ("save_steps", "checkpoint.save_every"),
-    ("save_total_limit", "checkpoint.keep"),
-    ("eval_steps", "checkpoint.eval_every"),
-    // `gspo` is the loss of ratios of sequences.
-    ("importance_sampling_level", "loss.loss_type"),
-    ("bf16", "precision"),
-    ("fp16", "precision"),
-];
 
 /// The settings as a table.
 pub fn to_table<T: Serialize>(settings: &T) -> Table {
@@ -316,7 +275,7 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         return Ok(wanted);
     }
     let is_here = |(theirs, ours): &&(&str, &str)| *theirs == leaf && resolve(table, ours).is_ok();
-    let foreign = FOREIGN.iter().find(is_here).map(|(_, ours)| *ours);
+    let foreign = NEAREST.iter().find(is_here).map(|(_, ours)| *ours);
     // A game may have a setting by a name that TRL gives to one of the run.
     let is_candidate = |path: &&String| section.is_empty() && [leaf, written].contains(&last(path));
     let mut candidates: Vec<String> = paths.iter().filter(is_candidate).cloned().collect();
@@ -468,6 +427,13 @@ mod tests {
             assert_eq!(assigns(&[set], "data.verifier"), is_given, "{set}");
         }
         assert!(!assigns(&["fit.iterations=3"], "iterations"));
+    }
+
+    #[test]
+    fn the_nearest_setting_to_a_name_of_another_trainer_exists() {
+        for (theirs, ours) in NEAREST {
+            assert!(match_setting(ours).is_some_and(|found| found.is_exact), "{theirs}: {ours}");
+        }
     }
 
     #[test]

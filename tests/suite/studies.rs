@@ -148,8 +148,11 @@ fn an_interrupted_sweep_ends_with_the_same_table() {
     assert_eq!(report["mean_score"], trials[0]["scores"][1]);
 
     fs::write(folder.join("broken.toml"), SWEEP.replace("trials = 4", "trials = 5")).unwrap();
+    let lock = folder.join("broken/sweep.lock");
+    fs::remove_file(&lock).unwrap();
     let error = refusal(folder, &["sweep", "broken.toml"]);
     assert!(error.contains("holds another sweep, with trials = 4, not 5; remove it"), "{error}");
+    assert!(!lock.exists(), "a refused sweep leaves nothing behind");
     for (old, new, words) in [
         ("'1,2'", "[1, 2]", "`seeds` is [1, 2], but must be a string such as"),
         ("halving", "bayes", "`bayes` must be one of: grid, random, halving, tpe"),

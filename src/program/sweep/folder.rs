@@ -35,6 +35,10 @@ pub fn claim(folder: &Path, text: &str) -> Result<File> {
     let cannot_write = |path: &Path| format!("cannot write {}", path.display());
     disk::create_folders(folder).with_context(|| cannot_write(folder))?;
     let path = folder.join(LOCK);
+    if !path.exists() {
+        // A refused sweep leaves nothing in another's folder.
+        is_claimed(folder, text)?;
+    }
     let lock = disk::open_append(&path).with_context(|| cannot_write(&path))?;
     if let Err(TryLockError::WouldBlock) = lock.try_lock() {
         bail!(
@@ -42,16 +46,26 @@ pub fn claim(folder: &Path, text: &str) -> Result<File> {
             folder.display()
         );
     }
+    if !is_claimed(folder, text)? {
+        let path = folder.join(SETTINGS);
+        disk::replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?;
+    }
+    Ok(lock)
+}
+
+/// Whether a folder belongs to the sweep with this text already.
+///
+/// # Errors
+/// If it belongs to another sweep, or its copy of the text cannot be read.
+fn is_claimed(folder: &Path, text: &str) -> Result<bool> {
     let path = folder.join(SETTINGS);
     let before = input::if_present(input::read_description(&path));
     match before.with_context(|| format!("cannot read {}", path.display()))? {
-        Some(before) if before == text => {}
-        Some(before) => bail!(
+        Some(before) if before != text => bail!(
             "{} holds another sweep{}; remove it, or choose another --out",
             folder.display(),
             check::difference(&before, text).unwrap_or_default()
         ),
-        None => disk::replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?,
+        before => Ok(before.is_some()),
     }
-    Ok(lock)
 }

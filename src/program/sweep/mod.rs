@@ -26,7 +26,7 @@ use crate::trainer::text::{TINY, language_settings};
 use anyhow::{Context, Result, bail, ensure};
 use folder::{claim, output_folder};
 use report::Report;
-use results::{RESULTS, Results, RunKey, RunResult, forget_failures, is_lost, read_results};
+use results::{RESULTS, Results, RunResult, forget_failures, is_lost, read_results};
 use search::{Search, Trial};
 use serde::Deserialize;
 use space::Space;
@@ -103,8 +103,6 @@ struct Sweep<'a> {
     /// Number of iterations of a whole run.
     iterations: u32,
     results: Results,
-    /// Results so far of each run, those of failures that are tried again among them.
-    attempts: BTreeMap<RunKey, u32>,
 }
 
 pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
@@ -168,15 +166,7 @@ impl<'a> Sweep<'a> {
         }
         let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = output_folder(args)?;
-        Ok(Self {
-            file,
-            args,
-            folder,
-            seeds,
-            iterations,
-            results: Results::new(),
-            attempts: BTreeMap::new(),
-        })
+        Ok(Self { file, args, folder, seeds, iterations, results: Results::default() })
     }
 
     /// Reads the results so far, except for failures that are tried again.
@@ -184,7 +174,6 @@ impl<'a> Sweep<'a> {
         let path = self.folder.join(RESULTS);
         let results = read_results(&path);
         self.results = results.with_context(|| format!("cannot read {}", path.display()))?;
-        self.attempts = self.results.iter().map(|(run, result)| (*run, result.attempts)).collect();
         forget_failures(&mut self.results, &self.file, self.seeds.len());
         Ok(())
     }
@@ -200,7 +189,9 @@ impl<'a> Sweep<'a> {
             }
             self.train(&trials, &numbers, round, &interrupt)?;
             let is_done = |number: &usize| {
-                self.seeds.iter().all(|seed| self.results.contains_key(&(*number, round, *seed)))
+                self.seeds
+                    .iter()
+                    .all(|seed| self.results.ended.contains_key(&(*number, round, *seed)))
             };
             // A run that something else has stopped has no result, either.
             if interrupt.has_signal() || !numbers.iter().all(is_done) {
@@ -217,7 +208,8 @@ impl<'a> Sweep<'a> {
             let has_none = trials.iter().all(|trial: &Trial| trial.score.is_none());
             let is_lost = self.file.has_batch_after(round) && is_lost(&self.results, round);
             if has_none || is_lost {
-                let mut of_round = self.results.values().filter(|result| result.round == round);
+                let mut of_round =
+                    self.results.ended.values().filter(|result| result.round == round);
                 let error = of_round.find_map(|result| result.error.clone());
                 let error = error.unwrap_or("they have no score".to_string());
                 match is_lost {
@@ -235,7 +227,7 @@ impl<'a> Sweep<'a> {
 
     /// Scores of a trial by seed; `None` unless all runs have one.
     fn scores(&self, trial: usize, round: u32) -> Option<Vec<f64>> {
-        results::scores(&self.results, trial, round, &self.seeds)
+        self.results.scores(trial, round, &self.seeds)
     }
 
     /// Trains the runs of a round that have no result yet.
@@ -259,11 +251,10 @@ impl<'a> Sweep<'a> {
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (mut ended, all) = match self.file.search {
             // Batches are too small to be counted separately.
-            Search::Tpe => (self.results.len(), self.file.trials * self.seeds.len()),
+            Search::Tpe => (self.results.ended.len(), self.file.trials * self.seeds.len()),
             _ => (0, open.len()),
         };
         let (sweep, results, all_seeds) = (&self.file, &mut self.results, &self.seeds);
-        let before = &self.attempts;
         let board = Board::new(false, ended, all);
         side_by_side(slots, &jobs, interrupt, &board, |job, report| {
             let (trial, seed) = open[job];
@@ -284,12 +275,10 @@ impl<'a> Sweep<'a> {
                 |score| format!("{score:.3}"),
             );
             let said = format!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
-            let run = (trial, round, seed);
-            let attempts = 1 + before.get(&run).copied().unwrap_or(0);
-            let result = RunResult { trial, round, seed, score, error, attempts };
+            let result = RunResult { trial, round, seed, score, error };
             let line = serde_json::to_string(&result)? + "\n";
             disk::write(&mut file, line.as_bytes()).context("cannot write the results")?;
-            results.insert(run, result);
+            results.insert(result);
             board.ended(&said, || report::leaders(sweep, trials, results, all_seeds, round));
             Ok(())
         })
@@ -298,7 +287,8 @@ impl<'a> Sweep<'a> {
     /// The trials and seeds of the runs of a round that have no result yet.
     fn open_runs(&self, numbers: &[usize], round: u32) -> Vec<(usize, u64)> {
         let runs = numbers.iter().flat_map(|n| self.seeds.iter().map(move |seed| (*n, *seed)));
-        runs.filter(|(trial, seed)| !self.results.contains_key(&(*trial, round, *seed))).collect()
+        runs.filter(|(trial, seed)| !self.results.ended.contains_key(&(*trial, round, *seed)))
+            .collect()
     }
 
     /// Prints how many runs the round starts and how they share the machine.

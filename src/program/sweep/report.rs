@@ -1,7 +1,6 @@
 //! Report of a sweep: trials from best to worst (for halving by round, last round first), the importance of each
 //! setting, and the best settings.
 
-use super::results::scores;
 use super::search::{Trial, rank_trials};
 use super::space::{Point, Range, Space, index};
 use super::{Results, Search, Sweep, SweepFile, space};
@@ -145,7 +144,7 @@ pub fn leaders(
         if own != round && sweep.search == Search::Halving {
             return None;
         }
-        Some((number, mean(&scores(results, number, own, seeds)?)))
+        Some((number, mean(&results.scores(number, own, seeds)?)))
     };
     let mut best: Vec<(usize, f64)> = (0..trials.len()).filter_map(score).collect();
     best.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -216,11 +215,10 @@ mod tests {
         let trial = |i: u32| Trial { point: vec![f64::from(i) / 3.0], round: 0, score: None };
         let trials: Vec<Trial> = (0..3).map(trial).collect();
         let scores = [(0, 1, 0.5), (0, 2, 0.5), (1, 1, 0.9), (2, 1, 0.4), (2, 2, 0.8)];
-        let result = |(trial, seed, score)| {
-            let score = Some(score);
-            ((trial, 0, seed), RunResult { trial, round: 0, seed, score, error: None, attempts: 1 })
-        };
-        let results: Results = scores.map(result).into();
+        let mut results = Results::default();
+        for (trial, seed, score) in scores {
+            results.insert(RunResult { trial, round: 0, seed, score: Some(score), error: None });
+        }
         let table = leaders(&sweep, &trials, &results, &[1, 2], 0);
         let rows: Vec<Vec<&str>> =
             table.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();

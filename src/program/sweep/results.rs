@@ -23,20 +23,31 @@ pub struct RunResult {
     /// Score of the best policy on fresh episodes; `None` if the run failed.
     pub score: Option<f64>,
     pub error: Option<String>,
-    /// Number of results of the run in the file, up to this one.
-    #[serde(skip)]
-    pub attempts: u32,
 }
 
 /// Trial, round and seed of a run.
 pub type RunKey = (usize, u32, u64);
 
-/// Results by run.
-pub type Results = BTreeMap<RunKey, RunResult>;
+/// Results of a sweep.
+#[derive(Default)]
+pub struct Results {
+    /// The last result of each run that is not tried again.
+    pub ended: BTreeMap<RunKey, RunResult>,
+    /// Number of results of each run so far, those of failures that are tried again among them.
+    attempts: BTreeMap<RunKey, u32>,
+}
 
-/// Scores of a trial by seed; `None` unless all runs have one.
-pub fn scores(results: &Results, trial: usize, round: u32, seeds: &[u64]) -> Option<Vec<f64>> {
-    seeds.iter().map(|seed| results.get(&(trial, round, *seed))?.score).collect()
+impl Results {
+    pub fn insert(&mut self, result: RunResult) {
+        let run = (result.trial, result.round, result.seed);
+        *self.attempts.entry(run).or_insert(0) += 1;
+        self.ended.insert(run, result);
+    }
+
+    /// Scores of a trial by seed; `None` unless all runs have one.
+    pub fn scores(&self, trial: usize, round: u32, seeds: &[u64]) -> Option<Vec<f64>> {
+        seeds.iter().map(|seed| self.ended.get(&(trial, round, *seed))?.score).collect()
+    }
 }
 
 /// Removes the results of failed runs, which are then tried again: a full disk or lack of memory may have been the
@@ -44,32 +55,32 @@ pub fn scores(results: &Results, trial: usize, round: u32, seeds: &[u64]) -> Opt
 /// A batch that [`is_lost`] was not used.
 pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-    results.keys().for_each(|(_, batch, _)| *counts.entry(*batch).or_insert(0) += 1);
+    results.ended.keys().for_each(|(_, batch, _)| *counts.entry(*batch).or_insert(0) += 1);
     let has_next = |batch: u32| {
         let is_full = counts[&batch] == file.batch * seeds;
         file.has_batch_after(batch) && is_full && !is_lost(results, batch)
     };
     let used: BTreeSet<u32> = counts.keys().copied().filter(|batch| has_next(*batch)).collect();
-    results.retain(|(_, batch, _), result| result.error.is_none() || used.contains(batch));
+    results.ended.retain(|(_, batch, _), result| result.error.is_none() || used.contains(batch));
 }
 
 /// Whether TPE cannot choose its next batch by this one, its last so far, all of whose runs have failed: if nothing has
 /// a score yet, or if the runs were tried once and none diverged, so that a full disk may be the reason.
 pub fn is_lost(results: &Results, batch: u32) -> bool {
-    let runs = || results.values().filter(|result| result.round == batch);
-    let errors = || runs().filter_map(|result| result.error.as_deref());
-    let is_last = results.values().all(|result| result.round <= batch);
+    let runs = || results.ended.iter().filter(|(_, result)| result.round == batch);
+    let errors = || runs().filter_map(|(_, result)| result.error.as_deref());
+    let is_last = results.ended.values().all(|result| result.round <= batch);
     let have_failed = runs().count() > 0 && errors().count() == runs().count();
-    let has_score = results.values().any(|result| result.score.is_some());
-    let is_first_try = runs().any(|result| result.attempts < 2);
+    let has_score = results.ended.values().any(|result| result.score.is_some());
+    let is_first_try = runs().any(|(run, _)| results.attempts[run] < 2);
     let have_diverged = errors().any(|error| error.contains(DIVERGED));
     is_last && have_failed && (!has_score || is_first_try && !have_diverged)
 }
 
 /// Reads the results in a file, and removes an incomplete last line, so that the next one starts on a new line.
 pub fn read_results(path: &Path) -> io::Result<Results> {
-    let Some(file) = input::if_present(input::open(path))? else { return Ok(Results::new()) };
-    let (mut results, mut end) = (Results::new(), 0);
+    let Some(file) = input::if_present(input::open(path))? else { return Ok(Results::default()) };
+    let (mut results, mut end) = (Results::default(), 0);
     for line in input::lines(file) {
         let line = line?;
         if !line.ends_with(b"\n") {
@@ -77,10 +88,8 @@ pub fn read_results(path: &Path) -> io::Result<Results> {
             break;
         }
         end += line.len() as u64;
-        if let Ok(mut result) = serde_json::from_slice::<RunResult>(&line) {
-            let run = (result.trial, result.round, result.seed);
-            result.attempts = 1 + results.get(&run).map_or(0, |last: &RunResult| last.attempts);
-            results.insert(run, result);
+        if let Ok(result) = serde_json::from_slice(&line) {
+            results.insert(result);
         }
     }
     Ok(results)
@@ -98,10 +107,11 @@ mod tests {
     fn a_torn_result_costs_no_other() {
         let place = TempDir::new().unwrap();
         let path = place.path().join(RESULTS);
-        assert!(read_results(&path).unwrap().is_empty());
+        let ended = || read_results(&path).unwrap().ended;
+        assert!(ended().is_empty());
         let written = |trial: usize, error: Option<&str>| {
             let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
-            let result = RunResult { trial, round: 0, seed: 1, score, error, attempts: 1 };
+            let result = RunResult { trial, round: 0, seed: 1, score, error };
             serde_json::to_string(&result).unwrap() + "\n"
         };
         let line = |trial: usize| written(trial, None);
@@ -109,16 +119,16 @@ mod tests {
         let middle = third.iter().position(|byte| *byte == 0xc3).unwrap() + 1;
         let torn = [line(0).as_bytes(), line(1).as_bytes(), &third[..middle]].concat();
         fs::write(&path, torn).unwrap();
-        assert_eq!(read_results(&path).unwrap().len(), 2);
+        assert_eq!(ended().len(), 2);
         let mut file = disk::open_append(&path).unwrap();
         disk::write(&mut file, line(3).as_bytes()).unwrap();
-        let trials: Vec<_> = read_results(&path).unwrap().into_keys().map(|key| key.0).collect();
+        let trials: Vec<_> = ended().into_keys().map(|key| key.0).collect();
         assert_eq!(trials, [0, 1, 3]);
         // A run that failed is tried again, until it succeeds.
         let known = || {
             let mut results = read_results(&path).unwrap();
             forget_failures(&mut results, &SweepFile::default(), 1);
-            results.len()
+            results.ended.len()
         };
         disk::write(&mut file, written(4, Some("the disk is full")).as_bytes()).unwrap();
         assert_eq!(known(), 3);
@@ -128,12 +138,12 @@ mod tests {
 
     /// Results of trials by their errors, in batches of two.
     fn results(errors: &[Option<&str>], attempts: u32) -> Results {
-        let result = |(trial, error): (usize, &Option<&str>)| {
-            let (round, seed) = (trial as u32 / 2, 1);
+        let mut results = Results::default();
+        for (trial, error) in (0..attempts).flat_map(|_| errors.iter().enumerate()) {
             let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
-            ((trial, round, seed), RunResult { trial, round, seed, score, error, attempts })
-        };
-        errors.iter().enumerate().map(result).collect()
+            results.insert(RunResult { trial, round: trial as u32 / 2, seed: 1, score, error });
+        }
+        results
     }
 
     const FULL: Option<&str> = Some("cannot write x: the disk is full");
@@ -144,7 +154,7 @@ mod tests {
             let file = SweepFile { search, trials: 6, batch: 2, ..SweepFile::default() };
             let mut results = results(errors, 1);
             forget_failures(&mut results, &file, 1);
-            results.into_keys().map(|(trial, ..)| trial).collect()
+            results.ended.into_keys().map(|(trial, ..)| trial).collect()
         };
         let all = [FULL; 6];
         assert_eq!(known(Search::Tpe, &all[..3]), [0, 1], "the second batch is not complete");
