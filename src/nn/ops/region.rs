@@ -3,7 +3,8 @@
 //! A pass of a large decoder is hundreds of short operators, each divided among all threads; waking a sleeping thread takes
 //! longer than many of them. Within a region the threads of the pool poll for the next operator, so that it begins on all
 //! of them within a microsecond. Whichever threads are free claim the parts of an operator: a thread that is busy
-//! elsewhere is never waited for.
+//! elsewhere is never waited for. Every millisecond a thread looks for other work of the pool, such as another run's, which
+//! would stand still until the region closes otherwise.
 
 use super::Parallelism;
 use rayon::prelude::*;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 use std::{hint, ptr, slice};
+use web_time::Instant;
 
 /// Bits of [`Region::next`] that number the parts of a job.
 const PART_BITS: u32 = 24;
@@ -26,6 +28,8 @@ const SPINS: u32 = 1 << 12;
 const YIELDS: u32 = SPINS + (1 << 6);
 /// The time for which a thread parks.
 const PARK_TIME: Duration = Duration::from_micros(100);
+/// The time after which a thread looks for other work of the pool.
+const TURN_TIME: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// The region that this thread has opened.
@@ -43,7 +47,7 @@ pub fn region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
     let region = Region::new();
     rayon::in_place_scope(|scope| {
         for _ in 0..helpers {
-            scope.spawn(|_| region.help());
+            scope.spawn(|scope| region.help(scope));
         }
         CURRENT.set(&region);
         let _open = Open(&region);
@@ -211,13 +215,16 @@ impl Region {
         self.done.fetch_add(1, Ordering::Release);
     }
 
-    /// Executes parts of all jobs until the region closes.
-    fn help(&self) {
+    /// Executes parts of all jobs for a turn; the next turn is a task of its own, until the region closes.
+    fn help<'a>(&'a self, scope: &rayon::Scope<'a>) {
         if thread::current().id() == self.owner {
             return;
         }
-        let mut polls = 0;
-        while !self.is_closed.load(Ordering::Acquire) {
+        let (started, mut polls) = (Instant::now(), 0);
+        while started.elapsed() < TURN_TIME {
+            if self.is_closed.load(Ordering::Acquire) {
+                return;
+            }
             match self.claim() {
                 Some(part) => {
                     self.execute(part);
@@ -226,6 +233,9 @@ impl Region {
                 None => wait(&mut polls, true),
             }
         }
+        // Before the next turn is queued, which this thread would find first.
+        rayon::yield_now();
+        scope.spawn(|scope| self.help(scope));
     }
 }
 
@@ -254,6 +264,7 @@ impl Drop for Open<'_> {
 mod tests {
     use super::*;
     use rayon::ThreadPoolBuilder;
+    use std::sync::mpsc::channel;
 
     /// Sums of many short jobs, each of which takes up the result of the one before.
     fn sums() -> Vec<usize> {
@@ -287,6 +298,25 @@ mod tests {
             let one = || region(Parallelism::Parallel, || region(Parallelism::Parallel, sums));
             let all: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
             all.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), want));
+        });
+    }
+
+    #[test]
+    fn other_work_of_the_pool_is_executed_while_a_region_is_open() {
+        let pool = ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        pool.install(|| {
+            region(Parallelism::Parallel, || {
+                let (send, received) = channel();
+                let (owner, is_helped) = (thread::current().id(), AtomicBool::new(false));
+                while !is_helped.load(Ordering::Relaxed) {
+                    Parallelism::Parallel.each(2, |_| {
+                        is_helped.fetch_or(thread::current().id() != owner, Ordering::Relaxed);
+                        thread::yield_now();
+                    });
+                }
+                rayon::spawn(move || send.send(()).unwrap());
+                received.recv().unwrap();
+            });
         });
     }
 
