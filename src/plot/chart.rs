@@ -231,10 +231,11 @@ pub(crate) fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
 
 /// Formats a label of an axis with at most four digits and a unit prefix for large numbers.
 fn axis_label(value: f64) -> String {
+    // By the rounded value.
     let (scaled, unit) = match value.abs() {
-        1e9.. => (value / 1e9, "G"),
-        1e6.. => (value / 1e6, "M"),
-        1e4.. => (value / 1e3, "k"),
+        9.9995e8.. => (value / 1e9, "G"),
+        9.9995e5.. => (value / 1e6, "M"),
+        9999.5.. => (value / 1e3, "k"),
         _ => (value, ""),
     };
     let decimals = match scaled.abs() {
@@ -342,8 +343,21 @@ mod tests {
 
     #[test]
     fn labels_have_unit_prefixes() {
-        let numbers = [0.0, -0.0001, 0.25, 9999.0, 1.5e4, 12345.678, 234_567.8, -2e6, 3e9];
-        let words = ["0", "0", "0.25", "9999", "15k", "12.35k", "234.6k", "-2M", "3G"];
-        assert_eq!(numbers.map(axis_label), words);
+        for (number, words) in [
+            (0.0, "0"),
+            (-0.0001, "0"),
+            (0.25, "0.25"),
+            (9999.0, "9999"),
+            (9999.6, "10k"),
+            (1.5e4, "15k"),
+            (12345.678, "12.35k"),
+            (234_567.8, "234.6k"),
+            (999_960.0, "1M"),
+            (-2e6, "-2M"),
+            (999_960_000.0, "1G"),
+            (3e9, "3G"),
+        ] {
+            assert_eq!(axis_label(number), words);
+        }
     }
 }
