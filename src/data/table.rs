@@ -148,11 +148,12 @@ impl Rows {
         for i in &header.features {
             let (cell, name) = (&cells[*i], &header.names[*i]);
             let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
-            self.values.push(x.ok_or_else(|| match cell.is_empty() {
-                true => {
+            self.values.push(x.ok_or_else(|| {
+                if cell.is_empty() {
                     format!("has an empty cell in the column {name}; fill it, or leave the row out")
+                } else {
+                    format!("has `{cell}` in the column {name}, which is not a finite number")
                 }
-                false => format!("has `{cell}` in the column {name}, which is not a finite number"),
             })?);
         }
         self.lines.push(number);
