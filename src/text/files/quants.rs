@@ -155,10 +155,8 @@ fn small<const OFFSET: bool, const FIFTH: bool>(
     scales: &mut [[f32; 2]],
 ) {
     let (scale, middle) = (half(block), if FIFTH { -16.0 } else { -8.0 });
-    let (offset, rest) = match OFFSET {
-        true => (half(&block[2..]), &block[4..]),
-        false => (middle * scale, &block[2..]),
-    };
+    let (offset, rest) =
+        if OFFSET { (half(&block[2..]), &block[4..]) } else { (middle * scale, &block[2..]) };
     scales[0] = [scale, offset];
     let (fifths, bytes) = rest.split_at(if FIFTH { 4 } else { 0 });
     // The lower four bits of all bytes, then the upper ones.
@@ -175,9 +173,10 @@ fn q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
 
 /// Scale and offset of group `i` of a block of eight groups, 6 bits each, in 12 bytes.
 fn packed(from: &[u8], i: usize) -> [f32; 2] {
-    let (scale, offset) = match i < 4 {
-        true => (from[i] & 63, from[i + 4] & 63),
-        false => (from[i + 4] & 15 | from[i - 4] >> 6 << 4, from[i + 4] >> 4 | from[i] >> 6 << 4),
+    let (scale, offset) = if i < 4 {
+        (from[i] & 63, from[i + 4] & 63)
+    } else {
+        (from[i + 4] & 15 | from[i - 4] >> 6 << 4, from[i + 4] >> 4 | from[i] >> 6 << 4)
     };
     [f32::from(scale), f32::from(offset)]
 }

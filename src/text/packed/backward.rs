@@ -81,24 +81,35 @@ impl PackedPass<'_> {
                 activations.unwrap_or_else(|| self.run_layer(number, input(), stream.clone()).0);
 
             let norm = named_norm(number, norms.after_mlp, names.after_mlp);
-            let d_output = match (norm, &kept.output) {
-                (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
-                _ => d_stream.clone(),
-            };
+            let d_output = self.output_backward(kept.output.as_ref(), norm, &d_stream, gradients);
             let d_input = self.mlp_backward(number, &kept, norms.before_mlp, d_output, gradients);
             let norm = named_norm(number, norms.before_mlp, names.before_mlp);
             d_stream = self.join(&kept.middle, norm, d_input, d_stream, gradients);
 
             let norm = named_norm(number, norms.after_attention, names.after_attention);
-            let d_output = match (norm, &kept.attention_output) {
-                (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
-                _ => d_stream.clone(),
-            };
+            let d_output =
+                self.output_backward(kept.attention_output.as_ref(), norm, &d_stream, gradients);
             let d_input = self.attention_backward(number, &kept, input(), d_output, gradients);
             let norm = named_norm(number, before, names.before_attention);
             d_stream = self.join(&stream, norm, d_input, d_stream, gradients);
         }
         self.embed_backward(d_stream, gradients);
+    }
+
+    /// Computes the gradient of a block's output from that of the stream, through the norm after the block if there is one.
+    fn output_backward(
+        &self,
+        output: Option<&CubeTensor>,
+        norm: Option<(&RmsNorm, String)>,
+        d_stream: &CubeTensor,
+        gradients: &mut Gradients,
+    ) -> CubeTensor {
+        match (norm, output) {
+            (Some(norm), Some(output)) => {
+                self.norm_backward(output, norm, d_stream, None, gradients)
+            }
+            _ => d_stream.clone(),
+        }
     }
 
     /// Adds the gradient of a block's input to that of the stream, through the norm before the block if there is one.
