@@ -19,8 +19,8 @@ mod qwen3;
 mod rope;
 mod smollm3;
 
-pub use config::{MAX_HEAD_DIM, check, from_config, to_config};
-pub use entries::{ConfigError, supported};
+pub use config::MAX_HEAD_DIM;
+pub use entries::{ConfigError, family_names};
 pub use layout::{LayerLayout, LayerNorms, Layout, LinearLayout, Parameter, Projection, QkNorms};
 pub use lora::{Adapters, LoraConfig};
 pub use names::gguf_name;

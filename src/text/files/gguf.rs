@@ -10,9 +10,7 @@ use super::quants::Format;
 use super::{check_fetched, failed, pretty, unusable, wrong_type};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
-use crate::nn::arch::{
-    FAMILIES, Family, QkNorm, RopeScaling, check, from_config, gguf_name, to_config,
-};
+use crate::nn::arch::{FAMILIES, Family, QkNorm, RopeScaling, gguf_name};
 use crate::nn::ops::stored::StoredMatrix;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
@@ -260,7 +258,7 @@ impl<'a> Gguf<'a> {
             rms_norm_eps: number("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5) as f32,
             ..DecoderShape::default()
         };
-        check(&shape).map_err(|error| unusable(self.path, error))?;
+        shape.check().map_err(|error| unusable(self.path, error))?;
         self.check_rotation(kind, shape.head_dim)?;
         self.check_storable(&shape)?;
         Ok(shape)
@@ -282,7 +280,7 @@ impl<'a> Gguf<'a> {
 
     /// Rejects a shape that the configuration of a Hugging Face folder could not tell, as that of a trained model must.
     fn check_storable(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
-        match from_config(&to_config(shape, &[])) {
+        match DecoderShape::from_config(&shape.to_config(&[])) {
             Ok(saved) if saved == *shape => Ok(()),
             _ => {
                 let reason = format!(

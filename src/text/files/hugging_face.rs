@@ -6,7 +6,7 @@ use super::weights::{WEIGHTS, Weights, write_weights};
 use super::{failed, pretty, read_file, unusable, wrong_type};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
-use crate::nn::arch::{ConfigError, from_config, to_config};
+use crate::nn::arch::ConfigError;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use crate::text::prompt_cache::PromptCache;
@@ -261,7 +261,7 @@ fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageErro
 
 /// Reads the shape from a `config.json`.
 fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
-    from_config(config).map_err(|error| match error {
+    DecoderShape::from_config(config).map_err(|error| match error {
         ConfigError::Family { found } => LanguageError::Architecture { path: path.into(), found },
         error => unusable(path, error),
     })
@@ -346,7 +346,7 @@ pub(super) fn metadata(model: &LanguageModel) -> Files {
     // A new model has no configuration yet.
     files
         .entry(CONFIG.to_string())
-        .or_insert_with(|| pretty(&to_config(&model.shape, &model.stop_tokens)));
+        .or_insert_with(|| pretty(&model.shape.to_config(&model.stop_tokens)));
     files
 }
 
