@@ -161,6 +161,7 @@ fn summed<B: Backend>(gradient: FloatTensor<B>, shape: &Shape) -> FloatTensor<B>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::adapters;
     use crate::nn::Precision;
     use crate::rng::{draw, uniform};
     use burn::tensor::TensorData;
@@ -170,13 +171,6 @@ mod tests {
         let count: usize = shape.iter().product();
         let numbers: Vec<f32> = (0..count as u32).map(|i| uniform(draw(key, i)) - 0.5).collect();
         Tensor::from_data(TensorData::new(numbers, shape), device)
-    }
-
-    /// The adapters of this machine, without Mesa's lavapipe.
-    fn adapters() -> impl Iterator<Item = Device> {
-        let all = crate::device::list().into_iter().filter(|info| info.kind != "cpu");
-        let all = all.filter(|info| !info.description.contains("llvmpipe"));
-        all.map(|info| crate::device::choose(&info.name).unwrap().device)
     }
 
     /// Whether a device computes with numbers of a type.

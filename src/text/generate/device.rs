@@ -7,9 +7,9 @@ use super::{Completion, Generator, Request, SampledToken, Sampling, Scratch, cho
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
-use crate::text::limits::{largest_buffer, max_items, row_bytes};
+use crate::text::limits::{max_items, row_bytes};
 use crate::text::packed;
-use crate::text::{Completions, DeviceDecoder, Prompts, integers};
+use crate::text::{Completions, DeviceDecoder, Prompts};
 use burn::backend::DType;
 use std::ops::Range;
 
@@ -53,7 +53,7 @@ pub(super) fn generate(
     let Sampling { max_new_tokens, .. } = *generator.sampling;
     let model = &decoder.module;
     let (shape, dtype) = (model.shape(), model.products.dtype());
-    let max_bytes = largest_buffer(decoder.device());
+    let max_bytes = device::largest_buffer(decoder.device());
     let max_rows = max_items(row_bytes(shape, max_new_tokens, dtype), max_bytes);
     let rows = generator.slots.min(max_rows).max(1);
     let room = PromptRoom::new(shape, dtype, max_bytes);
@@ -199,8 +199,8 @@ impl Decode for TensorBatch<'_> {
         let hidden = if self.last.is_empty() {
             self.prompts.last_for(rows)
         } else {
-            let tokens = integers(&self.last, [rows, 1], self.decoder.device());
-            self.decoder.step(&self.prompts, &mut self.decoding, tokens.reshape([rows]))
+            let tokens = device::upload_indices(&self.last, self.decoder.device());
+            self.decoder.step(&self.prompts, &mut self.decoding, tokens)
         };
         let draws = &self.draws[self.decoding.count * rows..][..rows];
         let logits = self.decoder.logits(hidden);
