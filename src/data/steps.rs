@@ -51,9 +51,9 @@ pub trait Steps: Debug + Send + Sync {
     }
 }
 
-/// Splits episodes into training and held-out ones: every `1 / validation`-th is held out, so that
-/// both are spread over the whole dataset.
-pub fn split(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usize>>; 2] {
+/// Splits episodes into training and held-out ones. `validation`, above 0 and at most 0.5, is the fraction to hold out:
+/// every `1 / validation`-th, so that both are spread over the whole dataset.
+pub fn hold_out(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usize>>; 2] {
     let every = (1.0 / validation).round().max(2.0) as usize;
     let (mut learnt, mut held_out) = (Vec::new(), Vec::new());
     for (i, episode) in episodes.into_iter().enumerate() {
