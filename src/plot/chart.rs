@@ -35,9 +35,9 @@ pub struct Chart {
     /// The title.
     pub title: String,
     /// The name of the horizontal axis.
-    pub x: String,
+    pub x_label: String,
     /// The name of the vertical axis.
-    pub y: String,
+    pub y_label: String,
     /// The curves.
     pub lines: Vec<Line>,
     /// Values of reference players, each with the player's name.
@@ -127,8 +127,8 @@ impl Chart {
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK.mix(0.1))
-            .x_desc(&self.x)
-            .y_desc(&self.y)
+            .x_desc(&self.x_label)
+            .y_desc(&self.y_label)
             .x_label_formatter(&|x| axis_label(*x))
             .y_label_formatter(&|y| axis_label(*y))
             .label_style((FAMILY, 14))
@@ -257,8 +257,8 @@ mod tests {
         let curves = [vec![(0.0, 0.0), (1e6, 4.0)], vec![(0.0, 1.0), (1e6, 5.0)]];
         let line = Line { name: "catch <3".to_string(), band: band(&curves) };
         let references = vec![("optimum".to_string(), 6.0)];
-        let [x, y] = ["env_steps", "score"].map(String::from);
-        Chart { title: "catch".to_string(), x, y, lines: vec![line], references }
+        let [x_label, y_label] = ["env_steps", "score"].map(String::from);
+        Chart { title: "catch".to_string(), x_label, y_label, lines: vec![line], references }
     }
 
     #[test]
