@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub(super) static GEMMA3: Family = Family {
     model_type: "gemma3_text",
     class: "Gemma3ForCausalLM",
-    gguf: "gemma3",
+    gguf: None,
     ropes_by_kind: true,
     configure: |config, shape| {
         for name in

@@ -13,7 +13,7 @@ const THETA: f64 = 5e5;
 pub(super) static OLMO3: Family = Family {
     model_type: "olmo3",
     class: "Olmo3ForCausalLM",
-    gguf: "olmo2",
+    gguf: None,
     ropes_by_kind: true,
     configure: |config, shape| {
         (OLMO2.configure)(config, shape)?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub(super) static SMOLLM3: Family = Family {
     model_type: "smollm3",
     class: "SmolLM3ForCausalLM",
-    gguf: "smollm3",
+    gguf: None,
     ropes_by_kind: false,
     configure: |config, shape| {
         shape.mlp_bias = is_on(config, "mlp_bias")?;

@@ -89,7 +89,7 @@ impl LanguageModel {
         params: impl FnOnce(&DecoderShape) -> Result<DecoderParams, E>,
     ) -> Result<Self, E> {
         let config = adapter::take_config(&mut files, folder)?;
-        let mut model = hugging_face::describe(folder, files, params)?;
+        let mut model = hugging_face::model_from_files(folder, files, params)?;
         model.base = PathBuf::new();
         model.adapters = config.map(|config| Adapters::zeros(&model.shape, &config));
         Ok(model)
