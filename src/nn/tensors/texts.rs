@@ -237,7 +237,7 @@ impl DeviceDecoder {
         }
         let packing = self.weights.packing().clone();
         let mut weights = self.weights.map(|number, arena| {
-            if packing.are_vectors(number) { arena } else { products.operand(arena) }
+            if packing.has_vectors(number) { arena } else { products.operand(arena) }
         });
         Self { module: self.module.viewing(&mut weights), weights, ..self }
     }
