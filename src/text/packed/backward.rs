@@ -189,16 +189,7 @@ impl PackedPass<'_> {
             .map(|(linear, d)| products.of(d.clone(), linear.weight.val().transpose()));
         let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
         let Some(adapters) = adapters else {
-            let names = which.map(|which| named(layer, which.name()));
-            let x = input().transpose();
-            gradients
-                .add(names.each_ref().map(|name| &name[..]), |into| products.of_all(x, d, into));
-            for (i, linear) in linears.iter().enumerate() {
-                if linear.bias.is_some() {
-                    let name = format!("layers.{layer}.{}.bias", which[i].name());
-                    gradients.add([&name], |into| [columns(d_results[i], into)]);
-                }
-            }
+            self.add_weight_gradients(layer, which, input(), d_results, gradients);
             return d_input;
         };
         if which.iter().all(|which| adapters.pair((layer, *which)).is_none()) {
@@ -211,6 +202,29 @@ impl PackedPass<'_> {
             }
         }
         d_input
+    }
+
+    /// Adds the gradients of the weights and biases of at most three matrices of a layer with the input `x`.
+    fn add_weight_gradients<const N: usize>(
+        &self,
+        layer: usize,
+        which: [Projection; N],
+        x: Tensor<2>,
+        d_results: [&CubeTensor; N],
+        gradients: &mut Gradients,
+    ) {
+        let module = &self.decoder.module;
+        let d = d_results.map(|d_result| as_rows(d_result.clone()));
+        let names = which.map(|which| named(layer, which.name()));
+        gradients.add(names.each_ref().map(|name| &name[..]), |into| {
+            module.products.of_all(x.transpose(), d, into)
+        });
+        for (which, d_result) in which.into_iter().zip(d_results) {
+            if module.layers[layer].linear(which).bias.is_some() {
+                let name = format!("layers.{layer}.{}.bias", which.name());
+                gradients.add([&name], |into| [columns(d_result, into)]);
+            }
+        }
     }
 
     /// Computes the gradient of the input `x` of a matrix's adapter, and adds the gradients of the adapter; `None` if
