@@ -152,7 +152,7 @@ pub(super) mod tests {
     #[test]
     fn training_and_held_out_episodes_are_disjoint() {
         assert_eq!(columns().episodes(), [0..3, 3..4, 4..8]);
-        let [learnt, held_out] = split(columns().episodes(), 0.34);
+        let [learnt, held_out] = hold_out(columns().episodes(), 0.34);
         assert_eq!(learnt, [0..3, 3..4]);
         assert_eq!((held_out.len(), held_out[0].clone()), (1, 4..8));
     }

@@ -250,6 +250,7 @@ fn part(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nn::parameters::floats;
 
     fn parameters(shapes: &[&[usize]]) -> Vec<Parameter> {
         shapes.iter().map(|shape| Parameter::new("", shape)).collect()
@@ -304,10 +305,9 @@ mod tests {
         let device = Device::flex();
         for max_len in [0, 1300, 1 << 20] {
             let arenas = Arenas::zeros(Arc::new(Packing::within(&all, max_len)), &device);
-            let of = |x: Tensor<1>| -> Vec<f32> { x.into_data().try_into_vec().unwrap() };
-            assert!(arenas.download(of).iter().all(|x| *x == 0.0));
+            assert!(arenas.download(floats).iter().all(|x| *x == 0.0));
             let arenas = arenas.upload(&numbers, |x| Tensor::from_floats(&x[..], &device));
-            assert_eq!(arenas.download(of), numbers);
+            assert_eq!(arenas.download(floats), numbers);
         }
     }
 }
