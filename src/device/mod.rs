@@ -297,8 +297,9 @@ fn with_driver_name(info: &DeviceInfo, device: &Device) -> DeviceInfo {
     }
 }
 
-/// The adapters of this machine, for tests: without one, a line says so, or with `GROVE_REQUIRE_ADAPTER=1` the test fails.
-/// Mesa's lavapipe (llvmpipe), which crashes on some of Burn's kernels, counts only where an adapter is required.
+/// The adapters of this machine, for tests: without one, a line says so, or the test fails with
+/// `GROVE_REQUIRE_ADAPTER=1`. Mesa's lavapipe (llvmpipe), which crashes on some of Burn's kernels, counts only where an
+/// adapter is required.
 #[cfg(all(test, feature = "kernels"))]
 pub(crate) fn adapters() -> Vec<Device> {
     use std::io::Write;

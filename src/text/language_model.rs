@@ -195,8 +195,8 @@ impl LanguageModel {
         self.prompts.tokens(key, || self.added_tokens(text, continuation))
     }
 
-    /// Tokenizes what is added to a text together with it, since many tokenizers put a space before the first token of a
-    /// text. If that would change the tokens of the text, what is added is tokenized alone.
+    /// Tokenizes what is added to a text together with it, since many tokenizers put a space before the first token of
+    /// a text. If that would change the tokens of the text, what is added is tokenized alone.
     fn added_tokens(&self, text: &str, added: &str) -> Result<Vec<u32>, LanguageError> {
         let before = self.tokenizer.encode(text)?;
         let all = self.tokenizer.encode(&[text, added].concat())?;

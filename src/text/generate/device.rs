@@ -77,8 +77,8 @@ pub(super) fn generate(
     all
 }
 
-/// Generates the completions of prompts that have equally many, at most `rows` at a time. `first` is the index of the first
-/// prompt among all.
+/// Generates the completions of prompts that have equally many, at most `rows` at a time. `first` is the index of the
+/// first prompt among all.
 fn complete(
     generator: &Generator,
     decoder: &DeviceDecoder,

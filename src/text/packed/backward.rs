@@ -96,7 +96,8 @@ impl PackedPass<'_> {
         self.embed_backward(d_stream, gradients);
     }
 
-    /// Computes the gradient of a block's output from that of the stream, through the norm after the block if there is one.
+    /// Computes the gradient of a block's output from that of the stream, through the norm after the block if there is
+    /// one.
     fn output_backward(
         &self,
         output: Option<&CubeTensor>,
