@@ -217,6 +217,7 @@ fn transposed<T: Copy + Default + Send + Sync>(values: &[T], rows: usize) -> Vec
     result
 }
 
+/// The numbers of a tensor in host memory.
 pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("all tensors are f32")
 }

@@ -26,7 +26,7 @@ pub use recording::{
     summary,
 };
 pub use shards::{DatasetFiles, games_file, read_games};
-pub use steps::{Columns, Steps, split};
+pub use steps::{Columns, Steps, hold_out};
 #[cfg(not(target_family = "wasm"))]
 pub use table::{AnnotatedTable, TableOptions};
 pub use windows::{WindowBatch, WindowOptions, WindowSet};

@@ -51,9 +51,9 @@ pub trait Steps: Debug + Send + Sync {
     }
 }
 
-/// Splits episodes into training and held-out ones: every `1 / validation`-th is held out, so that
-/// both are spread over the whole dataset.
-pub fn split(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usize>>; 2] {
+/// Splits episodes into training and held-out ones. `validation`, above 0 and at most 0.5, is the fraction to hold out:
+/// every `1 / validation`-th, so that both are spread over the whole dataset.
+pub fn hold_out(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usize>>; 2] {
     let every = (1.0 / validation).round().max(2.0) as usize;
     let (mut learnt, mut held_out) = (Vec::new(), Vec::new());
     for (i, episode) in episodes.into_iter().enumerate() {
@@ -152,7 +152,7 @@ pub(super) mod tests {
     #[test]
     fn training_and_held_out_episodes_are_disjoint() {
         assert_eq!(columns().episodes(), [0..3, 3..4, 4..8]);
-        let [learnt, held_out] = split(columns().episodes(), 0.34);
+        let [learnt, held_out] = hold_out(columns().episodes(), 0.34);
         assert_eq!(learnt, [0..3, 3..4]);
         assert_eq!((held_out.len(), held_out[0].clone()), (1, 4..8));
     }

@@ -127,12 +127,15 @@ impl Rows {
             values: Vec::new(),
             labels: Vec::new(),
         };
-        let mut last: Option<Time> = None;
+        let mut last = None;
         for (number, cells) in lines {
             let cells = clean_cells(cells.map_err(io_error("read", path))?);
-            let read = rows.add(number, &cells, &header).and_then(|()| match header.time {
-                Some(time) => header.check_time(&mut last, &cells[time], time, options.time_format),
-                None => Ok(()),
+            let read = rows.add(number, &cells, &header).and_then(|()| {
+                if let Some(time) = header.time {
+                    let cell = &cells[time];
+                    last = Some(header.time_after(last, cell, time, options.time_format)?);
+                }
+                Ok(())
             });
             read.map_err(|reason| bad(format!("line {number} {reason}")))?;
         }
@@ -148,11 +151,12 @@ impl Rows {
         for i in &header.features {
             let (cell, name) = (&cells[*i], &header.names[*i]);
             let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
-            self.values.push(x.ok_or_else(|| match cell.is_empty() {
-                true => {
+            self.values.push(x.ok_or_else(|| {
+                if cell.is_empty() {
                     format!("has an empty cell in the column {name}; fill it, or leave the row out")
+                } else {
+                    format!("has `{cell}` in the column {name}, which is not a finite number")
                 }
-                false => format!("has `{cell}` in the column {name}, which is not a finite number"),
             })?);
         }
         self.lines.push(number);
@@ -284,14 +288,14 @@ impl Header {
         Ok(Self { names, label, time, features, unnamed })
     }
 
-    /// Parses the time of a row and checks that it is not before the `last` one.
-    fn check_time(
+    /// Parses the time of a row, which must not be before the `last` one.
+    fn time_after(
         &self,
-        last: &mut Option<Time>,
+        last: Option<Time>,
         cell: &str,
         column: usize,
         format: Option<&str>,
-    ) -> Result<(), String> {
+    ) -> Result<Time, String> {
         let now = Time::parse(cell, format).ok_or_else(|| {
             let expected = match format {
                 Some(format) => format!("no time of the format {format}"),
@@ -302,14 +306,13 @@ impl Header {
             format!("has `{cell}` in the column {}: {expected}", self.names[column])
         })?;
         match last.map_or(Some(false), |last| now.is_before(last)) {
-            Some(false) => *last = Some(now),
-            Some(true) => return Err("is of a time before that of the line above".to_string()),
+            Some(false) => Ok(now),
+            Some(true) => Err("is of a time before that of the line above".to_string()),
             None => {
                 let reason = "has a number and the line above a date, or the reverse, as its time";
-                return Err(reason.to_string());
+                Err(reason.to_string())
             }
         }
-        Ok(())
     }
 }
 

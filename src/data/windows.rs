@@ -7,12 +7,11 @@ use std::sync::Arc;
 /// Options for cutting episodes into windows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowOptions {
-    /// Steps per window that contribute to the loss.
+    /// Steps per window that contribute to the loss, at least 1.
     pub window: usize,
     /// Context steps before those, at most back to the start of the episode; they have weight 0.
     pub history: usize,
-    /// Number of stacked observations per step, the current one last, zero-padded before the
-    /// episode.
+    /// Number of stacked observations per step, at least 1, the current one last, zero-padded before the episode.
     pub stack: usize,
     /// Weight of each action, multiplied with the weights of the steps: `[num_actions]`.
     pub action_weights: Vec<f32>,
@@ -51,6 +50,9 @@ struct WindowRun {
 impl WindowSet {
     /// Cuts `episodes` of `steps`, each one whole, into windows. Windows do not cross episodes, the last one of an
     /// episode may be shorter, and windows of total weight 0 are dropped.
+    ///
+    /// # Panics
+    /// If `options.window` is 0, or an action has no weight.
     pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], options: WindowOptions) -> Self {
         let mut this = Self { steps, options, runs: Vec::new(), numbers: 0..0, scale: 1.0 };
         // Steps of the windows, context included, and their total weight.

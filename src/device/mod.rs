@@ -20,9 +20,9 @@ pub use graphics::*;
 pub(crate) use kernels::launch_items;
 pub use kernels::{has_kernels, has_precision, largest_buffer};
 pub use limits::{buffer_limit, workgroup_limit};
-pub(crate) use transfers::indices;
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
+pub(crate) use transfers::upload_indices;
 pub use transfers::{TransferCount, Transfers, count_upload, fetch, read, read_async, upload};
 pub use usage::{data_budget, load, memory, release_freed_memory, total_memory};
 
@@ -118,8 +118,10 @@ impl fmt::Display for DeviceInfo {
 /// The reason why a device, or the CPU if `None`, does not support matrix products in a precision;
 /// `None` if it does.
 pub fn precision_limit(device: Option<&Device>, precision: Precision) -> Option<String> {
+    if precision == Precision::F32 {
+        return None;
+    }
     match device.filter(|device| has_kernels(device)) {
-        _ if precision == Precision::F32 => None,
         None => Some(
             "the CPU supports f32, and bf16 for built-in networks and language models".to_string(),
         ),
@@ -167,7 +169,7 @@ pub fn list() -> Vec<DeviceInfo> {
     BACKENDS.iter().flat_map(|backend| (backend.list)(backend.kind)).collect()
 }
 
-/// Starts the device called `name`; `auto` selects the [`best_device`] one.
+/// Starts the device called `name`; `auto` stands for [`best_device`]'s choice.
 ///
 /// A wgpu device is started once per process; later calls with the same name share it.
 ///
@@ -293,6 +295,26 @@ fn with_driver_name(info: &DeviceInfo, device: &Device) -> DeviceInfo {
         }
         _ => info.clone(),
     }
+}
+
+/// The adapters of this machine, for tests: without one, a line says so, or the test fails with
+/// `GROVE_REQUIRE_ADAPTER=1`. Mesa's lavapipe (llvmpipe), which crashes on some of Burn's kernels, counts only where an
+/// adapter is required.
+#[cfg(all(test, feature = "kernels"))]
+pub(crate) fn adapters() -> Vec<Device> {
+    use std::io::Write;
+    let required = std::env::var("GROVE_REQUIRE_ADAPTER").as_deref() == Ok("1");
+    let is_wanted = |info: &DeviceInfo| {
+        info.kind != "cpu" && (required || !info.description.contains("llvmpipe"))
+    };
+    let found: Vec<_> = list().into_iter().filter(is_wanted).collect();
+    assert!(!required || !found.is_empty(), "GROVE_REQUIRE_ADAPTER is 1, but there is no adapter");
+    if found.is_empty() {
+        // Not by `eprintln!`, whose output a test that passes captures.
+        let test = std::thread::current().name().unwrap_or("a test").to_string();
+        let _ = writeln!(std::io::stderr(), "no adapter: {test} did nothing on one");
+    }
+    found.iter().map(|info| choose(&info.name).expect("a listed adapter starts").device).collect()
 }
 
 #[cfg(all(test, feature = "flex"))]

@@ -1,5 +1,6 @@
 //! Transfers between the host and a device, with statistics.
 
+use crate::nn::parameters;
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::cell::Cell;
@@ -75,7 +76,7 @@ pub fn upload(values: Vec<f32>, device: &Device) -> Tensor<1> {
 }
 
 /// Uploads indices to a device.
-pub(crate) fn indices(values: &[i32], device: &Device) -> Tensor<1, Int> {
+pub(crate) fn upload_indices(values: &[i32], device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::from(values), device)
 }
 
@@ -96,7 +97,7 @@ pub fn fetch(tensor: Tensor<1>) -> Vec<f32> {
     if super::has_kernels(&tensor.device()) {
         return read(tensor);
     }
-    tensor.into_data().try_into_vec().expect("all tensors are f32")
+    parameters::floats(tensor)
 }
 
 /// The asynchronous form of [`read`], for threads that must not block.
@@ -105,9 +106,7 @@ pub fn fetch(tensor: Tensor<1>) -> Vec<f32> {
 /// If the device fails.
 pub async fn read_async(tensor: Tensor<1>) -> Vec<f32> {
     count_read(size_of::<f32>() * tensor.dims()[0]);
-    let data = tensor.into_data_async().await;
-    let data = data.unwrap_or_else(|error| panic!("the device failed: {error}"));
-    data.try_into_vec().expect("all tensors are f32")
+    parameters::read(tensor).await
 }
 
 /// Copies several tensors from a CubeCL device in one read-back. The copy is enqueued at once; while it

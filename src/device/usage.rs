@@ -6,6 +6,7 @@ use super::kernels::utilization;
 use crate::metrics::Memory;
 use burn::tensor::Device;
 use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
 use web_time::Instant;
 
 /// Minimum interval of a load measurement, seconds; the clock has a resolution of 0.01 s.
@@ -95,7 +96,7 @@ pub fn load<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
             GpuLoad::NotAGpu => {
                 let time = cpu_seconds();
                 let share = |time: f64, (before, then): (Instant, f64)| {
-                    let cores = rayon::current_num_threads() as f64;
+                    let cores = available_parallelism().map_or(1, usize::from) as f64;
                     let share = (time - then) / now.duration_since(before).as_secs_f64() / cores;
                     share.clamp(0.0, 1.0)
                 };

@@ -34,8 +34,7 @@ pub(super) fn step(graph: &mut Graph, shape: &DecoderShape) -> (String, String) 
         x = graph.apply("Add", &[&x, &attended]);
         let input = norm(graph, shape, &x);
         let gate = matrix(graph, &input, size, shape.intermediate_size);
-        let sigmoid = graph.apply("Sigmoid", &[&gate]);
-        let gate = graph.apply("Mul", &[&gate, &sigmoid]);
+        let gate = graph.activation(&gate, shape.activation);
         let up = matrix(graph, &input, size, shape.intermediate_size);
         let gated = graph.apply("Mul", &[&gate, &up]);
         let output = matrix(graph, &gated, shape.intermediate_size, size);
@@ -144,7 +143,7 @@ fn attention(
     let values = matrix(graph, input, size, kv_heads * dim);
     let queries = reshape(graph, &queries, &[heads, dim]);
     let queries = rotate(graph, &queries, &layer_inputs.rotation);
-    let scale = graph.number((dim as f32).sqrt().recip());
+    let scale = graph.number(shape.head_shape().scale);
     let queries = graph.apply("Mul", &[&queries, &scale]);
     let queries = reshape(graph, &queries, &[kv_heads, heads / kv_heads, dim]);
     let keys = reshape(graph, &keys, &[kv_heads, dim]);

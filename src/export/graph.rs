@@ -16,10 +16,12 @@ pub(super) struct Graph<'a> {
 }
 
 impl Graph<'_> {
+    /// Adds a node whose output has the name `output`.
     pub fn node(&mut self, operator: &str, inputs: &[&str], output: &str) {
         self.node_with(operator, inputs, &[output], []);
     }
 
+    /// Adds a node with attributes, whose outputs have the names `outputs`.
     pub fn node_with<const N: usize>(
         &mut self,
         operator: &str,
@@ -76,6 +78,7 @@ impl Graph<'_> {
         self.tensor(&[values.len()], INT64, bytes)
     }
 
+    /// Adds a constant of an element type from its little-endian bytes and returns its name.
     fn tensor(&mut self, shape: &[usize], element: i64, bytes: Vec<u8>) -> String {
         let name = format!("w{}", self.constants.len());
         let tensor = shape.iter().fold(Message::default(), |it, size| it.int(1, *size as i64));
@@ -95,6 +98,7 @@ impl Graph<'_> {
         self.apply("Gemm", &[x, &weight, &bias])
     }
 
+    /// Applies an activation function and returns the name of the result.
     pub fn activation(&mut self, x: &str, function: Activation) -> String {
         match function {
             Activation::Relu => self.apply("Relu", &[x]),

@@ -10,7 +10,7 @@ use super::schedule::{entropy_coef, first_optimizer_step};
 use super::update::{UpdateSteps, take_steps};
 use super::weights::{Weights, split, sum_ranks};
 use crate::data::Trajectory;
-use crate::device::{self, indices};
+use crate::device::{self, upload_indices};
 use crate::model::Network;
 use crate::objective::{Loss, LossSteps, TensorStepDenominators, loss};
 use crate::parallel::{PartialSum, PartialSumLen, TeamError};
@@ -115,7 +115,7 @@ impl AutodiffLearner {
         let portions = self.context.batches.portions(minibatches, num_envs);
         let logprobs = portions
             .iter()
-            .map(|games| experience.games(indices(games, &device)).steps(policy).logprobs);
+            .map(|games| experience.games(upload_indices(games, &device)).steps(policy).logprobs);
         Tensor::cat(logprobs.collect(), 1)
     }
 
@@ -136,7 +136,7 @@ impl AutodiffLearner {
             let all = mask.clone().sum();
             let count = |one: &Minibatch| match one.games() {
                 games if games.len() == num_envs => all.clone(),
-                games => mask.clone().select(1, indices(games, &device)).sum(),
+                games => mask.clone().select(1, upload_indices(games, &device)).sum(),
             };
             let minibatch = minibatches.iter().map(count).collect();
             return Ok((minibatches, Counts { minibatch, all }));
@@ -199,7 +199,7 @@ impl AutodiffLearner {
             // On the CPU games are always gathered in minibatch order, which determines the order
             // of sums.
             let is_all = self.stays_on_device() && part.len() == num_envs;
-            let some = (!is_all).then(|| experience.games(indices(part, &device)));
+            let some = (!is_all).then(|| experience.games(upload_indices(part, &device)));
             let part = some.as_ref().unwrap_or(experience);
             let (loss, of_part) = part.gradient(&self.weights, self.scale(part), loss);
             gradient = gradient + of_part;

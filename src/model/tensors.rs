@@ -1,6 +1,7 @@
 //! Forward passes of any network in Burn's tensors, for the general engine.
 
 use super::{Actor, LANES, Lanes, Memory, Model, Network, PolicySizes};
+use crate::nn::parameters::floats;
 use crate::nn::rows::{to_lanes, to_rows};
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -66,7 +67,7 @@ impl TensorActor {
         #[cfg(not(feature = "flex"))]
         let device = network.device().without_autodiff();
         let network = network.forward().to_device(&device);
-        let initial_memory = network.initial_memory(1, &device).map_or_else(Vec::new, host_floats);
+        let initial_memory = network.initial_memory(1, &device).map_or_else(Vec::new, floats);
         Self { network, num_features, num_actions, initial_memory, device }
     }
 }
@@ -103,15 +104,10 @@ impl Actor for TensorActor {
         let before = (!memory.is_empty()).then(|| rows(memory));
         let (logits, after) = self.network.step(rows(obs), before);
         assert_eq!(logits.dims(), [LANES, self.num_actions], "logits: [batch, num_actions]");
-        to_lanes(&host_floats(logits), scratch);
+        to_lanes(&floats(logits), scratch);
         if let Some(rows) = after {
-            to_lanes(&host_floats(rows), memory);
+            to_lanes(&floats(rows), memory);
         }
         scratch
     }
-}
-
-/// The numbers of a tensor in host memory.
-fn host_floats(tensor: Tensor<2>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("models compute in f32")
 }

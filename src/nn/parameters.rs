@@ -54,14 +54,22 @@ pub fn flatten<M: Module>(module: &M) -> Tensor<1> {
     Tensor::cat(collect.0, 0)
 }
 
-/// Copies parameters, `[num_params]`, to host memory. On a device this reads them back.
+/// Copies a vector, such as all parameters, to host memory. On a device this reads it back.
 ///
 /// # Panics
 /// If the device fails.
-pub(crate) async fn read(params: Tensor<1>) -> Vec<f32> {
-    let data = params.without_autodiff().into_data_async().await;
+pub(crate) async fn read(vector: Tensor<1>) -> Vec<f32> {
+    let data = vector.without_autodiff().into_data_async().await;
     let data = data.unwrap_or_else(|error| panic!("the device failed: {error}"));
-    data.try_into_vec().expect("models hold f32 parameters")
+    data.try_into_vec().expect("all tensors are f32")
+}
+
+/// The numbers of a tensor, for tensors in host memory.
+///
+/// # Panics
+/// If the device fails.
+pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("all tensors are f32")
 }
 
 /// The module with its float parameters taken from a vector `[num_params]`. If the vector requires a gradient,

@@ -35,9 +35,9 @@ pub struct Chart {
     /// The title.
     pub title: String,
     /// The name of the horizontal axis.
-    pub x: String,
+    pub x_label: String,
     /// The name of the vertical axis.
-    pub y: String,
+    pub y_label: String,
     /// The curves.
     pub lines: Vec<Line>,
     /// Values of reference players, each with the player's name.
@@ -127,8 +127,8 @@ impl Chart {
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK.mix(0.1))
-            .x_desc(&self.x)
-            .y_desc(&self.y)
+            .x_desc(&self.x_label)
+            .y_desc(&self.y_label)
             .x_label_formatter(&|x| axis_label(*x))
             .y_label_formatter(&|y| axis_label(*y))
             .label_style((FAMILY, 14))
@@ -231,10 +231,11 @@ pub(crate) fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
 
 /// Formats a label of an axis with at most four digits and a unit prefix for large numbers.
 fn axis_label(value: f64) -> String {
+    // By the rounded value.
     let (scaled, unit) = match value.abs() {
-        1e9.. => (value / 1e9, "G"),
-        1e6.. => (value / 1e6, "M"),
-        1e4.. => (value / 1e3, "k"),
+        9.9995e8.. => (value / 1e9, "G"),
+        9.9995e5.. => (value / 1e6, "M"),
+        9999.5.. => (value / 1e3, "k"),
         _ => (value, ""),
     };
     let decimals = match scaled.abs() {
@@ -256,8 +257,8 @@ mod tests {
         let curves = [vec![(0.0, 0.0), (1e6, 4.0)], vec![(0.0, 1.0), (1e6, 5.0)]];
         let line = Line { name: "catch <3".to_string(), band: band(&curves) };
         let references = vec![("optimum".to_string(), 6.0)];
-        let [x, y] = ["env_steps", "score"].map(String::from);
-        Chart { title: "catch".to_string(), x, y, lines: vec![line], references }
+        let [x_label, y_label] = ["env_steps", "score"].map(String::from);
+        Chart { title: "catch".to_string(), x_label, y_label, lines: vec![line], references }
     }
 
     #[test]
@@ -342,8 +343,21 @@ mod tests {
 
     #[test]
     fn labels_have_unit_prefixes() {
-        let numbers = [0.0, -0.0001, 0.25, 9999.0, 1.5e4, 12345.678, 234_567.8, -2e6, 3e9];
-        let words = ["0", "0", "0.25", "9999", "15k", "12.35k", "234.6k", "-2M", "3G"];
-        assert_eq!(numbers.map(axis_label), words);
+        for (number, words) in [
+            (0.0, "0"),
+            (-0.0001, "0"),
+            (0.25, "0.25"),
+            (9999.0, "9999"),
+            (9999.6, "10k"),
+            (1.5e4, "15k"),
+            (12345.678, "12.35k"),
+            (234_567.8, "234.6k"),
+            (999_960.0, "1M"),
+            (-2e6, "-2M"),
+            (999_960_000.0, "1G"),
+            (3e9, "3G"),
+        ] {
+            assert_eq!(axis_label(number), words);
+        }
     }
 }

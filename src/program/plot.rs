@@ -71,8 +71,9 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let references = if of_scores { groups[0].runs[0].references(games) } else { &[] };
         let references = references.iter().map(|(name, value)| (name.to_string(), *value));
         let title = if same { subjects[0].to_string() } else { String::new() };
-        let (x, y) = (name_of(&args.x), args.y.clone());
-        Chart { title, x, y, lines, references: references.collect() }.write(path)?;
+        let (x_label, y_label) = (name_of(&args.x), args.y.clone());
+        let references = references.collect();
+        Chart { title, x_label, y_label, lines, references }.write(path)?;
         eprint_line!("Wrote {}", path.display());
     }
     if args.json {

@@ -3,7 +3,7 @@
 use super::games::Playable;
 use super::output::eprint_line;
 use super::session::canonical_path;
-use crate::data::{Dataset, DatasetFiles, Manifest, Steps, WindowOptions, WindowSet, split};
+use crate::data::{Dataset, DatasetFiles, Manifest, Steps, WindowOptions, WindowSet, hold_out};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
 use crate::trainer::Demonstrations;
 use anyhow::{Result, bail};
@@ -181,7 +181,7 @@ fn split_episodes(
 ) -> Result<[Vec<Range<usize>>; 2]> {
     let episodes = steps.episodes();
     let [train, validation] = if manifest.held_out.is_empty() {
-        split(episodes, data.validation)
+        hold_out(episodes, data.validation)
     } else {
         let later = steps.steps_from(manifest.shards.len());
         let is_train = |episode: &Range<usize>| episode.start < later.start;

@@ -2,7 +2,7 @@
 
 use super::RolloutKeys;
 use super::env_state::{self, BranchPoint};
-use crate::device::indices;
+use crate::device::upload_indices;
 use crate::model::{Network, reset};
 use crate::settings::{RolloutConfig, Start};
 use burn::tensor::{Device, Tensor};
@@ -36,7 +36,7 @@ impl GamesMemory {
                 let members = config.group_size;
                 let groups = (0..config.num_envs()).map(|env| (env / members) as i32);
                 let groups: Vec<i32> = groups.collect();
-                Some(rows.clone().select(0, indices(&groups, device)))
+                Some(rows.clone().select(0, upload_indices(&groups, device)))
             }
             None => fresh.clone(),
         };
@@ -62,7 +62,7 @@ impl GamesMemory {
         let here = |point: &BranchPoint| point.step == t + 1;
         if let Some(branches) = self.branches.take_if(|_| self.points.iter().any(here)) {
             let envs: Vec<i32> = self.points.iter().map(|point| point.env as i32).collect();
-            let envs = indices(&envs, &self.device);
+            let envs = upload_indices(&envs, &self.device);
             let here: Vec<f32> = self.points.iter().map(|p| f32::from(here(p))).collect();
             let here = Tensor::from_floats(here.as_slice(), &self.device);
             self.branches = Some(reset(branches, &now.clone().select(0, envs), here));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// Token that ends a text.
 pub const END: u32 = 0;
 /// Name of that token in files.
-const END_NAME: &str = "<|end|>";
+pub(super) const END_NAME: &str = "<|end|>";
 
 /// A vocabulary of single characters; token 0 ends a text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Errors of reading, writing and using language models.
 
-use crate::nn::arch::supported;
+use crate::nn::arch::family_names;
 use std::path::PathBuf;
 
 /// Reasons why a language model cannot be read, written or used.
@@ -31,7 +31,7 @@ pub enum LanguageError {
         reason: String,
     },
     /// The architecture is not supported.
-    #[error("the model in {path} has the architecture {found}; supported are {}", supported())]
+    #[error("the model in {path} has the architecture {found}; supported are {}", family_names())]
     Architecture {
         /// Path of the folder.
         path: PathBuf,

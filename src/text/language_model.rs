@@ -1,6 +1,6 @@
 //! Language models: weights, vocabulary, chat template, and the other files of their folder.
 
-use super::characters::{Characters, END};
+use super::characters::{Characters, END, END_NAME};
 use super::error::LanguageError;
 use super::prompt_cache::PromptCache;
 use super::template::ChatTemplate;
@@ -154,12 +154,7 @@ impl LanguageModel {
                     let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
                     LanguageError::Answer(prompt[start..].to_string())
                 })?;
-                // The tokens of an answer may depend on the text before it, but must not change the prompt's tokens.
-                let [before, all] = [&prompt, &answered].map(|text| self.tokenizer.encode(text));
-                let mut tokens = match all?.strip_prefix(&before?[..]) {
-                    Some(tokens) => tokens.to_vec(),
-                    None => self.tokenizer.encode(added)?,
-                };
+                let mut tokens = self.added_tokens(&prompt, added)?;
                 let is_end = |token: &u32| Some(*token) == template.turn_end;
                 match tokens.iter().rposition(is_end) {
                     Some(end) => tokens.truncate(end + 1),
@@ -191,20 +186,24 @@ impl LanguageModel {
         require_tokens(tokens)
     }
 
-    /// Tokenizes the continuation of a text together with it, since many tokenizers put a space before the first token
-    /// of a text. If that would change the tokens of the text, the continuation is tokenized alone.
+    /// Tokenizes the continuation of a text ([`LanguageModel::added_tokens`]), from the cache if it is there.
     fn continuation(&self, continuation: &str, text: &str) -> Result<Vec<u32>, LanguageError> {
         if continuation.is_empty() {
             return Ok(Vec::new());
         }
-        self.prompts.tokens((text.to_string(), continuation.to_string()), || {
-            let before = self.tokenizer.encode(text)?;
-            let all = self.tokenizer.encode(&[text, continuation].concat())?;
-            match all.strip_prefix(&before[..]) {
-                Some(tokens) => Ok(tokens.to_vec()),
-                None => self.tokenizer.encode(continuation),
-            }
-        })
+        let key = (text.to_string(), continuation.to_string());
+        self.prompts.tokens(key, || self.added_tokens(text, continuation))
+    }
+
+    /// Tokenizes what is added to a text together with it, since many tokenizers put a space before the first token of
+    /// a text. If that would change the tokens of the text, what is added is tokenized alone.
+    fn added_tokens(&self, text: &str, added: &str) -> Result<Vec<u32>, LanguageError> {
+        let before = self.tokenizer.encode(text)?;
+        let all = self.tokenizer.encode(&[text, added].concat())?;
+        match all.strip_prefix(&before[..]) {
+            Some(tokens) => Ok(tokens.to_vec()),
+            None => self.tokenizer.encode(added),
+        }
     }
 
     /// The token that ends an answer: the chat template's after messages, else the first stop token.
@@ -250,7 +249,7 @@ fn conversation_key(conversation: &impl Serialize) -> Result<(String, String), L
 /// Creates the tokenizer's files of a new model.
 fn tokenizer_files(characters: &Characters) -> BTreeMap<String, Vec<u8>> {
     let bytes = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
-    let config = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });
+    let config = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_NAME });
     let files = [("tokenizer.json", characters.to_json()), ("tokenizer_config.json", config)];
     files.map(|(name, value)| (name.to_string(), bytes(&value))).into()
 }

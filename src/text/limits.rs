@@ -1,21 +1,12 @@
 //! Limits of devices on the sizes of a language model.
 
 use super::{TokenDecoder, packed};
-use crate::device::{self, buffer_limit, workgroup_limit};
+use crate::device::{buffer_limit, largest_buffer, workgroup_limit};
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, Parameter};
 use crate::nn::tensors::products::Products;
 use burn::backend::DType;
 use burn::tensor::Device;
-
-/// Maximum size of a buffer of texts in bytes, since kernels index its elements, of 2 bytes in half precision, with 32
-/// bits.
-const MAX_BUFFER_BYTES: u64 = 1 << 33;
-
-/// Maximum size of a buffer of texts on a device, bytes; `None` for the CPU, which has no such limit.
-pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
-    device::largest_buffer(device).map(|bytes| bytes.min(MAX_BUFFER_BYTES))
-}
 
 /// The number of items of `item_bytes` bytes each that fit in a buffer of at most `max_bytes` bytes, at least 1.
 pub(super) fn max_items(item_bytes: u64, max_bytes: Option<u64>) -> usize {

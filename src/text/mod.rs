@@ -36,7 +36,9 @@ pub use crate::nn::rows::{
 #[cfg(text_kernels)]
 pub(crate) use crate::nn::tensors::arenas::{Arenas, Packing};
 #[cfg(text_kernels)]
-pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
+pub use crate::nn::tensors::texts::{
+    Completions, DeviceDecoder, HiddenStates, Prompts, upload_integers,
+};
 pub use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 pub use characters::{Characters, END};
 pub use error::LanguageError;

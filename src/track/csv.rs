@@ -1,8 +1,9 @@
 //! Records as comma-separated values, one row per iteration.
 
 use super::{Tracker, scalars};
-use crate::disk::{self, input};
+use crate::disk::{self, csv, input};
 use crate::metrics::IterationRecord;
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,17 +28,17 @@ impl Rows {
             input::if_present(input::read(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
         // A damaged file is written anew.
         let text = String::from_utf8(bytes).unwrap_or_default();
+        let (header, lines) = text.split_at(header_len(&text));
         // An incomplete last line has no line break.
-        let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        let header = lines.next().unwrap_or_default();
+        let lines = lines.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let iteration = |row: &str| row.split(',').next()?.parse::<u32>().ok();
         let is_kept = |row: &&str| iteration(row).is_some_and(|iteration| iteration <= done);
         let rows: Vec<&str> = lines.take_while(is_kept).collect();
         let iterations = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
         // The folder may contain the file of another run with other metrics.
         let header = if rows.is_empty() { "" } else { header };
-        let columns =
-            header.trim_end().split(',').skip(FIRST_COLUMNS.len()).map(str::to_string).collect();
+        let cells = csv::rows(header.as_bytes()).next().and_then(|(_, cells)| cells.ok());
+        let columns = cells.into_iter().flatten().skip(FIRST_COLUMNS.len()).collect();
         let file = replace(path, header, &rows.concat())?;
         Ok(Self { path: path.to_path_buf(), file, columns, iterations })
     }
@@ -46,10 +47,10 @@ impl Rows {
     fn add_columns(&mut self, names: Vec<String>) -> io::Result<()> {
         self.columns.extend(names);
         let columns = FIRST_COLUMNS.iter().copied().chain(self.columns.iter().map(String::as_str));
-        let header = columns.collect::<Vec<_>>().join(",") + "\n";
+        let header = columns.map(quoted).collect::<Vec<_>>().join(",") + "\n";
         let text = input::read_text(&self.path, input::MAX_DATA_BYTES)?;
-        let rows = text.split_once('\n').map_or("", |(_, rows)| rows);
-        let commas = header.matches(',').count();
+        let rows = &text[header_len(&text)..];
+        let commas = FIRST_COLUMNS.len() + self.columns.len() - 1;
         let padded = rows.lines().map(|row| {
             let missing = commas.saturating_sub(row.matches(',').count());
             format!("{row}{}\n", ",".repeat(missing))
@@ -86,6 +87,25 @@ impl Tracker for Rows {
     }
 }
 
+/// The bytes of the first row, whose cells in quotes may have line breaks; 0 if it is incomplete.
+fn header_len(text: &str) -> usize {
+    let mut is_quoted = false;
+    let end = text.bytes().position(|byte| {
+        is_quoted ^= byte == b'"';
+        byte == b'\n' && !is_quoted
+    });
+    end.map_or(0, |end| end + 1)
+}
+
+/// A cell, in quotes where its text would end it. The name of a reward may be any text.
+fn quoted(cell: &str) -> Cow<'_, str> {
+    if cell.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", cell.replace('"', "\"\"")).into()
+    } else {
+        cell.into()
+    }
+}
+
 /// Replaces a file atomically, and opens the new one for appending.
 fn replace(path: &Path, header: &str, rows: &str) -> io::Result<File> {
     disk::replace(path, [header, rows].concat().as_bytes())?;
@@ -99,16 +119,38 @@ mod tests {
     use std::fs;
     use tempfile::TempDir;
 
+    /// The record of an iteration with the means of some parts of the reward.
+    fn record(iteration: u32, parts: &[(&str, f64)]) -> IterationRecord {
+        let rewards = parts.iter().map(|(part, mean)| (part.to_string(), *mean)).collect();
+        let text = TextRecord { rewards, ..TextRecord::default() };
+        IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
+    }
+
+    #[test]
+    fn names_of_any_characters_are_columns() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("metrics.csv");
+        let parts = [("a, \"b\"", 0.5), ("c\nd", 0.25)];
+        for iteration in 1..=2 {
+            let mut rows = Rows::open(&path, iteration - 1).unwrap();
+            rows.write(&record(iteration, &parts)).unwrap();
+        }
+        let rows: Vec<_> = csv::rows(&fs::read(&path).unwrap()[..]).collect();
+        let rows: Vec<Vec<String>> = rows.into_iter().map(|(_, cells)| cells.unwrap()).collect();
+        assert_eq!(rows.len(), 3);
+        for (part, mean) in parts {
+            let of_part = |cell: &String| *cell == format!("rewards/{part}");
+            let column = rows[0].iter().position(of_part).unwrap();
+            assert!(rows[1..].iter().all(|cells| cells[column] == mean.to_string()), "{rows:?}");
+            assert_eq!(rows[0].iter().filter(|cell| of_part(cell)).count(), 1);
+        }
+    }
+
     #[test]
     fn figures_that_appear_later_get_columns_of_their_own() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("metrics.csv");
         let mut rows = Rows::open(&path, 0).unwrap();
-        let record = |iteration, parts: &[(&str, f64)]| {
-            let rewards = parts.iter().map(|(part, mean)| (part.to_string(), *mean)).collect();
-            let text = TextRecord { rewards, ..TextRecord::default() };
-            IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
-        };
         rows.write(&record(1, &[])).unwrap();
         rows.write(&record(2, &[("exact", 0.5)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();

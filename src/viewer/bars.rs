@@ -129,13 +129,17 @@ mod tests {
         let states = [new_game::<CartPole>(1, game), new_game::<CartPole>(2, game)];
         let scene = Bars::new(game.num_features());
         let (width, height) = Wall::size(Cells::of(&scene), 2, 16);
-        let mut instances = Vec::new();
-        let pictures = [0.0, 1.0].map(|part| {
-            let mut picture = Picture::new(width as u32, height as u32);
-            bars(game, &states, &[states[1], states[0]], part, &mut instances);
+        let painted = |before: &[_], now: &[_], part| {
+            let (mut picture, mut instances) =
+                (Picture::new(width as u32, height as u32), Vec::new());
+            bars(game, before, now, part, &mut instances);
             paint(&scene, 2, &instances, &mut picture);
             picture
-        });
-        assert_ne!(pictures[0], pictures[1]);
+        };
+        let swapped = [states[1], states[0]];
+        let [first, last] = [states, swapped].map(|states| painted(&states, &states, 0.0));
+        assert_ne!(first, last);
+        assert_eq!(painted(&states, &swapped, 0.0), first);
+        assert_eq!(painted(&states, &swapped, 1.0), last);
     }
 }

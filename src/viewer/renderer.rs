@@ -23,8 +23,9 @@ pub struct Renderer {
     num_sprites: usize,
     backgrounds: wgpu::RenderPipeline,
     sprites: wgpu::RenderPipeline,
-    groups: wgpu::BindGroupLayout,
-    layout: wgpu::Buffer,
+    bind_group_layout: wgpu::BindGroupLayout,
+    /// The wall of games, as the shader's `Layout`.
+    wall: wgpu::Buffer,
     atlas: wgpu::TextureView,
     background: wgpu::Buffer,
     /// Storage for the instances of [`Renderer::draw`].
@@ -48,23 +49,24 @@ impl Renderer {
         let background = buffer(device, "background", storage, tiles.len());
         queue.write_buffer(&background, 0, &tiles);
         let uniform = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let groups = group_layout(device);
+        let bind_group_layout = bind_group_layout(device);
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some("sprites"),
             source: wgpu::ShaderSource::Wgsl(SHADER.into()),
         });
-        let pipeline =
-            |vertex, fragment| pipeline(device, &groups, &module, format, vertex, fragment);
+        let pipeline = |vertex, fragment| {
+            pipeline(device, &bind_group_layout, &module, format, vertex, fragment)
+        };
         Self {
             cells,
             num_sprites: game.num_sprites(),
             backgrounds: pipeline("whole_picture", "paint_background"),
             sprites: pipeline("sprite", "paint_sprite"),
-            layout: buffer(device, "layout", uniform, LAYOUT_WORDS * 4),
+            wall: buffer(device, "wall", uniform, LAYOUT_WORDS * 4),
             atlas: upload_atlas(device, queue, format),
             background,
             instances: buffer(device, "instances", storage, 4 * WORDS),
-            groups,
+            bind_group_layout,
             device: device.clone(),
             queue: queue.clone(),
         }
@@ -111,7 +113,7 @@ impl Renderer {
         let size = instances.size.map_or(instances.buffer.size() - instances.offset, |n| n.get());
         assert!(size as usize >= num_instances * 4 * WORDS, "instances: [count * num_sprites]");
         let wall = Wall::fit(self.cells, count, width, height);
-        self.queue.write_buffer(&self.layout, 0, &self.layout_bytes(&wall, width, height));
+        self.queue.write_buffer(&self.wall, 0, &self.wall_bytes(&wall, width, height));
         let group = self.bind(instances);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut pass = clear(&mut encoder, target);
@@ -126,14 +128,14 @@ impl Renderer {
         self.queue.submit([encoder.finish()]);
     }
 
-    /// Binds what the shaders read, in the order of [`group_layout`].
+    /// Binds what the shaders read, in the order of [`bind_group_layout`].
     fn bind(&self, instances: wgpu::BufferBinding<'_>) -> wgpu::BindGroup {
         let entry = |binding, resource| wgpu::BindGroupEntry { binding, resource };
         self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some("sprites"),
-            layout: &self.groups,
+            layout: &self.bind_group_layout,
             entries: &[
-                entry(0, self.layout.as_entire_binding()),
+                entry(0, self.wall.as_entire_binding()),
                 entry(1, wgpu::BindingResource::TextureView(&self.atlas)),
                 entry(2, self.background.as_entire_binding()),
                 entry(3, wgpu::BindingResource::Buffer(instances)),
@@ -141,8 +143,8 @@ impl Renderer {
         })
     }
 
-    /// Encodes the shader's `Layout`.
-    fn layout_bytes(&self, wall: &Wall, width: u32, height: u32) -> Vec<u8> {
+    /// Encodes the wall as the shader's `Layout`.
+    fn wall_bytes(&self, wall: &Wall, width: u32, height: u32) -> Vec<u8> {
         let words: [u32; LAYOUT_WORDS] = [
             (width as f32).to_bits(),
             (height as f32).to_bits(),
@@ -195,7 +197,7 @@ fn buffer(
 }
 
 /// Creates the layout of what the shaders read: the wall's layout, the atlas, the background and the sprites.
-fn group_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
+fn bind_group_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
     let both = wgpu::ShaderStages::VERTEX_FRAGMENT;
     let entry = |binding, visibility, ty| wgpu::BindGroupLayoutEntry {
         binding,
@@ -225,7 +227,7 @@ fn group_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
 /// Creates the pipeline of a vertex and a fragment shader, whose colours are blended over the picture.
 fn pipeline(
     device: &wgpu::Device,
-    groups: &wgpu::BindGroupLayout,
+    bind_group_layout: &wgpu::BindGroupLayout,
     module: &wgpu::ShaderModule,
     format: wgpu::TextureFormat,
     vertex: &str,
@@ -233,7 +235,7 @@ fn pipeline(
 ) -> wgpu::RenderPipeline {
     let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
         label: Some("sprites"),
-        bind_group_layouts: &[Some(groups)],
+        bind_group_layouts: &[Some(bind_group_layout)],
         ..Default::default()
     });
     device.create_render_pipeline(&wgpu::RenderPipelineDescriptor {

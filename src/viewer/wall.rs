@@ -35,9 +35,10 @@ pub struct Wall {
 
 /// Size of a scene in cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Cells {
+    /// Number of columns.
     pub columns: u32,
+    /// Number of rows.
     pub rows: u32,
 }
 
@@ -48,11 +49,12 @@ impl Cells {
     }
 }
 
-/// Upper left corner of a plate in pixels.
+/// Upper left corner of a plate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Plate {
+    /// Distance from the picture's left edge in pixels.
     pub x: u32,
+    /// Distance from its upper edge in pixels.
     pub y: u32,
 }
 

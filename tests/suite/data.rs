@@ -4,7 +4,7 @@ use crate::support::{adapter, cpu};
 use burn::tensor::Device;
 use grove::data::{
     Columns, Dataset, DatasetWriter, EpisodeStatus, Manifest, Steps, WindowOptions, WindowSet,
-    split,
+    hold_out,
 };
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
@@ -45,7 +45,7 @@ fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Frui
     let game = Fruit::default();
     let (features, actions) = (game.num_features(), game.num_actions());
     let steps = Arc::new(Dataset::open(folder).unwrap().steps(features, actions).unwrap());
-    let [train, validation] = split(steps.episodes(), config.data.validation);
+    let [train, validation] = hold_out(steps.episodes(), config.data.validation);
     let cut = WindowOptions {
         history: config.data.history,
         ..WindowOptions::plain(config.data.window, actions)

@@ -4,7 +4,7 @@ use crate::support::{adapter, cpu, grove, json, refusal, stderr};
 use burn::tensor::Device;
 use grove::data::{
     Columns, Dataset, DatasetWriter, EpisodeStatus, Manifest, Steps, WindowOptions, WindowSet,
-    games_file, split,
+    games_file, hold_out,
 };
 use grove::env::{Fruit, Recall, Rules};
 use grove::metrics::IterationRecord;
@@ -155,7 +155,7 @@ fn config(kind: ModelKind, window: usize) -> TrainConfig {
 
 fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<G> {
     let columns = Arc::new(columns(game.num_features()));
-    let [train, validation] = split(columns.episodes(), config.data.validation);
+    let [train, validation] = hold_out(columns.episodes(), config.data.validation);
     let window_set = |episodes: &[_]| {
         WindowSet::new(
             columns.clone(),

@@ -99,7 +99,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let config = &learner.context.config;
         let device = advantages.summary.device();
         let order_words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
-        let order_buffer = cube_ints(device::indices(&order_words, &device));
+        let order_buffer = cube_ints(device::upload_indices(&order_words, &device));
         let recorded = cube_tensor(advantages.summary.clone());
         let ratios_offset = COUNTS + minibatches.ranges.len();
         let len = ratios_offset + 2 * minibatches.size;

@@ -187,7 +187,7 @@ impl Differentiation<'_> {
                 complete: others.iter().cloned().map(&mut sum).collect(),
                 lefts: left_siblings(last).into_iter().map(&mut sum).collect(),
                 last_shard: last.end - 1,
-                starts: self.decoder.starts(),
+                starts: self.decoder.layer_starts(),
                 end: self.decoder.num_trained(),
                 send,
             };

@@ -183,7 +183,7 @@ pub struct LanguageLearner {
 impl LanguageLearner {
     /// Trains `decoder` with moments in a precision in host memory; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32, moments: MomentPrecision) -> Self {
-        let optimizer = Optimizer::new(moments, decoder.sizes());
+        let optimizer = Optimizer::new(moments, decoder.trained_counts());
         let (team, buffers) = (Team::alone(), Buffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
@@ -202,7 +202,7 @@ impl LanguageLearner {
     /// Restores a saved state of the optimizer, which host memory keeps in this precision.
     pub fn restore_moments(&mut self, moments: Moments, precision: MomentPrecision) {
         self.optimizer = Optimizer::Host(moments);
-        self.optimizer.convert_to(precision, || self.decoder.sizes());
+        self.optimizer.convert_to(precision, || self.decoder.trained_counts());
     }
 
     /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its learnt parameters are
@@ -296,7 +296,7 @@ impl LanguageLearner {
         config: &OptimizerConfig,
     ) -> f32 {
         let TextStepSettings { max_norm, learning_rate } = settings;
-        self.optimizer.convert_to(config.moments, || self.decoder.sizes());
+        self.optimizer.convert_to(config.moments, || self.decoder.trained_counts());
         let spared =
             if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
         let key = draw(self.key, ROUNDING_COUNTER);
@@ -390,5 +390,5 @@ pub fn gradient(
         buffers: &Buffers::default(),
     };
     let (gradient, _) = differentiation.gradient(&all).expect("a single rank");
-    gradient.into_host(&decoder.sizes())
+    gradient.into_host(&decoder.trained_counts())
 }

@@ -1,48 +1,121 @@
 //! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
-use super::entries::{ConfigError, count, entry, is_on, number, text, unsupported};
+use super::entries::{ConfigError, count, entry, for_each_layer, is_on, number, text, unsupported};
 use super::rope::{check_rotated_part, check_table, rope, rotary, scaling};
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Map, Value, json};
 
-/// The shape that a `config.json` describes.
-///
-/// # Errors
-/// If the architecture or one of its settings is not supported, an entry is missing, or sizes do not fit together.
-pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
-    let found = text(config, "model_type")?.unwrap_or("none");
-    let family = FAMILIES.iter().find(|family| family.model_type == found);
-    let family = family.ok_or_else(|| ConfigError::Family { found: found.to_string() })?;
-    let size = |name: &str| count(config, name)?.ok_or_else(|| ConfigError::Missing(name.into()));
-    let (hidden_size, num_heads) = (size("hidden_size")?, size("num_attention_heads")?);
-    let context = count(config, "max_position_embeddings")?.unwrap_or(2048);
-    let has_bias = is_on(config, "attention_bias")?;
-    let mut shape = DecoderShape {
-        family,
-        num_actions: size("vocab_size")?,
-        hidden_size,
-        num_layers: size("num_hidden_layers")?,
-        num_heads,
-        num_kv_heads: count(config, "num_key_value_heads")?.unwrap_or(num_heads),
-        head_dim: count(config, "head_dim")?.unwrap_or(hidden_size / num_heads.max(1)),
-        intermediate_size: size("intermediate_size")?,
-        context,
-        qkv_bias: has_bias,
-        output_bias: has_bias,
-        tie_word_embeddings: is_on(config, "tie_word_embeddings")?,
-        rope_theta: rotary(config, family, "rope_theta")?.unwrap_or(1e4),
-        rope_scaling: scaling(&rope(config, family)?, context)?,
-        rms_norm_eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
-        ..DecoderShape::default()
-    };
-    shape.activation = activation(config, "hidden_act")?.unwrap_or(Activation::Silu);
-    // Before the family allocates by the number of layers.
-    check(&shape)?;
-    (family.configure)(config, &mut shape)?;
-    check(&shape)?;
-    check_rotated_part(config, &shape)?;
-    Ok(shape)
+/// Maximum number of layers.
+const MAX_LAYERS: usize = 1 << 10;
+/// The largest size of an axis; products of two of them fit 64 bits with room to spare.
+const MAX_SIZE: usize = 1 << 24;
+
+/// The largest size of a head, whose rotations are tabulated; known models have up to 512.
+pub const MAX_HEAD_DIM: usize = 1 << 12;
+
+impl DecoderShape {
+    /// The shape that a `config.json` describes.
+    ///
+    /// # Errors
+    /// If the architecture or one of its settings is not supported, an entry is missing, or sizes do not fit together.
+    pub fn from_config(config: &Value) -> Result<Self, ConfigError> {
+        let found = text(config, "model_type")?.unwrap_or("none");
+        let family = FAMILIES.iter().find(|family| family.model_type == found);
+        let family = family.ok_or_else(|| ConfigError::Family { found: found.to_string() })?;
+        let size =
+            |name: &str| count(config, name)?.ok_or_else(|| ConfigError::Missing(name.into()));
+        let (hidden_size, num_heads) = (size("hidden_size")?, size("num_attention_heads")?);
+        let context = count(config, "max_position_embeddings")?.unwrap_or(2048);
+        let has_bias = is_on(config, "attention_bias")?;
+        let mut shape = Self {
+            family,
+            num_actions: size("vocab_size")?,
+            hidden_size,
+            num_layers: size("num_hidden_layers")?,
+            num_heads,
+            num_kv_heads: count(config, "num_key_value_heads")?.unwrap_or(num_heads),
+            head_dim: count(config, "head_dim")?.unwrap_or(hidden_size / num_heads.max(1)),
+            intermediate_size: size("intermediate_size")?,
+            context,
+            qkv_bias: has_bias,
+            output_bias: has_bias,
+            tie_word_embeddings: is_on(config, "tie_word_embeddings")?,
+            rope_theta: rotary(config, family, "rope_theta")?.unwrap_or(1e4),
+            rope_scaling: scaling(&rope(config, family)?, context)?,
+            rms_norm_eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            ..Self::default()
+        };
+        shape.activation = activation(config, "hidden_act")?.unwrap_or(Activation::Silu);
+        // Before the family allocates by the number of layers.
+        shape.check()?;
+        (family.configure)(config, &mut shape)?;
+        shape.check()?;
+        check_rotated_part(config, &shape)?;
+        Ok(shape)
+    }
+
+    /// Checks that sizes fit together, and that all numbers are within what a decoder can have.
+    ///
+    /// # Errors
+    /// [`ConfigError::Sizes`], or [`ConfigError::Value`] with the entry at fault.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check_sizes(self)?;
+        let partial = self.partial_rotary_factor;
+        // Coordinates rotate in pairs.
+        let is_odd = !((self.head_dim as f64 * partial) as usize).is_multiple_of(2);
+        if !(0.0..=1.0).contains(&partial) || is_odd || self.rotary_dim() == 0 {
+            return Err(unsupported("partial_rotary_factor", partial));
+        }
+        for (name, value, bound) in bounded(self) {
+            if !(value > bound && value.is_finite()) {
+                return Err(unsupported(name, value));
+            }
+        }
+        check_table(self)?;
+        if let Some(rotated) = self.rope_layers.as_ref().filter(|all| all.len() != self.num_layers)
+        {
+            return Err(unsupported("no_rope_layers", rotated.len()));
+        }
+        match &self.sliding {
+            Some(sliding) if sliding.size == 0 || sliding.layers.len() != self.num_layers => {
+                Err(unsupported("sliding_window", sliding.size))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The `config.json` of the shape.
+    pub fn to_config(&self, stop_tokens: &[u32]) -> Value {
+        // Shortest in decimal: a conversion to f64 would show the rounding.
+        let shortest = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
+        let mut config = json!({
+            "architectures": [self.family.class],
+            "model_type": self.family.model_type,
+            "vocab_size": self.num_actions,
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.intermediate_size,
+            "max_position_embeddings": self.context,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": self.rope_scaling,
+            "rms_norm_eps": shortest(self.rms_norm_eps),
+            "hidden_act": activation_name(self.activation),
+            "attention_bias": self.output_bias,
+            "torch_dtype": "float32",
+            "eos_token_id": stop_tokens.first(),
+            "bos_token_id": null,
+        });
+        let more = (self.family.describe)(self);
+        if let (Value::Object(config), Value::Object(more)) = (&mut config, more) {
+            config.extend(more);
+        }
+        config
+    }
 }
 
 /// The activation of the gate in an entry; `None` if it is absent or null.
@@ -65,19 +138,8 @@ pub(super) fn activation_name(activation: Activation) -> &'static str {
     }
 }
 
-/// Maximum number of layers.
-const MAX_LAYERS: usize = 1 << 10;
-/// The largest size of an axis; products of two of them fit 64 bits with room to spare.
-const MAX_SIZE: usize = 1 << 24;
-
-/// The largest size of a head, whose rotations are tabulated; known models have up to 512.
-pub const MAX_HEAD_DIM: usize = 1 << 12;
-
-/// Checks that sizes fit together, and that all numbers are within what a decoder can have.
-///
-/// # Errors
-/// [`ConfigError::Sizes`], or [`ConfigError::Value`] with the entry at fault.
-pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
+/// Checks that sizes are in their ranges and fit together.
+fn check_sizes(shape: &DecoderShape) -> Result<(), ConfigError> {
     let DecoderShape { num_heads, num_kv_heads, head_dim, .. } = *shape;
     let sizes = [
         ("vocab_size", shape.num_actions, MAX_SIZE),
@@ -103,30 +165,7 @@ pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
         )),
         None => None,
     };
-    if let Some(wrong) = wrong {
-        return Err(ConfigError::Sizes(wrong));
-    }
-    let partial = shape.partial_rotary_factor;
-    // Coordinates rotate in pairs.
-    let is_odd = !((head_dim as f64 * partial) as usize).is_multiple_of(2);
-    if !(0.0..=1.0).contains(&partial) || is_odd || shape.rotary_dim() == 0 {
-        return Err(unsupported("partial_rotary_factor", partial));
-    }
-    for (name, value, bound) in bounded(shape) {
-        if !(value > bound && value.is_finite()) {
-            return Err(unsupported(name, value));
-        }
-    }
-    check_table(shape)?;
-    if let Some(rotated) = shape.rope_layers.as_ref().filter(|all| all.len() != shape.num_layers) {
-        return Err(unsupported("no_rope_layers", rotated.len()));
-    }
-    match &shape.sliding {
-        Some(sliding) if sliding.size == 0 || sliding.layers.len() != shape.num_layers => {
-            Err(unsupported("sliding_window", sliding.size))
-        }
-        _ => Ok(()),
-    }
+    wrong.map_or(Ok(()), |wrong| Err(ConfigError::Sizes(wrong)))
 }
 
 /// Entries that are divisors or arguments of roots and logarithms: names, values, and exclusive lower bounds.
@@ -176,38 +215,6 @@ fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
     all
 }
 
-/// The `config.json` of a shape.
-pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
-    // Shortest in decimal: a conversion to f64 would show the rounding.
-    let shortest = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
-    let mut config = json!({
-        "architectures": [shape.family.class],
-        "model_type": shape.family.model_type,
-        "vocab_size": shape.num_actions,
-        "hidden_size": shape.hidden_size,
-        "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "head_dim": shape.head_dim,
-        "intermediate_size": shape.intermediate_size,
-        "max_position_embeddings": shape.context,
-        "tie_word_embeddings": shape.tie_word_embeddings,
-        "rope_theta": shape.rope_theta,
-        "rope_scaling": shape.rope_scaling,
-        "rms_norm_eps": shortest(shape.rms_norm_eps),
-        "hidden_act": activation_name(shape.activation),
-        "attention_bias": shape.output_bias,
-        "torch_dtype": "float32",
-        "eos_token_id": stop_tokens.first(),
-        "bos_token_id": null,
-    });
-    let more = (shape.family.describe)(shape);
-    if let (Value::Object(config), Value::Object(more)) = (&mut config, more) {
-        config.extend(more);
-    }
-    config
-}
-
 /// The tokens of a sliding window, 4,096 if the entry is absent, as in `transformers`; `None` if it is null.
 pub(super) fn window(config: &Value) -> Result<Option<usize>, ConfigError> {
     match config.get("sliding_window") {
@@ -230,15 +237,8 @@ pub(super) fn sliding_layers(
         Some("full_attention") => Ok(false),
         _ => Err(unsupported("layer_types", kind.clone())),
     };
-    let all: Vec<bool> = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
-    if all.len() == layers {
-        Ok(all)
-    } else {
-        Err(ConfigError::Sizes(format!(
-            "`layer_types` has {} entries for {layers} layers (`num_hidden_layers`)",
-            all.len()
-        )))
-    }
+    let all = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
+    for_each_layer("layer_types", all, layers)
 }
 
 /// The entries of a `config.json` about sliding windows.
@@ -259,27 +259,8 @@ pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nn::arch::entries::sample_shape;
     use crate::nn::arch::{NormPlacement, QkNorm, UNLIMITED};
-
-    /// The `config.json` of a family, with other entries.
-    fn config(model_type: &str, others: Value) -> Value {
-        let mut config = json!({
-            "model_type": model_type,
-            "vocab_size": 11,
-            "hidden_size": 24,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "intermediate_size": 20,
-            "max_position_embeddings": 64,
-        });
-        let (Value::Object(entries), Value::Object(others)) = (&mut config, others) else {
-            unreachable!("both are objects")
-        };
-        entries.extend(others);
-        config
-    }
 
     #[test]
     fn numbers_that_attention_cannot_compute_with_are_rejected() {
@@ -326,14 +307,14 @@ mod tests {
             ("llama", llama3(0.0, 4.0), "rope_scaling.low_freq_factor"),
             ("llama", llama3(1.0, 1.0), "rope_scaling.high_freq_factor"),
         ] {
-            match from_config(&config(family, others)) {
+            match sample_shape(family, others) {
                 Err(ConfigError::Value { name, .. }) => assert_eq!(name, entry),
                 other => panic!("{family}, {entry}: {other:?}"),
             }
         }
-        from_config(&config("llama", llama3(1.0, 4.0))).unwrap();
-        from_config(&config("llama", yarn("factor", 4.0))).unwrap();
-        from_config(&config("llama", part("rope_parameters", 1.0))).unwrap();
+        sample_shape("llama", llama3(1.0, 4.0)).unwrap();
+        sample_shape("llama", yarn("factor", 4.0)).unwrap();
+        sample_shape("llama", part("rope_parameters", 1.0)).unwrap();
     }
 
     #[test]
@@ -376,7 +357,7 @@ mod tests {
                 "`sliding_attention` is 10000.0, but must be a table",
             ),
         ] {
-            let error = from_config(&config(family, others)).unwrap_err().to_string();
+            let error = sample_shape(family, others).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
         let nothing = json!({
@@ -384,15 +365,15 @@ mod tests {
             "layer_types": null, "rms_norm_eps": null, "tie_word_embeddings": null, "hidden_act": null,
         });
         for family in FAMILIES {
-            from_config(&config(family.model_type, nothing.clone())).unwrap();
+            sample_shape(family.model_type, nothing.clone()).unwrap();
         }
         let whole = json!({ "rope_theta": 10000, "rms_norm_eps": 1, "query_pre_attn_scalar": 256 });
-        assert_eq!(from_config(&config("gemma3_text", whole)).unwrap().rms_norm_eps, 1.0);
+        assert_eq!(sample_shape("gemma3_text", whole).unwrap().rms_norm_eps, 1.0);
     }
 
     #[test]
     fn entries_mean_what_they_mean_in_transformers() {
-        let found = |family: &str, others: Value| from_config(&config(family, others));
+        let found = sample_shape;
         // Another family's name of the activation has no meaning.
         let other = json!({ "hidden_act": "silu", "hidden_activation": "gelu_new" });
         assert_eq!(found("llama", other.clone()).unwrap().activation, Activation::Silu);
@@ -480,14 +461,14 @@ mod tests {
                     "max_window_layers": 1,
                     "query_pre_attn_scalar": 9.0,
                 });
-                let shape = from_config(&config(family.model_type, others)).unwrap();
+                let shape = sample_shape(family.model_type, others).unwrap();
                 assert_eq!(shape.rope_theta, 5e5);
-                assert_eq!(from_config(&to_config(&shape, &[])).unwrap(), shape);
+                assert_eq!(DecoderShape::from_config(&shape.to_config(&[])).unwrap(), shape);
             }
         }
-        let wide = config("mistral", json!({ "sliding_window": 1u64 << 32 }));
-        assert_eq!(from_config(&wide).unwrap().windows(), [UNLIMITED; 2]);
-        let found = |name: &str| from_config(&config(name, json!({}))).unwrap();
+        let wide = sample_shape("mistral", json!({ "sliding_window": 1u64 << 32 })).unwrap();
+        assert_eq!(wide.windows(), [UNLIMITED; 2]);
+        let found = |name: &str| sample_shape(name, json!({})).unwrap();
         assert_eq!(found("gemma3_text").activation, Activation::Gelu);
         assert_eq!(found("gemma3_text").norms, NormPlacement::Around);
         assert_eq!(found("olmo2").qk_norm, QkNorm::AllHeads);

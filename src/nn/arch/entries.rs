@@ -7,7 +7,7 @@ use serde_json::Value;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// An architecture that is not among [`FAMILIES`].
-    #[error("`model_type` {found} is not supported; supported are {}", supported())]
+    #[error("`model_type` {found} is not supported; supported are {}", family_names())]
     Family {
         /// The `model_type` of the file.
         found: String,
@@ -39,7 +39,7 @@ pub enum ConfigError {
 }
 
 /// The `model_type`s of the architectures that can be loaded, as a list in words.
-pub fn supported() -> String {
+pub fn family_names() -> String {
     FAMILIES.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", ")
 }
 
@@ -94,10 +94,48 @@ pub(super) fn section<'a>(config: &'a Value, name: &str) -> Result<Option<&'a Va
     entry(config, name, "a table", |value| value.is_object().then_some(value))
 }
 
+/// Checks that a list has an entry for each layer, and returns it.
+pub(super) fn for_each_layer(
+    name: &str,
+    values: Vec<bool>,
+    layers: usize,
+) -> Result<Vec<bool>, ConfigError> {
+    if values.len() == layers {
+        return Ok(values);
+    }
+    let count = values.len();
+    let wrong = format!("`{name}` has {count} entries for {layers} layers (`num_hidden_layers`)");
+    Err(ConfigError::Sizes(wrong))
+}
+
 /// Checks that an entry is absent, null or `false`.
 pub(super) fn refuse(config: &Value, name: &str) -> Result<(), ConfigError> {
     match &config[name] {
         Value::Null | Value::Bool(false) => Ok(()),
         value => Err(unsupported(name, value.clone())),
     }
+}
+
+/// The shape by the `config.json` of a small model of a family, with other entries.
+#[cfg(test)]
+pub(super) fn sample_shape(
+    model_type: &str,
+    others: Value,
+) -> Result<super::DecoderShape, ConfigError> {
+    let mut config = serde_json::json!({
+        "model_type": model_type,
+        "vocab_size": 11,
+        "hidden_size": 24,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 20,
+        "max_position_embeddings": 64,
+    });
+    let (Value::Object(entries), Value::Object(others)) = (&mut config, others) else {
+        unreachable!("both are objects")
+    };
+    entries.extend(others);
+    super::DecoderShape::from_config(&config)
 }

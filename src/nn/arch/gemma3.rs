@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub(super) static GEMMA3: Family = Family {
     model_type: "gemma3_text",
     class: "Gemma3ForCausalLM",
-    gguf: "gemma3",
+    gguf: None,
     ropes_by_kind: true,
     configure: |config, shape| {
         for name in
@@ -53,21 +53,14 @@ pub(super) static GEMMA3: Family = Family {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::arch::from_config;
+    use crate::nn::arch::entries::sample_shape;
 
     #[test]
     fn the_pattern_of_windows_has_one_name() {
         let layers = |name: &str| {
-            let mut config = json!({
-                "model_type": "gemma3_text",
-                "vocab_size": 11,
-                "hidden_size": 24,
-                "num_hidden_layers": 6,
-                "num_attention_heads": 4,
-                "intermediate_size": 20,
-            });
-            config[name] = json!(2);
-            from_config(&config).unwrap().sliding.unwrap().layers
+            let others = json!({ "num_hidden_layers": 6, name: 2 });
+            let shape = sample_shape("gemma3_text", others).unwrap();
+            shape.sliding.unwrap().layers
         };
         let sixth = [true, true, true, true, true, false];
         assert_eq!(layers("sliding_window_pattern"), [true, false, true, false, true, false]);

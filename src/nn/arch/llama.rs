@@ -1,13 +1,22 @@
 //! Llama (Touvron et al. 2023), and models in its form such as SmolLM2.
 
-use super::Family;
 use super::entries::is_on;
+use super::{Family, GgufForm, QkNorm};
 use serde_json::json;
+
+/// The form in GGUF files.
+pub(super) const GGUF: GgufForm = GgufForm {
+    architecture: "llama",
+    qk_norm: QkNorm::None,
+    has_qkv_bias: true,
+    has_output_and_mlp_bias: true,
+    pairs_rotated: true,
+};
 
 pub(super) static LLAMA: Family = Family {
     model_type: "llama",
     class: "LlamaForCausalLM",
-    gguf: "llama",
+    gguf: Some(GGUF),
     ropes_by_kind: false,
     configure: |config, shape| {
         shape.mlp_bias = is_on(config, "mlp_bias")?;

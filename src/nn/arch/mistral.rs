@@ -1,13 +1,13 @@
 //! Mistral (Jiang et al. 2023): Llama's form, with a sliding window in all layers.
 
 use super::config::{describe_sliding, sliding_layers, window};
-use super::{Family, SlidingWindow};
+use super::{Family, SlidingWindow, llama};
 use serde_json::Value;
 
 pub(super) static MISTRAL: Family = Family {
     model_type: "mistral",
     class: "MistralForCausalLM",
-    gguf: "llama",
+    gguf: Some(llama::GGUF),
     ropes_by_kind: false,
     configure: |config, shape| {
         (shape.qkv_bias, shape.output_bias) = (false, false);

@@ -19,8 +19,8 @@ mod qwen3;
 mod rope;
 mod smollm3;
 
-pub use config::{MAX_HEAD_DIM, check, from_config, to_config};
-pub use entries::{ConfigError, supported};
+pub use config::MAX_HEAD_DIM;
+pub use entries::{ConfigError, family_names};
 pub use layout::{LayerLayout, LayerNorms, Layout, LinearLayout, Parameter, Projection, QkNorms};
 pub use lora::{Adapters, LoraConfig};
 pub use names::gguf_name;
@@ -49,14 +49,29 @@ pub struct Family {
     pub model_type: &'static str,
     /// The class of `transformers` that loads it.
     pub class: &'static str,
-    /// `general.architecture` in GGUF files.
-    pub gguf: &'static str,
+    /// The form of its models in GGUF files; `None` if these are neither read nor written.
+    pub gguf: Option<GgufForm>,
     /// Whether `rope_parameters` in a `config.json` has a table for each kind of layer.
     pub ropes_by_kind: bool,
     /// Sets the switches that this architecture takes from a `config.json` beyond those common to all.
     pub configure: fn(&serde_json::Value, &mut DecoderShape) -> Result<(), ConfigError>,
     /// The entries of a `config.json` beyond those common to all.
     pub describe: fn(&DecoderShape) -> serde_json::Value,
+}
+
+/// How GGUF files hold the models of an architecture. They are read as the family with the same `model_type`.
+#[derive(Clone, Copy, Debug)]
+pub struct GgufForm {
+    /// `general.architecture`.
+    pub architecture: &'static str,
+    /// The norm of queries and keys.
+    pub qk_norm: QkNorm,
+    /// Whether queries, keys and values may have biases.
+    pub has_qkv_bias: bool,
+    /// Whether the output projection of attention and the feed-forward block may have biases.
+    pub has_output_and_mlp_bias: bool,
+    /// Whether the two coordinates of a head that rotate together are adjacent.
+    pub pairs_rotated: bool,
 }
 
 impl Debug for Family {

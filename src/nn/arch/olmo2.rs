@@ -6,7 +6,7 @@ use serde_json::json;
 pub(super) static OLMO2: Family = Family {
     model_type: "olmo2",
     class: "Olmo2ForCausalLM",
-    gguf: "olmo2",
+    gguf: None,
     ropes_by_kind: false,
     configure: |config, shape| {
         shape.norms = NormPlacement::After;

@@ -13,7 +13,7 @@ const THETA: f64 = 5e5;
 pub(super) static OLMO3: Family = Family {
     model_type: "olmo3",
     class: "Olmo3ForCausalLM",
-    gguf: "olmo2",
+    gguf: None,
     ropes_by_kind: true,
     configure: |config, shape| {
         (OLMO2.configure)(config, shape)?;
@@ -46,23 +46,15 @@ pub(super) static OLMO3: Family = Family {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::arch::{RopeScaling, from_config, to_config};
+    use crate::nn::arch::entries::sample_shape;
+    use crate::nn::arch::{DecoderShape, RopeScaling};
 
     #[test]
     fn full_attention_alone_is_scaled() {
-        let found = |others: Value| {
-            let mut config = json!({
-                "model_type": "olmo3",
-                "vocab_size": 11,
-                "hidden_size": 24,
-                "num_hidden_layers": 4,
-                "num_attention_heads": 4,
-                "intermediate_size": 20,
-            });
-            let entries = config.as_object_mut().unwrap();
-            entries.extend(others.as_object().unwrap().clone());
-            let shape = from_config(&config).unwrap();
-            assert_eq!(from_config(&to_config(&shape, &[])).unwrap(), shape);
+        let found = |mut others: Value| {
+            others["num_hidden_layers"] = 4.into();
+            let shape = sample_shape("olmo3", others).unwrap();
+            assert_eq!(DecoderShape::from_config(&shape.to_config(&[])).unwrap(), shape);
             let sliding = shape.sliding.unwrap();
             assert_eq!((sliding.size, &sliding.layers[..]), (4096, &[true, true, true, false][..]));
             (shape.rope_theta, shape.rope_scaling, sliding.rope_theta.unwrap())

@@ -2,13 +2,19 @@
 
 use super::config::{describe_sliding, sliding_layers, window};
 use super::entries::{count, is_on};
-use super::{ConfigError, DecoderShape, Family, SlidingWindow};
+use super::{ConfigError, DecoderShape, Family, GgufForm, QkNorm, SlidingWindow};
 use serde_json::Value;
 
 pub(super) static QWEN2: Family = Family {
     model_type: "qwen2",
     class: "Qwen2ForCausalLM",
-    gguf: "qwen2",
+    gguf: Some(GgufForm {
+        architecture: "qwen2",
+        qk_norm: QkNorm::None,
+        has_qkv_bias: true,
+        has_output_and_mlp_bias: false,
+        pairs_rotated: false,
+    }),
     ropes_by_kind: false,
     configure: |config, shape| {
         (shape.qkv_bias, shape.output_bias) = (true, false);

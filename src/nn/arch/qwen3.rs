@@ -1,12 +1,18 @@
 //! Qwen3 (Yang et al. 2025): norms of the heads of queries and keys.
 
 use super::entries::count;
-use super::{Family, QkNorm, qwen2};
+use super::{Family, GgufForm, QkNorm, qwen2};
 
 pub(super) static QWEN3: Family = Family {
     model_type: "qwen3",
     class: "Qwen3ForCausalLM",
-    gguf: "qwen3",
+    gguf: Some(GgufForm {
+        architecture: "qwen3",
+        qk_norm: QkNorm::PerHead,
+        has_qkv_bias: false,
+        has_output_and_mlp_bias: false,
+        pairs_rotated: false,
+    }),
     ropes_by_kind: false,
     configure: |config, shape| {
         shape.qk_norm = QkNorm::PerHead;

@@ -306,7 +306,8 @@ fn yarn(rope: &Value, factor: f64, original: f64) -> Result<RopeScaling, ConfigE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::arch::{FAMILIES, from_config};
+    use crate::nn::arch::FAMILIES;
+    use crate::nn::arch::entries::sample_shape;
     use serde_json::json;
 
     #[test]
@@ -374,18 +375,7 @@ mod tests {
 
     /// The shape by a `config.json` of a family, with other entries.
     fn shape(model_type: &str, others: Value) -> DecoderShape {
-        let mut config = json!({
-            "model_type": model_type,
-            "vocab_size": 11,
-            "hidden_size": 24,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "head_dim": 8,
-            "intermediate_size": 20,
-            "max_position_embeddings": 64,
-        });
-        config.as_object_mut().unwrap().extend(others.as_object().unwrap().clone());
-        from_config(&config).unwrap()
+        sample_shape(model_type, others).unwrap()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! SmolLM3 (Bakouch et al. 2025): Llama's form, without rotary positions in every fourth layer (NoPE).
 
 use super::config::{describe_sliding, sliding_layers};
-use super::entries::{count, entry, is_on, switch, unsupported};
+use super::entries::{count, entry, for_each_layer, is_on, switch, unsupported};
 use super::rope::rotary;
 use super::{ConfigError, Family, SlidingWindow};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub(super) static SMOLLM3: Family = Family {
     model_type: "smollm3",
     class: "SmolLM3ForCausalLM",
-    gguf: "smollm3",
+    gguf: None,
     ropes_by_kind: false,
     configure: |config, shape| {
         shape.mlp_bias = is_on(config, "mlp_bias")?;
@@ -53,34 +53,19 @@ fn rope_layers(config: &Value, layers: usize) -> Result<Vec<bool>, ConfigError> 
         Some(number) => Ok(number != 0),
         None => Err(unsupported(name, number.clone())),
     };
-    let all: Vec<bool> = numbers.iter().take(layers).map(is_rotated).collect::<Result<_, _>>()?;
-    if all.len() == layers {
-        Ok(all)
-    } else {
-        Err(ConfigError::Sizes(format!(
-            "`{name}` has {} entries for {layers} layers (`num_hidden_layers`)",
-            all.len()
-        )))
-    }
+    let all = numbers.iter().take(layers).map(is_rotated).collect::<Result<_, _>>()?;
+    for_each_layer(name, all, layers)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::arch::{DecoderShape, from_config, to_config};
+    use crate::nn::arch::DecoderShape;
+    use crate::nn::arch::entries::sample_shape;
 
     fn found(name: &str, value: Value) -> Result<DecoderShape, ConfigError> {
-        let mut config = json!({
-            "model_type": "smollm3",
-            "vocab_size": 11,
-            "hidden_size": 24,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "intermediate_size": 20,
-            "use_sliding_window": true,
-        });
-        config[name] = value;
-        from_config(&config)
+        let others = json!({ "use_sliding_window": true, name: value });
+        sample_shape("smollm3", others)
     }
 
     #[test]
@@ -102,12 +87,12 @@ mod tests {
 
     #[test]
     fn a_window_is_of_the_layers_that_do_not_rotate() {
-        let mut config = to_config(&found("no_rope_layers", json!([1, 0, 1])).unwrap(), &[]);
+        let mut config = found("no_rope_layers", json!([1, 0, 1])).unwrap().to_config(&[]);
         config["sliding_window"] = 9.into();
         config["use_sliding_window"] = true.into();
-        let shape = from_config(&config).unwrap();
+        let shape = DecoderShape::from_config(&config).unwrap();
         assert_eq!(shape.sliding.as_ref().unwrap().layers, [false, true, false]);
-        assert_eq!(from_config(&to_config(&shape, &[])).unwrap(), shape);
+        assert_eq!(DecoderShape::from_config(&shape.to_config(&[])).unwrap(), shape);
         assert_eq!([0, 1, 2].map(|layer| shape.rope_table(layer)), [0, 1, 0]);
         let still = &shape.rope_tables()[1];
         assert!(still.at(77).all(|rotation| rotation == [1.0, 0.0]));

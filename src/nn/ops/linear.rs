@@ -141,7 +141,7 @@ pub fn multiply_unpacked(
 /// expanded and packed a block at a time: [`multiply_unpacked`] by the transposed weight, in blocks of
 /// `DEPTH_BACKWARD`.
 pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: WriteMode) {
-    let sizes @ [columns, inner] = [weight.columns(), weight.inner()];
+    let [columns, inner] = [weight.columns(), weight.inner()];
     let mut expanded = EXPANDED.take();
     for k in (0..columns).step_by(DEPTH_BACKWARD) {
         let some = DEPTH_BACKWARD.min(columns - k);
@@ -151,7 +151,7 @@ pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: 
             weight.columns_from(k + LANES * strip, to);
         });
         let view = View::rows(block, inner);
-        multiply_block((dy, k), view, [sizes[0], sizes[1], some], dx, mode.accumulate_if(k > 0));
+        multiply_block((dy, k), view, [columns, inner, some], dx, mode.accumulate_if(k > 0));
     }
     EXPANDED.set(expanded);
 }

@@ -53,7 +53,7 @@ impl Weights {
                 let mut stream = mem::take(&mut scratch.stream);
                 kept.clone_into(&mut stream);
                 let rotations = &tape.rotations;
-                self.forward_layer(
+                self.layer_forward(
                     number,
                     rotations,
                     &mut stream,

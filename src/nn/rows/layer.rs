@@ -5,7 +5,7 @@ use super::{Activations, Attend, Retention, Scratch, Tape};
 use crate::nn::arch::{Projection, QkNorm, QkNorms};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::norm::NormActivations;
-use crate::nn::ops::rope::{Direction, rotate};
+use crate::nn::ops::rope::{Direction, Rotation, rotate};
 use crate::nn::ops::{WriteMode, bf16, gate};
 use std::mem;
 use std::ops::Range;
@@ -30,17 +30,17 @@ impl Weights {
                 stream.clone_into(kept);
             }
             let activations = &mut tape.layers[if is_all { number } else { 0 }];
-            self.forward_layer(number, &tape.rotations, stream, attend, activations, scratch);
+            self.layer_forward(number, &tape.rotations, stream, attend, activations, scratch);
         }
         let norm = self.norm(&self.layout.norm);
         tape.last.forward(self.parallelism, stream, norm, &mut tape.hidden);
     }
 
     /// Runs a layer on the stream, in place.
-    pub(super) fn forward_layer(
+    pub(super) fn layer_forward(
         &self,
         number: usize,
-        rotations: &[Vec<[f32; 2]>],
+        rotations: &[Vec<Rotation>],
         stream: &mut [f32],
         attend: &mut impl Attend,
         activations: &mut Activations,
@@ -95,7 +95,7 @@ impl Weights {
         &self,
         number: usize,
         input: &[f32],
-        rotations: &[[f32; 2]],
+        rotations: &[Rotation],
         activations: &mut Activations,
         scratch: &mut Vec<f32>,
     ) {

@@ -30,7 +30,7 @@ pub struct TokenDecoder {
     /// The device that runs the passes over texts, if it is not the CPU.
     pub(super) device: DeviceCopy,
     /// Buffers of generation.
-    pub(super) decoding: Pool<DecodeBuffers>,
+    pub(super) decode_buffers: Pool<DecodeBuffers>,
 }
 
 /// Buffers of generation, kept between calls so that the system need not zero fresh pages.
@@ -133,7 +133,7 @@ impl TokenDecoder {
             Parallelism::Parallel
         };
         let weights = Weights::new(shape, params, parallelism);
-        Self { weights, device: DeviceCopy::default(), decoding: Pool::default() }
+        Self { weights, device: DeviceCopy::default(), decode_buffers: Pool::default() }
     }
 
     /// Replaces the adapters, which are learnt in place of the weights; `None` removes them.
@@ -184,11 +184,11 @@ impl TokenDecoder {
 
     /// The number of parameters that are learnt.
     pub fn num_trained(&self) -> usize {
-        self.sizes().iter().sum()
+        self.trained_counts().iter().sum()
     }
 
     /// The number of elements of each learnt parameter.
-    pub fn sizes(&self) -> Vec<usize> {
+    pub fn trained_counts(&self) -> Vec<usize> {
         let count = |all: &[Parameter]| all.iter().map(Parameter::count).collect();
         match &self.weights.adapters {
             Some(adapters) => count(adapters.parameters()),
@@ -228,8 +228,8 @@ impl TokenDecoder {
     }
 
     /// Buffers of generation, for reuse.
-    pub fn decoding(&self) -> &Pool<DecodeBuffers> {
-        &self.decoding
+    pub fn decode_buffers(&self) -> &Pool<DecodeBuffers> {
+        &self.decode_buffers
     }
 
     /// The parallelism of a pass.
@@ -377,7 +377,7 @@ impl TokenDecoder {
 
     /// The offsets in [`TokenDecoder::trained`] at which the layers begin, in order, preceded by 0 unless the first layer
     /// begins there: a gradient is complete from one of these on as soon as [`TokenDecoder::backward_texts`] has left that layer.
-    pub fn starts(&self) -> Vec<usize> {
+    pub fn layer_starts(&self) -> Vec<usize> {
         let layers = self.shape().num_layers;
         let mut starts = vec![0];
         starts.extend((0..layers).map(|layer| match &self.weights.adapters {
@@ -390,7 +390,7 @@ impl TokenDecoder {
 
     /// Adds the gradient of the learnt parameters to `gradient`, from `d_hidden`, that of [`TextPass::hidden`]. After
     /// each layer, last to first, calls `done(gradient, start)`: `gradient[start..]` is final, and `start` is one of
-    /// [`TokenDecoder::starts`].
+    /// [`TokenDecoder::layer_starts`].
     pub fn backward_texts(
         &self,
         forward: &mut TextPass,
@@ -412,7 +412,7 @@ impl TokenDecoder {
         d_normed.extend_from_slice(d_completions);
         d_stream.resize(d_normed.len(), 0.0);
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
-        let starts = self.starts();
+        let starts = self.layer_starts();
         let first = starts.len() - self.shape().num_layers;
         let record = ForwardRecord { tape, segments };
         let mut attend = CachedAttention { rows, caches };

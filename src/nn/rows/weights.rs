@@ -202,26 +202,8 @@ impl Weights {
     ) {
         for (number, (linear, dy)) in results.into_iter().enumerate() {
             let mode = WriteMode::Overwrite.accumulate_if(number > 0);
-            let sizes @ [outputs, inputs] = [linear.outputs, linear.inputs];
-            if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
-                match self.params.stored(&linear.weight) {
-                    Some(matrix) => linear::backward_stored(dy, matrix, dx, mode),
-                    None => {
-                        let transpose = linear.view(&self.params).transpose();
-                        let depth = linear::DEPTH_BACKWARD;
-                        linear::multiply_unpacked(dy, transpose, sizes, depth, dx, mode);
-                    }
-                }
-            } else {
-                let pack = || {
-                    linear.with_view(&self.params, self.parallelism, |view| {
-                        let (arithmetic, transpose) = (self.arithmetic, view.transpose());
-                        linear::pack(arithmetic, self.parallelism, transpose, sizes)
-                    })
-                };
-                let packed = self.packed.transpose[linear.number].get_or_init(pack);
-                linear::forward(self.parallelism, dy, packed, dx, mode);
-            }
+            self.input_gradient(linear, dy, dx, mode);
+            let [inputs, outputs] = [linear.inputs, linear.outputs];
             debug_assert_eq!([x.len() / inputs, dy.len() / outputs], [dx.len() / inputs; 2]);
             let adapter = self.adapters.as_ref().and_then(|adapters| adapters.of(linear));
             if let Some((place, adapter)) = adapter {
@@ -232,6 +214,30 @@ impl Weights {
         }
         if self.adapters.is_none() {
             self.weight_grads(x, results, gradient);
+        }
+    }
+
+    /// Computes the gradient `dx` of the input of a linear layer from that of its result.
+    fn input_gradient(&self, linear: &LinearLayout, dy: &[f32], dx: &mut [f32], mode: WriteMode) {
+        let sizes = [linear.outputs, linear.inputs];
+        if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
+            match self.params.stored(&linear.weight) {
+                Some(matrix) => linear::backward_stored(dy, matrix, dx, mode),
+                None => {
+                    let transpose = linear.view(&self.params).transpose();
+                    let depth = linear::DEPTH_BACKWARD;
+                    linear::multiply_unpacked(dy, transpose, sizes, depth, dx, mode);
+                }
+            }
+        } else {
+            let pack = || {
+                linear.with_view(&self.params, self.parallelism, |view| {
+                    let (arithmetic, transpose) = (self.arithmetic, view.transpose());
+                    linear::pack(arithmetic, self.parallelism, transpose, sizes)
+                })
+            };
+            let packed = self.packed.transpose[linear.number].get_or_init(pack);
+            linear::forward(self.parallelism, dy, packed, dx, mode);
         }
     }
 

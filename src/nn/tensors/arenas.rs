@@ -31,7 +31,7 @@ struct Place {
 struct Arena {
     /// Number of elements up to the end of the last tensor.
     len: usize,
-    are_vectors: bool,
+    has_vectors: bool,
 }
 
 impl Packing {
@@ -57,7 +57,7 @@ impl Packing {
             let behind = behind.map(|(arena, len)| (arena, len.next_multiple_of(ALIGNMENT)));
             let (arena, start) =
                 behind.filter(|(_, start)| start + count <= max_len).unwrap_or_else(|| {
-                    arenas.push(Arena { len: 0, are_vectors: is_vector });
+                    arenas.push(Arena { len: 0, has_vectors: is_vector });
                     (arenas.len() - 1, 0)
                 });
             *last = Some(arena);
@@ -73,8 +73,8 @@ impl Packing {
     }
 
     /// Whether an arena has the parameters that are vectors, not matrices.
-    pub fn are_vectors(&self, arena: usize) -> bool {
-        self.arenas[arena].are_vectors
+    pub fn has_vectors(&self, arena: usize) -> bool {
+        self.arenas[arena].has_vectors
     }
 
     /// The places of the parameters of an arena, with the numbers of the parameters.
@@ -250,6 +250,7 @@ fn part(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nn::parameters::floats;
 
     fn parameters(shapes: &[&[usize]]) -> Vec<Parameter> {
         shapes.iter().map(|shape| Parameter::new("", shape)).collect()
@@ -282,7 +283,7 @@ mod tests {
                 for i in own.clone() {
                     let range = packing.places[i].range.clone();
                     assert_eq!(range.start, usize::next_multiple_of(end, ALIGNMENT));
-                    assert_eq!(all[i].shape.len() == 1, form.are_vectors);
+                    assert_eq!(all[i].shape.len() == 1, form.has_vectors);
                     end = range.end;
                 }
                 assert_eq!(end, form.len);
@@ -304,10 +305,9 @@ mod tests {
         let device = Device::flex();
         for max_len in [0, 1300, 1 << 20] {
             let arenas = Arenas::zeros(Arc::new(Packing::within(&all, max_len)), &device);
-            let of = |x: Tensor<1>| -> Vec<f32> { x.into_data().try_into_vec().unwrap() };
-            assert!(arenas.download(of).iter().all(|x| *x == 0.0));
+            assert!(arenas.download(floats).iter().all(|x| *x == 0.0));
             let arenas = arenas.upload(&numbers, |x| Tensor::from_floats(&x[..], &device));
-            assert_eq!(arenas.download(of), numbers);
+            assert_eq!(arenas.download(floats), numbers);
         }
     }
 }

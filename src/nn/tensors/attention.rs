@@ -33,7 +33,6 @@ pub(super) fn attend(
     let [rows, steps, heads, head_dim] = queries.dims();
     let [_, columns, kv_heads, _] = own[0].dims();
     let group = heads / kv_heads;
-    let by_head = |x: &Tensor<4>| x.clone().swap_dims(1, 2);
     let queries = (queries * scale)
         .reshape([rows, steps, kv_heads, group, head_dim])
         .permute([0, 2, 3, 1, 4])
@@ -48,35 +47,49 @@ pub(super) fn attend(
             let weights = weights.reshape([rows, kv_heads, group * steps, columns]);
             products.of(weights, by_head(&own[1]))
         }
-        Some(Prefix { keys_values: [keys, values], mask }) => {
-            let [groups, masked, longest] = mask.dims();
-            let members = rows / groups;
-            // The rows of a group are compared with its prefix in one product.
-            let together = |x: Tensor<4>, width: usize| {
-                x.reshape([groups, members, kv_heads, group * steps, width])
-                    .swap_dims(1, 2)
-                    .reshape([groups, kv_heads, members * group * steps, width])
-            };
-            let apart = |x: Tensor<4>, width: usize| {
-                x.reshape([groups, kv_heads, members, group * steps, width])
-                    .swap_dims(1, 2)
-                    .reshape([rows, kv_heads, group * steps, width])
-            };
-            let of_prefix = products.of(together(queries, head_dim), by_head(keys).swap_dims(2, 3));
-            let of_prefix = of_prefix.reshape([groups, kv_heads * members * group, steps, longest])
-                + mask.clone().reshape([groups, 1, masked, longest]);
-            let of_prefix = of_prefix.reshape([groups, kv_heads, members * group * steps, longest]);
-            let of_prefix = apart(of_prefix, longest);
-            let of_prefix = of_prefix.reshape([rows, kv_heads, group, steps, longest]);
-            let weights = activation::softmax(Tensor::cat(vec![of_prefix, scores], 4), 4);
-            let weights = weights.reshape([rows, kv_heads, group * steps, longest + columns]);
-            let of_prefix = together(weights.clone().narrow(3, 0, longest), longest);
-            let of_prefix = apart(products.of(of_prefix, by_head(values)), head_dim);
-            of_prefix + products.of(weights.narrow(3, longest, columns), by_head(&own[1]))
-        }
+        Some(prefix) => attend_with_prefix(products, queries, scores, by_head(&own[1]), prefix),
     };
     let attended = attended.reshape([rows, kv_heads, group, steps, head_dim]);
     attended.permute([0, 3, 1, 2, 4]).reshape([rows, steps, heads * head_dim])
+}
+
+/// Keys or values with their heads before their columns.
+fn by_head(x: &Tensor<4>) -> Tensor<4> {
+    x.clone().swap_dims(1, 2)
+}
+
+/// The result of attention for `queries`, `[rows, kv_heads, group * steps, head_dim]`, over a prefix and over keys and
+/// values of their own, whose masked scores, `[rows, kv_heads, group, steps, columns]`, and values by head are given.
+fn attend_with_prefix(
+    products: Products,
+    queries: Tensor<4>,
+    scores: Tensor<5>,
+    own_values: Tensor<4>,
+    Prefix { keys_values: [keys, values], mask }: Prefix,
+) -> Tensor<4> {
+    let ([rows, kv_heads, group, steps, columns], [.., head_dim]) = (scores.dims(), queries.dims());
+    let [groups, masked, longest] = mask.dims();
+    let members = rows / groups;
+    // The rows of a group are compared with its prefix in one product.
+    let together = |x: Tensor<4>, width: usize| {
+        let x = x.reshape([groups, members, kv_heads, group * steps, width]);
+        x.swap_dims(1, 2).reshape([groups, kv_heads, members * group * steps, width])
+    };
+    let apart = |x: Tensor<4>, width: usize| {
+        let x = x.reshape([groups, kv_heads, members, group * steps, width]);
+        x.swap_dims(1, 2).reshape([rows, kv_heads, group * steps, width])
+    };
+    let of_prefix = products.of(together(queries, head_dim), by_head(keys).swap_dims(2, 3));
+    let of_prefix = of_prefix.reshape([groups, kv_heads * members * group, steps, longest])
+        + mask.clone().reshape([groups, 1, masked, longest]);
+    let of_prefix = of_prefix.reshape([groups, kv_heads, members * group * steps, longest]);
+    let of_prefix = apart(of_prefix, longest);
+    let of_prefix = of_prefix.reshape([rows, kv_heads, group, steps, longest]);
+    let weights = activation::softmax(Tensor::cat(vec![of_prefix, scores], 4), 4);
+    let weights = weights.reshape([rows, kv_heads, group * steps, longest + columns]);
+    let of_prefix = together(weights.clone().narrow(3, 0, longest), longest);
+    let of_prefix = apart(products.of(of_prefix, by_head(values)), head_dim);
+    of_prefix + products.of(weights.narrow(3, longest, columns), own_values)
 }
 
 /// The mask of some of a text's `count` tokens, computed on the device: each sees itself and those before it, `window` at

@@ -161,7 +161,9 @@ fn summed<B: Backend>(gradient: FloatTensor<B>, shape: &Shape) -> FloatTensor<B>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::adapters;
     use crate::nn::Precision;
+    use crate::nn::parameters::floats;
     use crate::rng::{draw, uniform};
     use burn::tensor::TensorData;
 
@@ -170,13 +172,6 @@ mod tests {
         let count: usize = shape.iter().product();
         let numbers: Vec<f32> = (0..count as u32).map(|i| uniform(draw(key, i)) - 0.5).collect();
         Tensor::from_data(TensorData::new(numbers, shape), device)
-    }
-
-    /// The adapters of this machine, without Mesa's lavapipe.
-    fn adapters() -> impl Iterator<Item = Device> {
-        let all = crate::device::list().into_iter().filter(|info| info.kind != "cpu");
-        let all = all.filter(|info| !info.description.contains("llvmpipe"));
-        all.map(|info| crate::device::choose(&info.name).unwrap().device)
     }
 
     /// Whether a device computes with numbers of a type.
@@ -192,10 +187,6 @@ mod tests {
         assert!(off < 1e-5, "{what}: off by {off}");
     }
 
-    fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
-        x.into_data().try_into_vec().expect("f32")
-    }
-
     /// The product and its gradients, by `product`, with both operands tracked.
     fn with_gradients(
         shapes: [[usize; 3]; 2],
@@ -207,8 +198,8 @@ mod tests {
         let b = numbers(2, shapes[1], &device).require_grad();
         let y = product(a.clone(), b.clone());
         let gradients = (y.clone() * numbers(3, y.dims(), &device)).sum().backward();
-        let gradient = |x: &Tensor<3>| host(x.grad(&gradients).expect("tracked"));
-        [host(y.inner()), gradient(&a), gradient(&b)]
+        let gradient = |x: &Tensor<3>| floats(x.grad(&gradients).expect("tracked"));
+        [floats(y.inner()), gradient(&a), gradient(&b)]
     }
 
     #[test]
@@ -240,10 +231,10 @@ mod tests {
     fn transposed_operands_are_read_by_their_strides() {
         for device in adapters() {
             let [a, b] = [numbers(4, [31, 11], &device), numbers(5, [23, 31], &device)];
-            let got = host(product(a.transpose(), b.transpose()));
+            let got = floats(product(a.transpose(), b.transpose()));
             let cpu = Device::flex();
             let [a, b] = [numbers(4, [31, 11], &cpu), numbers(5, [23, 31], &cpu)];
-            let want = host(a.transpose().matmul(b.transpose()));
+            let want = floats(a.transpose().matmul(b.transpose()));
             assert_near("transposed", &got, &want);
         }
     }
@@ -266,9 +257,9 @@ mod tests {
                 let (a, b, a_swapped, b_swapped) = of(&device);
                 let (c, d, c_swapped, d_swapped) = of(&Device::flex());
                 let what = format!("{left:?} {right:?}");
-                assert_near(&what, &host(product(a, b)), &host(c.matmul(d)));
+                assert_near(&what, &floats(product(a, b)), &floats(c.matmul(d)));
                 let [got, want] = [product(a_swapped, b_swapped), c_swapped.matmul(d_swapped)];
-                assert_near(&what, &host(got), &host(want));
+                assert_near(&what, &floats(got), &floats(want));
             }
         }
     }
@@ -284,10 +275,11 @@ mod tests {
                 }
                 let bias = numbers(8, [20], &device);
                 let [got] = linear(a.clone(), [b.clone()], Some([bias]), Some(half), None);
-                let got = host(got);
+                let got = floats(got);
                 let [a, b] = [numbers(6, [40, 90], &cpu), numbers(7, [90, 20], &cpu)];
                 let rounded = |x: Tensor<2>| x.cast(half).cast(FloatDType::F32);
-                let want = host(rounded(a).matmul(rounded(b)) + numbers(8, [20], &cpu).unsqueeze());
+                let want =
+                    floats(rounded(a).matmul(rounded(b)) + numbers(8, [20], &cpu).unsqueeze());
                 assert_near(&format!("{half:?}"), &got, &want);
             }
         }
@@ -311,14 +303,14 @@ mod tests {
                     let want = y.clone().matmul(on_host[number].clone())
                         + host_biases[number].clone().unsqueeze();
                     let what = format!("{rows} rows, {inner}, matrix {number}");
-                    assert_near(&what, &host(got), &host(want));
+                    assert_near(&what, &floats(got), &floats(want));
                 }
                 let [_, second, third] = matrices;
                 for (got, matrix) in
                     linear(x, [second, third], None, None, None).into_iter().zip(1..)
                 {
-                    let want = host(y.clone().matmul(on_host[matrix].clone()));
-                    assert_near(&format!("{rows} rows, {inner}, pair"), &host(got), &want);
+                    let want = floats(y.clone().matmul(on_host[matrix].clone()));
+                    assert_near(&format!("{rows} rows, {inner}, pair"), &floats(got), &want);
                 }
             }
         }

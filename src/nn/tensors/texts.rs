@@ -10,6 +10,7 @@ use super::decoder::AdapterTensors;
 use super::products::scale_of;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
+use crate::nn::parameters::floats;
 use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
@@ -50,7 +51,7 @@ impl DeviceAdapters {
 
     /// Downloads the parameters, in their order.
     pub fn download(&self) -> Vec<f32> {
-        self.arenas.download(downloaded)
+        self.arenas.download(floats)
     }
 }
 
@@ -72,11 +73,6 @@ fn uploaded(device: &Device) -> impl Fn(Vec<f32>) -> Tensor<1> {
         let count = numbers.len();
         Tensor::from_data(TensorData::new(numbers, [count]), device)
     }
-}
-
-/// The download of a vector from its device.
-fn downloaded(numbers: Tensor<1>) -> Vec<f32> {
-    numbers.into_data().try_into_vec().expect("all are f32")
 }
 
 impl Decoder {
@@ -146,7 +142,11 @@ impl HiddenStates {
 }
 
 /// Uploads whole numbers, `[rows, columns]`.
-pub fn integers(values: &[i32], [rows, columns]: [usize; 2], device: &Device) -> Tensor<2, Int> {
+pub fn upload_integers(
+    values: &[i32],
+    [rows, columns]: [usize; 2],
+    device: &Device,
+) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(values.to_vec(), [rows, columns]), device)
 }
 
@@ -215,7 +215,7 @@ impl DeviceDecoder {
 
     /// Downloads the weights without adapters, in the order of their parameters.
     pub(super) fn download(&self) -> Vec<f32> {
-        self.weights.download(downloaded)
+        self.weights.download(floats)
     }
 
     /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide the
@@ -237,7 +237,7 @@ impl DeviceDecoder {
         }
         let packing = self.weights.packing().clone();
         let mut weights = self.weights.map(|number, arena| {
-            if packing.are_vectors(number) { arena } else { products.operand(arena) }
+            if packing.has_vectors(number) { arena } else { products.operand(arena) }
         });
         Self { module: self.module.viewing(&mut weights), weights, ..self }
     }
@@ -309,9 +309,9 @@ impl DeviceDecoder {
         let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
         let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
         let tokens = padded(prompts.iter().copied(), longest);
-        let tokens = integers(&tokens, [groups, longest], device);
+        let tokens = upload_integers(&tokens, [groups, longest], device);
         let columns = Tensor::<1, Int>::arange(0..longest as i64, device).reshape([1, longest]);
-        let lengths = integers(&lengths, [groups, 1], device);
+        let lengths = upload_integers(&lengths, [groups, 1], device);
         let masks = self.module.masks(0..longest, longest, device);
         let rotations = self.module.rotations(columns);
         let mut keys_values = Vec::new();
@@ -387,15 +387,13 @@ impl DeviceDecoder {
             return HiddenStates { hidden: prompts.last, groups, members, steps };
         }
         let rows = groups * members;
-        let completion = |text: &PromptWithCompletions<'_>, member: usize| -> Vec<i32> {
-            let tokens = text.completions.get(member).copied().unwrap_or_default();
-            padded([&tokens[..tokens.len().saturating_sub(1)]].into_iter(), steps)
-        };
-        let completion = &completion;
-        let tokens: Vec<i32> = texts
-            .iter()
-            .flat_map(|text| (0..members).flat_map(move |member| completion(text, member)))
-            .collect();
+        let completions = texts.iter().flat_map(|text| {
+            (0..members).map(move |member| {
+                let tokens = text.completions.get(member).copied().unwrap_or_default();
+                &tokens[..tokens.len().saturating_sub(1)]
+            })
+        });
+        let tokens = padded(completions, steps);
         let columns = Tensor::<1, Int>::arange(0..steps as i64, device).reshape([1, 1, steps]);
         let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
         let positions =
@@ -403,7 +401,7 @@ impl DeviceDecoder {
         let rotations = self.module.rotations(positions.reshape([rows, steps]));
         let masks = self.module.masks(0..steps, steps, device);
         let prefix_masks = self.prefix_masks(&prompts, 0..steps);
-        let x = self.module.embed(integers(&tokens, [rows, steps], device));
+        let x = self.module.embed(upload_integers(&tokens, [rows, steps], device));
         let adapters = self.adapter_tensors();
         let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, own| {
             let prefix = self.prefix(i, &prompts, &prefix_masks);

@@ -4,15 +4,13 @@
 
 use super::gguf_entry::value_types;
 use super::gguf_vocabulary::Vocabulary;
-use super::hugging_face::{Files, finish};
+use super::hugging_face::{Files, GENERATION, TOKENIZER, TOKENIZER_CONFIG, assemble};
 use super::names::{Source, gather, shape_in_files};
 use super::quants::Format;
 use super::{check_fetched, failed, pretty, unusable, wrong_type};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
-use crate::nn::arch::{
-    FAMILIES, Family, QkNorm, RopeScaling, check, from_config, gguf_name, to_config,
-};
+use crate::nn::arch::{FAMILIES, Family, GgufForm, QkNorm, RopeScaling, gguf_name};
 use crate::nn::ops::stored::StoredMatrix;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
@@ -226,8 +224,8 @@ impl<'a> Gguf<'a> {
 
     /// Returns the shape of the decoder, from the metadata and from which tensors there are.
     fn shape(&self) -> Result<DecoderShape, LanguageError> {
-        let family = self.family()?;
-        let kind = family.model_type;
+        let (family, form) = self.family()?;
+        let kind = form.architecture;
         let whole = |name: &str| self.whole(&format!("{kind}.{name}"));
         let number = |name: &str| self.number(&format!("{kind}.{name}"));
         let size = |name: &str| {
@@ -251,8 +249,8 @@ impl<'a> Gguf<'a> {
             intermediate_size: size("feed_forward_length")?,
             context: whole("context_length")?.unwrap_or(2048),
             qkv_bias: has("blk.0.attn_q.bias"),
-            output_bias: kind == "llama" && has("blk.0.attn_output.bias"),
-            mlp_bias: kind == "llama" && has("blk.0.ffn_gate.bias"),
+            output_bias: form.has_output_and_mlp_bias && has("blk.0.attn_output.bias"),
+            mlp_bias: form.has_output_and_mlp_bias && has("blk.0.ffn_gate.bias"),
             qk_norm: if has("blk.0.attn_q_norm.weight") { QkNorm::PerHead } else { QkNorm::None },
             tie_word_embeddings: !has("output.weight"),
             rope_theta,
@@ -260,18 +258,21 @@ impl<'a> Gguf<'a> {
             rms_norm_eps: number("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5) as f32,
             ..DecoderShape::default()
         };
-        check(&shape).map_err(|error| unusable(self.path, error))?;
+        shape.check().map_err(|error| unusable(self.path, error))?;
         self.check_rotation(kind, shape.head_dim)?;
         self.check_storable(&shape)?;
         Ok(shape)
     }
 
-    /// Finds the family of the model's architecture.
-    fn family(&self) -> Result<&'static Family, LanguageError> {
+    /// Finds the family of the model's architecture, with its form in these files.
+    fn family(&self) -> Result<(&'static Family, GgufForm), LanguageError> {
         let kind = self.text("general.architecture");
-        let known = ["llama", "qwen2", "qwen3"];
-        let family = FAMILIES.iter().find(|one| one.model_type == kind && known.contains(&kind));
-        family.copied().ok_or_else(|| {
+        let known = FAMILIES.iter().filter_map(|family| {
+            let form = family.gguf.filter(|form| form.architecture == family.model_type)?;
+            Some((*family, form))
+        });
+        known.clone().find(|(_, form)| form.architecture == kind).ok_or_else(|| {
+            let known: Vec<&str> = known.map(|(_, form)| form.architecture).collect();
             let reason = format!(
                 "its architecture is `{kind}`; GGUF files are read of {}, other models from Hugging Face folders",
                 known.join(", ")
@@ -282,7 +283,7 @@ impl<'a> Gguf<'a> {
 
     /// Rejects a shape that the configuration of a Hugging Face folder could not tell, as that of a trained model must.
     fn check_storable(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
-        match from_config(&to_config(shape, &[])) {
+        match DecoderShape::from_config(&shape.to_config(&[])) {
             Ok(saved) if saved == *shape => Ok(()),
             _ => {
                 let reason = format!(
@@ -393,10 +394,9 @@ impl<'a> Gguf<'a> {
             .get(tensor.start..)
             .and_then(|rest| rest.get(..parameter.count() / format.numbers * format.bytes));
         let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
-        // In Llama's files the two coordinates that rotate together are adjacent.
-        let is_llama = self.text("general.architecture") == "llama";
+        let pairs_rotated = shape.family.gguf.is_some_and(|form| form.pairs_rotated);
         let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
-        let paired_head_dim = (is_llama && is_rotated).then_some(shape.head_dim);
+        let paired_head_dim = (pairs_rotated && is_rotated).then_some(shape.head_dim);
         Ok(ParameterBytes { format, bytes, rows: wanted[0], paired_head_dim })
     }
 
@@ -432,13 +432,9 @@ impl<'a> Gguf<'a> {
             "model_max_length": shape.context,
         });
         let generation = json!({ "eos_token_id": vocabulary.stop_tokens() });
-        Ok([
-            ("tokenizer.json", tokenizer),
-            ("tokenizer_config.json", about),
-            ("generation_config.json", generation),
-        ]
-        .map(|(name, value)| (name.to_string(), pretty(&value)))
-        .into())
+        Ok([(TOKENIZER, tokenizer), (TOKENIZER_CONFIG, about), (GENERATION, generation)]
+            .map(|(name, value)| (name.to_string(), pretty(&value)))
+            .into())
     }
 }
 
@@ -456,5 +452,5 @@ pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     let params = gather(&shape.parameters(), path, find)?;
     file.check_used(&shape)?;
     let files = file.files(&shape)?;
-    finish(path, shape, params, files)
+    assemble(path, shape, params, files)
 }

@@ -46,39 +46,41 @@ impl Entry {
     /// Appends the value, preceded by the code of its type.
     pub fn write(&self, to: &mut Vec<u8>) {
         match self {
-            Self::U32(x) => one(to, value_types::U32, &x.to_le_bytes()),
-            Self::F32(x) => one(to, value_types::F32, &x.to_le_bytes()),
-            Self::Flag(x) => one(to, value_types::BOOL, &[u8::from(*x)]),
+            Self::U32(x) => append_value(to, value_types::U32, &x.to_le_bytes()),
+            Self::F32(x) => append_value(to, value_types::F32, &x.to_le_bytes()),
+            Self::Flag(x) => append_value(to, value_types::BOOL, &[u8::from(*x)]),
             Self::Text(x) => {
-                one(to, value_types::STRING, &[]);
-                text(to, x);
+                append_value(to, value_types::STRING, &[]);
+                append_text(to, x);
             }
-            Self::Texts(all) => list(to, value_types::STRING, all, |to, x| text(to, x)),
+            Self::Texts(all) => {
+                append_list(to, value_types::STRING, all, |to, x| append_text(to, x))
+            }
             Self::Wholes(all) => {
-                list(to, value_types::I32, all, |to, x| to.extend(x.to_le_bytes()))
+                append_list(to, value_types::I32, all, |to, x| to.extend(x.to_le_bytes()))
             }
             Self::Numbers(all) => {
-                list(to, value_types::F32, all, |to, x| to.extend(x.to_le_bytes()))
+                append_list(to, value_types::F32, all, |to, x| to.extend(x.to_le_bytes()))
             }
         }
     }
 }
 
 /// Appends a value, preceded by the code of its type.
-fn one(to: &mut Vec<u8>, value_type: u32, bytes: &[u8]) {
+fn append_value(to: &mut Vec<u8>, value_type: u32, bytes: &[u8]) {
     to.extend(value_type.to_le_bytes());
     to.extend(bytes);
 }
 
 /// Appends a list of values of a type.
-fn list<T>(to: &mut Vec<u8>, value_type: u32, all: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
-    one(to, value_types::ARRAY, &value_type.to_le_bytes());
+fn append_list<T>(to: &mut Vec<u8>, value_type: u32, all: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    append_value(to, value_types::ARRAY, &value_type.to_le_bytes());
     to.extend((all.len() as u64).to_le_bytes());
     all.iter().for_each(|value| write(to, value));
 }
 
 /// Appends a string with its length.
-pub(super) fn text(to: &mut Vec<u8>, text: &str) {
+pub(super) fn append_text(to: &mut Vec<u8>, text: &str) {
     to.extend((text.len() as u64).to_le_bytes());
     to.extend(text.as_bytes());
 }

@@ -2,7 +2,7 @@
 
 use super::gguf_entry::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
 use super::gguf_entry::{Entry, SPACE};
-use super::hugging_face::special_token;
+use super::hugging_face::{TOKENIZER, special_token};
 use super::pre_tokenizers::PreTokenizer;
 use super::tokenizer::pair;
 use crate::text::language_model::LanguageModel;
@@ -43,7 +43,7 @@ impl Tokens {
 /// # Errors
 /// A clause if llama.cpp has no such tokenizer.
 pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, String> {
-    let json = model.files.get("tokenizer.json");
+    let json = model.files.get(TOKENIZER);
     let json: Value = json.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
     let mut tokens = Tokens::new(&json, model.shape.num_actions);
     let mut all: Vec<(&str, Entry)> = match json["model"]["type"].as_str() {

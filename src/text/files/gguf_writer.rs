@@ -2,13 +2,13 @@
 //!
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
-use super::gguf_entry::{Entry, text};
+use super::gguf_entry::{Entry, append_text};
 use super::gguf_tokens::tokens;
 use super::names::FileParameter;
 use super::{failed, unusable};
 use crate::disk;
 use crate::model::{DecoderShape, Parameter};
-use crate::nn::arch::{Adapters, QkNorm, gguf_name};
+use crate::nn::arch::{Adapters, GgufForm, gguf_name};
 use crate::schema::names;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
@@ -118,7 +118,7 @@ impl<'a> Tensor<'a> {
             GgufType::Bf16 => {
                 numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect()
             }
-            GgufType::Q8_0 => numbers.as_chunks().0.iter().flat_map(q8_0).collect(),
+            GgufType::Q8_0 => numbers.as_chunks().0.iter().flat_map(encode_q8_0).collect(),
         }
     }
 }
@@ -134,7 +134,7 @@ fn paired(numbers: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
 }
 
 /// Encodes a block in ggml's Q8_0: the scale in half precision, then the codes.
-fn q8_0(block: &[f32; BLOCK_VALUES]) -> [u8; BLOCK_VALUES + 2] {
+fn encode_q8_0(block: &[f32; BLOCK_VALUES]) -> [u8; BLOCK_VALUES + 2] {
     let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     let scale = largest / LARGEST_CODE;
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
@@ -151,8 +151,7 @@ fn q8_0(block: &[f32; BLOCK_VALUES]) -> [u8; BLOCK_VALUES + 2] {
 /// # Errors
 /// If GGUF cannot express the shape, or [`super::gguf`] would not read it.
 fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
-    let name = shape.family.gguf;
-    let plain = DecoderShape {
+    let plain = |form: &GgufForm| DecoderShape {
         family: shape.family,
         num_features: 0,
         num_actions: shape.num_actions,
@@ -163,24 +162,23 @@ fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
         head_dim: shape.head_dim,
         intermediate_size: shape.intermediate_size,
         context: shape.context,
-        qkv_bias: shape.qkv_bias && name != "qwen3",
-        output_bias: shape.output_bias && name == "llama",
-        mlp_bias: shape.mlp_bias && name == "llama",
-        qk_norm: if name == "qwen3" { QkNorm::PerHead } else { QkNorm::None },
+        qkv_bias: shape.qkv_bias && form.has_qkv_bias,
+        output_bias: shape.output_bias && form.has_output_and_mlp_bias,
+        mlp_bias: shape.mlp_bias && form.has_output_and_mlp_bias,
+        qk_norm: form.qk_norm,
         tie_word_embeddings: shape.tie_word_embeddings,
         rope_theta: shape.rope_theta,
         rms_norm_eps: shape.rms_norm_eps,
         ..DecoderShape::default()
     };
-    if ["llama", "qwen2", "qwen3"].contains(&name) && plain == *shape {
-        Ok(name)
-    } else {
-        Err(format!(
+    let form = shape.family.gguf.filter(|form| plain(form) == *shape);
+    form.map(|form| form.architecture).ok_or_else(|| {
+        format!(
             "GGUF files are written of Llama's, Qwen2's and Qwen3's forms, without rotary scaling, sliding windows and \
              biases that llama.cpp does not add; this `{}` has another",
             shape.family.model_type
-        ))
-    }
+        )
+    })
 }
 
 /// Metadata of a model.
@@ -213,10 +211,11 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
     Ok(all)
 }
 
-/// Number of heads of a tensor whose rotating coordinates are adjacent in Llama's files; `None` for other tensors.
+/// Number of heads of a tensor whose rotating coordinates are adjacent in files; `None` for other tensors.
 fn heads(shape: &DecoderShape, name: &str) -> Option<usize> {
     let has_rows = !name.ends_with(LORA_A);
-    let part = name.split('.').nth(2).filter(|_| shape.family.gguf == "llama" && has_rows)?;
+    let pairs_rotated = shape.family.gguf.is_some_and(|form| form.pairs_rotated);
+    let part = name.split('.').nth(2).filter(|_| pairs_rotated && has_rows)?;
     match part {
         "attn_q" => Some(shape.num_heads),
         "attn_k" => Some(shape.num_kv_heads),
@@ -234,7 +233,7 @@ pub(super) fn write(
     let about = about(model, kind).map_err(|reason| unusable(path, reason))?;
     let name = |parameter: &Parameter| gguf_name(shape, &parameter.name);
     let parameters = FileParameter::all(&shape.parameters(), model.params.values(), name);
-    file(path, &about, parameters, kind, shape)
+    write_file(path, &about, parameters, kind, shape)
 }
 
 /// Writes adapters alone, in the form that llama.cpp adds to a model.
@@ -262,11 +261,11 @@ pub(super) fn write_adapters(
         gguf_name(shape, &format!("{matrix}.weight")) + suffix
     };
     let parameters = FileParameter::all(adapters.parameters(), adapters.params(), name);
-    file(path, &about, parameters, kind, shape)
+    write_file(path, &about, parameters, kind, shape)
 }
 
 /// Writes a file.
-fn file(
+fn write_file(
     path: &Path,
     about: &[(String, Entry)],
     parameters: Vec<FileParameter>,
@@ -281,13 +280,13 @@ fn file(
     head.extend((tensors.len() as u64).to_le_bytes());
     head.extend((about.len() as u64).to_le_bytes());
     for (name, value) in about {
-        text(&mut head, name);
+        append_text(&mut head, name);
         value.write(&mut head);
     }
     let mut start = 0u64;
     for tensor in &tensors {
         let FileParameter { name, shape, .. } = &tensor.parameter;
-        text(&mut head, name);
+        append_text(&mut head, name);
         head.extend((shape.len() as u32).to_le_bytes());
         // The file lists axes in reverse order.
         shape.iter().rev().for_each(|size| head.extend((*size as u64).to_le_bytes()));
@@ -297,15 +296,17 @@ fn file(
     }
     let write = |file: &mut File| {
         let mut to = BufWriter::new(file);
-        padded(&mut to, &head)?;
-        tensors.iter().try_for_each(|tensor| padded(&mut to, &tensor.encode(shape.head_dim)))?;
+        write_padded(&mut to, &head)?;
+        tensors
+            .iter()
+            .try_for_each(|tensor| write_padded(&mut to, &tensor.encode(shape.head_dim)))?;
         to.flush()
     };
     disk::write_output(path, write).map_err(failed("written", path))
 }
 
 /// Writes bytes, padded with zeros to the alignment.
-fn padded(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+fn write_padded(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes)?;
     to.write_all(&[0; ALIGNMENT][..bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()])
 }
@@ -338,14 +339,14 @@ mod tests {
     #[test]
     fn blocks_of_eight_bits_are_read_as_they_were_written() {
         let block: [f32; BLOCK_VALUES] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.03);
-        let read = Format::numbered(8).unwrap().read(&q8_0(&block));
+        let read = Format::numbered(8).unwrap().read(&encode_q8_0(&block));
         let step = 20.0 * 0.03 / 127.0;
         for (got, want) in read.iter().zip(block) {
             assert!((got - want).abs() <= 0.51 * step + 1e-3 * want.abs(), "{got} for {want}");
         }
         assert!(read.iter().any(|x| *x != 0.0));
         assert_eq!(
-            Format::numbered(8).unwrap().read(&q8_0(&[0.0; BLOCK_VALUES])),
+            Format::numbered(8).unwrap().read(&encode_q8_0(&[0.0; BLOCK_VALUES])),
             [0.0; BLOCK_VALUES]
         );
     }

@@ -6,7 +6,7 @@ use super::weights::{WEIGHTS, Weights, write_weights};
 use super::{failed, pretty, read_file, unusable, wrong_type};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
-use crate::nn::arch::{ConfigError, from_config, to_config};
+use crate::nn::arch::ConfigError;
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use crate::text::prompt_cache::PromptCache;
@@ -20,9 +20,9 @@ use std::path::Path;
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 const CONFIG: &str = "config.json";
-const GENERATION: &str = "generation_config.json";
-const TOKENIZER: &str = "tokenizer.json";
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+pub(super) const GENERATION: &str = "generation_config.json";
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 const TEMPLATE: &str = "chat_template.jinja";
@@ -80,7 +80,7 @@ pub(super) fn with_files_of_adapters(
     }
     check_vocabulary(folder, &all)?;
     let LanguageModel { shape, params, base, .. } = model;
-    Ok(LanguageModel { base, ..finish(folder, shape, params, all)? })
+    Ok(LanguageModel { base, ..assemble(folder, shape, params, all)? })
 }
 
 /// Reads a folder.
@@ -122,7 +122,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     };
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
     let params = gather(&shape.parameters(), folder, find)?;
-    finish(folder, shape, params, files)
+    assemble(folder, shape, params, files)
 }
 
 /// The first special token that a template puts after an answer; without one, the first added token that is not blank.
@@ -151,7 +151,7 @@ pub(super) fn special_token(
 }
 
 /// Assembles a model from its parameters and its files.
-pub(super) fn finish(
+pub(super) fn assemble(
     path: &Path,
     shape: DecoderShape,
     params: DecoderParams,
@@ -261,14 +261,14 @@ fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageErro
 
 /// Reads the shape from a `config.json`.
 fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
-    from_config(config).map_err(|error| match error {
+    DecoderShape::from_config(config).map_err(|error| match error {
         ConfigError::Family { found } => LanguageError::Architecture { path: path.into(), found },
         error => unusable(path, error),
     })
 }
 
 /// Assembles a model from the files of a folder other than the weights; `params` reads the weights.
-pub(super) fn describe<E: From<LanguageError>>(
+pub(super) fn model_from_files<E: From<LanguageError>>(
     folder: &Path,
     files: Files,
     params: impl FnOnce(&DecoderShape) -> Result<DecoderParams, E>,
@@ -276,7 +276,7 @@ pub(super) fn describe<E: From<LanguageError>>(
     check_files(folder, &files)?;
     let shape = shape(&parse(&files, CONFIG, folder)?, &folder.join(CONFIG))?;
     let params = params(&shape)?;
-    Ok(finish(folder, shape, params, files)?)
+    Ok(assemble(folder, shape, params, files)?)
 }
 
 /// Checks that a folder has the files that every model needs.
@@ -346,7 +346,7 @@ pub(super) fn metadata(model: &LanguageModel) -> Files {
     // A new model has no configuration yet.
     files
         .entry(CONFIG.to_string())
-        .or_insert_with(|| pretty(&to_config(&model.shape, &model.stop_tokens)));
+        .or_insert_with(|| pretty(&model.shape.to_config(&model.stop_tokens)));
     files
 }
 

@@ -35,14 +35,16 @@ impl LanguageModel {
     /// # Errors
     /// If it cannot be read, or has an unknown architecture.
     pub fn load(path: &Path) -> Result<Self, LanguageError> {
-        match path.is_file() {
-            true => gguf::read(path),
-            false if !path.exists() => Err(LanguageError::Missing(path.to_path_buf())),
-            false if !path.is_dir() => {
-                Err(unusable(path, "it is neither a regular file nor a folder"))
-            }
-            false if adapter::is_folder(path) => adapter::read(path),
-            false => hugging_face::read(path),
+        if path.is_file() {
+            gguf::read(path)
+        } else if !path.exists() {
+            Err(LanguageError::Missing(path.to_path_buf()))
+        } else if !path.is_dir() {
+            Err(unusable(path, "it is neither a regular file nor a folder"))
+        } else if adapter::is_folder(path) {
+            adapter::read(path)
+        } else {
+            hugging_face::read(path)
         }
     }
 
@@ -87,7 +89,7 @@ impl LanguageModel {
         params: impl FnOnce(&DecoderShape) -> Result<DecoderParams, E>,
     ) -> Result<Self, E> {
         let config = adapter::take_config(&mut files, folder)?;
-        let mut model = hugging_face::describe(folder, files, params)?;
+        let mut model = hugging_face::model_from_files(folder, files, params)?;
         model.base = PathBuf::new();
         model.adapters = config.map(|config| Adapters::zeros(&model.shape, &config));
         Ok(model)

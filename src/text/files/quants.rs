@@ -66,14 +66,14 @@ impl Format {
         match number {
             0 => whole(4, Kind::Single),
             1 => whole(2, Kind::Half(NumberFormat::F16)),
-            2 => codes(32, 18, NumberFormat::Four, 32, small::<false, false>),
-            3 => codes(32, 20, NumberFormat::Four, 32, small::<true, false>),
-            6 => codes(32, 22, NumberFormat::Eight, 32, small::<false, true>),
-            7 => codes(32, 24, NumberFormat::Eight, 32, small::<true, true>),
-            8 => codes(32, 34, NumberFormat::Eight, 32, q8_0),
-            12 => codes(256, 144, NumberFormat::Four, 32, grouped::<false>),
-            13 => codes(256, 176, NumberFormat::Eight, 32, grouped::<true>),
-            14 => codes(256, 210, NumberFormat::Eight, 16, q6_k),
+            2 => codes(32, 18, NumberFormat::Four, 32, split_q4_q5::<false, false>),
+            3 => codes(32, 20, NumberFormat::Four, 32, split_q4_q5::<true, false>),
+            6 => codes(32, 22, NumberFormat::Eight, 32, split_q4_q5::<false, true>),
+            7 => codes(32, 24, NumberFormat::Eight, 32, split_q4_q5::<true, true>),
+            8 => codes(32, 34, NumberFormat::Eight, 32, split_q8_0),
+            12 => codes(256, 144, NumberFormat::Four, 32, split_q4k_q5k::<false>),
+            13 => codes(256, 176, NumberFormat::Eight, 32, split_q4k_q5k::<true>),
+            14 => codes(256, 210, NumberFormat::Eight, 16, split_q6_k),
             30 => whole(2, Kind::Half(NumberFormat::Bf16)),
             _ => {
                 let name = NAMES.iter().find(|(known, _)| *known == number);
@@ -149,16 +149,14 @@ fn fifth(bits: &[u8], i: usize) -> u16 {
 
 /// Decodes a block of 32 codes with a scale and, if `OFFSET`, an offset; otherwise codes count from the
 /// middle of their range. Codes have 4 bits, or 5 (`FIFTH`), the fifth of them apart.
-fn small<const OFFSET: bool, const FIFTH: bool>(
+fn split_q4_q5<const OFFSET: bool, const FIFTH: bool>(
     block: &[u8],
     codes: &mut [u16],
     scales: &mut [[f32; 2]],
 ) {
     let (scale, middle) = (half(block), if FIFTH { -16.0 } else { -8.0 });
-    let (offset, rest) = match OFFSET {
-        true => (half(&block[2..]), &block[4..]),
-        false => (middle * scale, &block[2..]),
-    };
+    let (offset, rest) =
+        if OFFSET { (half(&block[2..]), &block[4..]) } else { (middle * scale, &block[2..]) };
     scales[0] = [scale, offset];
     let (fifths, bytes) = rest.split_at(if FIFTH { 4 } else { 0 });
     // The lower four bits of all bytes, then the upper ones.
@@ -168,26 +166,27 @@ fn small<const OFFSET: bool, const FIFTH: bool>(
     }
 }
 
-fn q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+fn split_q8_0(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     scales[0] = [half(block), 0.0];
     codes.iter_mut().zip(&block[2..]).for_each(|(code, q)| *code = (*q).into());
 }
 
 /// Scale and offset of group `i` of a block of eight groups, 6 bits each, in 12 bytes.
-fn packed(from: &[u8], i: usize) -> [f32; 2] {
-    let (scale, offset) = match i < 4 {
-        true => (from[i] & 63, from[i + 4] & 63),
-        false => (from[i + 4] & 15 | from[i - 4] >> 6 << 4, from[i + 4] >> 4 | from[i] >> 6 << 4),
+fn unpack_scale(from: &[u8], i: usize) -> [f32; 2] {
+    let (scale, offset) = if i < 4 {
+        (from[i] & 63, from[i + 4] & 63)
+    } else {
+        (from[i + 4] & 15 | from[i - 4] >> 6 << 4, from[i + 4] >> 4 | from[i] >> 6 << 4)
     };
     [f32::from(scale), f32::from(offset)]
 }
 
 /// Decodes a block of eight groups with scales and offsets, which begins with the scale and the offset of these. Codes have
 /// 4 bits, or 5 (`FIFTH`), the fifth of them apart.
-fn grouped<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+fn split_q4k_q5k<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     let (scale, offset) = (half(block), half(&block[2..]));
     for (i, to) in scales.iter_mut().enumerate() {
-        let [s, o] = packed(&block[4..16], i);
+        let [s, o] = unpack_scale(&block[4..16], i);
         *to = [scale * s, -(offset * o)];
     }
     let (fifths, numbers) = block[16..].split_at(if FIFTH { 32 } else { 0 });
@@ -200,7 +199,7 @@ fn grouped<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f3
     }
 }
 
-fn q6_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
+fn split_q6_k(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     let (lower, upper) = (&block[..128], &block[128..192]);
     let scale = half(&block[208..]);
     for (to, s) in scales.iter_mut().zip(&block[192..208]) {

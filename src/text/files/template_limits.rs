@@ -60,16 +60,17 @@ pub(super) fn run(
             Ok(result) => return result,
             Err(RecvTimeoutError::Disconnected) => return Err("rendering panicked".into()),
             Err(RecvTimeoutError::Timeout) if resident() > before + MAX_GROWTH_BYTES => {
-                break "the process takes 512 MiB of memory more while it is rendered";
+                let mib = MAX_GROWTH_BYTES >> 20;
+                break format!("the process takes {mib} MiB of memory more while it is rendered");
             }
             Err(RecvTimeoutError::Timeout) if stopwatch.elapsed() > MAX_TIME => {
-                break "it takes more than 2 seconds";
+                break format!("it takes more than {} seconds", MAX_TIME.as_secs());
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
     };
     given_up.store(true, Ordering::Relaxed);
-    Err(limit.into())
+    Err(limit)
 }
 
 thread_local! {
@@ -131,7 +132,7 @@ pub(super) fn apply(environment: &mut Environment<'_>, printed: Printed, own: Me
 /// If the template is longer than [`MAX_SOURCE_BYTES`].
 pub(super) fn bounded(source: &str) -> Result<String, String> {
     if source.len() > MAX_SOURCE_BYTES {
-        return Err("it is longer than 128 KiB".into());
+        return Err(format!("it is longer than {} KiB", MAX_SOURCE_BYTES >> 10));
     }
     Ok(rewritten(source, checked_names))
 }
@@ -306,7 +307,7 @@ fn checked(value: Value, may_be_one: bool) -> Result<Value, Error> {
             return Err(refused("a namespace is stored in another value"));
         }
         let length = value.as_str().map_or(0, str::len);
-        bytes = bytes.checked_sub(length).ok_or_else(|| refused("a text is longer than 16 MiB"))?;
+        bytes = bytes.checked_sub(length).ok_or_else(|| too_long("a text"))?;
         if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
             continue;
         }
@@ -340,7 +341,7 @@ pub(super) fn repeated(text: &str, count: usize) -> Result<String, Error> {
 
 /// Rejects a string of `bytes` bytes if it is too long.
 fn check_length(bytes: usize) -> Result<(), Error> {
-    if bytes > MAX_TEXT_BYTES { Err(refused("a text is longer than 16 MiB")) } else { Ok(()) }
+    if bytes > MAX_TEXT_BYTES { Err(too_long("a text")) } else { Ok(()) }
 }
 
 /// Rejects the replacement of `from` by `to` in a string, or the insertion of `to` between its characters, if the result
@@ -400,6 +401,12 @@ fn refused(reason: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
 
+/// The error of a text that is longer than [`MAX_TEXT_BYTES`].
+fn too_long(text: &str) -> Error {
+    let reason = format!("{text} is longer than {} MiB", MAX_TEXT_BYTES >> 20);
+    Error::new(ErrorKind::InvalidOperation, reason)
+}
+
 /// A rendered text that stops at [`MAX_TEXT_BYTES`].
 #[derive(Default)]
 pub(super) struct BoundedText {
@@ -410,7 +417,7 @@ pub(super) struct BoundedText {
 impl BoundedText {
     /// Rejects a truncated text.
     pub(super) fn check(&self) -> Result<(), Error> {
-        if self.is_full { Err(refused("its text is longer than 16 MiB")) } else { Ok(()) }
+        if self.is_full { Err(too_long("its text")) } else { Ok(()) }
     }
 
     /// The text.

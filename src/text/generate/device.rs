@@ -7,9 +7,9 @@ use super::{Completion, Generator, Request, SampledToken, Sampling, Scratch, cho
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
-use crate::text::limits::{largest_buffer, max_items, row_bytes};
+use crate::text::limits::{max_items, row_bytes};
 use crate::text::packed;
-use crate::text::{Completions, DeviceDecoder, Prompts, integers};
+use crate::text::{Completions, DeviceDecoder, Prompts};
 use burn::backend::DType;
 use std::ops::Range;
 
@@ -53,7 +53,7 @@ pub(super) fn generate(
     let Sampling { max_new_tokens, .. } = *generator.sampling;
     let model = &decoder.module;
     let (shape, dtype) = (model.shape(), model.products.dtype());
-    let max_bytes = largest_buffer(decoder.device());
+    let max_bytes = device::largest_buffer(decoder.device());
     let max_rows = max_items(row_bytes(shape, max_new_tokens, dtype), max_bytes);
     let rows = generator.slots.min(max_rows).max(1);
     let room = PromptRoom::new(shape, dtype, max_bytes);
@@ -70,32 +70,46 @@ pub(super) fn generate(
             let together = (rows / members).clamp(1, rest.len());
             let (part, others) = rest.split_at(room.count(&rest[..together]));
             rest = others;
-            let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
-            let prefilled = match &kernels {
-                Some(_) => packed::prefill(decoder, &tokens),
-                None => decoder.prefill(&tokens),
-            };
-            let mut completions = vec![Vec::new(); part.len()];
-            // A single prompt may have more completions than there are rows.
-            for start in (0..members).step_by(rows) {
-                let range = start..members.min(start.saturating_add(rows));
-                let batch = Batch::new(generator, all.len(), part, range);
-                let prompts = prefilled.clone();
-                let decoded = if let Some(kernels) = &kernels {
-                    let draws = device::upload(batch.draws.clone(), decoder.device());
-                    let draws = draws.reshape([max_new_tokens, batch.rows()]);
-                    let sampling = generator.sampling;
-                    batch.run(KernelBatch::new(kernels, decoder, sampling, prompts, draws))
-                } else {
-                    let tensors = TensorBatch::new(decoder, &batch, prompts);
-                    batch.run(tensors)
-                };
-                completions.iter_mut().zip(decoded).for_each(|(all, more)| all.extend(more));
-            }
-            all.extend(completions);
+            let kernels = kernels.as_ref();
+            all.extend(complete(generator, decoder, kernels, all.len(), part, rows));
         }
     }
     all
+}
+
+/// Generates the completions of prompts that have equally many, at most `rows` at a time. `first` is the index of the
+/// first prompt among all.
+fn complete(
+    generator: &Generator,
+    decoder: &DeviceDecoder,
+    kernels: Option<&TokenStep>,
+    first: usize,
+    part: &[Request],
+    rows: usize,
+) -> Vec<Vec<Completion>> {
+    let (members, sampling) = (part[0].completions, generator.sampling);
+    let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
+    let prefilled = match kernels {
+        Some(_) => packed::prefill(decoder, &tokens),
+        None => decoder.prefill(&tokens),
+    };
+    let mut completions = vec![Vec::new(); part.len()];
+    // A single prompt may have more completions than there are rows.
+    for start in (0..members).step_by(rows) {
+        let range = start..members.min(start.saturating_add(rows));
+        let batch = Batch::new(generator, first, part, range);
+        let prompts = prefilled.clone();
+        let decoded = if let Some(kernels) = kernels {
+            let draws = device::upload(batch.draws.clone(), decoder.device());
+            let draws = draws.reshape([sampling.max_new_tokens, batch.rows()]);
+            batch.run(KernelBatch::new(kernels, decoder, sampling, prompts, draws))
+        } else {
+            let tensors = TensorBatch::new(decoder, &batch, prompts);
+            batch.run(tensors)
+        };
+        completions.iter_mut().zip(decoded).for_each(|(all, more)| all.extend(more));
+    }
+    completions
 }
 
 /// A batch of prompts, with some completions of each.
@@ -199,8 +213,8 @@ impl Decode for TensorBatch<'_> {
         let hidden = if self.last.is_empty() {
             self.prompts.last_for(rows)
         } else {
-            let tokens = integers(&self.last, [rows, 1], self.decoder.device());
-            self.decoder.step(&self.prompts, &mut self.decoding, tokens.reshape([rows]))
+            let tokens = device::upload_indices(&self.last, self.decoder.device());
+            self.decoder.step(&self.prompts, &mut self.decoding, tokens)
         };
         let draws = &self.draws[self.decoding.count * rows..][..rows];
         let logits = self.decoder.logits(hidden);

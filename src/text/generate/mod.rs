@@ -118,7 +118,7 @@ impl Generator<'_> {
         let slots = (self.slots / workers).max(1);
         let queue = Queue { prompts, next: AtomicUsize::new(0) };
         let complete_prompts = || {
-            self.decoder.decoding().with(|buffers| {
+            self.decoder.decode_buffers().with(|buffers| {
                 let mut worker = Worker::new(*self, slots, buffers);
                 worker.run(&queue);
                 worker.finished

@@ -81,24 +81,36 @@ impl PackedPass<'_> {
                 activations.unwrap_or_else(|| self.run_layer(number, input(), stream.clone()).0);
 
             let norm = named_norm(number, norms.after_mlp, names.after_mlp);
-            let d_output = match (norm, &kept.output) {
-                (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
-                _ => d_stream.clone(),
-            };
+            let d_output = self.output_backward(kept.output.as_ref(), norm, &d_stream, gradients);
             let d_input = self.mlp_backward(number, &kept, norms.before_mlp, d_output, gradients);
             let norm = named_norm(number, norms.before_mlp, names.before_mlp);
             d_stream = self.join(&kept.middle, norm, d_input, d_stream, gradients);
 
             let norm = named_norm(number, norms.after_attention, names.after_attention);
-            let d_output = match (norm, &kept.attention_output) {
-                (Some(norm), Some(x)) => self.norm_backward(x, norm, &d_stream, None, gradients),
-                _ => d_stream.clone(),
-            };
+            let d_output =
+                self.output_backward(kept.attention_output.as_ref(), norm, &d_stream, gradients);
             let d_input = self.attention_backward(number, &kept, input(), d_output, gradients);
             let norm = named_norm(number, before, names.before_attention);
             d_stream = self.join(&stream, norm, d_input, d_stream, gradients);
         }
         self.embed_backward(d_stream, gradients);
+    }
+
+    /// Computes the gradient of a block's output from that of the stream, through the norm after the block if there is
+    /// one.
+    fn output_backward(
+        &self,
+        output: Option<&CubeTensor>,
+        norm: Option<(&RmsNorm, String)>,
+        d_stream: &CubeTensor,
+        gradients: &mut Gradients,
+    ) -> CubeTensor {
+        match (norm, output) {
+            (Some(norm), Some(output)) => {
+                self.norm_backward(output, norm, d_stream, None, gradients)
+            }
+            _ => d_stream.clone(),
+        }
     }
 
     /// Adds the gradient of a block's input to that of the stream, through the norm before the block if there is one.
@@ -178,16 +190,7 @@ impl PackedPass<'_> {
             .map(|(linear, d)| products.of(d.clone(), linear.weight.val().transpose()));
         let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
         let Some(adapters) = adapters else {
-            let names = which.map(|which| named(layer, which.name()));
-            let x = input().transpose();
-            gradients
-                .add(names.each_ref().map(|name| &name[..]), |into| products.of_all(x, d, into));
-            for (i, linear) in linears.iter().enumerate() {
-                if linear.bias.is_some() {
-                    let name = format!("layers.{layer}.{}.bias", which[i].name());
-                    gradients.add([&name], |into| [columns(d_results[i], into)]);
-                }
-            }
+            self.add_weight_gradients(layer, which, input(), d_results, gradients);
             return d_input;
         };
         if which.iter().all(|which| adapters.pair((layer, *which)).is_none()) {
@@ -200,6 +203,29 @@ impl PackedPass<'_> {
             }
         }
         d_input
+    }
+
+    /// Adds the gradients of the weights and biases of at most three matrices of a layer with the input `x`.
+    fn add_weight_gradients<const N: usize>(
+        &self,
+        layer: usize,
+        which: [Projection; N],
+        x: Tensor<2>,
+        d_results: [&CubeTensor; N],
+        gradients: &mut Gradients,
+    ) {
+        let module = &self.decoder.module;
+        let d = d_results.map(|d_result| as_rows(d_result.clone()));
+        let names = which.map(|which| named(layer, which.name()));
+        gradients.add(names.each_ref().map(|name| &name[..]), |into| {
+            module.products.of_all(x.transpose(), d, into)
+        });
+        for (which, d_result) in which.into_iter().zip(d_results) {
+            if module.layers[layer].linear(which).bias.is_some() {
+                let name = format!("layers.{layer}.{}.bias", which.name());
+                gradients.add([&name], |into| [columns(d_result, into)]);
+            }
+        }
     }
 
     /// Computes the gradient of the input `x` of a matrix's adapter, and adds the gradients of the adapter; `None` if

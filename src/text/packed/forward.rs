@@ -4,6 +4,7 @@ use super::layout::Layout;
 use crate::device::buffers::{
     ALIGNMENT, argument, cube_ints, cube_tensor, element_of, grid, uninit,
 };
+use crate::device::upload_indices;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::rope::Rope;
 use crate::text::kernels::UNITS;
@@ -14,11 +15,11 @@ use crate::text::kernels::text_gradients::KEY_BLOCK_ENTRIES;
 use crate::text::kernels::text_heads::{SegmentsLaunch, rotate_kernel, text_rotation_kernel};
 use crate::text::kernels::tiles::Tiles;
 use crate::text::{
-    CompletionIndex, DeviceDecoder, PromptWithCompletions, Prompts, Retention, integers,
+    CompletionIndex, DeviceDecoder, PromptWithCompletions, Prompts, Retention, upload_integers,
 };
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
 /// A pass of texts through a decoder: hidden states, and the activations that the backward pass needs.
@@ -189,11 +190,11 @@ impl<'a> PackedPass<'a> {
         let (module, layout) = (&decoder.module, Layout::new(texts));
         let shape = module.shape();
         let rows = layout.tokens.len();
-        let tokens = integers(&layout.tokens, [1, rows], decoder.device());
+        let tokens = upload_integers(&layout.tokens, [1, rows], decoder.device());
         let stream = cube_tensor(module.embed(tokens));
         let heads = heads(shape);
         let (blocks, table) = Blocks::new(&layout, heads, &stream);
-        let table = cube_ints(integers(&table, [1, table.len()], decoder.device()));
+        let table = cube_ints(upload_indices(&table, decoder.device()));
         let mut pass = Self {
             decoder,
             layout,
@@ -429,9 +430,7 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let padded = places
         .iter()
         .flat_map(|place| (0..longest).map(move |at| (place.start + at).min(last) as i32));
-    let upload = |values: &[i32]| -> Tensor<1, Int> {
-        integers(values, [values.len(), 1], decoder.device()).reshape([values.len()])
-    };
+    let upload = |values: &[i32]| upload_indices(values, decoder.device());
     let sources = upload(&padded.collect::<Vec<i32>>());
     let pad = |rows: CubeTensor| {
         let padded = as_rows(rows).select(0, sources.clone());

@@ -3,12 +3,13 @@
 use super::gradients::Gradients;
 use super::layout::Scatter;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
+use crate::device::upload_indices;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::rows::scatter_kernel;
 use crate::text::kernels::token_loss::{
     TOKENS_PER_WORD, TokenForm, token_gradient_kernel, token_kernel,
 };
-use crate::text::{DeviceDecoder, integers};
+use crate::text::{DeviceDecoder, upload_integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::{Int, Tensor};
@@ -47,7 +48,7 @@ impl<'a> Targets<'a> {
                         1 << (*token as usize % TOKENS_PER_WORD);
                 }
             }
-            cube_ints(integers(&masks, [masks.len() / words, words], decoder.device()))
+            cube_ints(upload_integers(&masks, [masks.len() / words, words], decoder.device()))
         });
         Self { decoder, hidden, tokens: cube_ints(tokens), masks, inverse_temperature }
     }
@@ -129,7 +130,7 @@ impl<'a> Targets<'a> {
 /// destinations' rows of `to`, or are added to them if `adds`, in place.
 pub(super) fn scatter(places: &Scatter, from: Tensor<2>, to: &CubeTensor, scale: f32, adds: bool) {
     let (size, device) = (from.dims()[1], from.device());
-    let numbers = cube_ints(integers(&places.places, [1, places.places.len()], &device));
+    let numbers = cube_ints(upload_indices(&places.places, &device));
     // SAFETY: accesses stay below the number of places, whose rows are rows of both tensors, as the caller ensures;
     // others read the changed memory only later.
     unsafe {

@@ -113,7 +113,7 @@ impl Step {
         decoder.change_on_device(|number, params| {
             let gradient = self.gradient.take(number);
             let [first, second] = state.moments.each_mut().map(|moment| moment.take(number));
-            let is_spared = self.spares_vectors && packing.are_vectors(number);
+            let is_spared = self.spares_vectors && packing.has_vectors(number);
             let factors = if is_spared { &undecayed } else { &self.decayed };
             let before = AdamWTensors { params, first, second };
             let AdamWTensors { params, first, second } = step(number, before, gradient, factors);

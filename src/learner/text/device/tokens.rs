@@ -1,6 +1,6 @@
 //! The tokens of a loss, in the order in which a device processes them.
 
-use crate::device::indices;
+use crate::device::upload_indices;
 use crate::learner::text::differentiation::TokenGrads;
 use crate::learner::text::{Group, Sample, TokenIndex};
 use crate::text::CompletionIndex;
@@ -64,12 +64,12 @@ impl<'a> LossTokens<'a> {
     pub fn tokens(&self, device: &Device) -> Tensor<1, Int> {
         let token = |index: &TokenIndex| self.samples[index.sample].tokens[index.token] as i32;
         let tokens: Vec<i32> = self.indices.iter().map(token).collect();
-        indices(&tokens, device)
+        upload_indices(&tokens, device)
     }
 
     /// Uploads the rows: `[count]`.
     pub fn row_tensor(&self, device: &Device) -> Tensor<1, Int> {
-        indices(&self.rows, device)
+        upload_indices(&self.rows, device)
     }
 
     /// The candidates of each token of a part.

@@ -19,7 +19,7 @@ mod portable;
 mod tiled;
 mod tiles;
 
-pub use tiles::{Operand, Side, to_bf16};
+pub use tiles::{Operand, Side, rounded, to_bf16};
 
 use super::matmul::View;
 use super::{Parallelism, WriteMode, by_rows};
@@ -142,7 +142,7 @@ pub fn round(parallelism: Parallelism, rows: usize, values: &mut [f32]) {
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn round_all(values: &mut [f32]) {
-    values.iter_mut().for_each(|x| *x = f32::from_bits(u32::from(to_bf16(*x)) << 16));
+    values.iter_mut().for_each(|x| *x = rounded(*x));
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
     const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
 
     fn widen(x: f32) -> f64 {
-        f64::from(f32::from_bits(u32::from(to_bf16(x)) << 16))
+        f64::from(rounded(x))
     }
 
     fn pack(values: &[f32], width: usize) -> Operand {

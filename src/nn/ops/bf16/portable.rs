@@ -1,6 +1,6 @@
 //! Products in bf16 by operands widened to f32, on any processor.
 
-use super::tiles::{Operand, to_bf16};
+use super::tiles::{Operand, rounded};
 use crate::math::{LANES, Lanes};
 use crate::nn::ops::matmul;
 use crate::nn::ops::stored::{self, Bf16, Expand, StoredStrips, Strip};
@@ -80,6 +80,6 @@ fn round(parallelism: Parallelism, numbers: &[f32], to: &mut Vec<f32>) {
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn round_part(numbers: &[f32], to: &mut [f32]) {
     for (to, x) in to.iter_mut().zip(numbers) {
-        *to = f32::from_bits(u32::from(to_bf16(*x)) << 16);
+        *to = rounded(*x);
     }
 }

@@ -111,6 +111,12 @@ pub fn to_bf16(x: f32) -> u16 {
     (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16
 }
 
+/// The number rounded to bf16.
+#[inline(always)]
+pub fn rounded(x: f32) -> f32 {
+    f32::from_bits(u32::from(to_bf16(x)) << 16)
+}
+
 #[inline(always)]
 fn pair(low: f32, high: f32) -> u32 {
     u32::from(to_bf16(low)) | u32::from(to_bf16(high)) << 16
@@ -291,6 +297,6 @@ mod tests {
             assert_eq!(to_bf16(f32::from_bits(bits + 0x8001)), half + 1);
         }
         assert_eq!(to_bf16(f32::INFINITY), 0x7f80);
-        assert!(f32::from_bits(u32::from(to_bf16(f32::from_bits(0x7f80_0001))) << 16).is_nan());
+        assert!(rounded(f32::from_bits(0x7f80_0001)).is_nan());
     }
 }
