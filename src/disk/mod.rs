@@ -276,7 +276,7 @@ mod tests {
         write_output(&path, |file| file.write_all(b"old")).unwrap();
         assert!(write_output(&path, half).is_err());
         assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("old".to_string(), 1));
-        // What a killed process has left is replaced.
+        // The leftover of a killed process is replaced.
         fs::write(folder.path().join(".policy.onnx.tmp"), "a part that is longer").unwrap();
         write_output(&path, |file| file.write_all(b"new")).unwrap();
         assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("new".to_string(), 1));

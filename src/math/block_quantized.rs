@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn small_numbers_without_a_sign_stay_above_zero() {
-        // Of the smallest numbers in f32.
+        // The distance between the smallest numbers in f32.
         let spacing = f32::from_bits(1 << DROPPED);
         for largest in [1e6f32, 1.0, 1e-28, 1e-37, 1e-44] {
             for small in [1.0, 1e-4, 1e-9, 1e-24, 1e-36] {

@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn one_jump_before_small_growth_is_not_warned_of() {
-        // Of a language model's run, KiB after each iteration.
+        // A language model's run: KiB after each iteration.
         let in_use = [92096, 95996, 96000, 96100, 96104, 96108, 96120, 96124, 96136];
         let mut detector = MemoryLeakDetector::default();
         assert!(in_use.iter().all(|kib| detector.record_epoch(kib << 10).is_none()));

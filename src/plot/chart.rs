@@ -231,7 +231,7 @@ pub(crate) fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
 
 /// Formats a label of an axis with at most four digits and a unit prefix for large numbers.
 fn axis_label(value: f64) -> String {
-    // By the rounded value.
+    // The rounded value decides.
     let (scaled, unit) = match value.abs() {
         9.9995e8.. => (value / 1e9, "G"),
         9.9995e5.. => (value / 1e6, "M"),

@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(rewards("60 + 98 = 158."), [1.0, 1.0, 1.0, 0.0]);
         assert_eq!(rewards(""), [0.0, 0.0, 0.0, 0.0]);
         assert_eq!(rewards("I do not know"), [0.0, 0.0, 0.0, 0.0]);
-        // Of two answers the last one counts.
+        // The last of two answers counts.
         assert_eq!(rewards("158 159"), [0.0, 2.0 / 3.0, 1.0, 0.0]);
         assert_eq!(rewards("0158"), [0.0, 0.75, 1.0, 1.0]);
         assert_eq!(rewards("58"), [0.0, 2.0 / 3.0, 1.0, 1.0]);

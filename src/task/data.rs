@@ -129,7 +129,7 @@ impl DataTask {
         let longest =
             all.clone().filter_map(demonstration).map(|text| text.chars().count() + 1).max();
         let verifier = verifier.map(|mut options| {
-            // What a verifier runs could copy the solutions.
+            // A program that the verifier runs could copy the solutions.
             options.sandbox.hidden.extend(path.canonicalize());
             Verifier::start(options)
         });

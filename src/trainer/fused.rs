@@ -138,7 +138,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         let wanted = [advantages.summary, stats];
         let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
         self.ahead = ahead;
-        // Of all ranks.
+        // Sums over all ranks.
         let total = |i: usize| f64::from(summary[i]);
         let sums = [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, PLAYED].map(total);
         Ok(Totals {

@@ -44,7 +44,7 @@ impl WindowPrefetcher {
         let (send, all) = channel();
         let window_set = self.window_set.clone();
         thread::spawn(move || {
-            // Nobody receives them if the run has ended.
+            // The receiver is gone if the run has ended.
             let _ = send.send(window_set.copy_all());
         });
         self.all = Some(all);

@@ -159,7 +159,7 @@ fn the_defaults_are_those_of_the_game_as_it_is_set() {
     assert_eq!(game.observation, FruitObservation::Positions);
     assert_eq!((config.iterations, config.seed), (600, 7));
     assert_eq!(config.policy.hidden, [128, 128]);
-    // What is asked for goes before any default.
+    // A setting given by the user overrides every default.
     assert_eq!(iterations(&["fruit.observation=positions", "iterations=5"]), 5);
 }
 

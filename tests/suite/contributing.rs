@@ -39,7 +39,7 @@ fn every_file_that_a_guide_names_is_there() {
     for guide in GUIDES {
         let code = code(&read(guide));
         let words = code.iter().flat_map(|piece| piece.split(' '));
-        // What is built is not part of the repository.
+        // Build output is not part of the repository.
         let paths =
             words.filter(|word| TOP.iter().any(|top| word.starts_with(top)) && *word != "web/dist");
         let mut count = 0;

@@ -461,7 +461,7 @@ fn launches_of_a_token_step_are_few() {
             by.generate(&long_prompts());
         })
     };
-    // What a process launches once does not belong to a step.
+    // Launches that happen once in a process do not belong to a step.
     launches(1, 2);
     // So few steps are not worth a graph.
     let a_step = |layers| launches(layers, 3) - launches(layers, 2);

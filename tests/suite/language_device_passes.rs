@@ -108,7 +108,7 @@ fn launches_of_learning_are_few() {
         let decoder = decoder.with_device(Some(device.clone()), Precision::F32);
         gradient(&decoder, &rule, groups, None, 0.1);
     };
-    // What a process launches once does not belong to a layer.
+    // Launches that happen once in a process do not belong to a layer.
     learn(1, "stepped");
     let launches = |layers: usize, how: &str| launches(|| learn(layers, how));
     let a_layer = |how: &str| launches(2, how) - launches(1, how);

@@ -117,7 +117,7 @@ fn a_user_defined_task_is_learnt_and_resumes_without_options() {
     let note: serde_json::Value = serde_json::from_str(&note).unwrap();
     assert_eq!(note["highest_score"], 2.0);
     let report = json(elsewhere, &["eval", run, "--episodes", "100", "--k", "2", "--json"]);
-    // Of the seven that the file holds out, those that did not choose the best.
+    // Three of the seven held-out prompts, namely those that did not choose the best policy.
     assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &3.into()));
     // A checkpoint is evaluated wherever it is.
     let last = cut.join("checkpoints").read_dir().unwrap().next().unwrap().unwrap().path();

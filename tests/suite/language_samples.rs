@@ -26,7 +26,7 @@ fn sample_completions_use_held_out_prompts_and_do_not_change_the_run() {
         let prompt = trainer.task().prompt(Split::Test, i as u64 / 2).unwrap();
         assert_eq!((&one.prompt, one.group, one.iteration), (&prompt.text, i / 2, 1));
         assert_eq!(one.rewards.keys().collect::<Vec<_>>(), ["digits", "exact", "format"]);
-        // Its tokens are characters, and perhaps the end.
+        // The tokens of this completion are its characters and, if it was not truncated, the end token.
         assert!(one.tokens.is_empty());
         assert_eq!(one.logprobs.len(), one.completion.len() + usize::from(!one.truncated));
     }

@@ -116,7 +116,7 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
         let told = serde_json::from_str::<IterationRecord>(line).unwrap().reduction.unwrap();
         assert!(told.seconds > 0.0 && (0.0..=1.0).contains(&told.hidden), "{told:?}");
     }
-    // Who saves memory computes the same.
+    // Gradient checkpointing does not change the weights.
     let saving = [&large[..], &["gradient_checkpointing=true"]].concat();
     json(folder, &words(&sort, ["saving", &cpus(2)], &saving));
     assert!(params(folder, "saving", 3) == params(folder, "one", 3), "other weights");
@@ -221,10 +221,10 @@ fn completions_exchanged_between_processes_arrive_intact() {
             let told = record.reduction.expect("there are three members");
             assert_eq!(told.ranks, 3);
             assert!(told.bytes > 0 && told.seconds > 0.0 && told.imbalance >= 0.0);
-            // Of texts that are shown nothing needs to be told.
+            // SFT exchanges no completions between ranks.
             let text = |record: &IterationRecord| record.text.clone().unwrap();
             assert!(text(record).fit == (told.other_bytes < 4096), "{told:?}");
-            // What was learnt is the same.
+            // All ranks report the same losses and rewards.
             assert_eq!((record.loss, record.grad_norm), (first.loss, first.grad_norm));
             assert_eq!(text(record).rewards, text(first).rewards);
         }

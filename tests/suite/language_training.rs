@@ -266,7 +266,7 @@ fn a_completion_ends_before_a_stop_text() {
         assert!((record.text.unwrap().truncated - cut as f64 / made.len() as f64).abs() < 1e-12);
         for one in made {
             assert!(!one.completion.contains(['5', '>']) && !one.completion.contains("77"));
-            // What was learnt from has the tokens of the end, which the verifier is not shown.
+            // The learnt tokens include those of the end, which the verifier does not see.
             let end = one.logprobs.len() - one.completion.chars().count();
             assert!(if one.truncated { end == 0 } else { (1..=2).contains(&end) }, "{one:?}");
         }

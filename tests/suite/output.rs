@@ -77,7 +77,7 @@ fn resume_without_a_game_takes_the_latest_run() {
     assert_eq!((&report["env"], &report["iteration"]), (&"catch".into(), &2.into()));
     let words = [&resume[..], &["2"], &["cartpole"]].concat();
     assert_eq!(json(folder, &words)["env"], "cartpole");
-    // That run is the latest now.
+    // Resuming made that run the latest.
     assert_eq!(json(folder, &[&resume[..], &["3"]].concat())["env"], "cartpole");
 }
 

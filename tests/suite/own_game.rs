@@ -118,7 +118,7 @@ fn check_accepts_a_good_game_and_reports_its_extent() {
     assert!(said.contains("No problems found in corridor: 9 episodes, "), "{said}");
     assert!(said.contains("--device wgpu\nchecks them on any"), "{said}");
     let report = json(folder, "check faulty --episodes 3 --seed 7 --device cpu");
-    // Its episodes have 20 steps.
+    // An episode has 20 steps.
     assert_eq!((&report["env"], &report["steps"]), (&"faulty".into(), &60.into()));
     assert_eq!((&report["findings"], &report["kernels"]), (&[(); 0][..].into(), &().into()));
     if adapter().is_some() {

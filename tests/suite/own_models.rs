@@ -106,7 +106,7 @@ fn every_command_takes_user_defined_models() {
         assert!(figures["work_per_step"].is_null(), "nobody knows what it costs");
         assert!(figures["trained_steps_per_second"]["median"].as_f64().unwrap() > 0.0);
 
-        // Who has no such model says so.
+        // A program without the model says so.
         let text = refusal(folder, &["eval", "whole"]);
         assert!(
             text.contains(&format!(

@@ -224,7 +224,7 @@ fn the_tutorial_of_a_game_shows_all_of_the_example() {
     let pieces: Vec<&str> = pieces.map(str::trim).collect();
     assert_eq!(pieces.len(), 3);
     let example = read("examples/own_game.rs");
-    // Its header describes the file itself.
+    // The header of the example describes the file itself.
     let (_, code) = example.split_once("\n\n").unwrap();
     assert_eq!(pieces.join("\n\n"), code.trim());
 }

@@ -116,7 +116,7 @@ fn moments_continue_in_another_precision() {
         state["optimizer_steps"].as_u64().unwrap()
     };
     assert!(steps("unchanged") > 2 && steps("less") == steps("unchanged"));
-    // What was chosen is kept, and can be changed back.
+    // The changed setting is kept, and can be changed back.
     resume("less", "still", "5", &[]);
     resume("less", "back", "5", &["--set", "moments=f32"]);
     let [still, back] = ["still", "back"].map(|run| read(run, "second_moment.safetensors"));

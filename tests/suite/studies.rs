@@ -97,7 +97,8 @@ fn runs_side_by_side_are_trained_by_one_program_even_if_its_file_is_removed() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let program = folder.join("grove");
-    // By another process: a file that this one writes may not be executable while a child starts that inherited it.
+    // Another process copies it: a child that inherits a descriptor open for writing would keep the file from being
+    // executed.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_grove")).arg(&program).status();
     assert!(copied.unwrap().success());
     let more = ["--iterations", "5", "--seeds", "1..3", "--threads", "1"];
@@ -220,7 +221,7 @@ fn a_batch_of_tpe_that_fails_as_a_whole_is_tried_again() {
     assert!(!folder.join("broken/trial-4-seed-1").exists(), "no batch is chosen by that");
     links.iter().for_each(|link| fs::remove_file(link).unwrap());
     assert_eq!(sweep("broken.toml")["trials"], whole["trials"]);
-    // What fails again is not the disk's fault, and nothing is lost by the last batch.
+    // A second failure is not the disk's fault, and the last batch loses nothing.
     for (name, failing, attempts) in [("again", [2, 3], 1), ("last", [4, 5], 0)] {
         fs::write(folder.join(format!("{name}.toml")), &file).unwrap();
         fs::create_dir(folder.join(name)).unwrap();

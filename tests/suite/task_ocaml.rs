@@ -142,7 +142,7 @@ fn the_reward_has_stages() {
     assert_eq!(total("(* match l with [] -> 0 *)"), 0.0);
     assert_eq!(total("match l with"), 0.0);
     assert_eq!(total("lenght l"), 0.21);
-    // Of seven calls, one comes to 0.
+    // One of seven calls gives 0.
     assert_eq!(total("0 * List.length l"), ((0.35 + 0.65 / 7.0) * 1e6_f64).round() / 1e6);
     assert_eq!(total("ignore l; failwith \"todo\""), ((0.35 * 0.3) * 1e6_f64).round() / 1e6);
     // Access to the system is forbidden.

@@ -77,7 +77,7 @@ fn assertions_apart_hold_as_in_one_process() {
     assert!(held.is_some() && failed.is_some());
     // A code, and whether each assertion holds; `None` if it cannot be evaluated.
     for (signature, code, assertions) in [
-        // What a function keeps between its arguments.
+        // State that a function keeps between its arguments.
         (
             "val add : int -> int -> int",
             "let add start = let sum = ref start in fun x -> sum := !sum + x; !sum",

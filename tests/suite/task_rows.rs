@@ -51,7 +51,7 @@ fn rows_of_prompts_and_assertions_are_problems() {
     assert_eq!(share("is_even", "let is_even n = n = 4"), (2.0_f64 / 3.0 * 1e6).round() / 1e6);
     assert_eq!(share("apply_n", "let apply_n f n x = if n = 3 then 8 else -1"), 0.333_333);
     assert_eq!(share("gcd", "let gcd a b = 6"), 0.666_667);
-    // Who repeats the prompt does not define another type of the same name.
+    // A completion that repeats the prompt does not define another type of the same name.
     let depth = "type tree =\n  | Leaf (** Empty. *)\n  | Node of tree * int * tree\n\n\
         let rec depth = function Leaf -> 0 | Node (l, _, r) -> 1 + max (depth l) (depth r)";
     assert_eq!(share("depth", depth), 1.0);

@@ -226,7 +226,7 @@ fn start_up_time_does_not_count_towards_the_time_limit() {
     assert!(gives(&verifier, "1", Ok(1.0)));
     for (bad, good) in [("die", 2.0), ("sleep", 3.0)] {
         assert!(verify(&verifier, &[bad])[0].problem.is_some());
-        // Its process is a new one, which takes a second to start.
+        // The next process takes a second to start.
         wait_for("an answer", || gives(&verifier, &good.to_string(), Ok(good)));
     }
 }

@@ -116,7 +116,7 @@ fn demonstrations_are_shared_too() {
     let gru = ["--set", "policy.kind=gru", "--set", "data.window=20", "--set", "kl_coef=0.1"];
     let gru = [&gru[..], &["--set", "hidden=[8, 8]"]].concat();
     for (name, more) in [("mlp", &[][..]), ("gru", &gru)] {
-        // Those that are streamed are read by each member for itself, and a half is more than a MiB.
+        // Each rank streams its own half, which is larger than a MiB.
         let streamed =
             [more, &["--set", "data.resident_mb=1", "--set", "data.batch_size=256"]].concat();
         let alone = fit(&format!("{name}-1"), "cpu", more);
@@ -308,7 +308,7 @@ fn ranks(mpirun: &Child) -> Vec<u32> {
     let name = program().file_name().unwrap().to_string_lossy().into_owned();
     let is_rank = |process: &u32| {
         let name_of = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-        // Of which the system keeps 15 letters.
+        // The system keeps 15 letters of a name.
         name.starts_with(name_of.trim()) && !name_of.trim().is_empty()
     };
     let mut ranks: Vec<u32> = below(mpirun.id()).into_iter().filter(is_rank).collect();
@@ -429,7 +429,7 @@ fn differing_ranks_are_rejected_by_name() {
         "{text}"
     );
     assert!(!folder.join("run").exists());
-    // What fails at the first rank alone ends all.
+    // A failure at the first rank alone ends all ranks.
     fs::create_dir(folder.join("taken")).unwrap();
     let output = on_ranks(folder, 3, &train("catch", "taken", &[]));
     assert!(!output.status.success());

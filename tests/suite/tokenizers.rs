@@ -252,7 +252,7 @@ fn unigrams_marks_and_added_tokens_are_read() {
         |text: &str, answer: &str| model.tokenize_bare_answer(text, &[] as &[()], answer).unwrap();
     assert_eq!(after("ab c", "ab"), [6, 3]);
     assert_eq!(after("ab c", " ab"), [4]);
-    // By itself, if the prompt's last token would be another.
+    // Tokenized by itself, if the prompt's last token would be another.
     assert_eq!(after("ab a", "b"), [1, 3]);
 }
 
@@ -371,7 +371,7 @@ fn gguf_files_of_llama_3_have_its_rotary_scaling() {
         let file = byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
         Gguf { rope_freqs, ..file.with("llama.attention.key_length", 8) }
     };
-    // Its products of queries are as wide as two dimensions, which is found out after the scaling.
+    // The query projection has the wrong width, which is found after the scaling.
     let error = file(divisors.clone()).load().unwrap_err();
     assert!(error.contains("attn_q"), "{error}");
     let error = file(vec![1.0, 1.0, 1.0, 3.0]).load().unwrap_err();

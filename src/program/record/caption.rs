@@ -25,7 +25,7 @@ const BACKGROUND: [u8; 4] = [0, 0, 0, 255];
 
 /// Formats a score, with one decimal unless it is an integer.
 pub fn write_score(score: f32) -> String {
-    // What rounds to zero has no sign.
+    // A score that rounds to zero has no sign.
     let score = if score.abs() < 0.05 { 0.0 } else { score };
     if score.fract() == 0.0 { format!("{score:.0}") } else { format!("{score:.1}") }
 }

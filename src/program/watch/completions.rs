@@ -162,7 +162,7 @@ mod tests {
             .collect();
         let text = lines.concat();
         let torn = format!("{text}{{\"iteration\":8,\"comp");
-        // Its number, too, may be incomplete.
+        // The number of an iteration may be incomplete, too.
         let number = format!("{text}{{\"iteration\":1");
         for (iteration, first) in [(0, 0), (3, 0), (4, 2), (5, 3), (7, 3), (8, 6), (99, 6)] {
             assert_eq!(block(&text, Some(iteration)), lines[first..].concat(), "{iteration}");

@@ -110,7 +110,7 @@ mod tests {
         assert!(changes > 5, "{changes}");
         for fault in (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)]) {
             let (model, replaced, _) = replaced(&format!("{fault:?}"), fault);
-            // What the next run does, after a crash.
+            // The next run does this after a crash.
             recover_replacement(&model).unwrap();
             assert_eq!(names(model.parent().unwrap()), ["model"], "{fault:?}");
             let [first, second] =

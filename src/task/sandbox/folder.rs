@@ -134,7 +134,7 @@ mod tests {
         for name in ["grove-sandbox-1-0", "grove-sandbox-2-0", "other"] {
             fs::create_dir_all(path(name).join("inside")).unwrap();
         }
-        // Nobody writes to it.
+        // A pipe without a writer: opening it to read would block.
         assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
         let used = File::open(path("grove-sandbox-2-0")).unwrap();
         used.try_lock().unwrap();

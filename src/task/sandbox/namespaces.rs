@@ -161,7 +161,7 @@ impl Root {
         let system = if access.programs { &PROGRAMS[..] } else { &LIBRARIES };
         let files = if access.programs { &FILES[..] } else { &[] };
         let devices = if access.programs { &DEVICES[..] } else { &DEVICES[..1] };
-        // What a folder of the system holds is there already.
+        // Files in the folders of the system are there already.
         let is_new = |path: &&Path| !system.iter().any(|at| path.starts_with(at));
         let mut own: Vec<&Path> =
             access.readable.iter().map(PathBuf::as_path).filter(is_new).collect();

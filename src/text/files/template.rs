@@ -176,7 +176,7 @@ mod tests {
         let day = |format: &str| {
             template(&format!("{{{{ strftime_now('{format}') }}}}")).render(&[json!({})])
         };
-        // By Python's `datetime(2024, 7, 26).strftime`.
+        // The results of Python's `datetime(2024, 7, 26).strftime`.
         for (format, expected) in [
             ("%d %b %Y", "26 Jul 2024"),
             ("%Y-%m-%d", "2024-07-26"),

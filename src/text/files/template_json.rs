@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn json_is_written_as_python_writes_it() {
         let x = r#"{"b": [1, 2.5, "<é>'"], "a": {"d": {}, "c": []}}"#;
-        // By `json.dumps` with these arguments and `ensure_ascii=False` by default.
+        // The results of `json.dumps` with these arguments and `ensure_ascii=False` by default.
         for (arguments, expected) in [
             ("", x),
             ("ensure_ascii=false, indent=none, separators=none, sort_keys=false", x),
@@ -219,7 +219,7 @@ mod tests {
     fn numbers_are_written_as_python_writes_them() {
         let numbers = "[1e16, -1.5e22, 123456789012345680.0, 9999999999999998.0, 100.0, 0.0001, 0.00001, -1.5e-7, 5e-324, \
                        -0.0, 7, 18446744073709551615]";
-        // By Python's `json.dumps(json.loads(numbers))`.
+        // The result of Python's `json.dumps(json.loads(numbers))`.
         assert_eq!(
             rendered("{{ x | tojson }}", numbers).unwrap(),
             "[1e+16, -1.5e+22, 1.2345678901234568e+17, 9999999999999998.0, 100.0, 0.0001, 1e-05, -1.5e-07, 5e-324, -0.0, 7, \

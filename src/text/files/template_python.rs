@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn values_are_printed_as_by_python() {
-        // By Python's `str`.
+        // The results of Python's `str`.
         let n = "[1, 2.0, 1e+20, None, True, {}]";
         assert_eq!(rendered("{{ messages[0].x.n }}"), n);
         assert_eq!(rendered("{{ messages[0].x.n|string }}"), n);
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn values_are_tested_as_by_python() {
-        // By Jinja.
+        // The results of Jinja.
         let tests = |values: &[&str], test: &str| -> Vec<bool> {
             let one = |value: &&str| rendered(&format!("{{{{ {value} is {test} }}}}")) == "True";
             values.iter().map(one).collect()
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_by_python() {
-        // By Jinja.
+        // The results of Jinja.
         for (source, expected) in [
             ("'3x'|int", "0"),
             ("' 3 '|int", "3"),
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn lengths_sequences_and_methods_are_those_of_python() {
-        // By Jinja.
+        // The results of Jinja.
         assert_eq!(rendered("{{ nothing|length }}{{ 'ab'|length }}{{ [1]|count }}"), "021");
         assert_eq!(
             rendered(

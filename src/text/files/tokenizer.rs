@@ -124,7 +124,7 @@ fn other_flag(token: &Value, known: &Value, is_normalized: bool) -> Option<&'sta
     flags.into_iter().find(|flag| match *flag {
         // Without a normalizer a token is found in the text as it stands.
         "normalized" if !is_normalized => false,
-        // What `tokenizer.json` marks as special stays special.
+        // Tokens that `tokenizer.json` marks as special stay special.
         "special" => is_on(token, flag) && !is_on(known, flag),
         flag => is_on(token, flag) != is_on(known, flag),
     })

@@ -204,7 +204,7 @@ mod tests {
         let completion = |ended| Completion {
             tokens: vec![1, 2, 3, 4],
             logprobs: vec![-1.0; 4],
-            // Those of a completion that is left out do not move the threshold.
+            // Entropies of a completion that is left out do not move the threshold.
             entropies: if ended { vec![0.1, 0.9, 0.2, 0.8] } else { vec![2.0; 4] },
             candidates: Vec::new(),
             ended,
