@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use pyo3::types::{PyCFunction, PyDict, PyTuple};
+use pyo3::types::PyTuple;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,12 +10,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// `KeyboardInterrupt` as soon as Python code runs.
 ///
 /// Environments and reward functions run on the thread that Python's own handler interrupts: it would raise in the middle
-/// of a step, and the iteration would be lost.
+/// of a step, and the iteration would be lost. A run within a run, as in a callback, ends with the outer one.
 pub struct Interrupts {
     /// Whether Ctrl-C has been pressed.
     is_interrupted: Arc<AtomicBool>,
     /// The handler that replaces Python's own, which is to return.
-    handler: Option<Py<PyAny>>,
+    handler: Option<Py<Handler>>,
+}
+
+/// The handler of Ctrl-C.
+#[pyclass(frozen)]
+struct Handler {
+    is_interrupted: Arc<AtomicBool>,
+}
+
+#[pymethods]
+impl Handler {
+    /// Called with the number of the signal and the frame that it interrupts.
+    #[pyo3(signature = (*_arguments))]
+    fn __call__(&self, _arguments: &Bound<PyTuple>) -> PyResult<()> {
+        raise_if(self.is_interrupted.swap(true, Ordering::Relaxed))
+    }
 }
 
 impl Interrupts {
@@ -25,25 +40,24 @@ impl Interrupts {
     /// # Errors
     /// If a signal arrives meanwhile.
     pub fn new() -> PyResult<Self> {
-        let is_interrupted = Arc::new(AtomicBool::new(false));
-        let handler = Python::attach(|py| {
+        Python::attach(|py| {
+            let mut this = Self { is_interrupted: Arc::default(), handler: None };
             let threading = py.import("threading")?;
             let thread = threading.call_method0("current_thread")?;
             if !thread.is(&threading.call_method0("main_thread")?) {
-                return PyResult::Ok(None);
+                return Ok(this);
             }
-            if !handler_of_sigint(py)?.is(&default_handler(py)?) {
-                return Ok(None);
+            let present = handler_of_sigint(py)?;
+            if let Ok(outer) = present.cast::<Handler>() {
+                this.is_interrupted = outer.get().is_interrupted.clone();
+            } else if present.is(&default_handler(py)?) {
+                let is_interrupted = this.is_interrupted.clone();
+                let handler = Bound::new(py, Handler { is_interrupted })?;
+                set_handler(py, &handler)?;
+                this.handler = Some(handler.unbind());
             }
-            let is_interrupted = is_interrupted.clone();
-            let handler = move |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
-                raise_if(is_interrupted.swap(true, Ordering::Relaxed))
-            };
-            let handler = PyCFunction::new_closure(py, None, None, handler)?.into_any();
-            set_handler(py, &handler)?;
-            Ok(Some(handler.unbind()))
-        })?;
-        Ok(Self { is_interrupted, handler })
+            Ok(this)
+        })
     }
 
     /// Executes the handlers of signals that have arrived.
@@ -72,6 +86,8 @@ impl Drop for Interrupts {
                     error.write_unraisable(py, None);
                 }
             });
+            // If it was saved meanwhile and is put back, it is the handler of later runs.
+            self.is_interrupted.store(false, Ordering::Relaxed);
         }
     }
 }

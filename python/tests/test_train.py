@@ -391,6 +391,24 @@ def test_the_second_interrupt_ends_a_run_at_once(folder: Path, num_presses: int)
     assert saved == (["00000001"] if num_presses == 1 else [])
 
 
+def test_an_interrupt_ends_a_run_within_a_run(folder: Path) -> None:
+    seen: list[str] = []
+
+    def press(event: dict) -> None:
+        seen.append(f"inner {event['iteration']}")
+        signal.raise_signal(signal.SIGINT)
+
+    def nest(event: dict) -> None:
+        seen.append(f"outer {event['iteration']}")
+        with pytest.raises(KeyboardInterrupt):
+            grove_rl.train("catch", device="cpu", iterations=3, callback=press)
+
+    with pytest.raises(KeyboardInterrupt):
+        grove_rl.train("catch", device="cpu", iterations=3, callback=nest)
+    assert seen == ["outer 1", "inner 1"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_what_close_raises_is_a_warning_after_a_run(folder: Path) -> None:
     closed: list[Corridor] = []
 

@@ -53,12 +53,12 @@ pub struct IterationRecord {
     pub steps_per_second: f64,
     /// Memory of the device.
     pub memory: Memory,
-    /// Number of blocking read-backs from the device, excluding evaluation and saving.
+    /// Number of blocking read-backs from the device, excluding evaluation and saving; of rank 0.
     pub read_backs: u64,
     /// Bytes copied from the device by these read-backs.
     #[serde(default)]
     pub downloaded_bytes: u64,
-    /// Bytes uploaded to where the learner reads them. The first iteration includes a dataset that
+    /// Bytes uploaded to where the learner of rank 0 reads them. The first iteration includes a dataset that
     /// stays resident.
     #[serde(default)]
     pub uploaded_bytes: u64,

@@ -163,7 +163,8 @@ impl<E: Engine> Trainer<E> {
         self.engine.device()
     }
 
-    /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser.
+    /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser. Iterations of several
+    /// trainers must not be interleaved on a thread, nor change it: their transfers would be counted to one another.
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, E::Error> {
         let transfers = TransferCount::start();
         self.engine.team().take_traffic();

@@ -33,7 +33,7 @@ impl<R, D> Source<R, D> {
         max_buffer_bytes: u64,
         convert: impl FnOnce(WindowBatch) -> D,
     ) -> Self {
-        let is_resident = is_resident(&window_set, config);
+        let is_resident = is_resident(&window_set, shards, config);
         let is_loaded_at_once = cfg!(target_family = "wasm")
             || !(EAGER_LOAD_BYTES + 1..=max_buffer_bytes).contains(&window_set.bytes());
         if is_resident && is_loaded_at_once {
@@ -101,14 +101,16 @@ impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
     }
 }
 
-/// Whether a dataset is kept in memory: if it needs at most `data.resident_mb`, or, if that is 0, half of the free
-/// memory.
-fn is_resident(window_set: &WindowSet, config: &TrainConfig) -> bool {
+/// Whether a dataset is kept in memory: if the windows of all ranks, which may share a machine, need at most
+/// `data.resident_mb`, or, if that is 0, half of the free memory.
+fn is_resident(window_set: &WindowSet, shards: &Shards, config: &TrainConfig) -> bool {
     let max_bytes = match config.data.resident_mb {
         0 => device::data_budget(),
         megabytes => Some(megabytes << 20),
     };
-    max_bytes.is_none_or(|max| window_set.bytes() <= max)
+    // The set has the windows of this rank.
+    let bytes = window_set.bytes() / window_set.len().max(1) as u64 * shards.items() as u64;
+    max_bytes.is_none_or(|max| bytes <= max)
 }
 
 #[cfg(test)]
@@ -117,8 +119,8 @@ mod tests {
     use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
     use std::sync::Arc;
 
-    #[test]
-    fn data_in_several_buffers_are_resident_from_the_first_iteration() {
+    /// A dataset of more than a MiB, cut into windows of one step.
+    fn window_set() -> WindowSet {
         let steps = 40_000;
         let columns = Columns {
             num_features: 8,
@@ -128,22 +130,41 @@ mod tests {
             ends: (0..steps).map(|step| EpisodeStatus::new(step % 100 == 99, false)).collect(),
         };
         let episodes = columns.episodes();
-        let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(1, 1));
+        WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(1, 1))
+    }
+
+    /// Whether the dataset of some shards is streamed first, where `resident_mb` may be kept in memory and a buffer holds
+    /// `max_buffer_bytes`.
+    fn is_streamed(
+        window_set: &WindowSet,
+        shards: &Shards,
+        resident_mb: u64,
+        max_buffer_bytes: u64,
+    ) -> bool {
         let mut config = TrainConfig::for_game("any");
-        (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), 64);
-        let shards = Shards::new(window_set.len(), 1);
-        let is_streamed = |config: &TrainConfig, max_buffer_bytes: u64| {
-            Source::<(), usize>::of_data(
-                window_set.clone(),
-                config,
-                &shards,
-                max_buffer_bytes,
-                |all| all.len(),
-            )
+        (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), resident_mb);
+        let own = window_set.clone().select(shards.own_items());
+        Source::<(), usize>::of_data(own, &config, shards, max_buffer_bytes, |all| all.len())
             .is_streamed()
-        };
-        assert!(is_streamed(&config, u64::MAX) && !is_streamed(&config, EAGER_LOAD_BYTES));
-        config.data.resident_mb = 1;
-        assert!(is_streamed(&config, EAGER_LOAD_BYTES), "too large to be resident");
+    }
+
+    #[test]
+    fn data_in_several_buffers_are_resident_from_the_first_iteration() {
+        let data = window_set();
+        let shards = Shards::new(data.len(), 1);
+        assert!(is_streamed(&data, &shards, 64, u64::MAX));
+        assert!(!is_streamed(&data, &shards, 64, EAGER_LOAD_BYTES));
+        assert!(is_streamed(&data, &shards, 1, EAGER_LOAD_BYTES), "too large to be resident");
+    }
+
+    #[test]
+    fn ranks_keep_data_in_memory_only_if_all_of_them_fit() {
+        let data = window_set();
+        let (too_little, enough) = (data.bytes() >> 20, (data.bytes() >> 20) + 1);
+        for (count, own) in [(1, 0..1), (2, 0..1), (2, 1..2), (3, 1..2)] {
+            let shards = Shards::new(data.len(), count).with_own(own);
+            assert!(is_streamed(&data, &shards, too_little, EAGER_LOAD_BYTES), "{shards:?}");
+            assert!(!is_streamed(&data, &shards, enough, EAGER_LOAD_BYTES), "{shards:?}");
+        }
     }
 }

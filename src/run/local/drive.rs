@@ -2,6 +2,7 @@
 
 use super::events::{Event, Events, Requests};
 use super::guard::{catching_panics, with_saved_state};
+use super::panics::DeviceWatch;
 use super::run_summary::RunSummary;
 use super::{FinalScores, IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
@@ -60,10 +61,12 @@ pub fn restore_best(
     files: &Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
 ) -> Result<(), RunError> {
-    let restored = catching_panics("reading the state of the best policy".to_string(), || {
-        best.map_or(Ok(()), |best| run.restore(best))?;
-        Ok(if files.is_some() { run.model() } else { None })
-    });
+    let watch = DeviceWatch::start(run.trainer().device());
+    let restored =
+        catching_panics(watch, "reading the state of the best policy".to_string(), || {
+            best.map_or(Ok(()), |best| run.restore(best))?;
+            Ok(if files.is_some() { run.model() } else { None })
+        });
     let model = restored.map_err(|error| with_saved_state(error, run, files))?;
     match (files, model) {
         (Some(files), Some(model)) => files.save_model(&model),
@@ -83,6 +86,8 @@ pub fn finish(
 ) -> Result<FinalScores, RunError> {
     // First, since the evaluation may take long and be interrupted.
     restore_best(run, &files, best)?;
-    let scores = catching_panics("the final evaluation".to_string(), || run.finish(usize::MAX));
+    let watch = DeviceWatch::start(run.trainer().device());
+    let scores =
+        catching_panics(watch, "the final evaluation".to_string(), || run.finish(usize::MAX));
     scores.map_err(|error| with_saved_state(error, run, &files))
 }

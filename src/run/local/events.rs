@@ -1,6 +1,7 @@
 //! A run as a sequence of events: trains, evaluates, records and saves as they are requested.
 
 use super::guard::{catching_panics, with_saved_state};
+use super::panics::DeviceWatch;
 use super::progress::Pace;
 use super::run_summary::RunSummary;
 use super::{IterationReport, Run, RunError, RunFiles};
@@ -37,6 +38,7 @@ pub struct Requests {
 pub struct Events<'a> {
     run: &'a mut dyn Run,
     files: Option<&'a mut RunFiles>,
+    watch: DeviceWatch,
     requests: Requests,
     schedule: Schedule,
     /// Start of the run, shifted by the length of each pause.
@@ -69,6 +71,7 @@ impl<'a> Events<'a> {
     /// checkpoints that are due.
     pub fn new(run: &'a mut dyn Run, files: Option<&'a mut RunFiles>) -> Self {
         Self {
+            watch: DeviceWatch::start(run.trainer().device()),
             requests: Requests::default(),
             schedule: run.trainer().schedule(),
             started: Instant::now(),
@@ -136,10 +139,10 @@ impl<'a> Events<'a> {
     fn save_last(&mut self) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let iteration = self.run.trainer().iteration();
-        let state = catching_panics(format!("reading the state of iteration {iteration}"), || {
+        let work = format!("reading the state of iteration {iteration}");
+        let (snapshot, model) = catching_panics(self.watch, work, || {
             Ok((finite_snapshot(&*self.run)?, self.run.model()))
-        });
-        let (snapshot, model) = state?;
+        })?;
         files.save(&snapshot, self.schedule.keep)?;
         model.map_or(Ok(()), |model| files.save_model(&model))
     }
@@ -158,7 +161,7 @@ impl<'a> Events<'a> {
     fn step(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         let iteration = self.run.trainer().iteration() + 1;
         let (mut record, completions) =
-            catching_panics(format!("iteration {iteration}"), || self.run.iterate())?;
+            catching_panics(self.watch, format!("iteration {iteration}"), || self.run.iterate())?;
         let seconds = self.started.elapsed().as_secs_f64();
         self.summary.seconds_to_first_update.get_or_insert(seconds);
         let requests = self.poll_requests(poll);
@@ -184,7 +187,7 @@ impl<'a> Events<'a> {
         is_best: bool,
         is_due: bool,
     ) -> Result<StateToSave, RunError> {
-        catching_panics(format!("reading the state of iteration {iteration}"), || {
+        catching_panics(self.watch, format!("reading the state of iteration {iteration}"), || {
             let is_read = is_best || is_due;
             let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
             let exports = is_due && self.files.is_some();
@@ -236,7 +239,8 @@ impl<'a> Events<'a> {
     /// it, a run that resumes would end with another best policy.
     fn evaluate(&mut self, record: &mut IterationRecord, due: &mut Due) -> Result<bool, RunError> {
         let work = format!("the evaluation of iteration {}", record.iteration);
-        let Validation { evaluation, is_best } = catching_panics(work, || self.run.validate())?;
+        let Validation { evaluation, is_best } =
+            catching_panics(self.watch, work, || self.run.validate())?;
         let has_warned = self.evaluation.as_ref().and_then(EvaluationRecord::warning).is_some();
         let warning = evaluation.warning().filter(|_| !has_warned);
         let warning = warning.map(|warning| format!("iteration {}: {warning}", record.iteration));

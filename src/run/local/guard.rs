@@ -1,15 +1,16 @@
 //! Conversion of panics to errors that say where the run can be resumed.
 
 use super::error::SavedState;
-use super::{Run, RunError, RunFiles, caught_on_devices};
+use super::panics::DeviceWatch;
+use super::{Run, RunError, RunFiles};
 
 /// Runs a part of a run's work; a panic becomes an error.
 pub(super) fn catching_panics<T>(
+    watch: DeviceWatch,
     work: String,
     part: impl FnOnce() -> Result<T, RunError>,
 ) -> Result<T, RunError> {
-    caught_on_devices(part)
-        .unwrap_or_else(|panic| Err(RunError::Failed { work, panic, saved: None }))
+    watch.caught(part).unwrap_or_else(|panic| Err(RunError::Failed { work, panic, saved: None }))
 }
 
 /// Adds the state of the run directory to an error.

@@ -1,5 +1,7 @@
 //! Panics as errors: Burn and graphics drivers panic where a device is lost or its memory is full.
 
+use crate::device::has_kernels;
+use burn::tensor::Device;
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
@@ -38,11 +40,39 @@ const DEVICE_THREADS: [&str; 2] = ["DSU-", "DSD-"];
 const ABORT_MESSAGES: [&str; 2] =
     ["panic in a destructor during cleanup", "panic in a function that cannot unwind"];
 
-/// First panic of a device thread that no error has reported yet.
-static UNREPORTED: Mutex<Option<Panic>> = Mutex::new(None);
+/// Panics of device threads.
+static DEVICE_PANICS: Mutex<DevicePanics> = Mutex::new(DevicePanics::NONE);
 
 /// Last panic that can unwind.
 static LAST: Mutex<Option<Panic>> = Mutex::new(None);
+
+/// Panics of device threads. Each concerns all work on devices that is under way, whichever reports it first.
+struct DevicePanics {
+    count: u64,
+    /// The first one that no error has reported yet.
+    unreported: Option<Panic>,
+    /// The last one that an error has reported.
+    reported: Option<Panic>,
+}
+
+impl DevicePanics {
+    const NONE: Self = Self { count: 0, unreported: None, reported: None };
+
+    fn record(&mut self, panic: Panic) {
+        self.count += 1;
+        // An earlier panic is the cause of later ones.
+        self.unreported.get_or_insert(panic);
+    }
+
+    /// Returns the panic to report for work that began after `before` panics: the first unreported one, even if it is
+    /// older, or else the last reported one if the work was under way.
+    fn report(&mut self, before: u64) -> Option<Panic> {
+        let new = self.unreported.take();
+        let is_met = new.is_some() || self.count > before;
+        self.reported = new.or(self.reported.take());
+        self.reported.clone().filter(|_| is_met)
+    }
+}
 
 /// A caught panic.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,16 +136,40 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Panic::new(&*payload))
 }
 
-/// Runs `work` on devices. Like [`caught`], but a panic of a device thread meanwhile is also an error, since the
-/// results of the device are then unreliable.
+/// Runs `work` on devices. Like [`caught`], but a panic of a device thread that no error has reported yet is also an
+/// error, since the results of the device are then unreliable.
 ///
 /// # Errors
 /// If there was a panic.
 pub fn caught_on_devices<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     let outcome = caught(work);
-    // An earlier panic is the cause of later ones.
-    let unreported = lock(&UNREPORTED).take();
-    unreported.map_or(outcome, Err)
+    lock(&DEVICE_PANICS).report(u64::MAX).map_or(outcome, Err)
+}
+
+/// A watch over the threads of devices for a run, so that it does not go on with the results of a device that has failed,
+/// even if another run has reported that. A run on the CPU needs none; one on another device ends as well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceWatch {
+    /// Number of panics before the watch; `None` on the CPU.
+    before: Option<u64>,
+}
+
+impl DeviceWatch {
+    /// Starts the watch of a run on `device`; `None` is the CPU.
+    pub fn start(device: Option<&Device>) -> Self {
+        let has_threads = device.is_some_and(has_kernels);
+        Self { before: has_threads.then(|| lock(&DEVICE_PANICS).count) }
+    }
+
+    /// Runs a part of the run's work. Like [`caught`], but a panic of a device thread since the start is also an error.
+    ///
+    /// # Errors
+    /// If there was a panic.
+    pub fn caught<T>(self, work: impl FnOnce() -> T) -> Result<T, Panic> {
+        let outcome = caught(work);
+        let met = self.before.and_then(|before| lock(&DEVICE_PANICS).report(before));
+        met.map_or(outcome, Err)
+    }
 }
 
 /// Keeps panics off stderr from now on, for a program that reports them as errors; the log has them with their
@@ -138,7 +192,7 @@ fn record_panic(info: &PanicHookInfo, fail: fn(&Panic)) {
     *lock(&LAST) = Some(panic.clone());
     let is_of_a_device = |name: &str| DEVICE_THREADS.iter().any(|start| name.starts_with(start));
     if thread::current().name().is_some_and(is_of_a_device) {
-        lock(&UNREPORTED).get_or_insert(panic);
+        lock(&DEVICE_PANICS).record(panic);
     }
 }
 
@@ -199,5 +253,25 @@ mod tests {
     fn work_that_panics_is_an_error() {
         assert_eq!(caught(|| 3), Ok(3));
         assert_eq!(caught(|| panic!("lost {}", 1)).unwrap_err().to_string(), "lost 1");
+    }
+
+    #[test]
+    fn all_runs_under_way_report_a_panic_of_a_device() {
+        let lost = |what: &str| Some(Panic::new(&what.to_string()));
+        let mut panics = DevicePanics::NONE;
+        assert_eq!(panics.report(0), None);
+        ["first", "second"].into_iter().filter_map(lost).for_each(|panic| panics.record(panic));
+        // Two runs, one of them twice, and the work around them.
+        for _ in 0..3 {
+            assert_eq!(panics.report(0), lost("first"));
+        }
+        assert_eq!(panics.report(u64::MAX), None);
+        // A run that begins now is spared, unless there is another panic before its first step.
+        let before = panics.count;
+        assert_eq!(panics.report(before), None);
+        panics.record(lost("third").unwrap());
+        assert_eq!(panics.report(panics.count), lost("third"));
+        assert_eq!((panics.report(before), panics.report(0)), (lost("third"), lost("third")));
+        assert_eq!(panics.report(panics.count), None);
     }
 }

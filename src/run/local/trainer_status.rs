@@ -3,9 +3,13 @@
 use crate::parallel::{Shards, Team};
 use crate::run::Schedule;
 use crate::trainer::{BestEvaluation, Engine, Trainer};
+use burn::tensor::Device;
 
 /// Status of a trainer, uniform over games, datasets and language models.
 pub trait TrainerStatus {
+    /// Device; `None` for a language model on the CPU.
+    fn device(&self) -> Option<&Device>;
+
     /// Schedule of the run.
     fn schedule(&self) -> Schedule;
 
@@ -32,6 +36,10 @@ impl<E: Engine> TrainerStatus for Trainer<E>
 where
     for<'a> Schedule: From<&'a E::Config>,
 {
+    fn device(&self) -> Option<&Device> {
+        self.device()
+    }
+
     fn schedule(&self) -> Schedule {
         self.config().into()
     }

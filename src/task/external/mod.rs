@@ -8,7 +8,7 @@
 mod confinement;
 pub(crate) mod protocol;
 
-use super::parallel::{cores, lock, map_in_order};
+use super::parallel::{Turns, cores, lock, map_in_order};
 use super::process::{NoAnswer, Process, take_idle};
 use super::{Completion, RewardPart, Rewards, TaskError};
 #[cfg(unix)]
@@ -71,6 +71,11 @@ impl VerifierOptions {
     pub fn with_parts(self, text: &str) -> Result<Self, TaskError> {
         Ok(Self { parts: RewardPart::parse_list(text)?, ..self })
     }
+
+    /// Number of processes.
+    fn workers(&self) -> usize {
+        if self.workers == 0 { cores() } else { self.workers }
+    }
 }
 
 /// The usual additional time limit for the first answer of a process.
@@ -88,6 +93,8 @@ pub struct Verifier {
     timeout: Duration,
     /// Additional time limit for the first answer of a process, which includes its start-up.
     start_up: Duration,
+    /// Turns of completions, each of which keeps one process busy.
+    turns: Turns,
     /// Idle processes, which end before their sandbox is removed.
     idle: Mutex<Vec<Process>>,
     #[cfg(unix)]
@@ -127,6 +134,7 @@ impl Verifier {
             return Err(TaskError::Verifier(message.to_string()));
         }
         let verifier = Self {
+            turns: Turns::new(options.workers()),
             options,
             timeout,
             start_up: START_UP,
@@ -156,9 +164,9 @@ impl Verifier {
         map_in_order(completions, self.workers(), |completion| self.verify_one(completion))
     }
 
-    /// Number of completions that are verified at a time.
+    /// Number of completions that are verified at a time, whichever threads ask for it.
     pub fn workers(&self) -> usize {
-        if self.options.workers == 0 { cores() } else { self.options.workers }
+        self.options.workers()
     }
 
     /// Verifies one completion, to detect a broken command before a run starts. An `error` that the
@@ -183,6 +191,8 @@ impl Verifier {
     /// completion is blamed. A process that has answered other requests may have ended for a reason of its own.
     fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let body = protocol::body(completion);
+        // Before the lock, whose owner must not wait for a turn; it ends once the process is idle or has ended.
+        let _turn = self.turns.take();
         // Until the first answer, requests are serialized: the first one may take long.
         let first = self.answered.get().is_none().then(|| lock(&self.first));
         let mut last = String::new();
@@ -314,6 +324,8 @@ fn shell(command: &str) -> Command {
 mod tests {
     use super::*;
     use crate::task::Prompt;
+    use std::fs;
+    use std::sync::Barrier;
 
     #[test]
     fn a_process_that_ended_while_idle_does_not_fail_a_completion() {
@@ -328,6 +340,29 @@ mod tests {
         let ended = (0..4).map(|_| Process::start(&mut shell("exit")).unwrap());
         lock(&verifier.idle).extend(ended);
         assert_eq!(verify(), [Rewards::new(vec![1.0])]);
+    }
+
+    #[test]
+    fn runs_that_share_a_verifier_share_its_processes() {
+        let folder = tempfile::tempdir().unwrap();
+        let command = "echo started >> starts; exec python3 -uc 'import json, sys\nfor line in sys.stdin: \
+                       print(json.dumps({\"id\": json.loads(line)[\"id\"], \"reward\": 1}))'";
+        let verifier = Verifier::start(VerifierOptions {
+            folder: Some(folder.path().to_path_buf()),
+            workers: 1,
+            timeout: 600.0,
+            ..VerifierOptions::new(command)
+        });
+        let (verifier, start) = (verifier.unwrap(), Barrier::new(4));
+        let prompt = Prompt::new("?".to_string(), String::new(), Default::default());
+        let completions = [Completion::new(&prompt, "!"); 8];
+        verifier.check(&completions[0]).unwrap();
+        let run = || {
+            start.wait();
+            assert_eq!(verifier.verify(&completions).unwrap(), vec![Rewards::new(vec![1.0]); 8]);
+        };
+        thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(run))));
+        assert_eq!(fs::read_to_string(folder.path().join("starts")).unwrap(), "started\n");
     }
 
     #[test]

@@ -296,9 +296,11 @@ fn compiled(
     Ok(fresh)
 }
 
-/// Copies a program to the cache: in one step, since another process may be doing the same.
+/// Copies a program from a sandbox's folder to the cache. Until the copy is whole, it is named after the folder, since others
+/// may be doing the same.
 fn keep(program: &Path, cached: &Path) -> io::Result<()> {
-    let whole = cached.with_extension(std::process::id().to_string());
+    let folder = program.parent().and_then(Path::file_name).unwrap_or_default();
+    let whole = cached.with_extension(folder);
     fs::copy(program, &whole)?;
     File::open(&whole)?.sync_all()?;
     fs::rename(&whole, cached)?;
@@ -308,6 +310,8 @@ fn keep(program: &Path, cached: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
+    use std::thread;
 
     #[test]
     fn a_damaged_server_in_the_cache_is_recompiled() {
@@ -325,6 +329,25 @@ mod tests {
         assert!(!compiled.is_empty());
         drop(start());
         assert_eq!(fs::read(&cached).unwrap(), compiled);
+    }
+
+    #[test]
+    fn programs_that_are_kept_at_once_stay_whole() {
+        let cache = tempfile::tempdir().unwrap();
+        let (cached, start) = (cache.path().join("checker"), Barrier::new(8));
+        let keep = |byte: u8| {
+            let folder = Folder::new().unwrap();
+            let program = folder.path().join("checker.byte");
+            fs::write(&program, vec![byte; 1 << 20]).unwrap();
+            start.wait();
+            for _ in 0..4 {
+                keep(&program, &cached).unwrap();
+                let found = fs::read(&cached).unwrap();
+                assert!(found.len() == 1 << 20 && found.iter().all(|other| *other == found[0]));
+            }
+        };
+        thread::scope(|scope| (0..8).for_each(|byte| drop(scope.spawn(move || keep(byte)))));
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 1);
     }
 
     #[test]

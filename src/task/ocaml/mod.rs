@@ -25,7 +25,7 @@ pub use problem::Problem;
 pub use problems::Problems;
 pub use report::{CodeReport, Compiled, Types};
 
-use super::parallel::{cores, map_in_order};
+use super::parallel::{Turns, cores, map_in_order};
 use super::records::check_digest;
 use super::settings::in_range;
 use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
@@ -71,6 +71,8 @@ pub struct Ocaml {
     checker: Checker,
     parts: Vec<RewardPart>,
     workers: usize,
+    /// Turns of pieces of code, each of which keeps one server busy.
+    turns: Turns,
     notes: Vec<String>,
 }
 
@@ -100,7 +102,8 @@ impl Ocaml {
         let workers =
             if settings.workers == 0 { cores().min(64) } else { settings.workers as usize };
         let parts = POINTS.map(|(name, weight)| RewardPart::new(name, weight)).to_vec();
-        let task = Self { problems, compiler, checker, parts, workers, notes };
+        let turns = Turns::new(workers);
+        let task = Self { problems, compiler, checker, parts, workers, turns, notes };
         task.try_rows()?;
         Ok(task)
     }
@@ -117,11 +120,13 @@ impl Ocaml {
         &self.problems
     }
 
-    /// Checks a piece of code. The inner `Err` describes a failure that concerns this code alone.
+    /// Checks a piece of code, once fewer than `workers` are being checked. The inner `Err` describes a failure that
+    /// concerns this code alone.
     ///
     /// # Errors
     /// If no code can be checked any more.
     pub fn report(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
+        let _turn = self.turns.take();
         self.checker.report(job)
     }
 
@@ -280,5 +285,32 @@ impl Task for Ocaml {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::thread;
+
+    #[test]
+    fn runs_that_share_the_task_share_its_servers() {
+        if Compiler::at("ocamlc").is_err() {
+            return eprintln!("NOT TESTED: there is no OCaml compiler");
+        }
+        let settings = OcamlSettings { workers: 1, r#unsafe: true, ..OcamlSettings::default() };
+        let (task, start) = (Ocaml::open(&settings).unwrap(), Barrier::new(4));
+        let run = || {
+            start.wait();
+            for _ in 0..4 {
+                let (code, signature) = ("let f = 1", "val f : int");
+                let job = Job { code, signature, calls: vec!["f"], ..Job::default() };
+                let report = task.report(&job).unwrap().unwrap();
+                assert!(matches!(report.results[..], [Some(_)]), "{report:?}");
+            }
+        };
+        thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(run))));
+        assert_eq!(task.checker.started(), 1);
     }
 }

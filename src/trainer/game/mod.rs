@@ -109,7 +109,9 @@ impl<G: Rules> GameTrainer<G> {
     }
 
     /// Creates this rank's part of a run that the ranks of `team` share: all take the same optimizer steps and arrive
-    /// at the same weights. It learns from the dataset `data` of `config.data`, or, if that is `None`, from games.
+    /// at the same weights. It learns from the dataset `data` of `config.data`, or, if that is `None`, from games. Ranks
+    /// of a process need a thread each: outside of Rayon's pools, or in a pool of its own. In one pool, a rank that waits
+    /// for work could execute another rank and wait for itself.
     ///
     /// # Errors
     /// If there are more ranks than shards ([`TrainConfig::shards`]).
