@@ -236,6 +236,20 @@ impl LaunchObserver for OfThreads {
     }
 }
 
+/// Whether this process runs the test `name` alone. If not, starts one that does, in which the test must pass. For tests of
+/// what all threads of a process share.
+pub fn is_alone(name: &str) -> bool {
+    const ALONE: &str = "GROVE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    let output = alone.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+    let said = stdout(&output);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
 /// The number of kernels that `work` launches on this thread; other threads may launch some at the same time.
 pub fn launches(work: impl FnOnce()) -> usize {
     static COUNTED: LazyLock<LaunchObservation> =
