@@ -1,6 +1,6 @@
 //! Runs of language models that a team of several ranks shares: the bytes are those of one rank.
 
-use crate::support::{HANG, TINY_SIZES, Verified, adapter, json, kind, refusal, stderr, tiny};
+use crate::support::{HANG, TINY_SIZES, Verified, adapter_name, json, refusal, stderr, tiny};
 use crate::teams::{assert_same_runs, cpus, on_ranks, params};
 use grove::metrics::IterationRecord;
 use grove::parallel::{Team, threads};
@@ -162,14 +162,12 @@ fn mismatched_processes_are_rejected() {
 #[test]
 #[ignore = "slow: 15 s of processor time on a software adapter"]
 fn the_cpu_and_a_device_share_a_run() {
-    if adapter().is_none() {
-        return;
-    }
+    let Some(adapter) = adapter_name() else { return };
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "4"];
     let weights = ["one", "two"].map(|dir| {
-        let devices = if dir == "one" { "cpu" } else { &format!("cpu,{}", kind()) };
+        let devices = if dir == "one" { "cpu" } else { &format!("cpu,{adapter}") };
         json(folder, &words(&sort, [dir, devices], &["sort.length=3"]));
         params(folder, dir, 4)
     });
