@@ -242,8 +242,8 @@ impl LaunchObserver for OfThreads {
     }
 }
 
-/// Whether this process runs the test `name` alone. If not, starts one that does, in which the test must pass. For tests of
-/// what all threads of a process share.
+/// Whether this process runs the test `name` alone. If not, starts one that does, in which the test must pass. For tests
+/// of what all threads of a process share.
 pub fn is_alone(name: &str) -> bool {
     const ALONE: &str = "GROVE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
