@@ -9,4 +9,4 @@ venv=${1:-${CARGO_TARGET_DIR:-../target}/python-venv}
 "$venv/bin/pip" install --quiet --disable-pip-version-check "maturin>=1.7,<2" "cloudpickle>=2" "gymnasium>=1.1" numpy pytest
 PATH="$venv/bin:$PATH" "$venv/bin/pip" install --quiet --disable-pip-version-check --no-build-isolation .
 cd tests
-exec "$venv/bin/python" -m pytest --quiet
+exec "$venv/bin/python" -m pytest --quiet -rs

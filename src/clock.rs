@@ -1,5 +1,6 @@
 //! Time limits of waits, in which only the time counts for which this process runs.
 
+use std::thread::JoinHandle;
 use web_time::{Duration, Instant};
 
 /// The longest time for which a waiting thread sleeps until it reads its stopwatch again.
@@ -42,9 +43,47 @@ impl Stopwatch {
     }
 }
 
+/// Processor time that a thread has used, on a machine of any load; `None` where the platform does not report it.
+pub fn processor_time<T>(thread: &JoinHandle<T>) -> Option<Duration> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::thread::JoinHandleExt;
+        let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+        let thread = thread.as_pthread_t() as libc::pthread_t;
+        // SAFETY: the handle keeps the thread's number valid.
+        let is_known = unsafe {
+            libc::pthread_getcpuclockid(thread, &raw mut clock) == 0
+                && libc::clock_gettime(clock, &raw mut time) == 0
+        };
+        is_known.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = thread;
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_that_waits_uses_no_processor_time() {
+        let (wake, woken) = std::sync::mpsc::channel::<()>();
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        let waiting = std::thread::spawn(move || woken.recv());
+        let working = std::thread::spawn(move || while is_done.try_recv().is_err() {});
+        while processor_time(&working).unwrap() < Duration::from_millis(200) {
+            std::thread::sleep(SLICE / 100);
+        }
+        assert!(processor_time(&waiting).unwrap() < Duration::from_millis(100));
+        wake.send(()).unwrap();
+        done.send(()).unwrap();
+        waiting.join().unwrap().unwrap();
+        working.join().unwrap();
+    }
 
     #[test]
     fn time_in_which_the_process_stands_still_does_not_count() {

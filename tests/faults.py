@@ -68,7 +68,7 @@ class Case:
         self.random = random.Random(f"{seed} {number}")
         self.kind = self.random.choice(list(COMMANDS))
         self.program, self.place, self.faults = program, place, []
-        self.device = "cpu,cpu" if self.kind == "ranks" else "cpu"
+        self.device = ["cpu,cpu", "--timeout", str(HANG)] if self.kind == "ranks" else ["cpu"]
         # Many checkpoints, so that faults meet their writing.
         self.iterations = self.random.randint(20, 60) if self.kind in ("text", "verifier") else self.random.randint(60, 200)
         self.sets = ["--set", f"save_every={self.random.choice([1, 1, 2, 5])}", "--set", "lr_scheduler_type=constant"]
@@ -99,7 +99,7 @@ class Case:
             # Without a checkpoint a run begins anew.
             subprocess.run(["rm", "-rf", run], cwd=self.place, check=True)
             head = [*COMMANDS[self.kind], "--iterations", str(self.iterations), *self.sets]
-        return [self.program, *head, "--run-dir", run, "--device", self.device, "--quiet", "--json"]
+        return [self.program, *head, "--run-dir", run, "--device", *self.device, "--quiet", "--json"]
 
     def meet(self, run):
         """Starts the run and lets it meet a fault. Returns whether it ended well before that."""

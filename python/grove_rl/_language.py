@@ -9,7 +9,7 @@ import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import count
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypedDict, TypeGuard, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,20 @@ RewardFn = Callable[..., Iterable[float | None]]
 _ARGUMENTS = ("prompts", "completions")
 #: Further arguments of TRL's reward functions.
 _NOT_PROVIDED = ("completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
+
+
+class _Options(TypedDict, total=False):
+    """The arguments of :meth:`LanguageModel.generate` that do not change the type of its result."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    stop: str | Sequence[str] | None
+    chat_template_kwargs: Mapping[str, Any] | None
+    tools: Sequence[Mapping[str, Any]] | None
 
 
 class LanguageModel:
@@ -65,6 +79,27 @@ class LanguageModel:
         use_threads()
         self._native = _native.LanguageModel(state["_path"])
         self.__dict__.update(state)
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # A string is a sequence of strings, too.
+        self, prompts: str | Messages, *, num_completions: Literal[1] = 1, **options: Unpack[_Options]
+    ) -> str: ...
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[str] | Sequence[Messages],
+        *,
+        num_completions: Literal[1] = 1,
+        **options: Unpack[_Options],
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self,
+        prompts: str | Messages | Sequence[str] | Sequence[Messages],
+        *,
+        num_completions: int,
+        **options: Unpack[_Options],
+    ) -> Any: ...
 
     def generate(
         self,

@@ -161,30 +161,31 @@ class Policy:
             return self._encoding.decode(int(actions[0]) if single else actions)
         return actions[0] if single else actions
 
-    def reset(self, ended: NDArray[np.bool_] | Sequence[bool] | None = None) -> None:
-        """Clears the memory of all environments, or of those whose episode has ended.
+    def reset(self, started: NDArray[np.bool_] | Sequence[bool] | None = None) -> None:
+        """Clears the memory of all environments, or of those whose episode starts.
 
         To be called before the policy acts on the first observation of an episode. Vector environments return that
         with the end of the last episode if ``autoreset_mode`` is ``SAME_STEP``, one step later with ``NEXT_STEP``.
 
         Args:
-            ended: Whether each environment's episode has ended, ``[num_envs]``.
+            started: Whether an episode of each environment starts with the next observation, ``[num_envs]``.
 
         Raises:
             ValueError: If it is not a vector of truth values, one for each environment of the last call.
         """
-        if ended is None:
+        if started is None:
             self._memory = np.empty((0, self._fresh.size), np.float32)
             return
-        ended = np.asarray(ended)
-        if ended.dtype != np.bool_ or ended.ndim != 1 or len(self._memory) not in (0, len(ended)):
+        started = np.asarray(started)
+        if started.dtype != np.bool_ or started.ndim != 1 or len(self._memory) not in (0, len(started)):
             count = len(self._memory) or "as many as there are environments"
             raise ValueError(
-                f"`ended` has shape {ended.shape} and type {ended.dtype}, but must be a vector of truth values, {count}"
+                f"`started` has shape {started.shape} and type {started.dtype}, but must be a vector of truth values, "
+                f"{count}"
             )
         # Before the first call there is nothing to forget.
         if len(self._memory) > 0:
-            self._memory[ended] = self._fresh
+            self._memory[started] = self._fresh
 
     def _is_single(self, obs: Any) -> bool:
         if self._encoding is not None:

@@ -1,6 +1,10 @@
 """Set-up of all tests."""
 
+import importlib
+import os
 import signal
+from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
@@ -9,3 +13,12 @@ import pytest
 def _ctrl_c() -> None:
     """Lets tests press Ctrl-C, which a process that was started in the background ignores."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def package() -> Callable[[str], ModuleType]:
+    """Imports a package that Grove itself does not need; where it is missing, the test is skipped.
+
+    ``GROVE_REQUIRE_PACKAGES=1`` makes that a failure.
+    """
+    return importlib.import_module if os.environ.get("GROVE_REQUIRE_PACKAGES") == "1" else pytest.importorskip

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -51,8 +52,8 @@ def test_the_example_of_a_dataset_writes_what_it_says(
     assert (numpy.flatnonzero(saved["ends"] == 1) == numpy.arange(9, 1000, 10)).all()
 
 
-def test_stable_baselines_trains_on_a_game(tmp_path: Path) -> None:
-    pytest.importorskip("stable_baselines3")
+def test_stable_baselines_trains_on_a_game(tmp_path: Path, package: Callable[[str], ModuleType]) -> None:
+    package("stable_baselines3")
     words = [sys.executable, PACKAGE / "examples" / "sb3_ppo.py", "--game", "Catch", "--steps", "2048"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "mean return of 100 episodes" in done.stdout

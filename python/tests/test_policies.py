@@ -153,9 +153,9 @@ def test_observations_of_another_form_are_refused() -> None:
         policy([0, 0], action_mask=np.zeros(2))
     policy(np.zeros((2, 2)))
     policy.reset(np.array([True, False]))
-    for ended in (np.ones(3, bool), [1, 0], True):
-        with pytest.raises(ValueError, match="`ended` has shape .* but must be a vector of truth values, 2"):
-            policy.reset(ended)
+    for started in (np.ones(3, bool), [1, 0], True):
+        with pytest.raises(ValueError, match="`started` has shape .* but must be a vector of truth values, 2"):
+            policy.reset(started=started)
     with pytest.raises(ValueError, match="has 1 numbers, but one of the policy has 2"):
         grove_rl.Policy.load(run, spaces.Box(0, 1, (1,)))
 

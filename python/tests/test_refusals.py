@@ -398,6 +398,7 @@ def test_rewards_of_texts_are_finite_numbers(reward: Any) -> None:
         grove_rl.train(task=TASK, reward=judge, **BRIEF)
 
 
+@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
 def test_reward_functions_have_lists_of_their_own() -> None:
     def clearing(prompts: list[Any], completions: list[str], solution: list[str]) -> list[float]:
         rewards = [0.0] * len(completions)

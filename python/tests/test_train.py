@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -100,8 +102,8 @@ def test_a_tracker_that_fails_warns_once_and_stops_no_run(folder: Path) -> None:
     ]
 
 
-def test_weights_and_biases_takes_the_records(folder: Path) -> None:
-    wandb = pytest.importorskip("wandb")
+def test_weights_and_biases_takes_the_records(folder: Path, package: Callable[[str], ModuleType]) -> None:
+    wandb = package("wandb")
     with grove_rl.Tracker(wandb, mode="offline", dir=str(folder)) as tracker:
         report = grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
     # The summary of a run lags behind its file, whose figures are in JSON.
@@ -111,9 +113,11 @@ def test_weights_and_biases_takes_the_records(folder: Path) -> None:
         assert str(json.loads(line)["score"])[:15].encode() in logged
 
 
-def test_trackio_takes_the_records(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackio_takes_the_records(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, package: Callable[[str], ModuleType]
+) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
-    trackio = pytest.importorskip("trackio")
+    trackio = package("trackio")
     with grove_rl.Tracker(trackio, name="run") as tracker:
         grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
     assert list((folder / "trackio").glob("grove*"))
@@ -342,6 +346,7 @@ def test_ctrl_c_leaves_none_of_the_processes_that_are_being_started(
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
+@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
 def test_python_is_called_on_the_thread_that_trains(folder: Path) -> None:
     threads: set[int] = set()
 
@@ -575,6 +580,7 @@ def test_a_language_model_is_found_by_the_name_of_its_run(folder: Path, monkeypa
     assert copy.deepcopy(model).generate("1>", max_new_tokens=4) == model.generate("1>", max_new_tokens=4)
 
 
+@pytest.mark.filterwarnings("ignore:(iteration|no score):UserWarning")
 def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None:
     def unjudged(completions: list[str], **_: Any) -> list:
         return [None] * len(completions)
@@ -593,6 +599,7 @@ def test_warnings_are_those_of_python_and_records_are_none(folder: Path) -> None
     assert len(log.logged) == 2
 
 
+@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
 def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
     def reward(completions: list[str], answer: list[str | None] | None = None, **_: Any) -> list[float | None]:
         answers = answer or [None] * len(completions)
@@ -616,6 +623,7 @@ def test_completions_that_nobody_judged_have_no_score(folder: Path) -> None:
     assert records[-1]["score"] < 0
 
 
+@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
 def test_reward_functions_of_one_name_have_parts_of_their_own(folder: Path) -> None:
     def constant(name: str, reward: float) -> Any:
         def function(completions: list[str], **_: Any) -> list[float]:
@@ -637,6 +645,7 @@ def test_reward_functions_of_one_name_have_parts_of_their_own(folder: Path) -> N
     assert records[0]["rewards"] == {"f_0": 3, "f_1": 1, "f_2": 2}
 
 
+@pytest.mark.filterwarnings("ignore:iteration:UserWarning")
 def test_a_solution_may_be_a_number(folder: Path) -> None:
     given: set[Any] = set()
 

@@ -23,9 +23,9 @@ thread_local! {
     };
 }
 
-/// A count of this thread's transfers from its start until it is stopped. Counts nest: the outer one continues where the
-/// inner one ends, without its transfers. A pool thread that waits may execute an iteration of another trainer, whose
-/// transfers are not those of the waiting one.
+/// A count of this thread's transfers from its start until it is stopped. Counts nest: the outer one continues where
+/// the inner one ends, without its transfers, so that counts of a thread must end in the reverse order of their starts.
+/// A pool thread that waits may execute an iteration of another trainer, whose transfers are not the waiting one's.
 #[derive(Debug)]
 pub struct TransferCount {
     /// The transfers that the outer count had seen at the start.

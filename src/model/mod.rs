@@ -131,7 +131,8 @@ pub trait NamedModel: Model {
     const KIND: &'static str;
 
     /// A model with fresh weights on `device`, the same for the same `key`. Which of the policy's settings it
-    /// uses is up to the model.
+    /// uses is up to the model. [`Network::user_defined`] calls this for one model at a time, since Burn's
+    /// generator (`Device::seed`) belongs to the process.
     fn new(
         num_features: usize,
         num_actions: usize,

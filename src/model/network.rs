@@ -6,6 +6,11 @@ use crate::nn::{Parameter, Precision, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor};
 use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
+use std::sync::{Mutex, PoisonError};
+
+/// Held while a user-defined model draws its first weights: Burn's generator (`Device::seed`) belongs to the process, and
+/// the threads of several ranks would share it.
+static DRAWING: Mutex<()> = Mutex::new(());
 
 /// A type-erased model, so that code over models is compiled once instead of once per model.
 ///
@@ -78,7 +83,11 @@ impl Network {
         key: u32,
         device: &Device,
     ) -> Self {
-        M::new(num_features, num_actions, config, key, device).into()
+        let _alone = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+        let network = Self::from(M::new(num_features, num_actions, config, key, device));
+        // Burn draws a parameter only when it is first read.
+        drop(network.flatten());
+        network
     }
 
     /// The model, if its type is `M`.

@@ -13,7 +13,7 @@ pub mod mpi;
 mod pipelined;
 mod shards;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod threads;
 
 pub use collective::Collective;

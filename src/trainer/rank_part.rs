@@ -156,20 +156,14 @@ mod tests {
         let all: Vec<u32> = (0..words * groups).collect();
         let memory: Vec<f32> = (0..3 * groups).map(|i| i as f32).collect();
         let groups = groups as usize;
-        let teams = crate::parallel::threads(3, crate::parallel::TIMEOUT);
-        std::thread::scope(|scope| {
-            for team in teams {
-                let (all, memory) = (&all, &memory);
-                scope.spawn(move || {
-                    let own = team.shards(groups, 4).own_items();
-                    let ours = select_game_states(all, groups, &own);
-                    assert_eq!(ours.len(), 5 * own.len());
-                    assert_eq!(gather_game_states(&ours, groups, &team).unwrap(), *all);
-                    let ours = select_memory(memory, groups, &own);
-                    assert_eq!(gather_parts(&ours, &team).unwrap().concat(), *memory);
-                    assert!(gather_game_states(&[], groups, &team).unwrap().is_empty());
-                });
-            }
+        crate::parallel::tests::on_ranks(3, |team| {
+            let own = team.shards(groups, 4).own_items();
+            let ours = select_game_states(&all, groups, &own);
+            assert_eq!(ours.len(), 5 * own.len());
+            assert_eq!(gather_game_states(&ours, groups, &team).unwrap(), all);
+            let ours = select_memory(&memory, groups, &own);
+            assert_eq!(gather_parts(&ours, &team).unwrap().concat(), memory);
+            assert!(gather_game_states(&[], groups, &team).unwrap().is_empty());
         });
     }
 }

@@ -56,7 +56,8 @@ fn a_panic_during_another_is_an_error_as_well() {
 fn a_panic_in_one_rank_ends_all_with_one_error() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    let train = "train faulty --run-dir run --set faulty.fault=Panics --device cpu,cpu";
+    let train =
+        "train faulty --run-dir run --set faulty.fault=Panics --device cpu,cpu --timeout 600";
     let said = error(folder, &format!("{train} {SETTINGS}"));
     assert!(said.starts_with("error: on cpu: iteration "), "{said}");
     assert!(said.contains("failed: the device is gone"), "{said}");

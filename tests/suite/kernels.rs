@@ -1,7 +1,7 @@
 //! The text of the fused kernels, as CubeCL logs it: numbers of a unit stay in registers, and workgroup memory fits every
 //! device. `benches/gpu_static.py` shows registers and spills, for which NVIDIA's and AMD's compilers are needed.
 
-use crate::support::adapter;
+use crate::support::{adapter_name, kind};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -17,12 +17,12 @@ const EVERY_DEVICE: usize = 16 << 10;
 const MOST_DEVICES: usize = 32 << 10;
 
 /// The kernels of an iteration of a game, as WGSL.
-fn kernels(folder: &Path, game: &str, hidden: &str) -> Vec<String> {
+fn kernels(folder: &Path, device: &str, game: &str, hidden: &str) -> Vec<String> {
     let log = folder.join("kernels.log");
     let hidden = format!("policy.hidden={hidden}");
     let small = ["num_groups=4", "group_size=4", "eval_episodes=1", hidden.as_str()];
     let mut command = Command::new(env!("CARGO_BIN_EXE_grove"));
-    command.args(["train", game, "--device", "wgpu:0", "--iterations", "1", "--run-dir"]);
+    command.args(["train", game, "--device", device, "--iterations", "1", "--run-dir"]);
     command.arg(folder.join(game)).env("CUBECL_DEBUG_LOG", &log);
     small.iter().for_each(|change| {
         command.args(["--set", change]);
@@ -78,15 +78,13 @@ fn check_arrays(name: &str, source: &str) -> usize {
 #[test]
 #[ignore = "slow: a minute of processor time on a software adapter"]
 fn fused_kernels_keep_their_numbers_in_registers() {
-    if adapter().is_none() {
-        return;
-    }
+    let Some(device) = adapter_name().filter(|_| kind() == "wgpu") else { return };
     for (game, hidden) in
         [("fruit", "[64]"), ("fruit", "[64, 64]"), ("fruit", "[256, 256]"), ("catch", "[128]")]
     {
         let folder = TempDir::new().unwrap();
         let (mut seen, mut indices) = (0, 0);
-        for source in kernels(folder.path(), game, hidden) {
+        for source in kernels(folder.path(), &device, game, hidden) {
             let Some(name) = between(&source, "fn ", "(") else { continue };
             let limit = match name {
                 name if name.starts_with("play_kernel") => MOST_DEVICES,

@@ -1,6 +1,6 @@
 //! Language models on a device do what they do on the CPU.
 
-use crate::support::{adapter, kind, launches, stdout};
+use crate::support::{adapter, is_alone, kind, launches};
 use burn::tensor::{Device, Tensor};
 use grove::learner::text::{Group, Sample, UpdateSettings, gradient, logprobs};
 use grove::math::Activation;
@@ -12,7 +12,6 @@ use grove::task::Sort;
 use grove::text::generate::{Completion, Generator, Request, Sampling};
 use grove::text::{Adapters, LoraConfig, TokenDecoder};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
-use std::process::Command;
 use std::sync::Arc;
 
 /// Burn's tensors in the host's memory, which are a device too, where everything is tried; and an adapter, which
@@ -440,17 +439,8 @@ fn long_texts_are_generated_on_a_device_as_on_the_cpu() {
 /// The test needs its own process, in which no other work disturbs the recording of a graph.
 #[test]
 fn launches_of_a_token_step_are_few() {
-    const ALONE: &str = "GROVE_TEST_ALONE";
     let Some(device) = adapter() else { return };
-    if std::env::var_os(ALONE).is_none() {
-        let test = "language_device::launches_of_a_token_step_are_few";
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test])
-            .env(ALONE, "1")
-            .output()
-            .unwrap();
-        let said = stdout(&output);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    if !is_alone("language_device::launches_of_a_token_step_are_few") {
         return;
     }
     let launches = |layers: usize, tokens: usize| {

@@ -1,6 +1,6 @@
 //! The program with language models: user-defined tasks, fitting, interruptions, and errors about bad input.
 
-use crate::support::{MISSING, adapter, grove, interrupted_run, json, kind, refusal, stderr};
+use crate::support::{MISSING, adapter_name, grove, interrupted_run, json, refusal, stderr};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -204,12 +204,9 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
 #[test]
 #[ignore = "slow: 30 s of processor time on a software adapter"]
 fn a_language_run_on_a_device_resumes_on_the_cpu() {
-    if adapter().is_none() {
-        return;
-    }
+    let Some(device) = adapter_name() else { return };
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    let device = kind();
     let start = ["train", "sort", "--device", &device, "--run-dir", "run", "--json"];
     let small = ["generation.num_prompts=4", "generation.group_size=2", "sort.length=3"];
     let all = words(&[&start[..], &["--iterations", "2"]].concat(), &small);

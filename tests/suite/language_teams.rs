@@ -1,9 +1,9 @@
 //! Runs of language models that a team of several ranks shares: the bytes are those of one rank.
 
-use crate::support::{TINY_SIZES, Verified, adapter, json, kind, refusal, stderr, tiny};
+use crate::support::{HANG, TINY_SIZES, Verified, adapter_name, json, refusal, stderr, tiny};
 use crate::teams::{assert_same_runs, cpus, on_ranks, params};
 use grove::metrics::IterationRecord;
-use grove::parallel::{TIMEOUT, Team, threads};
+use grove::parallel::{Team, threads};
 use grove::task::{Completion, Sort, Task, TaskError};
 use grove::trainer::text::LanguageTrainer;
 use std::fs;
@@ -162,14 +162,12 @@ fn mismatched_processes_are_rejected() {
 #[test]
 #[ignore = "slow: 15 s of processor time on a software adapter"]
 fn the_cpu_and_a_device_share_a_run() {
-    if adapter().is_none() {
-        return;
-    }
+    let Some(adapter) = adapter_name() else { return };
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "4"];
     let weights = ["one", "two"].map(|dir| {
-        let devices = if dir == "one" { "cpu" } else { &format!("cpu,{}", kind()) };
+        let devices = if dir == "one" { "cpu" } else { &format!("cpu,{adapter}") };
         json(folder, &words(&sort, [dir, devices], &["sort.length=3"]));
         params(folder, dir, 4)
     });
@@ -200,7 +198,7 @@ fn three(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
             all.collect::<Result<_, _>>().map_err(|error| error.to_string())
         };
         let members: Vec<_> =
-            threads(3, TIMEOUT).into_iter().map(|team| scope.spawn(move || run(team))).collect();
+            threads(3, HANG).into_iter().map(|team| scope.spawn(move || run(team))).collect();
         members.into_iter().map(|member| member.join().unwrap()).collect()
     })
 }

@@ -26,10 +26,11 @@ fn gru_run(start: Start) -> TrainConfig {
 }
 
 /// The example's model, for Catch.
-fn residual(width: usize, key: u32, device: &Device) -> Residual {
+fn residual(width: usize, key: u32, device: &Device) -> Network {
     let game = Catch::default();
     let config = PolicyConfig::mlp(&[width], Activation::Relu);
-    Residual::new(game.num_features(), game.num_actions(), &config, key, device)
+    let (features, actions) = (game.num_features(), game.num_actions());
+    Network::user_defined::<Residual>(features, actions, &config, key, device)
 }
 
 /// The bytes of a checkpoint's sections.
@@ -109,7 +110,7 @@ fn any_model_repeats_and_resumes(device: &Device) {
         repeats_and_resumes(&Leaky::new(4, 3, &config.policy, 1, device).into(), &config, device);
     }
     let own = residual(8, 3, device);
-    repeats_and_resumes(&own.into(), &short_run(Start::Branch), device);
+    repeats_and_resumes(&own, &short_run(Start::Branch), device);
 }
 
 #[test]
@@ -197,7 +198,7 @@ fn a_built_in_network_with_other_actions_is_rejected() {
 #[should_panic(expected = "has 4 features and 2 actions, but the game `catch` has 4 and 3")]
 fn a_user_defined_model_with_other_actions_is_rejected() {
     let policy = PolicyConfig::mlp(&[8], Activation::Relu);
-    let model = Residual::new(4, 2, &policy, 1, &cpu());
+    let model = Network::user_defined::<Residual>(4, 2, &policy, 1, &cpu());
     let _ = Trainer::with_model(Catch::default(), model, &short_run(Start::Branch), &cpu());
 }
 

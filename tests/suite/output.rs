@@ -94,28 +94,25 @@ fn a_run_leaves_a_history_of_about_twenty_lines() {
 }
 
 /// Runs the program in a terminal of this size by `script`, which is fed with `keys`. Returns what it printed, with the
-/// terminal's mode before and after; `None` if there is no `script`.
+/// terminal's mode before and after.
 #[cfg(target_os = "linux")]
-pub fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> Option<String> {
+pub fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> String {
     let grove = env!("CARGO_BIN_EXE_grove");
     let mode = "echo \"<$(stty -g)>\"";
     let run = format!("stty {size}; {mode}; {grove} {arguments}; {mode}");
-    let script = Command::new("script")
+    let mut script = Command::new("script")
         .args(["-qec", &run, "/dev/null"])
         .current_dir(folder)
         .env("TERM", "xterm")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn();
-    let Ok(mut script) = script else {
-        eprintln!("`script` is not here: nothing was checked");
-        return None;
-    };
+        .spawn()
+        .expect("`script` is there (Debian: bsdutils)");
     let mut stdin = script.stdin.take().unwrap();
     stdin.write_all(keys.as_bytes()).unwrap();
     let output = script.wait_with_output().unwrap();
     drop(stdin);
-    Some(stdout(&output))
+    stdout(&output)
 }
 
 #[cfg(target_os = "linux")]
@@ -124,7 +121,7 @@ fn a_large_terminal_has_a_dashboard_and_keys() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let run = "train catch --device cpu --iterations 1000000";
-    let Some(said) = in_terminal(folder, "cols 120 rows 40", run, "sq") else { return };
+    let said = in_terminal(folder, "cols 120 rows 40", run, "sq");
     for part in [
         "score, sampled",
         "approx. KL",
@@ -139,10 +136,10 @@ fn a_large_terminal_has_a_dashboard_and_keys() {
     assert!(before.contains(':') && before == after, "the terminal is left as it was: {modes:?}");
 
     let run = "train --resume --iterations 3000000 --plain --set stop.seconds=0.01";
-    let said = in_terminal(folder, "cols 120 rows 40", run, "").unwrap();
+    let said = in_terminal(folder, "cols 120 rows 40", run, "");
     assert!(said.contains("stop.seconds") && !said.contains("approx. KL"), "{said:?}");
     let run = "train catch --device cpu --iterations 5 --quiet";
-    let said = in_terminal(folder, "cols 120 rows 40", run, "").unwrap();
+    let said = in_terminal(folder, "cols 120 rows 40", run, "");
     assert!(said.contains("Training catch") && !said.contains("5/5"), "{said:?}");
 }
 
@@ -151,7 +148,7 @@ fn a_large_terminal_has_a_dashboard_and_keys() {
 fn progress_fits_a_terminal_of_eighty_columns() {
     let folder = TempDir::new().unwrap();
     let run = "train catch --device cpu --iterations 200";
-    let Some(said) = in_terminal(folder.path(), "cols 80", run, "") else { return };
+    let said = in_terminal(folder.path(), "cols 80", run, "");
     let mut history = 0;
     // Each update of the line starts with a carriage return or a control sequence.
     for line in said.split(['\r', '\n']) {

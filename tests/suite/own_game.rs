@@ -7,7 +7,7 @@ mod example;
 use crate::envs::Faulty;
 use crate::models::own_model::Residual;
 use crate::own_models::Leaky;
-use crate::support::{adapter, stderr, stdout};
+use crate::support::{adapter_name, stderr, stdout};
 use example::Corridor;
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,12 +17,15 @@ use tempfile::TempDir;
 /// The words of the command line for the process that is the program.
 const WORDS: &str = "GROVE_TEST_WORDS";
 
+/// Set for the program without the built-in games.
+const WITHOUT_BUILTIN: &str = "GROVE_TEST_WITHOUT_BUILTIN";
+
 /// Not a test but that program, where [`own`] has started this executable once more.
 #[test]
 fn own_program() {
     let Ok(words) = std::env::var(WORDS) else { return };
     let words = words.lines().map(OsString::from);
-    let program = match std::env::var("GROVE_TEST_ALONE").is_ok() {
+    let program = match std::env::var_os(WITHOUT_BUILTIN).is_some() {
         true => grove::program().without_builtin(),
         false => grove::program(),
     };
@@ -102,7 +105,7 @@ fn built_in_games_can_be_left_out() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let mut train = command(folder, "train fruit");
-    let output = train.env("GROVE_TEST_ALONE", "1").output().unwrap();
+    let output = train.env(WITHOUT_BUILTIN, "1").output().unwrap();
     assert!(!output.status.success());
     let said = stderr(&output);
     assert!(said.contains("unknown game `fruit`; must be one of: corridor, faulty"), "{said}");
@@ -121,9 +124,9 @@ fn check_accepts_a_good_game_and_reports_its_extent() {
     // An episode has 20 steps.
     assert_eq!((&report["env"], &report["steps"]), (&"faulty".into(), &60.into()));
     assert_eq!((&report["findings"], &report["kernels"]), (&[(); 0][..].into(), &().into()));
-    if adapter().is_some() {
-        let report = json(folder, "check corridor --episodes 9 --device wgpu");
-        assert_eq!(report["kernels"]["name"], "wgpu:0");
+    if let Some(name) = adapter_name() {
+        let report = json(folder, &format!("check corridor --episodes 9 --device {name}"));
+        assert_eq!(report["kernels"]["name"], *name);
     }
 }
 
@@ -143,10 +146,11 @@ fn check_reports_faults_and_fails() {
         ("StartsFromWhatWasThere", "cpu", "draws from something other than its key"),
         ("UsesWordsItDoesNotHave", "cpu", "error: word 1 is not 0"),
     ];
-    if adapter().is_some() {
-        faults.push(("WrongInKernels", "wgpu", "natively and"));
+    let adapter = adapter_name();
+    if let Some(name) = &adapter {
+        faults.push(("WrongInKernels", name.as_str(), "natively and"));
         // A game with errors in its native rules is not launched on a device.
-        faults.push(("InfiniteFeature", "wgpu", "error: feature 0 (feature 0) is inf"));
+        faults.push(("InfiniteFeature", name.as_str(), "error: feature 0 (feature 0) is inf"));
     }
     for (fault, device, words) in faults {
         let arguments = format!("check faulty --set faulty.fault={fault} --device {device}");

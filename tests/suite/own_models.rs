@@ -118,6 +118,20 @@ fn every_command_takes_user_defined_models() {
 }
 
 #[test]
+fn user_defined_models_begin_alike_on_every_rank() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    // As wide as makes the ranks draw their weights at the same time.
+    let settings = "--iterations 4 --set kind=residual --set hidden=[256] --set num_groups=16 --timeout 600 \
+                    --set num_minibatches=1 --set num_shards=4 --set eval_episodes=50";
+    let run = |name: &str, devices: &str| {
+        json(folder, &format!("train catch --run-dir {name} --device {devices} {settings}"));
+        saved(folder, name)
+    };
+    assert!(run("one", "cpu") == run("two", "cpu,cpu"));
+}
+
+#[test]
 fn a_user_defined_model_learns_in_the_program_and_an_unknown_one_is_rejected() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();

@@ -1,6 +1,6 @@
 //! `grove record`: output files and refusals.
 
-use crate::support::{adapter, grove, json, refusal, stderr, stdout, train, wait_for};
+use crate::support::{adapter_name, grove, json, refusal, stderr, stdout, train, wait_for};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -117,12 +117,10 @@ fn an_animation_has_its_frames_and_ends_with_the_still() {
 
 #[test]
 fn gpu_and_cpu_record_the_same() {
-    if adapter().is_none() {
-        return;
-    }
+    let Some(adapter) = adapter_name() else { return };
     let runs = runs(&["fruit"]);
     let folder = runs.path();
-    for (device, out) in [("cpu", "cpu.png"), ("wgpu", "gpu.png")] {
+    for (device, out) in [("cpu", "cpu.png"), (adapter.as_str(), "gpu.png")] {
         record(
             folder,
             &["fruit", "--out", out, "--games", "5", "--steps", "20", "--device", device],

@@ -35,12 +35,18 @@ pub fn kind() -> String {
     std::env::var("GROVE_TEST_DEVICE").unwrap_or_else(|_| "wgpu".to_string())
 }
 
-/// A graphics adapter, hardware before software; `None`, with a line that says so, where there is
+/// The device of a graphics adapter: the one that [`adapter_name`] chooses.
+pub fn adapter() -> Option<Device> {
+    let name = adapter_name()?;
+    Some(grove::device::choose(&name).expect("a listed adapter starts").device)
+}
+
+/// The listed name of a graphics adapter, hardware before software; `None`, with a line that says so, where there is
 /// none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure; [`kind`] says of which kind.
 ///
 /// Mesa's lavapipe (llvmpipe) crashes on some of Burn's kernels and rounds some functions of Grove's otherwise, so that
 /// actions and pixels are not exactly the CPU's: it counts only where an adapter is required.
-pub fn adapter() -> Option<Device> {
+pub fn adapter_name() -> Option<String> {
     let kind = kind();
     let required = std::env::var("GROVE_REQUIRE_ADAPTER").as_deref() == Ok("1");
     let is_wanted = |info: &DeviceInfo| {
@@ -56,7 +62,7 @@ pub fn adapter() -> Option<Device> {
         let _ = writeln!(std::io::stderr(), "no {kind} adapter: {test} did nothing on one");
         return None;
     };
-    Some(grove::device::choose(&info.name).expect("a listed adapter starts").device)
+    Some(info.name.clone())
 }
 
 /// Reads a tensor.
@@ -234,6 +240,20 @@ impl LaunchObserver for OfThreads {
     fn launched(&self, _kernel: &'static str) {
         LAUNCHES.set(LAUNCHES.get() + 1);
     }
+}
+
+/// Whether this process runs the test `name` alone. If not, starts one that does, in which the test must pass. For tests
+/// of what all threads of a process share.
+pub fn is_alone(name: &str) -> bool {
+    const ALONE: &str = "GROVE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    let output = alone.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+    let said = stdout(&output);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
 }
 
 /// The number of kernels that `work` launches on this thread; other threads may launch some at the same time.

@@ -297,7 +297,7 @@ fn assert_nothing_is_left(mark: &str) {
         Some(String::from_utf8_lossy(&line).replace('\0', " "))
     });
     let left: Vec<String> =
-        commands.filter(|line| line.contains("7654") || line.contains(mark)).collect();
+        commands.filter(|line| line.contains("sleep 7654") || line.contains(mark)).collect();
     assert!(left.is_empty(), "{left:?}");
     for folder in ["/tmp", "/var/tmp", "/dev/shm", "/", ".", "/root"] {
         assert!(!Path::new(folder).join(mark).exists(), "{folder}/{mark}");

@@ -3,7 +3,9 @@
 //! Ranks are threads here. MPI processes need `mpirun` and a program that was built with the feature
 //! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
 
-use crate::support::{assert_same_files, grove, json, refusal, stderr, train, wait_for};
+use crate::support::{
+    adapter_name, assert_same_files, grove, json, refusal, stderr, train, wait_for,
+};
 use grove::metrics::IterationRecord;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,8 +25,10 @@ fn shared<'a>(game: &'a str, dir: &'a str, devices: &'a str, more: &[&'a str]) -
     let mut arguments = vec!["train", game, "--run-dir", dir, "--json", "--device", devices];
     arguments.extend(all);
     arguments.extend(["--set", "eval_episodes=50"]);
-    if !more.contains(&"--iterations") {
-        arguments.extend(["--iterations", "8"]);
+    for default in [["--iterations", "8"], ["--timeout", "600"]] {
+        if !more.contains(&default[0]) {
+            arguments.extend(default);
+        }
     }
     arguments.extend(more);
     arguments
@@ -96,6 +100,7 @@ fn a_run_resumes_with_another_team() {
         json(folder, &shared("catch", dir, &first, &more));
         fs::remove_dir_all(folder.join(dir).join("checkpoints/00000008")).unwrap();
         let resume = ["train", "--resume", "--run-dir", dir, "--device", &then, "--json"];
+        let resume = [&resume[..], &["--timeout", "600"]].concat();
         assert_eq!(json(folder, &resume)["iteration"], 8);
         let last = |dir: &str| folder.join(dir).join("checkpoints/00000008");
         assert_same_files(&last("whole"), &last(dir));
@@ -110,7 +115,7 @@ fn demonstrations_are_shared_too() {
     assert!(grove(folder, &demo).status.success());
     let fit = |dir: &str, devices: &str, more: &[&str]| {
         let all = ["fit", "shown", "--run-dir", dir, "--device", devices, "--json"];
-        let few = ["--iterations", "6", "--set", "num_minibatches=5"];
+        let few = ["--iterations", "6", "--set", "num_minibatches=5", "--timeout", "600"];
         json(folder, &[&all[..], &few, more].concat())
     };
     let gru = ["--set", "policy.kind=gru", "--set", "data.window=20", "--set", "kl_coef=0.1"];
@@ -177,9 +182,7 @@ pub fn params(folder: &Path, dir: &str, iterations: u32) -> Vec<f32> {
 #[test]
 #[ignore = "slow: 62 s of processor time on a software adapter"]
 fn several_devices_reach_the_result_of_one() {
-    if crate::support::adapter().is_none() {
-        return;
-    }
+    let Some(adapter) = &adapter_name() else { return };
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let small = ["--set", "hidden=[16]", "--set", "num_steps=12", "--set", "learn_steps=7"];
@@ -187,27 +190,27 @@ fn several_devices_reach_the_result_of_one() {
     let more = [&more[..], &["--set", "update_epochs=1", "--set", "eval_every=100"]].concat();
     let run = |dir: &str, game: &str, devices: &str, more: &[&str]| {
         let all = ["train", game, "--run-dir", dir, "--json", "--device", devices];
-        json(folder, &[&all[..], &["--iterations", "3"], more].concat());
+        json(folder, &[&all[..], &["--iterations", "3", "--timeout", "600"], more].concat());
         params(folder, dir, 3)
     };
     let gru = ["--set", "policy.kind=gru", "--set", "hidden=[8, 8]", "--set", "num_steps=8"];
     let gru = [&gru[..], &["--set", "learn_steps=8", "--set", "num_groups=64"]].concat();
     let gru = [&gru[..], &["--set", "recall.steps=4"]].concat();
     for (name, game, more) in [("fused", "catch", &more), ("gru", "recall", &gru)] {
-        let one = run(&format!("{name}-one"), game, "wgpu:0", more);
+        let one = run(&format!("{name}-one"), game, adapter, more);
         let size = one.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         let metrics = folder.join(format!("{name}-one/metrics.jsonl"));
         for line in fs::read_to_string(metrics).unwrap().lines() {
             let record: IterationRecord = serde_json::from_str(line).unwrap();
             assert!(record.grad_norm > 1e-4, "{name} learns: {line}");
         }
-        for devices in ["wgpu:0,wgpu:0", "wgpu:0,cpu"] {
-            let shared = run(&format!("{name}-{devices}"), game, devices, more);
+        for devices in [format!("{adapter},{adapter}"), format!("{adapter},cpu")] {
+            let shared = run(&format!("{name}-{devices}"), game, &devices, more);
             let off: f64 = one.iter().zip(&shared).map(|(a, b)| f64::from(a - b).powi(2)).sum();
             assert!(off.sqrt() <= 1e-5 * size, "{name} on {devices}: {}", off.sqrt() / size);
         }
-        let note =
-            fs::read_to_string(folder.join(format!("{name}-wgpu:0,wgpu:0/run.json"))).unwrap();
+        let note = fs::read_to_string(folder.join(format!("{name}-{adapter},{adapter}/run.json")))
+            .unwrap();
         assert_eq!(note.contains("fused"), name == "fused", "{note}");
     }
 }

@@ -225,7 +225,6 @@ fn ctrl_c_ends_the_server_with_0_despite_open_connections() {
     let _idle = server.connect();
     let status = server.interrupt();
     assert_eq!(status.code(), Some(0));
-    assert!(std::net::TcpStream::connect(&server.address).is_err());
 }
 
 #[cfg(unix)]
@@ -271,5 +270,4 @@ fn ctrl_c_during_training_saves_and_stops_the_page() {
     while events.iteration() < 5 {}
     assert_eq!(server.interrupt().code(), Some(0));
     server.says("Interrupted and saved");
-    assert!(std::net::TcpStream::connect(&server.address).is_err());
 }

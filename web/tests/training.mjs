@@ -1,7 +1,6 @@
 // Training in the tab: to a score, with pause, reset and several seeds.
 
 import { existsSync } from 'node:fs';
-import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { save } from './keeping.mjs';
 import { download, eventually, goesOn, message, ok, slide, standsStill, stored, text, until } from './visit.mjs';
@@ -335,15 +334,15 @@ export default [
     name: 'workers share a run where they may, and learn to the byte what one does',
     only: false,
     async run(visit) {
-      const cores = availableParallelism();
-      const workers = cores > 2 ? Math.min(cores - 1, 8) : cores;
       const hash = '#game=catch&groups=128&iterations=40';
       const alone = () => Object.defineProperty(globalThis, 'crossOriginIsolated', { value: false });
       const policies = [];
-      for (const [init, told] of [[undefined, new RegExp(`CPU, ${workers} workers in WebAssembly`)], [alone, /CPU, in WebAssembly/]]) {
+      for (const init of [undefined, alone]) {
         const page = await visit.open({ hash, init });
+        const cores = init ? 1 : await page.evaluate(() => navigator.hardwareConcurrency);
+        const workers = cores > 2 ? Math.min(cores - 1, 8) : cores;
         await page.click('#start');
-        await until(page, '#tell-training', cores > 1 ? told : /CPU, in WebAssembly/);
+        await until(page, '#tell-training', workers > 1 ? new RegExp(`CPU, ${workers} workers in WebAssembly`) : /CPU, in WebAssembly/);
         await until(page, '#state', /^Finished catch: iteration 40/);
         policies.push((await save(page)).bytes);
         await page.context().close();

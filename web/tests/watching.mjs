@@ -119,7 +119,7 @@ export default [
         ok(colours >= 4, `${game} has ${colours} colours`);
         hashes.add(hash);
         await visit.shot(page, `game-${game}`);
-          for (const [word] of (await text(page, '#features')).matchAll(/slack|close by/g)) ok((await text(page, '#words')).toLowerCase().includes(word), `${word} is not explained`);
+        for (const [word] of (await text(page, '#features')).matchAll(/slack|close by/g)) ok((await text(page, '#words')).toLowerCase().includes(word), `${word} is not explained`);
         // A line needs two ends.
         const marks = await page.evaluate(() => document.querySelector('#ruler:not([hidden])')?.children.length ?? 0);
         ok(game === 'breakout' ? marks === 0 : marks >= 3, `${game} has ${marks} marks on its ruler`);

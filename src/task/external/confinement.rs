@@ -166,6 +166,7 @@ fn installation(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<Pat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::not_tested;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -204,7 +205,7 @@ mod tests {
         let options = VerifierOptions::new("");
         let confinement = match Confinement::new(&options) {
             Ok(confinement) => confinement,
-            Err(error) => return eprintln!("NOT TESTED: {error}"),
+            Err(error) => return not_tested(error),
         };
         let output = confinement.shell("bash -c 'ulimit -u'").unwrap().output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), PROCESSES.to_string());

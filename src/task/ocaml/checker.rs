@@ -310,13 +310,14 @@ fn keep(program: &Path, cached: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::not_tested;
     use std::sync::Barrier;
     use std::thread;
 
     #[test]
     fn a_damaged_server_in_the_cache_is_recompiled() {
         let Ok(compiler) = Compiler::at("ocamlc") else {
-            return eprintln!("NOT TESTED: there is no OCaml compiler");
+            return not_tested("there is no OCaml compiler");
         };
         let cache = tempfile::tempdir().unwrap();
         let cached = cache.path().join(name(&compiler));
@@ -353,7 +354,7 @@ mod tests {
     #[test]
     fn a_server_that_ended_while_idle_is_not_blamed_on_code() {
         let Ok(compiler) = Compiler::at("ocamlc") else {
-            return eprintln!("NOT TESTED: there is no OCaml compiler");
+            return not_tested("there is no OCaml compiler");
         };
         let checker = Checker::start_cached(&compiler, OcamlLimits::default(), None).unwrap();
         // They have ended, or are about to.

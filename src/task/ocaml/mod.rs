@@ -291,13 +291,14 @@ impl Task for Ocaml {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::not_tested;
     use std::sync::Barrier;
     use std::thread;
 
     #[test]
     fn runs_that_share_the_task_share_its_servers() {
         if Compiler::at("ocamlc").is_err() {
-            return eprintln!("NOT TESTED: there is no OCaml compiler");
+            return not_tested("there is no OCaml compiler");
         }
         let settings = OcamlSettings { workers: 1, r#unsafe: true, ..OcamlSettings::default() };
         let (task, start) = (Ocaml::open(&settings).unwrap(), Barrier::new(4));

@@ -150,14 +150,17 @@ mod tests {
     #[test]
     fn folders_that_are_created_while_others_are_swept_stay() {
         let parent = fs::canonicalize(env::temp_dir()).unwrap();
-        let is_done = AtomicBool::new(false);
+        let (is_done, sweeps) = (AtomicBool::new(false), AtomicU32::new(0));
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     sweep(&parent);
+                    sweeps.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            let made = (0..500).try_for_each(|_| Folder::new()?.inner("try").map(drop));
+            let mut numbers =
+                (0..).take_while(|made| *made < 500 || sweeps.load(Ordering::Relaxed) < 10);
+            let made = numbers.try_for_each(|_| Folder::new()?.inner("try").map(drop));
             is_done.store(true, Ordering::Relaxed);
             made.unwrap();
         });

@@ -381,6 +381,7 @@ fn check(answer: libc::c_int) -> io::Result<()> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use crate::task::not_tested;
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
@@ -395,7 +396,7 @@ mod tests {
     #[test]
     fn landlock_confines_files_without_namespaces() {
         if landlock::version() == 0 {
-            return eprintln!("NOT TESTED: this kernel has no Landlock");
+            return not_tested("this kernel has no Landlock");
         }
         let [readable, hidden, own] = [(); 3].map(|()| tempfile::tempdir().unwrap());
         for folder in [&readable, &hidden] {
@@ -428,7 +429,7 @@ mod tests {
     #[test]
     fn seccomp_alone_refuses_the_network() {
         if !HAS_SECCOMP {
-            return eprintln!("NOT TESTED: no seccomp filter for this architecture");
+            return not_tested("no seccomp filter for this architecture");
         }
         let own = tempfile::tempdir().unwrap();
         let sandbox = without_namespaces(Vec::new());

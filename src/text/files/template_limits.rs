@@ -1,6 +1,6 @@
 //! Limits for chat templates, which come with a model and may loop, nest or grow without bound.
 
-use crate::clock::Stopwatch;
+use crate::clock::{Stopwatch, processor_time};
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 use std::cell::RefCell;
@@ -21,7 +21,10 @@ const MAX_INSTRUCTIONS: u64 = 20_000_000;
 const STACK_BYTES: usize = 512 << 20;
 /// Maximum growth of the process during a rendering, bytes.
 const MAX_GROWTH_BYTES: u64 = 512 << 20;
-/// Maximum duration of a rendering; fuel ends it earlier unless single instructions are slow.
+/// Processor time of a rendering that may have made the process grow so much; below it, other threads have.
+const MIN_GROWTH_TIME: Duration = Duration::from_millis(20);
+/// Maximum processor time of a rendering, or duration where that is unknown; fuel ends it earlier unless single
+/// instructions are slow.
 const MAX_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of values within an assigned value.
 const MAX_VALUES: usize = 1 << 20;
@@ -53,24 +56,31 @@ pub(super) fn run(
         let _ = sender.send(render().map_err(|error| error.to_string()));
     };
     let thread = thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
-    thread.spawn(task).map_err(|error| format!("no thread to render it on: {error}"))?;
+    let thread =
+        thread.spawn(task).map_err(|error| format!("no thread to render it on: {error}"))?;
     let mut stopwatch = Stopwatch::start();
     let limit = loop {
         match receiver.recv_timeout(Duration::from_millis(5)) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Disconnected) => return Err("rendering panicked".into()),
-            Err(RecvTimeoutError::Timeout) if resident() > before + MAX_GROWTH_BYTES => {
-                let mib = MAX_GROWTH_BYTES >> 20;
-                break format!("the process takes {mib} MiB of memory more while it is rendered");
-            }
-            Err(RecvTimeoutError::Timeout) if stopwatch.elapsed() > MAX_TIME => {
-                break format!("it takes more than {} seconds", MAX_TIME.as_secs());
-            }
             Err(RecvTimeoutError::Timeout) => {}
+        }
+        let time = processor_time(&thread).unwrap_or_else(|| stopwatch.elapsed());
+        if let Some(limit) = exceeded(time, resident().saturating_sub(before)) {
+            break limit;
         }
     };
     given_up.store(true, Ordering::Relaxed);
     Err(limit)
+}
+
+/// The limit that a rendering has exceeded in this time, while the process has grown by so many bytes.
+fn exceeded(time: Duration, growth: u64) -> Option<String> {
+    if time > MIN_GROWTH_TIME && growth > MAX_GROWTH_BYTES {
+        let mib = MAX_GROWTH_BYTES >> 20;
+        return Some(format!("the process takes {mib} MiB of memory more while it is rendered"));
+    }
+    (time > MAX_TIME).then(|| format!("it takes more than {} seconds", MAX_TIME.as_secs()))
 }
 
 thread_local! {
@@ -86,9 +96,9 @@ fn check_given_up() -> Result<(), Error> {
     if GIVEN_UP.with_borrow(is_given_up) { Err(refused("it has passed a limit")) } else { Ok(()) }
 }
 
-/// Resident memory of the process, bytes; 0 where the platform does not report it.
+/// Resident memory of the process, bytes; 0 where the platform does not report it, and in tests, which share a process.
 fn resident() -> u64 {
-    crate::device::memory(None).in_use.unwrap_or(0)
+    if cfg!(test) { 0 } else { crate::device::memory(None).in_use.unwrap_or(0) }
 }
 
 /// Prints a value where minijinja would print it differently.
@@ -470,5 +480,17 @@ mod tests {
                       {% call(a) f(b) %}{% set a = (a)|_assigned %}{% call f(b) %}\
                       {% set z | replace('=', '') |_assigned%}";
         assert_eq!(bounded(source).unwrap(), wanted);
+    }
+
+    #[test]
+    fn limits_are_on_what_a_rendering_may_have_used_itself() {
+        let found = |milliseconds, growth| exceeded(Duration::from_millis(milliseconds), growth);
+        assert!(
+            [(2000, 0), (2000, 512 << 20), (20, 1 << 40)]
+                .iter()
+                .all(|it| found(it.0, it.1).is_none())
+        );
+        assert!(found(21, (512 << 20) + 1).is_some_and(|limit| limit.contains("512 MiB")));
+        assert!(found(2001, 0).is_some_and(|limit| limit.contains("2 seconds")));
     }
 }

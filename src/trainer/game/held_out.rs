@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
     use crate::env::{Catch, Env};
-    use crate::parallel::{TIMEOUT, Team, threads};
+    use crate::parallel::tests::on_ranks;
     use crate::settings::{LossType, TrainConfig};
     use crate::trainer::Demonstrations;
     use std::sync::Arc;
@@ -124,19 +124,13 @@ mod tests {
         config.loss.loss_type = LossType::Nll;
         config.checkpoint.eval_episodes = 4;
         (config.data.path, config.data.window) = ("somewhere".to_string(), 5);
-        let measured = |team: Team| {
+        let ranks = on_ranks(2, |team| {
             let (device, key) = (Device::flex(), team.rank() as u32);
             let network = Network::new(features, actions, &config.policy, key, &device);
             let data = Demonstrations { train: window_set.clone(), validation: window_set.clone() };
             let trainer = GameTrainer::with_team(game, network, &config, &device, Some(data), team);
             let mut trainer = trainer.unwrap();
             (trainer.confusion_matrix().unwrap().means(), trainer.validate().unwrap())
-        };
-        let measured = &measured;
-        let ranks: Vec<_> = std::thread::scope(|scope| {
-            let ranks = threads(2, TIMEOUT).into_iter();
-            let ranks: Vec<_> = ranks.map(|team| scope.spawn(move || measured(team))).collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
         let [(first, evaluation), (second, other)] = [&ranks[0], &ranks[1]];
         assert_ne!(first, second);

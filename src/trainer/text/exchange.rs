@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::{TIMEOUT, threads};
+    use crate::parallel::tests::on_ranks;
 
     fn groups(number: usize) -> Vec<CompletionGroup> {
         let completion = |count: usize| Completion {
@@ -186,17 +186,13 @@ mod tests {
 
     #[test]
     fn a_failure_in_one_process_ends_all_and_names_it() {
-        std::thread::scope(|scope| {
-            for team in threads(3, TIMEOUT) {
-                scope.spawn(move || {
-                    let three = gather_completions(&team, Ok(groups(team.rank()))).unwrap();
-                    assert_eq!(three, [groups(0), groups(1), groups(2)].concat());
-                    let failed = LanguageTrainError::NoSolution("sums".to_string());
-                    let ours = if team.rank() == 1 { Err(failed) } else { Ok(groups(2)) };
-                    let error = gather_completions(&team, ours).unwrap_err().to_string();
-                    assert!(error.starts_with("rank 1 failed: the task sums"), "{error}");
-                });
-            }
+        on_ranks(3, |team| {
+            let three = gather_completions(&team, Ok(groups(team.rank()))).unwrap();
+            assert_eq!(three, [groups(0), groups(1), groups(2)].concat());
+            let failed = LanguageTrainError::NoSolution("sums".to_string());
+            let ours = if team.rank() == 1 { Err(failed) } else { Ok(groups(2)) };
+            let error = gather_completions(&team, ours).unwrap_err().to_string();
+            assert!(error.starts_with("rank 1 failed: the task sums"), "{error}");
         });
     }
 }
