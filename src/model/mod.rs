@@ -42,7 +42,7 @@ pub(crate) use registry::mlp::kernel as kernels;
 pub use registry::mlp::kernel::FlatMlp;
 pub use registry::{
     BuiltIn, Decoder, DecoderConfig, Gru, Mlp, ModelKind, NativeDecoder, NativeGru, NativeMlp,
-    OwnSettings,
+    NewSequenceModel, OwnSettings,
 };
 pub use sequence_model::sequence_model;
 
