@@ -78,12 +78,15 @@ impl Persistent for TextEngine {
         let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
         let steps = counters.optimizer_steps;
         let moments = Moments { first_moment, second_moment, steps };
-        self.learner.restore_moments(moments, self.config.optimizer.moments);
         let weights = params(WEIGHTS)?;
+        let has_reference =
+            counters.iteration > 0 && self.config.has_reference(counters.iteration - 1);
+        let reference = has_reference.then(|| params(REFERENCE)).transpose()?;
+        // All is read: nothing is restored from a checkpoint that is damaged.
+        self.learner.restore_moments(moments, self.config.optimizer.moments);
         self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
         self.learner.reference = None;
-        if counters.iteration > 0 && self.config.has_reference(counters.iteration - 1) {
-            let reference = params(REFERENCE)?;
+        if let Some(reference) = reference {
             self.learner.freeze_reference(&self.config.update, Some(&reference));
         }
         (self.next_prompt, self.steps) = (text.next_prompt, text.env_steps);
