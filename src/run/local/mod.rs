@@ -20,13 +20,14 @@ mod run_summary;
 mod text;
 mod trainer_status;
 
+pub use crate::metrics::counted;
 pub use drive::{RunObserver, drive, finish, restore_best};
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
 pub use file_names::{COMPLETIONS, CONFIG, METRICS, NOTE, SPACES};
 pub use files::{ResumedRun, RunFiles};
 pub use folder::{BestPolicy, RunFolder, RunLock, SavedPolicy};
-pub use format::{counted, with_unit_prefix};
+pub use format::with_unit_prefix;
 pub use game::{GameRun, play};
 pub use iteration_report::IterationReport;
 pub use model_folder::load_model;
@@ -90,7 +91,7 @@ pub struct RunSizes {
     /// Description of the policy or model.
     #[serde(skip)]
     pub policy: String,
-    /// Number of episodes played at once: games, or completions of an iteration.
+    /// Number of episodes played at once: games, or completions of an iteration (of SFT alone, solutions).
     pub num_envs: usize,
     /// Number of steps of the whole run, if known beforehand.
     pub env_steps: Option<u64>,
@@ -217,4 +218,15 @@ pub trait Run {
 
     /// Skips to a later iteration without training those in between, for a dry run.
     fn skip_to(&mut self, _iteration: u32) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_of_one_iteration_names_it_once() {
+        let phase = |last| Phase { name: "GRPO", first: 1, last }.to_string();
+        assert_eq!([phase(1), phase(2)], ["GRPO 1", "GRPO 1-2"]);
+    }
 }

@@ -1,7 +1,7 @@
 //! Dry runs: measures some iterations and an evaluation, and saves nothing.
 
-use super::format::{counted, duration_in_words, with_unit_prefix};
-use super::{Phase, Run, RunError, RunSizes, Subject};
+use super::format::{duration_in_words, with_unit_prefix};
+use super::{Phase, Run, RunError, RunSizes, Subject, counted};
 use crate::device::DeviceInfo;
 use crate::run::Schedule;
 use serde::Serialize;
