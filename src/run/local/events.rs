@@ -225,7 +225,7 @@ impl<'a> Events<'a> {
         let is_late = limit > 0.0 && team.any(seconds >= limit)?;
         let mut due = self.schedule.due(iteration, interrupted || is_late);
         due.evaluation |= is_late;
-        let saves = requests.save || std::mem::take(&mut self.requests.save);
+        let saves = std::mem::take(&mut self.requests.save) | requests.save;
         due.save |= saves && team.size() == 1;
         self.summary.end = is_late.then_some(End::Seconds);
         Ok((due, interrupted || is_late))
@@ -378,6 +378,22 @@ pub(super) mod tests {
         drop(events);
         // It was not due.
         assert_eq!(files.folder().saved_iteration(), Some(3));
+    }
+
+    #[test]
+    fn two_requests_to_save_before_an_iteration_ends_are_one() {
+        let place = tempfile::tempdir().unwrap();
+        let mut run = run(5);
+        let path = place.path().join("run");
+        let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let mut events = run.events(Some(&mut files));
+        // One before the second iteration, and one during it.
+        for save in [false, true, false] {
+            let event = events.next_polling(&mut || Requests { stop: false, save });
+            assert!(matches!(event, Some(Ok(Event::Iteration(_)))));
+        }
+        drop(events);
+        assert_eq!(files.folder().saved_iteration(), Some(2));
     }
 
     #[test]
