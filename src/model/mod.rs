@@ -26,7 +26,7 @@ pub use categorical::{Categorical, sample};
 pub(crate) use dense::MANY_FEATURES;
 pub use dense::Scratch;
 pub use lanes::{LANES, Lanes};
-pub(crate) use lanes::{argmax_lane, sample_lanes};
+pub(crate) use lanes::{argmax_lane, sample_lanes, set_lane, splat};
 pub use memory::Memory;
 pub(crate) use memory::reset;
 pub use native::{NativePolicy, NativeScratch};
