@@ -217,7 +217,7 @@ impl LanguageTrainer {
         check_ranks(&team, &config)?;
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, key, config.optimizer.moments);
-        let learner = learner.sharing(team.clone());
+        let learner = learner.with_team(team.clone());
         let engine = TextEngine {
             task,
             parts,
@@ -259,7 +259,7 @@ impl LanguageTrainer {
         #[cfg(text_kernels)]
         {
             let precision = self.engine.config.precision;
-            self.engine.learner = self.engine.learner.on(device.clone(), precision);
+            self.engine.learner = self.engine.learner.with_device(device.clone(), precision);
         }
         let limits = TokenLimits::of(&device, &self.engine.model.shape);
         (self.engine.device, self.engine.limits) = (Some(device), limits);
