@@ -105,7 +105,7 @@ impl<'a> Events<'a> {
             let is_ready = self.schedule.end(trainer.iteration(), trainer.best()).is_none();
             let step = if is_ready { self.stop_or_step(poll) } else { Ok(true) };
             let last = match step {
-                Ok(stops) => stops.then(|| Ok(Event::End(self.end()))),
+                Ok(stops) => stops.then(|| Ok(Event::End(self.summarize()))),
                 Err(error) => Some(Err(with_saved_state(error, self.run, &self.files))),
             };
             self.is_over = last.is_some();
@@ -129,7 +129,7 @@ impl<'a> Events<'a> {
                 return Ok(true);
             }
         }
-        self.step(poll)
+        self.train_iteration(poll)
     }
 
     /// Saves a checkpoint of the last iteration, for which none was due.
@@ -155,7 +155,7 @@ impl<'a> Events<'a> {
     /// Trains an iteration, and evaluates, records and saves it as due. Returns whether the run stops here. Records
     /// are written before the checkpoint of their iteration, so that a crash never leaves a checkpoint without its
     /// records.
-    fn step(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
+    fn train_iteration(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         let iteration = self.run.trainer().iteration() + 1;
         let (mut record, completions) =
             catching_panics(format!("iteration {iteration}"), || self.run.iterate())?;
@@ -171,9 +171,9 @@ impl<'a> Events<'a> {
         let seconds = self.started.elapsed().as_secs_f64();
         let seconds_left = self.pace.seconds_left(iteration, seconds);
         let (evaluation, iterations) = (self.evaluation.clone(), self.schedule.iterations);
-        let step =
+        let report =
             IterationReport { record, evaluation, is_best, iterations, completions, seconds_left };
-        self.waiting.push_back(Ok(Event::Iteration(Box::new(step))));
+        self.waiting.push_back(Ok(Event::Iteration(Box::new(report))));
         Ok(stops)
     }
 
@@ -260,7 +260,7 @@ impl<'a> Events<'a> {
     }
 
     /// Time and steps spent so far.
-    fn end(&self) -> RunSummary {
+    fn summarize(&self) -> RunSummary {
         let trainer = self.run.trainer();
         let (iteration, env_steps) = (trainer.iteration(), trainer.env_steps());
         let end = self.schedule.end(iteration, trainer.best()).or(self.summary.end);
@@ -387,8 +387,10 @@ pub(super) mod tests {
         let path = place.path().join("run");
         let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
         let mut events = run.events(Some(&mut files));
-        // One before the second iteration, and one during it.
         for save in [false, true, false] {
+            if save {
+                events.save();
+            }
             let event = events.next_polling(&mut || Requests { stop: false, save });
             assert!(matches!(event, Some(Ok(Event::Iteration(_)))));
         }

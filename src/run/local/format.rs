@@ -1,5 +1,8 @@
 //! Numbers, counts and durations as reports and progress lines write them.
 
+use super::counted;
+use crate::settings::UpdateConfig;
+
 /// Formats a number with a unit prefix, for instance `1.2M`.
 pub fn with_unit_prefix(x: f64) -> String {
     // A number that would be rounded to the next unit has that unit.
@@ -18,6 +21,13 @@ pub(super) fn duration_in_words(seconds: f64) -> String {
         s if s < 6000.0 => format!("{:.0} min", s / 60.0),
         s => format!("{:.1} h", s / 3600.0),
     }
+}
+
+/// Describes the passes of an update.
+pub(super) fn update_in_words(update: &UpdateConfig) -> String {
+    let UpdateConfig { update_epochs, num_minibatches, .. } = update;
+    let ending = if *num_minibatches == 1 { "" } else { "es" };
+    format!("{} of {num_minibatches} minibatch{ending}", counted(*update_epochs, "epoch"))
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ pub struct RunSizes {
 
 /// A run in memory, of a game, a dataset or a language model, as trained by one of its ranks.
 ///
-/// All ranks must call [`Run::iterate`], [`Run::validate`], [`Run::snapshot`] and [`Run::finish`] together.
+/// All ranks must call [`Run::iterate`], [`Run::validate`], [`Run::snapshot`] and [`Run::evaluate_fresh`] together.
 pub trait Run {
     /// The game or task.
     fn subject(&self) -> Subject;
@@ -168,7 +168,7 @@ pub trait Run {
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
-    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError>;
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError>;
 
     /// The language model in the form that is exported; `None` for games.
     fn model(&self) -> Option<LanguageModel> {

@@ -239,8 +239,8 @@ fn rounded(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::events::tests::run;
     use super::*;
+    use crate::run::local::events::tests::run;
 
     #[test]
     fn scores_of_completions_that_were_not_judged_are_not_shown() {

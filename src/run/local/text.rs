@@ -1,6 +1,6 @@
 //! A run of a language model.
 
-use super::game::passes;
+use super::format::update_in_words;
 use super::{
     FinalScores, HeldOutReport, Phase, Run, RunError, RunSizes, Scores, Subject, TrainerStatus,
 };
@@ -100,7 +100,7 @@ impl Run for TextRun {
             num_envs,
             env_steps: None,
             rollout: batch,
-            update: passes(update),
+            update: update_in_words(update),
         }
     }
 
@@ -139,7 +139,7 @@ impl Run for TextRun {
     }
 
     /// All ranks take the first one's weights and evaluate together.
-    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
         self.trainer.broadcast_weights()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
         let prompts = if is_evaluated { FINAL_PROMPTS.min(max_episodes) } else { 0 };
