@@ -184,7 +184,7 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
             Precision::F32 => String::new(),
             precision => format!(", {precision}"),
         };
-        format!("{}, native updates{products}", self.source.data().unwrap_or(rollouts))
+        format!("{}, native updates{products}", self.source.description().unwrap_or(rollouts))
     }
 
     fn model(&self) -> Network {

@@ -44,7 +44,7 @@ pub struct CollapseMonitor {
     /// The last gradient norms.
     norms: VecDeque<f64>,
     /// Whether these norms are from SFT.
-    fit: bool,
+    is_sft: bool,
     /// Collapses that are currently present.
     present: BTreeSet<Collapse>,
 }
@@ -53,16 +53,16 @@ impl CollapseMonitor {
     /// Creates a monitor for the start of a run whose rewards have these parts.
     pub fn new(parts: &[RewardPart]) -> Self {
         let parts = parts.to_vec();
-        Self { parts, norms: VecDeque::new(), fit: true, present: BTreeSet::new() }
+        Self { parts, norms: VecDeque::new(), is_sft: true, present: BTreeSet::new() }
     }
 
     /// Observes the record of the next iteration, and describes the collapses that begin with it.
     pub fn observe(&mut self, record: &IterationRecord) -> Option<String> {
         let text = record.text.as_ref()?;
-        if text.fit != self.fit {
+        if text.fit != self.is_sft {
             self.norms.clear();
         }
-        self.fit = text.fit;
+        self.is_sft = text.fit;
         let median = self.median();
         let times = record.grad_norm / median.unwrap_or(f64::INFINITY);
         if record.grad_norm > 0.0 {
