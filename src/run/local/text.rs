@@ -170,21 +170,20 @@ impl Run for TextRun {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::LossType;
+    use crate::settings::Precision;
     use crate::task;
     use crate::trainer::text::TINY;
 
     #[test]
     fn sft_alone_has_a_solution_for_each_prompt() {
-        let sizes = |loss_type: LossType| {
+        let sizes = |mut config: LanguageConfig| {
             let found = task::find("sort").unwrap();
             let task = (found.open)((found.defaults)()).unwrap();
-            let mut config = LanguageConfig::for_model(TINY);
-            config.loss.loss_type = loss_type;
             (config.generation.num_prompts, config.generation.group_size) = (6, 4);
             TextRun::new(LanguageTrainer::for_task(task, config, None).unwrap()).sizes()
         };
-        let [sft, grpo] = [LossType::Nll, LossType::Grpo].map(sizes);
+        let sft = sizes(LanguageConfig::for_sft(TINY, None, Precision::F32));
+        let grpo = sizes(LanguageConfig::for_model(TINY));
         assert_eq!((sft.num_envs, grpo.num_envs), (6, 24));
         assert_eq!(sft.rollout, "6 solutions");
         assert!(grpo.rollout.starts_with("6 prompts of 4 completions"), "{}", grpo.rollout);
