@@ -98,7 +98,8 @@ impl Session {
         let place = std::path::absolute(&folder).map_err(value_error)?;
         let (mut files, lock) = RunFiles::create(Some(place), name, run, settings)
             .map_err(|error| not_created(error, &folder))?;
-        let note = RunNote::new(run, &self.chosen.info).in_environment(self.environment.as_deref());
+        let note =
+            RunNote::new(run, &self.chosen.info).with_environment(self.environment.as_deref());
         files.write_note(&note).map_err(value_error)?;
         if let Some(spaces) = &self.spaces {
             files.write_description(SPACES, spaces).map_err(value_error)?;
@@ -206,7 +207,7 @@ impl<'a> Listener<'a> {
 
     /// Warns, and raises a warning that Python's filters turn into an error.
     fn warn_all(&mut self, warnings: &[String]) -> PyResult<()> {
-        warnings.iter().for_each(|warning| self.warning(warning));
+        warnings.iter().for_each(|warning| self.on_warning(warning));
         self.raise()
     }
 
@@ -227,14 +228,14 @@ impl RunObserver for Listener<'_> {
         self.stops.get()
     }
 
-    fn iteration(&mut self, step: &IterationReport) {
+    fn on_iteration(&mut self, step: &IterationReport) {
         let mut event = serde_json::to_value(&step.record).expect("records are plain data");
         event["iterations"] = json!(step.iterations);
         event["seconds_left"] = json!(step.seconds_left);
         self.call(&event);
     }
 
-    fn warning(&mut self, warning: &str) {
+    fn on_warning(&mut self, warning: &str) {
         self.keep(Python::attach(|py| warn(py, warning)));
     }
 }

@@ -310,7 +310,7 @@ pub fn train_text(
         let trainer = LanguageTrainer::for_task(Arc::new(task), config, loaded);
         let trainer = trainer.map_err(value_error)?.with_settings(settings.clone());
         let device = (session.chosen.info.name != "cpu").then(|| session.chosen.device.clone());
-        let mut run = TextRun::new(trainer.on(device).map_err(value_error)?);
+        let mut run = TextRun::new(trainer.with_device(device).map_err(value_error)?);
         session.train(&mut run, PYTHON, &settings.to_string())
     })
 }

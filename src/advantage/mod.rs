@@ -184,7 +184,7 @@ fn returns(rewards: Tensor<2>, ends: &Tensor<2>, mask: &Tensor<2>) -> Tensor<2> 
     Tensor::cat(rows, 0)
 }
 
-/// `g[t] = rewards[t] + discount * (1 - ends[t]) * g[t + 1]`: `[num_steps, num_envs]`.
+/// Computes `g[t] = rewards[t] + discount * (1 - ends[t]) * g[t + 1]`: `[num_steps, num_envs]`.
 fn rewards_to_go(rewards: Tensor<2>, ends: &Tensor<2>, discount: f64) -> Tensor<2> {
     let [num_steps, num_envs] = rewards.dims();
     let continues = (ends.clone().neg() + 1.0) * discount;

@@ -1,7 +1,7 @@
 //! Loading one checkpoint and verifying all of its checksums.
 
-use crate::checkpoint::manifest::{Entry, MANIFEST, Manifest, SUMS, read_manifest, sums_line};
-use crate::checkpoint::{Checkpoint, CheckpointError, Section};
+use super::manifest::{Entry, MANIFEST, Manifest, SUMS, read_manifest, sums_line};
+use super::{Checkpoint, CheckpointError, Section};
 use crate::disk::{input, replacement_paths};
 use std::fs::{self, File, ReadDir};
 use std::io::{self, Read};

@@ -1,6 +1,6 @@
 //! The manifest and the checksum file of a checkpoint: their formats, and the rules for section names.
 
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use super::{Checkpoint, CheckpointError};
 use crate::disk;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Saving one checkpoint atomically.
 
-use crate::checkpoint::manifest::{MANIFEST, SUMS, bad_name, sums_line, write_manifest};
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use super::manifest::{MANIFEST, SUMS, bad_name, sums_line, write_manifest};
+use super::{Checkpoint, CheckpointError};
 use crate::disk::{self, ReplacementPaths, replacement_paths};
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -1,8 +1,8 @@
 //! The series of checkpoints of a run: one directory per iteration.
 
-use crate::checkpoint::load::entries;
-use crate::checkpoint::save::{recover_replacement, remove, require_no_link};
-use crate::checkpoint::{Checkpoint, CheckpointError, load, save};
+use super::load::entries;
+use super::save::{recover_replacement, remove, require_no_link};
+use super::{Checkpoint, CheckpointError, load, save};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 

@@ -92,7 +92,7 @@ impl AutodiffLearner {
             experience,
             counts,
             entropy_coef: entropy_coef(&config, iteration),
-            first: first_optimizer_step(&config, iteration),
+            first_step: first_optimizer_step(&config, iteration),
             update_sums: Tensor::zeros([NUM_SUMS + 1], &device),
         };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
@@ -235,7 +235,7 @@ struct AutodiffUpdate<'a> {
     counts: Counts,
     entropy_coef: f64,
     /// Number of the first optimizer step in the run.
-    first: u64,
+    first_step: u64,
     /// Sums over the steps taken: [`Loss::SUMS`], the loss, the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: Tensor<1>,
 }
@@ -272,7 +272,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
         let AutodiffLearner { weights, context } = &mut *self.learner;
         let (gradient, norm) = clip_grad_norm(gradient, context.config.update.max_grad_norm);
         self.update_sums = self.update_sums.clone() + Tensor::cat(vec![sums, norm], 0);
-        weights.step(gradient, self.first + number as u64, context)
+        weights.step(gradient, self.first_step + number as u64, context)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::parallel::Shards;
 use crate::rng::{Stream, draw};
-use crate::settings::TrainConfig;
+use crate::settings::{TrainConfig, UpdateConfig};
 use std::ops::Range;
 
 /// Minimum number of steps of a minibatch per shard; smaller shards are not worth a separate
@@ -88,20 +88,30 @@ impl Batches {
     /// If `count` does not match the shards.
     pub fn minibatches(&mut self, iteration: u32, count: usize) -> Vec<Minibatch> {
         let shards = self.shards(count);
-        let (update, data) = (&self.config.update, &self.config.data);
-        let (count, steps) = (shards.items(), update.update_epochs * update.num_minibatches);
-        if !data.is_on() {
-            let (size, key) = (count / update.num_minibatches, draw(self.key, iteration));
-            let epochs = 0..update.update_epochs;
-            let all = epochs.flat_map(|epoch| {
-                let order = shuffle_strata(&shards, draw(key, epoch as u32));
-                let minibatch =
-                    |i: usize| take_minibatch(&shards, i * size..(i + 1) * size, &order);
-                (0..update.num_minibatches).map(minibatch).collect::<Vec<_>>()
-            });
-            return all.collect();
+        if self.config.data.is_on() {
+            self.minibatches_of_windows(iteration, &shards)
+        } else {
+            self.minibatches_of_games(iteration, &shards)
         }
-        let size = data.batch_size.min(count);
+    }
+
+    /// Divides the games of an iteration into the minibatches of each epoch.
+    fn minibatches_of_games(&self, iteration: u32, shards: &Shards) -> Vec<Minibatch> {
+        let UpdateConfig { update_epochs, num_minibatches, .. } = self.config.update;
+        let (size, key) = (shards.items() / num_minibatches, draw(self.key, iteration));
+        let all = (0..update_epochs).flat_map(|epoch| {
+            let order = shuffle_strata(shards, draw(key, epoch as u32));
+            let minibatch = |i: usize| take_minibatch(shards, i * size..(i + 1) * size, &order);
+            (0..num_minibatches).map(minibatch).collect::<Vec<_>>()
+        });
+        all.collect()
+    }
+
+    /// Takes the batches of an iteration from the epochs of a dataset.
+    fn minibatches_of_windows(&mut self, iteration: u32, shards: &Shards) -> Vec<Minibatch> {
+        let UpdateConfig { update_epochs, num_minibatches, .. } = self.config.update;
+        let (count, steps) = (shards.items(), update_epochs * num_minibatches);
+        let size = self.config.data.batch_size.min(count);
         let batches = (count / size) as u64;
         let first = u64::from(iteration) * steps as u64;
         let mut next = 0;
@@ -109,22 +119,22 @@ impl Batches {
             let (epoch, batch) = (step / batches, (step % batches) as usize);
             let places = batch * size..(batch + 1) * size;
             if self.in_order {
-                let counts = stratum_ranges(&shards, places);
+                let counts = stratum_ranges(shards, places);
                 let taken: usize = counts.iter().map(Range::len).sum();
                 let minibatch = Minibatch {
                     size,
                     games: (next..next + taken as i32).collect(),
                     first: shards.own().start,
-                    ends: shard_ends(&shards, &counts),
+                    ends: shard_ends(shards, &counts),
                 };
                 next += taken as i32;
                 return minibatch;
             }
             if self.epoch.as_ref().is_none_or(|(last, _)| *last != epoch) {
-                self.epoch = Some((epoch, shuffle_strata(&shards, draw(self.key, epoch as u32))));
+                self.epoch = Some((epoch, shuffle_strata(shards, draw(self.key, epoch as u32))));
             }
             let order = self.epoch.as_ref().map_or(&[][..], |(_, order)| order);
-            take_minibatch(&shards, places, order)
+            take_minibatch(shards, places, order)
         });
         all.collect()
     }

@@ -10,7 +10,7 @@ use crate::parallel::TeamError;
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Number of the update's first optimizer step in the run.
-    pub first: u64,
+    pub first_step: u64,
     /// Counted steps of each minibatch.
     pub counts: Vec<f64>,
     /// Counted steps of all games.
@@ -38,10 +38,9 @@ impl Plan {
         let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
         let mut counts = context.team.all_reduce_counts(&ours)?;
         let counted = counts.pop().expect("the last is that of all games");
-        let (update, first) =
-            (&context.config.update, first_optimizer_step(&context.config, iteration));
+        let update = &context.config.update;
         let plan = Self {
-            first,
+            first_step: first_optimizer_step(&context.config, iteration),
             counts,
             counted,
             learn_steps,

@@ -15,7 +15,7 @@ const MIN_SHARE: f64 = 0.5 / LEAK_EPOCHS as f64;
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLeakDetector {
     in_use: Vec<u64>,
-    warned: bool,
+    has_warned: bool,
 }
 
 impl MemoryLeakDetector {
@@ -30,10 +30,10 @@ impl MemoryLeakDetector {
         let share = growth as f64 * MIN_SHARE;
         let grows = last.windows(2).all(|pair| pair[1] as f64 >= pair[0] as f64 + share);
         let much = growth >= MIN_GROWTH_BYTES.max((first as f64 * MIN_RELATIVE_GROWTH) as u64);
-        if self.warned || !grows || !much {
+        if self.has_warned || !grows || !much {
             return None;
         }
-        self.warned = true;
+        self.has_warned = true;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         Some(format!(
             "memory use has grown in each of the last {LEAK_EPOCHS} epochs, from {:.1} to {:.1} MiB",

@@ -180,10 +180,15 @@ impl EvaluationRecord {
     pub fn warning(&self) -> Option<String> {
         let text = self.text.as_ref().filter(|_| self.episodes > 0 && self.score().is_none())?;
         Some(format!(
-            "no score: none of the {} completions of held-out prompts could be scored",
-            text.problems
+            "no score: none of the {} of held-out prompts could be scored",
+            counted(text.problems, "completion")
         ))
     }
+}
+
+/// Formats a number of things: `1 seed`, `2 seeds`.
+pub fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Metrics of a policy on demonstrations that were held out of training.

@@ -97,15 +97,15 @@ pub(super) fn stack<'a>(
     &back[..layers[last].outputs]
 }
 
-/// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, followed by a ReLU if
-/// `rectified`.
+/// Computes `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, followed by a ReLU
+/// if `rectified`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes], rectified: bool) {
     let outputs = output.len();
     all_tiles(bias, output, rectified, || input.iter().zip(weight.chunks_exact(outputs)));
 }
 
-/// [`dense`] over the `active` inputs alone; all others are 0.
+/// Computes [`dense`] over the `active` inputs alone; all others are 0.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn sparse(
     weight: &[f32],

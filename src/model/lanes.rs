@@ -50,6 +50,16 @@ pub(crate) fn sample_lanes(
     }
 }
 
+/// The same numbers, `[width]`, in all lanes.
+pub(crate) fn splat(row: &[f32]) -> Vec<Lanes> {
+    row.iter().map(|x| [*x; LANES]).collect()
+}
+
+/// Sets the numbers of one lane, `[width]`.
+pub(crate) fn set_lane(lanes: &mut [Lanes], lane: usize, row: &[f32]) {
+    lanes.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
+}
+
 /// The most likely action of one lane; the first one if several are equally likely.
 pub(crate) fn argmax_lane(logits: &[Lanes], lane: usize) -> u32 {
     let mut best = 0;

@@ -40,13 +40,13 @@ impl Layer {
         self.transpose.repack(SEQUENTIAL, weight.transpose(), [outputs, inputs]);
     }
 
-    /// `y = x w + b`.
+    /// Computes `y = x w + b`.
     pub fn forward(&self, params: &[f32], x: &[f32], y: &mut [f32]) {
         linear::forward(SEQUENTIAL, x, &self.forward, y, WriteMode::Overwrite);
         bias::forward(&params[self.bias.clone()], y);
     }
 
-    /// `dx = dy w^T`, or `dx += dy w^T`.
+    /// Computes `dx = dy w^T`, or adds it.
     pub fn input_grad(&self, dy: &[f32], dx: &mut [f32], mode: WriteMode) {
         linear::forward(SEQUENTIAL, dy, &self.transpose, dx, mode);
     }

@@ -26,7 +26,7 @@ pub use categorical::{Categorical, sample};
 pub(crate) use dense::MANY_FEATURES;
 pub use dense::Scratch;
 pub use lanes::{LANES, Lanes};
-pub(crate) use lanes::{argmax_lane, sample_lanes};
+pub(crate) use lanes::{argmax_lane, sample_lanes, set_lane, splat};
 pub use memory::Memory;
 pub(crate) use memory::reset;
 pub use native::{NativePolicy, NativeScratch};
@@ -42,7 +42,7 @@ pub(crate) use registry::mlp::kernel as kernels;
 pub use registry::mlp::kernel::FlatMlp;
 pub use registry::{
     BuiltIn, Decoder, DecoderConfig, Gru, Mlp, ModelKind, NativeDecoder, NativeGru, NativeMlp,
-    OwnSettings,
+    NewSequenceModel, OwnSettings,
 };
 pub use sequence_model::sequence_model;
 

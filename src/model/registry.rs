@@ -5,6 +5,8 @@
 //! [`networks!`], with its settings struct if it has one.
 
 use super::{Actor, Model, NativePolicy, Network, Parameter, PolicyConfig};
+use crate::nn::ops::linear::Arithmetic;
+use crate::nn::rows::DynSequenceModel;
 use crate::schema::{OutOfRange, Shape, Value, settings};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -20,6 +22,11 @@ pub(super) mod mlp;
 pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
 pub use gru::{Gru, NativeGru};
 pub use mlp::{Mlp, NativeMlp};
+
+/// Creates a sequence model from the parameters of a network, the arithmetic of its products, and whether to save memory
+/// by checkpoints ([`DecoderSequenceModel::new`](crate::nn::rows::DecoderSequenceModel::new)).
+pub type NewSequenceModel<'a> =
+    Box<dyn FnOnce(Vec<f32>, Arithmetic, bool) -> Box<dyn DynSequenceModel> + 'a>;
 
 /// A built-in network: a model with a fast form on the CPU, made from settings.
 pub trait BuiltIn: Model {
@@ -49,6 +56,11 @@ pub trait BuiltIn: Model {
     /// # Panics
     /// If the number of parameters differs.
     fn native_with(&self, params: &[f32]) -> Self::Native;
+
+    /// The constructor of its hand-written backward pass on the CPU; `None` if there is none, and autodiff trains it.
+    fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+        None
+    }
 
     /// The sizes, for reports.
     fn sizes(config: &PolicyConfig) -> String {
@@ -142,6 +154,14 @@ macro_rules! networks {
             pub fn kind(&self) -> Option<&'static str> {
                 $(if self.get::<$Kind>().is_some() {
                     return Some(<$Kind as BuiltIn>::NAME);
+                })*
+                None
+            }
+
+            /// The constructor of its hand-written backward pass on the CPU; `None` if there is none.
+            pub(crate) fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+                $(if let Some(network) = self.get::<$Kind>() {
+                    return BuiltIn::new_sequence_model(network);
                 })*
                 None
             }

@@ -1,36 +1,21 @@
 //! Built-in networks with a hand-written backward pass over sequences.
 
-use super::registry::gru::GruSequenceModel;
-use super::registry::mlp::MlpSequenceModel;
-use super::{Decoder, Gru, Mlp, Network};
+use super::Network;
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::rows::{DecoderSequenceModel, DynSequenceModel, PooledSequenceModel};
+use crate::nn::rows::DynSequenceModel;
 use crate::nn::{Precision, parameters};
 use burn::cubecl::future::block_on;
 
 /// Creates the sequence model of a copy of a network on the CPU, which needs no autodiff; `None` if the network has no
-/// hand-written backward pass in this precision. See [`DecoderSequenceModel::new`] for `checkpointing`.
+/// hand-written backward pass.
 pub fn sequence_model(
     network: &Network,
     precision: Precision,
     checkpointing: bool,
 ) -> Option<Box<dyn DynSequenceModel>> {
-    let arithmetic = Arithmetic::of(precision);
-    let params = || block_on(parameters::read(network.flatten()));
-    if let Some(decoder) = network.get::<Decoder>() {
-        let model = DecoderSequenceModel::new(decoder.shape(), params(), arithmetic, checkpointing);
-        return Some(Box::new(PooledSequenceModel::new(model)));
-    }
-    if !matches!(precision, Precision::F32 | Precision::Bf16) {
-        return None;
-    }
-    if let Some(gru) = network.get::<Gru>() {
-        let model = GruSequenceModel::new(&gru.widths(), gru.activation(), params(), arithmetic);
-        return Some(Box::new(PooledSequenceModel::new(model)));
-    }
-    let mlp = network.get::<Mlp>()?;
-    let model = MlpSequenceModel::new(&mlp.widths(), mlp.activation(), params(), arithmetic);
-    Some(Box::new(PooledSequenceModel::new(model)))
+    let new = network.new_sequence_model()?;
+    let params = block_on(parameters::read(network.flatten()));
+    Some(new(params, Arithmetic::of(precision), checkpointing))
 }
 
 #[cfg(test)]

@@ -72,12 +72,11 @@ impl LossType {
 
     /// Whether the ratio is per game, the geometric mean over its steps, instead of per step.
     pub const fn has_sequence_ratio(self) -> bool {
-        matches!(self, Self::Gspo)
-    }
-
-    /// Whether the loss clips the ratio, so that the fraction of clipped steps is reported.
-    pub const fn clips(self) -> bool {
-        !matches!(self, Self::Sapo | Self::Nll)
+        match self {
+            Self::Gspo => true,
+            Self::Grpo | Self::DrGrpo | Self::Dapo | Self::Bnpo => false,
+            Self::Cispo | Self::Sapo | Self::Nll => false,
+        }
     }
 
     /// Computes the policy term of each step, in tensors.

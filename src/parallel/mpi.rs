@@ -85,7 +85,7 @@ pub fn local_rank() -> (usize, usize) {
 /// here.
 pub fn default_threads() -> Option<usize> {
     let (_, here) = local_rank();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
     // SAFETY: reads a constant of the system.
     let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     (here > 1).then(|| if (cores as i64) < all { cores } else { (cores / here).max(1) })

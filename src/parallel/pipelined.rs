@@ -47,9 +47,9 @@ impl Team {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{HANG, on_ranks};
     use super::*;
     use crate::parallel::Link;
+    use crate::parallel::tests::{HANG, on_ranks};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;

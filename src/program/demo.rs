@@ -9,7 +9,7 @@ use super::session::saved_policy;
 use super::validation::saved_settings;
 use crate::data::{Columns, DatasetWriter, EpisodeStatus, Manifest};
 use crate::env::{Episode, ScriptedPlayer, advance, new_game};
-use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
+use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, below, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
 use crate::run::{counted, with_unit_prefix};
@@ -139,9 +139,8 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Columns, f6
     let mut state = new_game::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
     let mut steps = Columns::default();
-    let lanes = |values: &[f32]| values.iter().map(|x| [*x; LANES]).collect::<Vec<Lanes>>();
     let mut mind = match player {
-        Demonstrator::Policy(policy) => Some((lanes(&policy.initial_memory()), policy.scratch())),
+        Demonstrator::Policy(policy) => Some((splat(&policy.initial_memory()), policy.scratch())),
         _ => None,
     };
     loop {
@@ -150,7 +149,7 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Columns, f6
         let legal: Vec<u32> = (0..game.num_actions() as u32).filter(|a| legal(*a)).collect();
         let action = match (player, &mut mind) {
             (Demonstrator::Policy(policy), Some((memory, scratch))) => {
-                let logits = policy.act(&lanes(&obs), memory, scratch);
+                let logits = policy.act(&splat(&obs), memory, scratch);
                 let mut masked = vec![[f32::NEG_INFINITY; LANES]; logits.len()];
                 legal.iter().for_each(|a| masked[*a as usize] = logits[*a as usize]);
                 argmax_lane(&masked, 0)

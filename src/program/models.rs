@@ -5,7 +5,7 @@ use crate::env::Rules;
 use crate::model::{NamedModel, NativePolicy, Network};
 use crate::rng::Stream;
 use crate::settings::{ModelKind, PolicyConfig, TrainConfig};
-use crate::trainer::{SnapshotError, load_policy};
+use crate::trainer::{SnapshotError, load_policy, load_weights};
 use burn::tensor::Device;
 
 /// Creates a model from the numbers of features and actions, settings and a random key.
@@ -50,7 +50,11 @@ impl Models {
         config: &TrainConfig,
     ) -> Result<NativePolicy, SnapshotError> {
         match self.user_defined(config) {
-            Some(_) => self.network(game, config, &Device::flex()).policy_in(checkpoint, game),
+            Some(_) => {
+                let network = self.network(game, config, &Device::flex());
+                let network = load_weights(network, checkpoint)?;
+                Ok(NativePolicy::new(&network, game.num_features(), game.num_actions()))
+            }
             None => load_policy(checkpoint, game, config),
         }
     }

@@ -98,13 +98,13 @@ impl RunObserver for Terminal<'_> {
         saves
     }
 
-    fn iteration(&mut self, report: &IterationReport) {
+    fn on_iteration(&mut self, report: &IterationReport) {
         if let Some((line, _)) = &mut self.line {
             line.show(report);
         }
     }
 
-    fn warning(&mut self, warning: &str) {
+    fn on_warning(&mut self, warning: &str) {
         self.above(|| eprint_line!("warning: {warning}"));
     }
 }

@@ -288,7 +288,7 @@ impl LanguageRun {
                 trainer.restore(checkpoint)?;
             }
             let device = (chosen.info.name != "cpu").then(|| chosen.device.clone());
-            session.train(&chosen, TextRun::new(trainer.on(device)?), &text, &next)
+            session.train(&chosen, TextRun::new(trainer.with_device(device)?), &text, &next)
         })
     }
 

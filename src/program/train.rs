@@ -17,7 +17,7 @@ use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved, overlay};
-use crate::trainer::{config_toml, layered_settings, saved_config, saved_game_name};
+use crate::trainer::{config_toml, layered_settings, load_weights, saved_config, saved_game_name};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 use std::time::Instant;
@@ -332,7 +332,7 @@ fn train_rank<G: Playable>(
 fn first_policy<G: Playable>(network: Network, run: &Path) -> Result<Network> {
     let checkpoint = session::saved_policy(run)?;
     saved_config::<G>(&checkpoint)?;
-    Ok(network.with_weights_of(&checkpoint)?)
+    Ok(load_weights(network, &checkpoint)?)
 }
 
 #[cfg(test)]

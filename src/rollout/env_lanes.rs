@@ -225,7 +225,7 @@ fn put<S: PackedState>(words: &mut WordLanes<S>, lane: usize, state: &S) {
     );
 }
 
-/// [`action_uniform`] in lanes.
+/// Computes [`action_uniform`] in lanes.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(super) fn action_uniforms(keys: &[u32; LANES], t: u32) -> Lanes {
     let mut uniforms = [0.0f32; LANES];

@@ -1,11 +1,11 @@
 //! Environments of a rollout between iterations, in host memory.
 
+use super::{
+    RolloutKeys, branch_episode, branch_member, branch_step, played_steps, staggered_time,
+};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, StepResult, new_game, num_words, play_step};
 use crate::rng::draw;
-use crate::rollout::{
-    RolloutKeys, branch_episode, branch_member, branch_step, played_steps, staggered_time,
-};
 use crate::settings::{RolloutConfig, Start};
 
 /// Words of an environment before the game's state: level, time, score.

@@ -5,7 +5,7 @@ use super::env_lanes::{EnvLanes, StepResultLanes};
 use super::env_state::EnvState;
 use super::{ActionSelection, action_key};
 use crate::env::Rules;
-use crate::model::{Actor, LANES, Lanes};
+use crate::model::{Actor, LANES, splat};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -121,17 +121,23 @@ impl Evaluation {
         let n = episodes.len() as f64;
         let scores = || episodes.iter().map(|episode| episode.score);
         let mean = scores().sum::<f64>() / n;
-        let squares = scores().map(|score| (score - mean).powi(2)).sum::<f64>();
         Self {
             episodes: episodes.len(),
             mean_score: mean,
-            std_error: if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 },
+            std_error: std_error(scores(), mean),
             // NaN only where all scores are.
             min_score: scores().fold(f64::NAN, f64::min),
             max_score: scores().fold(f64::NAN, f64::max),
             mean_length: episodes.iter().map(|episode| episode.length).sum::<f64>() / n,
         }
     }
+}
+
+/// Standard error of the mean of independent values; 0 for a single one.
+pub(crate) fn std_error(values: impl ExactSizeIterator<Item = f64>, mean: f64) -> f64 {
+    let n = values.len() as f64;
+    let squares = values.map(|value| (value - mean).powi(2)).sum::<f64>();
+    if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 }
 }
 
 /// Plays the episodes of these numbers, at most [`LANES`], side by side.
@@ -148,7 +154,7 @@ fn play_block<A: Actor, G: Rules>(
     let mut envs = EnvLanes::new(&envs);
     let mut played = StepResultLanes::default();
     let mut results: Vec<Option<EpisodeResult>> = vec![None; lanes];
-    let mut memory: Vec<Lanes> = policy.initial_memory().iter().map(|x| [*x; LANES]).collect();
+    let mut memory = splat(&policy.initial_memory());
     let mut policy = LanePolicy::new(policy, game);
     let action_keys: [u32; LANES] = std::array::from_fn(|lane| keys.action_key(number(lane)));
     let mut t = 0;

@@ -3,7 +3,7 @@
 use super::{ActionSelection, EpisodeKeys, EpisodeResult, RolloutKeys, action_key};
 use crate::data::{EpisodeStatus, GameSums, HostTrajectory, Trajectory};
 use crate::env::{HostEnvError, HostEnvs, HostStepResult, HostVecEnv, next_level};
-use crate::model::{Actor, LANES, Lanes, NativePolicy, Network};
+use crate::model::{Actor, LANES, Lanes, NativePolicy, Network, set_lane, splat};
 use crate::rng::draw;
 use crate::settings::RolloutConfig;
 use burn::tensor::Device;
@@ -168,7 +168,7 @@ impl Episodes {
         assert_eq!(levels.len(), count, "levels: [num_envs]");
         let mut obs = vec![0.0; count * features];
         envs.reset(&levels, &mut obs)?;
-        let fresh: Vec<Lanes> = policy.initial_memory().iter().map(|x| [*x; LANES]).collect();
+        let fresh = splat(&policy.initial_memory());
         Ok(Self {
             levels,
             times: vec![0; count],
@@ -224,7 +224,7 @@ impl Episodes {
                 return;
             }
             for (lane, row) in obs.chunks_exact(features).enumerate() {
-                lanes.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
+                set_lane(lanes, lane, row);
             }
             let logits = policy.act(lanes, memory, scratch);
             let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));

@@ -5,7 +5,7 @@ use super::env_lanes::EnvLanes;
 use super::env_state::EnvState;
 use super::{ActionSelection, EpisodeKeys};
 use crate::env::{Episode, Rules, advance, start_next};
-use crate::model::{Actor, LANES, Lanes};
+use crate::model::{Actor, LANES, Lanes, set_lane};
 use crate::rng::Stream;
 
 /// A policy's action probabilities and chosen action.
@@ -68,7 +68,7 @@ impl PolicyMemory {
         for (i, begun) in self.begun.iter_mut().enumerate() {
             if std::mem::take(begun) {
                 let block = &mut self.now[i / LANES * size..][..size];
-                block.iter_mut().zip(fresh).for_each(|(lanes, x)| lanes[i % LANES] = *x);
+                set_lane(block, i % LANES, fresh);
             }
         }
         self.next.clone_from(&self.now);

@@ -23,6 +23,7 @@ mod vec_env;
 
 pub use action_selection::ActionSelection;
 pub use env_state::{EnvStatesError, env_words};
+pub(crate) use evaluate::std_error;
 pub use evaluate::{EpisodeKeys, EpisodeResult, Evaluation, evaluate, play_episodes};
 pub use host::{HostRollout, play_host_episodes};
 pub use live_games::{Choice, LiveGames};

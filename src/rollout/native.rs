@@ -10,7 +10,7 @@ use super::{ActionSelection, EnvStatesError, RolloutKeys, action_key};
 use crate::data::host::ended_steps;
 use crate::data::{EpisodeStatus, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
-use crate::model::{Actor, LANES, Lanes};
+use crate::model::{Actor, LANES, Lanes, set_lane, splat};
 use crate::settings::RolloutConfig;
 use burn::tensor::Device;
 use rayon::prelude::*;
@@ -161,29 +161,29 @@ impl<G: Rules> NativeRollout<G> {
     }
 
     /// Memory of the policy at the branch points, `[num_groups, memory_size]`; empty without memory.
-    pub fn memory(&self) -> &[f32] {
+    pub fn export_memory(&self) -> &[f32] {
         &self.memory
     }
 
-    /// Restores memory from [`NativeRollout::memory`].
+    /// Restores memory from [`NativeRollout::export_memory`].
     ///
     /// # Panics
     /// If the length is not a multiple of the number of groups.
-    pub fn set_memory(&mut self, memory: Vec<f32>) {
+    pub fn import_memory(&mut self, memory: &[f32]) {
         let groups = self.config.num_groups;
         assert!(memory.len().is_multiple_of(groups), "memory: [num_groups, memory_size]");
-        self.memory = memory;
+        self.memory = memory.to_vec();
     }
 
     /// Initial memory of a block's games, `[memory_size][LANES]`.
     fn first_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
         let initial_memory = policy.initial_memory();
-        let mut memory: Vec<Lanes> = initial_memory.iter().map(|x| [*x; LANES]).collect();
+        let mut memory = splat(&initial_memory);
         if !self.memory.is_empty() {
             for lane in 0..games {
                 let group = (first + lane) / self.config.group_size;
                 let row = &self.memory[group * initial_memory.len()..][..initial_memory.len()];
-                memory.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
+                set_lane(&mut memory, lane, row);
             }
         }
         memory
@@ -219,7 +219,7 @@ impl<G: Rules> NativeRollout<G> {
             block.record(t, num_steps, &policy, &chosen, &played);
             if !initial_memory.is_empty() {
                 for lane in (0..envs.len()).filter(|lane| played.end(*lane).ended()) {
-                    memory.iter_mut().zip(&initial_memory).for_each(|(lanes, x)| lanes[lane] = *x);
+                    set_lane(&mut memory, lane, &initial_memory);
                 }
             }
             for group in groups.clone() {

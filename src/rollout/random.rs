@@ -30,11 +30,16 @@ pub fn play_at_random<G: Rules>(
     if let Some(sums) = play_at_random_on_device(game, num_envs, num_steps, keys, device) {
         return sums;
     }
-    Tensor::from_floats(native(game, num_envs, num_steps, keys).as_slice(), device)
+    Tensor::from_floats(play_natively(game, num_envs, num_steps, keys).as_slice(), device)
 }
 
 /// Plays on CPU threads, [`LANES`] games at a time.
-fn native<G: Rules>(game: G, num_envs: usize, num_steps: usize, keys: RolloutKeys) -> Vec<f32> {
+fn play_natively<G: Rules>(
+    game: G,
+    num_envs: usize,
+    num_steps: usize,
+    keys: RolloutKeys,
+) -> Vec<f32> {
     let mut sums = vec![0.0; num_envs];
     sums.par_chunks_mut(LANES).enumerate().for_each(|(block, sums)| {
         let env = |lane: usize| (block * LANES + lane) as u32;

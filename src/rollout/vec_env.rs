@@ -1,10 +1,11 @@
 //! Games stepped side by side into buffers of the caller: the vectorized environment for other languages.
 
+use super::EpisodeKeys;
 use super::env_lanes::{EnvLanes, StepResultLanes};
 use super::env_state::{EnvState, env_words, export_state, import_state};
 use crate::env::Rules;
 use crate::model::{LANES, Lanes};
-use crate::rng::{Stream, draw};
+use crate::rng::Stream;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -162,9 +163,9 @@ impl<G: Rules> VecEnv<G> {
 
     /// Resets every game to its own level: the first levels of an evaluation with this seed.
     pub fn reset(&mut self, seed: u64) {
-        let levels = draw(Stream::Evaluation.key(seed), 0);
+        let keys = EpisodeKeys::new(Stream::Evaluation, seed);
         let envs: Vec<EnvState<G>> = (0..self.num_envs as u32)
-            .map(|env| EnvState::new(draw(levels, env), self.game))
+            .map(|env| EnvState::new(keys.level(env), self.game))
             .collect();
         self.blocks = envs.chunks(LANES).map(EnvLanes::new).collect();
         self.ended = vec![0; self.num_envs];
@@ -176,7 +177,7 @@ impl<G: Rules> VecEnv<G> {
     /// If there is no such game.
     pub fn reset_env(&mut self, env: usize, seed: u64, episode: u32) {
         assert!(env < self.num_envs, "game {env} of {}", self.num_envs);
-        let level = draw(draw(Stream::Evaluation.key(seed), 0), episode);
+        let level = EpisodeKeys::new(Stream::Evaluation, seed).level(episode);
         self.blocks[env / LANES].set(env % LANES, &EnvState::new(level, self.game));
         self.ended[env] = 0;
     }

@@ -67,8 +67,7 @@ impl<G: Rules> AnyEngine<G> {
             let engine = FusedEngine::new(inputs, mlp, part.clone(), device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }
-        let learner =
-            host_learner(&inputs.model, config).expect("built-in networks have a host learner");
+        let learner = host_learner(&inputs.model, config).expect("it has no reason to fall back");
         let (inputs, part) = inputs.of_rank(config, team, learner.min_shard_steps())?;
         let engine = NativeEngine::new(inputs, learner, part.clone());
         Ok((Self::Native(Box::new(engine)), part))
@@ -109,10 +108,12 @@ pub(super) fn fallback_precision_limit(
     })
 }
 
-/// Whether the fast engine of the CPU has the bf16 products of a run: those of built-in networks.
+/// Whether the fast engine of the CPU has the bf16 products of a run: those of a hand-written backward pass.
 fn takes_bf16_on_cpu(model: &Network, config: &TrainConfig, device: &Device) -> bool {
-    let is_known = cfg!(feature = "general") && model.kind().is_some();
-    is_known && config.precision == Precision::Bf16 && !device::has_kernels(device)
+    cfg!(feature = "general")
+        && config.precision == Precision::Bf16
+        && !device::has_kernels(device)
+        && model.new_sequence_model().is_some()
 }
 
 /// The reason why a run cannot use a fast engine; `None` if it can. `host` are its environments on the host, if any.
@@ -139,6 +140,10 @@ pub(super) fn fallback_reason(
         return Some("the CPU and devices share the run".to_string());
     }
     if !device::has_kernels(device) {
+        // A build without the general engine, which only trains MLPs, links no other backward pass.
+        if cfg!(feature = "general") && model.new_sequence_model().is_none() {
+            return Some(format!("a `{kind}` has no hand-written backward pass for the CPU"));
+        }
         if cfg!(not(feature = "general")) && config.precision != Precision::F32 {
             return Some("on the CPU this build has the precision f32 alone".to_string());
         }
@@ -148,6 +153,7 @@ pub(super) fn fallback_reason(
     if host.is_some() {
         return Some("environments on the host have no kernels".to_string());
     }
+    #[cfg_attr(not(feature = "kernels"), expect(unused_variables))]
     let Some(mlp) = model.get::<Mlp>() else {
         return Some(format!("the fused kernels take MLPs, not a `{kind}`"));
     };
@@ -156,6 +162,47 @@ pub(super) fn fallback_reason(
         let limits = "the fused kernels take one or two hidden layers of up to 256 units";
         return Some(limits.to_string());
     }
-    let _ = mlp;
     device::precision_limit(Some(device), config.precision)
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::model::{DecoderConfig, Memoryless, PolicyConfig};
+    use crate::settings::Activation;
+    use burn::module::Module;
+    use burn::tensor::Tensor;
+
+    /// A network that is not built in.
+    #[derive(Module, Debug)]
+    struct Own {
+        mlp: Mlp,
+    }
+
+    impl Memoryless for Own {
+        fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
+            self.mlp.logits(obs)
+        }
+    }
+
+    #[test]
+    fn a_network_without_a_learner_on_the_cpu_falls_back() {
+        let (device, team) = (Device::flex(), Team::alone());
+        let mlp = PolicyConfig::mlp(&[5], Activation::Tanh);
+        let own = Own { mlp: Mlp::new(3, 4, &mlp, 1, &device) };
+        let gru = PolicyConfig::gru(&[5], Activation::Tanh);
+        let built_in = [mlp, gru, PolicyConfig::decoder(DecoderConfig::default())];
+        let built_in = built_in.map(|config| Network::new(3, 4, &config, 1, &device));
+        for network in built_in.into_iter().chain([own.into()]) {
+            for precision in [Precision::F32, Precision::Bf16] {
+                let config = TrainConfig { precision, ..TrainConfig::for_game("catch") };
+                let reason = fallback_reason(&network, &config, &device, &team, None);
+                let has_learner = host_learner(&network, &config).is_some();
+                assert_eq!(reason.is_none(), has_learner, "{reason:?}");
+                assert_eq!(takes_bf16_on_cpu(&network, &config, &device), {
+                    has_learner && precision == Precision::Bf16
+                });
+            }
+        }
+    }
 }

@@ -27,8 +27,8 @@ pub(super) fn measure(team: &Team, seconds: f64) -> Result<Option<Communication>
     }))
 }
 
-/// Whether ranks must [`compare`] their policies after `iteration`, counted from 1: after the first, every 32nd and the
-/// last.
+/// Whether ranks must [`compare`] their policies after `iteration`, counted from 1: after the first, every
+/// [`COMPARE_EVERY`] iterations from there, and after the last.
 pub(super) fn is_comparison_due(iteration: u32, iterations: u32) -> bool {
     iteration % COMPARE_EVERY == 1 || iteration == iterations
 }

@@ -4,7 +4,7 @@
 use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::{EngineInputs, RankPart};
-use super::source::Source;
+use super::source::{Source, Taken};
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{
@@ -27,8 +27,6 @@ pub(super) struct FusedEngine<G: Rules> {
     part: RankPart,
     device: Device,
     source: Source<FusedRollout<G>, Box<DeviceData>>,
-    /// Weights of this iteration's windows, until `advantages` takes them.
-    weights: Option<RecordingAdvantages>,
     learner: FusedLearner,
     /// The rollout of the next iteration, if already started.
     ahead: Option<StartedRollout>,
@@ -70,38 +68,38 @@ impl<G: Rules> FusedEngine<G> {
                 })
             }
         };
-        let (weights, ahead) = (None, None);
-        Self { model, device: device.clone(), source, weights, learner, ahead, part }
+        Self { model, device: device.clone(), source, learner, ahead: None, part }
     }
 }
 
 impl<G: Rules> Grpo for FusedEngine<G> {
-    type Trajectory = Recording;
+    /// With the weights of a dataset's windows as their advantages.
+    type Trajectory = (Recording, Option<RecordingAdvantages>);
     type Advantages = RecordingAdvantages;
     type Stats = Tensor<1>;
     type Totals = Totals;
     type Error = TrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<Recording, TrainError> {
-        let device = &self.device;
-        let data = self.source.take(iteration, |windows| to_device(windows, device));
-        self.learner.context.batches.set_in_order(self.source.is_streamed());
-        if let Some((recording, weights)) = data {
-            self.weights = Some(weights);
-            return Ok(recording);
-        }
-        let Source::Games(games) = &mut self.source else { unreachable!("no data") };
+    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
+        let (device, batches) = (&self.device, &mut self.learner.context.batches);
+        let games = match self.source.take(iteration, batches, |one| to_device(one, device)) {
+            Taken::Games(games) => games,
+            Taken::Data((recording, weights)) => return Ok((recording, Some(weights))),
+        };
         let (recording, branches) = match self.ahead.take() {
             Some(ahead) if ahead.iteration == iteration => (ahead.recording, ahead.branches),
             _ => games.play(&self.learner.policy(), iteration),
         };
         games.continue_from(branches);
-        Ok(recording)
+        Ok((recording, None))
     }
 
-    fn advantages(&mut self, recording: &Recording) -> Result<RecordingAdvantages, TrainError> {
-        if let Some(weights) = self.weights.take() {
-            return Ok(weights);
+    fn advantages(
+        &mut self,
+        (recording, weights): &Self::Trajectory,
+    ) -> Result<RecordingAdvantages, TrainError> {
+        if let Some(weights) = weights {
+            return Ok(weights.clone());
         }
         let RankPart { config, team, rollout, .. } = &self.part;
         Ok(shared_recording_advantages(recording, rollout, &config.advantage, team)?)
@@ -109,7 +107,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
 
     fn update(
         &mut self,
-        recording: &Recording,
+        (recording, _): &Self::Trajectory,
         advantages: &RecordingAdvantages,
         iteration: u32,
     ) -> Result<Tensor<1>, TrainError> {
@@ -123,7 +121,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
 
     async fn totals(
         &mut self,
-        recording: Recording,
+        recording: Self::Trajectory,
         advantages: RecordingAdvantages,
         stats: Tensor<1>,
         next: Option<u32>,
@@ -162,7 +160,7 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
     }
 
     fn describe(&self) -> String {
-        format!("{}, fused updates", self.source.data().unwrap_or("fused rollouts"))
+        format!("{}, fused updates", self.source.description().unwrap_or("fused rollouts"))
     }
 
     fn size_limit(&self) -> Option<String> {

@@ -3,7 +3,7 @@
 use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::{EngineInputs, RankPart};
-use super::source::Source;
+use super::source::{Source, Taken};
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::data::host::upload_time_major;
@@ -24,8 +24,6 @@ pub(super) struct GeneralEngine<G: Rules> {
     source: Source<StepwiseRollout<G>, Box<DeviceData>>,
     /// Environments on the host, in place of the games.
     host: Option<HostRollout>,
-    /// Weights of this iteration's windows, until `advantages` takes them.
-    weights: Option<Advantages>,
     learner: AutodiffLearner,
 }
 
@@ -43,7 +41,7 @@ impl<G: Rules> GeneralEngine<G> {
                 Box::new(to_device(&windows, device))
             }),
         };
-        Self { source, host, weights: None, learner, device: device.clone(), part }
+        Self { source, host, learner, device: device.clone(), part }
     }
 }
 
@@ -70,31 +68,33 @@ fn to_device(windows: &WindowBatch, device: &Device) -> DeviceData {
 }
 
 impl<G: Rules> Grpo for GeneralEngine<G> {
-    type Trajectory = Trajectory;
+    /// With the weights of a dataset's windows as their advantages.
+    type Trajectory = (Trajectory, Option<Advantages>);
     type Advantages = Advantages;
     type Stats = Tensor<1>;
     type Totals = Totals;
     type Error = TrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<Trajectory, TrainError> {
-        let device = &self.device;
-        let data = self.source.take(iteration, |windows| to_device(windows, device));
-        self.learner.context.batches.set_in_order(self.source.is_streamed());
-        if let Some((trajectory, weights)) = data {
-            self.weights = Some(weights);
-            return Ok(trajectory);
-        }
-        let Source::Games(games) = &mut self.source else { unreachable!("no data") };
+    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
+        let (device, batches) = (&self.device, &mut self.learner.context.batches);
+        let games = match self.source.take(iteration, batches, |one| to_device(one, device)) {
+            Taken::Games(games) => games,
+            Taken::Data((trajectory, weights)) => return Ok((trajectory, Some(weights))),
+        };
         let policy = self.learner.weights.policy();
-        Ok(match &mut self.host {
+        let trajectory = match &mut self.host {
             Some(host) => host.collect(&policy, iteration, device)?,
             None => games.collect(&policy, iteration),
-        })
+        };
+        Ok((trajectory, None))
     }
 
-    fn advantages(&mut self, trajectory: &Trajectory) -> Result<Advantages, TrainError> {
-        if let Some(weights) = self.weights.take() {
-            return Ok(weights);
+    fn advantages(
+        &mut self,
+        (trajectory, weights): &Self::Trajectory,
+    ) -> Result<Advantages, TrainError> {
+        if let Some(weights) = weights {
+            return Ok(weights.clone());
         }
         let RankPart { config, team, shards, rollout, .. } = &self.part;
         let (mask, config) = (trajectory.mask(rollout.auto_reset), &config.advantage);
@@ -107,7 +107,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
 
     fn update(
         &mut self,
-        trajectory: &Trajectory,
+        (trajectory, _): &Self::Trajectory,
         advantages: &Advantages,
         iteration: u32,
     ) -> Result<Tensor<1>, TrainError> {
@@ -118,7 +118,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
 
     async fn totals(
         &mut self,
-        trajectory: Trajectory,
+        (trajectory, _): Self::Trajectory,
         advantages: Advantages,
         stats: Tensor<1>,
         _next: Option<u32>,
@@ -178,7 +178,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
 
     fn describe(&self) -> String {
         let rollouts = self.host.as_ref().map_or("stepwise rollouts", |_| "rollouts on the host");
-        format!("{}, updates by autodiff", self.source.data().unwrap_or(rollouts))
+        format!("{}, updates by autodiff", self.source.description().unwrap_or(rollouts))
     }
 
     fn size_limit(&self) -> Option<String> {

@@ -23,8 +23,8 @@ pub use finite::is_finite;
 pub use game::held_out::ConfusionMatrix;
 pub use game::{
     BatchSizes, Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml,
-    layered_settings, load_policy, new_settings, policy_bytes, policy_params, read_policy_file,
-    saved_config, saved_game_name,
+    layered_settings, load_policy, load_weights, new_settings, policy_bytes, policy_params,
+    read_policy_file, saved_config, saved_game_name,
 };
 pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
 

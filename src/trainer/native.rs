@@ -184,7 +184,7 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
             Precision::F32 => String::new(),
             precision => format!(", {precision}"),
         };
-        format!("{}, native updates{products}", self.source.data().unwrap_or(rollouts))
+        format!("{}, native updates{products}", self.source.description().unwrap_or(rollouts))
     }
 
     fn model(&self) -> Network {
@@ -196,7 +196,7 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
 
     async fn export_state(&self) -> State {
         let (games, memory) = match &self.source {
-            Source::Games(games) => (games.export_state(), games.memory().to_vec()),
+            Source::Games(games) => (games.export_state(), games.export_memory().to_vec()),
             _ => Default::default(),
         };
         State {
@@ -211,7 +211,7 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
     fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.learner.restore(&state.params, &state.moments, state.reference.as_deref());
         let Source::Games(games) = &mut self.source else { return Ok(()) };
-        games.set_memory(state.memory.clone());
+        games.import_memory(&state.memory);
         games.import_state(&state.games)
     }
 }

@@ -57,7 +57,7 @@ impl WindowPrefetcher {
     }
 
     /// Returns all windows, once, when they have been read.
-    pub fn all(&mut self) -> Option<WindowBatch> {
+    pub fn take_all(&mut self) -> Option<WindowBatch> {
         self.all.as_ref()?.try_recv().ok()
     }
 
@@ -149,13 +149,13 @@ mod tests {
             assert_eq!(windows, expected, "{iteration}");
             stream.give_back(windows);
         }
-        assert!(!stream.reads_all() && stream.all().is_none());
+        assert!(!stream.reads_all() && stream.take_all().is_none());
         let mut stream = WindowPrefetcher::new(window_set.clone(), batches).reading_all();
         assert!(stream.reads_all());
         // The number of looks ends a hang and decides nothing else.
         let all = (0..60_000).find_map(|_| {
             thread::sleep(Duration::from_millis(10));
-            stream.all()
+            stream.take_all()
         });
         assert_eq!(all, Some(window_set.copy_all()));
     }

@@ -1,7 +1,7 @@
 //! A rank's part of a run, and the exchange of game states between ranks.
 
 use crate::data::{GameSums, WindowSet};
-use crate::env::HostEnvs;
+use crate::env::{HostEnvs, Rules};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::RolloutKeys;
@@ -29,6 +29,35 @@ impl<G> EngineInputs<G> {
     ) -> Result<(Self, RankPart), TeamError> {
         let (part, data) = RankPart::new(config, self.data, team, min_shard_steps)?;
         Ok((Self { data, ..self }, part))
+    }
+}
+
+impl<G: Rules> EngineInputs<G> {
+    /// Checks that the inputs fit each other and the settings.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn check(&self, config: &TrainConfig) {
+        let Self { game, model, data, host } = self;
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let found = model.sizes(features);
+        assert!(
+            (found.features, found.actions) == (features, actions),
+            "the network has {} features and {} actions, but the game `{}` has {features} and {actions}",
+            found.features,
+            found.actions,
+            G::NAME
+        );
+        let path = &config.data.path;
+        assert!(
+            config.data.is_on() == data.is_some(),
+            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_team`)"
+        );
+        assert!(
+            G::PLAYABLE || data.is_some() || host.is_some(),
+            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_team`)",
+            G::NAME
+        );
     }
 }
 

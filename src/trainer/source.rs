@@ -53,12 +53,12 @@ impl<R, D> Source<R, D> {
     /// Makes a streamed dataset resident, converted by `convert`, once it has been loaded in the background.
     pub fn become_resident(&mut self, convert: impl FnOnce(WindowBatch) -> D) {
         let Self::Streamed(stream) = self else { return };
-        let Some(windows) = stream.all() else { return };
+        let Some(windows) = stream.take_all() else { return };
         *self = Self::resident(windows, convert);
     }
 
-    /// Human-readable location of the dataset; `None` for games.
-    pub fn data(&self) -> Option<&'static str> {
+    /// Human-readable description of the dataset; `None` for games.
+    pub fn description(&self) -> Option<&'static str> {
         match self {
             Self::Games(_) => None,
             Self::Streamed(stream) if !stream.reads_all() => Some("a dataset read as it is needed"),
@@ -80,22 +80,33 @@ impl<R, D> Source<R, D> {
     }
 }
 
-impl<R, T: Clone, A: Clone> Source<R, Box<(T, A)>> {
-    /// The windows of an iteration, converted by `convert`, with their weights as advantages; `None` for games.
+/// What an iteration learns from.
+pub(super) enum Taken<'a, R, D> {
+    /// Games that are yet to be played.
+    Games(&'a mut R),
+    /// Windows of a dataset.
+    Data(D),
+}
+
+impl<R, D: Clone> Source<R, Box<D>> {
+    /// Returns the games, or the windows of an iteration, converted by `convert`. The `batches` are in order if the windows
+    /// are.
     pub fn take(
         &mut self,
         iteration: u32,
-        convert: impl Fn(&WindowBatch) -> (T, A),
-    ) -> Option<(T, A)> {
+        batches: &mut Batches,
+        convert: impl Fn(&WindowBatch) -> D,
+    ) -> Taken<'_, R, D> {
         self.become_resident(|windows| Box::new(convert(&windows)));
+        batches.set_in_order(self.is_streamed());
         match self {
-            Self::Games(_) => None,
-            Self::Resident(data) => Some((**data).clone()),
+            Self::Games(games) => Taken::Games(games),
+            Self::Resident(data) => Taken::Data((**data).clone()),
             Self::Streamed(stream) => {
                 let windows = stream.take(iteration);
                 let converted = convert(&windows);
                 stream.give_back(windows);
-                Some(converted)
+                Taken::Data(converted)
             }
         }
     }

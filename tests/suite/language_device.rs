@@ -284,7 +284,7 @@ pub fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
     let mut config = LanguageConfig::for_model(TINY);
     (config.iterations, config.fit.iterations) = (8, fit);
     (config.generation.num_prompts, config.generation.group_size) = (8, 4);
-    LanguageTrainer::for_task(task, config, None).unwrap().on(device).unwrap()
+    LanguageTrainer::for_task(task, config, None).unwrap().with_device(device).unwrap()
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn heads_too_wide_for_the_device_are_rejected_before_the_run() {
     (tiny.hidden_size, tiny.num_heads, tiny.num_kv_heads) = (1024, 1, 1);
     (tiny.num_layers, tiny.intermediate_size) = (1, 8);
     let trainer = LanguageTrainer::for_task(task, config, None).unwrap();
-    let error = trainer.on(Some(device)).err().expect("tiles have no room").to_string();
+    let error = trainer.with_device(Some(device)).err().expect("tiles have no room").to_string();
     let needed = "the model's attention needs 65952 bytes of workgroup memory, but the device has";
     assert!(error.starts_with(needed) && error.contains("the CPU"), "{error}");
 }

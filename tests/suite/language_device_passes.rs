@@ -101,7 +101,7 @@ fn launches_of_learning_are_few() {
         if how == "stepped" {
             (rule.update.update_epochs, rule.update.num_minibatches) = (1, 1);
             let mut learner = LanguageLearner::new(decoder, 1, MomentPrecision::F32)
-                .on(device.clone(), Precision::F32);
+                .with_device(device.clone(), Precision::F32);
             learner.update(&rule, groups, 0, 0.1, &[1e-3]).unwrap();
             return;
         }

@@ -23,7 +23,7 @@ fn smooth(kl_coef: f64) -> UpdateSettings {
 fn learner(decoder: &TokenDecoder, device: Option<&Device>) -> LanguageLearner {
     let learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
     match device {
-        Some(device) => learner.on(device.clone(), Precision::F32),
+        Some(device) => learner.with_device(device.clone(), Precision::F32),
         None => learner,
     }
 }

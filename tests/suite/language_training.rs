@@ -64,6 +64,25 @@ fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
 }
 
 #[test]
+fn nothing_is_restored_from_a_damaged_checkpoint() {
+    let mut first = trainer(&config());
+    iterate(&mut first, 3);
+    let saved = snapshot(&first);
+    let mut second = trainer(&config());
+    iterate(&mut second, 1);
+    let before = snapshot(&second);
+    for name in ["weights", "first_moment", "second_moment", "reference"] {
+        let mut damaged = saved.clone();
+        let section = damaged.sections.iter_mut().find(|one| one.name.starts_with(name)).unwrap();
+        section.bytes.truncate(section.bytes.len() / 2);
+        assert!(second.restore(&damaged).is_err(), "{name}");
+        assert!(snapshot(&second) == before, "{name}");
+    }
+    second.restore(&saved).unwrap();
+    assert!(snapshot(&second) == saved);
+}
+
+#[test]
 fn ratios_of_the_first_update_are_exactly_one() {
     let mut config = config();
     config.update.num_minibatches = 1;

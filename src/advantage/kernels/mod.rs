@@ -16,7 +16,7 @@ use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use stages::{
-    Credits, MAX_UNITS, RUNS, RecordedStepsLaunch, RowsLaunch, SQUARES, SizesLaunch, UNITS,
+    CreditVariant, MAX_UNITS, RUNS, RecordedStepsLaunch, RowsLaunch, SQUARES, SizesLaunch, UNITS,
     centre_kernel, compare_kernel, credit_kernel, summary_kernel,
 };
 
@@ -78,8 +78,11 @@ impl Launcher<'_> {
             row,
             2 * row,
         );
-        let credits =
-            Credits { estimator: config.estimator, auto_reset, scored: part.has_scores() };
+        let credits = CreditVariant {
+            estimator: config.estimator,
+            auto_reset,
+            has_scores: part.has_scores(),
+        };
         // SAFETY: accesses stay below the numbers of games and steps, each cube writes one row, and
         // all units of a cube reach its barrier.
         unsafe {

@@ -83,12 +83,12 @@ impl RecordedSteps {
 
 /// Compile-time variant of the credit kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Credits {
+pub(super) struct CreditVariant {
     pub estimator: Estimator,
     /// Whether a game continues with a new episode.
     pub auto_reset: bool,
     /// Whether scores are recorded; otherwise they are sums of rewards.
-    pub scored: bool,
+    pub has_scores: bool,
 }
 
 /// Rows of partial sums, one per cube.
@@ -144,7 +144,7 @@ pub(super) fn credit_kernel(
     rows: &mut Rows,
     sizes: Sizes,
     discount: f32,
-    #[comptime] credits: Credits,
+    #[comptime] credits: CreditVariant,
 ) {
     let game = ABSOLUTE_POS;
     let mut sums = no_sums();
@@ -166,7 +166,7 @@ pub(super) fn credit_kernel(
             total += select(t < counted, reward, 0.0f32);
             sum += select(t < counted, reward, 0.0f32);
             if recorded.ended(at) {
-                if comptime!(credits.scored) {
+                if comptime!(credits.has_scores) {
                     score = recorded.score(at);
                 }
                 sums[SCORE_SUM] += score;

@@ -5,8 +5,8 @@
 //! its row of a buffer, where each number is added to by one unit alone; [`super::optimizer_kernels`] sums the rows in a
 //! fixed order.
 
-use super::layers::{Layer, backward, forward, learn};
-use super::loss_kernels::*;
+use super::layers::{Layer, add_gradient, backward, forward};
+use super::loss_kernels::{Batch, ExperienceBuffers, KernelPlan, mask_logits, softmax};
 use super::tiles::Tiling;
 use crate::device::buffers::Buffer;
 use crate::learner::means::NUM_SUMS;
@@ -276,14 +276,14 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         }
         sync_cube();
         if has_row {
-            learn::<I>(&mut tile_range.partials, &room, row, is_first, last, tiling);
+            add_gradient::<I>(&mut tile_range.partials, &room, row, is_first, last, tiling);
         }
         sync_cube();
         if comptime!(deep) {
             backward::<I>(params, &mut room, &derivatives, second, last, activation, tiling);
             sync_cube();
             if has_row {
-                learn::<I>(&mut tile_range.partials, &room, row, is_first, second, tiling);
+                add_gradient::<I>(&mut tile_range.partials, &room, row, is_first, second, tiling);
             }
             sync_cube();
             backward::<I>(params, &mut room, &derivatives, first, second, activation, tiling);
@@ -292,7 +292,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         }
         sync_cube();
         if has_row {
-            learn::<I>(&mut tile_range.partials, &room, row, is_first, first, tiling);
+            add_gradient::<I>(&mut tile_range.partials, &room, row, is_first, first, tiling);
         }
         sync_cube();
     }

@@ -219,7 +219,7 @@ pub(super) fn backward<I: Float>(
 /// Adds the gradient of a tile, from a layer's inputs and the derivatives by its neurons, to the cube's row, which starts
 /// at `row`; the first tile replaces what is there.
 #[cube]
-pub(super) fn learn<I: Float>(
+pub(super) fn add_gradient<I: Float>(
     partials: &mut [f32],
     room: &[f32],
     row: usize,

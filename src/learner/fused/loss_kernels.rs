@@ -2,6 +2,7 @@
 
 use super::tiles::Tiling;
 use crate::data::ENDED;
+use crate::data::summary::{SCALE, STEPS};
 use crate::device::buffers::Buffer;
 use crate::math::softmax::{
     ILLEGAL, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
@@ -21,11 +22,9 @@ pub(super) const COUNT_UNITS: usize = 128;
 /// Mask of the action in an action word.
 const ACTION: u32 = !ENDED;
 
-// Layout of an update's summary: as for a recording, first the number of counted steps and the
-// scale of the advantages; then the counted steps of each minibatch; and for losses with one ratio
-// per game `[2, games]`: the ratios, and the loss's derivative by each log-probability of the game.
-use crate::data::summary::{SCALE, STEPS};
-/// Offset of the minibatches' step counts.
+/// Offset of the minibatches' step counts in an update's summary: as for a recording, first the number of counted steps
+/// and the scale of the advantages; then the counted steps of each minibatch; and for losses with one ratio per game
+/// `[2, games]`: the ratios, and the loss's derivative by each log-probability of the game.
 pub(super) const COUNTS: usize = 2;
 
 /// Compile-time parameters of an update's kernels.

@@ -3,7 +3,10 @@
 use super::FusedLearner;
 use super::gradient::{TileRangeLaunch, gradient_kernel};
 use super::launches::{count, sum};
-use super::loss_kernels::*;
+use super::loss_kernels::{
+    BatchLaunch, COUNTS, ExperienceBuffersLaunch, KernelPlan, PartSizesLaunch, reference_kernel,
+    sequence_ratio_kernel,
+};
 use super::sharing::MinibatchOrder;
 use super::tiles::Spread;
 use crate::data::summary::STEPS;
@@ -33,20 +36,20 @@ pub(super) struct FusedUpdate<'a, O: Observer> {
     plan: KernelPlan<O>,
     recording: &'a Recording,
     /// Number of steps to learn from.
-    steps: usize,
+    learn_steps: usize,
     parts: Vec<PartBuffers>,
     minibatches: MinibatchOrder,
     order_buffer: CubeTensor,
     summary: CubeTensor,
     /// Offset of the sequence ratios in the summary.
     ratios_offset: usize,
-    entropy: f64,
+    entropy_coef: f64,
     /// Parameters and moments, `[3, num_params]`, and room for those after the next step.
     state: [CubeTensor; 2],
     /// Sums over the optimizer steps taken: those beside their gradients, then the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: CubeTensor,
     /// Number of the update's first optimizer step in the run.
-    first: u64,
+    first_step: u64,
     /// Number of steps that the optimizer has taken.
     steps_taken: u64,
 }
@@ -112,16 +115,16 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             learner,
             plan: KernelPlan { observer, mlp, loss, tiling },
             recording,
-            steps: advantages.learn_steps,
+            learn_steps: advantages.learn_steps,
             parts: Vec::new(),
             minibatches,
             order_buffer,
             summary,
             ratios_offset,
-            entropy: entropy_coef(config, iteration),
+            entropy_coef: entropy_coef(config, iteration),
             state: optimizer_state(&learner.weights),
             update_sums: cube_tensor(Tensor::<1>::zeros([NUM_SUMS + 1], &device)),
-            first: first_optimizer_step(config, iteration),
+            first_step: first_optimizer_step(config, iteration),
             steps_taken: learner.weights.optimizer.steps,
         };
         this.add_parts(advantages, &recorded);
@@ -169,7 +172,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let num_envs = part.num_envs();
         assert_eq!(
             advantages.dims(),
-            [self.steps + 2, num_envs],
+            [self.learn_steps + 2, num_envs],
             "advantages: [learn_steps + 2, games]"
         );
         let words = cube_ints(part.words.clone());
@@ -178,7 +181,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         if let Some(reference) = reference {
             // The kernel is the same for all losses, so that it is compiled once.
             let plan = KernelPlan { loss: LossForm::of(&LossConfig::default()), ..self.plan };
-            let extended = uninit(&advantages, &[2 * self.steps + 2, num_envs], DType::F32);
+            let extended = uninit(&advantages, &[2 * self.learn_steps + 2, num_envs], DType::F32);
             let dim = CubeDim::new_1d(64);
             for games in self.launches(num_envs) {
                 // SAFETY: accesses stay below the numbers of games and steps.
@@ -205,7 +208,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
     }
 
     fn sizes(&self, first_env: usize, num_envs: usize) -> PartSizesLaunch {
-        PartSizesLaunch::new(first_env, num_envs, self.recording.num_steps, self.steps)
+        PartSizesLaunch::new(first_env, num_envs, self.recording.num_steps, self.learn_steps)
     }
 
     /// Kernel element type of the inputs of the network's matrix products.
@@ -236,7 +239,8 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let KernelPlan { mlp, tiling, .. } = &self.plan;
         let width = mlp.num_params() + NUM_SUMS;
         let portions = self.split_by_part(&self.minibatches.ranges[number]);
-        let spread = |games: usize| Spread::new(mlp, tiling, games * self.steps, portions.len());
+        let spread =
+            |games: usize| Spread::new(mlp, tiling, games * self.learn_steps, portions.len());
         let rows: usize = portions.iter().map(|(_, _, games)| spread(*games).cubes).sum();
         if rows == 0 {
             // All games of this minibatch belong to other ranks.
@@ -314,7 +318,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
 
     /// The coefficients of the loss.
     fn coefficients(&self) -> CoefficientsLaunch {
-        let coefficients = Coefficients::new(&self.learner.context.config.loss, self.entropy);
+        let coefficients = Coefficients::new(&self.learner.context.config.loss, self.entropy_coef);
         CoefficientsLaunch::new(
             coefficients.low,
             coefficients.high,
@@ -357,7 +361,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
 
     /// Divides games into launches of kernels that evaluate the policy at each step of a game.
     fn launches(&self, games: usize) -> impl Iterator<Item = Range<usize>> {
-        let flops = self.plan.mlp.forward_flops() * self.steps as f64;
+        let flops = self.plan.mlp.forward_flops() * self.learn_steps as f64;
         let max_games = self.launch_items(flops).next_multiple_of(64);
         (0..games).step_by(max_games).map(move |first| first..games.min(first + max_games))
     }
@@ -388,7 +392,7 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
     fn step(&mut self, number: usize, gradient: CubeTensor) -> Result<(), TeamError> {
         let LearnerContext { config, team, .. } = &self.learner.context;
         self.steps_taken += 1;
-        let rate = self.learner.context.learning_rate(self.first + number as u64);
+        let rate = self.learner.context.learning_rate(self.first_step + number as u64);
         let factors = factors(&config.optimizer, rate, self.steps_taken);
         let [before, after] = &self.state;
         self.learner.step(&gradient, before, after, &self.update_sums, &factors);

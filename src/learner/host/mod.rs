@@ -153,7 +153,7 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
     }
 
     fn step(&mut self, number: usize, gradient: PartialSum) -> Result<(), TeamError> {
-        let norm = self.learner.step(&gradient.vector, self.plan.first + number as u64);
+        let norm = self.learner.step(&gradient.vector, self.plan.first_step + number as u64);
         self.sums.add(&gradient.numbers, norm);
         self.give_back(gradient);
         Ok(())

@@ -21,6 +21,9 @@ const MAX_PARTIALS: usize = 16;
 /// together: its activations stay in the caches.
 const PARTIAL_STEPS: usize = 1024;
 
+/// Minimum number of steps of a minibatch per shard, since a pass over sequences has a high fixed cost.
+const MIN_SEQUENCE_SHARD_STEPS: usize = 1024;
+
 /// Lane blocks whose sums are added up in single precision, and which one thread differentiates.
 const BLOCKS_PER_JOB: usize = 32;
 
@@ -261,7 +264,7 @@ impl SequenceLearner {
     }
 
     /// Gradient and sums of a shard's games in a minibatch, accumulated over `count` parts.
-    fn differentiate(&self, inputs: &GradientInputs, shard: usize, count: usize) -> PartialSum {
+    fn differentiate(&self, inputs: &MinibatchInputs, shard: usize, count: usize) -> PartialSum {
         let node = |(vector, sums): (Vec<f32>, [f64; NUM_SUMS])| PartialSum {
             shards: shard..shard + 1,
             vector,
@@ -286,7 +289,7 @@ impl SequenceLearner {
 }
 
 /// Inputs of the gradient of a minibatch.
-struct GradientInputs<'a> {
+struct MinibatchInputs<'a> {
     experience: &'a HostExperience<'a>,
     minibatch: &'a Minibatch,
     /// Maximum number of partial gradients of a part.
@@ -300,9 +303,8 @@ impl HostLearner for SequenceLearner {
         &mut self.context
     }
 
-    /// A pass over sequences has a high fixed cost.
     fn min_shard_steps(&self) -> usize {
-        1024
+        MIN_SEQUENCE_SHARD_STEPS
     }
 
     fn policy(&self) -> HostPolicy {
@@ -365,7 +367,7 @@ impl HostLearner for SequenceLearner {
         let LearnerContext { config, batches, team } = &self.context;
         let shards = batches.shards(experience.counts.len());
         let partials = MAX_PARTIALS.div_ceil(shards.count());
-        let inputs = GradientInputs { experience, minibatch, partials, loss, denominators };
+        let inputs = MinibatchInputs { experience, minibatch, partials, loss, denominators };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
         let parts = match self.policy.sizes().memory {
             0 => {

@@ -41,7 +41,7 @@ impl Sums {
 }
 
 /// Splits the chosen groups into parts of at most `max_tokens` tokens; a larger group is one part.
-pub(super) fn parts<'a>(
+pub(super) fn split_into_parts<'a>(
     groups: &[Group],
     chosen: &'a [usize],
     max_tokens: usize,

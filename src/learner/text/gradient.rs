@@ -12,7 +12,7 @@ pub(super) enum Gradient {
     Host(Vec<f32>),
     /// On a device, parameter by parameter.
     #[cfg(text_kernels)]
-    Device(device::Gradient),
+    Device(device::DeviceGradient),
 }
 
 impl Gradient {

@@ -1,7 +1,7 @@
 //! The gradient of an optimizer step over texts on the CPU.
 
-use super::differentiation::{Differentiation, Sums, TokenGrads, parts};
-use super::{Group, Sample, TokenIndex, deduplicated_texts};
+use super::differentiation::{Differentiation, Sums, TokenGrads, split_into_parts};
+use super::group::{Group, Sample, TokenIndex, deduplicated_texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
@@ -16,11 +16,11 @@ use std::ops::Range;
 /// Maximum number of tokens of a forward and backward pass, unless a single group has more: enough for efficient
 /// products.
 const MAX_PASS_TOKENS: usize = 2048;
-/// [`MAX_PASS_TOKENS`] of a large decoder, whose activations take more memory.
+/// The [`MAX_PASS_TOKENS`] of a large decoder, whose activations take more memory.
 const MAX_PASS_TOKENS_OF_LARGE: usize = 640;
 /// Number of rows that pass through the head at a time.
 const HEAD_ROWS: usize = 64;
-/// [`HEAD_ROWS`] of a large decoder: more, since each backward pass of the head adds to the whole gradient of its
+/// The [`HEAD_ROWS`] of a large decoder: more, since each backward pass of the head adds to the whole gradient of its
 /// matrix.
 const HEAD_ROWS_OF_LARGE: usize = 256;
 /// Numbers of a large gradient that one thread clears at a time.
@@ -100,7 +100,7 @@ impl<'a> Targets<'a> {
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
         let max_rows = if decoder.is_small() { HEAD_ROWS } else { HEAD_ROWS_OF_LARGE };
         let row = |logits: &mut [f32], targets: &[TokenIndex]| {
-            sharpen(logits, temperature);
+            divide_by_temperature(logits, temperature);
             // Tokens that one row predicts come from one distribution.
             if let Some(first) = targets.first() {
                 restrict(logits, self.samples[first.sample].candidates(first.token));
@@ -123,7 +123,7 @@ impl<'a> Targets<'a> {
 }
 
 /// Divides logits by the temperature, as sampling does.
-fn sharpen(logits: &mut [f32], temperature: f32) {
+fn divide_by_temperature(logits: &mut [f32], temperature: f32) {
     let inverse_temperature = inverse_temperature(temperature);
     if inverse_temperature != 1.0 {
         logits.iter_mut().for_each(|x| *x *= inverse_temperature);
@@ -227,7 +227,7 @@ impl Differentiation<'_> {
         let mut forward = self.buffers.passes.take();
         let max_tokens =
             if self.decoder.is_small() { MAX_PASS_TOKENS } else { MAX_PASS_TOKENS_OF_LARGE };
-        let parts = parts(self.groups, chosen, max_tokens);
+        let parts = split_into_parts(self.groups, chosen, max_tokens);
         region(parallelism, || {
             for (number, part) in parts.iter().enumerate() {
                 let is_last = number + 1 == parts.len();
@@ -269,7 +269,7 @@ impl Differentiation<'_> {
         let mut d_hidden = vec![0.0; forward.hidden().len()];
         let of_row = |logits: &mut [f32], targets: &[TokenIndex]| {
             let entropy = differentiate_row(logits, targets, samples, &grads);
-            sharpen(logits, temperature);
+            divide_by_temperature(logits, temperature);
             entropy
         };
         let of_part = |first: usize, rows: Vec<RowEntropy>, d_logits: &[f32]| {

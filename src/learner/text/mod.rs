@@ -8,9 +8,12 @@
 mod device;
 mod differentiation;
 mod gradient;
+mod group;
 mod host;
 mod optimizer;
 mod update;
+
+pub use group::{Group, Sample};
 
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
@@ -22,120 +25,15 @@ use crate::objective::LossConfig;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
-use crate::text::{CompletionIndex, PromptWithCompletions, TokenDecoder};
+use crate::text::TokenDecoder;
 #[cfg(text_kernels)]
 use burn::tensor::Tensor;
 use differentiation::{Buffers, Differentiation, Scales};
 use optimizer::Optimizer;
 use rayon::prelude::*;
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::ops::Range;
 use update::{TextStepSettings, TextUpdate};
-
-/// A completion to learn from.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample {
-    /// The tokens of the completion, at least one.
-    pub tokens: Vec<u32>,
-    /// Log-probability of each token under the behaviour policy.
-    pub logprobs: Vec<f32>,
-    /// Advantage of each token.
-    pub advantages: Vec<f32>,
-    /// Whether each token counts in the loss.
-    pub mask: Vec<bool>,
-    /// Whether the policy's term and the entropy bonus act on each token; the KL divergence acts on all. Empty for all.
-    pub selected: Vec<bool>,
-    /// The tokens that each token was drawn from, over which its probability is normalized. An empty or missing list
-    /// stands for the whole vocabulary.
-    pub candidates: Vec<Vec<u32>>,
-}
-
-impl Sample {
-    /// Whether the policy's term and the entropy bonus act on the token at index `at`.
-    fn is_selected(&self, at: usize) -> bool {
-        self.mask[at] && self.selected.get(at).is_none_or(|selected| *selected)
-    }
-
-    /// The tokens that the token at index `at` was drawn from; empty for all.
-    fn candidates(&self, at: usize) -> &[u32] {
-        self.candidates.get(at).map_or(&[], |candidates| candidates)
-    }
-}
-
-/// A prompt with the completions to learn from.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Group {
-    /// The tokens of the prompt, at least one.
-    pub prompt: Vec<u32>,
-    /// The completions of the prompt.
-    pub samples: Vec<Sample>,
-}
-
-impl Group {
-    /// Number of tokens that count in the loss.
-    fn num_counted(&self) -> usize {
-        let count = |sample: &Sample| sample.mask.iter().filter(|m| **m).count();
-        self.samples.iter().map(count).sum()
-    }
-
-    /// Number of tokens that the entropy bonus acts on.
-    fn num_selected(&self) -> usize {
-        let count =
-            |sample: &Sample| (0..sample.tokens.len()).filter(|at| sample.is_selected(*at)).count();
-        self.samples.iter().map(count).sum()
-    }
-
-    /// Returns the prompt with its distinct completions, and the index of each sample's completion. Equal samples pass
-    /// through the decoder once; their gradients are summed.
-    fn deduplicated_text(&self) -> (PromptWithCompletions<'_>, Vec<usize>) {
-        let (distinct, indices) = deduplicate(self.samples.iter().map(|sample| &sample.tokens));
-        let completions = distinct.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
-        (PromptWithCompletions { prompt: &self.prompt, completions }, indices)
-    }
-
-    /// Number of tokens that pass through the decoder.
-    pub(crate) fn len(&self) -> usize {
-        let (text, _) = self.deduplicated_text();
-        text.prompt.len() + text.completions.iter().map(|tokens| tokens.len()).sum::<usize>()
-    }
-}
-
-/// Returns the indices of the distinct items, and for each item its position among them.
-fn deduplicate<T: Eq + Hash>(items: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
-    let (mut distinct, mut positions) = (Vec::new(), HashMap::new());
-    let of_items = items.into_iter().enumerate().map(|(i, item)| {
-        *positions.entry(item).or_insert_with(|| {
-            distinct.push(i);
-            distinct.len() - 1
-        })
-    });
-    let of_items = of_items.collect();
-    (distinct, of_items)
-}
-
-/// The place of a token among the samples of some groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TokenIndex {
-    sample: usize,
-    /// Index among the sample's tokens.
-    token: usize,
-}
-
-/// The texts of some groups, each with its distinct completions, and the completion of each sample among them.
-fn deduplicated_texts<'a>(
-    groups: &[&'a Group],
-) -> (Vec<PromptWithCompletions<'a>>, Vec<CompletionIndex>) {
-    let (mut texts, mut indices) = (Vec::new(), Vec::new());
-    for (text_index, group) in groups.iter().enumerate() {
-        let (text, completions) = group.deduplicated_text();
-        texts.push(text);
-        let index = |completion| CompletionIndex { text: text_index, completion };
-        indices.extend(completions.into_iter().map(index));
-    }
-    (texts, indices)
-}
 
 /// The settings of an update.
 #[derive(Clone, Debug, PartialEq)]
@@ -201,7 +99,7 @@ impl LanguageLearner {
 
     /// Restores a saved state of the optimizer, which host memory keeps in this precision.
     pub fn restore_moments(&mut self, moments: Moments, precision: MomentPrecision) {
-        self.optimizer = Optimizer::Host(moments);
+        self.optimizer = Optimizer::F32(moments);
         self.optimizer.convert_to(precision, || self.decoder.trained_counts());
     }
 
@@ -219,7 +117,7 @@ impl LanguageLearner {
     }
 
     /// Shares the run with the other ranks of `team`: each differentiates the groups of its own shards.
-    pub fn sharing(self, team: Team) -> Self {
+    pub fn with_team(self, team: Team) -> Self {
         Self { team, ..self }
     }
 
@@ -312,7 +210,7 @@ impl LanguageLearner {
     #[cfg(text_kernels)]
     fn device_step(
         &mut self,
-        gradient: device::Gradient,
+        gradient: device::DeviceGradient,
         settings: TextStepSettings,
         config: &OptimizerConfig,
     ) -> Tensor<1> {

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 /// Optimizer state: in host memory, in one of the precisions, or on the decoder's device.
 #[derive(Clone, Debug)]
 pub(super) enum Optimizer {
-    Host(Moments),
+    F32(Moments),
     Bf16(Moments<u16>),
     EightBit(EightBitMoments),
     #[cfg(text_kernels)]
@@ -23,7 +23,7 @@ impl Optimizer {
     pub fn new(precision: MomentPrecision, sizes: Vec<usize>) -> Self {
         let count = sizes.iter().sum();
         match precision {
-            MomentPrecision::F32 => Self::Host(Moments::zeros(count)),
+            MomentPrecision::F32 => Self::F32(Moments::zeros(count)),
             MomentPrecision::Bf16 => Self::Bf16(Moments::zeros(count)),
             MomentPrecision::Bits8 => Self::EightBit(EightBitMoments::zeros(sizes)),
         }
@@ -32,7 +32,7 @@ impl Optimizer {
     /// The state in host memory and in f32; a copy if it is on a device or in another precision.
     pub fn moments(&self) -> Cow<'_, Moments> {
         match self {
-            Self::Host(moments) => Cow::Borrowed(moments),
+            Self::F32(moments) => Cow::Borrowed(moments),
             Self::Bf16(moments) => Cow::Owned(moments.convert()),
             Self::EightBit(moments) => Cow::Owned(moments.dequantized()),
             #[cfg(text_kernels)]
@@ -74,10 +74,10 @@ impl Optimizer {
     /// elements of the parameters.
     pub fn convert_to(&mut self, precision: MomentPrecision, sizes: impl FnOnce() -> Vec<usize>) {
         *self = match (precision, &*self) {
-            (MomentPrecision::F32, Self::Host(_))
+            (MomentPrecision::F32, Self::F32(_))
             | (MomentPrecision::Bf16, Self::Bf16(_))
             | (MomentPrecision::Bits8, Self::EightBit(_)) => return,
-            (MomentPrecision::F32, _) => Self::Host(self.moments().into_owned()),
+            (MomentPrecision::F32, _) => Self::F32(self.moments().into_owned()),
             (MomentPrecision::Bf16, _) => Self::Bf16(self.moments().convert()),
             (MomentPrecision::Bits8, _) => {
                 Self::EightBit(EightBitMoments::quantized(&self.moments(), sizes()))
@@ -97,7 +97,7 @@ impl Optimizer {
         settings: &StepSettings,
     ) {
         match self {
-            Self::Host(moments) => moments.step(params, gradient, scale, settings),
+            Self::F32(moments) => moments.step(params, gradient, scale, settings),
             Self::Bf16(moments) => moments.step(params, gradient, scale, settings),
             Self::EightBit(moments) => moments.step(params, gradient, scale, settings),
             #[cfg(text_kernels)]

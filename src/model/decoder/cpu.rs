@@ -216,7 +216,7 @@ fn add(added: &[Lanes], stream: &mut [Lanes]) {
     stream.as_flattened_mut().iter_mut().zip(added.as_flattened()).for_each(|(x, y)| *x += y);
 }
 
-/// `gate` becomes `silu(gate) * up`.
+/// Replaces `gate` by `silu(gate) * up`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn gated(up: &[Lanes], gate: &mut [Lanes]) {
     for (gate, up) in gate.as_flattened_mut().iter_mut().zip(up.as_flattened()) {

@@ -2,8 +2,9 @@
 
 use super::{Decoder, DecoderConfig, NativeDecoder};
 use crate::math::Activation;
-use crate::model::{BuiltIn, ModelKind, OwnSettings, Parameter, PolicyConfig};
+use crate::model::{BuiltIn, ModelKind, NewSequenceModel, OwnSettings, Parameter, PolicyConfig};
 use crate::nn::DecoderShape;
+use crate::nn::rows::{DecoderSequenceModel, PooledSequenceModel};
 
 impl PolicyConfig {
     /// A transformer of these sizes.
@@ -37,6 +38,13 @@ impl BuiltIn for Decoder {
 
     fn native_with(&self, params: &[f32]) -> NativeDecoder {
         NativeDecoder::from_params(self.shape().clone(), params)
+    }
+
+    fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+        Some(Box::new(|params, arithmetic, checkpointing| {
+            let model = DecoderSequenceModel::new(self.shape(), params, arithmetic, checkpointing);
+            Box::new(PooledSequenceModel::new(model))
+        }))
     }
 
     fn sizes(config: &PolicyConfig) -> String {

@@ -1,9 +1,8 @@
 //! The gated recurrent network (Cho et al. 2014), as a Burn module.
 
 use crate::math::Activation;
-use crate::model::Model;
-use crate::model::PolicyConfig;
 use crate::model::registry::mlp::hidden;
+use crate::model::{Model, PolicyConfig};
 use crate::nn::orthogonal::{layer, linear, orthogonal};
 use crate::nn::tensors::activation::tanh;
 use crate::nn::tensors::products::Products;

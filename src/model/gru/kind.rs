@@ -1,8 +1,10 @@
 //! The gated recurrent network as a built-in network.
 
+use super::learn::GruSequenceModel;
 use super::{Gru, NativeGru};
 use crate::math::Activation;
-use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
+use crate::model::{BuiltIn, ModelKind, NewSequenceModel, Parameter, PolicyConfig};
+use crate::nn::rows::PooledSequenceModel;
 
 impl PolicyConfig {
     /// A gated recurrent network with these hidden layers, the last one recurrent.
@@ -47,5 +49,13 @@ impl BuiltIn for Gru {
 
     fn native_with(&self, params: &[f32]) -> NativeGru {
         NativeGru::from_params(&self.widths(), self.activation(), params)
+    }
+
+    fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+        Some(Box::new(|params, arithmetic, _| {
+            let (widths, activation) = (self.widths(), self.activation());
+            let model = GruSequenceModel::new(&widths, activation, params, arithmetic);
+            Box::new(PooledSequenceModel::new(model))
+        }))
     }
 }

@@ -7,4 +7,3 @@ mod learn;
 
 pub use self::burn::Gru;
 pub use cpu::NativeGru;
-pub use learn::GruSequenceModel;

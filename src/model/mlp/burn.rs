@@ -1,8 +1,7 @@
 //! The multi-layer perceptron.
 
 use crate::math::Activation;
-use crate::model::Memoryless;
-use crate::model::PolicyConfig;
+use crate::model::{Memoryless, PolicyConfig};
 use crate::nn::orthogonal::linear;
 use crate::nn::tensors::activation::activate;
 use crate::nn::tensors::products::Products;

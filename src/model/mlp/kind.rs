@@ -1,8 +1,10 @@
 //! The multi-layer perceptron as a built-in network.
 
+use super::learn::MlpSequenceModel;
 use super::{Mlp, NativeMlp};
 use crate::math::Activation;
-use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
+use crate::model::{BuiltIn, ModelKind, NewSequenceModel, Parameter, PolicyConfig};
+use crate::nn::rows::PooledSequenceModel;
 
 impl PolicyConfig {
     /// A multi-layer perceptron with these hidden layers.
@@ -41,5 +43,13 @@ impl BuiltIn for Mlp {
 
     fn native_with(&self, params: &[f32]) -> NativeMlp {
         NativeMlp::from_params(&self.widths(), self.activation(), params)
+    }
+
+    fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+        Some(Box::new(|params, arithmetic, _| {
+            let (widths, activation) = (self.widths(), self.activation());
+            let model = MlpSequenceModel::new(&widths, activation, params, arithmetic);
+            Box::new(PooledSequenceModel::new(model))
+        }))
     }
 }

@@ -10,4 +10,3 @@ mod learn;
 pub use self::burn::Mlp;
 pub(in crate::model) use self::burn::hidden;
 pub use cpu::NativeMlp;
-pub use learn::MlpSequenceModel;

@@ -111,7 +111,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let (num_params, precision) = (model.params.len(), config.precision);
     let ChosenDevice { device, info, .. } = device::choose(device_name(&args.device))?;
     let on = (info.name != "cpu").then(|| device.clone());
-    let mut trainer = LanguageTrainer::for_task(random, config, Some(model))?.on(on)?;
+    let mut trainer = LanguageTrainer::for_task(random, config, Some(model))?.with_device(on)?;
     let generation = trainer.config().generation.clone();
     let prompt_tokens = mean_prompt_tokens(&trainer)?;
     let Measured { generated, learnt, trained, memory } =
@@ -156,7 +156,7 @@ fn mean_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
     let mut mean = 0.0;
     for number in 0..generation.num_prompts as u64 {
         let prompt = trainer.task().prompt(Split::Train, number)?;
-        let tokens = trainer.tokens(&prompt, generation.max_new_tokens)?;
+        let tokens = trainer.tokenize_prompt(&prompt, generation.max_new_tokens)?;
         mean += tokens.len() as f64 / generation.num_prompts as f64;
     }
     Ok(mean)

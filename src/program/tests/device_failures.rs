@@ -92,10 +92,10 @@ impl Run for Failing {
         self.run.restore(checkpoint)
     }
 
-    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
         // The run is at its best policy.
         self.may_fail(Work::Finish, self.at);
-        self.run.finish(max_episodes)
+        self.run.evaluate_fresh(max_episodes)
     }
 
     fn model(&self) -> Option<LanguageModel> {

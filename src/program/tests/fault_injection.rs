@@ -36,9 +36,9 @@ impl RunObserver for Silent {
         false
     }
 
-    fn iteration(&mut self, _report: &IterationReport) {}
+    fn on_iteration(&mut self, _report: &IterationReport) {}
 
-    fn warning(&mut self, _warning: &str) {}
+    fn on_warning(&mut self, _warning: &str) {}
 }
 
 /// Trains a new run.

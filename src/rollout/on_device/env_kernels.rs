@@ -6,7 +6,6 @@ use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, new_game, num_words};
 use crate::math::softmax::ILLEGAL;
-pub(super) use crate::math::softmax::{SampledAction, sample_action};
 use crate::rng::draw;
 use crate::settings::{RolloutConfig, Start};
 use burn::backend::{DType, Shape};

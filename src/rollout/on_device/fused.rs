@@ -4,6 +4,7 @@
 //! exceed the maximum buffer size, they are played in parts.
 
 use super::env_kernels::{download_envs, upload_envs};
+use super::fused_kernels::{Launches, PackedStates, PartRollout};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
 use crate::data::{Recording, RecordingPart};
 use crate::device::buffers::{cube_tensor, max_buffer_bytes, uninit};
@@ -13,8 +14,6 @@ use crate::settings::{Precision, RolloutConfig, Start};
 use burn::backend::{Cube, DType};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
-
-use super::fused_kernels::{Launches, PackedStates, PartRollout};
 
 /// Rollouts of a run's games on one CubeCL device.
 #[derive(Clone, Debug)]

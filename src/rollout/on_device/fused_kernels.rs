@@ -1,13 +1,18 @@
 //! The kernel of the fused rollout: one unit plays many steps of one game. Units of a cube share the hidden layers of
 //! networks with two of them.
 
-use super::env_kernels::*;
+use super::env_kernels::{
+    BranchPoints, BranchPointsLaunch, Groups, GroupsLaunch, Origin, Starts, StartsLaunch, Steps,
+    StepsLaunch, cube_units, load_env_state, load_episode, load_state, mask_logits,
+    max_steps_per_launch, store_env, store_state,
+};
 use super::fused_layers::{Workgroup, hidden_layers, last_layer};
 use super::{RolloutKeys, action_key, action_uniform, branch_episode};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element, grid};
 use crate::device::launch_items;
 use crate::env::{Rules, StepResult, num_words, play_step};
+use crate::math::softmax::{SampledAction, sample_action};
 use crate::model::kernels::{MlpShape, mlp_logits, round_to};
 use crate::model::{FeatureSlots, HostObserver, Observer, StepWords};
 use crate::settings::{Precision, RolloutConfig, Start};

@@ -1,10 +1,14 @@
 //! Kernels of the stepwise rollout: one unit plays one game.
 
-use super::env_kernels::*;
+use super::env_kernels::{
+    BranchPoints, BranchPointsLaunch, Groups, GroupsLaunch, Origin, Starts, StartsLaunch,
+    load_env_state, load_episode, mask_logits, store_env,
+};
 use super::{RolloutKeys, action_key, action_uniform, branch_episode, env_words};
 use crate::data::Trajectory;
 use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
 use crate::env::{Episode, Rules, StepResult, play_step};
+use crate::math::softmax::{SampledAction, sample_action};
 use crate::model::StepWords;
 use crate::settings::{RolloutConfig, Start};
 use burn::backend::{Cube, DType};
@@ -163,13 +167,13 @@ fn step_kernel<G: Rules>(
 }
 
 /// Number of mask rows.
-fn masks<G: Rules>(game: G) -> usize {
+fn num_masks<G: Rules>(game: G) -> usize {
     if G::MASKED { game.num_actions() } else { 0 }
 }
 
 /// The size of the largest buffer of an iteration, bytes: observations, recorded quantities or environments.
-pub fn largest_bytes<G: Rules>(game: G, config: &RolloutConfig) -> u64 {
-    let of_step = game.num_features().max(QUANTITIES + masks::<G>(game)) as u64;
+pub fn stepwise_bytes<G: Rules>(game: G, config: &RolloutConfig) -> u64 {
+    let of_step = game.num_features().max(QUANTITIES + num_masks::<G>(game)) as u64;
     let of_game = (of_step * config.num_steps as u64).max(env_words(game) as u64 + 1);
     let games = config.num_groups as u64 * config.group_size as u64;
     games * of_game * size_of::<f32>() as u64
@@ -201,7 +205,7 @@ impl<G: Rules> StepwiseBuffers<G> {
             branches: uninit(&[words, config.num_groups], DType::I32),
             history: uninit(&[steps, envs, features], DType::F32),
             actions: uninit(&[steps, envs], DType::I32),
-            quantities: uninit(&[QUANTITIES + masks::<G>(game), steps, envs], DType::F32),
+            quantities: uninit(&[QUANTITIES + num_masks::<G>(game), steps, envs], DType::F32),
             game,
             config: config.clone(),
             keys,
@@ -323,7 +327,7 @@ mod tests {
         let bytes = |num_steps| {
             let config =
                 RolloutConfig { num_groups: 3, group_size: 5, num_steps, ..Default::default() };
-            [largest_bytes(Fruit::default(), &config), largest_bytes(Catch::default(), &config)]
+            [stepwise_bytes(Fruit::default(), &config), stepwise_bytes(Catch::default(), &config)]
         };
         assert_eq!(bytes(7), [15 * 7 * 16 * 4, 15 * 7 * 5 * 4]);
         assert_eq!(bytes(0)[1], 15 * (4 + 1) * 4);

@@ -19,10 +19,10 @@ pub trait RunObserver {
     }
 
     /// Called after every iteration.
-    fn iteration(&mut self, report: &IterationReport);
+    fn on_iteration(&mut self, report: &IterationReport);
 
     /// Called with every warning for the user.
-    fn warning(&mut self, warning: &str);
+    fn on_warning(&mut self, warning: &str);
 }
 
 /// Trains a run until it is over or `observer` stops it, passing its [`Events`] to the observer.
@@ -42,8 +42,8 @@ pub fn drive(
         let mut poll =
             || Requests { stop: observer.wants_to_stop(), save: observer.wants_to_save() };
         match events.next_polling(&mut poll).transpose()? {
-            Some(Event::Warning(warning)) => observer.warning(&warning),
-            Some(Event::Iteration(report)) => observer.iteration(&report),
+            Some(Event::Warning(warning)) => observer.on_warning(&warning),
+            Some(Event::Iteration(report)) => observer.on_iteration(&report),
             Some(Event::End(end)) => summary = end,
             None => return Ok(summary),
         }
@@ -77,8 +77,8 @@ pub fn restore_best(
 /// Restores the best policy as [`restore_best`] does, and evaluates it on fresh episodes.
 ///
 /// # Errors
-/// If the best policy cannot be restored (see [`restore_best`]), the evaluation fails (see [`Run::finish`]), or the device
-/// fails.
+/// If the best policy cannot be restored (see [`restore_best`]), the evaluation fails (see [`Run::evaluate_fresh`]), or
+/// the device fails.
 pub fn finish(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
@@ -87,7 +87,8 @@ pub fn finish(
     // First, since the evaluation may take long and be interrupted.
     restore_best(run, &files, best)?;
     let watch = DeviceWatch::start(run.trainer().device());
-    let scores =
-        catching_panics(watch, "the final evaluation".to_string(), || run.finish(usize::MAX));
+    let scores = catching_panics(watch, "the final evaluation".to_string(), || {
+        run.evaluate_fresh(usize::MAX)
+    });
     scores.map_err(|error| with_saved_state(error, run, &files))
 }

@@ -108,7 +108,7 @@ impl<'a> Events<'a> {
             let is_ready = self.schedule.end(trainer.iteration(), trainer.best()).is_none();
             let step = if is_ready { self.stop_or_step(poll) } else { Ok(true) };
             let last = match step {
-                Ok(stops) => stops.then(|| Ok(Event::End(self.end()))),
+                Ok(stops) => stops.then(|| Ok(Event::End(self.summarize()))),
                 Err(error) => Some(Err(with_saved_state(error, self.run, &self.files))),
             };
             self.is_over = last.is_some();
@@ -132,7 +132,7 @@ impl<'a> Events<'a> {
                 return Ok(true);
             }
         }
-        self.step(poll)
+        self.train_iteration(poll)
     }
 
     /// Saves a checkpoint of the last iteration, for which none was due.
@@ -158,7 +158,7 @@ impl<'a> Events<'a> {
     /// Trains an iteration, and evaluates, records and saves it as due. Returns whether the run stops here. Records
     /// are written before the checkpoint of their iteration, so that a crash never leaves a checkpoint without its
     /// records.
-    fn step(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
+    fn train_iteration(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         let iteration = self.run.trainer().iteration() + 1;
         let (mut record, completions) =
             catching_panics(self.watch, format!("iteration {iteration}"), || self.run.iterate())?;
@@ -174,9 +174,9 @@ impl<'a> Events<'a> {
         let seconds = self.started.elapsed().as_secs_f64();
         let seconds_left = self.pace.seconds_left(iteration, seconds);
         let (evaluation, iterations) = (self.evaluation.clone(), self.schedule.iterations);
-        let step =
+        let report =
             IterationReport { record, evaluation, is_best, iterations, completions, seconds_left };
-        self.waiting.push_back(Ok(Event::Iteration(Box::new(step))));
+        self.waiting.push_back(Ok(Event::Iteration(Box::new(report))));
         Ok(stops)
     }
 
@@ -228,7 +228,7 @@ impl<'a> Events<'a> {
         let is_late = limit > 0.0 && team.any(seconds >= limit)?;
         let mut due = self.schedule.due(iteration, interrupted || is_late);
         due.evaluation |= is_late;
-        let saves = requests.save || std::mem::take(&mut self.requests.save);
+        let saves = std::mem::take(&mut self.requests.save) | requests.save;
         due.save |= saves && team.size() == 1;
         self.summary.end = is_late.then_some(End::Seconds);
         Ok((due, interrupted || is_late))
@@ -264,7 +264,7 @@ impl<'a> Events<'a> {
     }
 
     /// Time and steps spent so far.
-    fn end(&self) -> RunSummary {
+    fn summarize(&self) -> RunSummary {
         let trainer = self.run.trainer();
         let (iteration, env_steps) = (trainer.iteration(), trainer.env_steps());
         let end = self.schedule.end(iteration, trainer.best()).or(self.summary.end);
@@ -382,6 +382,24 @@ pub(super) mod tests {
         drop(events);
         // It was not due.
         assert_eq!(files.folder().saved_iteration(), Some(3));
+    }
+
+    #[test]
+    fn two_requests_to_save_before_an_iteration_ends_are_one() {
+        let place = tempfile::tempdir().unwrap();
+        let mut run = run(5);
+        let path = place.path().join("run");
+        let (mut files, _lock) = RunFiles::create(Some(path), "run", &run, "").unwrap();
+        let mut events = run.events(Some(&mut files));
+        for save in [false, true, false] {
+            if save {
+                events.save();
+            }
+            let event = events.next_polling(&mut || Requests { stop: false, save });
+            assert!(matches!(event, Some(Ok(Event::Iteration(_)))));
+        }
+        drop(events);
+        assert_eq!(files.folder().saved_iteration(), Some(2));
     }
 
     #[test]

@@ -327,8 +327,8 @@ fn clear(folder: &RunFolder) -> Result<(), RunError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::events::tests::run;
     use super::*;
+    use crate::run::local::events::tests::run;
     use std::fs;
     use tempfile::TempDir;
 

@@ -1,18 +1,17 @@
 //! Numbers, counts and durations as reports and progress lines write them.
 
+use super::counted;
+use crate::settings::UpdateConfig;
+
 /// Formats a number with a unit prefix, for instance `1.2M`.
 pub fn with_unit_prefix(x: f64) -> String {
+    // A number that would be rounded to the next unit has that unit.
     match x {
-        x if x >= 1e9 => format!("{:.1}G", x / 1e9),
-        x if x >= 1e6 => format!("{:.1}M", x / 1e6),
-        x if x >= 1e3 => format!("{:.0}k", x / 1e3),
+        x if x >= 999.95e6 => format!("{:.1}G", x / 1e9),
+        x if x >= 999.5e3 => format!("{:.1}M", x / 1e6),
+        x if x >= 999.5 => format!("{:.0}k", x / 1e3),
         x => format!("{x:.0}"),
     }
-}
-
-/// Formats a number of things: `1 seed`, `2 seeds`.
-pub fn counted(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Formats a duration in the largest fitting unit.
@@ -24,15 +23,28 @@ pub(super) fn duration_in_words(seconds: f64) -> String {
     }
 }
 
+/// Describes the passes of an update.
+pub(super) fn update_in_words(update: &UpdateConfig) -> String {
+    let UpdateConfig { update_epochs, num_minibatches, .. } = update;
+    let ending = if *num_minibatches == 1 { "" } else { "es" };
+    format!("{} of {num_minibatches} minibatch{ending}", counted(*update_epochs, "epoch"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Phase;
 
     #[test]
-    fn one_thing_has_no_plural() {
-        assert_eq!([counted(1, "seed"), counted(2, "seed")], ["1 seed", "2 seeds"]);
-        let phase = |last| Phase { name: "GRPO", first: 1, last }.to_string();
-        assert_eq!([phase(1), phase(2)], ["GRPO 1", "GRPO 1-2"]);
+    fn a_rounded_number_is_below_the_next_unit() {
+        let below = [999.4, 999.4e3, 999.9e6].map(with_unit_prefix);
+        assert_eq!(below, ["999", "999k", "999.9M"]);
+        let above = [999.5, 999.6e3, 999.96e6].map(with_unit_prefix);
+        assert_eq!(above, ["1k", "1.0M", "1.0G"]);
+    }
+
+    #[test]
+    fn a_duration_has_the_largest_fitting_unit() {
+        let durations = [0.0, 99.96, 100.0, 5999.0, 6000.0].map(duration_in_words);
+        assert_eq!(durations, ["0.0 s", "100.0 s", "2 min", "100 min", "1.7 h"]);
     }
 }

@@ -1,5 +1,6 @@
 //! A run of a game or a dataset.
 
+use super::format::update_in_words;
 use super::{
     FinalScores, HeldOutReport, Phase, Run, RunError, RunSizes, Scores, Subject, TrainerStatus,
 };
@@ -10,7 +11,6 @@ use crate::metrics::IterationRecord;
 use crate::model::{Actor, NativePolicy};
 use crate::rng::Stream;
 use crate::rollout::{ActionSelection, evaluate, reference_scores};
-use crate::settings::UpdateConfig;
 use crate::trainer::text::CompletionRecord;
 use crate::trainer::{GameTrainer, Validation};
 use serde::Serialize;
@@ -23,16 +23,16 @@ const FINAL_EPISODES: usize = 10_000;
 pub struct GameRun<G: Rules> {
     trainer: GameTrainer<G>,
     /// Number of iterations per epoch.
-    epoch: u32,
+    epoch_iterations: u32,
     /// Names of the actions.
     actions: Vec<String>,
 }
 
 impl<G: Rules> GameRun<G> {
-    /// Creates a run of this trainer. `epoch` is the number of iterations per epoch, `actions` the
+    /// Creates a run of this trainer. `epoch_iterations` is the number of iterations per epoch, `actions` the
     /// names of the actions.
-    pub fn new(trainer: GameTrainer<G>, epoch: u32, actions: Vec<String>) -> Self {
-        Self { trainer, epoch, actions }
+    pub fn new(trainer: GameTrainer<G>, epoch_iterations: u32, actions: Vec<String>) -> Self {
+        Self { trainer, epoch_iterations, actions }
     }
 
     /// Plays as many fresh episodes on the host as an evaluation has, but at most `max_episodes`.
@@ -47,13 +47,6 @@ impl<G: Rules> GameRun<G> {
             baselines: Vec::new(),
         })
     }
-}
-
-/// Describes the passes of an update in words.
-pub(super) fn passes(update: &UpdateConfig) -> String {
-    let UpdateConfig { update_epochs: epochs, num_minibatches: steps, .. } = update;
-    let plural = |n: usize, ending: &'static str| if n == 1 { "" } else { ending };
-    format!("{epochs} epoch{} of {steps} minibatch{}", plural(*epochs, "s"), plural(*steps, "es"))
 }
 
 /// Plays `episodes` fresh episodes greedily and, on the same levels, with sampled actions.
@@ -109,12 +102,12 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
                 .plays_all_steps()
                 .then(|| config.steps_per_iteration(items) * u64::from(config.iterations)),
             rollout: batch,
-            update: passes(update),
+            update: update_in_words(update),
         }
     }
 
     fn epoch_iterations(&self) -> u32 {
-        self.epoch
+        self.epoch_iterations
     }
 
     fn fallback_reason(&self) -> Option<String> {
@@ -150,7 +143,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
     }
 
     /// Only the first rank evaluates.
-    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
         if !self.trainer.team().is_root() {
             return Ok(FinalScores::default());
         }

@@ -20,13 +20,14 @@ mod run_summary;
 mod text;
 mod trainer_status;
 
+pub use crate::metrics::counted;
 pub use drive::{RunObserver, drive, finish, restore_best};
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
 pub use file_names::{COMPLETIONS, CONFIG, METRICS, NOTE, SPACES};
 pub use files::{ResumedRun, RunFiles};
 pub use folder::{BestPolicy, RunFolder, RunLock, SavedPolicy};
-pub use format::{counted, with_unit_prefix};
+pub use format::with_unit_prefix;
 pub use game::{GameRun, play};
 pub use iteration_report::IterationReport;
 pub use model_folder::load_model;
@@ -90,7 +91,7 @@ pub struct RunSizes {
     /// Description of the policy or model.
     #[serde(skip)]
     pub policy: String,
-    /// Number of episodes played at once: games, or completions of an iteration.
+    /// Number of episodes played at once: games, or completions of an iteration (of SFT alone, solutions).
     pub num_envs: usize,
     /// Number of steps of the whole run, if known beforehand.
     pub env_steps: Option<u64>,
@@ -104,7 +105,7 @@ pub struct RunSizes {
 
 /// A run in memory, of a game, a dataset or a language model, as trained by one of its ranks.
 ///
-/// All ranks must call [`Run::iterate`], [`Run::validate`], [`Run::snapshot`] and [`Run::finish`] together.
+/// All ranks must call [`Run::iterate`], [`Run::validate`], [`Run::snapshot`] and [`Run::evaluate_fresh`] together.
 pub trait Run {
     /// The game or task.
     fn subject(&self) -> Subject;
@@ -167,7 +168,7 @@ pub trait Run {
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
-    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError>;
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError>;
 
     /// The language model in the form that is exported; `None` for games.
     fn model(&self) -> Option<LanguageModel> {
@@ -217,4 +218,15 @@ pub trait Run {
 
     /// Skips to a later iteration without training those in between, for a dry run.
     fn skip_to(&mut self, _iteration: u32) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_of_one_iteration_names_it_once() {
+        let phase = |last| Phase { name: "GRPO", first: 1, last }.to_string();
+        assert_eq!([phase(1), phase(2)], ["GRPO 1", "GRPO 1-2"]);
+    }
 }

@@ -70,7 +70,7 @@ impl<'a> RunNote<'a> {
     }
 
     /// Sets the name of the environment for which the run's game is a placeholder.
-    pub fn in_environment(self, environment: Option<&'a str>) -> Self {
+    pub fn with_environment(self, environment: Option<&'a str>) -> Self {
         Self { environment, ..self }
     }
 }

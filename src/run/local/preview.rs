@@ -1,7 +1,7 @@
 //! Dry runs: measures some iterations and an evaluation, and saves nothing.
 
-use super::format::{counted, duration_in_words, with_unit_prefix};
-use super::{Phase, Run, RunError, RunSizes, Subject};
+use super::format::{duration_in_words, with_unit_prefix};
+use super::{Phase, Run, RunError, RunSizes, Subject, counted};
 use crate::device::DeviceInfo;
 use crate::run::Schedule;
 use serde::Serialize;
@@ -63,7 +63,7 @@ impl PreviewCosts {
     }
 
     /// Measures some iterations of a phase.
-    fn phase(&mut self, run: &mut dyn Run, phase: Phase) -> Result<PhasePreview, RunError> {
+    fn measure_phase(&mut self, run: &mut dyn Run, phase: Phase) -> Result<PhasePreview, RunError> {
         run.skip_to(phase.first - 1);
         // The first iteration compiles kernels and fills caches.
         let first = self.iterate(run)?;
@@ -91,13 +91,13 @@ pub fn preview<'a>(
 ) -> Result<Preview<'a>, RunError> {
     let schedule = run.trainer().schedule();
     let mut costs = PreviewCosts { started, seconds_to_first_update: None, memory_bytes: None };
-    let phases = run.phases().into_iter().map(|phase| costs.phase(run, phase));
+    let phases = run.phases().into_iter().map(|phase| costs.measure_phase(run, phase));
     let phases: Vec<PhasePreview> = phases.collect::<Result<_, _>>()?;
     let began = Instant::now();
     run.validate()?;
     let evaluation = began.elapsed().as_secs_f64();
     // Otherwise an error in it would only show at the end of the run.
-    run.finish(1)?;
+    run.evaluate_fresh(1)?;
     let total = |PhasePreview { phase, seconds_per_iteration }: &PhasePreview| {
         f64::from(phase.last - phase.first + 1) * seconds_per_iteration
     };

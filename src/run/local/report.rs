@@ -201,7 +201,8 @@ impl Display for Scores {
             "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {over} (seed {seed}).\n"
         )?;
         for (way, result) in own() {
-            result.text.iter().try_for_each(|it| writeln!(f, "{way}: {}", exactly_right(it)))?;
+            let words = result.warning().or_else(|| result.text.as_ref().map(exactly_right));
+            words.iter().try_for_each(|words| writeln!(f, "{way}: {words}"))?;
         }
         match (greedy.min_score, greedy.max_score) {
             (Some(lowest), Some(highest)) => {
@@ -216,19 +217,17 @@ impl Display for Scores {
 
 /// Describes the fraction of completions with the highest reward, if that is known.
 fn exactly_right(text: &TextEvaluation) -> String {
-    let TextEvaluation { k, pass_at_1, pass_at_k, problems, rewards, .. } = text;
+    let TextEvaluation { k, pass_at_1, pass_at_k, problems, .. } = text;
     let mut words = match pass_at_1 {
         Some(rate) => format!("pass@1 {rate:.4} ({:.1} % exactly right)", 100.0 * rate),
-        None if rewards.is_empty() => {
-            return format!("no score: none of the {problems} completions could be scored");
-        }
         None => "no pass@1, since rewards exceed 1".to_string(),
     };
     if let Some(rate) = pass_at_k.filter(|_| *k > 1) {
         words += &format!(", pass@{k} {rate:.4}");
     }
     if *problems > 0 {
-        words += &format!("; {problems} completions could not be scored and are left out");
+        words +=
+            &format!("; without {} that could not be scored", counted(*problems, "completion"));
     }
     words
 }
@@ -240,8 +239,8 @@ fn rounded(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::events::tests::run;
     use super::*;
+    use crate::run::local::events::tests::run;
 
     #[test]
     fn scores_of_completions_that_were_not_judged_are_not_shown() {
@@ -266,12 +265,15 @@ mod tests {
         };
         let text = scores(&[]).to_string();
         assert!(text.contains("this model, greedy         -\n"), "{text}");
-        assert!(text.contains("greedy: no score: none of the 2 completions could be"), "{text}");
+        assert!(text.contains("greedy: no score: none of the 2 completions of"), "{text}");
         assert!(text.ends_with("There are no greedy scores; 3.0 tokens per completion."), "{text}");
         let result = FinalScores { scores: Some(scores(&[])), held_out: None };
         assert!(result.warning().is_some());
         let text = scores(&[2.0]).to_string();
-        assert!(text.contains("no pass@1, since rewards exceed 1; 1 completions"), "{text}");
+        assert!(
+            text.contains("no pass@1, since rewards exceed 1; without 1 completion that"),
+            "{text}"
+        );
         assert!(text.contains("scores range from 2 to 2"), "{text}");
     }
 

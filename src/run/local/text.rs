@@ -1,11 +1,12 @@
 //! A run of a language model.
 
-use super::game::passes;
+use super::format::update_in_words;
 use super::{
     FinalScores, HeldOutReport, Phase, Run, RunError, RunSizes, Scores, Subject, TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
 use crate::metrics::IterationRecord;
+use crate::settings::{GenerationConfig, LanguageConfig};
 use crate::text::LanguageModel;
 use crate::trainer::Validation;
 use crate::trainer::text::{CollapseMonitor, CompletionRecord, LanguageTrainer};
@@ -24,6 +25,14 @@ impl TextRun {
     pub fn new(trainer: LanguageTrainer) -> Self {
         Self { collapse_monitor: CollapseMonitor::new(trainer.parts()), trainer }
     }
+}
+
+/// Options that make the launches of a run smaller, if there are any.
+fn smaller_launches(config: &LanguageConfig) -> Option<String> {
+    let slots = config.generation.slots.div_ceil(4);
+    let is_smaller = slots < config.generation.slots || !config.update.gradient_checkpointing;
+    is_smaller
+        .then(|| format!("--set generation.slots={slots} --set update.gradient_checkpointing=true"))
 }
 
 impl Run for TextRun {
@@ -77,21 +86,21 @@ impl Run for TextRun {
             Some(adapters) => format!(", {} of them learnt (LoRA)", adapters.params().len()),
             None => String::new(),
         };
-        let batch = if config.is_sft_only() {
-            format!("{} solutions", generation.num_prompts)
+        let prompts = generation.num_prompts;
+        let (num_envs, batch) = if config.is_sft_only() {
+            (prompts, format!("{prompts} solutions"))
         } else {
-            format!(
-                "{} prompts of {} completions of at most {} tokens",
-                generation.num_prompts, generation.group_size, generation.max_new_tokens
-            )
+            let GenerationConfig { group_size, max_new_tokens, .. } = generation;
+            let each = format!("{group_size} completions of at most {max_new_tokens} tokens");
+            (prompts * group_size, format!("{prompts} prompts of {each}"))
         };
         RunSizes {
             num_parameters,
             policy: format!("{}, {num_parameters} parameters{learnt}", config.model.path),
-            num_envs: generation.num_prompts * generation.group_size,
+            num_envs,
             env_steps: None,
             rollout: batch,
-            update: passes(update),
+            update: update_in_words(update),
         }
     }
 
@@ -104,10 +113,8 @@ impl Run for TextRun {
     }
 
     fn smaller_launches(&self) -> Option<String> {
-        let slots = self.trainer.config().generation.slots.div_ceil(4);
-        self.trainer.device().map(|_| {
-            format!("--set generation.slots={slots} --set update.gradient_checkpointing=true")
-        })
+        let config = self.trainer.config();
+        self.trainer.device().and_then(|_| smaller_launches(config))
     }
 
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
@@ -132,7 +139,7 @@ impl Run for TextRun {
     }
 
     /// All ranks take the first one's weights and evaluate together.
-    fn finish(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
         self.trainer.broadcast_weights()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
         let prompts = if is_evaluated { FINAL_PROMPTS.min(max_episodes) } else { 0 };
@@ -157,5 +164,42 @@ impl Run for TextRun {
 
     fn skip_to(&mut self, iteration: u32) {
         self.trainer.skip_to(iteration);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Precision;
+    use crate::task;
+    use crate::trainer::text::TINY;
+
+    #[test]
+    fn sft_alone_has_a_solution_for_each_prompt() {
+        let sizes = |mut config: LanguageConfig| {
+            let found = task::find("sort").unwrap();
+            let task = (found.open)((found.defaults)()).unwrap();
+            (config.generation.num_prompts, config.generation.group_size) = (6, 4);
+            TextRun::new(LanguageTrainer::for_task(task, config, None).unwrap()).sizes()
+        };
+        let sft = sizes(LanguageConfig::for_sft(TINY, None, Precision::F32));
+        let grpo = sizes(LanguageConfig::for_model(TINY));
+        assert_eq!((sft.num_envs, grpo.num_envs), (6, 24));
+        assert_eq!(sft.rollout, "6 solutions");
+        assert!(grpo.rollout.starts_with("6 prompts of 4 completions"), "{}", grpo.rollout);
+    }
+
+    #[test]
+    fn the_smallest_launches_are_not_advised_to_a_run_that_has_them() {
+        let options = |slots: usize, gradient_checkpointing: bool| {
+            let mut config = LanguageConfig::for_model(TINY);
+            config.generation.slots = slots;
+            config.update.gradient_checkpointing = gradient_checkpointing;
+            smaller_launches(&config)
+        };
+        let smallest =
+            Some("--set generation.slots=1 --set update.gradient_checkpointing=true".to_string());
+        assert_eq!([options(1, false), options(4, true)], [smallest.clone(), smallest]);
+        assert_eq!(options(1, true), None);
     }
 }

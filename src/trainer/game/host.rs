@@ -1,8 +1,5 @@
 //! Training in environments on the host.
 
-use super::super::TrainError;
-use super::super::choose::initial_network;
-use super::super::rank_part::EngineInputs;
 use super::GameTrainer;
 use crate::env::{Env, HostEnvs, HostGame, Rules};
 use crate::model::Network;
@@ -10,6 +7,9 @@ use crate::parallel::Team;
 use crate::rng::Stream;
 use crate::rollout::{ActionSelection, EpisodeKeys, Evaluation};
 use crate::settings::{ModelKind, Start, TrainConfig};
+use crate::trainer::TrainError;
+use crate::trainer::choose::initial_network;
+use crate::trainer::rank_part::EngineInputs;
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 

@@ -3,12 +3,14 @@
 #[cfg(feature = "general")]
 pub mod held_out;
 mod host;
+mod settings;
 mod snapshot;
 
 pub use host::{BatchSizes, HostSetupError};
+pub use settings::{config_toml, layered_settings, new_settings};
 pub use snapshot::{
-    config_toml, layered_settings, load_policy, new_settings, policy_bytes, policy_params,
-    read_policy_file, saved_config, saved_game_name,
+    load_policy, load_weights, policy_bytes, policy_params, read_policy_file, saved_config,
+    saved_game_name,
 };
 
 use super::choose::{
@@ -28,7 +30,7 @@ use crate::rng::Stream;
 use crate::rollout::{
     ActionSelection, EpisodeKeys, EpisodeResult, Evaluation, play_episodes, play_host_episodes,
 };
-use crate::settings::{self, Precision, TrainConfig};
+use crate::settings::{EngineChoice, Precision, TrainConfig};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 use std::borrow::Cow;
@@ -206,9 +208,7 @@ impl<G: Rules> GameTrainer<G> {
         }
         let TrainConfig { engine, precision, .. } = &part.config;
         let (wanted, reason) = match (engine, precision) {
-            (settings::EngineChoice::Fused, _) => {
-                ("engine `fused`".to_string(), self.fallback_reason())
-            }
+            (EngineChoice::Fused, _) => ("engine `fused`".to_string(), self.fallback_reason()),
             (_, Precision::F32) => return None,
             _ => {
                 let limit = |fallback: String| {
@@ -223,35 +223,6 @@ impl<G: Rules> GameTrainer<G> {
     /// The game.
     pub fn game(&self) -> G {
         self.engine.game
-    }
-}
-
-impl<G: Rules> EngineInputs<G> {
-    /// Checks that the inputs fit each other and the settings.
-    ///
-    /// # Panics
-    /// If they do not.
-    fn check(&self, config: &TrainConfig) {
-        let Self { game, model, data, host } = self;
-        let (features, actions) = (game.num_features(), game.num_actions());
-        let found = model.sizes(features);
-        assert!(
-            (found.features, found.actions) == (features, actions),
-            "the network has {} features and {} actions, but the game `{}` has {features} and {actions}",
-            found.features,
-            found.actions,
-            G::NAME
-        );
-        let path = &config.data.path;
-        assert!(
-            config.data.is_on() == data.is_some(),
-            "data.path is {path:?}, which must name a dataset exactly where the run learns from one (`with_team`)"
-        );
-        assert!(
-            G::PLAYABLE || data.is_some() || host.is_some(),
-            "the game `{}` cannot be played: it needs environments (`with_envs`) or a dataset (`with_team`)",
-            G::NAME
-        );
     }
 }
 
@@ -365,10 +336,11 @@ impl<G: Rules> Engine for GameEngine<G> {
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, TrainError> {
-        let held_out: Option<HeldOut> = None;
         // Evaluating whole sequences needs Burn's autodiff, which the page's modules leave out.
+        #[cfg(not(feature = "general"))]
+        let held_out = None::<HeldOut>;
         #[cfg(feature = "general")]
-        let held_out = held_out.or(self.held_out_means().await?);
+        let held_out = self.held_out_means().await?;
         if let Some(HeldOut { accuracy: mean_score, .. }) = held_out.filter(|_| !G::PLAYABLE) {
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
         }

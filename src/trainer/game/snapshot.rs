@@ -1,15 +1,6 @@
-//! Checkpoints of a game's run: its settings, and its policy as a file.
+//! Checkpoints of a game's run, and its policy as a file.
 
-use super::super::choose::with_engine;
-use super::super::engine::{PolicyEngine, State};
-use super::super::rank_part::{
-    gather_game_states, gather_parts, select_game_states, select_memory,
-};
-use super::super::snapshot::{
-    CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError,
-    VERSION, WEIGHTS, read_params, saved_table, section, unreadable,
-};
-use super::{GameEngine, GameTrainer};
+use super::{GameEngine, GameTrainer, config_toml};
 use crate::checkpoint::{Checkpoint, Section};
 use crate::device;
 use crate::env::Rules;
@@ -19,6 +10,15 @@ use crate::model::{NativePolicy, Network, Parameter};
 use crate::parallel::TeamError;
 use crate::rollout::env_words;
 use crate::settings::{ConfigError, ModelKind, TrainConfig, overlay};
+use crate::trainer::choose::with_engine;
+use crate::trainer::engine::{PolicyEngine, State};
+use crate::trainer::rank_part::{
+    gather_game_states, gather_parts, select_game_states, select_memory,
+};
+use crate::trainer::snapshot::{
+    CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError,
+    VERSION, WEIGHTS, read_params, saved_table, section, unreadable,
+};
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::Serialize;
@@ -60,51 +60,6 @@ pub fn saved_config<G: Rules + DeserializeOwned>(
     Ok(overlay::split(saved_table(checkpoint)?, G::NAME)?)
 }
 
-/// The settings of a run in the form that is saved and displayed; [`overlay::split`] reads it.
-pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
-    let mut table = toml::Table::new();
-    table.insert("env".to_string(), G::NAME.into());
-    table.extend(overlay::to_table(config));
-    table.insert(G::NAME.to_string(), overlay::to_table(game).into());
-    toml::to_string(&table).expect("settings are plain tables")
-}
-
-/// The settings of a new run: the defaults, overridden by those of a file, then by every `key=value` of `set`.
-///
-/// # Errors
-/// The errors of [`layered_settings`].
-pub fn new_settings<G>(file: &toml::Table, set: &[String]) -> Result<(G, TrainConfig), ConfigError>
-where
-    G: Rules + Default + Serialize + DeserializeOwned,
-{
-    layered_settings(std::slice::from_ref(file), set)
-}
-
-/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of `set`. A
-/// setting may have another of its names in each.
-///
-/// The game's parameters are read first, since defaults may depend on them
-/// ([`Env::defaults`](crate::env::Env::defaults)).
-///
-/// # Errors
-/// If there is no such setting, or a value has the wrong type.
-pub fn layered_settings<G>(
-    files: &[toml::Table],
-    set: &[String],
-) -> Result<(G, TrainConfig), ConfigError>
-where
-    G: Rules + Default + Serialize + DeserializeOwned,
-{
-    let over = |defaults: TrainConfig| {
-        let mut table = overlay::parse("the defaults", &config_toml(&G::default(), &defaults))?;
-        files.iter().try_for_each(|file| overlay::lay_over(&mut table, file.clone()))?;
-        overlay::apply(&mut table, set)?;
-        overlay::split::<G>(table, G::NAME)
-    };
-    let (game, _) = over(TrainConfig::of(&G::default())?)?;
-    over(TrainConfig::of(&game)?)
-}
-
 /// The parameters of a checkpoint's policy, a built-in network, with their values.
 ///
 /// # Errors
@@ -134,28 +89,13 @@ pub fn load_policy<G: Rules>(
     Ok(NativePolicy::from_params(features, actions, &config.policy, &weights))
 }
 
-impl Network {
-    /// The policy of a checkpoint, in a network like `model`, whose weights are replaced.
-    ///
-    /// # Errors
-    /// If the checkpoint does not hold a policy of such a network.
-    pub fn policy_in<G: Rules>(
-        self,
-        checkpoint: &Checkpoint,
-        game: G,
-    ) -> Result<NativePolicy, SnapshotError> {
-        let network = self.with_weights_of(checkpoint)?;
-        Ok(NativePolicy::new(&network, game.num_features(), game.num_actions()))
-    }
-
-    /// Replaces the weights of this run's network by those of a checkpoint.
-    ///
-    /// # Errors
-    /// If the checkpoint does not hold a policy of such a network.
-    pub fn with_weights_of(self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
-        let weights = read_params(checkpoint, WEIGHTS, &self.parameters())?;
-        Ok(self.unflatten(&device::upload(weights, &self.device())))
-    }
+/// Replaces the weights of a network by those of a checkpoint's policy.
+///
+/// # Errors
+/// If the checkpoint does not hold a policy of such a network.
+pub fn load_weights(network: Network, checkpoint: &Checkpoint) -> Result<Network, SnapshotError> {
+    let weights = read_params(checkpoint, WEIGHTS, &network.parameters())?;
+    Ok(network.unflatten(&device::upload(weights, &network.device())))
 }
 
 /// Rejects settings that name a user-defined model.

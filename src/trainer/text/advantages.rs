@@ -2,8 +2,7 @@
 
 use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, Sample};
-use crate::settings::Scale;
-use crate::settings::{Baseline, RewardConfig};
+use crate::settings::{Baseline, RewardConfig, Scale};
 use crate::text::generate::Completion;
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Detection of collapses of training, described in words when they begin.
 
-use crate::metrics::{IterationRecord, TextRecord};
+use crate::metrics::{IterationRecord, TextRecord, counted};
 use crate::task::RewardPart;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -21,7 +21,7 @@ const RECOVERED: f64 = 0.5;
 /// Fraction of the highest score from which low entropy is not a problem.
 const NEAR_BEST: f64 = 0.95;
 
-/// Ways in which the training of a language model stops to make progress.
+/// Ways in which the training of a language model stops making progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Collapse {
     /// No completion ends within the limit of tokens.
@@ -44,7 +44,7 @@ pub struct CollapseMonitor {
     /// The last gradient norms.
     norms: VecDeque<f64>,
     /// Whether these norms are from SFT.
-    fit: bool,
+    is_sft: bool,
     /// Collapses that are currently present.
     present: BTreeSet<Collapse>,
 }
@@ -53,16 +53,16 @@ impl CollapseMonitor {
     /// Creates a monitor for the start of a run whose rewards have these parts.
     pub fn new(parts: &[RewardPart]) -> Self {
         let parts = parts.to_vec();
-        Self { parts, norms: VecDeque::new(), fit: true, present: BTreeSet::new() }
+        Self { parts, norms: VecDeque::new(), is_sft: true, present: BTreeSet::new() }
     }
 
     /// Observes the record of the next iteration, and describes the collapses that begin with it.
     pub fn observe(&mut self, record: &IterationRecord) -> Option<String> {
         let text = record.text.as_ref()?;
-        if text.fit != self.fit {
+        if text.fit != self.is_sft {
             self.norms.clear();
         }
-        self.fit = text.fit;
+        self.is_sft = text.fit;
         let median = self.median();
         let times = record.grad_norm / median.unwrap_or(f64::INFINITY);
         if record.grad_norm > 0.0 {
@@ -129,8 +129,9 @@ fn describe(collapse: Collapse, grad_norm: f64, text: &TextRecord, times: f64) -
              smaller update.max_grad_norm may help."
         ),
         Collapse::Unjudged => format!(
-            "{} completions have no reward: {}.",
-            text.problems,
+            "{} {} no reward: {}.",
+            counted(text.problems, "completion"),
+            if text.problems == 1 { "has" } else { "have" },
             text.problem.as_deref().unwrap_or("the verifier gave no reason")
         ),
     }
@@ -242,13 +243,11 @@ mod tests {
 
     #[test]
     fn an_error_of_the_verifier_is_quoted() {
-        let text = TextRecord {
-            problems: 3,
-            problem: Some("the verifier reported: \"no\"".to_string()),
-            ..healthy()
-        };
-        let words = observed(&[record(text)])[0].clone();
-        let expected = "3 completions have no reward: the verifier reported: \"no\".";
-        assert_eq!(words.as_deref(), Some(expected));
+        for (problems, begin) in [(1, "1 completion has"), (3, "3 completions have")] {
+            let problem = Some("the verifier reported: \"no\"".to_string());
+            let text = TextRecord { problems, problem, ..healthy() };
+            let expected = format!("{begin} no reward: the verifier reported: \"no\".");
+            assert_eq!(observed(&[record(text)]), [Some(expected)]);
+        }
     }
 }

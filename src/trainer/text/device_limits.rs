@@ -111,7 +111,7 @@ mod tests {
         let mut trainer = LanguageTrainer::for_task(task, config, None).unwrap();
         trainer.engine.limits = TokenLimits { prompt: 1, group: 4 };
         let prompt = trainer.engine.task.prompt(Split::Train, 0).unwrap();
-        let error = trainer.engine.tokens(&prompt, 1).unwrap_err().to_string();
+        let error = trainer.engine.tokenize_prompt(&prompt, 1).unwrap_err().to_string();
         let end = "but the device's buffers hold 1 of them at a time: leave such prompts out, or use the CPU";
         assert!(error.ends_with(end), "{error}");
         let check = |tokens: [u32; 2]| {

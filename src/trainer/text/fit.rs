@@ -43,7 +43,7 @@ impl TextEngine {
             true => self.model.tokenize_answer(text, messages, &solution, template_values)?,
             false => self.model.tokenize_bare_answer(text, messages, &solution)?,
         };
-        let prompt = self.tokens(prompt, tokens.len()).map_err(reword_for_solution)?;
+        let prompt = self.tokenize_prompt(prompt, tokens.len()).map_err(reword_for_solution)?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];
         let sample = Sample { tokens, logprobs, advantages, mask, ..Sample::default() };

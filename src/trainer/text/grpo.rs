@@ -1,7 +1,6 @@
 //! The phases of GRPO for a language model.
 
-use super::rollout::RolloutSeconds;
-use super::scored::ScoredCompletions;
+use super::scored::{RolloutSeconds, ScoredCompletions};
 use super::{
     CompletionRecord, HeldOutPart, LanguageConfig, LanguageTrainError, TextEngine, TrainingStage,
     advantages, record,
@@ -23,7 +22,6 @@ pub(in crate::trainer) struct TextRollout {
     solutions: Vec<Group>,
     /// Scored completions for GRPO; `None` in SFT.
     scored: Option<ScoredCompletions>,
-    seconds: RolloutSeconds,
 }
 
 /// Result of an update.
@@ -100,12 +98,11 @@ impl Grpo for TextEngine {
     type Error = LanguageTrainError;
 
     fn rollout(&mut self, iteration: u32) -> Result<TextRollout, LanguageTrainError> {
-        let mut seconds = RolloutSeconds::default();
         let (solutions, scored) = match self.stage(iteration) {
             TrainingStage::Sft => (self.demonstrations()?, None),
-            TrainingStage::Grpo => (Vec::new(), Some(self.complete_prompts(&mut seconds)?)),
+            TrainingStage::Grpo => (Vec::new(), Some(self.complete_prompts()?)),
         };
-        Ok(TextRollout { iteration, solutions, scored, seconds })
+        Ok(TextRollout { iteration, solutions, scored })
     }
 
     fn advantages(&mut self, rollout: &TextRollout) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
@@ -138,7 +135,8 @@ impl Grpo for TextEngine {
         stats: TextStats,
         _next: Option<u32>,
     ) -> Result<TextTotals, LanguageTrainError> {
-        let TextRollout { iteration, scored, seconds, .. } = rollout;
+        let TextRollout { iteration, scored, .. } = rollout;
+        let seconds = scored.as_ref().map(|scored| scored.seconds).unwrap_or_default();
         let parts = &self.parts[..];
         let mut record = match &scored {
             Some(scored) => record::grpo_record(scored, parts),

@@ -24,8 +24,10 @@ pub use record::CompletionRecord;
 pub use samples::SampleCompletion;
 #[cfg(on_disk)]
 pub use saved_model::{check_base, saved_language_model};
-pub use settings::{LanguageSettings, TrainingStage};
-pub use snapshot::{language_settings, saved_language_settings, split_language_settings};
+pub use settings::{
+    LanguageSettings, TrainingStage, language_settings, saved_language_settings,
+    split_language_settings,
+};
 
 pub use crate::settings::{
     Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
@@ -41,7 +43,6 @@ use crate::text::generate::Sampling;
 use crate::text::{Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use device_limits::{TokenLimits, unsupported_reason};
-use rollout::RolloutSeconds;
 use start::{
     adapt, check_ranks, check_settings, default_max_new_tokens, default_shards, new_model,
 };
@@ -217,7 +218,7 @@ impl LanguageTrainer {
         check_ranks(&team, &config)?;
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, key, config.optimizer.moments);
-        let learner = learner.sharing(team.clone());
+        let learner = learner.with_team(team.clone());
         let engine = TextEngine {
             task,
             parts,
@@ -250,7 +251,7 @@ impl LanguageTrainer {
     ///
     /// # Errors
     /// If a setting is only for the CPU, or the device lacks the precision or the room for the model or its prompts.
-    pub fn on(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
+    pub fn with_device(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
         let TextEngine { config, learner, .. } = &self.engine;
         if let Some(reason) = unsupported_reason(config, &learner.decoder, device.as_ref()) {
             return Err(LanguageTrainError::Settings(reason));
@@ -259,7 +260,7 @@ impl LanguageTrainer {
         #[cfg(text_kernels)]
         {
             let precision = self.engine.config.precision;
-            self.engine.learner = self.engine.learner.on(device.clone(), precision);
+            self.engine.learner = self.engine.learner.with_device(device.clone(), precision);
         }
         let limits = TokenLimits::of(&device, &self.engine.model.shape);
         (self.engine.device, self.engine.limits) = (Some(device), limits);
@@ -326,12 +327,12 @@ impl LanguageTrainer {
     ///
     /// # Errors
     /// If the prompt and the completion exceed the context, or the prompt cannot be tokenized.
-    pub fn tokens(
+    pub fn tokenize_prompt(
         &self,
         prompt: &Prompt,
         completion: usize,
     ) -> Result<Vec<u32>, LanguageTrainError> {
-        self.engine.tokens(prompt, completion)
+        self.engine.tokenize_prompt(prompt, completion)
     }
 
     /// The current model.
@@ -397,22 +398,14 @@ impl TextEngine {
         completions: usize,
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
-        let (mut tally, mut seconds) =
-            (EvaluationTally::new(&self.parts), RolloutSeconds::default());
+        let mut tally = EvaluationTally::new(&self.parts);
         let prompts = self.held_out_prompts(part, count as u64);
         // This number is the same on all ranks.
         let prompts_at_a_time = (MAX_EVALUATED_COMPLETIONS / completions).max(1);
         for first in prompts.clone().step_by(prompts_at_a_time) {
             let end = first.saturating_add(prompts_at_a_time as u64).min(prompts.end);
             let numbers: Vec<u64> = (first..end).collect();
-            let scored = self.complete_and_score(
-                Split::Test,
-                &numbers,
-                completions,
-                sampling,
-                &mut seconds,
-            )?;
-            tally.add(&scored);
+            tally.add(&self.complete_and_score(Split::Test, &numbers, completions, sampling)?);
         }
         Ok(tally.record())
     }

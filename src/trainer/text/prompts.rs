@@ -14,7 +14,7 @@ impl TextEngine {
             for number in 0..self.task.num_prompts(split).unwrap_or(1).max(1) {
                 let prompt = self.task.prompt(split, number)?;
                 if !is_sft_only || checkpoint.eval_episodes > 0 {
-                    self.tokens(&prompt, generation.max_new_tokens)?;
+                    self.tokenize_prompt(&prompt, generation.max_new_tokens)?;
                 }
                 if is_sft_only || (split == Split::Train && fit.iterations > 0) {
                     self.demonstration(&prompt)?;
@@ -28,7 +28,7 @@ impl TextEngine {
     ///
     /// # Errors
     /// If the prompt and the completion exceed the context, or the prompt cannot be tokenized.
-    pub(super) fn tokens(
+    pub(super) fn tokenize_prompt(
         &self,
         prompt: &Prompt,
         completion: usize,
@@ -36,14 +36,13 @@ impl TextEngine {
         let Prompt { text, messages, template_values, .. } = prompt;
         let tokens = self.model.tokenize_prompt_with(text, messages, template_values)?;
         let context = self.model.shape.context;
+        let start: String = text.chars().take(40).collect();
         if tokens.len().saturating_add(completion) > context {
-            let start = prompt.text.chars().take(40).collect();
             let prompt = tokens.len();
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
         }
         let (count, max_tokens) = (tokens.len(), self.limits.prompt);
         if count > max_tokens {
-            let start: String = prompt.text.chars().take(40).collect();
             return Err(LanguageTrainError::Settings(format!(
                 "a prompt (it begins with {start:?}) has {count} tokens, but the device's buffers hold {max_tokens} \
                  of them at a time: leave such prompts out, or use the CPU"

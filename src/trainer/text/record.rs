@@ -170,50 +170,17 @@ impl CompletionRecord {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tally::EvaluationTally;
     use super::*;
-    use crate::metrics::EvaluationRecord;
-    use crate::task::{Prompt, Rewards};
-    use crate::text::generate::Completion;
 
     #[test]
     fn parts_that_do_not_apply_to_a_completion_are_in_no_mean() {
         let parts = [RewardPart::new("math", 1.0), RewardPart::new("code", 1.0)];
-        let completion = Completion { tokens: vec![1], ended: true, ..Completion::default() };
-        let scored = ScoredCompletions {
-            groups: vec![ScoredGroup {
-                prompt: Prompt::new(String::new(), String::new(), Default::default()),
-                tokens: vec![1],
-                completions: vec![completion; 2],
-                texts: vec!["a".to_string(); 2],
-                rewards: [[Some(1.0), None], [None, Some(1.0)]]
-                    .map(|it| Rewards::applicable(&it))
-                    .to_vec(),
-                totals: vec![1.0; 2],
-            }],
-            ..ScoredCompletions::default()
-        };
+        let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::applicable(&it));
+        let group = ScoredGroup::of_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
+        let scored = ScoredCompletions { groups: vec![group], ..ScoredCompletions::default() };
         let text = grpo_record(&scored, &parts).text.unwrap();
         assert_eq!((text.rewards["math"], text.rewards["code"]), (1.0, 1.0));
         assert_eq!(text.highest_score, Some(1.0));
-        let small = [RewardPart::new("math", 0.5), RewardPart::new("code", 0.25)];
-        let mut above =
-            ScoredCompletions { groups: scored.groups.clone(), ..ScoredCompletions::default() };
-        // The second has the highest total by a part that is beyond its own maximum.
-        for rewards in [[1.0, 1.5], [0.0, 3.0]] {
-            above.groups[0].rewards[1].parts = rewards.to_vec();
-            let mut tally = EvaluationTally::new(&small);
-            tally.add(&above);
-            let unknown = tally.record().text.unwrap();
-            assert_eq!((unknown.pass_at_1, unknown.pass_at_k), (None, None));
-        }
-        let mut tally = EvaluationTally::new(&parts);
-        tally.add(&scored);
-        let text = tally.record().text.unwrap();
-        assert_eq!(
-            (text.pass_at_1, text.rewards["math"], text.rewards["code"]),
-            (Some(1.0), 1.0, 1.0)
-        );
     }
 
     #[test]
@@ -221,69 +188,18 @@ mod tests {
         let parts = [RewardPart::new("exact", 0.5), RewardPart::new("form", 0.5)];
         let unknown = || Rewards::unknown(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
-        let completion = |count: usize| Completion {
-            tokens: vec![1; count],
-            logprobs: vec![-1.0; count],
-            entropies: vec![0.5; count],
-            ended: true,
-            ..Completion::default()
-        };
-        let group =
-            |completions: Vec<Completion>, rewards: Vec<Rewards>, totals: [f64; 2]| ScoredGroup {
-                prompt: Prompt::new(String::new(), String::new(), Default::default()),
-                tokens: vec![1],
-                completions,
-                texts: vec!["a".to_string(); 2],
-                rewards,
-                totals: totals.to_vec(),
-            };
-        let first = vec![completion(2), completion(7)];
-        let mut scored = ScoredCompletions {
-            groups: vec![
-                group(first, vec![rewards(1.0), unknown()], [0.75, f64::NAN]),
-                group(vec![completion(4); 2], vec![rewards(0.0), rewards(1.0)], [0.25, 0.75]),
-            ],
-            ..ScoredCompletions::default()
-        };
+        let groups = vec![
+            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unknown()], &[0.75, f64::NAN]),
+            ScoredGroup::of_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
+        ];
+        let mut scored = ScoredCompletions { groups, ..ScoredCompletions::default() };
         let record = grpo_record(&scored, &parts);
         assert!((record.score.unwrap() - 2.5 / 3.0).abs() < 1e-12, "{record:?}");
         assert!((record.mean_reward - 1.75 / 10.0).abs() < 1e-12, "{record:?}");
         let text = record.text.unwrap();
         assert_eq!((text.problems, text.rewards["form"], record.episodes), (1, 1.0, 4));
-        let evaluation = |blocks: &[&[ScoredGroup]]| -> EvaluationRecord {
-            let mut tally = EvaluationTally::new(&parts);
-            for groups in blocks {
-                tally.add(&ScoredCompletions {
-                    groups: groups.to_vec(),
-                    ..ScoredCompletions::default()
-                });
-            }
-            tally.record()
-        };
-        let found = evaluation(&[&scored.groups[..]]);
-        let (first, second) = scored.groups.split_at(1);
-        assert_eq!(evaluation(&[first, second]), found, "block by block");
-        assert!((found.score().unwrap() - 2.5 / 3.0).abs() < 1e-12, "{found:?}");
-        assert_eq!((found.min_score, found.warning()), (Some(0.5), None));
-        let text = found.text.unwrap();
-        assert!((text.pass_at_1.unwrap() - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
-        assert_eq!((text.problems, text.pass_at_k), (1, Some(1.0)));
-        for group in &mut scored.groups {
-            group.rewards = vec![unknown(), unknown()];
-        }
+        scored.groups.iter_mut().for_each(|group| group.rewards = vec![unknown(), unknown()]);
         let record = grpo_record(&scored, &parts);
         assert_eq!((record.score, record.text.unwrap().rewards.len()), (None, 0));
-        let found = evaluation(&[&scored.groups[..]]);
-        let scores = [found.mean_score, found.std_error, found.min_score, found.max_score];
-        assert_eq!((scores, found.score(), found.value()), ([None; 4], None, None));
-        let warning = "no score: none of the 4 completions of held-out prompts could be scored";
-        assert_eq!(found.warning().as_deref(), Some(warning));
-        let json = serde_json::to_value(&found).unwrap();
-        assert!(json.get("mean_score").is_none() && json.get("pass_at_1").is_none(), "{json}");
-        assert_eq!(serde_json::from_value::<EvaluationRecord>(json).unwrap(), found);
-        // Older records have a score of 0 instead.
-        let older = EvaluationRecord { mean_score: Some(0.0), ..found.clone() };
-        assert_eq!((older.score(), older.value()), (None, None));
-        assert_eq!(found.text.unwrap().rewards.len(), 0);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::advantages::{has_zero_variance, overlong_penalty};
 use super::exchange::{self, CompletionGroup};
-use super::scored::{ScoredCompletions, ScoredGroup};
+use super::scored::{RolloutSeconds, ScoredCompletions, ScoredGroup};
 use super::verification::Verification;
 use super::{GenerationConfig, LanguageTrainError, TextEngine};
 use crate::rng::{Stream, draw};
@@ -14,22 +14,10 @@ use web_time::Instant;
 /// Minimum number of completions that an evaluation may decode at a time.
 const EVALUATION_SLOTS: usize = 64;
 
-/// Seconds spent in a rollout.
-#[derive(Clone, Copy, Default)]
-pub(super) struct RolloutSeconds {
-    /// Generation of completions.
-    pub generate: f64,
-    /// Verification by the task after generation has ended.
-    pub verify: f64,
-}
-
 impl TextEngine {
     /// Generates and scores completions of the next prompts. Groups without variance are replaced, up to
     /// `generation.resample` times.
-    pub(super) fn complete_prompts(
-        &mut self,
-        seconds: &mut RolloutSeconds,
-    ) -> Result<ScoredCompletions, LanguageTrainError> {
+    pub(super) fn complete_prompts(&mut self) -> Result<ScoredCompletions, LanguageTrainError> {
         let mut kept = ScoredCompletions::default();
         let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
         let sampling = self.sampling();
@@ -38,7 +26,7 @@ impl TextEngine {
             let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
             self.next_prompt += missing as u64;
             let mut scored =
-                self.complete_and_score(Split::Train, &numbers, group_size, &sampling, seconds)?;
+                self.complete_and_score(Split::Train, &numbers, group_size, &sampling)?;
             if round < resample {
                 scored.retain_groups(|totals| !has_zero_variance(totals));
             }
@@ -57,7 +45,6 @@ impl TextEngine {
         numbers: &[u64],
         completions: usize,
         sampling: &Sampling,
-        seconds: &mut RolloutSeconds,
     ) -> Result<ScoredCompletions, LanguageTrainError> {
         if numbers.is_empty() {
             return Ok(ScoredCompletions::default());
@@ -69,14 +56,15 @@ impl TextEngine {
         let key = stream.key(self.config.seed);
         let mut requests = Vec::with_capacity(prompts.len());
         for (prompt, number) in prompts.iter().zip(numbers) {
-            let tokens = self.tokens(prompt, sampling.max_new_tokens)?;
+            let tokens = self.tokenize_prompt(prompt, sampling.max_new_tokens)?;
             let key = draw(draw(key, *number as u32), (*number >> 32) as u32);
             requests.push(generate::Request { tokens, completions, key });
         }
         let shards = self.team.shards(numbers.len(), self.config.update.num_shards);
         let own = shards.own_items();
+        let mut seconds = RolloutSeconds::default();
         let ours =
-            self.complete_and_verify(&prompts[own.clone()], &requests[own], sampling, seconds);
+            self.complete_and_verify(&prompts[own.clone()], &requests[own], sampling, &mut seconds);
         let scored_group = |((prompt, request), group): ((_, generate::Request), _)| {
             let totals = self.total_rewards(&group, sampling.max_new_tokens);
             let CompletionGroup { completions, texts, rewards } = group;
@@ -86,6 +74,7 @@ impl TextEngine {
             prompts.into_iter().zip(requests).zip(exchange::gather_completions(&self.team, ours)?);
         Ok(ScoredCompletions {
             groups: groups.map(scored_group).collect(),
+            seconds,
             ..ScoredCompletions::default()
         })
     }

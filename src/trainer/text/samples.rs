@@ -1,7 +1,6 @@
 //! Sample completions of a run's policy, for display.
 
 use super::advantages::advantages;
-use super::rollout::RolloutSeconds;
 use super::{CompletionRecord, LanguageTrainError, LanguageTrainer, TextEngine};
 use crate::task::Split;
 use crate::text::generate::{Completion, Generator, Request, Sampling};
@@ -28,14 +27,8 @@ impl LanguageTrainer {
         completions: usize,
     ) -> Result<Vec<CompletionRecord>, LanguageTrainError> {
         let numbers: Vec<u64> = (0..count).collect();
-        let (sampling, mut seconds) = (self.sampling(), RolloutSeconds::default());
-        let scored = self.engine.complete_and_score(
-            Split::Test,
-            &numbers,
-            completions,
-            &sampling,
-            &mut seconds,
-        )?;
+        let scored =
+            self.engine.complete_and_score(Split::Test, &numbers, completions, &self.sampling())?;
         let advantages = advantages(&scored.totals(), self.engine.config.reward.scale_rewards);
         let TextEngine { parts, model, .. } = &self.engine;
         Ok(CompletionRecord::of_iteration(self.iteration, &scored, &advantages, parts, model))

@@ -11,6 +11,17 @@ pub(super) struct ScoredCompletions {
     pub dropped_groups: usize,
     /// Number of tokens in the completions of discarded groups.
     pub dropped_tokens: usize,
+    /// Seconds that this rank spent on them.
+    pub seconds: RolloutSeconds,
+}
+
+/// Seconds spent in a rollout.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RolloutSeconds {
+    /// Generation of completions.
+    pub generate: f64,
+    /// Verification by the task after generation has ended.
+    pub verify: f64,
 }
 
 /// A prompt with its scored completions; all lists are in the same order.
@@ -69,5 +80,29 @@ impl ScoredCompletions {
         self.groups.append(&mut more.groups);
         self.dropped_groups += more.dropped_groups;
         self.dropped_tokens += more.dropped_tokens;
+        self.seconds.generate += more.seconds.generate;
+        self.seconds.verify += more.seconds.verify;
+    }
+}
+
+#[cfg(test)]
+impl ScoredGroup {
+    /// Completions of these lengths in tokens, which have ended.
+    pub fn of_lengths(lengths: &[usize], rewards: Vec<Rewards>, totals: &[f64]) -> Self {
+        let completion = |count: &usize| Completion {
+            tokens: vec![1; *count],
+            logprobs: vec![-1.0; *count],
+            entropies: vec![0.5; *count],
+            ended: true,
+            ..Completion::default()
+        };
+        Self {
+            prompt: Prompt::default(),
+            tokens: vec![1],
+            completions: lengths.iter().map(completion).collect(),
+            texts: vec!["a".to_string(); lengths.len()],
+            rewards,
+            totals: totals.to_vec(),
+        }
     }
 }

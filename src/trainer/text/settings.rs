@@ -1,10 +1,14 @@
-//! Settings of a run, converted for the model, the sampler and the learner.
+//! Settings of a run of a language model: in files, and converted for the model, the sampler and the learner.
 
 use crate::learner::text::UpdateSettings;
 use crate::model::DecoderShape;
-use crate::settings::{GenerationConfig, LanguageConfig, LossConfig, LossType, UpdateConfig};
+use crate::settings::{
+    ConfigError, GenerationConfig, LanguageConfig, LossConfig, LossType, UpdateConfig, overlay,
+};
 use crate::text::generate::Sampling;
-use toml::Table;
+use toml::{Table, Value};
+
+pub use crate::trainer::snapshot::saved_table as saved_language_settings;
 
 /// The parts of the settings of a run that trains a language model.
 #[derive(Clone, Debug)]
@@ -15,6 +19,31 @@ pub struct LanguageSettings {
     pub task_settings: Table,
     /// The settings of the run.
     pub config: LanguageConfig,
+}
+
+/// The settings of a run in the form that is saved and displayed: the name of the task, the settings of the run, and
+/// the task's own settings, `task`, under its name.
+pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
+    let mut table = Table::new();
+    table.insert("task".to_string(), name.into());
+    table.extend(overlay::to_table(config));
+    table.insert(name.to_string(), task.clone().into());
+    table
+}
+
+/// Splits a table made by [`language_settings`] into its parts.
+///
+/// # Errors
+/// If something is missing, or of another type.
+pub fn split_language_settings(mut table: Table) -> Result<LanguageSettings, ConfigError> {
+    let Some(Value::String(task_name)) = table.remove("task") else {
+        return Err(ConfigError::OutOfRange("the settings name no task".to_string()));
+    };
+    let task_settings = match table.remove(&task_name) {
+        Some(Value::Table(task)) => task,
+        _ => Table::new(),
+    };
+    Ok(LanguageSettings { task_name, task_settings, config: overlay::from_table(table)? })
 }
 
 /// Stages of a language model's training, whose losses differ.

@@ -1,44 +1,15 @@
 //! Checkpoints of a language model's run.
 
-use super::{LanguageConfig, LanguageSettings, TextEngine};
+use super::TextEngine;
 use crate::checkpoint::Checkpoint;
 use crate::learner::Moments;
 use crate::model::saved::{write_parameter_data, write_params};
 use crate::parallel::TeamError;
-use crate::settings::{ConfigError, overlay};
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, STATE,
     TextCounters, WEIGHTS, read_params, section, unreadable,
 };
-use toml::{Table, Value};
-
-pub use crate::trainer::snapshot::saved_table as saved_language_settings;
-
-/// The settings of a run in the form that is saved and displayed: the name of the task, the settings of the run, and
-/// the task's own settings, `task`, under its name.
-pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
-    let mut table = Table::new();
-    table.insert("task".to_string(), name.into());
-    table.extend(overlay::to_table(config));
-    table.insert(name.to_string(), task.clone().into());
-    table
-}
-
-/// Splits a table made by [`language_settings`] into its parts.
-///
-/// # Errors
-/// If something is missing, or of another type.
-pub fn split_language_settings(mut table: Table) -> Result<LanguageSettings, ConfigError> {
-    let Some(Value::String(task_name)) = table.remove("task") else {
-        return Err(ConfigError::OutOfRange("the settings name no task".to_string()));
-    };
-    let task_settings = match table.remove(&task_name) {
-        Some(Value::Table(task)) => task,
-        _ => Table::new(),
-    };
-    Ok(LanguageSettings { task_name, task_settings, config: overlay::from_table(table)? })
-}
 
 impl Persistent for TextEngine {
     async fn export_state(&self, _iteration: u32) -> Result<Export, TeamError> {
@@ -78,12 +49,15 @@ impl Persistent for TextEngine {
         let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
         let steps = counters.optimizer_steps;
         let moments = Moments { first_moment, second_moment, steps };
-        self.learner.restore_moments(moments, self.config.optimizer.moments);
         let weights = params(WEIGHTS)?;
+        let has_reference =
+            counters.iteration > 0 && self.config.has_reference(counters.iteration - 1);
+        let reference = has_reference.then(|| params(REFERENCE)).transpose()?;
+        // All is read: nothing is restored from a checkpoint that is damaged.
+        self.learner.restore_moments(moments, self.config.optimizer.moments);
         self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
         self.learner.reference = None;
-        if counters.iteration > 0 && self.config.has_reference(counters.iteration - 1) {
-            let reference = params(REFERENCE)?;
+        if let Some(reference) = reference {
             self.learner.freeze_reference(&self.config.update, Some(&reference));
         }
         (self.next_prompt, self.steps) = (text.next_prompt, text.env_steps);

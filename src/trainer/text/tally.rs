@@ -3,6 +3,7 @@
 use super::advantages::ROUNDING;
 use super::scored::ScoredCompletions;
 use crate::metrics::{EvaluationRecord, TextEvaluation};
+use crate::rollout::std_error;
 use crate::task::RewardPart;
 use std::ops::RangeInclusive;
 
@@ -114,9 +115,7 @@ impl<'a> EvaluationTally<'a> {
     /// Standard error of the mean score. Completions of one prompt are not independent, so the variance is that of the
     /// prompts' means.
     fn std_error(&self, mean_score: f64) -> f64 {
-        let prompts = self.prompt_scores.len() as f64;
-        let squares: f64 = self.prompt_scores.iter().map(|mean| (mean - mean_score).powi(2)).sum();
-        if prompts > 1.0 { (squares / (prompts - 1.0) / prompts).sqrt() } else { 0.0 }
+        std_error(self.prompt_scores.iter().copied(), mean_score)
     }
 
     /// Creates the record, from the scores of the judged completions.
@@ -143,5 +142,71 @@ impl<'a> EvaluationTally<'a> {
                 truncated: self.truncated.value().unwrap_or(0.0),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::Rewards;
+    use crate::trainer::text::scored::ScoredGroup;
+
+    /// The record of some groups, which are added block by block.
+    fn evaluation(parts: &[RewardPart], blocks: &[&[ScoredGroup]]) -> EvaluationRecord {
+        let mut tally = EvaluationTally::new(parts);
+        for groups in blocks {
+            let groups = groups.to_vec();
+            tally.add(&ScoredCompletions { groups, ..ScoredCompletions::default() });
+        }
+        tally.record()
+    }
+
+    #[test]
+    fn parts_that_do_not_apply_to_a_completion_are_in_no_mean() {
+        let parts = [RewardPart::new("math", 1.0), RewardPart::new("code", 1.0)];
+        let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::applicable(&it));
+        let group = ScoredGroup::of_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
+        let text = evaluation(&parts, &[std::slice::from_ref(&group)]).text.unwrap();
+        let means = (text.pass_at_1, text.rewards["math"], text.rewards["code"]);
+        assert_eq!(means, (Some(1.0), 1.0, 1.0));
+        let small = [RewardPart::new("math", 0.5), RewardPart::new("code", 0.25)];
+        // The second has the highest total by a part that is beyond its own maximum.
+        for rewards in [[1.0, 1.5], [0.0, 3.0]] {
+            let mut above = group.clone();
+            above.rewards[1].parts = rewards.to_vec();
+            let unknown = evaluation(&small, &[&[above]]).text.unwrap();
+            assert_eq!((unknown.pass_at_1, unknown.pass_at_k), (None, None));
+        }
+    }
+
+    #[test]
+    fn completions_that_were_not_judged_have_no_score() {
+        let parts = [RewardPart::new("exact", 0.5), RewardPart::new("form", 0.5)];
+        let unknown = || Rewards::unknown(2, "late".to_string());
+        let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
+        let mut groups = [
+            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unknown()], &[0.75, f64::NAN]),
+            ScoredGroup::of_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
+        ];
+        let found = evaluation(&parts, &[&groups]);
+        assert_eq!(evaluation(&parts, &[&groups[..1], &groups[1..]]), found, "block by block");
+        assert!((found.score().unwrap() - 2.5 / 3.0).abs() < 1e-12, "{found:?}");
+        assert_eq!((found.min_score, found.warning()), (Some(0.5), None));
+        let text = found.text.unwrap();
+        assert!((text.pass_at_1.unwrap() - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
+        assert_eq!((text.problems, text.pass_at_k), (1, Some(1.0)));
+        groups.iter_mut().for_each(|group| group.rewards = vec![unknown(), unknown()]);
+        let found = evaluation(&parts, &[&groups]);
+        let scores = [found.mean_score, found.std_error, found.min_score, found.max_score];
+        assert_eq!((scores, found.score(), found.value()), ([None; 4], None, None));
+        let warning = "no score: none of the 4 completions of held-out prompts could be scored";
+        assert_eq!(found.warning().as_deref(), Some(warning));
+        let json = serde_json::to_value(&found).unwrap();
+        assert!(json.get("mean_score").is_none() && json.get("pass_at_1").is_none(), "{json}");
+        assert_eq!(serde_json::from_value::<EvaluationRecord>(json).unwrap(), found);
+        // Older records have a score of 0 instead.
+        let older = EvaluationRecord { mean_score: Some(0.0), ..found.clone() };
+        assert_eq!((older.score(), older.value()), (None, None));
+        assert_eq!(found.text.unwrap().rewards.len(), 0);
     }
 }

@@ -134,7 +134,7 @@ impl PaddedLayout {
         padded
     }
 
-    /// [`PaddedLayout::pad`] into a vector whose padding is already zero.
+    /// Copies as [`PaddedLayout::pad`] does, into a vector whose padding is already zero.
     pub fn pad_into(&self, flat: &[f32], padded: &mut [f32]) {
         let mut rest = flat;
         self.each_run(|start, stride, len| {

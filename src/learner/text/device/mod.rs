@@ -11,8 +11,9 @@ mod optimizer;
 mod optimizer_kernels;
 mod tokens;
 
-use super::differentiation::{Differentiation, Sums, TokenGrads, parts};
-use super::{Group, LanguageLearner, deduplicated_texts};
+use super::LanguageLearner;
+use super::differentiation::{Differentiation, Sums, TokenGrads, split_into_parts};
+use super::group::{Group, deduplicated_texts};
 use crate::device;
 use crate::parallel::PartialSum;
 use crate::settings::Precision;
@@ -32,13 +33,13 @@ use tokens::{LossTokens, TokenSelection};
 const MAX_PASS_TOKENS: usize = 8192;
 
 /// Splits the chosen groups into parts that pass through a decoder together.
-fn device_parts<'a>(
+fn split_into_device_parts<'a>(
     decoder: &DeviceDecoder,
     groups: &[Group],
     chosen: &'a [usize],
 ) -> Vec<&'a [usize]> {
     let max_tokens = pass_tokens(decoder.module.shape(), decoder.device());
-    parts(groups, chosen, MAX_PASS_TOKENS.min(max_tokens))
+    split_into_parts(groups, chosen, MAX_PASS_TOKENS.min(max_tokens))
 }
 
 /// A pass of texts through a decoder on a device.
@@ -83,7 +84,7 @@ pub(super) fn logprobs(
             part_logprobs::<AutodiffPass>(&decoder, &groups, temperature)
         }
     };
-    Some(device_parts(&decoder, groups, &all).into_iter().flat_map(of_part).collect())
+    Some(split_into_device_parts(&decoder, groups, &all).into_iter().flat_map(of_part).collect())
 }
 
 /// Log-probabilities of all tokens of groups that pass through the decoder together.
@@ -108,9 +109,9 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
 
 /// Gradients of the learnt parameters; `None` if no loss has reached them yet.
 #[derive(Debug, Default)]
-pub(super) struct Gradient(Option<Arenas>);
+pub(super) struct DeviceGradient(Option<Arenas>);
 
-impl Gradient {
+impl DeviceGradient {
     /// Adds gradients that were scaled by `scale`.
     fn add(&mut self, more: Arenas, scale: f32) {
         self.0.get_or_insert_with(|| more.zeros_like()).add(more, scale);
@@ -145,15 +146,15 @@ pub(super) fn partial_sum(
 pub(super) fn gradient(
     differentiation: &Differentiation,
     chosen: &[usize],
-) -> Option<(Gradient, Sums)> {
+) -> Option<(DeviceGradient, Sums)> {
     let decoder = decoder_for_passes(differentiation.decoder)?;
-    let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
+    let (mut gradient, mut sums) = (DeviceGradient::default(), Sums::default());
     let add = if device::has_kernels(decoder.device()) {
         Differentiation::add_device_gradient::<KernelPass>
     } else {
         Differentiation::add_device_gradient::<AutodiffPass>
     };
-    for part in device_parts(&decoder, differentiation.groups, chosen) {
+    for part in split_into_device_parts(&decoder, differentiation.groups, chosen) {
         add(differentiation, &decoder, part, &mut gradient, &mut sums);
     }
     Some((gradient, sums))
@@ -162,7 +163,7 @@ pub(super) fn gradient(
 impl LanguageLearner {
     /// Moves generation and learning to a device, with products in this precision. Weights and moments stay there, unless
     /// other ranks share the run: gradients are then summed in host memory.
-    pub fn on(self, device: Device, precision: Precision) -> Self {
+    pub fn with_device(self, device: Device, precision: Precision) -> Self {
         let moved = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
         Self { decoder: moved(self.decoder), reference: self.reference.map(moved), ..self }
     }
@@ -174,7 +175,7 @@ impl Differentiation<'_> {
         &self,
         decoder: &'a DeviceDecoder,
         chosen: &[usize],
-        gradient: &mut Gradient,
+        gradient: &mut DeviceGradient,
         sums: &mut Sums,
     ) {
         let temperature = self.settings.temperature;

@@ -1,6 +1,6 @@
 //! The end of an optimizer step on a device: global norm, clipping and AdamW, one arena of parameters after the other.
 
-use super::Gradient;
+use super::DeviceGradient;
 use super::optimizer_kernels::{Kernels, Portions};
 use crate::device;
 use crate::learner::Moments;
@@ -69,7 +69,7 @@ struct Step {
 pub(in crate::learner::text) fn step(
     decoder: &mut TokenDecoder,
     state: &mut DeviceMoments,
-    gradient: Gradient,
+    gradient: DeviceGradient,
     settings: TextStepSettings,
     config: &OptimizerConfig,
 ) -> Tensor<1> {

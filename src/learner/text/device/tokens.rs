@@ -2,7 +2,7 @@
 
 use crate::device::upload_indices;
 use crate::learner::text::differentiation::TokenGrads;
-use crate::learner::text::{Group, Sample, TokenIndex};
+use crate::learner::text::group::{Group, Sample, TokenIndex};
 use crate::text::CompletionIndex;
 use burn::tensor::{Device, Int, Tensor};
 use std::ops::Range;
@@ -55,7 +55,10 @@ impl<'a> LossTokens<'a> {
     }
 
     /// Splits the tokens into parts of at most [`MAX_LOGITS`] logits, which pass through the head one after the other.
-    pub fn parts(&self, vocabulary: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    pub fn split_into_parts(
+        &self,
+        vocabulary: usize,
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
         let (count, max_tokens) = (self.indices.len(), (MAX_LOGITS / vocabulary).max(1));
         (0..count).step_by(max_tokens).map(move |start| start..(start + max_tokens).min(count))
     }

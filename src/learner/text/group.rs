@@ -1,0 +1,108 @@
+//! What an update of a language model learns from: prompts with their completions.
+
+use crate::text::{CompletionIndex, PromptWithCompletions};
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// A completion to learn from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// The tokens of the completion, at least one.
+    pub tokens: Vec<u32>,
+    /// Log-probability of each token under the behaviour policy.
+    pub logprobs: Vec<f32>,
+    /// Advantage of each token.
+    pub advantages: Vec<f32>,
+    /// Whether each token counts in the loss.
+    pub mask: Vec<bool>,
+    /// Whether the policy's term and the entropy bonus act on each token; the KL divergence acts on all. Empty for all.
+    pub selected: Vec<bool>,
+    /// The tokens that each token was drawn from, over which its probability is normalized. An empty or missing list
+    /// stands for the whole vocabulary.
+    pub candidates: Vec<Vec<u32>>,
+}
+
+impl Sample {
+    /// Whether the policy's term and the entropy bonus act on the token at index `at`.
+    pub(super) fn is_selected(&self, at: usize) -> bool {
+        self.mask[at] && self.selected.get(at).is_none_or(|selected| *selected)
+    }
+
+    /// The tokens that the token at index `at` was drawn from; empty for all.
+    pub(super) fn candidates(&self, at: usize) -> &[u32] {
+        self.candidates.get(at).map_or(&[], |candidates| candidates)
+    }
+}
+
+/// A prompt with the completions to learn from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Group {
+    /// The tokens of the prompt, at least one.
+    pub prompt: Vec<u32>,
+    /// The completions of the prompt.
+    pub samples: Vec<Sample>,
+}
+
+impl Group {
+    /// Number of tokens that count in the loss.
+    pub(super) fn num_counted(&self) -> usize {
+        let count = |sample: &Sample| sample.mask.iter().filter(|m| **m).count();
+        self.samples.iter().map(count).sum()
+    }
+
+    /// Number of tokens that the entropy bonus acts on.
+    pub(super) fn num_selected(&self) -> usize {
+        let count =
+            |sample: &Sample| (0..sample.tokens.len()).filter(|at| sample.is_selected(*at)).count();
+        self.samples.iter().map(count).sum()
+    }
+
+    /// Returns the prompt with its distinct completions, and the index of each sample's completion. Equal samples pass
+    /// through the decoder once; their gradients are summed.
+    pub(super) fn deduplicated_text(&self) -> (PromptWithCompletions<'_>, Vec<usize>) {
+        let (distinct, indices) = deduplicate(self.samples.iter().map(|sample| &sample.tokens));
+        let completions = distinct.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
+        (PromptWithCompletions { prompt: &self.prompt, completions }, indices)
+    }
+
+    /// Number of tokens that pass through the decoder.
+    pub(crate) fn len(&self) -> usize {
+        let (text, _) = self.deduplicated_text();
+        text.prompt.len() + text.completions.iter().map(|tokens| tokens.len()).sum::<usize>()
+    }
+}
+
+/// Returns the indices of the distinct items, and for each item its position among them.
+fn deduplicate<T: Eq + Hash>(items: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
+    let (mut distinct, mut positions) = (Vec::new(), HashMap::new());
+    let of_items = items.into_iter().enumerate().map(|(i, item)| {
+        *positions.entry(item).or_insert_with(|| {
+            distinct.push(i);
+            distinct.len() - 1
+        })
+    });
+    let of_items = of_items.collect();
+    (distinct, of_items)
+}
+
+/// The place of a token among the samples of some groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TokenIndex {
+    pub sample: usize,
+    /// Index among the sample's tokens.
+    pub token: usize,
+}
+
+/// The texts of some groups, each with its distinct completions, and the completion of each sample among them.
+pub(super) fn deduplicated_texts<'a>(
+    groups: &[&'a Group],
+) -> (Vec<PromptWithCompletions<'a>>, Vec<CompletionIndex>) {
+    let (mut texts, mut indices) = (Vec::new(), Vec::new());
+    for (text_index, group) in groups.iter().enumerate() {
+        let (text, completions) = group.deduplicated_text();
+        texts.push(text);
+        let index = |completion| CompletionIndex { text: text_index, completion };
+        indices.extend(completions.into_iter().map(index));
+    }
+    (texts, indices)
+}

@@ -1,0 +1,51 @@
+//! Settings of a run that learns a game, layered from defaults, files and options.
+
+use crate::env::Rules;
+use crate::settings::{ConfigError, TrainConfig, overlay};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The settings of a run in the form that is saved and displayed; [`overlay::split`] reads it.
+pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
+    let mut table = toml::Table::new();
+    table.insert("env".to_string(), G::NAME.into());
+    table.extend(overlay::to_table(config));
+    table.insert(G::NAME.to_string(), overlay::to_table(game).into());
+    toml::to_string(&table).expect("settings are plain tables")
+}
+
+/// The settings of a new run: the defaults, overridden by those of a file, then by every `key=value` of `set`.
+///
+/// # Errors
+/// The errors of [`layered_settings`].
+pub fn new_settings<G>(file: &toml::Table, set: &[String]) -> Result<(G, TrainConfig), ConfigError>
+where
+    G: Rules + Default + Serialize + DeserializeOwned,
+{
+    layered_settings(std::slice::from_ref(file), set)
+}
+
+/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of `set`. A
+/// setting may have another of its names in each.
+///
+/// The game's parameters are read first, since defaults may depend on them
+/// ([`Env::defaults`](crate::env::Env::defaults)).
+///
+/// # Errors
+/// If there is no such setting, or a value has the wrong type.
+pub fn layered_settings<G>(
+    files: &[toml::Table],
+    set: &[String],
+) -> Result<(G, TrainConfig), ConfigError>
+where
+    G: Rules + Default + Serialize + DeserializeOwned,
+{
+    let over = |defaults: TrainConfig| {
+        let mut table = overlay::parse("the defaults", &config_toml(&G::default(), &defaults))?;
+        files.iter().try_for_each(|file| overlay::lay_over(&mut table, file.clone()))?;
+        overlay::apply(&mut table, set)?;
+        overlay::split::<G>(table, G::NAME)
+    };
+    let (game, _) = over(TrainConfig::of(&G::default())?)?;
+    over(TrainConfig::of(&game)?)
+}
