@@ -31,11 +31,11 @@ pub fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 /// Opens a file with some options, if it is a regular one.
 pub(super) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    regular(options.open(path)?)
+    ensure_regular(options.open(path)?)
 }
 
 /// Returns an open file, if it is a regular one.
-pub fn regular(file: File) -> io::Result<File> {
+pub fn ensure_regular(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
     if kind.is_file() {
         Ok(file)

@@ -62,7 +62,7 @@ fn open_below(root: &Path, path: &Path) -> io::Result<File> {
     for name in path.strip_prefix(root).map_err(io::Error::other)? {
         file = open_entry(&file, name)?;
     }
-    input::regular(file)
+    input::ensure_regular(file)
 }
 
 /// Opens an entry of an open folder, unless it is a symbolic link or leads out of the folder.

@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::rows;
-use crate::disk::{csv, input};
+use crate::disk::{self, csv, input};
 use crate::task::records::{self, unread};
 use crate::task::{Prompt, PromptSet, Split, TaskError};
 use serde_json::{Map, Value};
@@ -33,7 +33,7 @@ impl Problems {
     /// # Errors
     /// If the file cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, TaskError> {
-        if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv")) {
+        if disk::has_ending(path, "csv") {
             let mut rows = csv::rows(input::open(path).map_err(unread(path))?);
             let names = rows.next().map_or(Ok(Vec::new()), |(_, names)| names);
             let names = names.map_err(unread(path))?;
