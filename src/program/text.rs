@@ -12,7 +12,7 @@ use super::text_device::default_precision;
 use super::trust;
 use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::parallel::Team;
 use crate::run::{RunFolder, TextRun, load_model};
 use crate::settings::{Precision, change_saved, overlay};
@@ -50,7 +50,7 @@ pub fn is_requested(args: &TrainArgs) -> bool {
 
 /// Whether `fit` learns from texts, in a file or from a task.
 pub fn is_text(args: &FitArgs) -> bool {
-    let is_lines = args.data.is_file() || args.data.extension().is_some_and(|end| end == "jsonl");
+    let is_lines = args.data.is_file() || disk::has_ending(&args.data, "jsonl");
     args.model.is_some() || is_lines || named_task(&args.data).is_some()
 }
 
@@ -130,32 +130,36 @@ struct TextRequest<'a> {
 impl TextRequest<'_> {
     /// Name of the task and its settings on the command line.
     fn task(&self, file: &Table) -> Result<(String, Table)> {
-        let mut own = Table::new();
-        let mut asked = self.task.as_deref();
+        let name = self.task_name(file)?;
+        self.verifier.refuse_for_built_in(&name)?;
+        let mut task_settings = Table::new();
         if let Some(path) = &self.data {
-            if let Some(other) = asked.filter(|name| *name != DataTask::NAME) {
-                bail!("--task-data is a task by itself; leave out `{other}`");
-            }
-            asked = Some(DataTask::NAME);
-            own.insert("path".to_string(), canonical_path(path)?.into());
-            own.insert("digest".to_string(), "".into());
-        } else if self.verifier.verifier.is_some() {
-            bail!(
-                "--verifier is for the prompts of --task-data FILE.jsonl; a built-in task has a verifier"
-            );
+            task_settings.insert("path".to_string(), canonical_path(path)?.into());
+            task_settings.insert("digest".to_string(), "".into());
         }
         if let Some(command) = &self.verifier.verifier {
             let folder = std::env::current_dir().context("cannot find this folder")?;
-            own.insert("verifier".to_string(), command.as_str().into());
-            own.insert("folder".to_string(), utf8_path(&folder)?.into());
+            task_settings.insert("verifier".to_string(), command.as_str().into());
+            task_settings.insert("folder".to_string(), utf8_path(&folder)?.into());
         }
-        own.extend(self.verifier.restrictions());
-        let in_file = file.get("task").and_then(Value::as_str);
-        match (asked, in_file) {
+        task_settings.extend(self.verifier.restrictions());
+        Ok((name, task_settings))
+    }
+
+    /// Name of the task, on the command line or in the settings file.
+    fn task_name(&self, file: &Table) -> Result<String> {
+        let asked = match (&self.data, self.task.as_deref()) {
+            (Some(_), Some(other)) if other != DataTask::NAME => {
+                bail!("--task-data is a task by itself; leave out `{other}`")
+            }
+            (Some(_), _) => Some(DataTask::NAME),
+            (None, asked) => asked,
+        };
+        match (asked, file.get("task").and_then(Value::as_str)) {
             (Some(asked), Some(in_file)) if asked != in_file => {
                 bail!("the settings file is for `{in_file}`, not `{asked}`")
             }
-            (Some(name), _) | (None, Some(name)) => Ok((name.to_string(), own)),
+            (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
             (None, None) => bail!(
                 "no task is named: it is one of {}; --task-data FILE.jsonl is a task of your own",
                 task::names()
@@ -220,11 +224,8 @@ pub fn reopen(
         }
         (_, None) => {}
     }
-    let restrictions = args.restrictions();
-    if !restrictions.is_empty() && name != DataTask::NAME {
-        bail!("the task `{name}` has a built-in verifier that takes no options");
-    }
-    own.extend(restrictions);
+    args.refuse_for_built_in(name)?;
+    own.extend(args.restrictions());
     trust::check(name, own, args, &[])?;
     open(name, own.clone())
 }

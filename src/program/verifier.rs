@@ -2,6 +2,7 @@
 
 use super::choices::one_of;
 use super::study_args::count;
+use crate::task::DataTask;
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -66,6 +67,15 @@ impl VerifierArgs {
     pub fn refuse_for_games(&self) -> Result<()> {
         if self.is_given() {
             bail!("--verifier and its options are for language models; a game has its own score");
+        }
+        Ok(())
+    }
+
+    /// Checks that neither a command nor a sandbox is given for a task that has its own verifier.
+    pub fn refuse_for_built_in(&self, task: &str) -> Result<()> {
+        let is_given = self.verifier.is_some() || !self.restrictions().is_empty();
+        if is_given && task != DataTask::NAME {
+            bail!("the task `{task}` has a built-in verifier that takes no options");
         }
         Ok(())
     }
