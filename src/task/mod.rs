@@ -72,7 +72,9 @@ use serde_json::{Map, Value};
 
 /// A source of prompts with a verifier for their completions.
 ///
-/// The built-in tasks are listed in [`TASKS`]. A task of your own implements the required methods:
+/// The built-in tasks are listed in [`TASKS`]. A task of your own implements the required methods, and
+/// [`LanguageTrainer::for_task`](crate::trainer::text::LanguageTrainer::for_task) trains it. The program's commands take
+/// tasks of your own by `--task-data` and `--verifier` alone.
 ///
 /// ```
 /// use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};

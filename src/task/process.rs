@@ -55,6 +55,9 @@ pub struct Process {
 
 impl Process {
     /// Starts `command` with piped standard streams.
+    ///
+    /// # Errors
+    /// If the program cannot be started.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = spawn(command)?;
@@ -86,6 +89,9 @@ impl Process {
     /// Sends `request(id)` with a new id and waits for the answer, at most for `limit`. `read(id, line)`
     /// parses a line: it returns the answer, `None` for an answer with another id, or a description of any
     /// other output. Lines that are not the answer are skipped.
+    ///
+    /// # Errors
+    /// [`NoAnswer`] if the process ends, or the time is over.
     pub fn ask<T>(
         &mut self,
         request: impl FnOnce(u64) -> Vec<u8>,
@@ -177,11 +183,17 @@ pub fn take_idle(idle: &Mutex<Vec<Process>>) -> Option<Process> {
 /// The path of a program that is given as an absolute path, or is in a folder of `PATH`.
 #[cfg(unix)]
 pub fn on_path(program: &Path) -> Option<PathBuf> {
+    if program.is_absolute() {
+        return program.is_file().then(|| program.to_path_buf());
+    }
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
 /// Waits at most `limit` for a process to end; `None` if it still runs then.
+///
+/// # Errors
+/// The system's.
 pub fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let mut waited = Stopwatch::start();
     loop {

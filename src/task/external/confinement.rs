@@ -53,7 +53,7 @@ impl Confinement {
         let allowed = options.sandbox.readable.iter().map(|path| workdir.join(path));
         let allowed: Vec<PathBuf> = allowed.collect();
         readable.extend(allowed.iter().cloned());
-        // What the command or the user names is meant to be read.
+        // The command and the user may name a hidden file, which is then readable.
         let is_named = |file: &PathBuf| {
             let holds =
                 |path: &PathBuf| path.canonicalize().is_ok_and(|path| file.starts_with(path));

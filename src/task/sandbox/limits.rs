@@ -19,8 +19,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Puts the current process under these limits but that on open files, that on processes if `on_processes`, and
-    /// forbids core dumps.
+    /// Applies these limits to the current process, without that on open files ([`Limits::enforce_on_files`]), and with
+    /// that on processes if `on_processes`. Forbids core dumps.
     ///
     /// # Errors
     /// The system's.

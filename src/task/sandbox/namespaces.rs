@@ -147,7 +147,7 @@ fn own_files() -> Vec<PathBuf> {
         (is_found && !info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname))
     };
     let library = library.map(|name| PathBuf::from(OsStr::from_bytes(name.to_bytes())));
-    // That of a program may be the word by which it was started.
+    // For a program it may be the word by which it was started, which is no path.
     let files = [std::env::current_exe().ok(), library.filter(|path| path.is_absolute())];
     let mut files: Vec<PathBuf> =
         files.into_iter().flatten().filter_map(|path| path.canonicalize().ok()).collect();
@@ -157,6 +157,9 @@ fn own_files() -> Vec<PathBuf> {
 
 impl Root {
     /// Prepares a root with what `access` names, and `folder` to write to.
+    ///
+    /// # Errors
+    /// If a path cannot be resolved.
     pub fn new(access: &Access, folder: &Path) -> io::Result<Self> {
         let system = if access.programs { &PROGRAMS[..] } else { &LIBRARIES };
         let files = if access.programs { &FILES[..] } else { &[] };
@@ -216,6 +219,9 @@ impl Root {
     }
 
     /// Creates the namespaces and enters the new root.
+    ///
+    /// # Errors
+    /// The system's.
     ///
     /// # Safety
     /// Only between `fork` and `exec`.
@@ -294,6 +300,9 @@ unsafe fn set_read_only(path: &CStr) -> io::Result<()> {
 }
 
 /// Drops all capabilities, so that root is exempt from nothing, even after `exec`.
+///
+/// # Errors
+/// The system's.
 ///
 /// # Safety
 /// Only between `fork` and `exec`.
