@@ -14,6 +14,9 @@ pub const MAX_DATA_BYTES: u64 = 2 << 30;
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Opens a regular file to read it; a symbolic link is followed.
+///
+/// # Errors
+/// If it cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -35,6 +38,9 @@ pub(super) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
 }
 
 /// Returns an open file, if it is a regular one.
+///
+/// # Errors
+/// If it is not.
 pub fn ensure_regular(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
     if kind.is_file() {
@@ -57,11 +63,17 @@ fn length(file: &File, max_bytes: u64) -> io::Result<u64> {
 }
 
 /// Reads a file of at most `max_bytes` whole.
+///
+/// # Errors
+/// If it is not a regular file, is longer, or cannot be read.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     read_file(open(path)?, max_bytes)
 }
 
 /// Reads an open file of at most `max_bytes` whole.
+///
+/// # Errors
+/// If it is longer, or cannot be read.
 pub fn read_file(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
     let length = length(&file, max_bytes)?;
     let mut bytes = Vec::new();
@@ -71,6 +83,9 @@ pub fn read_file(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a file of at most `max_bytes` whole, as text.
+///
+/// # Errors
+/// Those of [`read`], and one for text that is not UTF-8.
 #[cfg(not(target_family = "wasm"))]
 pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     let bytes = read(path, max_bytes)?;
@@ -78,12 +93,18 @@ pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
 }
 
 /// Reads a file of settings or another description.
+///
+/// # Errors
+/// Those of [`read_text`].
 #[cfg(not(target_family = "wasm"))]
 pub fn read_description(path: &Path) -> io::Result<String> {
     read_text(path, MAX_DESCRIPTION_BYTES)
 }
 
 /// The SHA-256 of a file of at most `max_bytes`, in hexadecimal digits.
+///
+/// # Errors
+/// Those of [`read`].
 pub fn sha256(path: &Path, max_bytes: u64) -> io::Result<String> {
     let file = open(path)?;
     length(&file, max_bytes)?;

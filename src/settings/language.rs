@@ -256,7 +256,7 @@ impl LanguageConfig {
     /// Checks every setting and how they fit together.
     ///
     /// # Errors
-    /// [`OutOfRange`] for the first that does not fit, with its value and what is allowed.
+    /// [`ConfigError::OutOfRange`] for the first setting that is refused, with its value and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         Ok(Settings::validate(self)?)
     }
