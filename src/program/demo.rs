@@ -22,6 +22,7 @@ use std::path::Path;
 /// Episodes per shard of the dataset.
 const EPISODES_PER_SHARD: u32 = 4096;
 
+/// Records demonstrations of a game, by default the first one.
 pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
     (games.find_or_default(args.game.as_deref())?.demo)(&games.models, &args)
 }

@@ -51,6 +51,7 @@ struct Report<'a> {
     bytes: usize,
 }
 
+/// Writes a policy or a language model to a file or folder.
 pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
     if let Some((place, run)) = export_model::find(&args.run) {
         return export_model::write(games, &args, &place, run.as_ref());

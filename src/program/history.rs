@@ -193,7 +193,7 @@ impl History {
             let num_params = (path != TINY).then_some(num_params);
             let model = InitialModel { path, num_params };
             let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
-            // As in a shorter run.
+            // A run shorter than its SFT phase is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
             Ok(language_settings(subject, &own, &config))
         };

@@ -29,6 +29,7 @@ impl SplitStats {
     }
 }
 
+/// Builds a dataset of a table, if its labels and window are named, and of games otherwise.
 pub fn run(games: &Games, args: ImportArgs) -> Result<()> {
     match (&args.label, args.window) {
         (Some(label), Some(window)) => import_table(&args, label, window),

@@ -97,7 +97,7 @@ impl Program {
     /// Adds a game, or replaces the one of the same name. Pictures show its features as bars.
     ///
     /// # Panics
-    /// If its name is that of a setting or a section of runs.
+    /// If its name is that of a task, or of a setting or a section of runs.
     pub fn game<G: Playable>(mut self) -> Self {
         self.games.add::<G>(dispatch::commands_with_bars::<G>());
         self
@@ -106,7 +106,7 @@ impl Program {
     /// Adds a game that has sprites, or replaces the one of the same name.
     ///
     /// # Panics
-    /// If its name is that of a setting or a section of runs.
+    /// If its name is that of a task, or of a setting or a section of runs.
     pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
         self.games.add::<G>(dispatch::commands_with_sprites::<G>());
         self

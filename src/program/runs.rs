@@ -85,6 +85,7 @@ impl RunRow {
     }
 }
 
+/// Prints a table of the runs in a folder.
 pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
     let runs = with_note(READING_RUNS, || History::read_all(&args.folder))?;
     let listed: Vec<RunRow> = runs.iter().map(|run| RunRow::new(games, run)).collect();

@@ -18,6 +18,7 @@ use toml::{Table, Value};
 /// Maximum length of a line of a comment.
 const WIDTH: usize = 88;
 
+/// Prints the settings of a game's or a task's run.
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
     match args.game.as_deref() {
         Some(name) if games.find(name).is_err() && task::find(name).is_ok() => of_task(name, &args),

@@ -29,6 +29,7 @@ const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 /// Message shown while a dataset is read.
 const READING_DATA: &str = "Reading the dataset.";
 
+/// Trains a new run, one for each of several seeds, or resumes one.
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     if let Some(seeds) = &args.seeds {
         ensure!(ranks::are_threads(), "--seeds starts processes by itself, and does without MPI");

@@ -17,6 +17,7 @@ struct Report {
     results: Vec<AuditResult>,
 }
 
+/// Passes answers to a task's verifier, and prints its rewards.
 pub fn run(args: VerifyArgs) -> Result<()> {
     let task = text::task(args.task, args.task_data, &args.verifier, &args.set)?;
     let audit = if args.attack { audit_with_attacks } else { audit_solutions };

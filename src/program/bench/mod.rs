@@ -38,6 +38,7 @@ use std::fmt::Display;
 use std::time::Instant;
 use work::Work;
 
+/// Measures a game, or a task with its language model.
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     args.out.as_deref().map_or(Ok(()), RunFolder::check_output)?;
     ranks::use_threads(args.threads)?;

@@ -201,7 +201,7 @@ impl Link {
     }
 }
 
-/// Bytes that each of `n` ranks sends in a reduction: `2 (n - 1) / n` times the size.
+/// Bytes that each of `ranks` ranks sends in a reduction: `2 (ranks - 1) / ranks` times the size.
 fn bytes_sent(bytes: usize, ranks: usize) -> f64 {
     bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64
 }

@@ -70,6 +70,7 @@ impl Format {
     }
 }
 
+/// Renders games of a saved policy to a file.
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     Format::of(&args.out)?;
     let checkpoint = saved_policy(&args.run)?;

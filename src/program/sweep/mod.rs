@@ -105,6 +105,7 @@ struct Sweep<'a> {
     results: Results,
 }
 
+/// Trains the runs of a sweep that have no result yet, and prints its report.
 pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     ensure!(ranks::are_threads(), "`grove sweep` starts processes by itself, and does without MPI");
     let name = args.file.display().to_string();

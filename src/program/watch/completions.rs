@@ -100,7 +100,7 @@ impl Completions {
         }
     }
 
-    /// Finds the offset of the last line that starts at or before `at`.
+    /// Finds the offset of the last line that starts at or before `end`.
     fn line_before(&self, end: u64) -> io::Result<u64> {
         let mut at = end;
         while at > 0 {
