@@ -120,7 +120,8 @@ impl Checker {
         self.sandbox.notes()
     }
 
-    /// The number of servers started so far.
+    /// The number of servers started so far, for tests.
+    #[doc(hidden)]
     pub fn started(&self) -> usize {
         self.started.load(Ordering::Relaxed)
     }

@@ -105,6 +105,7 @@ pub enum Access {
     #[default]
     Restricted,
     /// All modules, to test the sandbox.
+    #[doc(hidden)]
     Full,
 }
 

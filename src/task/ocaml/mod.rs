@@ -115,7 +115,8 @@ impl Ocaml {
         map_in_order(&rows, self.workers, |problem| self.expected(problem).map(|_| ())).map(|_| ())
     }
 
-    /// The problems.
+    /// The problems, for tests.
+    #[doc(hidden)]
     pub fn problems(&self) -> &Problems {
         &self.problems
     }
