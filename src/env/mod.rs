@@ -119,6 +119,16 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     fn action_name(&self, a: usize) -> String {
         format!("action {a}")
     }
+
+    /// Names of all features.
+    fn feature_names(&self) -> Vec<String> {
+        (0..self.num_features()).map(|i| self.feature_name(i)).collect()
+    }
+
+    /// Names of all actions.
+    fn action_names(&self) -> Vec<String> {
+        (0..self.num_actions()).map(|a| self.action_name(a)).collect()
+    }
 }
 
 /// A legal action by the bits of a draw, each equally likely; `None` if no action is legal.
