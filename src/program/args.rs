@@ -6,7 +6,7 @@ use super::manual::{CompletionsArgs, ManArgs};
 use super::study_args::{ExportArgs, PlotArgs, RunsArgs, Seeds, SweepArgs, count, seeds};
 use super::verifier::{VerifierArgs, VerifyArgs};
 use crate::disk::input;
-use crate::schema::{Settings, Shape};
+use crate::schema::{Settings, Shape, shape_at};
 use crate::settings::{EngineChoice, GenerationConfig, Precision, overlay};
 use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
@@ -309,7 +309,7 @@ fn temperature(text: &str) -> std::result::Result<f32, String> {
 /// Parses a number that training takes for this setting of generation.
 fn sampling(key: &str, text: &str) -> std::result::Result<f32, String> {
     let number: f32 = text.parse().map_err(|_| "not a number".to_string())?;
-    match GenerationConfig::SETTINGS.iter().find(|setting| setting.key == key).map(|it| it.shape) {
+    match shape_at(GenerationConfig::SETTINGS, key) {
         Some(Shape::Number(range)) if !range.contains(number.into()) => {
             Err(format!("must be {}", range.in_words(number.into())))
         }
@@ -446,6 +446,21 @@ pub struct RecordArgs {
     /// A still shows the games after the last step.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+    #[command(flatten)]
+    pub render: RenderOptions,
+    /// The device that renders: cpu, wgpu[:N], vulkan[:N], metal[:N] or auto.
+    ///
+    /// All devices produce the same picture.
+    #[arg(long, default_value = "cpu", value_name = "NAME")]
+    pub device: String,
+    /// Print a description of the file as a JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `record` renders.
+#[derive(Args, Debug)]
+pub struct RenderOptions {
     /// Show each game's score.
     #[arg(long)]
     pub score: bool,
@@ -464,12 +479,4 @@ pub struct RecordArgs {
     /// Random seed of the levels.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
-    /// The device that renders: cpu, wgpu[:N], vulkan[:N], metal[:N] or auto.
-    ///
-    /// All devices produce the same picture.
-    #[arg(long, default_value = "cpu", value_name = "NAME")]
-    pub device: String,
-    /// Print a description of the file as a JSON object on stdout.
-    #[arg(long)]
-    pub json: bool,
 }
