@@ -58,8 +58,8 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
             _ => Default::default(),
         },
         player: args.player.clone(),
-        features: (0..game.num_features()).map(|i| game.feature_name(i)).collect(),
-        actions: (0..game.num_actions()).map(|a| game.action_name(a)).collect(),
+        features: game.feature_names(),
+        actions: game.action_names(),
         license: "CC0-1.0".to_string(),
         ..Manifest::new(G::NAME)
     };

@@ -70,15 +70,13 @@ pub fn is_of(checkpoint: &Checkpoint) -> bool {
 
 /// Name of the task of a language model's checkpoint.
 pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
-    Ok(text(&saved_language_settings(checkpoint)?, "task").to_string())
+    Ok(overlay::text(&saved_language_settings(checkpoint)?, "task").to_string())
 }
 
 /// Trains a new run.
 pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     let TrainArgs { game: task, task_data: data, verifier, model, from, run, .. } = args;
-    if let Some(name) =
-        task.as_deref().filter(|name| games.find(name).is_ok() && task::find(name).is_err())
-    {
+    if let Some(name) = task.as_deref().filter(|name| games.find(name).is_ok()) {
         if model.is_some() {
             bail!(
                 "`{name}` is a game, and --model names the language model of a task ({}); a game's network is set by \
@@ -239,7 +237,7 @@ fn open_new(name: &str, own: &mut Table) -> Result<Arc<dyn Task>> {
     }
     let task = open(name, own.clone())?;
     if let Some((_, path)) = file
-        && text(own, "digest").is_empty()
+        && overlay::text(own, "digest").is_empty()
     {
         let digest = input::sha256(Path::new(&path), input::MAX_DATA_BYTES);
         let digest = digest.with_context(|| format!("cannot read {path}"))?;
@@ -250,13 +248,8 @@ fn open_new(name: &str, own: &mut Table) -> Result<Arc<dyn Task>> {
 
 /// Setting with a task's file of prompts and its path, if the prompts are in a file.
 fn file(name: &str, own: &Table) -> Result<Option<(&'static str, String)>> {
-    let file = task::find(name)?.file.map(|key| (key, text(own, key).to_string()));
+    let file = task::find(name)?.file.map(|key| (key, overlay::text(own, key).to_string()));
     Ok(file.filter(|(_, path)| !path.is_empty()))
-}
-
-/// A string setting; empty if there is none.
-fn text<'a>(own: &'a Table, key: &str) -> &'a str {
-    own.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// A run of a language model, ready to start or to resume.
@@ -376,8 +369,7 @@ pub fn model_path(
     let mut table = language_settings(task, &(task::find(task)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file.clone())?;
     overlay::apply(&mut table, set)?;
-    let path = table.get("model").and_then(|model| model.get("path")?.as_str());
-    Ok(path.unwrap_or(TINY).to_string())
+    Ok(overlay::text(&table, "model.path").to_string())
 }
 
 /// Options of the command line that override the settings of a new run.
@@ -459,7 +451,7 @@ pub fn task(
 
 /// Opens a task and prints its notes.
 pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
-    let has_verifier = !text(&own, "verifier").is_empty();
+    let has_verifier = !overlay::text(&own, "verifier").is_empty();
     let open_task = || (task::find(name)?.open)(own);
     let task = if has_verifier {
         with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open_task)?

@@ -49,8 +49,7 @@ fn check_with(
     set: &[String],
     options: [&str; 2],
 ) -> Result<()> {
-    let text = |key| task_settings.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (command, folder) = (text("verifier"), text("folder"));
+    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
     let is_set = |key: &str| overlay::assigns(set, &format!("{name}.{key}"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
         bail!(
@@ -135,7 +134,7 @@ fn is_strict(task_settings: &Table, key: &str) -> bool {
 
 /// Whether a setting, by any of its names, decides which code runs, or with which rights.
 pub fn is_about_code(name: &str) -> bool {
-    let key = name.rsplit('.').next().unwrap_or_default().trim();
+    let key = overlay::last_part(name).trim();
     key == UNSAFE || APPROVED_SETTINGS.contains(&key)
 }
 
