@@ -140,7 +140,7 @@ pub fn random_legal<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u3
 }
 
 /// Checks declared parameters against their ranges.
-fn in_range<G: Env + Settings>(game: &G) -> Result<(), String> {
+fn check_ranges<G: Env + Settings>(game: &G) -> Result<(), String> {
     Settings::validate(game).map_err(|error| error.within(G::NAME).to_string())
 }
 
@@ -152,7 +152,7 @@ macro_rules! declared {
         }
 
         fn validate(&self) -> Result<(), String> {
-            $crate::env::in_range(self)
+            $crate::env::check_ranges(self)
         }
     };
 }

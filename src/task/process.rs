@@ -48,7 +48,7 @@ pub struct Process {
     /// The thread that reads standard error.
     stderr_reader: JoinHandle<()>,
     /// Whether a request is unanswered.
-    busy: bool,
+    is_busy: bool,
     /// The process that kills the process group if Grove ends without dropping this.
     watcher: Option<Child>,
 }
@@ -73,7 +73,15 @@ impl Process {
         thread::spawn(move || read_lines(stdout, &read));
         let stderr_reader = thread::spawn(move || keep_last_line(stderr, &kept));
         let requests = Some(requests);
-        Ok(Self { child, requests, lines, last_error, stderr_reader, busy: false, watcher: None })
+        Ok(Self {
+            child,
+            requests,
+            lines,
+            last_error,
+            stderr_reader,
+            is_busy: false,
+            watcher: None,
+        })
     }
 
     /// On Unix, has the process group killed even if Grove ends without dropping this, as by Ctrl-C or `kill -9`.
@@ -103,7 +111,7 @@ impl Process {
         // Unpredictable, so that code that the process runs cannot forge the answer, and exact as a JSON number in any
         // parser.
         let id = RandomState::new().hash_one(()) >> 11;
-        self.busy = true;
+        self.is_busy = true;
         let requests = self.requests.as_ref().expect("open until dropped");
         // If the process has ended, reading its output fails below.
         let _ = requests.send(request(id));
@@ -113,7 +121,7 @@ impl Process {
             match self.lines.recv_timeout(slice) {
                 Ok(line) => match read(id, &line) {
                     Ok(Some(answer)) => {
-                        self.busy = false;
+                        self.is_busy = false;
                         return Ok(answer);
                     }
                     Ok(None) => instead = "; it sent an answer with another `id`".to_string(),
@@ -158,7 +166,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // Closing its input asks an idle process to exit; a busy one would not notice.
         self.requests = None;
-        if !self.busy {
+        if !self.is_busy {
             let _ = wait(&mut self.child, GRACE_PERIOD);
         }
         kill_group(&mut self.child);

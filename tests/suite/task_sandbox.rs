@@ -76,7 +76,7 @@ fn a_sandboxed_verifier_reaches_what_it_needs_and_nothing_else() {
     assert_eq!(fs::read_to_string(ours.path().join("words.txt")).unwrap(), "one");
     // As far as it is permitted more, it reaches more.
     let readable = vec![others.path().canonicalize().unwrap()];
-    let allowed = VerifierSandbox { readable, network: true, ..on };
+    let allowed = VerifierSandbox { readable, has_network: true, ..on };
     assert_eq!(rewards(options(allowed), &[read.clone(), connect.clone()]), [1.0, 1.0]);
     assert_eq!(rewards(options(VerifierSandbox::default()), &[read, connect]), [1.0, 1.0]);
 }

@@ -131,7 +131,7 @@ pub struct Root {
     folder: BindMount,
     /// The options of a file system in memory for the working directory.
     options: CString,
-    network: bool,
+    has_network: bool,
     /// The files that map the user and the group to themselves, with their contents.
     maps: [(&'static CStr, String); 3],
 }
@@ -161,9 +161,9 @@ impl Root {
     /// # Errors
     /// If a path cannot be resolved.
     pub fn new(access: &Access, folder: &Path) -> io::Result<Self> {
-        let system = if access.programs { &PROGRAMS[..] } else { &LIBRARIES };
-        let files = if access.programs { &FILES[..] } else { &[] };
-        let devices = if access.programs { &DEVICES[..] } else { &DEVICES[..1] };
+        let system = if access.has_programs { &PROGRAMS[..] } else { &LIBRARIES };
+        let files = if access.has_programs { &FILES[..] } else { &[] };
+        let devices = if access.has_programs { &DEVICES[..] } else { &DEVICES[..1] };
         // Files in the folders of the system are there already.
         let is_new = |path: &&Path| !system.iter().any(|at| path.starts_with(at));
         let mut own: Vec<&Path> =
@@ -187,7 +187,7 @@ impl Root {
         let is_shown = |path: &PathBuf| {
             access.readable.iter().any(|at| path.starts_with(at)) || !is_new(&path.as_path())
         };
-        for file in own_files().iter().filter(|path| !access.programs && is_shown(path)) {
+        for file in own_files().iter().filter(|path| !access.has_programs && is_shown(path)) {
             bound.push(BindMount::hidden(file)?);
         }
         let empty =
@@ -204,8 +204,8 @@ impl Root {
             access.scratch_mb,
             64 * access.scratch_mb
         ))?;
-        let (folder, network) = (BindMount::new(folder)?, access.network);
-        Ok(Self { bound, empty, folder, options, network, maps })
+        let (folder, has_network) = (BindMount::new(folder)?, access.has_network);
+        Ok(Self { bound, empty, folder, options, has_network, maps })
     }
 
     /// The paths of the root, read-only but for devices.
@@ -229,7 +229,7 @@ impl Root {
         // SAFETY: system calls on integers and on live strings and structs.
         unsafe {
             let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
-            if !self.network {
+            if !self.has_network {
                 flags |= libc::CLONE_NEWNET;
             }
             let is_root = libc::geteuid() == 0;
