@@ -3,7 +3,7 @@
 use super::games::{Games, References};
 use super::output::{eprint_line, with_causes};
 use super::settings::{InitialModel, language_defaults};
-use super::text_device::default_precision;
+use super::text::device::default_precision;
 use crate::disk::input;
 use crate::env::{Env, HostGame};
 use crate::metrics::{EvaluationRecord, IterationRecord};
@@ -184,7 +184,7 @@ impl History {
     /// precision is the default of the devices that trained the run.
     fn language_defaults(&self) -> Result<Vec<Table>> {
         let (subject, path) = (self.subject(), self.text("model.path"));
-        let own = match task::find(subject) {
+        let task_settings = match task::find(subject) {
             Err(TaskError::Python) => Table::new(),
             found => (found?.defaults)(),
         };
@@ -195,7 +195,7 @@ impl History {
             let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
             // A run shorter than its SFT phase is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
-            Ok(language_settings(subject, &own, &config))
+            Ok(language_settings(subject, &task_settings, &config))
         };
         [0, usize::MAX].into_iter().map(of_size).collect()
     }

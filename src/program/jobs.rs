@@ -6,8 +6,7 @@
 use super::args::{RunArgs, TrainArgs};
 use super::interrupt::{Interrupt, STOPPED};
 use super::progress::Board;
-use super::text;
-use super::text_device::device_name;
+use super::text::{self, device::device_name};
 use super::verifier::VerifierArgs;
 use crate::device;
 use anyhow::{Context, Result, anyhow};

@@ -53,7 +53,6 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod text;
-mod text_device;
 mod train;
 mod trust;
 mod validation;

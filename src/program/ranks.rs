@@ -3,7 +3,7 @@
 use super::args::RunArgs;
 use super::games::Playable;
 use super::output::{eprint_line, mute, unmute, with_causes};
-use super::text_device::device_name;
+use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;

@@ -19,7 +19,7 @@ struct Report {
 
 /// Passes answers to a task's verifier, and prints its rewards.
 pub fn run(args: VerifyArgs) -> Result<()> {
-    let task = text::task(args.task, args.task_data, &args.verifier, &args.set)?;
+    let task = text::requested_task(args.task, args.task_data, &args.verifier, &args.set)?;
     let audit = if args.attack { audit_with_attacks } else { audit_solutions };
     let results = with_note("Verifying answers.", || audit(&*task, Split::Test, args.prompts))?;
     let report = Report { task: task.name().to_string(), results };

@@ -424,12 +424,12 @@ fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Ta
     if !is_task {
         return (games.find_beside_tasks(Some(name))?.defaults)();
     }
-    let own = (task::find(name)?.defaults)();
+    let task_settings = (task::find(name)?.defaults)();
     let path = text::model_path(name, None, &file.settings, &[])?;
     let num_params = (path != TINY).then_some(usize::MAX);
     let config =
         language_defaults(name, false, InitialModel { path: &path, num_params }, Precision::F32)?;
-    Ok(language_settings(name, &own, &config))
+    Ok(language_settings(name, &task_settings, &config))
 }
 
 /// Number of iterations of a whole run with these settings; 1 if they do not have it, which only halving needs.

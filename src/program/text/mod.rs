@@ -1,31 +1,40 @@
-//! `grove train` and `grove fit` of a language model: settings, task and model of a run.
+//! `grove train` and `grove fit` of a language model: new runs and resumed ones.
+
+pub mod device;
+mod models;
+mod settings;
+mod tasks;
+
+pub use models::{READING_MODEL, load, load_from};
+pub use settings::{TextOverrides, model_path, settings_of_new_run, validate};
+pub use tasks::{open, reopen, requested_task};
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
 use super::games::{Games, SavedRun};
-use super::output::eprint_line;
-use super::progress_note::{with_note, with_note_after};
+use super::progress_note::with_note;
 use super::ranks;
 use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path};
 use super::settings::{InitialModel, commented, language_defaults};
 use super::source::{names_iterations, note_iterations_of_epochs};
-use super::text_device::default_precision;
 use super::trust;
 use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
-use crate::disk::{self, input};
+use crate::disk;
 use crate::parallel::Team;
-use crate::run::{RunFolder, TextRun, load_model};
-use crate::settings::{Precision, change_saved, overlay};
+use crate::run::{RunFolder, TextRun};
+use crate::settings::{change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
-    LanguageConfig, LanguageSettings, LanguageTrainer, TINY, language_settings,
-    saved_language_model, saved_language_settings, split_language_settings,
+    LanguageConfig, LanguageSettings, LanguageTrainer, language_settings, saved_language_model,
+    saved_language_settings, split_language_settings,
 };
 use anyhow::{Context, Error, Result, bail};
+use device::default_precision;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tasks::{open_new, prompt_file};
 use toml::{Table, Value};
 
 /// Default time that a rank waits for another. Completions take longer than games, and their lengths differ between
@@ -34,11 +43,6 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Error for `--engine` with a language model.
 pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
-
-/// Delay before the warning about a verifier that does not answer, and the warning.
-const SLOW_VERIFIER_DELAY: Duration = Duration::from_secs(5);
-const FLUSH_ADVICE: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
-                     print(..., flush=True).";
 
 /// Whether the command line requests a language model.
 pub fn is_requested(args: &TrainArgs) -> bool {
@@ -59,9 +63,6 @@ fn named_task(path: &Path) -> Option<String> {
     let name = path.to_str().filter(|name| !path.exists() && task::find(name).is_ok())?;
     Some(name.to_string())
 }
-
-/// Message shown while a model is read.
-pub const READING_MODEL: &str = "Reading the model.";
 
 /// Whether a checkpoint is of a language model's run.
 pub fn is_of(checkpoint: &Checkpoint) -> bool {
@@ -93,7 +94,7 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
         Some(model) => Some(model),
         None => from.map(model_of).transpose()?,
     };
-    begin(games, &TextRequest { task, data, verifier: &verifier, model, fit: false }, &run)
+    begin(games, &TextRequest { task, data, verifier: &verifier, model, is_sft: false }, &run)
 }
 
 /// Path of the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
@@ -111,7 +112,7 @@ pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, model, verifier, run } = args;
     let task = named_task(&data);
     let data = task.is_none().then_some(data);
-    begin(games, &TextRequest { task, data, verifier: &verifier, model, fit: true }, &run)
+    begin(games, &TextRequest { task, data, verifier: &verifier, model, is_sft: true }, &run)
 }
 
 /// Command line of a new run.
@@ -122,7 +123,7 @@ struct TextRequest<'a> {
     verifier: &'a VerifierArgs,
     model: Option<PathBuf>,
     /// Whether the run is SFT alone.
-    fit: bool,
+    is_sft: bool,
 }
 
 impl TextRequest<'_> {
@@ -177,7 +178,7 @@ impl TextRequest<'_> {
     /// Command to suggest at the end of the run in `folder`: GRPO after SFT alone, if that needs no further settings.
     fn next(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
         let is_default = args.set.is_empty() && args.config.is_none();
-        match (&self.data, self.fit && is_default) {
+        match (&self.data, self.is_sft && is_default) {
             (Some(data), true) => {
                 format!("grove train --task-data {} --from {folder}", quote_path(data))
             }
@@ -202,61 +203,11 @@ fn iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32>
     Some(config.epochs(prompts))
 }
 
-/// Opens the task of a saved run, with its file of prompts at the path `data` if given, and its verifier if the command
-/// line permits it. Updates the task's settings `own` to match.
-pub fn reopen(
-    name: &str,
-    own: &mut Table,
-    data: Option<&Path>,
-    args: &VerifierArgs,
-) -> Result<Arc<dyn Task>> {
-    match (file(name, own)?, data) {
-        (None, Some(_)) => {
-            bail!("the prompts of this run are not in a file; leave out --task-data")
-        }
-        (Some((key, _)), Some(data)) => {
-            own.insert(key.to_string(), canonical_path(data)?.into());
-        }
-        (Some((_, path)), None) if !Path::new(&path).exists() => {
-            bail!("{path} no longer exists; pass its new location with --task-data FILE");
-        }
-        (_, None) => {}
-    }
-    args.refuse_for_built_in(name)?;
-    own.extend(args.restrictions());
-    trust::check(name, own, args, &[])?;
-    open(name, own.clone())
-}
-
-/// Opens the task of a new run, and records the absolute path of its file of prompts and the file's SHA-256 in its
-/// settings.
-fn open_new(name: &str, own: &mut Table) -> Result<Arc<dyn Task>> {
-    let file = file(name, own)?;
-    if let Some((key, path)) = &file {
-        own.insert(key.to_string(), canonical_path(Path::new(path))?.into());
-    }
-    let task = open(name, own.clone())?;
-    if let Some((_, path)) = file
-        && overlay::text(own, "digest").is_empty()
-    {
-        let digest = input::sha256(Path::new(&path), input::MAX_DATA_BYTES);
-        let digest = digest.with_context(|| format!("cannot read {path}"))?;
-        own.insert("digest".to_string(), digest.into());
-    }
-    Ok(task)
-}
-
-/// Setting with a task's file of prompts and its path, if the prompts are in a file.
-fn file(name: &str, own: &Table) -> Result<Option<(&'static str, String)>> {
-    let file = task::find(name)?.file.map(|key| (key, overlay::text(own, key).to_string()));
-    Ok(file.filter(|(_, path)| !path.is_empty()))
-}
-
 /// A run of a language model, ready to start or to resume.
 struct LanguageRun {
     /// Name and settings of the task.
-    name: String,
-    own: Table,
+    task_name: String,
+    task_settings: Table,
     config: LanguageConfig,
     task: Arc<dyn Task>,
     /// Initial model, until all ranks have taken it; `None` for a new one.
@@ -266,10 +217,10 @@ struct LanguageRun {
 impl LanguageRun {
     /// Trains the run on all its ranks. `next` gives the command to suggest at the end, from the run directory.
     fn train(&self, session: &Session, next: impl Fn(&str) -> String + Sync) -> Result<()> {
-        let Self { name, own, config, task, .. } = self;
-        let settings = language_settings(name, own, config);
-        let text = commented(&settings.to_string(), task::find(name)?.settings)?;
-        let file = file(name, own)?.map(|(_, path)| path);
+        let Self { task_name, task_settings, config, task, .. } = self;
+        let settings = language_settings(task_name, task_settings, config);
+        let text = commented(&settings.to_string(), task::find(task_name)?.settings)?;
+        let file = prompt_file(task_name, task_settings)?.map(|(_, path)| path);
         ranks::run(session.args, TIMEOUT, |rank| {
             let (chosen, team) = rank.for_texts().choose()?;
             let model = self.take_model(&team, &settings)?;
@@ -303,18 +254,23 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
         bail!(ENGINE);
     }
     let file = args.settings()?;
-    let (name, own) = request.task(&file)?;
-    let path = model_path(&name, request.model.as_deref(), &file, &args.set)?;
+    let (task_name, task_settings) = request.task(&file)?;
+    let path = model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
     let model = load(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let precision = default_precision(&args.device);
-    let defaults =
-        language_defaults(&name, request.fit, InitialModel { path: &path, num_params }, precision)?;
+    let defaults = language_defaults(
+        &task_name,
+        request.is_sft,
+        InitialModel { path: &path, num_params },
+        precision,
+    )?;
     let overrides = TextOverrides { set: &args.set, seed: args.seed, iterations: args.iterations };
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
-    let (mut own, mut config) = settings(&name, own, defaults, file.clone(), &overrides)?;
+    let (mut task_settings, mut config) =
+        settings_of_new_run(&task_name, task_settings, defaults, file.clone(), &overrides)?;
     config.precision = args.precision.unwrap_or(config.precision);
-    if request.fit && !config.is_sft_only() {
+    if request.is_sft && !config.is_sft_only() {
         bail!(
             "loss.loss_type is {}, but `grove fit` learns by nll; leave it out, or use `grove train`",
             config.loss.loss_type
@@ -323,16 +279,22 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     if let Some(adapters) = model.as_ref().and_then(|model| model.adapters.as_ref()) {
         config.lora.adopt(adapters.config()).map_err(Error::msg)?;
     }
-    trust::check(&name, &own, request.verifier, &args.set)?;
-    let task = open_new(&name, &mut own)?;
+    trust::check(&task_name, &task_settings, request.verifier, &args.set)?;
+    let task = open_new(&task_name, &mut task_settings)?;
     let of_epochs = iterations_of_epochs(&*task, &config);
-    if let Some(iterations) = of_epochs.filter(|_| request.fit && !has_iterations) {
+    if let Some(iterations) = of_epochs.filter(|_| request.is_sft && !has_iterations) {
         note_iterations_of_epochs(&file, config.iterations, iterations);
         config.iterations = iterations;
     }
-    let (folder, started) = (request.folder(&name), Instant::now());
+    let (folder, started) = (request.folder(&task_name), Instant::now());
     let session = Session { args, games, origin: Origin::New(&folder), of_epochs, started };
-    let run = LanguageRun { name, own, config, task: task.clone(), model: Mutex::new(model) };
+    let run = LanguageRun {
+        task_name,
+        task_settings,
+        config,
+        task: task.clone(),
+        model: Mutex::new(model),
+    };
     run.train(&session, |folder| request.next(&*task, args, folder))
 }
 
@@ -342,136 +304,15 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let mut saved = saved_language_settings(run.checkpoint)?;
     change_saved(&mut saved, &args.set)?;
     let split = split_language_settings(saved)?;
-    let LanguageSettings { task_name: name, task_settings: mut own, mut config } = split;
+    let LanguageSettings { task_name, mut task_settings, mut config } = split;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     config.validate()?;
-    let task = reopen(&name, &mut own, task_data.as_deref(), verifier)?;
+    let task = reopen(&task_name, &mut task_settings, task_data.as_deref(), verifier)?;
     let read = || saved_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, read)?;
     let (origin, of_epochs) = (Origin::Saved(run), iterations_of_epochs(&*task, &config));
     let session = Session { args, games, origin, of_epochs, started: Instant::now() };
     let model = Mutex::new(Some(model));
-    let run = LanguageRun { name, own, config, task: task.clone(), model };
+    let run = LanguageRun { task_name, task_settings, config, task: task.clone(), model };
     run.train(&session, |folder| next_look(&*task, folder))
-}
-
-/// Path of a new run's model: from `--model`, otherwise from the settings in a file or of `--set`.
-pub fn model_path(
-    task: &str,
-    model: Option<&Path>,
-    file: &Table,
-    set: &[String],
-) -> Result<String> {
-    if let Some(path) = model {
-        return utf8_path(path);
-    }
-    let defaults = LanguageConfig::for_model(TINY);
-    let mut table = language_settings(task, &(task::find(task)?.defaults)(), &defaults);
-    overlay::lay_over(&mut table, file.clone())?;
-    overlay::apply(&mut table, set)?;
-    Ok(overlay::text(&table, "model.path").to_string())
-}
-
-/// Options of the command line that override the settings of a new run.
-pub struct TextOverrides<'a> {
-    /// The `key=value`s of `--set`.
-    pub set: &'a [String],
-    pub seed: Option<u64>,
-    pub iterations: Option<u32>,
-}
-
-impl<'a> TextOverrides<'a> {
-    /// Overrides by `--set` alone.
-    pub fn of(set: &'a [String]) -> Self {
-        Self { set, seed: None, iterations: None }
-    }
-}
-
-/// Settings of a new run, the task's and its own: defaults, file, command line.
-pub fn settings(
-    name: &str,
-    asked: Table,
-    defaults: LanguageConfig,
-    file: Table,
-    overrides: &TextOverrides,
-) -> Result<(Table, LanguageConfig)> {
-    let TextOverrides { set, seed, iterations } = *overrides;
-    for key in asked.keys().filter(|key| !["digest", "folder"].contains(&&***key)) {
-        let setting = format!("{name}.{key}");
-        if overlay::assigns(set, &setting) {
-            bail!(
-                "`{setting}` is given twice, by --set and otherwise on the command line; leave one out"
-            );
-        }
-    }
-    let path = defaults.model.path.clone();
-    let mut table = language_settings(name, &(task::find(name)?.defaults)(), &defaults);
-    overlay::lay_over(&mut table, file)?;
-    overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), asked.into())]))?;
-    overlay::apply(&mut table, set)?;
-    let split = split_language_settings(table)?;
-    let LanguageSettings { task_settings: own, mut config, .. } = split;
-    config.model.path = path;
-    config.seed = seed.unwrap_or(config.seed);
-    config.iterations = iterations.unwrap_or(config.iterations);
-    config.fit.iterations = config.fit.iterations.min(config.iterations);
-    config.validate()?;
-    Ok((own, config))
-}
-
-/// Checks the settings of a new run of a task with these `--set` options. The model, whose size decides the defaults, is not
-/// loaded; it is enough that the settings are valid for one size.
-pub fn validate(name: &str, set: &[String]) -> Result<()> {
-    let path = model_path(name, None, &Table::new(), set)?;
-    let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };
-    let check = |size: Option<usize>| -> Result<()> {
-        let model = InitialModel { path: &path, num_params: size };
-        let defaults = language_defaults(name, false, model, Precision::F32)?;
-        let none = Table::new();
-        let (own, _) = settings(name, none.clone(), defaults, none, &TextOverrides::of(set))?;
-        Ok((task::find(name)?.check)(own)?)
-    };
-    sizes.into_iter().map(check).reduce(Result::or).unwrap_or(Ok(()))
-}
-
-/// Task on the command line, by name or by a file of prompts.
-pub fn task(
-    task: Option<String>,
-    data: Option<PathBuf>,
-    verifier: &VerifierArgs,
-    set: &[String],
-) -> Result<Arc<dyn Task>> {
-    let request = TextRequest { task, data, verifier, model: None, fit: false };
-    let (name, asked) = request.task(&Table::new())?;
-    let defaults = LanguageConfig::for_model(TINY);
-    let (own, _) = settings(&name, asked, defaults, Table::new(), &TextOverrides::of(set))?;
-    trust::check(&name, &own, verifier, set)?;
-    open(&name, own)
-}
-
-/// Opens a task and prints its notes.
-pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
-    let has_verifier = !overlay::text(&own, "verifier").is_empty();
-    let open_task = || (task::find(name)?.open)(own);
-    let task = if has_verifier {
-        with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open_task)?
-    } else {
-        open_task()?
-    };
-    task.notes().iter().for_each(|note| eprint_line!("{note}"));
-    Ok(task)
-}
-
-/// Loads the initial model of a run; `None` for a new one.
-pub fn load(path: &str) -> Result<Option<LanguageModel>> {
-    if path == TINY {
-        return Ok(None);
-    }
-    load_from(Path::new(path)).map(Some)
-}
-
-/// Loads the model in a folder or file.
-pub fn load_from(path: &Path) -> Result<LanguageModel> {
-    let model = with_note(READING_MODEL, || load_model(path));
-    model.with_context(|| format!("cannot use the model in {}", path.display()))
 }
