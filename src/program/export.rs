@@ -1,11 +1,11 @@
 //! `grove export`: writes a trained policy in a format of other tools.
 
+use super::args::{ExportArgs, Format, name_of};
 use super::export_model::{self, stem};
 use super::games::{Games, Playable};
 use super::models::Models;
 use super::output::{eprint_line, print_json, write_file};
 use super::session::saved_policy;
-use super::study_args::{ExportArgs, Format, name_of};
 use super::text;
 use super::validation::saved_settings;
 use crate::checkpoint::Checkpoint;

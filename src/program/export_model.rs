@@ -1,11 +1,11 @@
 //! `grove export` of a language model: writes a GGUF file or a Hugging Face folder.
 
+use super::args::{ExportArgs, Format};
 use super::games::Games;
 use super::history::History;
 use super::model_card::card;
 use super::output::{eprint_line, print_json};
 use super::progress_note::with_note;
-use super::study_args::{ExportArgs, Format};
 use super::text::load_from;
 use crate::disk;
 use crate::run::RunFolder;

@@ -3,11 +3,10 @@
 //! Separate processes isolate runs: a failing run does not stop the others, and the result of a run does not depend on
 //! its number of threads.
 
-use super::args::{RunArgs, TrainArgs};
+use super::args::{RunArgs, TrainArgs, VerifierArgs};
 use super::interrupt::{Interrupt, STOPPED};
 use super::progress::Board;
 use super::text::{self, device::device_name};
-use super::verifier::VerifierArgs;
 use crate::device;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};

@@ -15,7 +15,6 @@
 mod args;
 mod bench;
 mod check;
-mod choices;
 mod columns;
 mod dashboard;
 mod demo;
@@ -46,7 +45,6 @@ mod seeds;
 mod session;
 mod settings;
 mod source;
-mod study_args;
 mod sweep;
 mod table;
 mod terminal;
@@ -56,7 +54,6 @@ mod text;
 mod train;
 mod trust;
 mod validation;
-mod verifier;
 mod verify;
 mod watch;
 

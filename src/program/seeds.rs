@@ -1,12 +1,11 @@
 //! `grove train --seeds 1..5`: trains the same run with several seeds and summarizes the scores.
 
-use super::args::TrainArgs;
+use super::args::{Seeds, TrainArgs};
 use super::columns::{align_columns, format_number};
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, command_line, option, side_by_side};
 use super::output::{eprint_line, print_json, print_result, with_causes};
 use super::progress::Board;
-use super::study_args::Seeds;
 use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::counted;
 use anyhow::{Result, bail};

@@ -1,7 +1,7 @@
 //! Consent to run code: a run or settings file may come from someone else, and name a verifier (a shell command) or
 //! permit code without a sandbox.
 
-use super::verifier::VerifierArgs;
+use super::args::VerifierArgs;
 use crate::disk::{self, input};
 use crate::settings::overlay;
 use crate::task::cache;

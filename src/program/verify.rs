@@ -1,10 +1,10 @@
 //! `grove verify`: audits a verifier by its rewards for solutions and worthless answers.
 
+use super::args::VerifyArgs;
 use super::columns::format_number;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::text;
-use super::verifier::VerifyArgs;
 use crate::task::{AuditResult, Split, audit_solutions, audit_with_attacks};
 use anyhow::Result;
 use serde::Serialize;

@@ -2,7 +2,7 @@
 
 use super::SweepFile;
 use super::space::{self, Space};
-use crate::program::study_args::SweepArgs;
+use crate::program::args::SweepArgs;
 use crate::program::trust;
 use crate::settings::overlay::{self, last_part};
 use anyhow::{Result, bail};

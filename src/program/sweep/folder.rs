@@ -2,8 +2,8 @@
 
 use super::check;
 use crate::disk::{self, input};
+use crate::program::args::SweepArgs;
 use crate::program::history::{History, RunStatus};
-use crate::program::study_args::SweepArgs;
 use crate::run::RunFolder;
 use anyhow::{Context, Result, bail};
 use std::fs::{File, TryLockError};

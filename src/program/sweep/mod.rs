@@ -7,7 +7,7 @@ mod results;
 mod search;
 mod space;
 
-use super::args::{RunArgs, TrainArgs};
+use super::args::{self, RunArgs, Seeds, SweepArgs, TrainArgs};
 use super::games::Games;
 use super::history::format_settings;
 use super::interrupt::Interrupt;
@@ -15,7 +15,6 @@ use super::jobs::{Slots, option, side_by_side};
 use super::output::{eprint_line, with_causes};
 use super::progress::Board;
 use super::settings::{InitialModel, language_defaults};
-use super::study_args::{self, Seeds, SweepArgs};
 use super::{ranks, seeds, text};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
@@ -167,7 +166,7 @@ impl<'a> Sweep<'a> {
         if let Some(note) = search::limit_trials(&mut file) {
             eprint_line!("{note}");
         }
-        let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
+        let Seeds(seeds) = args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = output_folder(args)?;
         let results = Results::default();
         Ok(Self { file, is_task, args, folder, seeds, iterations, results })

@@ -9,7 +9,7 @@ pub use models::{READING_MODEL, load, load_from};
 pub use settings::{TextOverrides, model_path, settings_of_new_run, validate};
 pub use tasks::{open, reopen, requested_task};
 
-use super::args::{FitArgs, RunArgs, TrainArgs};
+use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
 use super::games::{Games, SavedRun};
 use super::progress_note::with_note;
 use super::ranks;
@@ -17,7 +17,6 @@ use super::session::{Origin, Session, canonical_path, quote_path, quote_word, ut
 use super::settings::{InitialModel, commented, language_defaults};
 use super::source::{names_iterations, note_iterations_of_epochs};
 use super::trust;
-use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
 use crate::disk;
 use crate::parallel::Team;

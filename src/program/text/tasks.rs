@@ -3,11 +3,11 @@
 use super::TextRequest;
 use super::settings::{TextOverrides, settings_of_new_run};
 use crate::disk::input;
+use crate::program::args::VerifierArgs;
 use crate::program::output::eprint_line;
 use crate::program::progress_note::with_note_after;
 use crate::program::session::canonical_path;
 use crate::program::trust;
-use crate::program::verifier::VerifierArgs;
 use crate::settings::overlay;
 use crate::task::{self, Task};
 use crate::trainer::text::{LanguageConfig, TINY};

@@ -1,7 +1,6 @@
 //! Options of the command that verifies completions, and of `grove verify`.
 
-use super::choices::one_of;
-use super::study_args::count;
+use super::parsers::{count, one_of};
 use crate::task::DataTask;
 use anyhow::{Result, bail};
 use clap::Args;
