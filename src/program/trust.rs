@@ -57,13 +57,7 @@ fn check_with(
         );
     }
     if task_settings.get(UNSAFE).and_then(Value::as_bool) == Some(true) {
-        let is_given = args.trust || is_set(UNSAFE);
-        return approve(&format!("{name}.{UNSAFE}"), is_given, || {
-            format!(
-                "the settings run the code of completions even where it cannot be confined ({name}.{UNSAFE} = true), which \
-                 you have not approved yet; approve it with --trust"
-            )
-        });
+        return check_unsafe(name, args.trust || is_set(UNSAFE));
     }
     if command.is_empty() {
         return Ok(());
@@ -80,18 +74,33 @@ fn check_with(
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let whole = here.join(folder);
     approve(&approved_settings(task_settings, &whole), is_given, || {
-        let place =
-            if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
-        let loose =
-            loose.iter().filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
-        let loose: String = loose.collect();
+        refusal(task_settings, &loose, options)
+    })
+}
+
+/// Checks consent to a task that runs code without a sandbox, which the command line may give.
+fn check_unsafe(name: &str, is_given: bool) -> Result<()> {
+    approve(&format!("{name}.{UNSAFE}"), is_given, || {
         format!(
-            "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve \
-             it with --trust{}{}",
-            options[0],
-            if loose.is_empty() { "" } else { options[1] }
+            "the settings run the code of completions even where it cannot be confined ({name}.{UNSAFE} = true), which \
+             you have not approved yet; approve it with --trust"
         )
     })
+}
+
+/// The error for a verifier that is not approved, whose `loose` settings permit more than by default.
+fn refusal(task_settings: &Table, loose: &[&str], options: [&str; 2]) -> String {
+    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
+    let place = if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
+    let loose =
+        loose.iter().filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
+    let loose: String = loose.collect();
+    format!(
+        "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve it \
+         with --trust{}{}",
+        options[0],
+        if loose.is_empty() { "" } else { options[1] }
+    )
 }
 
 /// Values of the settings that an approval covers, as text, with the folder in which the command runs.
