@@ -1,7 +1,7 @@
 //! Replacement of a folder in one step: at any moment either the old folder or the new one is there, complete.
 //!
-//! The new folder is written beside the old one as `.NAME.tmp`; then the old one is moved aside as `.NAME.old`, and the new
-//! one is renamed to `NAME`.
+//! The new folder is written beside the old one as `.NAME.tmp`; then the old one is moved aside as `.NAME.old`, and the
+//! new one is renamed to `NAME`.
 
 use super::{rename, sync_folder};
 use std::ffi::OsString;
@@ -85,8 +85,8 @@ pub fn replace_folder<E: From<FolderError>>(
     Ok(())
 }
 
-/// Recovers from a replacement that a crash interrupted: restores the old folder if the new one is not in its place, and
-/// removes all leftovers.
+/// Recovers from a replacement that a crash interrupted: restores the old folder if the new one is not in its place,
+/// and removes all leftovers.
 ///
 /// # Errors
 /// If leftovers cannot be moved or removed.

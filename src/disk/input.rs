@@ -1,4 +1,5 @@
-//! Readers of untrusted files: regular files only, since a pipe or a device may never end, and no more bytes than a limit.
+//! Readers of untrusted files: regular files only, since a pipe or a device may never end, and no more bytes than a
+//! limit.
 
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};

@@ -75,8 +75,8 @@ pub struct HostStepResult {
 /// A batch of environments that are stepped together.
 ///
 /// A run calls these methods on the thread that calls [`Trainer::iterate`](crate::trainer::Trainer::iterate) and
-/// [`Trainer::validate`](crate::trainer::Trainer::validate), so that environments may belong to a thread, as those with a
-/// window do.
+/// [`Trainer::validate`](crate::trainer::Trainer::validate), so that environments may belong to a thread, as those with
+/// a window do.
 pub trait HostVecEnv: Send {
     /// Number of environments.
     fn num_envs(&self) -> usize;

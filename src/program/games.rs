@@ -176,8 +176,8 @@ impl Games {
         }
     }
 
-    /// Gives a run's trackers an animation of its best policy after `env_steps` environment steps, if they take one and the
-    /// program has the game. Returns warnings: a tracker that fails does not stop a run.
+    /// Gives a run's trackers an animation of its best policy after `env_steps` environment steps, if they take one and
+    /// the program has the game. Returns warnings: a tracker that fails does not stop a run.
     pub fn animate(
         &self,
         run: &dyn Run,

@@ -94,8 +94,8 @@ pub fn command_line(args: &TrainArgs) -> Vec<OsString> {
 }
 
 /// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON printed by each
-/// to `done`, in order of completion. Warnings of the runs go to `board`, each once. After Ctrl-C or an error no further
-/// run is started, and running ones save and end.
+/// to `done`, in order of completion. Warnings of the runs go to `board`, each once. After Ctrl-C or an error no
+/// further run is started, and running ones save and end.
 pub fn side_by_side(
     slots: Slots,
     jobs: &[Vec<OsString>],

@@ -117,9 +117,9 @@ impl Program {
         self
     }
 
-    /// Describes the trained policy of a run after `env_steps` environment steps: a language model by its model card, with
-    /// the scores of `result`, and a game's best policy by an animation, if trackers take one and the program has the game.
-    /// Returns warnings for the user.
+    /// Describes the trained policy of a run after `env_steps` environment steps: a language model by its model card,
+    /// with the scores of `result`, and a game's best policy by an animation, if trackers take one and the program has
+    /// the game. Returns warnings for the user.
     ///
     /// # Errors
     /// If the run's files cannot be read, or the model card cannot be written.
@@ -216,7 +216,8 @@ fn prepare_process() {
     }
 }
 
-/// Sends log messages to stderr: errors, or the level set by `GROVE_LOG`. A program that has a subscriber keeps its own.
+/// Sends log messages to stderr: errors, or the level set by `GROVE_LOG`. A program that has a subscriber keeps its
+/// own.
 fn log_to_stderr() -> Result<()> {
     let level = match std::env::var("GROVE_LOG") {
         Ok(level) => tracing::Level::from_str(&level).map_err(|_| {

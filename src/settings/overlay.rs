@@ -95,8 +95,8 @@ fn shortened(line: &str) -> String {
 /// `scale_rewards` may be `true` (`group`) or `false` (`none`).
 ///
 /// # Errors
-/// A key that `table` does not have, an ambiguous short name, a setting that is given under two names, or a value of another
-/// type.
+/// A key that `table` does not have, an ambiguous short name, a setting that is given under two names, or a value of
+/// another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
     let changes = flat(&changes).map(|(key, value)| (key, value.clone())).collect();
     let changes = resolve_all(table, changes);

@@ -48,7 +48,8 @@ settings! {
 }
 
 impl TrainConfig {
-    /// Settings with a narrower range for games and datasets than their sections declare; `check_settings` gives the reasons.
+    /// Settings with a narrower range for games and datasets than their sections declare; `check_settings` gives the
+    /// reasons.
     pub const NARROWED: &[(&str, Shape)] = &[
         ("update.num_shards", integer(1..=4096)),
         ("checkpoint.eval_episodes", integer(1..=1 << 24)),

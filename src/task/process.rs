@@ -18,8 +18,8 @@ use std::time::Duration;
 /// The reason a process did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// The time limit was exceeded. The text is a clause about other output, such as `; it sent an answer with another id`,
-    /// or empty.
+    /// The time limit was exceeded. The text is a clause about other output, such as `; it sent an answer with another
+    /// id`, or empty.
     Timeout(String),
     /// The process ended, or wrote an endless line. The text completes a sentence such as "the verifier
     /// ended (exit status: 1)".

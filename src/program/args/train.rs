@@ -22,7 +22,8 @@ pub struct TrainArgs {
     /// Initialize the weights from another run's best policy or model, or from a policy file.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "model"])]
     pub from: Option<PathBuf>,
-    /// Train once for each of these seeds, for instance 1..5 (both included) or 1,2,8: side by side on the CPU's threads.
+    /// Train once for each of these seeds, for instance 1..5 (both included) or 1,2,8: side by side on the CPU's
+    /// threads.
     ///
     /// Prints the mean and the interquartile mean of the scores, with a 95 % bootstrap interval. With --run-dir, the
     /// runs are the folders seed-N in it.
@@ -111,9 +112,9 @@ pub struct RunArgs {
     /// Resume a run from its last checkpoint.
     ///
     /// Takes a run's folder in place of a game: `grove train --resume runs/fruit-1`. With a game, resumes its latest
-    /// run in runs/, and without either the latest run that is not finished. --set may change iterations, learning_rate,
-    /// checkpoint.save_every, stop.*, tracking.*, launch_size and some more; the error about any other setting lists
-    /// them all.
+    /// run in runs/, and without either the latest run that is not finished. --set may change iterations,
+    /// learning_rate, checkpoint.save_every, stop.*, tracking.*, launch_size and some more; the error about any other
+    /// setting lists them all.
     #[arg(long, conflicts_with_all = ["config", "seed", "engine", "precision"])]
     pub resume: bool,
     /// Estimate time and memory by trying a few iterations, without saving anything.

@@ -75,8 +75,8 @@ pub fn settings_of_new_run(
     Ok((task_settings, config))
 }
 
-/// Checks the settings of a new run of a task with these `--set` options. The model, whose size decides the defaults, is not
-/// loaded; it is enough that the settings are valid for one size.
+/// Checks the settings of a new run of a task with these `--set` options. The model, whose size decides the defaults,
+/// is not loaded; it is enough that the settings are valid for one size.
 pub fn validate(name: &str, set: &[String]) -> Result<()> {
     let path = model_path(name, None, &Table::new(), set)?;
     let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };

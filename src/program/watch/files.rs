@@ -53,8 +53,8 @@ impl WatchedFiles {
     }
 }
 
-/// Opens a regular file below the folder `root`, if neither it, the root nor a folder between them is a symbolic link. Each
-/// is opened from the one before, so that none can be replaced by a link after it was looked at.
+/// Opens a regular file below the folder `root`, if neither it, the root nor a folder between them is a symbolic link.
+/// Each is opened from the one before, so that none can be replaced by a link after it was looked at.
 #[cfg(unix)]
 fn open_below(root: &Path, path: &Path) -> io::Result<File> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;

@@ -39,8 +39,8 @@ impl Limits {
         Ok(())
     }
 
-    /// Limits the open files of the current process, after all steps that open files: until `exec` it has those of Grove, of
-    /// which there may be more.
+    /// Limits the open files of the current process, after all steps that open files: until `exec` it has those of
+    /// Grove, of which there may be more.
     ///
     /// # Errors
     /// The system's.

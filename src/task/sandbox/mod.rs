@@ -53,7 +53,8 @@ pub struct Access {
     pub readable: Vec<PathBuf>,
     /// Files within these that it finds empty where there are namespaces; absolute paths without links.
     pub hidden: Vec<PathBuf>,
-    /// Whether it may also run the system's programs, run as the user who owns the paths, and inherit Grove's environment.
+    /// Whether it may also run the system's programs, run as the user who owns the paths, and inherit Grove's
+    /// environment.
     pub has_programs: bool,
     /// Whether it may use the network.
     pub has_network: bool,
@@ -363,8 +364,8 @@ fn landlock_version() -> u32 {
     0
 }
 
-/// The parts of the machine that code reaches without namespaces, beyond its [`Access`]: Landlock confines files, and TCP
-/// since its fourth version, and seccomp refuses sockets.
+/// The parts of the machine that code reaches without namespaces, beyond its [`Access`]: Landlock confines files, and
+/// TCP since its fourth version, and seccomp refuses sockets.
 fn reach(landlock: u32, confines_sockets: bool) -> &'static str {
     match (landlock, confines_sockets) {
         (0, true) => "see other processes and read and write wherever its user can",

@@ -136,8 +136,8 @@ pub struct Root {
     maps: [(&'static CStr, String); 3],
 }
 
-/// The files that contain this code, and with it the answers of built-in tasks: the program, and the library of a package
-/// for another language, such as Python's.
+/// The files that contain this code, and with it the answers of built-in tasks: the program, and the library of a
+/// package for another language, such as Python's.
 fn own_files() -> Vec<PathBuf> {
     // SAFETY: all zeros are a valid `Dl_info`, which the call fills; the name that it gives is never freed.
     let library = unsafe {
