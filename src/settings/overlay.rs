@@ -313,14 +313,17 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         (_, 0) if VALUE_FUNCTION.contains(&leaf) => {
             Err(ConfigError::ValueFunction { key: key.to_string() })
         }
-        (_, 0) => {
-            if let (None, Some(kind)) = (foreign, other_kind(table, key)) {
-                return Err(of_other_runs(table, key, kind));
-            }
-            let suggestion = foreign.map(str::to_string).or_else(|| nearest(&paths, key, leaf));
-            Err(ConfigError::UnknownKey { key: key.to_string(), suggestion })
-        }
+        (Some(ours), 0) => Err(unknown(key, Some(ours.to_string()))),
+        (None, 0) => Err(match other_kind(table, key) {
+            Some(kind) => of_other_runs(table, key, kind),
+            None => unknown(key, nearest(&paths, key, leaf)),
+        }),
     }
+}
+
+/// The error for a key that no setting has.
+fn unknown(key: &str, suggestion: Option<String>) -> ConfigError {
+    ConfigError::UnknownKey { key: key.to_string(), suggestion }
 }
 
 /// The kind of runs that alone have the setting `key`, if it is not that of this table.
