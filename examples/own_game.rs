@@ -9,21 +9,16 @@
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use grove::env::{Bits, Env, Outcome, Rules};
+use grove::env::{Bits, Env, Outcome, Rules, declared};
 use grove::rng::{draw, uniform};
-use serde::{Deserialize, Serialize};
+use grove::schema::settings;
 use std::process::ExitCode;
 
-/// A corridor in which each step costs 1, and a gust may blow the walker back by a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Corridor {
-    /// Number of cells from the start to the exit.
-    length: u32,
-}
-
-impl Default for Corridor {
-    fn default() -> Self {
-        Self { length: 10 }
+settings! {
+    /// A corridor in which each step costs 1, and a gust may blow the walker back by a cell.
+    pub struct Corridor: Copy, Eq, Hash {
+        /// Number of cells from the start to the exit.
+        length: u32 = 10, in integer(1..=1000);
     }
 }
 
@@ -39,6 +34,8 @@ grove::packed_state! {
 /// The game's name, dimensions and settings.
 impl Env for Corridor {
     const NAME: &'static str = "corridor";
+
+    declared!();
 
     fn defaults(&self) -> &'static [&'static str] {
         &["iterations = 40"]
@@ -63,14 +60,6 @@ impl Env for Corridor {
 
     fn action_name(&self, a: usize) -> String {
         ["wait", "walk"][a].to_string()
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        if (1..=1000).contains(&self.length) {
-            Ok(())
-        } else {
-            Err(format!("corridor.length is {}, but must be 1 to 1000", self.length))
-        }
     }
 
     /// The optimal policy waits during gusts, and needs 1 / 0.7 steps per cell on average.

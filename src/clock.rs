@@ -28,7 +28,8 @@ impl Stopwatch {
         self.elapsed_at(Instant::now())
     }
 
-    /// Returns the time to wait until the next reading: the rest of `limit`, at most a [`SLICE`]; `None` without a rest.
+    /// Returns the time to wait until the next reading: the rest of `limit`, at most a [`SLICE`]; `None` without a
+    /// rest.
     pub fn slice(&mut self, limit: Duration) -> Option<Duration> {
         let left = limit.saturating_sub(self.elapsed());
         (!left.is_zero()).then(|| left.min(SLICE))

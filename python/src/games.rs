@@ -4,7 +4,7 @@ use super::buffers::{slice, slice_mut};
 use super::{check_memory, value_error};
 use grove::env::{self, Env, Playable, Rules};
 use grove::rollout::{Autoreset, StepBuffers, VecEnv, VecEnvError};
-use grove::settings::{ConfigError, TrainConfig};
+use grove::settings::{ConfigError, TrainConfig, overlay::last_part};
 use grove::trainer::new_settings;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -65,7 +65,7 @@ fn game_with<G: Playable>(changes: &str) -> PyResult<G> {
 fn unknown_parameter<G: Playable>(key: &str) -> PyErr {
     let known: Vec<&str> = G::settings().iter().map(|setting| setting.key).collect();
     let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
-    let key = key.rsplit('.').next().unwrap_or(key);
+    let key = last_part(key);
     let hint = if key == "seed" { "; give a seed to `reset`" } else { "" };
     value_error(format!("{} has no parameter `{key}`; its parameters: {known}{hint}", G::NAME))
 }
@@ -189,8 +189,8 @@ impl Visitor for NewGames {
             num_actions,
             max_steps: game.max_steps(),
             masked: G::MASKED,
-            feature_names: (0..num_features).map(|i| game.feature_name(i)).collect(),
-            action_names: (0..num_actions).map(|a| game.action_name(a)).collect(),
+            feature_names: game.feature_names(),
+            action_names: game.action_names(),
             references: references.map(|(name, score)| (name.to_string(), *score)).collect(),
             keeps_final_obs: autoreset == Autoreset::SameStep,
             arguments,

@@ -80,8 +80,7 @@ impl Session {
         }
         let (game, iterations) = (trainer.game(), trainer.config().iterations);
         let settings = config_toml(&game, trainer.config());
-        let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
-        self.train(&mut GameRun::new(trainer, iterations, actions), name, &settings)
+        self.train(&mut GameRun::new(trainer, iterations, game.action_names()), name, &settings)
     }
 
     /// Trains a run to its end or until it is stopped, and evaluates its best policy. Returns the report as JSON.

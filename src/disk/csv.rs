@@ -7,8 +7,8 @@ use std::mem;
 /// Maximum size of a row that spans several lines, bytes.
 const MAX_ROW_BYTES: usize = 1 << 20;
 
-/// Iterates over the cells of each row, with the number of the row's first line, from 1. A cell in quotes may hold commas,
-/// line breaks and doubled quotes; blank lines are left out.
+/// Iterates over the cells of each row, with the number of the row's first line, from 1. A cell in quotes may hold
+/// commas, line breaks and doubled quotes; blank lines are left out.
 pub fn rows(file: impl Read) -> impl Iterator<Item = (usize, io::Result<Vec<String>>)> {
     let mut lines = input::lines(file);
     let mut number = 0;

@@ -1,7 +1,7 @@
 //! Replacement of a folder in one step: at any moment either the old folder or the new one is there, complete.
 //!
-//! The new folder is written beside the old one as `.NAME.tmp`; then the old one is moved aside as `.NAME.old`, and the new
-//! one is renamed to `NAME`.
+//! The new folder is written beside the old one as `.NAME.tmp`; then the old one is moved aside as `.NAME.old`, and the
+//! new one is renamed to `NAME`.
 
 use super::{rename, sync_folder};
 use std::ffi::OsString;
@@ -39,16 +39,17 @@ impl ReplacementPaths {
     }
 }
 
+/// The hidden path `.NAME` and a suffix beside a path; `None` if `path` has no file name.
+pub(super) fn hidden(path: &Path, suffix: &str) -> Option<PathBuf> {
+    let mut name = OsString::from(".");
+    name.push(path.file_name()?);
+    name.push(suffix);
+    Some(path.with_file_name(name))
+}
+
 /// The paths that the replacement of a folder uses; `None` if `path` has no file name.
 pub fn replacement_paths(path: &Path) -> Option<ReplacementPaths> {
-    let name = path.file_name()?;
-    let hidden = |suffix: &str| {
-        let mut hidden = OsString::from(".");
-        hidden.push(name);
-        hidden.push(suffix);
-        path.with_file_name(hidden)
-    };
-    Some(ReplacementPaths { new: hidden(".tmp"), old: hidden(".old") })
+    Some(ReplacementPaths { new: hidden(path, ".tmp")?, old: hidden(path, ".old")? })
 }
 
 /// Replaces the folder `path`: `fill` writes and syncs the new folder at the path that it is given; `clear` removes a
@@ -84,8 +85,8 @@ pub fn replace_folder<E: From<FolderError>>(
     Ok(())
 }
 
-/// Recovers from a replacement that a crash interrupted: restores the old folder if the new one is not in its place, and
-/// removes all leftovers.
+/// Recovers from a replacement that a crash interrupted: restores the old folder if the new one is not in its place,
+/// and removes all leftovers.
 ///
 /// # Errors
 /// If leftovers cannot be moved or removed.

@@ -1,4 +1,5 @@
-//! Readers of untrusted files: regular files only, since a pipe or a device may never end, and no more bytes than a limit.
+//! Readers of untrusted files: regular files only, since a pipe or a device may never end, and no more bytes than a
+//! limit.
 
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
@@ -14,6 +15,9 @@ pub const MAX_DATA_BYTES: u64 = 2 << 30;
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Opens a regular file to read it; a symbolic link is followed.
+///
+/// # Errors
+/// If it cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -31,11 +35,14 @@ pub fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 /// Opens a file with some options, if it is a regular one.
 pub(super) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    regular(options.open(path)?)
+    ensure_regular(options.open(path)?)
 }
 
 /// Returns an open file, if it is a regular one.
-pub fn regular(file: File) -> io::Result<File> {
+///
+/// # Errors
+/// If it is not.
+pub fn ensure_regular(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
     if kind.is_file() {
         Ok(file)
@@ -57,11 +64,17 @@ fn length(file: &File, max_bytes: u64) -> io::Result<u64> {
 }
 
 /// Reads a file of at most `max_bytes` whole.
+///
+/// # Errors
+/// If it is not a regular file, is longer, or cannot be read.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     read_file(open(path)?, max_bytes)
 }
 
 /// Reads an open file of at most `max_bytes` whole.
+///
+/// # Errors
+/// If it is longer, or cannot be read.
 pub fn read_file(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
     let length = length(&file, max_bytes)?;
     let mut bytes = Vec::new();
@@ -71,6 +84,9 @@ pub fn read_file(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a file of at most `max_bytes` whole, as text.
+///
+/// # Errors
+/// Those of [`read`], and one for text that is not UTF-8.
 #[cfg(not(target_family = "wasm"))]
 pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     let bytes = read(path, max_bytes)?;
@@ -78,12 +94,18 @@ pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
 }
 
 /// Reads a file of settings or another description.
+///
+/// # Errors
+/// Those of [`read_text`].
 #[cfg(not(target_family = "wasm"))]
 pub fn read_description(path: &Path) -> io::Result<String> {
     read_text(path, MAX_DESCRIPTION_BYTES)
 }
 
 /// The SHA-256 of a file of at most `max_bytes`, in hexadecimal digits.
+///
+/// # Errors
+/// Those of [`read`].
 pub fn sha256(path: &Path, max_bytes: u64) -> io::Result<String> {
     let file = open(path)?;
     length(&file, max_bytes)?;

@@ -28,6 +28,12 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Whether a file's name has an ending such as `csv`, in capitals or not.
+#[cfg(not(target_family = "wasm"))]
+pub fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending))
+}
+
 /// Open options that reject a symbolic link and do not wait for the other end of a pipe.
 fn no_links() -> OpenOptions {
     let options = &mut OpenOptions::new();
@@ -66,7 +72,7 @@ pub fn open_append(path: &Path) -> io::Result<File> {
 }
 
 /// Opens a file for reading; unlike [`input::open`], rejects a symbolic link.
-pub fn read(path: &Path) -> io::Result<File> {
+pub fn open_unlinked(path: &Path) -> io::Result<File> {
     input::open_with(no_links().read(true), path)
 }
 
@@ -135,8 +141,7 @@ pub struct PendingFile {
 
 impl PendingFile {
     fn create(target: &Path) -> io::Result<Self> {
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let path = target.with_file_name(format!(".{name}.tmp"));
+        let path = folder::hidden(target, ".tmp").ok_or(ErrorKind::InvalidInput)?;
         match remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => fault_point()?,
@@ -281,6 +286,24 @@ mod tests {
         write_output(&path, |file| file.write_all(b"new")).unwrap();
         assert_eq!((fs::read_to_string(&path).unwrap(), names()), ("new".to_string(), 1));
         assert!(write_output(folder.path(), half).is_err(), "a folder");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn outputs_whose_names_are_not_utf_8_are_apart() {
+        use std::os::unix::ffi::OsStrExt;
+        let folder = tempfile::TempDir::new().unwrap();
+        let name = |name: &[u8]| folder.path().join(std::ffi::OsStr::from_bytes(name));
+        let paths = [name(b"a\xfe"), name(b"a\xff")];
+        let files = paths.each_ref().map(|path| PendingFile::create(path).unwrap());
+        files.into_iter().for_each(|file| file.finish().unwrap());
+        assert!(paths.iter().all(|path| path.is_file()));
+    }
+
+    #[test]
+    fn an_ending_is_the_same_in_capitals() {
+        let found = ["x.csv", "X.CSV", "csv", "x.csv.gz"].map(|it| has_ending(it.as_ref(), "csv"));
+        assert_eq!(found, [true, true, false, false]);
     }
 
     #[cfg(unix)]

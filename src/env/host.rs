@@ -75,8 +75,8 @@ pub struct HostStepResult {
 /// A batch of environments that are stepped together.
 ///
 /// A run calls these methods on the thread that calls [`Trainer::iterate`](crate::trainer::Trainer::iterate) and
-/// [`Trainer::validate`](crate::trainer::Trainer::validate), so that environments may belong to a thread, as those with a
-/// window do.
+/// [`Trainer::validate`](crate::trainer::Trainer::validate), so that environments may belong to a thread, as those with
+/// a window do.
 pub trait HostVecEnv: Send {
     /// Number of environments.
     fn num_envs(&self) -> usize;
@@ -240,27 +240,40 @@ impl Env for HostGame {
     }
 }
 
-crate::packed_state! {
-    /// An empty state: that of an environment on the host is its own.
-    pub struct HostState {
-        unused: Bits<1>,
-    }
+/// Implements the rules of a placeholder, whose episodes have one step and no content.
+macro_rules! unplayable {
+    ($Game:ident, $State:ident) => {
+        $crate::packed_state! {
+            /// The empty state of a placeholder.
+            pub struct $State {
+                unused: Bits<1>,
+            }
+        }
+
+        #[cube]
+        impl Rules for $Game {
+            type State = $State;
+
+            fn reset(state: &mut $State, _key: u32, #[comptime] _game: Self) {
+                state.unused = 0;
+            }
+
+            fn step(
+                _state: &mut $State,
+                _action: u32,
+                _key: u32,
+                #[comptime] _game: Self,
+            ) -> Outcome {
+                let reward = 0.0f32.runtime();
+                Outcome { reward, score: reward, terminated: true.runtime() }
+            }
+
+            fn feature(_state: &$State, #[comptime] _i: usize, #[comptime] _game: Self) -> f32 {
+                0.0f32.runtime()
+            }
+        }
+    };
 }
+pub(crate) use unplayable;
 
-#[cube]
-impl Rules for HostGame {
-    type State = HostState;
-
-    fn reset(state: &mut HostState, _key: u32, #[comptime] _game: Self) {
-        state.unused = 0;
-    }
-
-    fn step(_state: &mut HostState, _action: u32, _key: u32, #[comptime] _game: Self) -> Outcome {
-        let reward = 0.0f32.runtime();
-        Outcome { reward, score: reward, terminated: true.runtime() }
-    }
-
-    fn feature(_state: &HostState, #[comptime] _i: usize, #[comptime] _game: Self) -> f32 {
-        0.0f32.runtime()
-    }
-}
+unplayable!(HostGame, HostState);

@@ -24,6 +24,7 @@ pub use catalog::{Catalog, Playable};
 pub use cells::Cells;
 pub use check::{CheckOptions, CheckReport, Finding, Subject, check};
 pub use episode::{Episode, StepResult, advance, new_game, next_level, play_step, start_next};
+pub(crate) use host::unplayable;
 pub use host::{
     HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostStepResult, HostVecEnv, ThreadedEnvs,
 };
@@ -119,6 +120,16 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     fn action_name(&self, a: usize) -> String {
         format!("action {a}")
     }
+
+    /// Names of all features.
+    fn feature_names(&self) -> Vec<String> {
+        (0..self.num_features()).map(|i| self.feature_name(i)).collect()
+    }
+
+    /// Names of all actions.
+    fn action_names(&self) -> Vec<String> {
+        (0..self.num_actions()).map(|a| self.action_name(a)).collect()
+    }
 }
 
 /// A legal action by the bits of a draw, each equally likely; `None` if no action is legal.
@@ -130,11 +141,14 @@ pub fn random_legal<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u3
 }
 
 /// Checks declared parameters against their ranges.
-fn in_range<G: Env + Settings>(game: &G) -> Result<(), String> {
+#[doc(hidden)]
+pub fn check_ranges<G: Env + Settings>(game: &G) -> Result<(), String> {
     Settings::validate(game).map_err(|error| error.within(G::NAME).to_string())
 }
 
-/// Implements the functions of [`Env`] that follow from the declaration of the parameters by `settings!`.
+/// Implements the functions of [`Env`](crate::env::Env) that follow from the declaration of the parameters by
+/// [`settings!`](crate::schema::settings!).
+#[macro_export]
 macro_rules! declared {
     () => {
         fn settings() -> &'static [$crate::schema::Setting] {
@@ -142,11 +156,11 @@ macro_rules! declared {
         }
 
         fn validate(&self) -> Result<(), String> {
-            $crate::env::in_range(self)
+            $crate::env::check_ranges(self)
         }
     };
 }
-use declared;
+pub use declared;
 
 /// Maximum number of actions of a game with illegal actions: a mask is one word, one bit per
 /// action.

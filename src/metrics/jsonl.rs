@@ -35,7 +35,9 @@ impl JsonLines {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn resume(path: &Path, last: u32) -> Result<Self, MetricsError> {
-        if let Some(file) = input::if_present(disk::read(path)).map_err(error_of(path, "read"))? {
+        if let Some(file) =
+            input::if_present(disk::open_unlinked(path)).map_err(error_of(path, "read"))?
+        {
             let (end, has_gaps) =
                 find_end_of_iteration(file, last).map_err(error_of(path, "read"))?;
             let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
@@ -85,7 +87,7 @@ impl JsonLines {
         if bytes == 0 {
             return disk::truncate(path, 0).map_err(error_of(path, "written"));
         }
-        let start = disk::read(path).and_then(|file| start_of_newest(file, length, bytes));
+        let start = disk::open_unlinked(path).and_then(|file| start_of_newest(file, length, bytes));
         let start = start.map_err(error_of(path, "read"))?;
         let rewritten =
             keep_lines(path, |at, _| at >= start).and_then(|()| disk::open_append(path));
@@ -144,7 +146,7 @@ fn start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> 
 fn keep_lines(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
     disk::replace_with(path, |file| {
         let (mut kept, mut at) = (BufWriter::new(file), 0);
-        for line in input::lines(disk::read(path)?) {
+        for line in input::lines(disk::open_unlinked(path)?) {
             let line = line?;
             if keeps(at, &line) {
                 kept.write_all(&line)?;

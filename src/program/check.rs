@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
+/// Checks a game, by default the first one, and prints what it finds.
 pub fn run(games: &Games, args: CheckArgs) -> Result<()> {
     (games.find_or_default(args.game.as_deref())?.check)(&args)
 }

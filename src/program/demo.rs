@@ -8,9 +8,9 @@ use super::progress_note::with_note;
 use super::session::saved_policy;
 use super::validation::saved_settings;
 use crate::data::{Columns, DatasetWriter, EpisodeStatus, Manifest};
-use crate::env::{Episode, ScriptedPlayer, advance, new_game};
+use crate::env::{Episode, ScriptedPlayer, advance, new_game, random_legal};
 use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
-use crate::rng::{Stream, below, draw};
+use crate::rng::{Stream, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
 use crate::run::{counted, with_unit_prefix};
 use crate::trainer::{new_settings, saved_game_name};
@@ -22,6 +22,7 @@ use std::path::Path;
 /// Episodes per shard of the dataset.
 const EPISODES_PER_SHARD: u32 = 4096;
 
+/// Records demonstrations of a game, by default the first one.
 pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
     (games.find_or_default(args.game.as_deref())?.demo)(&games.models, &args)
 }
@@ -57,8 +58,8 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
             _ => Default::default(),
         },
         player: args.player.clone(),
-        features: (0..game.num_features()).map(|i| game.feature_name(i)).collect(),
-        actions: (0..game.num_actions()).map(|a| game.action_name(a)).collect(),
+        features: game.feature_names(),
+        actions: game.action_names(),
         license: "CC0-1.0".to_string(),
         ..Manifest::new(G::NAME)
     };
@@ -145,17 +146,21 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Columns, f6
     };
     loop {
         let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
-        let legal = |a: u32| !G::MASKED || G::legal(&state, a as usize, game);
-        let legal: Vec<u32> = (0..game.num_actions() as u32).filter(|a| legal(*a)).collect();
         let action = match (player, &mut mind) {
             (Demonstrator::Policy(policy), Some((memory, scratch))) => {
                 let logits = policy.act(&splat(&obs), memory, scratch);
-                let mut masked = vec![[f32::NEG_INFINITY; LANES]; logits.len()];
-                legal.iter().for_each(|a| masked[*a as usize] = logits[*a as usize]);
+                let mut masked = logits.to_vec();
+                for (a, logit) in masked.iter_mut().enumerate() {
+                    if G::MASKED && !G::legal(&state, a, game) {
+                        *logit = [f32::NEG_INFINITY; LANES];
+                    }
+                }
                 argmax_lane(&masked, 0)
             }
             (Demonstrator::Scripted(player), _) => player.act(&state),
-            _ => legal[below(draw(!level, episode.time), legal.len() as u32) as usize],
+            _ => {
+                random_legal(&state, draw(!level, episode.time), game).expect("an action is legal")
+            }
         };
         let played = advance::<G>(&mut state, &mut episode, action, game);
         steps.obs.extend(obs);
@@ -165,5 +170,19 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Columns, f6
         if played.ended() {
             return (steps, f64::from(played.score));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::HostGame;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_random_player_takes_all_of_many_actions() {
+        let game = HostGame { num_actions: 300, ..HostGame::default() };
+        let first = |level| play(game, &Demonstrator::Random, level).0.actions[0];
+        assert_eq!((0..10_000).map(first).collect::<BTreeSet<i32>>().len(), 300);
     }
 }

@@ -36,6 +36,7 @@ struct Report {
     scores: Scores,
 }
 
+/// Evaluates a policy or a language model, and prints its scores.
 pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     ranks::use_threads(args.threads)?;
     let checkpoint = session::saved_policy(&args.run)?;

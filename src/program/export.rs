@@ -1,15 +1,14 @@
 //! `grove export`: writes a trained policy in a format of other tools.
 
+use super::args::{ExportArgs, Format, name_of};
 use super::export_model::{self, stem};
 use super::games::{Games, Playable};
 use super::models::Models;
-use super::output::{eprint_line, print_json};
+use super::output::{eprint_line, print_json, write_file};
 use super::session::saved_policy;
-use super::study_args::{ExportArgs, Format, name_of};
 use super::text;
 use super::validation::saved_settings;
 use crate::checkpoint::Checkpoint;
-use crate::disk;
 use crate::env::{Env, HostGame};
 use crate::export::onnx::{self, encode};
 use crate::model::saved::{Header, write_params};
@@ -18,9 +17,8 @@ use crate::rng::{draw, uniform};
 use crate::run::RunFolder;
 use crate::settings::TrainConfig;
 use crate::trainer::{config_toml, policy_params, saved_game_name};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
-use std::path::Path;
 
 /// A policy as JSON.
 #[derive(Serialize)]
@@ -42,6 +40,9 @@ struct Tensor<'a> {
     values: &'a [f32],
 }
 
+/// Error for options of language models with a game.
+const FOR_LANGUAGE_MODELS: &str = "--merge, --outtype and the format gguf are for language models";
+
 /// A description of the written file.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -51,6 +52,7 @@ struct Report<'a> {
     bytes: usize,
 }
 
+/// Writes a policy or a language model to a file or folder.
 pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
     if let Some((place, run)) = export_model::find(&args.run) {
         return export_model::write(games, &args, &place, run.as_ref());
@@ -81,8 +83,8 @@ pub fn write<G: Playable>(
     let (parameters, params) = policy_params(checkpoint, game, &config)?;
     let iteration = checkpoint.iteration;
     let format = args.format.unwrap_or(Format::Onnx);
-    if args.merge || args.outtype.is_some() || format == Format::Gguf {
-        bail!("--merge, --outtype and the format gguf are for language models");
+    if args.merge || args.outtype.is_some() {
+        bail!(FOR_LANGUAGE_MODELS);
     }
     let bytes = Trained { game, config: &config, iteration, parameters, params }.file(format)?;
     let stem = stem(&args.run);
@@ -91,10 +93,10 @@ pub fn write<G: Playable>(
     if args.samples.as_ref() == Some(&out) {
         bail!("--samples and the policy would be the same file, {}; give two paths", out.display());
     }
-    save(&out, &bytes)?;
+    write_file(&out, &bytes)?;
     if let Some(path) = &args.samples {
         let policy = models.load_policy(checkpoint, game, &config)?;
-        save(path, &samples(&policy))?;
+        write_file(path, &samples(&policy))?;
     }
     let out = out.display().to_string();
     if args.json {
@@ -103,11 +105,6 @@ pub fn write<G: Playable>(
         eprint_line!("Wrote the policy of iteration {iteration} to {out}.");
         Ok(())
     }
-}
-
-fn save(path: &Path, bytes: &[u8]) -> Result<()> {
-    disk::write_output(path, |file| disk::write(file, bytes))
-        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A policy to export.
@@ -136,13 +133,14 @@ impl<G: Playable> Trained<'_, G> {
                 let header = Header { iteration: *iteration, config: config_toml(game, config) };
                 write_params(parameters, params, Some(&header))
             }
-            Format::Json | Format::Gguf => serde_json::to_vec(&PlainPolicy {
+            Format::Gguf => bail!(FOR_LANGUAGE_MODELS),
+            Format::Json => serde_json::to_vec(&PlainPolicy {
                 env: G::NAME,
                 iteration: *iteration,
                 kind: config.policy.kind.to_string(),
                 activation: config.policy.activation.to_string(),
-                features: (0..num_features).map(|i| game.feature_name(i)).collect(),
-                actions: (0..num_actions).map(|i| game.action_name(i)).collect(),
+                features: game.feature_names(),
+                actions: game.action_names(),
                 tensors: tensors(parameters, params),
             })?,
         })

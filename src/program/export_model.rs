@@ -1,11 +1,11 @@
 //! `grove export` of a language model: writes a GGUF file or a Hugging Face folder.
 
+use super::args::{ExportArgs, Format};
 use super::games::Games;
 use super::history::History;
 use super::model_card::card;
 use super::output::{eprint_line, print_json};
 use super::progress_note::with_note;
-use super::study_args::{ExportArgs, Format};
 use super::text::load_from;
 use crate::disk;
 use crate::run::RunFolder;
@@ -30,7 +30,7 @@ struct Report<'a> {
 
 /// Finds the folder or file of the language model that a path names, and the run that trained it, if it belongs to one.
 pub fn find(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
-    let is_file = path.is_file() && path.extension().is_some_and(|end| end == "gguf");
+    let is_file = path.is_file() && disk::has_ending(path, "gguf");
     let is_model = ["config.json", "adapter_config.json"].iter().any(|it| path.join(it).is_file());
     if is_file || is_model {
         return Some((path.to_path_buf(), None));

@@ -1,9 +1,10 @@
 //! Type-erased games and models of a program, as the commands receive them.
 
-use super::args::{CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs, TrainArgs};
+use super::args::{
+    CheckArgs, DemoArgs, EvalArgs, ExportArgs, RecordArgs, RunArgs, SettingsArgs, TrainArgs,
+};
 use super::bench::BenchArgs;
 use super::models::Models;
-use super::study_args::ExportArgs;
 use super::table::TableGame;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
@@ -175,8 +176,8 @@ impl Games {
         }
     }
 
-    /// Gives a run's trackers an animation of its best policy after `env_steps` environment steps, if they take one and the
-    /// program has the game. Returns warnings: a tracker that fails does not stop a run.
+    /// Gives a run's trackers an animation of its best policy after `env_steps` environment steps, if they take one and
+    /// the program has the game. Returns warnings: a tracker that fails does not stop a run.
     pub fn animate(
         &self,
         run: &dyn Run,

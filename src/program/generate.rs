@@ -124,11 +124,12 @@ fn held_out_prompt(path: &Path) -> Result<String> {
     let run = RunFolder::find(path).map_err(|_| missing())?;
     let settings = input::read_description(&run.config()).map_err(|_| missing())?;
     let split = split_language_settings(overlay::parse(CONFIG, &settings)?)?;
-    let LanguageSettings { task_name: name, task_settings: mut own, config } = split;
+    let LanguageSettings { task_name, mut task_settings, config } = split;
     // The run may come from someone else.
-    own.retain(|key, _| !trust::is_about_code(key));
-    let is_over_characters = config.model.path == TINY && name != DataTask::NAME;
-    let task = is_over_characters.then(|| text::open(&name, own)).ok_or_else(missing)??;
+    task_settings.retain(|key, _| !trust::is_about_code(key));
+    let is_over_characters = config.model.path == TINY && task_name != DataTask::NAME;
+    let task =
+        is_over_characters.then(|| text::open(&task_name, task_settings)).ok_or_else(missing)??;
     Ok(task.prompt(Split::Test, 0)?.text)
 }
 

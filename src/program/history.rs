@@ -3,12 +3,13 @@
 use super::games::{Games, References};
 use super::output::{eprint_line, with_causes};
 use super::settings::{InitialModel, language_defaults};
-use super::text_device::default_precision;
+use super::text::device::default_precision;
 use crate::disk::input;
 use crate::env::{Env, HostGame};
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
+use crate::settings::overlay::last_part;
 use crate::settings::{IMITATION, LossType, PolicyConfig, TINY, TrainConfig, overlay};
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
@@ -100,10 +101,9 @@ impl History {
         name("env").or_else(|| name("task")).unwrap_or("?")
     }
 
-    /// A string setting in a section; empty if there is none.
-    fn text(&self, section: &str, key: &str) -> &str {
-        let section = self.settings.get(section);
-        section.and_then(|section| section.get(key)?.as_str()).unwrap_or_default()
+    /// A string setting, by its full name; empty if there is none.
+    fn text(&self, path: &str) -> &str {
+        overlay::text(&self.settings, path)
     }
 
     /// Name of the other program's environment in which it trains, otherwise of the game or task.
@@ -128,13 +128,13 @@ impl History {
 
     /// Whether it learns from data alone (`grove fit`).
     pub fn is_fit(&self) -> bool {
-        let has_data = self.is_text() || !self.text("data", "path").is_empty();
-        has_data && self.text("loss", "loss_type") == LossType::Nll.name()
+        let has_data = self.is_text() || !self.text("data.path").is_empty();
+        has_data && self.text("loss.loss_type") == LossType::Nll.name()
     }
 
     /// The path of the base language model, or `tiny`; empty for games.
     pub fn model_path(&self) -> &Path {
-        Path::new(self.text("model", "path"))
+        Path::new(self.text("model.path"))
     }
 
     /// The network with its sizes, or the name of the base language model.
@@ -183,8 +183,8 @@ impl History {
     /// Defaults for a small and for a large model, since the settings do not tell the number of parameters. Their
     /// precision is the default of the devices that trained the run.
     fn language_defaults(&self) -> Result<Vec<Table>> {
-        let (subject, path) = (self.subject(), self.text("model", "path"));
-        let own = match task::find(subject) {
+        let (subject, path) = (self.subject(), self.text("model.path"));
+        let task_settings = match task::find(subject) {
             Err(TaskError::Python) => Table::new(),
             found => (found?.defaults)(),
         };
@@ -193,9 +193,9 @@ impl History {
             let num_params = (path != TINY).then_some(num_params);
             let model = InitialModel { path, num_params };
             let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
-            // As in a shorter run.
+            // A run shorter than its SFT phase is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
-            Ok(language_settings(subject, &own, &config))
+            Ok(language_settings(subject, &task_settings, &config))
         };
         [0, usize::MAX].into_iter().map(of_size).collect()
     }
@@ -268,7 +268,7 @@ impl History {
 
 /// Number of optimizer steps per iteration of a game's run, if the settings determine it.
 fn steps(settings: &Table) -> Option<i64> {
-    let count = |key: &str| settings.get("update")?.get(key)?.as_integer();
+    let count = |key: &str| overlay::get(settings, &format!("update.{key}"))?.as_integer();
     STEPS.iter().try_fold(1_i64, |steps, key| steps.checked_mul(count(key)?))
 }
 
@@ -328,20 +328,17 @@ pub fn format_settings<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
     all: &FlatSettings,
 ) -> String {
-    fn leaf(key: &str) -> &str {
-        key.rsplit('.').next().unwrap_or(key)
-    }
     let word = |(key, value): (&String, &Value)| {
-        let is_only = all.keys().filter(|other| leaf(other) == leaf(key)).count() < 2;
-        let name = if is_only { leaf(key) } else { key.as_str() };
-        let path = value.as_str().filter(|_| leaf(key) == "path");
+        let is_only = all.keys().filter(|other| last_part(other) == last_part(key)).count() < 2;
+        let name = if is_only { last_part(key) } else { key.as_str() };
+        let path = value.as_str().filter(|_| last_part(key) == "path");
         match (value, path.and_then(|path| Path::new(path).file_name())) {
             (_, Some(file)) => format!("{name}={}", file.to_string_lossy()),
             (Value::Float(x), _) if is_long(*x) => format!("{name}={x:e}"),
             _ => format!("{name}={}", value.to_string().trim_matches('"')),
         }
     };
-    let is_shown = |key: &str| leaf(key) != "digest" && key != "data.folder";
+    let is_shown = |key: &str| last_part(key) != "digest" && key != "data.folder";
     let settings = settings.into_iter().filter(|(key, _)| is_shown(key));
     settings.map(word).collect::<Vec<_>>().join(" ")
 }

@@ -8,7 +8,7 @@ use super::table::TableGame;
 use crate::data::{
     AnnotatedTable, Columns, DatasetWriter, Manifest, Steps, TableOptions, read_games,
 };
-use crate::disk::input;
+use crate::disk::{self, input};
 use crate::env::Env;
 use crate::run::counted;
 use anyhow::{Context, Result, bail};
@@ -29,6 +29,7 @@ impl SplitStats {
     }
 }
 
+/// Builds a dataset of a table, if its labels and window are named, and of games otherwise.
 pub fn run(games: &Games, args: ImportArgs) -> Result<()> {
     match (&args.label, args.window) {
         (Some(label), Some(window)) => import_table(&args, label, window),
@@ -91,7 +92,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
 /// Imports games played on the page.
 fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
     let ImportArgs { file, out, json, .. } = args;
-    if file.extension().is_some_and(|ending| ending == "csv") {
+    if disk::has_ending(file, "csv") {
         bail!(
             "a CSV file needs --label, the column of the labels, and --window, the number of rows per label"
         );

@@ -3,12 +3,10 @@
 //! Separate processes isolate runs: a failing run does not stop the others, and the result of a run does not depend on
 //! its number of threads.
 
-use super::args::{RunArgs, TrainArgs};
+use super::args::{RunArgs, TrainArgs, VerifierArgs};
 use super::interrupt::{Interrupt, STOPPED};
 use super::progress::Board;
-use super::text;
-use super::text_device::device_name;
-use super::verifier::VerifierArgs;
+use super::text::{self, device::device_name};
 use crate::device;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
@@ -96,8 +94,8 @@ pub fn command_line(args: &TrainArgs) -> Vec<OsString> {
 }
 
 /// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON printed by each
-/// to `done`, in order of completion. Warnings of the runs go to `board`, each once. After Ctrl-C or an error no further
-/// run is started, and running ones save and end.
+/// to `done`, in order of completion. Warnings of the runs go to `board`, each once. After Ctrl-C or an error no
+/// further run is started, and running ones save and end.
 pub fn side_by_side(
     slots: Slots,
     jobs: &[Vec<OsString>],

@@ -51,8 +51,8 @@ fn script(games: &[&'static str], shell: Shell, command: &Command) -> Result<Str
     Ok(script)
 }
 
-/// A copy of a command and its subcommands without hidden options, which scripts would list, and with the names of games
-/// and tasks. It is for scripts alone: it lacks rules between options.
+/// A copy of a command and its subcommands without hidden options, which scripts would list, and with the names of
+/// games and tasks. It is for scripts alone: it lacks rules between options.
 fn visible(games: &[&'static str], command: &Command) -> Command {
     let name = command.get_name();
     let arg = |arg: &Arg| {

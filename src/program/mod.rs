@@ -15,7 +15,6 @@
 mod args;
 mod bench;
 mod check;
-mod choices;
 mod columns;
 mod dashboard;
 mod demo;
@@ -46,18 +45,15 @@ mod seeds;
 mod session;
 mod settings;
 mod source;
-mod study_args;
 mod sweep;
 mod table;
 mod terminal;
 #[cfg(test)]
 mod tests;
 mod text;
-mod text_device;
 mod train;
 mod trust;
 mod validation;
-mod verifier;
 mod verify;
 mod watch;
 
@@ -97,7 +93,7 @@ impl Program {
     /// Adds a game, or replaces the one of the same name. Pictures show its features as bars.
     ///
     /// # Panics
-    /// If its name is that of a setting or a section of runs.
+    /// If its name is that of a task, or of a setting or a section of runs.
     pub fn game<G: Playable>(mut self) -> Self {
         self.games.add::<G>(dispatch::commands_with_bars::<G>());
         self
@@ -106,7 +102,7 @@ impl Program {
     /// Adds a game that has sprites, or replaces the one of the same name.
     ///
     /// # Panics
-    /// If its name is that of a setting or a section of runs.
+    /// If its name is that of a task, or of a setting or a section of runs.
     pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
         self.games.add::<G>(dispatch::commands_with_sprites::<G>());
         self
@@ -121,9 +117,9 @@ impl Program {
         self
     }
 
-    /// Describes the trained policy of a run after `env_steps` environment steps: a language model by its model card, with
-    /// the scores of `result`, and a game's best policy by an animation, if trackers take one and the program has the game.
-    /// Returns warnings for the user.
+    /// Describes the trained policy of a run after `env_steps` environment steps: a language model by its model card,
+    /// with the scores of `result`, and a game's best policy by an animation, if trackers take one and the program has
+    /// the game. Returns warnings for the user.
     ///
     /// # Errors
     /// If the run's files cannot be read, or the model card cannot be written.
@@ -220,7 +216,8 @@ fn prepare_process() {
     }
 }
 
-/// Sends log messages to stderr: errors, or the level set by `GROVE_LOG`. A program that has a subscriber keeps its own.
+/// Sends log messages to stderr: errors, or the level set by `GROVE_LOG`. A program that has a subscriber keeps its
+/// own.
 fn log_to_stderr() -> Result<()> {
     let level = match std::env::var("GROVE_LOG") {
         Ok(level) => tracing::Level::from_str(&level).map_err(|_| {

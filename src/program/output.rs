@@ -3,11 +3,13 @@
 //! Unlike `eprintln!` and `println!`, these functions do not panic if a pipe or terminal is closed, which must
 //! not end a run.
 
+use crate::disk;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prints a message on stderr. Errors are ignored.
@@ -97,6 +99,12 @@ pub fn print_result(line: impl std::fmt::Display) -> Result<()> {
 /// Prints the result as one line of JSON on stdout.
 pub fn print_json(result: &impl Serialize) -> Result<()> {
     print_result(escape_json(&serde_json::to_string(result)?))
+}
+
+/// Writes a file that the user requested.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    disk::write_output(path, |file| disk::write(file, bytes))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes characters that could control a terminal in the escapes of JSON, which are valid in any of its strings.

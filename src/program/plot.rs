@@ -1,11 +1,11 @@
 //! `grove plot`: draws and tabulates learning curves of runs.
 
+use super::args::{Axis, PlotArgs, name_of};
 use super::columns::{align_columns, format_number};
 use super::games::Games;
 use super::history::{FlatSettings, History, READING_RUNS, flat, format_settings, read_runs};
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
-use super::study_args::{Axis, PlotArgs, name_of};
 use crate::metrics::IterationRecord;
 use crate::plot::{Chart, Line, band};
 use crate::track::scalars;

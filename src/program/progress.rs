@@ -66,9 +66,7 @@ impl ProgressLine {
     /// Shows an iteration.
     pub fn show(&mut self, report: &IterationReport) {
         let Self { bar, dashboard, is_silent, total, last_line } = self;
-        // The terminal may have been resized.
-        let columns =
-            Term::stderr().size_checked().map_or(DEFAULT_COLUMNS, |(_, columns)| columns.into());
+        let columns = terminal_columns();
         if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(report)) {
             bar.set_prefix(picture);
         }
@@ -131,8 +129,7 @@ impl Board {
         if self.bar.is_hidden() {
             return self.bar.inc(1);
         }
-        let columns =
-            Term::stderr().size_checked().map_or(DEFAULT_COLUMNS, |(_, columns)| columns.into());
+        let columns = terminal_columns();
         let cut = |row: &str| {
             format!("\n{}", row.chars().take(columns.saturating_sub(1)).collect::<String>())
         };
@@ -145,6 +142,11 @@ impl Drop for Board {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Columns of the terminal now, which the user may resize.
+fn terminal_columns() -> usize {
+    Term::stderr().size_checked().map_or(DEFAULT_COLUMNS, |(_, columns)| columns.into())
 }
 
 /// Prints lines above a bar, which is drawn again below them unless it is hidden.

@@ -3,7 +3,7 @@
 use super::args::RunArgs;
 use super::games::Playable;
 use super::output::{eprint_line, mute, unmute, with_causes};
-use super::text_device::device_name;
+use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
@@ -77,7 +77,7 @@ impl Rank {
 fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
     let is_cuda =
         |(at, name): (usize, &String)| name.starts_with("cuda:") && !names[..at].contains(name);
-    if names.len() < 2 || ranks().is_some() || !names.iter().enumerate().all(is_cuda) {
+    if names.len() < 2 || num_processes().is_some() || !names.iter().enumerate().all(is_cuda) {
         return Ok(None);
     }
     if !Collective::is_available() {
@@ -128,7 +128,7 @@ impl<'a> Ranks<'a> {
 
     /// Kind of the ranks, for reports.
     pub fn name(&self) -> &'static str {
-        match (ranks(), &self.devices[..]) {
+        match (num_processes(), &self.devices[..]) {
             (Some(_), _) => "processes under MPI",
             (None, [_]) => "threads on the CPU",
             (None, _) => "devices",
@@ -137,7 +137,7 @@ impl<'a> Ranks<'a> {
 
     /// Maximum number of ranks; those of a single device are threads of the CPU.
     pub fn max_ranks(&self) -> usize {
-        ranks().unwrap_or(match self.devices[..] {
+        num_processes().unwrap_or(match self.devices[..] {
             [_] => rayon::current_num_threads(),
             _ => self.devices.len(),
         })
@@ -185,7 +185,7 @@ fn process() -> Option<(usize, usize)> {
 }
 
 /// Number of processes that MPI has started, if several.
-fn ranks() -> Option<usize> {
+fn num_processes() -> Option<usize> {
     process().map(|(_, size)| size)
 }
 
@@ -199,7 +199,7 @@ pub fn run(
 ) -> Result<()> {
     let timeout = args.timeout.map_or(timeout, Duration::from_secs);
     let all = Ranks { timeout, ..Ranks::of(&args.device) };
-    let count = ranks().unwrap_or(all.devices.len());
+    let count = num_processes().unwrap_or(all.devices.len());
     if args.dry_run && count > 1 {
         // Only the first rank reports it.
         return if is_first() { Err(anyhow!(DRY_RUN)) } else { Ok(()) };
@@ -267,14 +267,14 @@ pub fn is_first() -> bool {
 
 /// Whether all ranks of a run are threads of this process, as without MPI.
 pub fn are_threads() -> bool {
-    ranks().is_none()
+    num_processes().is_none()
 }
 
 /// Checks that all processes run the same program.
 fn same_program(team: &Team) -> Result<()> {
     team.check_identical("version of Grove", env!("CARGO_PKG_VERSION"))?;
     let program = std::env::current_exe().context("cannot find the program itself")?;
-    Ok(team.check_identical("build of the program", &sha256(&program)?)?)
+    Ok(team.check_identical("build of the program", &short_digest(&program)?)?)
 }
 
 /// Checks that all processes learn from the same files; threads of one process always do.
@@ -284,14 +284,14 @@ pub fn same_data(team: &Team, files: &[impl AsRef<Path>]) -> Result<()> {
     }
     let line = |file: &Path| -> Result<String> {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        Ok(format!("{name} with the SHA-256 {}", sha256(file)?))
+        Ok(format!("{name} with the SHA-256 {}", short_digest(file)?))
     };
     let lines: Vec<String> = files.iter().map(|file| line(file.as_ref())).collect::<Result<_>>()?;
     Ok(team.check_identical("dataset", &lines.join("\n"))?)
 }
 
 /// First half of a file's SHA-256, hexadecimal.
-fn sha256(file: &Path) -> Result<String> {
+fn short_digest(file: &Path) -> Result<String> {
     let digest =
         input::sha256(file, u64::MAX).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(digest[..32].to_string())

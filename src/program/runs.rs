@@ -1,11 +1,11 @@
 //! `grove runs`: a table of runs.
 
+use super::args::RunsArgs;
 use super::columns::{align_columns, format_number};
 use super::games::Games;
 use super::history::{FlatSettings, History, READING_RUNS, RunStatus, flat, format_settings};
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
-use super::study_args::RunsArgs;
 use crate::run::{Subject, with_unit_prefix};
 use anyhow::Result;
 use serde::Serialize;
@@ -85,6 +85,7 @@ impl RunRow {
     }
 }
 
+/// Prints a table of the runs in a folder.
 pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
     let runs = with_note(READING_RUNS, || History::read_all(&args.folder))?;
     let listed: Vec<RunRow> = runs.iter().map(|run| RunRow::new(games, run)).collect();

@@ -1,12 +1,11 @@
 //! `grove train --seeds 1..5`: trains the same run with several seeds and summarizes the scores.
 
-use super::args::TrainArgs;
+use super::args::{Seeds, TrainArgs};
 use super::columns::{align_columns, format_number};
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, command_line, option, side_by_side};
 use super::output::{eprint_line, print_json, print_result, with_causes};
 use super::progress::Board;
-use super::study_args::Seeds;
 use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::counted;
 use anyhow::{Result, bail};
@@ -44,24 +43,12 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let mut failed = Vec::new();
     let board = Board::new(args.run.quiet, 0, seeds.len());
     let outcome = side_by_side(slots, &jobs, &interrupt, &board, |number, report| {
-        let name = format!("seed {}", seeds[number]);
-        let line = match report {
-            Ok(report) if report["run"].is_null() => format!("{name}: interrupted"),
-            Ok(report) => {
-                let line = format!(
-                    "{name}: {} in {}",
-                    format_number(score(&report)),
-                    text(&report["run"])
-                );
-                reports[number] = Some(report);
-                line
-            }
-            Err(error) => {
-                failed.push(seeds[number]);
-                format!("{name} failed: {}", with_causes(&error))
-            }
-        };
-        board.ended(&line, String::new);
+        board.ended(&line_of(seeds[number], &report), String::new);
+        match report {
+            Ok(report) if report["run"].is_null() => {}
+            Ok(report) => reports[number] = Some(report),
+            Err(_) => failed.push(seeds[number]),
+        }
         Ok(())
     });
     drop(board);
@@ -83,6 +70,18 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         report(runs, args.run.json)?;
     }
     bail!("{problem}{}", rest.map_or(String::new(), |rest| format!("; {rest}")))
+}
+
+/// The line about a run that has ended.
+fn line_of(seed: u64, report: &Result<Value>) -> String {
+    match report {
+        Ok(report) if report["run"].is_null() => format!("seed {seed}: interrupted"),
+        Ok(report) => {
+            let score = format_number(score(report));
+            format!("seed {seed}: {score} in {}", text(&report["run"]))
+        }
+        Err(error) => format!("seed {seed} failed: {}", with_causes(error)),
+    }
 }
 
 /// Instructions to train what is left: interrupted runs, and `waiting` seeds that have not begun; `None` if

@@ -18,9 +18,10 @@ use toml::{Table, Value};
 /// Maximum length of a line of a comment.
 const WIDTH: usize = 88;
 
+/// Prints the settings of a game's or a task's run.
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
     match args.game.as_deref() {
-        Some(name) if games.find(name).is_err() && task::find(name).is_ok() => of_task(name, &args),
+        Some(name) if task::find(name).is_ok() => of_task(name, &args),
         name => (games.find_beside_tasks(name)?.settings)(&args),
     }
 }
@@ -91,9 +92,8 @@ struct Report<'a> {
 
 /// Prints settings; those of the game or task come with their own declarations.
 fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
-    let subject = if table.contains_key("task") { "task" } else { "env" };
     if args.schema {
-        let (settings, narrowed) = (declared(table), narrowed(table));
+        let Kind { subject, settings, narrowed } = Kind::of(table);
         return print_json(&file_schema(&SchemaSource { settings, narrowed, subject, own }, table));
     }
     if args.json {
@@ -107,9 +107,22 @@ fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
 /// Declarations of settings.
 type Declared = &'static [schema::Setting];
 
-/// Declarations of the settings in a table.
-fn declared(table: &Table) -> Declared {
-    if table.contains_key("task") { LanguageConfig::SETTINGS } else { TrainConfig::SETTINGS }
+/// The kind of run that has the settings in a table.
+struct Kind {
+    /// Setting that names its game or task.
+    subject: &'static str,
+    settings: Declared,
+    narrowed: &'static [(&'static str, Shape)],
+}
+
+impl Kind {
+    fn of(table: &Table) -> Self {
+        let (subject, settings) = match table.contains_key("task") {
+            true => ("task", LanguageConfig::SETTINGS),
+            false => ("env", TrainConfig::SETTINGS),
+        };
+        Self { subject, settings, narrowed: narrowed(table) }
+    }
 }
 
 /// Settings of a table, each with its declaration if there is one.
@@ -138,7 +151,7 @@ impl Section<'_> {
 /// Sections of a complete table in order of declaration: settings without a section, the game's or task's own, and
 /// those of the run.
 fn sections(table: &Table, own: Declared) -> Vec<Section<'_>> {
-    let (declared, narrowed) = (declared(table), narrowed(table));
+    let Kind { settings: declared, narrowed, .. } = Kind::of(table);
     let section = |name, table, settings| section(name, table, settings, narrowed);
     let mut sections = vec![section("", table, declared)];
     let place = |name: &str| declared.iter().position(|setting| setting.key == name);

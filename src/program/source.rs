@@ -108,8 +108,8 @@ impl Source {
     }
 }
 
-/// Whether the settings of a new run name the number of iterations, of which `--set` counts before a file. Otherwise it follows
-/// from that of epochs, also where a file names both, as that of an earlier run does.
+/// Whether a new run's `iterations` are given, rather than computed from its epochs. `--set` decides before a file. A
+/// file with both, such as the settings of an earlier run, does not give them.
 pub fn names_iterations(file: &Table, set: &[String]) -> bool {
     const EPOCHS: [&str; 2] = ["data.epochs", "fit.epochs"];
     let is_epochs = |key: &str| EPOCHS.into_iter().any(|path| overlay::is_name_of(key, path));

@@ -29,6 +29,7 @@ const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 /// Message shown while a dataset is read.
 const READING_DATA: &str = "Reading the dataset.";
 
+/// Trains a new run, one for each of several seeds, or resumes one.
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     if let Some(seeds) = &args.seeds {
         ensure!(ranks::are_threads(), "--seeds starts processes by itself, and does without MPI");
@@ -314,9 +315,8 @@ fn train_rank<G: Playable>(
     // Games have no epochs, but evaluations.
     let epoch = source.as_ref().map_or(config.checkpoint.eval_every, |it| it.iterations(config, 1));
     let (data, actions) = source.map(|it| (it.demonstrations, it.actions)).unzip();
-    let actions = actions.filter(|names| names.len() == game.num_actions()).unwrap_or_else(|| {
-        (0..game.num_actions()).map(|action| game.action_name(action)).collect()
-    });
+    let actions = actions.filter(|names| names.len() == game.num_actions());
+    let actions = actions.unwrap_or_else(|| game.action_names());
     let mut trainer = ranks::trainer(game, network, config, &chosen, data, team)?;
     if let Some(checkpoint) = session.checkpoint() {
         trainer.restore(checkpoint)?;

@@ -1,7 +1,7 @@
 //! Consent to run code: a run or settings file may come from someone else, and name a verifier (a shell command) or
 //! permit code without a sandbox.
 
-use super::verifier::VerifierArgs;
+use super::args::VerifierArgs;
 use crate::disk::{self, input};
 use crate::settings::overlay;
 use crate::task::cache;
@@ -49,8 +49,7 @@ fn check_with(
     set: &[String],
     options: [&str; 2],
 ) -> Result<()> {
-    let text = |key| task_settings.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (command, folder) = (text("verifier"), text("folder"));
+    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
     let is_set = |key: &str| overlay::assigns(set, &format!("{name}.{key}"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
         bail!(
@@ -58,13 +57,7 @@ fn check_with(
         );
     }
     if task_settings.get(UNSAFE).and_then(Value::as_bool) == Some(true) {
-        let is_given = args.trust || is_set(UNSAFE);
-        return approve(&format!("{name}.{UNSAFE}"), is_given, || {
-            format!(
-                "the settings run the code of completions even where it cannot be confined ({name}.{UNSAFE} = true), which \
-                 you have not approved yet; approve it with --trust"
-            )
-        });
+        return check_unsafe(name, args.trust || is_set(UNSAFE));
     }
     if command.is_empty() {
         return Ok(());
@@ -81,18 +74,33 @@ fn check_with(
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let whole = here.join(folder);
     approve(&approved_settings(task_settings, &whole), is_given, || {
-        let place =
-            if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
-        let loose =
-            loose.iter().filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
-        let loose: String = loose.collect();
+        refusal(task_settings, &loose, options)
+    })
+}
+
+/// Checks consent to a task that runs code without a sandbox, which the command line may give.
+fn check_unsafe(name: &str, is_given: bool) -> Result<()> {
+    approve(&format!("{name}.{UNSAFE}"), is_given, || {
         format!(
-            "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve \
-             it with --trust{}{}",
-            options[0],
-            if loose.is_empty() { "" } else { options[1] }
+            "the settings run the code of completions even where it cannot be confined ({name}.{UNSAFE} = true), which \
+             you have not approved yet; approve it with --trust"
         )
     })
+}
+
+/// The error for a verifier that is not approved, whose `loose` settings permit more than by default.
+fn refusal(task_settings: &Table, loose: &[&str], options: [&str; 2]) -> String {
+    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
+    let place = if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
+    let loose =
+        loose.iter().filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
+    let loose: String = loose.collect();
+    format!(
+        "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve it \
+         with --trust{}{}",
+        options[0],
+        if loose.is_empty() { "" } else { options[1] }
+    )
 }
 
 /// Values of the settings that an approval covers, as text, with the folder in which the command runs.
@@ -135,7 +143,7 @@ fn is_strict(task_settings: &Table, key: &str) -> bool {
 
 /// Whether a setting, by any of its names, decides which code runs, or with which rights.
 pub fn is_about_code(name: &str) -> bool {
-    let key = name.rsplit('.').next().unwrap_or_default().trim();
+    let key = overlay::last_part(name).trim();
     key == UNSAFE || APPROVED_SETTINGS.contains(&key)
 }
 

@@ -1,10 +1,10 @@
 //! `grove verify`: audits a verifier by its rewards for solutions and worthless answers.
 
+use super::args::VerifyArgs;
 use super::columns::format_number;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::text;
-use super::verifier::VerifyArgs;
 use crate::task::{AuditResult, Split, audit_solutions, audit_with_attacks};
 use anyhow::Result;
 use serde::Serialize;
@@ -17,8 +17,9 @@ struct Report {
     results: Vec<AuditResult>,
 }
 
+/// Passes answers to a task's verifier, and prints its rewards.
 pub fn run(args: VerifyArgs) -> Result<()> {
-    let task = text::task(args.task, args.task_data, &args.verifier, &args.set)?;
+    let task = text::requested_task(args.task, args.task_data, &args.verifier, &args.set)?;
     let audit = if args.attack { audit_with_attacks } else { audit_solutions };
     let results = with_note("Verifying answers.", || audit(&*task, Split::Test, args.prompts))?;
     let report = Report { task: task.name().to_string(), results };

@@ -11,8 +11,10 @@ pub mod range;
 pub(crate) mod table;
 mod value;
 
+#[doc(hidden)]
+pub use names::deserialize as names_deserialize;
+pub use names::names;
 pub use names::{UnknownName, name_from_str};
-pub(crate) use names::{deserialize as names_deserialize, names};
 pub use range::Shape;
 pub use value::Value;
 
@@ -148,14 +150,16 @@ macro_rules! limits {
 pub(crate) use limits;
 
 /// Name of a field, without the `r#` of keywords.
-pub(crate) const fn plain(field: &'static str) -> &'static str {
+#[doc(hidden)]
+pub const fn plain(field: &'static str) -> &'static str {
     match field.as_bytes() {
         [b'r', b'#', ..] => field.split_at(2).1,
         _ => field,
     }
 }
 
-/// Declares a struct of settings.
+/// Declares a struct of settings: those of a run, or a game's parameters. A crate that declares some depends on `serde`
+/// with its derive macros.
 ///
 /// ```text
 /// settings! {
@@ -175,8 +179,9 @@ pub(crate) const fn plain(field: &'static str) -> &'static str {
 /// ```
 ///
 /// The first paragraph of a field's doc comment is its meaning in listings and forms; the range is an
-/// expression of [`range`]. More traits to derive follow the name (`pub struct DataConfig: Eq`), and
-/// `check` is a function that checks settings beside each other.
+/// expression of [`schema::range`](crate::schema::range). More traits to derive follow the name
+/// (`pub struct DataConfig: Eq`), and `check` is a function that checks settings beside each other.
+#[macro_export]
 macro_rules! settings {
     (
         $(#[doc = $struct_doc:literal])*
@@ -254,7 +259,7 @@ macro_rules! settings {
     (@flat) => { false };
     (@flat $flat:ident) => { true };
 }
-pub(crate) use settings;
+pub use settings;
 
 #[cfg(test)]
 mod tests {

@@ -28,7 +28,7 @@ pub fn name_from_str<T: Copy>(
 }
 
 /// Deserializes a name and parses it.
-pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: FromStr<Err = UnknownName>,
     D: serde::Deserializer<'de>,
@@ -50,6 +50,7 @@ where
 ///     }
 /// }
 /// ```
+#[macro_export]
 macro_rules! names {
     (
         $(#[$meta:meta])*
@@ -103,7 +104,7 @@ macro_rules! names {
         }
     };
 }
-pub(crate) use names;
+pub use names;
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,16 @@
 //! Reading settings from TOML tables; errors name the key of the offending value.
 
-use super::{OutOfRange, Setting, Shape, in_table};
+use super::{OutOfRange, Setting, Shape, shape_at};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
+
+/// The value of the setting at a path, `key` or `section.key`.
+pub fn get<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
+    match path.split_once('.') {
+        None => table.get(path),
+        Some((section, key)) => table.get(section)?.get(key),
+    }
+}
 
 /// Reads settings from a table, some or all of which are declared in `settings`.
 ///
@@ -29,17 +37,11 @@ pub(crate) fn read<T: DeserializeOwned>(
 
 /// The error for an integer outside its declared range, which may be too large for its type.
 fn out_of_range(table: &Table, settings: &'static [Setting], key: &str) -> Option<OutOfRange> {
-    let (first, rest) =
-        key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
-    let shape = in_table(settings).into_iter().find(|setting| setting.key == first)?.shape;
-    match (shape, table.get(first)?, rest) {
-        (Shape::Section(inner), Value::Table(section), Some(rest)) => {
-            Some(out_of_range(section, inner, rest)?.within(first))
-        }
-        (Shape::Integer(low, high), Value::Integer(number), None) => {
+    match (shape_at(settings, key)?, get(table, key)?) {
+        (shape @ Shape::Integer(low, high), Value::Integer(number)) => {
             let is_in = u64::try_from(*number).is_ok_and(|number| (low..=high).contains(&number));
             (!is_in).then(|| OutOfRange {
-                key: first.to_string(),
+                key: key.to_string(),
                 value: number.to_string(),
                 allowed: shape.to_string(),
             })

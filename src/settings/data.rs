@@ -12,12 +12,13 @@ settings! {
         digest: String;
         /// Steps of a window, the piece of an episode that is one sample; memory is reset at its start.
         window: usize = 1, in integer(1..=65536);
-        /// Steps before a window that a model with memory sees without learning their actions. The entropy bonus, the KL
-        /// divergence and the reported means include them.
+        /// Steps before a window that a model with memory sees without learning their actions. The entropy bonus, the
+        /// KL divergence and the reported means include them.
         history: usize = 0, in integer(0..=65536);
         /// Windows per optimizer step.
         batch_size: usize = 256, in integer(1..=1 << 24);
-        /// MiB up to which a dataset is kept in memory; larger ones are streamed from disk. 0 for half of the free memory.
+        /// MiB up to which a dataset is kept in memory; larger ones are streamed from disk. 0 for half of the free
+        /// memory.
         ///
         /// The result is the same.
         resident_mb: u64 = 0, in integer(0..=1 << 40);

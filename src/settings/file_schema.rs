@@ -20,8 +20,8 @@ pub struct SchemaSource<'a> {
 
 /// The schema of the settings files of a run; `table` holds the defaults.
 ///
-/// As in a file, a setting of a section may also stand at the top, under each of its names that no other setting has and
-/// that other trainers do not use for another setting.
+/// As in a file, a setting of a section may also stand at the top, under each of its names that no other setting has
+/// and that other trainers do not use for another setting.
 pub fn file_schema(source: &SchemaSource, table: &Table) -> Value {
     let SchemaSource { settings, narrowed, subject, own } = *source;
     let mut schema = json::table(settings, table);

@@ -17,9 +17,9 @@ settings! {
         seed: u64 = 1, in integer(0..=(1 << 63) - 1);
         /// Iterations of generation and update; schedules end with the last.
         iterations: u32 = 100, in integer(1..=u32::MAX as u64);
-        /// Precision of the operands of matrix products: f32 or bf16 on the CPU, and what the device supports elsewhere.
-        /// For a pretrained model of 2^24 parameters or more on a CPU with AMX the default is bf16, several times as
-        /// fast there; otherwise f32.
+        /// Precision of the operands of matrix products: f32 or bf16 on the CPU, and what the device supports
+        /// elsewhere. For a pretrained model of 2^24 parameters or more on a CPU with AMX the default is bf16, several
+        /// times as fast there; otherwise f32.
         precision: Precision;
         /// The model.
         model: ModelConfig;
@@ -166,7 +166,8 @@ settings! {
 settings! {
     /// The file `completions.jsonl` of a run.
     pub struct CompletionsConfig: Eq {
-        /// Megabytes of completions that a checkpoint leaves on disk, those of the newest iterations; 0 for no completions.
+        /// Megabytes of completions that a checkpoint leaves on disk, those of the newest iterations; 0 for no
+        /// completions.
         keep: u32 = 16, in integer(0..=1 << 20);
     }
 }
@@ -175,7 +176,8 @@ settings! {
 const SMALL: usize = 1 << 24;
 
 impl LanguageConfig {
-    /// Settings with a narrower range for language models than their sections declare; `check_settings` gives the reasons.
+    /// Settings with a narrower range for language models than their sections declare; `check_settings` gives the
+    /// reasons.
     pub const NARROWED: &[(&str, Shape)] = &[
         ("update.gradient_accumulation_steps", integer(1..=1)),
         ("loss.label_smoothing", at_least(0.0).at_most(0.0)),
@@ -256,7 +258,7 @@ impl LanguageConfig {
     /// Checks every setting and how they fit together.
     ///
     /// # Errors
-    /// [`OutOfRange`] for the first that does not fit, with its value and what is allowed.
+    /// [`ConfigError::OutOfRange`] for the first setting that is refused, with its value and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         Ok(Settings::validate(self)?)
     }

@@ -106,7 +106,10 @@ pub enum ConfigError {
     /// A value out of its range, alone or beside the others.
     #[error("{0}")]
     OutOfRange(String),
-    /// An argument that is no `key=value`.
+    /// Settings that cannot stand beside each other.
+    #[error("{0}")]
+    Conflict(String),
+    /// A change that cannot be made as it is written.
     #[error("{0}")]
     Malformed(String),
     /// Text that is not TOML.

@@ -6,6 +6,7 @@
 use super::foreign::{NEAREST, VALUE_FUNCTION};
 use super::{ConfigError, LanguageConfig, TrainConfig, narrowed};
 use crate::env::{self, Env};
+pub use crate::schema::table::get;
 use crate::schema::{Setting, Settings, Shape, in_table, shape_at};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
@@ -94,8 +95,8 @@ fn shortened(line: &str) -> String {
 /// `scale_rewards` may be `true` (`group`) or `false` (`none`).
 ///
 /// # Errors
-/// A key that `table` does not have, an ambiguous short name, a setting that is given under two names, or a value of another
-/// type.
+/// A key that `table` does not have, an ambiguous short name, a setting that is given under two names, or a value of
+/// another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
     let changes = flat(&changes).map(|(key, value)| (key, value.clone())).collect();
     let changes = resolve_all(table, changes);
@@ -103,7 +104,7 @@ pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
     // Unknown keys are errors below.
     let mut known = changes.iter().filter_map(|change| change.path.as_ref().ok());
     if let Some(path) = known.find(|path| !paths.insert(*path)) {
-        return Err(ConfigError::OutOfRange(format!("`{path}` is given twice, under two names")));
+        return Err(ConfigError::Conflict(format!("`{path}` is given twice, under two names")));
     }
     changes.into_iter().try_for_each(|change| set(table, change))
 }
@@ -116,6 +117,16 @@ pub fn flat(table: &Table) -> impl Iterator<Item = (String, &Value)> {
         }
         value => vec![(key.clone(), value)],
     })
+}
+
+/// The last part of a setting's full name: `path` of `model.path`.
+pub fn last_part(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+/// The text that is the value of the setting at a path; empty if there is none.
+pub fn text<'a>(table: &'a Table, path: &str) -> &'a str {
+    get(table, path).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Merges two tables of settings; where both have a setting, the value in `over` wins.
@@ -156,7 +167,7 @@ pub fn assigns<S: AsRef<str>>(assignments: &[S], path: &str) -> bool {
 
 /// Whether `key` is the setting at `path`, with its section or without.
 pub fn is_name_of(key: &str, path: &str) -> bool {
-    key == path || key == last(path)
+    key == path || key == last_part(path)
 }
 
 /// The key and the value of a `key=value`.
@@ -197,7 +208,7 @@ fn resolve_all(table: &Table, changes: Vec<(String, Value)>) -> Vec<Change> {
 /// Adds an `epsilon_high` of the same value after each `epsilon` of the loss, unless the source sets the upper bound
 /// under any name: TRL's `epsilon` stands for both bounds if `epsilon_high` is not given.
 fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
-    if changes.iter().any(|(key, _)| ["epsilon_high", "clip_eps_high"].contains(&last(key))) {
+    if changes.iter().any(|(key, _)| ["epsilon_high", "clip_eps_high"].contains(&last_part(key))) {
         return changes;
     }
     let both = |(key, value): (String, Value)| {
@@ -211,7 +222,7 @@ fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
 /// Converts a value in TRL's spelling to ours.
 fn from_trl(path: &str, value: Value) -> Value {
     match value {
-        Value::Boolean(is_scaled) if last(path) == SCALE_REWARDS => {
+        Value::Boolean(is_scaled) if last_part(path) == SCALE_REWARDS => {
             Value::String(if is_scaled { "group" } else { "none" }.to_string())
         }
         value => value,
@@ -250,7 +261,7 @@ fn set(table: &mut Table, Change { key, path, value }: Change) -> Result<(), Con
     if ["env", "task"].contains(&&*path) && *slot != value {
         let what = if path == "env" { "game" } else { "task" };
         let name = value.as_str().unwrap_or("NAME");
-        return Err(ConfigError::OutOfRange(format!(
+        return Err(ConfigError::Malformed(format!(
             "`{path}` is not a setting; name the {what} itself, as in `grove train {name}`"
         )));
     }
@@ -266,7 +277,7 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     }
     let (section, written) = key.rsplit_once('.').map_or(("", key), |(s, l)| (s, l));
     let is_alias = |(theirs, ours): &(&str, &str)| {
-        *theirs == written && paths.iter().any(|path| last(path) == *ours)
+        *theirs == written && paths.iter().any(|path| last_part(path) == *ours)
     };
     let sections = TrainConfig::SETTINGS.iter().chain(LanguageConfig::SETTINGS);
     let leaf = sections.flat_map(aliases).find(is_alias).map_or(written, |(_, ours)| ours);
@@ -277,7 +288,8 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     let is_here = |(theirs, ours): &&(&str, &str)| *theirs == leaf && resolve(table, ours).is_ok();
     let foreign = NEAREST.iter().find(is_here).map(|(_, ours)| *ours);
     // A game may have a setting by a name that TRL gives to one of the run.
-    let is_candidate = |path: &&String| section.is_empty() && [leaf, written].contains(&last(path));
+    let is_candidate =
+        |path: &&String| section.is_empty() && [leaf, written].contains(&last_part(path));
     let mut candidates: Vec<String> = paths.iter().filter(is_candidate).cloned().collect();
     // SFT before GRPO has a learning rate of its own, which is meant by its full name alone.
     let main = format!("optimizer.{leaf}");
@@ -301,14 +313,17 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         (_, 0) if VALUE_FUNCTION.contains(&leaf) => {
             Err(ConfigError::ValueFunction { key: key.to_string() })
         }
-        (_, 0) => {
-            if let (None, Some(kind)) = (foreign, other_kind(table, key)) {
-                return Err(of_other_runs(table, key, kind));
-            }
-            let suggestion = foreign.map(str::to_string).or_else(|| nearest(&paths, key, leaf));
-            Err(ConfigError::UnknownKey { key: key.to_string(), suggestion })
-        }
+        (Some(ours), 0) => Err(unknown(key, Some(ours.to_string()))),
+        (None, 0) => Err(match other_kind(table, key) {
+            Some(kind) => of_other_runs(table, key, kind),
+            None => unknown(key, nearest(&paths, key, leaf)),
+        }),
     }
+}
+
+/// The error for a key that no setting has.
+fn unknown(key: &str, suggestion: Option<String>) -> ConfigError {
+    ConfigError::UnknownKey { key: key.to_string(), suggestion }
 }
 
 /// The kind of runs that alone have the setting `key`, if it is not that of this table.
@@ -330,17 +345,12 @@ fn of_other_runs(table: &Table, key: &str, of: &'static str) -> ConfigError {
     ConfigError::OtherRun { key: key.to_string(), of, run }
 }
 
-/// The last part of a path.
-fn last(path: &str) -> &str {
-    path.rsplit('.').next().unwrap_or(path)
-}
-
 /// The path most like `key`, whose last part is `leaf`, if they differ in less than a third of their
 /// letters.
 fn nearest(paths: &[String], key: &str, leaf: &str) -> Option<String> {
     let distance = strsim::damerau_levenshtein;
     let near = |path: &String| {
-        let short = (distance(last(path), leaf), leaf.len() / 3);
+        let short = (distance(last_part(path), leaf), leaf.len() / 3);
         let long = (distance(path, key), key.len() / 3);
         [short, long].into_iter().filter(|(off, max)| off <= max).map(|(off, _)| off).min()
     };
@@ -355,9 +365,7 @@ fn convert(
     value: Value,
 ) -> Result<Value, ConfigError> {
     let wrong = |value: &Value, expected: &str| match value.as_str() {
-        Some("") => {
-            ConfigError::OutOfRange(format!("`{key}` has no value, but must be {expected}"))
-        }
+        Some("") => ConfigError::Malformed(format!("`{key}` has no value, but must be {expected}")),
         _ => ConfigError::WrongValue {
             key: key.to_string(),
             value: value.to_string(),

@@ -84,7 +84,8 @@ names! {
     pub enum Scale {
         /// The standard deviation within the group (for reward-to-go, at the same step).
         Group = "group",
-        /// The standard deviation of all advantages of the iteration; for language models that of all rewards, as in TRL.
+        /// The standard deviation of all advantages of the iteration; for language models that of all rewards, as in
+        /// TRL.
         Batch = "batch",
         /// No division (Dr. GRPO).
         None = "none",

@@ -48,7 +48,8 @@ settings! {
 }
 
 impl TrainConfig {
-    /// Settings with a narrower range for games and datasets than their sections declare; `check_settings` gives the reasons.
+    /// Settings with a narrower range for games and datasets than their sections declare; `check_settings` gives the
+    /// reasons.
     pub const NARROWED: &[(&str, Shape)] = &[
         ("update.num_shards", integer(1..=4096)),
         ("checkpoint.eval_episodes", integer(1..=1 << 24)),
@@ -58,7 +59,7 @@ impl TrainConfig {
     /// Checks every setting and how they fit together.
     ///
     /// # Errors
-    /// [`OutOfRange`] for the first that does not, with its value and what is allowed.
+    /// [`ConfigError::OutOfRange`] for the first setting that is refused, with its value and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.validate_with(&[])
     }
@@ -67,7 +68,7 @@ impl TrainConfig {
     /// user-defined `models`.
     ///
     /// # Errors
-    /// [`OutOfRange`] for the first that does not fit, with its value and what is allowed.
+    /// [`ConfigError::OutOfRange`] for the first setting that is refused, with its value and what is allowed.
     pub fn validate_with(&self, models: &[&str]) -> Result<(), ConfigError> {
         if let ModelKind::UserDefined(name) = &self.policy.kind {
             let known = [ModelKind::NAMES, models].concat().join(", ");

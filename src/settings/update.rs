@@ -28,8 +28,8 @@ settings! {
         max_grad_norm: f64 = 1.0, in at_least(0.0);
         /// Mean `approx_kl` of a minibatch beyond which the update ends, before that minibatch's step; 0 for no limit.
         ///
-        /// The learning rate and the next iteration go on as if all steps had been taken. On a GPU each step waits for the
-        /// divergence to be read back.
+        /// The learning rate and the next iteration go on as if all steps had been taken. On a GPU each step waits for
+        /// the divergence to be read back.
         target_kl: f64 = 0.0, in at_least(0.0);
     }
     check = UpdateConfig::check_settings;
@@ -67,8 +67,8 @@ settings! {
         /// Decay the weights of norms and biases too. If false (default for language models), norms and biases get no
         /// weight decay, as in transformers' `Trainer`. Games require true.
         decay_norms_and_biases: bool = true;
-        /// Precision in which the moments are kept, for language models on the CPU: `bf16` takes half of f32's memory, `8bit`
-        /// a quarter. They are rounded at random, the same in every run.
+        /// Precision in which the moments are kept, for language models on the CPU: `bf16` takes half of f32's memory,
+        /// `8bit` a quarter. They are rounded at random, the same in every run.
         moments: MomentPrecision = MomentPrecision::F32;
     }
 }

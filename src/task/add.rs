@@ -43,8 +43,8 @@ impl GeneratedTask for Add {
         Some((format!("{} {}", a.min(b), a.max(b)), prompt))
     }
 
-    /// Takes the last number as the answer: 58 in "15 + 43 = 58", but neither in "-58" nor in "1,058" or "0.58". Listing
-    /// many numbers gains nothing.
+    /// Takes the last number as the answer: 58 in "15 + 43 = 58", but neither in "-58" nor in "1,058" or "0.58".
+    /// Listing many numbers gains nothing.
     fn score(&self, completion: &Completion) -> Vec<f64> {
         let expected = self.solution(completion.prompt).unwrap_or_default();
         let found = last_number(completion.text);

@@ -16,8 +16,8 @@ pub struct AuditResult {
     pub mean: Option<f64>,
     /// Highest reward.
     pub highest: Option<f64>,
-    /// Number of answers with the maximum reward; `None` if the verifier gave a reward above 1 to any answer, so that the
-    /// maximum is not known.
+    /// Number of answers with the maximum reward; `None` if the verifier gave a reward above 1 to any answer, so that
+    /// the maximum is not known.
     pub full: Option<usize>,
     /// Number of answers that the verifier could not judge.
     pub unjudged: usize,

@@ -58,7 +58,7 @@ impl TaskSettings for DataSettings {
         let sandbox = VerifierSandbox {
             is_on: self.sandbox,
             readable,
-            network: self.network,
+            has_network: self.network,
             ..VerifierSandbox::default()
         };
         let setting = |message: &str| Err(TaskError::Setting(message.to_string()));

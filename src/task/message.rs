@@ -93,7 +93,7 @@ impl TryFrom<Keys> for Message {
     type Error = &'static str;
 
     fn try_from(Keys { role, content, rest }: Keys) -> Result<Self, Self::Error> {
-        // As one that only calls tools.
+        // Only an assistant's message that calls tools may lack it.
         if content.is_absent() && role != ASSISTANT {
             return Err("missing field `content`");
         }

@@ -72,7 +72,9 @@ use serde_json::{Map, Value};
 
 /// A source of prompts with a verifier for their completions.
 ///
-/// The built-in tasks are listed in [`TASKS`]. A task of your own implements the required methods:
+/// The built-in tasks are listed in [`TASKS`]. A task of your own implements the required methods, and
+/// [`LanguageTrainer::for_task`](crate::trainer::text::LanguageTrainer::for_task) trains it. The program's commands
+/// take tasks of your own by `--task-data` and `--verifier` alone.
 ///
 /// ```
 /// use grove::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
@@ -121,7 +123,8 @@ pub trait Task: Send + Sync {
     /// The task's name in commands, settings and checkpoints.
     fn name(&self) -> &str;
 
-    /// Whether equal completions of a prompt are passed to [`verify`](Task::verify) once, since their rewards are equal.
+    /// Whether equal completions of a prompt are passed to [`verify`](Task::verify) once, since their rewards are
+    /// equal.
     fn verifies_equal_once(&self) -> bool {
         true
     }
@@ -143,10 +146,11 @@ pub trait Task: Send + Sync {
     /// to the sum of the positive weights.
     fn parts(&self) -> &[RewardPart];
 
-    /// Computes the rewards of completions, in their order. The rewards of a completion depend on itself
-    /// and its prompt alone, not on the other completions or on timing. A run calls this on the thread that calls
-    /// [`Trainer::iterate`](crate::trainer::Trainer::iterate) or [`Trainer::validate`](crate::trainer::Trainer::validate),
-    /// unless [`verifier_threads`](Task::verifier_threads) permits others.
+    /// Computes the rewards of completions, in their order. The rewards of a completion depend on itself and its prompt
+    /// alone, not on the other completions or on timing. A run calls this on the thread that calls
+    /// [`Trainer::iterate`](crate::trainer::Trainer::iterate) or
+    /// [`Trainer::validate`](crate::trainer::Trainer::validate), unless [`verifier_threads`](Task::verifier_threads)
+    /// permits others.
     ///
     /// # Errors
     /// If no completion can be verified any more, for instance because the verifier does not start. A
@@ -154,7 +158,8 @@ pub trait Task: Send + Sync {
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError>;
 
     /// Number of threads of a run that may call [`verify`](Task::verify) at the same time, with a single completion in
-    /// each call, while it is still generating others. With 0, the default, a run calls it once per batch, after generation.
+    /// each call, while it is still generating others. With 0, the default, a run calls it once per batch, after
+    /// generation.
     fn verifier_threads(&self) -> usize {
         0
     }
@@ -217,8 +222,8 @@ impl Prompt {
     }
 }
 
-/// The variables of a chat template that TRL's columns `chat_template_kwargs` and `tools` set; `tools` may be a string of
-/// JSON.
+/// The variables of a chat template that TRL's columns `chat_template_kwargs` and `tools` set; `tools` may be a string
+/// of JSON.
 ///
 /// # Errors
 /// If `chat_template_kwargs` is not an object, `tools` is in both, or a value that must be a list of objects is not

@@ -1,5 +1,5 @@
-//! Integers beyond 64 bits in the fields of prompts, which JSON's usual readers round: kept as marked texts, and written
-//! again as they were.
+//! Integers beyond 64 bits in the fields of prompts, which JSON's usual readers round: kept as marked texts, and
+//! written again as they were.
 
 use serde_json::Value;
 use std::borrow::Cow;

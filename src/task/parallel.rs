@@ -12,6 +12,9 @@ pub fn cores() -> usize {
 
 /// Applies `work` to each item on at most `threads` threads and returns the results in order; one item is left to this
 /// thread. After an error no further items are started.
+///
+/// # Errors
+/// The first error of `work`, or if the threads cannot be started.
 pub fn map_in_order<T: Sync, R: Send>(
     items: &[T],
     threads: usize,

@@ -18,8 +18,8 @@ use std::time::Duration;
 /// The reason a process did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// The time limit was exceeded. The text is a clause about other output, such as `; it sent an answer with another id`,
-    /// or empty.
+    /// The time limit was exceeded. The text is a clause about other output, such as `; it sent an answer with another
+    /// id`, or empty.
     Timeout(String),
     /// The process ended, or wrote an endless line. The text completes a sentence such as "the verifier
     /// ended (exit status: 1)".
@@ -48,13 +48,16 @@ pub struct Process {
     /// The thread that reads standard error.
     stderr_reader: JoinHandle<()>,
     /// Whether a request is unanswered.
-    busy: bool,
+    is_busy: bool,
     /// The process that kills the process group if Grove ends without dropping this.
     watcher: Option<Child>,
 }
 
 impl Process {
     /// Starts `command` with piped standard streams.
+    ///
+    /// # Errors
+    /// If the program cannot be started.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = spawn(command)?;
@@ -70,7 +73,15 @@ impl Process {
         thread::spawn(move || read_lines(stdout, &read));
         let stderr_reader = thread::spawn(move || keep_last_line(stderr, &kept));
         let requests = Some(requests);
-        Ok(Self { child, requests, lines, last_error, stderr_reader, busy: false, watcher: None })
+        Ok(Self {
+            child,
+            requests,
+            lines,
+            last_error,
+            stderr_reader,
+            is_busy: false,
+            watcher: None,
+        })
     }
 
     /// On Unix, has the process group killed even if Grove ends without dropping this, as by Ctrl-C or `kill -9`.
@@ -86,6 +97,9 @@ impl Process {
     /// Sends `request(id)` with a new id and waits for the answer, at most for `limit`. `read(id, line)`
     /// parses a line: it returns the answer, `None` for an answer with another id, or a description of any
     /// other output. Lines that are not the answer are skipped.
+    ///
+    /// # Errors
+    /// [`NoAnswer`] if the process ends, or the time is over.
     pub fn ask<T>(
         &mut self,
         request: impl FnOnce(u64) -> Vec<u8>,
@@ -97,7 +111,7 @@ impl Process {
         // Unpredictable, so that code that the process runs cannot forge the answer, and exact as a JSON number in any
         // parser.
         let id = RandomState::new().hash_one(()) >> 11;
-        self.busy = true;
+        self.is_busy = true;
         let requests = self.requests.as_ref().expect("open until dropped");
         // If the process has ended, reading its output fails below.
         let _ = requests.send(request(id));
@@ -107,7 +121,7 @@ impl Process {
             match self.lines.recv_timeout(slice) {
                 Ok(line) => match read(id, &line) {
                     Ok(Some(answer)) => {
-                        self.busy = false;
+                        self.is_busy = false;
                         return Ok(answer);
                     }
                     Ok(None) => instead = "; it sent an answer with another `id`".to_string(),
@@ -152,7 +166,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // Closing its input asks an idle process to exit; a busy one would not notice.
         self.requests = None;
-        if !self.busy {
+        if !self.is_busy {
             let _ = wait(&mut self.child, GRACE_PERIOD);
         }
         kill_group(&mut self.child);
@@ -177,11 +191,17 @@ pub fn take_idle(idle: &Mutex<Vec<Process>>) -> Option<Process> {
 /// The path of a program that is given as an absolute path, or is in a folder of `PATH`.
 #[cfg(unix)]
 pub fn on_path(program: &Path) -> Option<PathBuf> {
+    if program.is_absolute() {
+        return program.is_file().then(|| program.to_path_buf());
+    }
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
 /// Waits at most `limit` for a process to end; `None` if it still runs then.
+///
+/// # Errors
+/// The system's.
 pub fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let mut waited = Stopwatch::start();
     loop {

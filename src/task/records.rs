@@ -31,15 +31,15 @@ impl<R: Read> Read for Bounded<R> {
 /// # Errors
 /// [`TaskError::File`] if it cannot be read, or is in UTF-16.
 pub fn open(path: &Path) -> Result<Records<TaskError>, TaskError> {
-    let records = read(path).map_err(unread(path))?;
+    let records = read(path).map_err(read_error(path))?;
     let has_text = |(_, json): &(usize, Vec<u8>)| !json.trim_ascii().is_empty();
     let records = records.filter(move |record| record.as_ref().map_or(true, has_text));
     let path = path.to_path_buf();
-    Ok(Box::new(records.map(move |record| record.map_err(unread(&path)))))
+    Ok(Box::new(records.map(move |record| record.map_err(read_error(&path)))))
 }
 
 /// The error of a file that cannot be read.
-pub fn unread(path: &Path) -> impl Fn(io::Error) -> TaskError {
+pub fn read_error(path: &Path) -> impl Fn(io::Error) -> TaskError {
     move |error| TaskError::File { path: path.to_path_buf(), message: error.to_string() }
 }
 
@@ -86,7 +86,7 @@ pub fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
     if digest.is_empty() {
         return Ok(());
     }
-    let found = input::sha256(path, MAX_DATA_BYTES).map_err(unread(path))?;
+    let found = input::sha256(path, MAX_DATA_BYTES).map_err(read_error(path))?;
     if found == digest {
         Ok(())
     } else {

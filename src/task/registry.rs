@@ -60,7 +60,7 @@ fn read<S: TaskSettings>(settings: Table) -> Result<S, TaskError> {
     let prefix = format!("{}.", S::NAME);
     let settings: S =
         crate::schema::table::read(&prefix, settings, S::SETTINGS).map_err(TaskError::Setting)?;
-    super::settings::in_range(&settings)?;
+    super::settings::check_ranges(&settings)?;
     Ok(settings)
 }
 

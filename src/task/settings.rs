@@ -23,7 +23,7 @@ pub trait TaskSettings: Settings + Default + Serialize + DeserializeOwned {
 }
 
 /// Checks declared settings against their ranges.
-pub(super) fn in_range<S: TaskSettings>(settings: &S) -> Result<(), TaskError> {
+pub(super) fn check_ranges<S: TaskSettings>(settings: &S) -> Result<(), TaskError> {
     let error = |error: OutOfRange| TaskError::Setting(error.within(S::NAME).to_string());
     settings.validate().map_err(error)
 }

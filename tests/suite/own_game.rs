@@ -89,6 +89,9 @@ fn every_command_takes_a_user_defined_game() {
     let wrong = own(folder, "train corridor --set corridor.length=0");
     assert!(!wrong.status.success());
     assert!(stderr(&wrong).contains("corridor.length is 0, but must be 1 to 1000"));
+    let listed = stdout(&own(folder, "settings corridor"));
+    let words = "# Number of cells from the start to the exit.\n# length: 1 to 1000\nlength = 10\n";
+    assert!(listed.contains(words), "{listed}");
     let help = own(folder, "train --help");
     let help = String::from_utf8(help.stdout).unwrap();
     let help: Vec<&str> = help.split_whitespace().collect();

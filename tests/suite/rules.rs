@@ -324,9 +324,9 @@ fn random_players_score_what_the_references_say() {
 #[test]
 fn features_and_actions_have_unique_names() {
     fn check<G: Env>(game: G, first: &str, last: &str) {
-        let names: Vec<_> = (0..game.num_features()).map(|i| game.feature_name(i)).collect();
+        let names = game.feature_names();
         assert_eq!([names[0].as_str(), names[names.len() - 1].as_str()], [first, last], "{game:?}");
-        let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
+        let actions = game.action_names();
         for names in [names, actions] {
             let distinct: std::collections::BTreeSet<_> = names.iter().collect();
             assert_eq!(distinct.len(), names.len(), "{game:?}: {names:?}");

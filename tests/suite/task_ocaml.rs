@@ -1,7 +1,8 @@
 //! The OCaml task: scores by the compiler and by tests, and the sandbox, which only Linux has.
 
 use grove::task::ocaml::{
-    Access, Checker, CodeReport, Compiler, Job, Ocaml, OcamlLimits, OcamlSettings, Problem, Types,
+    Checker, CodeReport, Compiler, Job, LibraryAccess, Ocaml, OcamlLimits, OcamlSettings, Problem,
+    Types,
 };
 use grove::task::{Completion, Split, Task};
 use std::fs;
@@ -30,7 +31,7 @@ pub fn problem<'a>(task: &'a Ocaml, id: &str) -> &'a Problem {
 
 /// The report on an answer that may not reach outside.
 pub fn report(task: &Ocaml, problem: &Problem, code: &str) -> CodeReport {
-    task.try_code(problem, code, Access::Restricted).unwrap().unwrap()
+    task.try_code(problem, code, LibraryAccess::Restricted).unwrap().unwrap()
 }
 
 #[test]
@@ -156,8 +157,13 @@ fn the_sandbox_blocks_ways_out() {
     let task = open();
     let (signature, calls) = ("val f : unit -> int", vec!["f ()"]);
     let value = |code: &str| {
-        let job =
-            Job { code, signature, calls: calls.clone(), access: Access::Full, ..Job::default() };
+        let job = Job {
+            code,
+            signature,
+            calls: calls.clone(),
+            access: LibraryAccess::Full,
+            ..Job::default()
+        };
         task.report(&job).unwrap().unwrap().results
     };
     let ran = value("let f () = 0");
@@ -257,7 +263,7 @@ const HOSTILE: [&str; 40] = [
 ];
 
 /// Runs all hostile answers `rounds` times: none scores.
-fn run_hostile(task: &Ocaml, mark: &str, access: Access, rounds: usize) {
+fn run_hostile(task: &Ocaml, mark: &str, access: LibraryAccess, rounds: usize) {
     let problem = problem(task, "fold/total");
     let next = std::sync::atomic::AtomicUsize::new(0);
     let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
@@ -320,7 +326,7 @@ fn hostile_answers_neither_escape_nor_score() {
     let mark = format!("grove-hostile-{}", std::process::id());
     let wanted = std::env::var("GROVE_HOSTILE").map_or(0usize, |number| number.parse().unwrap());
     let rounds = (wanted / 2).div_ceil(HOSTILE.len()).max(1);
-    for access in [Access::Restricted, Access::Full] {
+    for access in [LibraryAccess::Restricted, LibraryAccess::Full] {
         let task = open_with(if rounds == 1 { 0.3 } else { 0.1 });
         run_hostile(&task, &mark, access, rounds);
         assert!(folders() > 0);

@@ -1,7 +1,7 @@
 //! The gate of the OCaml task, which refuses code by the names that it uses, and the judge of assertions apart from it.
 
 use crate::task_ocaml::{open, open_with, problem, report};
-use grove::task::ocaml::{Access, Compiled, Job};
+use grove::task::ocaml::{Compiled, Job, LibraryAccess};
 use std::fs;
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn forbidden_names_are_rejected_and_worthless_texts_earn_nothing() {
     assert!(refused.len() > 40 && worthless.len() > 50);
     for (i, (path, text)) in refused.iter().chain(&worthless).enumerate() {
         let text = String::from_utf8_lossy(text);
-        let Ok(found) = task.try_code(problem, &text, Access::Restricted).unwrap() else {
+        let Ok(found) = task.try_code(problem, &text, LibraryAccess::Restricted).unwrap() else {
             continue;
         };
         let held = found.results.iter().zip(&right).filter(|(a, b)| a == b).count();

@@ -1,6 +1,6 @@
 //! The OCaml task on rows of prompts and assertions, in the sandbox that only Linux has.
 
-use grove::task::ocaml::{Access, Ocaml, OcamlSettings, Problem};
+use grove::task::ocaml::{LibraryAccess, Ocaml, OcamlSettings, Problem};
 use grove::task::{Completion, Split, Task};
 use std::fs;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn rows_of_prompts_and_assertions_are_problems() {
         assert_eq!(share("is_even", answer), 0.0);
     }
     let gcd = problems.iter().find(|problem| problem.id == "gcd").unwrap();
-    let report = task.try_code(gcd, "let gcd a b = 6", Access::Restricted).unwrap().unwrap();
+    let report = task.try_code(gcd, "let gcd a b = 6", LibraryAccess::Restricted).unwrap().unwrap();
     assert_eq!(report.results.len(), 3);
 }
 
@@ -165,7 +165,8 @@ fn tests_are_judged_with_a_library_of_their_own() {
     fs::write(&path, format!("{row}\n")).unwrap();
     let task = open(&path);
     let problem = task.problems().all().remove(0);
-    let results = |code: &str| task.try_code(problem, code, Access::Full).unwrap().unwrap().results;
+    let results =
+        |code: &str| task.try_code(problem, code, LibraryAccess::Full).unwrap().unwrap().results;
     let patch = "module type L = module type of List \
         let patch old fresh = let block = Obj.repr (module List : L) in \
         for i = 0 to Obj.size block - 1 do \

@@ -76,7 +76,7 @@ fn a_sandboxed_verifier_reaches_what_it_needs_and_nothing_else() {
     assert_eq!(fs::read_to_string(ours.path().join("words.txt")).unwrap(), "one");
     // As far as it is permitted more, it reaches more.
     let readable = vec![others.path().canonicalize().unwrap()];
-    let allowed = VerifierSandbox { readable, network: true, ..on };
+    let allowed = VerifierSandbox { readable, has_network: true, ..on };
     assert_eq!(rewards(options(allowed), &[read.clone(), connect.clone()]), [1.0, 1.0]);
     assert_eq!(rewards(options(VerifierSandbox::default()), &[read, connect]), [1.0, 1.0]);
 }
@@ -181,6 +181,13 @@ fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
     let other = with_cache(place, "mine", &[&eval[..], &["--verifier", "cat"]].concat());
     assert!(!other.status.success() && stderr(&other).contains("not `cat`"), "{}", stderr(&other));
     assert!(!ran());
+    // The options serve a settings file, and a file of prompts named by `--set`, as well.
+    let verifier = &train[3..];
+    let by_set = ["train", "data", "--set", "data.path=own.jsonl", "--dry-run"];
+    for (cache, command) in [("config", &config[..]), ("set", &by_set)] {
+        let given = with_cache(place, cache, &[command, verifier].concat());
+        assert!(given.status.success() && ran(), "{command:?}: {}", stderr(&given));
+    }
 
     // A folder that only a settings file names may hold another program of the same name.
     fs::create_dir(place.join("theirs")).unwrap();

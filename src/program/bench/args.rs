@@ -1,7 +1,6 @@
 //! Options of `bench`.
 
-use crate::program::choices::one_of;
-use crate::program::study_args::count;
+use crate::program::args::{count, finite, one_of};
 use crate::settings::{EngineChoice, Precision};
 use clap::Args;
 use std::path::PathBuf;
@@ -101,10 +100,4 @@ impl BenchArgs {
         ];
         given.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
-}
-
-/// Parses a score.
-fn finite(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-    number.ok_or_else(|| "must be a finite number".to_string())
 }

@@ -16,11 +16,10 @@ pub use args::BenchArgs;
 
 use super::games::{Games, Playable};
 use super::models::Models;
-use super::output::{print_json, print_result};
+use super::output::{print_json, print_result, write_file};
 use super::ranks;
 use super::validation::validate;
 use crate::device;
-use crate::disk;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rng::Stream;
@@ -29,7 +28,7 @@ use crate::run::RunFolder;
 use crate::settings::{ModelKind, RolloutConfig, TrainConfig};
 use crate::task;
 use crate::trainer::{GameTrainer, Trainer, config_toml, new_settings};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
 use serde::Serialize;
@@ -38,6 +37,7 @@ use std::fmt::Display;
 use std::time::Instant;
 use work::Work;
 
+/// Measures a game, or a task with its language model.
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     args.out.as_deref().map_or(Ok(()), RunFolder::check_output)?;
     ranks::use_threads(args.threads)?;
@@ -149,8 +149,7 @@ fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> 
         if args.json { print_json(report) } else { print_result(report.to_string().trim_end()) };
     if let Some(path) = &args.out {
         let text = serde_json::to_string_pretty(report)? + "\n";
-        disk::write_output(path, |file| disk::write(file, text.as_bytes()))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        write_file(path, text.as_bytes())?;
     }
     printed
 }

@@ -65,32 +65,32 @@ pub fn bench<G: Playable>(
     game: G,
     config: &TrainConfig,
 ) -> Result<()> {
-    let crew = Ranks::of(&args.device);
-    let max_ranks = crew.max_ranks();
-    let link = crew.run(max_ranks, max_ranks, &|member| fit_link(&member.team))?;
+    let ranks = Ranks::of(&args.device);
+    let max_ranks = ranks.max_ranks();
+    let link = ranks.run(max_ranks, max_ranks, &|rank| fit_link(&rank.team))?;
     let measure = |count: usize, groups: usize| {
         let mut config = config.clone();
         config.rollout.num_groups = groups;
-        let work = |member: Rank| iterations(models, game, &config, member, args.repeats);
-        crew.run(count, max_ranks, &work)
+        let work = |rank: Rank| iterations(models, game, &config, rank, args.repeats);
+        ranks.run(count, max_ranks, &work)
     };
     let iteration = Iteration::of(game, config);
     let groups = config.rollout.num_groups;
     let (mut strong, mut weak) = (Vec::new(), Vec::new());
-    for ranks in powers_of_two_and(max_ranks) {
-        let same = measure(ranks, groups)?;
-        let more = if ranks == 1 { same } else { measure(ranks, groups * ranks)? };
+    for count in powers_of_two_and(max_ranks) {
+        let same = measure(count, groups)?;
+        let more = if count == 1 { same } else { measure(count, groups * count)? };
         let (Some(link), Some(same), Some(more)) = (link, same, more) else { continue };
         let alone = strong.first().map_or(same[0], |row: &Row| row.seconds);
         let model = Model { iteration, alone, link };
-        strong.push(model.row(ranks, 1.0, same));
-        weak.push(model.row(ranks, ranks as f64, more));
+        strong.push(model.row(count, 1.0, same));
+        weak.push(model.row(count, count as f64, more));
     }
     // The first process alone reports.
     let Some(link) = link else { return Ok(()) };
     let report = Scaling {
         env: G::NAME,
-        ranks: crew.name(),
+        ranks: ranks.name(),
         num_envs: config.rollout.num_envs(),
         reductions_per_iteration: iteration.reductions,
         bytes_per_reduction: iteration.reduction_bytes,
@@ -162,10 +162,10 @@ fn iterations<G: Playable>(
     models: &Models,
     game: G,
     config: &TrainConfig,
-    member: Rank,
+    rank: Rank,
     repeats: usize,
 ) -> Result<[f64; 2]> {
-    let (chosen, team) = member.choose()?;
+    let (chosen, team) = rank.choose()?;
     let network = models.network(game, config, &chosen.device);
     let mut trainer: GameTrainer<G> = ranks::trainer(game, network, config, &chosen, None, team)?;
     let (mut seconds, mut communication) = (Vec::new(), Vec::new());
@@ -201,7 +201,7 @@ impl Link {
     }
 }
 
-/// Bytes that each of `n` ranks sends in a reduction: `2 (n - 1) / n` times the size.
+/// Bytes that each of `ranks` ranks sends in a reduction: `2 (ranks - 1) / ranks` times the size.
 fn bytes_sent(bytes: usize, ranks: usize) -> f64 {
     bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64
 }

@@ -8,8 +8,8 @@ use toml::Table;
 /// Number of parallel games.
 const DEFAULT_GAMES: usize = 4096;
 
-/// The settings of a benchmark. `settings` are those of a run with the changes by `--set`, and `table` the same with the
-/// game's own.
+/// The settings of a benchmark. `settings` are those of a run with the changes by `--set`, and `table` the same with
+/// the game's own.
 ///
 /// # Errors
 /// If the games are no whole number of groups, or `--set` names no setting.

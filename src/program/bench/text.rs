@@ -8,8 +8,8 @@ use super::publish;
 use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, ChosenDevice};
 use crate::program::settings::{InitialModel, language_defaults};
-use crate::program::text::{ENGINE, TextOverrides, load, model_path, open, settings};
-use crate::program::text_device::{default_precision, device_name};
+use crate::program::text::device::{default_precision, device_name};
+use crate::program::text::{ENGINE, TextOverrides, load, model_path, open, settings_of_new_run};
 use crate::rng::{draw, uniform};
 use crate::run::counted;
 use crate::settings::{EngineChoice, Precision};
@@ -58,6 +58,10 @@ impl Task for RandomRewards {
     fn max_new_tokens(&self) -> usize {
         self.task.max_new_tokens()
     }
+
+    fn max_new_tokens_of_pretrained(&self) -> usize {
+        self.task.max_new_tokens_of_pretrained()
+    }
 }
 
 /// All results of a benchmark.
@@ -96,7 +100,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let precision = trained.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
     let (own, mut config) =
-        settings(task, Table::new(), defaults, file, &TextOverrides::of(&args.set))?;
+        settings_of_new_run(task, Table::new(), defaults, file, &TextOverrides::of(&args.set))?;
     config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.
@@ -217,5 +221,46 @@ impl Display for Report<'_> {
         write_table(f, "completion tokens per second", self.repeats, rows)?;
         writeln!(f)?;
         write_memory(f, self.peak_memory_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A task with room for reasoning.
+    struct Reasoned;
+
+    impl Task for Reasoned {
+        fn name(&self) -> &str {
+            "reasoned"
+        }
+
+        fn prompt(&self, _split: Split, _index: u64) -> Result<Prompt, TaskError> {
+            Ok(Prompt::default())
+        }
+
+        fn parts(&self) -> &[RewardPart] {
+            &[]
+        }
+
+        fn verify(&self, _completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+            Ok(Vec::new())
+        }
+
+        fn max_new_tokens(&self) -> usize {
+            2
+        }
+
+        fn max_new_tokens_of_pretrained(&self) -> usize {
+            256
+        }
+    }
+
+    #[test]
+    fn completions_are_as_long_as_those_of_a_run() {
+        let parts = [RewardPart::new("random", 1.0)];
+        let random = RandomRewards { task: Arc::new(Reasoned), parts };
+        assert_eq!((random.max_new_tokens(), random.max_new_tokens_of_pretrained()), (2, 256));
     }
 }

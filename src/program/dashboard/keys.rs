@@ -70,8 +70,8 @@ mod unix {
         unsafe { libc::tcgetpgrp(STDIN) == libc::getpgrp() }
     }
 
-    /// Switches the terminal to passing on every key at once, and reads the keys on a thread. `None` unless this process
-    /// is in the foreground of a terminal.
+    /// Switches the terminal to passing on every key at once, and reads the keys on a thread. `None` unless this
+    /// process is in the foreground of a terminal.
     pub fn listen() -> Option<Keys> {
         if !is_in_front() {
             return None;

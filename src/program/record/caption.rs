@@ -87,6 +87,7 @@ mod tests {
     fn captions_that_do_not_fit_are_clipped() {
         let mut picture = Picture::new(5, 5);
         caption("12345.6", Plate { x: 2, y: 2 }, 9, &mut picture);
-        assert_eq!(picture.pixels.len(), 100);
+        let is_drawn = |x: usize, y: usize| picture.pixels[20 * y + 4 * x..][..4] != [0; 4];
+        assert!((0..25).all(|i| is_drawn(i % 5, i / 5) == (i % 5 >= 2 && i / 5 >= 2)));
     }
 }

@@ -10,7 +10,7 @@ mod webp;
 
 use self::gif::Gif;
 use self::mp4::Mp4;
-use super::args::RecordArgs;
+use super::args::{RecordArgs, RenderOptions};
 use super::games::{Games, Playable};
 use super::interrupt::Interrupt;
 use super::models::Models;
@@ -36,7 +36,7 @@ use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
 use serde::Serialize;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use webp::WebP;
 
 /// Maximum width and height, pixels: the limit that every GPU supports.
@@ -70,6 +70,7 @@ impl Format {
     }
 }
 
+/// Renders games of a saved policy to a file.
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     Format::of(&args.out)?;
     let checkpoint = saved_policy(&args.run)?;
@@ -78,7 +79,7 @@ pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
 
 /// The state of a rendering: the games and the picture they are drawn on.
 struct GameRendering<'a, G: Rules> {
-    args: &'a RecordArgs,
+    options: &'a RenderOptions,
     policy: NativePolicy,
     games: LiveGames<G>,
     scene: Scene<G>,
@@ -87,8 +88,8 @@ struct GameRendering<'a, G: Rules> {
     gpu: Option<Gpu>,
     picture: Picture,
     cells: Cells,
-    /// Ends the rendering; `None` where nothing is to listen.
-    interrupt: Option<Interrupt>,
+    /// Ends the rendering of a file; `None` where nothing is to listen.
+    interrupt: Option<(Interrupt, &'a Path)>,
 }
 
 /// Records a game that is drawn by `scene`.
@@ -100,18 +101,18 @@ pub fn record<G: Playable>(
 ) -> Result<()> {
     let format = Format::of(&args.out)?;
     let (mut rendering, frames_per_step, delay) =
-        GameRendering::new(models, args, checkpoint, scene, DEFAULT_SIZE)?;
+        GameRendering::new(models, &args.render, checkpoint, scene, DEFAULT_SIZE)?;
     let chosen = device::choose(&args.device)?;
     let Picture { width, height, .. } = rendering.picture;
     rendering.gpu = Gpu::new(&chosen.device, rendering.scene.info(), width, height)?;
     if rendering.gpu.is_none() && chosen.info.kind != "cpu" {
         bail!("the device `{}` cannot render pictures; use cpu or wgpu", args.device);
     }
-    rendering.interrupt = Some(Interrupt::listen(None)?);
+    rendering.interrupt = Some((Interrupt::listen(None)?, &args.out));
     let cannot = || format!("cannot write {}", args.out.display());
     let pending = PendingFile::create_output(&args.out).with_context(cannot)?;
     let mut file = BufWriter::new(&pending.file);
-    let what = format!("Rendering {}.", counted(args.games, "game"));
+    let what = format!("Rendering {}.", counted(args.render.games, "game"));
     let frames = with_note(&what, || match format {
         Format::Gif => {
             rendering.animate(Gif::new(&mut file, width, height, delay), frames_per_step)
@@ -176,19 +177,9 @@ pub fn animation<G: Playable>(
     checkpoint: &Checkpoint,
     scene: fn(G) -> Scene<G>,
 ) -> Result<track::Animation> {
-    let args = RecordArgs {
-        run: PathBuf::new(),
-        out: PathBuf::new(),
-        score: true,
-        games: 1,
-        steps: 100,
-        scale: None,
-        seed: 0,
-        device: "cpu".to_string(),
-        json: false,
-    };
+    let options = RenderOptions { score: true, games: 1, steps: 100, scale: None, seed: 0 };
     let (mut rendering, frames_per_step, delay) =
-        GameRendering::new(models, &args, checkpoint, scene, TRACKED_SIZE)?;
+        GameRendering::new(models, &options, checkpoint, scene, TRACKED_SIZE)?;
     let Picture { width, height, .. } = rendering.picture;
     let mut gif = Vec::new();
     rendering.animate(Gif::new(&mut gif, width, height, delay), frames_per_step)?;
@@ -200,7 +191,7 @@ impl<'a, G: Playable> GameRendering<'a, G> {
     /// returns the number of frames per step, and the duration of each in seconds.
     fn new(
         models: &Models,
-        args: &'a RecordArgs,
+        options: &'a RenderOptions,
         checkpoint: &Checkpoint,
         scene: fn(G) -> Scene<G>,
         max_pixels: (u64, u64),
@@ -208,12 +199,12 @@ impl<'a, G: Playable> GameRendering<'a, G> {
         let (game, config) = saved_settings::<G>(models, checkpoint)?;
         let scene = scene(game);
         let cells = Cells::of(scene.info());
-        let (width, height) = size(cells, args, max_pixels)?;
+        let (width, height) = size(cells, options, max_pixels)?;
         let (frames, delay) = frames(scene.info().steps_per_second());
         let rendering = Self {
-            args,
+            options,
             policy: models.load_policy(checkpoint, game, &config)?,
-            games: LiveGames::new(game, args.games, args.seed),
+            games: LiveGames::new(game, options.games, options.seed),
             scene,
             instances: Vec::new(),
             gpu: None,
@@ -228,8 +219,10 @@ impl<'a, G: Playable> GameRendering<'a, G> {
 impl<G: Rules> GameRendering<'_, G> {
     /// Advances all games by one step.
     fn step(&mut self) -> Result<()> {
-        if self.interrupt.as_ref().is_some_and(Interrupt::has_signal) {
-            bail!("interrupted; {} was not written", self.args.out.display());
+        if let Some((interrupt, out)) = &self.interrupt
+            && interrupt.has_signal()
+        {
+            bail!("interrupted; {} was not written", out.display());
         }
         let choices = self.games.choose(&self.policy, ActionSelection::Greedy);
         let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
@@ -246,7 +239,7 @@ impl<G: Rules> GameRendering<'_, G> {
             Some(gpu) => gpu.paint(now.len(), instances, picture)?,
             None => paint(scene.info(), now.len(), instances, picture),
         }
-        if self.args.score {
+        if self.options.score {
             let Picture { width, height, .. } = self.picture;
             let wall = Wall::fit(self.cells, self.games.count(), width, height);
             for i in 0..self.games.count() {
@@ -265,7 +258,7 @@ impl<G: Rules> GameRendering<'_, G> {
     ) -> Result<Option<u32>> {
         let mut animation = Animation::new(file)?;
         animation.add(self.draw(1.0)?)?;
-        for _ in 0..self.args.steps {
+        for _ in 0..self.options.steps {
             self.step()?;
             for frame in 1..=frames_per_step {
                 animation.add(self.draw(frame as f32 / frames_per_step as f32)?)?;
@@ -276,7 +269,7 @@ impl<G: Rules> GameRendering<'_, G> {
 
     /// Writes a picture of the games after the last step.
     fn write_still(&mut self, encoder: impl ImageEncoder) -> Result<Option<u32>> {
-        for _ in 0..self.args.steps {
+        for _ in 0..self.options.steps {
             self.step()?;
         }
         let Picture { width, height, pixels } = self.draw(1.0)?;
@@ -294,18 +287,18 @@ fn frames(steps_per_second: f32) -> (u32, f32) {
 }
 
 /// Width and height of the picture in pixels: by default at most `max_pixels`.
-fn size(cells: Cells, args: &RecordArgs, max_pixels: (u64, u64)) -> Result<(u32, u32)> {
-    let of = |scale: u32| Wall::size(cells, args.games, scale);
+fn size(cells: Cells, options: &RenderOptions, max_pixels: (u64, u64)) -> Result<(u32, u32)> {
+    let of = |scale: u32| Wall::size(cells, options.games, scale);
     let small = |&scale: &u32| of(scale).0 <= max_pixels.0 && of(scale).1 <= max_pixels.1;
     // Multiples of a tile's 16 pixels look best.
     let scales = [32, 16].into_iter().chain((1..16).rev());
-    let scale = args.scale.unwrap_or_else(|| scales.into_iter().find(small).unwrap_or(1));
+    let scale = options.scale.unwrap_or_else(|| scales.into_iter().find(small).unwrap_or(1));
     let (width, height) = of(scale);
     if width.max(height) > MAX_SIDE {
         bail!(
             "{} games with {scale} pixels per cell need a picture of {width} x {height} pixels, but the maximum is \
              {MAX_SIDE} per side; lower --scale or --games",
-            args.games
+            options.games
         );
     }
     Ok((width as u32, height as u32))

@@ -2,9 +2,9 @@
 
 use super::SweepFile;
 use super::space::{self, Space};
-use crate::program::study_args::SweepArgs;
+use crate::program::args::SweepArgs;
 use crate::program::trust;
-use crate::settings::overlay;
+use crate::settings::overlay::{self, last_part};
 use anyhow::{Result, bail};
 use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ pub fn check_consent(file: &SweepFile, settings: &Table, args: &SweepArgs) -> Re
 
 /// Checks that the runs of the first round of halving get to GRPO, without which most settings have no effect.
 pub fn check_first_round(settings: &Table, iterations: u32) -> Result<()> {
-    let sft = settings.get("fit").and_then(|fit| fit.get("iterations")?.as_integer());
+    let sft = overlay::get(settings, "fit.iterations").and_then(Value::as_integer);
     if let Some(sft) = sft.filter(|sft| *sft >= i64::from(iterations)) {
         bail!(
             "the first round has {iterations} iterations, all of them SFT (fit.iterations = {sft}): lower \
@@ -138,8 +138,8 @@ pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>
 /// Whether an error begins with the full name of this setting, or quotes it as written.
 fn names(error: &str, setting: &str) -> bool {
     let subject = error.trim_start_matches('`').split([' ', '`']).next();
-    let last = |path: &str| path.rsplit('.').next().map(str::to_string);
-    subject.and_then(last) == last(&full_name(setting)) || error.contains(&format!("`{setting}`"))
+    subject.map(last_part) == Some(last_part(&full_name(setting)))
+        || error.contains(&format!("`{setting}`"))
 }
 
 /// Completes searched settings with those common to all trials. Keys are full names.

@@ -1,8 +1,10 @@
-//! The folder of a sweep, which belongs to one sweep, in one process at a time.
+//! The folder of a sweep, which belongs to one sweep, in one process at a time, and the folders of its runs.
 
 use super::check;
 use crate::disk::{self, input};
-use crate::program::study_args::SweepArgs;
+use crate::program::args::SweepArgs;
+use crate::program::history::{History, RunStatus};
+use crate::run::RunFolder;
 use anyhow::{Context, Result, bail};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -67,5 +69,45 @@ fn is_claimed(folder: &Path, text: &str) -> Result<bool> {
             check::difference(&before, text).unwrap_or_default()
         ),
         before => Ok(before.is_some()),
+    }
+}
+
+/// Whether a folder holds a run that was interrupted after a checkpoint.
+///
+/// # Errors
+/// If another process is training it, for instance one that outlived the sweep that started it.
+pub fn is_resumable(folder: &Path) -> Result<bool> {
+    let Ok(run) = RunFolder::find(folder) else { return Ok(false) };
+    if run.is_locked() {
+        bail!(
+            "another process trains the run in {}; wait for it, or stop it, then repeat the command",
+            folder.display()
+        );
+    }
+    let is_interrupted =
+        || History::read(folder).is_ok_and(|it| it.state() == RunStatus::Interrupted);
+    Ok(run.latest().is_ok() && is_interrupted())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use tempfile::TempDir;
+
+    #[test]
+    fn a_run_locked_by_another_process_is_left_alone() {
+        let place = TempDir::new().unwrap();
+        let folder = place.path().join("trial-0-seed-1");
+        assert!(!is_resumable(&folder).unwrap());
+        fs::create_dir(&folder).unwrap();
+        assert!(!is_resumable(&folder).unwrap());
+        fs::write(folder.join("config.toml"), "env = 'catch'").unwrap();
+        let run = RunFolder::find(&folder).unwrap();
+        let lock = run.lock().unwrap();
+        let error = is_resumable(&folder).unwrap_err().to_string();
+        assert!(error.starts_with("another process trains the run in "), "{error}");
+        drop(lock);
+        assert!(!is_resumable(&folder).unwrap());
     }
 }

@@ -7,33 +7,32 @@ mod results;
 mod search;
 mod space;
 
-use super::args::{RunArgs, TrainArgs};
+use super::args::{self, RunArgs, Seeds, SweepArgs, TrainArgs};
 use super::games::Games;
-use super::history::{History, RunStatus, format_settings};
+use super::history::format_settings;
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, option, side_by_side};
 use super::output::{eprint_line, with_causes};
 use super::progress::Board;
 use super::settings::{InitialModel, language_defaults};
-use super::study_args::{self, Seeds, SweepArgs};
 use super::{ranks, seeds, text};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
-use crate::run::{RunFolder, counted};
+use crate::run::counted;
 use crate::settings::{Precision, overlay};
 use crate::task;
 use crate::trainer::text::{TINY, language_settings};
 use anyhow::{Context, Result, bail, ensure};
-use folder::{claim, output_folder};
+use folder::{claim, is_resumable, output_folder};
 use report::Report;
-use results::{RESULTS, Results, RunResult, forget_failures, is_lost, read_results};
+use results::{RESULTS, Results, RunKey, RunResult, forget_failures, is_lost, read_results};
 use search::{Search, Trial};
 use serde::Deserialize;
 use space::Space;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::path::PathBuf;
 use toml::Table;
 
 /// Answer to Ctrl-C.
@@ -97,6 +96,8 @@ impl Default for SweepFile {
 /// A sweep in progress.
 struct Sweep<'a> {
     file: SweepFile,
+    /// Whether it searches the settings of a task, rather than a game.
+    is_task: bool,
     args: &'a SweepArgs,
     folder: PathBuf,
     seeds: Vec<u64>,
@@ -105,6 +106,7 @@ struct Sweep<'a> {
     results: Results,
 }
 
+/// Trains the runs of a sweep that have no result yet, and prints its report.
 pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     ensure!(ranks::are_threads(), "`grove sweep` starts processes by itself, and does without MPI");
     let name = args.file.display().to_string();
@@ -137,7 +139,7 @@ impl<'a> Sweep<'a> {
     /// Checks a sweep's file.
     fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
         check_file(&file)?;
-        let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
+        let is_task = task::find(&file.game).is_ok();
         let mut settings = default_settings(games, &file, is_task)?;
         overlay::lay_over(&mut settings, file.settings.clone())?;
         if is_task {
@@ -164,9 +166,10 @@ impl<'a> Sweep<'a> {
         if let Some(note) = search::limit_trials(&mut file) {
             eprint_line!("{note}");
         }
-        let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
+        let Seeds(seeds) = args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = output_folder(args)?;
-        Ok(Self { file, args, folder, seeds, iterations, results: Results::default() })
+        let results = Results::default();
+        Ok(Self { file, is_task, args, folder, seeds, iterations, results })
     }
 
     /// Reads the results so far, except for failures that are tried again.
@@ -254,10 +257,8 @@ impl<'a> Sweep<'a> {
             Search::Tpe => (self.results.ended.len(), self.file.trials * self.seeds.len()),
             _ => (0, open.len()),
         };
-        let (sweep, results, all_seeds) = (&self.file, &mut self.results, &self.seeds);
         let board = Board::new(false, ended, all);
         side_by_side(slots, &jobs, interrupt, &board, |job, report| {
-            let (trial, seed) = open[job];
             let was_stopped = match &report {
                 Ok(report) => report["interrupted"] == true,
                 Err(_) => interrupt.has_signal(),
@@ -266,22 +267,36 @@ impl<'a> Sweep<'a> {
                 return Ok(());
             }
             ended += 1;
-            let score = report.as_ref().ok().and_then(seeds::score);
-            let error = report.err().map(|error| with_causes(&error));
-            let settings = space::settings(&sweep.space, &trials[trial].point);
-            let settings = format_settings(&settings, &settings);
-            let what = score.map_or_else(
-                || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
-                |score| format!("{score:.3}"),
-            );
-            let said = format!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
-            let result = RunResult { trial, round, seed, score, error };
-            let line = serde_json::to_string(&result)? + "\n";
-            disk::write(&mut file, line.as_bytes()).context("cannot write the results")?;
-            results.insert(result);
-            board.ended(&said, || report::leaders(sweep, trials, results, all_seeds, round));
+            let (trial, seed) = open[job];
+            let said = self.record((trial, round, seed), &trials[trial], report, &mut file)?;
+            board.ended(&format!("{ended}/{all}  {said}"), || {
+                report::leaders(&self.file, trials, &self.results, &self.seeds, round)
+            });
             Ok(())
         })
+    }
+
+    /// Writes the result of a run of a trial to the file of results. Returns a line about it.
+    fn record(
+        &mut self,
+        (number, round, seed): RunKey,
+        trial: &Trial,
+        report: Result<serde_json::Value>,
+        file: &mut File,
+    ) -> Result<String> {
+        let score = report.as_ref().ok().and_then(seeds::score);
+        let error = report.err().map(|error| with_causes(&error));
+        let settings = space::settings(&self.file.space, &trial.point);
+        let settings = format_settings(&settings, &settings);
+        let what = score.map_or_else(
+            || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
+            |score| format!("{score:.3}"),
+        );
+        let result = RunResult { trial: number, round, seed, score, error };
+        let line = serde_json::to_string(&result)? + "\n";
+        disk::write(file, line.as_bytes()).context("cannot write the results")?;
+        self.results.insert(result);
+        Ok(format!("trial {number} seed {seed}: {what}  ({settings})"))
     }
 
     /// The trials and seeds of the runs of a round that have no result yet.
@@ -408,12 +423,12 @@ fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Ta
     if !is_task {
         return (games.find_beside_tasks(Some(name))?.defaults)();
     }
-    let own = (task::find(name)?.defaults)();
+    let task_settings = (task::find(name)?.defaults)();
     let path = text::model_path(name, None, &file.settings, &[])?;
     let num_params = (path != TINY).then_some(usize::MAX);
     let config =
         language_defaults(name, false, InitialModel { path: &path, num_params }, Precision::F32)?;
-    Ok(language_settings(name, &own, &config))
+    Ok(language_settings(name, &task_settings, &config))
 }
 
 /// Number of iterations of a whole run with these settings; 1 if they do not have it, which only halving needs.
@@ -430,43 +445,9 @@ fn iterations_of_run(settings: &Table, search: Search) -> Result<u32> {
     }
 }
 
-/// Whether a folder holds a run that was interrupted after a checkpoint.
-///
-/// # Errors
-/// If another process is training it, for instance one that outlived the sweep that started it.
-fn is_resumable(folder: &Path) -> Result<bool> {
-    let Ok(run) = RunFolder::find(folder) else { return Ok(false) };
-    if run.is_locked() {
-        bail!(
-            "another process trains the run in {}; wait for it, or stop it, then repeat the command",
-            folder.display()
-        );
-    }
-    let is_interrupted =
-        || History::read(folder).is_ok_and(|it| it.state() == RunStatus::Interrupted);
-    Ok(run.latest().is_ok() && is_interrupted())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tempfile::TempDir;
-
-    #[test]
-    fn a_run_locked_by_another_process_is_left_alone() {
-        let place = TempDir::new().unwrap();
-        let folder = place.path().join("trial-0-seed-1");
-        assert!(!is_resumable(&folder).unwrap());
-        fs::create_dir(&folder).unwrap();
-        assert!(!is_resumable(&folder).unwrap());
-        fs::write(folder.join("config.toml"), "env = 'catch'").unwrap();
-        let run = RunFolder::find(&folder).unwrap();
-        let lock = run.lock().unwrap();
-        let error = is_resumable(&folder).unwrap_err().to_string();
-        assert!(error.starts_with("another process trains the run in "), "{error}");
-        drop(lock);
-        assert!(!is_resumable(&folder).unwrap());
-    }
 
     #[test]
     fn settings_in_sections_are_those_by_their_full_names() {

@@ -125,7 +125,7 @@ impl Report {
         let all = sweep.complete_settings(best.settings.clone(), best.round);
         let lines: String = all.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         let mut file: Table = lines.parse()?;
-        let subject = if crate::task::find(&sweep.file.game).is_ok() { "task" } else { "env" };
+        let subject = if sweep.is_task { "task" } else { "env" };
         file.insert(subject.to_string(), sweep.file.game.as_str().into());
         Ok(toml::to_string(&file)?)
     }

@@ -150,7 +150,7 @@ fn fail_everywhere(make: Make, has_model: bool) {
             let folder = RunFolder::find(&path).unwrap();
             assert_eq!(folder.latest().unwrap().checkpoint.iteration, u64::from(saved), "{case}");
             resume(make, 4, &path).unwrap();
-            // What a failed assertion prints beside its own words.
+            // Shown beside a failed assertion.
             println!("{case}");
             if has_model && work == Work::Finish {
                 // The best model is in its place before the evaluation.
@@ -218,7 +218,7 @@ fn meet_faults_in_turn(make: Make, seed: u64) {
         let _ = std::fs::remove_dir_all(&path);
         train(make, 4, &path).unwrap();
     }
-    // What a failed assertion prints beside its own words.
+    // Shown beside a failed assertion.
     println!("seed {seed}: {met:?}");
     assert_continues(make, &path, &expected);
 }

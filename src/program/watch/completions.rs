@@ -100,7 +100,7 @@ impl Completions {
         }
     }
 
-    /// Finds the offset of the last line that starts at or before `at`.
+    /// Finds the offset of the last line that starts at or before `end`.
     fn line_before(&self, end: u64) -> io::Result<u64> {
         let mut at = end;
         while at > 0 {
@@ -128,7 +128,8 @@ impl Completions {
     }
 }
 
-/// Refuses a line of more bytes than an iteration may have: no run writes one, and the search for its end would not end.
+/// Refuses a line of more bytes than an iteration may have: no run writes one, and the search for its end would not
+/// end.
 fn check_line(bytes: u64) -> io::Result<()> {
     if bytes > MAX_ITERATION_BYTES {
         return Err(io::Error::other("a line is longer than any completion"));

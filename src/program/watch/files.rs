@@ -53,8 +53,8 @@ impl WatchedFiles {
     }
 }
 
-/// Opens a regular file below the folder `root`, if neither it, the root nor a folder between them is a symbolic link. Each
-/// is opened from the one before, so that none can be replaced by a link after it was looked at.
+/// Opens a regular file below the folder `root`, if neither it, the root nor a folder between them is a symbolic link.
+/// Each is opened from the one before, so that none can be replaced by a link after it was looked at.
 #[cfg(unix)]
 fn open_below(root: &Path, path: &Path) -> io::Result<File> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
@@ -62,7 +62,7 @@ fn open_below(root: &Path, path: &Path) -> io::Result<File> {
     for name in path.strip_prefix(root).map_err(io::Error::other)? {
         file = open_entry(&file, name)?;
     }
-    input::regular(file)
+    input::ensure_regular(file)
 }
 
 /// Opens an entry of an open folder, unless it is a symbolic link or leads out of the folder.

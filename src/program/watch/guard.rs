@@ -15,7 +15,7 @@ pub struct Refusal(pub StatusCode, pub &'static str);
 /// The host names under which the server may be addressed.
 pub struct Hosts {
     /// Whether the server is reachable from this machine only.
-    pub local: bool,
+    pub is_local: bool,
     /// Names of this machine that the server may be addressed by, beside `localhost`.
     pub names: Vec<String>,
 }
@@ -39,7 +39,7 @@ impl Hosts {
             return false;
         }
         if let Ok(address) = host.parse::<IpAddr>() {
-            return !self.local || address.to_canonical().is_loopback();
+            return !self.is_local || address.to_canonical().is_loopback();
         }
         let is_host = |name: &str| host.eq_ignore_ascii_case(name);
         is_host("localhost") || self.names.iter().any(|name| is_host(name))
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_local_server_accepts_local_names_only() {
-        let local = Hosts { local: true, names: vec!["127.0.0.1".into()] };
+        let local = Hosts { is_local: true, names: vec!["127.0.0.1".into()] };
         let ours = ["127.0.0.1:8642", "127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:80", "[::1]"];
         for name in ours.iter().chain(&["[::ffff:127.0.0.1]", "127.8.9.10:99"]) {
             assert!(local.contain(name), "{name}");
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_public_server_accepts_all_addresses_and_its_names() {
-        let open = Hosts { local: false, names: vec!["0.0.0.0".into(), "lab-3".into()] };
+        let open = Hosts { is_local: false, names: vec!["0.0.0.0".into(), "lab-3".into()] };
         for name in ["lab-3:8642", "LAB-3", "192.168.1.5:8642", "[fd00::7]:8642", "localhost"] {
             assert!(open.contain(name), "{name}");
         }

@@ -94,7 +94,7 @@ impl Port {
     pub fn hosts(&self) -> Hosts {
         let own = if self.address.ip().is_unspecified() { own_name() } else { None };
         Hosts {
-            local: self.is_local(),
+            is_local: self.is_local(),
             names: own.into_iter().chain([self.host.clone()]).collect(),
         }
     }

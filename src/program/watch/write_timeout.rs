@@ -12,13 +12,13 @@ pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
     deadline: Pin<Box<Sleep>>,
-    waiting: bool,
+    is_waiting: bool,
 }
 
 impl<S> WriteTimeout<S> {
     /// Wraps a stream so that no write waits longer than `limit`.
     pub fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, deadline: Box::pin(sleep(limit)), waiting: false }
+        Self { stream, limit, deadline: Box::pin(sleep(limit)), is_waiting: false }
     }
 }
 
@@ -29,11 +29,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         if let ready @ Poll::Ready(_) = Pin::new(&mut self.stream).poll_write(context, bytes) {
-            self.waiting = false;
+            self.is_waiting = false;
             return ready;
         }
-        if !self.waiting {
-            self.waiting = true;
+        if !self.is_waiting {
+            self.is_waiting = true;
             let deadline = Instant::now() + self.limit;
             self.deadline.as_mut().reset(deadline);
         }
@@ -79,7 +79,7 @@ mod tests {
             });
             stream.write_all(&[0; 40]).await.unwrap();
             slow.await.unwrap();
-            assert!(!stream.waiting, "the next write may wait as long again");
+            assert!(!stream.is_waiting, "the next write may wait as long again");
 
             let (stream, _stalled) = duplex(1);
             let mut stream = WriteTimeout::new(stream, Duration::ZERO);

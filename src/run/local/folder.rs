@@ -269,7 +269,7 @@ impl RunFolder {
 
     /// Whether a process is training the run, as far as the file system supports locks.
     pub fn is_locked(&self) -> bool {
-        let Ok(file) = disk::read(&self.path.join(LOCK)) else { return false };
+        let Ok(file) = disk::open_unlinked(&self.path.join(LOCK)) else { return false };
         let locked = file.try_lock_shared();
         // Closing the file would not be enough; see `RunLock`.
         let _ = file.unlock();

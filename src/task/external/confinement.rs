@@ -49,11 +49,11 @@ impl Confinement {
             None => env::current_dir(),
         };
         let workdir = workdir.map_err(wrong)?;
-        let mut readable = named(&options.command, &workdir);
+        let mut readable = paths_in_command(&options.command, &workdir);
         let allowed = options.sandbox.readable.iter().map(|path| workdir.join(path));
         let allowed: Vec<PathBuf> = allowed.collect();
         readable.extend(allowed.iter().cloned());
-        // What the command or the user names is meant to be read.
+        // The command and the user may name a hidden file, which is then readable.
         let is_named = |file: &PathBuf| {
             let holds =
                 |path: &PathBuf| path.canonicalize().is_ok_and(|path| file.starts_with(path));
@@ -63,8 +63,8 @@ impl Confinement {
         let access = Access {
             hidden: hidden.collect(),
             readable: readable.into_iter().collect(),
-            programs: true,
-            network: options.sandbox.network,
+            has_programs: true,
+            has_network: options.sandbox.has_network,
             workdir: Some(workdir),
             scratch_mb: 1024,
         };
@@ -92,7 +92,7 @@ impl Confinement {
 
 /// The paths that a command needs: its folder (unless that contains the user's home), the files and folders that it
 /// names, the installations of its programs, and the Python libraries that the user has installed.
-fn named(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
+fn paths_in_command(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
     let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let is_private = |path: &Path| {
         path.parent().is_none() || home.as_ref().is_some_and(|home| home.starts_with(path))
@@ -185,7 +185,7 @@ mod tests {
         fs::write(place.join("interpreters/own"), "").unwrap();
         symlink("../../python/bin/python3", place.join("venv/bin/python")).unwrap();
         let command = "../venv/bin/python check.py --words=../other/words.txt / /proc/self";
-        let found = named(command, &place.join("work"));
+        let found = paths_in_command(command, &place.join("work"));
         let holds = |file: &str| {
             let file = place.join(file).canonicalize().unwrap();
             found.iter().any(|path| file.starts_with(path.canonicalize().unwrap()))

@@ -53,7 +53,7 @@ pub struct VerifierSandbox {
     /// Files that it finds empty unless its command or `readable` names them; absolute paths without links.
     pub hidden: Vec<PathBuf>,
     /// Whether the network is permitted.
-    pub network: bool,
+    pub has_network: bool,
 }
 
 impl VerifierOptions {
@@ -201,7 +201,7 @@ impl Verifier {
         while num_ended < 2 {
             // The first one has not answered yet.
             let is_new = idle.is_none() || self.answered.get().is_none();
-            let mut worker = idle.take().map_or_else(|| self.ready(), Ok)?;
+            let mut worker = idle.take().map_or_else(|| self.start_warm(), Ok)?;
             let start = if self.answered.get().is_some() { Duration::ZERO } else { self.start_up };
             let limit = self.timeout + start;
             match ask(&mut worker, &body, limit) {
@@ -254,7 +254,7 @@ impl Verifier {
     }
 
     /// Starts a process and, once a request has been answered, warms it up.
-    fn ready(&self) -> Result<Process, TaskError> {
+    fn start_warm(&self) -> Result<Process, TaskError> {
         let mut last = String::new();
         for _ in 0..MAX_FAILURES {
             let mut worker = self.spawn()?;

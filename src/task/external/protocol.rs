@@ -34,7 +34,7 @@ pub fn body(completion: &Completion) -> String {
     let messages = prompt.messages.iter().map(sent).collect();
     let body = Body { prompt: &prompt.text, messages, completion: text, num_tokens, truncated };
     let body = serde_json::to_string(&body).expect("texts and numbers");
-    // Of the fields alone, since a completion may look like a marked number.
+    // Only the fields hold marked numbers; a completion may merely look like one.
     let fields = serde_json::to_string(&prompt.fields).expect("texts and numbers");
     format!("{},\"fields\":{}}}", &body[..body.len() - 1], numbers::unmarked(fields))
 }

@@ -4,7 +4,7 @@
 //! The server is compiled on first use and cached in the user's cache directory. `assets/ocaml/checker.ml`
 //! documents its protocol.
 
-use super::job::{Access, Compiler, Job, OcamlLimits};
+use super::job::{Compiler, Job, LibraryAccess, OcamlLimits};
 use super::report::{CodeReport, Compiled, Types};
 use crate::disk;
 use crate::task::TaskError;
@@ -120,7 +120,8 @@ impl Checker {
         self.sandbox.notes()
     }
 
-    /// The number of servers started so far.
+    /// The number of servers started so far, for tests.
+    #[doc(hidden)]
     pub fn started(&self) -> usize {
         self.started.load(Ordering::Relaxed)
     }
@@ -191,7 +192,7 @@ impl Checker {
         let texts =
             [job.prelude, job.signature, job.code].into_iter().chain(job.calls.iter().copied());
         let texts: Vec<&str> = texts.collect();
-        let gate = if job.access == Access::Full { "open" } else { "gate" };
+        let gate = if job.access == LibraryAccess::Full { "open" } else { "gate" };
         let mut request =
             format!("{id} {} {} {gate}", self.limits.cpu_seconds, self.limits.wall_seconds());
         texts.iter().for_each(|text| request += &format!(" {}", text.len()));

@@ -8,9 +8,9 @@ pub struct Code {
     /// The code; the problem's head comes first if the code does not define the function.
     pub text: String,
     /// Whether the completion is degenerate: repetitive, mostly prose, or with many fences.
-    pub degenerate: bool,
+    pub is_degenerate: bool,
     /// Whether the code looks like a placeholder, which it is not if it passes all tests.
-    pub stub: bool,
+    pub is_stub: bool,
     /// Penalty on a perfect score for additional code blocks and for prose after the code, 0 to 0.1.
     pub untidiness: f64,
 }
@@ -31,10 +31,10 @@ impl Code {
         let further = 0.02 * blocks.len().saturating_sub(1) as f64;
         let prose = if prose_after > 30 { 0.03 } else { 0.0 };
         Some(Self {
-            degenerate: repeats(completion)
+            is_degenerate: repeats(completion)
                 || 2 * text.trim().len() < completion.trim().len()
                 || completion.matches(FENCE).count() > 4,
-            stub: is_stub(text),
+            is_stub: is_stub(text),
             untidiness: (further + prose).min(0.1),
             text: whole,
         })
@@ -172,17 +172,17 @@ mod tests {
 
     #[test]
     fn degenerate_completions_are_detected() {
-        let degenerate = |completion: &str| code(completion).unwrap().degenerate;
-        assert!(!degenerate("  x + 1"));
-        assert!(degenerate(&"x + x + ".repeat(100)));
+        let is_degenerate = |completion: &str| code(completion).unwrap().is_degenerate;
+        assert!(!is_degenerate("  x + 1"));
+        assert!(is_degenerate(&"x + x + ".repeat(100)));
         for stub in ["assert false", "(* TODO *) 0", "failwith \"no\""] {
-            assert!(is_stub(stub) && !degenerate(stub), "{stub}");
+            assert!(is_stub(stub) && !is_degenerate(stub), "{stub}");
         }
         assert!(!is_stub("match x with\n| 0 -> 1\n| 1 -> 2\n| 2 -> 3\n| _ -> assert false"));
         assert!(!is_stub("if x < 0\nthen failwith \"negative\"\nelse x"));
         let prose = "It is easy to see that one has to add something to it, and so we do.";
-        assert!(degenerate(&format!("{prose}\n```\nx + 1\n```")));
-        assert!(degenerate("```\nx + 1\n```\n```\n\n```\n```\n\n```"));
+        assert!(is_degenerate(&format!("{prose}\n```\nx + 1\n```")));
+        assert!(is_degenerate("```\nx + 1\n```\n```\n\n```\n```\n\n```"));
     }
 
     #[test]

@@ -95,16 +95,17 @@ pub struct Job<'a> {
     /// Expressions to evaluate.
     pub calls: Vec<&'a str>,
     /// Access of the code to the standard library.
-    pub access: Access,
+    pub access: LibraryAccess,
 }
 
 /// The part of the standard library that code may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
+pub enum LibraryAccess {
     /// Modules without input, output or other effects outside the program.
     #[default]
     Restricted,
     /// All modules, to test the sandbox.
+    #[doc(hidden)]
     Full,
 }
 

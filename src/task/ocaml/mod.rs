@@ -20,14 +20,14 @@ mod rows;
 mod signature;
 
 pub use checker::Checker;
-pub use job::{Access, Compiler, Job, OcamlLimits};
+pub use job::{Compiler, Job, LibraryAccess, OcamlLimits};
 pub use problem::Problem;
 pub use problems::Problems;
 pub use report::{CodeReport, Compiled, Types};
 
 use super::parallel::{Turns, cores, map_in_order};
 use super::records::check_digest;
-use super::settings::in_range;
+use super::settings::check_ranges;
 use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
 use crate::schema::settings;
 use code::Code;
@@ -83,7 +83,7 @@ impl Ocaml {
     /// If a setting is out of range, the problems cannot be read or used, or there is no compiler.
     pub fn open(settings: &OcamlSettings) -> Result<Self, TaskError> {
         let limits = settings.limits;
-        in_range(settings)?;
+        check_ranges(settings)?;
         let problems = match settings.problems.as_str() {
             "" => Problems::built_in(),
             path => {
@@ -115,7 +115,8 @@ impl Ocaml {
         map_in_order(&rows, self.workers, |problem| self.expected(problem).map(|_| ())).map(|_| ())
     }
 
-    /// The problems.
+    /// The problems, for tests.
+    #[doc(hidden)]
     pub fn problems(&self) -> &Problems {
         &self.problems
     }
@@ -138,7 +139,7 @@ impl Ocaml {
         &self,
         problem: &Problem,
         code: &str,
-        access: Access,
+        access: LibraryAccess,
     ) -> Result<Result<CodeReport, String>, TaskError> {
         let calls = problem.tests.iter().map(|(call, _)| call.as_str()).collect();
         let (prelude, signature) = (problem.prelude.as_str(), self.signature(problem)?);
@@ -222,13 +223,13 @@ impl Ocaml {
             return Ok(Rewards::new(vec![0.0; num_parts]));
         };
         let expected = self.expected(problem)?;
-        let report = match self.try_code(problem, &code.text, Access::Restricted)? {
+        let report = match self.try_code(problem, &code.text, LibraryAccess::Restricted)? {
             Ok(report) => report,
             Err(message) => return Ok(Rewards::unknown(num_parts, message)),
         };
         let points = report.points(expected);
         let full = points.iter().sum::<f64>() > 1.0 - 1e-9;
-        let share = if code.degenerate || code.stub && !full { 0.3 } else { 1.0 };
+        let share = if code.is_degenerate || code.is_stub && !full { 0.3 } else { 1.0 };
         let mut parts: Vec<f64> = points
             .iter()
             .zip(POINTS)

@@ -2,8 +2,8 @@
 
 use super::problem::Problem;
 use super::rows;
-use crate::disk::{csv, input};
-use crate::task::records::{self, unread};
+use crate::disk::{self, csv, input};
+use crate::task::records::{self, read_error};
 use crate::task::{Prompt, PromptSet, Split, TaskError};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -33,10 +33,10 @@ impl Problems {
     /// # Errors
     /// If the file cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, TaskError> {
-        if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv")) {
-            let mut rows = csv::rows(input::open(path).map_err(unread(path))?);
+        if disk::has_ending(path, "csv") {
+            let mut rows = csv::rows(input::open(path).map_err(read_error(path))?);
             let names = rows.next().map_or(Ok(Vec::new()), |(_, names)| names);
-            let names = names.map_err(unread(path))?;
+            let names = names.map_err(read_error(path))?;
             let is_blank = |cells: &Vec<String>| cells.iter().all(String::is_empty);
             let rows = rows.filter(|(_, cells)| !cells.as_ref().is_ok_and(is_blank));
             let problem = |cells: io::Result<Vec<String>>| {
@@ -70,7 +70,7 @@ impl Problems {
             }
         }
         if problems.by_id.is_empty() {
-            return Err(unread(path)(io::Error::other("it has no problems")));
+            return Err(read_error(path)(io::Error::other("it has no problems")));
         }
         Ok(problems)
     }

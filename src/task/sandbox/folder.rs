@@ -19,6 +19,9 @@ pub struct Folder {
 
 impl Folder {
     /// Creates a folder.
+    ///
+    /// # Errors
+    /// If the folder for temporary files cannot be used.
     pub fn new() -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let parent = temporary_folder(env::temp_dir())?;
@@ -50,6 +53,9 @@ impl Folder {
     }
 
     /// Creates a subfolder that only its owner may enter.
+    ///
+    /// # Errors
+    /// The system's.
     pub fn inner(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path.join(name);
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&path)?;

@@ -98,6 +98,9 @@ impl LandlockRuleset {
 
     /// Restricts this process and its descendants, which requires `PR_SET_NO_NEW_PRIVS`.
     ///
+    /// # Errors
+    /// The system's.
+    ///
     /// # Safety
     /// Only between `fork` and `exec`.
     pub unsafe fn enforce(&self, root: &Root) -> io::Result<()> {

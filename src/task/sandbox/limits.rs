@@ -19,8 +19,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Puts the current process under these limits but that on open files, that on processes if `on_processes`, and
-    /// forbids core dumps.
+    /// Applies these limits to the current process, without that on open files ([`Limits::enforce_on_files`]), and with
+    /// that on processes if `on_processes`. Forbids core dumps.
     ///
     /// # Errors
     /// The system's.
@@ -39,8 +39,8 @@ impl Limits {
         Ok(())
     }
 
-    /// Limits the open files of the current process, after all steps that open files: until `exec` it has those of Grove, of
-    /// which there may be more.
+    /// Limits the open files of the current process, after all steps that open files: until `exec` it has those of
+    /// Grove, of which there may be more.
     ///
     /// # Errors
     /// The system's.

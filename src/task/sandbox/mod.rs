@@ -5,7 +5,7 @@
 //! - a new session and process group, and its own working directory;
 //! - limits on CPU time, memory, file size, open files and processes;
 //! - an environment with nothing but the paths that it needs. A process that may run the system's programs
-//!   ([`Access::programs`]) inherits Grove's environment instead, secrets included.
+//!   ([`Access::has_programs`]) inherits Grove's environment instead, secrets included.
 //!
 //! On Linux it also gets, where the machine permits:
 //!
@@ -53,10 +53,11 @@ pub struct Access {
     pub readable: Vec<PathBuf>,
     /// Files within these that it finds empty where there are namespaces; absolute paths without links.
     pub hidden: Vec<PathBuf>,
-    /// Whether it may also run the system's programs, run as the user who owns the paths, and inherit Grove's environment.
-    pub programs: bool,
+    /// Whether it may also run the system's programs, run as the user who owns the paths, and inherit Grove's
+    /// environment.
+    pub has_programs: bool,
     /// Whether it may use the network.
-    pub network: bool,
+    pub has_network: bool,
     /// Initial working directory; `None` for the writable one. It appears empty unless `readable` covers it.
     pub workdir: Option<PathBuf>,
     /// Size limit of a private working directory, MiB.
@@ -74,7 +75,7 @@ enum Sockets {
 
 impl Access {
     fn sockets(&self) -> Sockets {
-        match (self.programs, self.network) {
+        match (self.has_programs, self.has_network) {
             (_, true) => Sockets::All,
             (true, false) => Sockets::Pairs,
             (false, false) => Sockets::None,
@@ -93,11 +94,11 @@ pub struct Sandbox {
     limits: Limits,
     access: Access,
     /// Whether processes get new network, mount, IPC and PID namespaces.
-    namespaces: bool,
+    has_namespaces: bool,
     /// The user that processes run as.
     user: User,
     /// Whether the number of processes is limited.
-    limits_processes: bool,
+    has_process_limit: bool,
     /// The control group of all processes.
     #[cfg(target_os = "linux")]
     group: Option<Arc<cgroup::ControlGroup>>,
@@ -140,25 +141,25 @@ impl Sandbox {
     pub fn new(limits: Limits, folder: &Path, access: Access) -> io::Result<Self> {
         // SAFETY: has no preconditions.
         let root = unsafe { libc::geteuid() } == 0;
-        let users: &[User] = match (root, access.programs) {
+        let users: &[User] = match (root, access.has_programs) {
             (true, false) => &[User::Fresh, User::Nobody, User::Current],
             (true, true) => &[User::Powerless, User::Current],
             (false, _) => &[User::Current],
         };
         let mut last = io::Error::other("no attempt was made");
-        for namespaces in [true, false] {
+        for has_namespaces in [true, false] {
             for &user in users {
                 // Outside of a namespace the limit would count all other processes of the user too.
-                let is_alone = namespaces || user != User::Current;
+                let is_alone = has_namespaces || user != User::Current;
                 let counts: &[bool] =
                     if limits.processes > 0 && is_alone { &[true, false] } else { &[false] };
-                for &limits_processes in counts {
+                for &has_process_limit in counts {
                     let sandbox = Self {
                         limits,
                         access: access.clone(),
-                        namespaces,
+                        has_namespaces,
                         user,
-                        limits_processes,
+                        has_process_limit,
                         #[cfg(target_os = "linux")]
                         group: None,
                     };
@@ -175,7 +176,7 @@ impl Sandbox {
     /// Adds a control group, if this machine permits it.
     fn in_group(self, folder: &Path) -> Self {
         #[cfg(target_os = "linux")]
-        if self.namespaces && self.limits.processes > 0 {
+        if self.has_namespaces && self.limits.processes > 0 {
             // Each thread may use a process of two kinds, each of which may have a predecessor that is ending.
             let processes = 4 * cores().max(MAX_THREADS) as u64 * self.limits.processes;
             for parent in cgroup::parents() {
@@ -193,7 +194,7 @@ impl Sandbox {
 
     /// Runs a shell that starts other processes.
     fn probe(&self, folder: &Path) -> io::Result<()> {
-        let access = Access { programs: true, ..self.access.clone() };
+        let access = Access { has_programs: true, ..self.access.clone() };
         let shell = Self { access, ..self.clone() };
         let mut command = shell.command("sh", folder)?;
         let status = command
@@ -208,8 +209,8 @@ impl Sandbox {
     /// The restrictions that cannot be enforced on this machine, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if !self.namespaces {
-            let reach = reach(landlock_version(), HAS_SECCOMP || self.access.network);
+        if !self.has_namespaces {
+            let reach = reach(landlock_version(), HAS_SECCOMP || self.access.has_network);
             notes.push(format!(
                 "This machine does not permit namespaces: code that is run can {reach}, and a process that leaves its \
                  process group may outlive the sandbox."
@@ -222,7 +223,7 @@ impl Sandbox {
                  on processes."
                     .to_string(),
             );
-        } else if self.limits.processes > 0 && !self.limits_processes {
+        } else if self.limits.processes > 0 && !self.has_process_limit {
             notes.push(
                 "This machine does not limit the number of processes that code starts.".to_string(),
             );
@@ -243,7 +244,7 @@ impl Sandbox {
         let folder = fs::canonicalize(folder)?;
         let workdir = self.access.workdir.as_ref().unwrap_or(&folder);
         let mut command = Command::new(program);
-        if !self.access.programs {
+        if !self.access.has_programs {
             command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
         }
         command.env("TMPDIR", &folder).env("XDG_CACHE_HOME", &folder);
@@ -253,12 +254,16 @@ impl Sandbox {
             root: namespaces::Root::new(&self.access, &folder)?,
             #[cfg(target_os = "linux")]
             landlock: landlock::LandlockRuleset::new(
-                if self.access.network {
+                if self.access.has_network {
                     landlock::NetworkAccess::Allowed
                 } else {
                     landlock::NetworkAccess::Denied
                 },
-                if self.namespaces { landlock::RootKind::Own } else { landlock::RootKind::Shared },
+                if self.has_namespaces {
+                    landlock::RootKind::Own
+                } else {
+                    landlock::RootKind::Shared
+                },
             ),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -299,11 +304,11 @@ impl Prepared {
             #[cfg(target_os = "linux")]
             namespaces::become_first_oom_victim();
             #[cfg(target_os = "linux")]
-            if self.sandbox.namespaces {
+            if self.sandbox.has_namespaces {
                 self.root.enter()?;
             }
             check(libc::chdir(self.workdir.as_ptr()))?;
-            self.sandbox.limits.enforce(self.sandbox.limits_processes)?;
+            self.sandbox.limits.enforce(self.sandbox.has_process_limit)?;
             if let Some(user) = self.user {
                 check(libc::setgroups(0, std::ptr::null()))?;
                 check(libc::setgid(user))?;
@@ -315,7 +320,7 @@ impl Prepared {
                     namespaces::drop_capabilities()?;
                 }
                 check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-                if self.sandbox.namespaces {
+                if self.sandbox.has_namespaces {
                     namespaces::become_init(self.grove, self.sandbox.group.as_deref())?;
                 }
                 self.landlock.iter().try_for_each(|ruleset| ruleset.enforce(&self.root))?;
@@ -359,8 +364,8 @@ fn landlock_version() -> u32 {
     0
 }
 
-/// The parts of the machine that code reaches without namespaces, beyond its [`Access`]: Landlock confines files, and TCP
-/// since its fourth version, and seccomp refuses sockets.
+/// The parts of the machine that code reaches without namespaces, beyond its [`Access`]: Landlock confines files, and
+/// TCP since its fourth version, and seccomp refuses sockets.
 fn reach(landlock: u32, confines_sockets: bool) -> &'static str {
     match (landlock, confines_sockets) {
         (0, true) => "see other processes and read and write wherever its user can",
@@ -388,9 +393,9 @@ mod tests {
     /// A sandbox without namespaces, as a machine may have it.
     fn without_namespaces(readable: Vec<PathBuf>) -> Sandbox {
         let limits = Limits { cpu_seconds: 5, ..Limits::default() };
-        let access = Access { readable, programs: true, scratch_mb: 16, ..Access::default() };
-        let (user, limits_processes) = (User::Current, false);
-        Sandbox { limits, access, namespaces: false, user, limits_processes, group: None }
+        let access = Access { readable, has_programs: true, scratch_mb: 16, ..Access::default() };
+        let (user, has_process_limit) = (User::Current, false);
+        Sandbox { limits, access, has_namespaces: false, user, has_process_limit, group: None }
     }
 
     #[test]
@@ -465,7 +470,7 @@ mod tests {
         assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
         let (memory, file_size) = (1 << 30, 1 << 20);
         let limits = Limits { cpu_seconds: 5, memory, file_size, processes: 16, files: 64 };
-        let access = Access { programs: true, scratch_mb: 16, ..Access::default() };
+        let access = Access { has_programs: true, scratch_mb: 16, ..Access::default() };
         let sandbox = Sandbox::new(limits, theirs.path(), access).unwrap();
         let mut command = sandbox.command("sh", theirs.path()).unwrap();
         let script = format!("echo lost >&{number}; : > /proc/self/fd/{number}; exit 0");
@@ -479,7 +484,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let open: Vec<File> = (0..100).map(|_| File::open("/dev/null").unwrap()).collect();
         let limits = Limits { files: 16, ..Limits::default() };
-        let access = Access { programs: true, scratch_mb: 16, ..Access::default() };
+        let access = Access { has_programs: true, scratch_mb: 16, ..Access::default() };
         let sandbox = Sandbox::new(limits, place.path(), access).unwrap();
         let mut command = sandbox.command("sh", place.path()).unwrap();
         let output = command.args(["-c", "ulimit -n"]).output().unwrap();

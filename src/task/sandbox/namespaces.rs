@@ -131,13 +131,13 @@ pub struct Root {
     folder: BindMount,
     /// The options of a file system in memory for the working directory.
     options: CString,
-    network: bool,
+    has_network: bool,
     /// The files that map the user and the group to themselves, with their contents.
     maps: [(&'static CStr, String); 3],
 }
 
-/// The files that contain this code, and with it the answers of built-in tasks: the program, and the library of a package
-/// for another language, such as Python's.
+/// The files that contain this code, and with it the answers of built-in tasks: the program, and the library of a
+/// package for another language, such as Python's.
 fn own_files() -> Vec<PathBuf> {
     // SAFETY: all zeros are a valid `Dl_info`, which the call fills; the name that it gives is never freed.
     let library = unsafe {
@@ -147,7 +147,7 @@ fn own_files() -> Vec<PathBuf> {
         (is_found && !info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname))
     };
     let library = library.map(|name| PathBuf::from(OsStr::from_bytes(name.to_bytes())));
-    // That of a program may be the word by which it was started.
+    // For a program it may be the word by which it was started, which is no path.
     let files = [std::env::current_exe().ok(), library.filter(|path| path.is_absolute())];
     let mut files: Vec<PathBuf> =
         files.into_iter().flatten().filter_map(|path| path.canonicalize().ok()).collect();
@@ -157,10 +157,13 @@ fn own_files() -> Vec<PathBuf> {
 
 impl Root {
     /// Prepares a root with what `access` names, and `folder` to write to.
+    ///
+    /// # Errors
+    /// If a path cannot be resolved.
     pub fn new(access: &Access, folder: &Path) -> io::Result<Self> {
-        let system = if access.programs { &PROGRAMS[..] } else { &LIBRARIES };
-        let files = if access.programs { &FILES[..] } else { &[] };
-        let devices = if access.programs { &DEVICES[..] } else { &DEVICES[..1] };
+        let system = if access.has_programs { &PROGRAMS[..] } else { &LIBRARIES };
+        let files = if access.has_programs { &FILES[..] } else { &[] };
+        let devices = if access.has_programs { &DEVICES[..] } else { &DEVICES[..1] };
         // Files in the folders of the system are there already.
         let is_new = |path: &&Path| !system.iter().any(|at| path.starts_with(at));
         let mut own: Vec<&Path> =
@@ -184,7 +187,7 @@ impl Root {
         let is_shown = |path: &PathBuf| {
             access.readable.iter().any(|at| path.starts_with(at)) || !is_new(&path.as_path())
         };
-        for file in own_files().iter().filter(|path| !access.programs && is_shown(path)) {
+        for file in own_files().iter().filter(|path| !access.has_programs && is_shown(path)) {
             bound.push(BindMount::hidden(file)?);
         }
         let empty =
@@ -201,8 +204,8 @@ impl Root {
             access.scratch_mb,
             64 * access.scratch_mb
         ))?;
-        let (folder, network) = (BindMount::new(folder)?, access.network);
-        Ok(Self { bound, empty, folder, options, network, maps })
+        let (folder, has_network) = (BindMount::new(folder)?, access.has_network);
+        Ok(Self { bound, empty, folder, options, has_network, maps })
     }
 
     /// The paths of the root, read-only but for devices.
@@ -217,13 +220,16 @@ impl Root {
 
     /// Creates the namespaces and enters the new root.
     ///
+    /// # Errors
+    /// The system's.
+    ///
     /// # Safety
     /// Only between `fork` and `exec`.
     pub unsafe fn enter(&self) -> io::Result<()> {
         // SAFETY: system calls on integers and on live strings and structs.
         unsafe {
             let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
-            if !self.network {
+            if !self.has_network {
                 flags |= libc::CLONE_NEWNET;
             }
             let is_root = libc::geteuid() == 0;
@@ -294,6 +300,9 @@ unsafe fn set_read_only(path: &CStr) -> io::Result<()> {
 }
 
 /// Drops all capabilities, so that root is exempt from nothing, even after `exec`.
+///
+/// # Errors
+/// The system's.
 ///
 /// # Safety
 /// Only between `fork` and `exec`.

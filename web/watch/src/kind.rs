@@ -84,9 +84,9 @@ impl<G: Playable> Game<G> {
             name: G::NAME,
             title: (words.title)(&game),
             rules: (words.rules)(&game),
-            actions: (0..game.num_actions()).map(|a| game.action_name(a)).collect(),
+            actions: game.action_names(),
             idle: (words.idle)(&game),
-            features: (0..game.num_features()).map(|i| game.feature_name(i)).collect(),
+            features: game.feature_names(),
             references: game.references(),
             max_steps: game.max_steps(),
         };

@@ -352,7 +352,7 @@ fn http_head() {
         "POST /x HTTP/1.0\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
     ];
     let seeds = seeds.map(|seed| seed.as_bytes().to_vec());
-    let hosts = Hosts { local: true, names: vec!["127.0.0.1".to_string()] };
+    let hosts = Hosts { is_local: true, names: vec!["127.0.0.1".to_string()] };
     fuzz(&seeds, |bytes| {
         runtime.block_on(async {
             let (mut client, server) = tokio::io::duplex(1 << 20);

@@ -1,7 +1,7 @@
 //! Options of the command that verifies completions, and of `grove verify`.
 
-use super::choices::one_of;
-use super::study_args::count;
+use super::parsers::{count, one_of};
+use crate::task::DataTask;
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -13,8 +13,8 @@ use toml::{Table, Value};
 pub struct VerifierArgs {
     /// The command that verifies completions of prompts of your own.
     ///
-    /// Without it, a completion scores 1 if it equals the prompt's `solution`, otherwise 0. `fit` scores the completions
-    /// of evaluations alone.
+    /// Without it, a completion scores 1 if it equals the prompt's `solution`, otherwise 0. `fit` scores the
+    /// completions of evaluations alone.
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     pub verifier: Option<String>,
     /// Whether the verifier runs in a sandbox [default: on].
@@ -66,6 +66,15 @@ impl VerifierArgs {
     pub fn refuse_for_games(&self) -> Result<()> {
         if self.is_given() {
             bail!("--verifier and its options are for language models; a game has its own score");
+        }
+        Ok(())
+    }
+
+    /// Checks that neither a command nor a sandbox is given for a task that has its own verifier.
+    pub fn refuse_for_built_in(&self, task: &str) -> Result<()> {
+        let is_given = self.verifier.is_some() || !self.restrictions().is_empty();
+        if is_given && task != DataTask::NAME {
+            bail!("the task `{task}` has a built-in verifier that takes no options");
         }
         Ok(())
     }

@@ -1,0 +1,317 @@
+//! `grove train` and `grove fit` of a language model: new runs and resumed ones.
+
+pub mod device;
+mod models;
+mod settings;
+mod tasks;
+
+pub use models::{READING_MODEL, load, load_from};
+pub use settings::{TextOverrides, model_path, settings_of_new_run, validate};
+pub use tasks::{open, reopen, requested_task};
+
+use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
+use super::games::{Games, SavedRun};
+use super::progress_note::with_note;
+use super::ranks;
+use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path};
+use super::settings::{InitialModel, commented, language_defaults};
+use super::source::{names_iterations, note_iterations_of_epochs};
+use super::trust;
+use crate::checkpoint::Checkpoint;
+use crate::disk;
+use crate::parallel::Team;
+use crate::run::{RunFolder, TextRun};
+use crate::settings::{change_saved, overlay};
+use crate::task::{self, DataTask, Split, Task};
+use crate::text::LanguageModel;
+use crate::trainer::text::{
+    LanguageConfig, LanguageSettings, LanguageTrainer, language_settings, saved_language_model,
+    saved_language_settings, split_language_settings,
+};
+use anyhow::{Context, Error, Result, bail};
+use device::default_precision;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tasks::{open_new, prompt_file};
+use toml::{Table, Value};
+
+/// Default time that a rank waits for another. Completions take longer than games, and their lengths differ between
+/// ranks.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Error for `--engine` with a language model.
+pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
+
+/// Whether the command line requests a language model.
+pub fn is_requested(args: &TrainArgs) -> bool {
+    args.model.is_some()
+        || args.task_data.is_some()
+        || args.game.as_deref().is_some_and(|name| task::find(name).is_ok())
+        || args.run.settings().is_ok_and(|file| file.contains_key("task"))
+}
+
+/// Whether `fit` learns from texts, in a file or from a task.
+pub fn is_text(args: &FitArgs) -> bool {
+    let is_lines = args.data.is_file() || disk::has_ending(&args.data, "jsonl");
+    args.model.is_some() || is_lines || named_task(&args.data).is_some()
+}
+
+/// Name of a task, if the path names one and is not a file.
+fn named_task(path: &Path) -> Option<String> {
+    let name = path.to_str().filter(|name| !path.exists() && task::find(name).is_ok())?;
+    Some(name.to_string())
+}
+
+/// Whether a checkpoint is of a language model's run.
+pub fn is_of(checkpoint: &Checkpoint) -> bool {
+    saved_language_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
+}
+
+/// Name of the task of a language model's checkpoint.
+pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
+    Ok(overlay::text(&saved_language_settings(checkpoint)?, "task").to_string())
+}
+
+/// Trains a new run.
+pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
+    let TrainArgs { game: task, task_data: data, verifier, model, from, run, .. } = args;
+    if let Some(name) = task.as_deref().filter(|name| games.find(name).is_ok()) {
+        if model.is_some() {
+            bail!(
+                "`{name}` is a game, and --model names the language model of a task ({}); a game's network is set by \
+                 --set policy.kind=...",
+                task::names()
+            );
+        }
+        if data.is_some() {
+            bail!("`{name}` is a game, and --task-data has the prompts of a language model");
+        }
+        bail!("`{name}` is a game, and the settings file is for a task");
+    }
+    let model = match model {
+        Some(model) => Some(model),
+        None => from.map(model_of).transpose()?,
+    };
+    begin(games, &TextRequest { task, data, verifier: &verifier, model, is_sft: false }, &run)
+}
+
+/// Path of the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
+fn model_of(run: PathBuf) -> Result<PathBuf> {
+    let Ok(folder) = RunFolder::find(&run) else { return Ok(run) };
+    if !folder.has_model() {
+        let path = folder.path().display();
+        bail!("the run in {path} has no language model; --from needs a run of one here");
+    }
+    Ok(folder.model())
+}
+
+/// Fine-tunes a model on the solutions of a task or file.
+pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
+    let FitArgs { data, model, verifier, run } = args;
+    let task = named_task(&data);
+    let data = task.is_none().then_some(data);
+    begin(games, &TextRequest { task, data, verifier: &verifier, model, is_sft: true }, &run)
+}
+
+/// Command line of a new run.
+struct TextRequest<'a> {
+    task: Option<String>,
+    /// File of prompts for the task `data`.
+    data: Option<PathBuf>,
+    verifier: &'a VerifierArgs,
+    model: Option<PathBuf>,
+    /// Whether the run is SFT alone.
+    is_sft: bool,
+}
+
+impl TextRequest<'_> {
+    /// Name of the task and its settings on the command line.
+    fn task(&self, file: &Table) -> Result<(String, Table)> {
+        let name = self.task_name(file)?;
+        self.verifier.refuse_for_built_in(&name)?;
+        let mut task_settings = Table::new();
+        if let Some(path) = &self.data {
+            task_settings.insert("path".to_string(), canonical_path(path)?.into());
+            task_settings.insert("digest".to_string(), "".into());
+        }
+        if let Some(command) = &self.verifier.verifier {
+            let folder = std::env::current_dir().context("cannot find this folder")?;
+            task_settings.insert("verifier".to_string(), command.as_str().into());
+            task_settings.insert("folder".to_string(), utf8_path(&folder)?.into());
+        }
+        task_settings.extend(self.verifier.restrictions());
+        Ok((name, task_settings))
+    }
+
+    /// Name of the task, on the command line or in the settings file.
+    fn task_name(&self, file: &Table) -> Result<String> {
+        let asked = match (&self.data, self.task.as_deref()) {
+            (Some(_), Some(other)) if other != DataTask::NAME => {
+                bail!("--task-data is a task by itself; leave out `{other}`")
+            }
+            (Some(_), _) => Some(DataTask::NAME),
+            (None, asked) => asked,
+        };
+        match (asked, file.get("task").and_then(Value::as_str)) {
+            (Some(asked), Some(in_file)) if asked != in_file => {
+                bail!("the settings file is for `{in_file}`, not `{asked}`")
+            }
+            (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
+            (None, None) => bail!(
+                "no task is named: it is one of {}; --task-data FILE.jsonl is a task of your own",
+                task::names()
+            ),
+        }
+    }
+
+    /// Name of the run directory without its number: that of the task or file.
+    fn folder(&self, task: &str) -> String {
+        let stem =
+            self.data.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy());
+        let stem = stem.unwrap_or(task.into());
+        let is_plain = |c: char| c.is_alphanumeric() || "._-".contains(c);
+        stem.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()
+    }
+
+    /// Command to suggest at the end of the run in `folder`: GRPO after SFT alone, if that needs no further settings.
+    fn next(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
+        let is_default = args.set.is_empty() && args.config.is_none();
+        match (&self.data, self.is_sft && is_default) {
+            (Some(data), true) => {
+                format!("grove train --task-data {} --from {folder}", quote_path(data))
+            }
+            (None, true) => format!("grove train {} --from {folder}", task.name()),
+            _ => next_look(task, folder),
+        }
+    }
+}
+
+/// Command to look at the model of the run in `folder`.
+fn next_look(task: &dyn Task, folder: &str) -> String {
+    // A prompt over few characters fits on a command line.
+    match task.prompt(Split::Test, 0).ok().filter(|_| task.alphabet().is_some()) {
+        Some(prompt) => format!("grove generate {folder} {}", quote_word(&prompt.text)),
+        None => format!("grove watch {folder}"),
+    }
+}
+
+/// Number of iterations that the epochs of a run of SFT alone take; `None` if its task has no end of prompts.
+fn iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32> {
+    let prompts = task.num_prompts(Split::Train).filter(|_| config.is_sft_only())?;
+    Some(config.epochs(prompts))
+}
+
+/// A run of a language model, ready to start or to resume.
+struct LanguageRun {
+    /// Name and settings of the task.
+    task_name: String,
+    task_settings: Table,
+    config: LanguageConfig,
+    task: Arc<dyn Task>,
+    /// Initial model, until all ranks have taken it; `None` for a new one.
+    model: Mutex<Option<LanguageModel>>,
+}
+
+impl LanguageRun {
+    /// Trains the run on all its ranks. `next` gives the command to suggest at the end, from the run directory.
+    fn train(&self, session: &Session, next: impl Fn(&str) -> String + Sync) -> Result<()> {
+        let Self { task_name, task_settings, config, task, .. } = self;
+        let settings = language_settings(task_name, task_settings, config);
+        let text = commented(&settings.to_string(), task::find(task_name)?.settings)?;
+        let file = prompt_file(task_name, task_settings)?.map(|(_, path)| path);
+        ranks::run(session.args, TIMEOUT, |rank| {
+            let (chosen, team) = rank.for_texts().choose()?;
+            let model = self.take_model(&team, &settings)?;
+            ranks::same_data(&team, file.as_slice())?;
+            session.agree(&team)?;
+            let trainer =
+                LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
+            let mut trainer = trainer.with_settings(settings.clone());
+            if let Some(checkpoint) = session.checkpoint() {
+                trainer.restore(checkpoint)?;
+            }
+            let device = (chosen.info.name != "cpu").then(|| chosen.device.clone());
+            session.train(&chosen, TextRun::new(trainer.with_device(device)?), &text, &next)
+        })
+    }
+
+    /// Clones the model for a rank, after checking that all ranks train it with these settings. Afterwards the shared
+    /// copy is dropped, so that the first update does not copy the weights.
+    fn take_model(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
+        let lock = || self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = lock().clone();
+        team.check_identical("setting", &settings.to_string())?;
+        *lock() = None;
+        Ok(model)
+    }
+}
+
+/// Starts a new run.
+fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
+    if args.engine.is_some() {
+        bail!(ENGINE);
+    }
+    let file = args.settings()?;
+    let (task_name, task_settings) = request.task(&file)?;
+    let path = model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
+    let model = load(&path)?;
+    let num_params = model.as_ref().map(|model| model.shape.num_params());
+    let precision = default_precision(&args.device);
+    let defaults = language_defaults(
+        &task_name,
+        request.is_sft,
+        InitialModel { path: &path, num_params },
+        precision,
+    )?;
+    let overrides = TextOverrides { set: &args.set, seed: args.seed, iterations: args.iterations };
+    let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
+    let (mut task_settings, mut config) =
+        settings_of_new_run(&task_name, task_settings, defaults, file.clone(), &overrides)?;
+    config.precision = args.precision.unwrap_or(config.precision);
+    if request.is_sft && !config.is_sft_only() {
+        bail!(
+            "loss.loss_type is {}, but `grove fit` learns by nll; leave it out, or use `grove train`",
+            config.loss.loss_type
+        );
+    }
+    if let Some(adapters) = model.as_ref().and_then(|model| model.adapters.as_ref()) {
+        config.lora.adopt(adapters.config()).map_err(Error::msg)?;
+    }
+    trust::check(&task_name, &task_settings, request.verifier, &args.set)?;
+    let task = open_new(&task_name, &mut task_settings)?;
+    let of_epochs = iterations_of_epochs(&*task, &config);
+    if let Some(iterations) = of_epochs.filter(|_| request.is_sft && !has_iterations) {
+        note_iterations_of_epochs(&file, config.iterations, iterations);
+        config.iterations = iterations;
+    }
+    let (folder, started) = (request.folder(&task_name), Instant::now());
+    let session = Session { args, games, origin: Origin::New(&folder), of_epochs, started };
+    let run = LanguageRun {
+        task_name,
+        task_settings,
+        config,
+        task: task.clone(),
+        model: Mutex::new(model),
+    };
+    run.train(&session, |folder| request.next(&*task, args, folder))
+}
+
+/// Resumes a run from a checkpoint.
+pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
+    let TrainArgs { run: args, task_data, verifier, model, .. } = args;
+    let mut saved = saved_language_settings(run.checkpoint)?;
+    change_saved(&mut saved, &args.set)?;
+    let split = split_language_settings(saved)?;
+    let LanguageSettings { task_name, mut task_settings, mut config } = split;
+    config.iterations = args.iterations.unwrap_or(config.iterations);
+    config.validate()?;
+    let task = reopen(&task_name, &mut task_settings, task_data.as_deref(), verifier)?;
+    let read = || saved_language_model(run.checkpoint, model.as_deref());
+    let model = with_note(READING_MODEL, read)?;
+    let (origin, of_epochs) = (Origin::Saved(run), iterations_of_epochs(&*task, &config));
+    let session = Session { args, games, origin, of_epochs, started: Instant::now() };
+    let model = Mutex::new(Some(model));
+    let run = LanguageRun { task_name, task_settings, config, task: task.clone(), model };
+    run.train(&session, |folder| next_look(&*task, folder))
+}

@@ -1,0 +1,92 @@
+//! Settings of a new run of a language model: defaults, those of a file, and those of the command line.
+
+use crate::program::session::utf8_path;
+use crate::program::settings::{InitialModel, language_defaults};
+use crate::settings::{Precision, overlay};
+use crate::task;
+use crate::trainer::text::{
+    LanguageConfig, LanguageSettings, TINY, language_settings, split_language_settings,
+};
+use anyhow::{Result, bail};
+use std::path::Path;
+use toml::Table;
+
+/// Path of a new run's model: from `--model`, otherwise from the settings in a file or of `--set`.
+pub fn model_path(
+    task: &str,
+    model: Option<&Path>,
+    file: &Table,
+    set: &[String],
+) -> Result<String> {
+    if let Some(path) = model {
+        return utf8_path(path);
+    }
+    let defaults = LanguageConfig::for_model(TINY);
+    let mut table = language_settings(task, &(task::find(task)?.defaults)(), &defaults);
+    overlay::lay_over(&mut table, file.clone())?;
+    overlay::apply(&mut table, set)?;
+    Ok(overlay::text(&table, "model.path").to_string())
+}
+
+/// Options of the command line that override the settings of a new run.
+pub struct TextOverrides<'a> {
+    /// The `key=value`s of `--set`.
+    pub set: &'a [String],
+    pub seed: Option<u64>,
+    pub iterations: Option<u32>,
+}
+
+impl<'a> TextOverrides<'a> {
+    /// Overrides by `--set` alone.
+    pub fn of(set: &'a [String]) -> Self {
+        Self { set, seed: None, iterations: None }
+    }
+}
+
+/// Settings of a new run, the task's and its own: defaults, file, command line.
+pub fn settings_of_new_run(
+    name: &str,
+    asked: Table,
+    defaults: LanguageConfig,
+    file: Table,
+    overrides: &TextOverrides,
+) -> Result<(Table, LanguageConfig)> {
+    let TextOverrides { set, seed, iterations } = *overrides;
+    for key in asked.keys().filter(|key| !["digest", "folder"].contains(&&***key)) {
+        let setting = format!("{name}.{key}");
+        if overlay::assigns(set, &setting) {
+            bail!(
+                "`{setting}` is given twice, by --set and otherwise on the command line; leave one out"
+            );
+        }
+    }
+    let path = defaults.model.path.clone();
+    let mut table = language_settings(name, &(task::find(name)?.defaults)(), &defaults);
+    overlay::lay_over(&mut table, file)?;
+    overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), asked.into())]))?;
+    overlay::apply(&mut table, set)?;
+    let split = split_language_settings(table)?;
+    let LanguageSettings { task_settings, mut config, .. } = split;
+    config.model.path = path;
+    config.seed = seed.unwrap_or(config.seed);
+    config.iterations = iterations.unwrap_or(config.iterations);
+    config.fit.iterations = config.fit.iterations.min(config.iterations);
+    config.validate()?;
+    Ok((task_settings, config))
+}
+
+/// Checks the settings of a new run of a task with these `--set` options. The model, whose size decides the defaults,
+/// is not loaded; it is enough that the settings are valid for one size.
+pub fn validate(name: &str, set: &[String]) -> Result<()> {
+    let path = model_path(name, None, &Table::new(), set)?;
+    let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };
+    let check = |size: Option<usize>| -> Result<()> {
+        let model = InitialModel { path: &path, num_params: size };
+        let defaults = language_defaults(name, false, model, Precision::F32)?;
+        let none = Table::new();
+        let (task_settings, _) =
+            settings_of_new_run(name, none.clone(), defaults, none, &TextOverrides::of(set))?;
+        Ok((task::find(name)?.check)(task_settings)?)
+    };
+    sizes.into_iter().map(check).reduce(Result::or).unwrap_or(Ok(()))
+}

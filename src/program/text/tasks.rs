@@ -1,0 +1,106 @@
+//! Tasks of new and of saved runs, opened with the file of prompts and the verifier that their settings name.
+
+use super::TextRequest;
+use super::settings::{TextOverrides, settings_of_new_run};
+use crate::disk::input;
+use crate::program::args::VerifierArgs;
+use crate::program::output::eprint_line;
+use crate::program::progress_note::with_note_after;
+use crate::program::session::canonical_path;
+use crate::program::trust;
+use crate::settings::overlay;
+use crate::task::{self, Task};
+use crate::trainer::text::{LanguageConfig, TINY};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use toml::Table;
+
+/// Delay before the warning about a verifier that does not answer, and the warning.
+const SLOW_VERIFIER_DELAY: Duration = Duration::from_secs(5);
+const FLUSH_ADVICE: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
+                     print(..., flush=True).";
+
+/// Task on the command line, by name or by a file of prompts.
+pub fn requested_task(
+    task: Option<String>,
+    data: Option<PathBuf>,
+    verifier: &VerifierArgs,
+    set: &[String],
+) -> Result<Arc<dyn Task>> {
+    let request = TextRequest { task, data, verifier, model: None, is_sft: false };
+    let (name, asked) = request.task(&Table::new())?;
+    let defaults = LanguageConfig::for_model(TINY);
+    let (task_settings, _) =
+        settings_of_new_run(&name, asked, defaults, Table::new(), &TextOverrides::of(set))?;
+    trust::check(&name, &task_settings, verifier, set)?;
+    open(&name, task_settings)
+}
+
+/// Opens a task and prints its notes.
+pub fn open(name: &str, task_settings: Table) -> Result<Arc<dyn Task>> {
+    let has_verifier = !overlay::text(&task_settings, "verifier").is_empty();
+    let open_task = || (task::find(name)?.open)(task_settings);
+    let task = if has_verifier {
+        with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open_task)?
+    } else {
+        open_task()?
+    };
+    task.notes().iter().for_each(|note| eprint_line!("{note}"));
+    Ok(task)
+}
+
+/// Opens the task of a saved run, with its file of prompts at the path `data` if given, and its verifier if the command
+/// line permits it. Updates the task's settings to match.
+pub fn reopen(
+    name: &str,
+    task_settings: &mut Table,
+    data: Option<&Path>,
+    args: &VerifierArgs,
+) -> Result<Arc<dyn Task>> {
+    match (prompt_file(name, task_settings)?, data) {
+        (None, Some(_)) => {
+            bail!("the prompts of this run are not in a file; leave out --task-data")
+        }
+        (Some((key, _)), Some(data)) => {
+            task_settings.insert(key.to_string(), canonical_path(data)?.into());
+        }
+        (Some((_, path)), None) if !Path::new(&path).exists() => {
+            bail!("{path} no longer exists; pass its new location with --task-data FILE");
+        }
+        (_, None) => {}
+    }
+    args.refuse_for_built_in(name)?;
+    task_settings.extend(args.restrictions());
+    trust::check(name, task_settings, args, &[])?;
+    open(name, task_settings.clone())
+}
+
+/// Opens the task of a new run, and records the absolute path of its file of prompts and the file's SHA-256 in its
+/// settings.
+pub(super) fn open_new(name: &str, task_settings: &mut Table) -> Result<Arc<dyn Task>> {
+    let file = prompt_file(name, task_settings)?;
+    if let Some((key, path)) = &file {
+        task_settings.insert(key.to_string(), canonical_path(Path::new(path))?.into());
+    }
+    let task = open(name, task_settings.clone())?;
+    if let Some((_, path)) = file
+        && overlay::text(task_settings, "digest").is_empty()
+    {
+        let digest = input::sha256(Path::new(&path), input::MAX_DATA_BYTES);
+        let digest = digest.with_context(|| format!("cannot read {path}"))?;
+        task_settings.insert("digest".to_string(), digest.into());
+    }
+    Ok(task)
+}
+
+/// Setting with a task's file of prompts and its path, if the prompts are in a file.
+pub(super) fn prompt_file(
+    name: &str,
+    task_settings: &Table,
+) -> Result<Option<(&'static str, String)>> {
+    let file =
+        task::find(name)?.file.map(|key| (key, overlay::text(task_settings, key).to_string()));
+    Ok(file.filter(|(_, path)| !path.is_empty()))
+}
