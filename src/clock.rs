@@ -68,6 +68,8 @@ pub fn processor_time<T>(thread: &JoinHandle<T>) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_os = "linux")]
+    use std::sync::mpsc::TryRecvError;
 
     #[cfg(target_os = "linux")]
     #[test]
@@ -75,7 +77,8 @@ mod tests {
         let (wake, woken) = std::sync::mpsc::channel::<()>();
         let (done, is_done) = std::sync::mpsc::channel::<()>();
         let waiting = std::thread::spawn(move || woken.recv());
-        let working = std::thread::spawn(move || while is_done.try_recv().is_err() {});
+        let working =
+            std::thread::spawn(move || while is_done.try_recv() == Err(TryRecvError::Empty) {});
         while processor_time(&working).unwrap() < Duration::from_millis(200) {
             std::thread::sleep(SLICE / 100);
         }

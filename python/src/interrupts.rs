@@ -22,6 +22,8 @@ pub struct Interrupts {
 #[pyclass(frozen)]
 struct Handler {
     is_interrupted: Arc<AtomicBool>,
+    /// Whether its run goes on. If Python code saves the handler and puts it back later, it acts as Python's own.
+    is_live: AtomicBool,
 }
 
 #[pymethods]
@@ -29,7 +31,8 @@ impl Handler {
     /// Called with the number of the signal and the frame that it interrupts.
     #[pyo3(signature = (*_arguments))]
     fn __call__(&self, _arguments: &Bound<PyTuple>) -> PyResult<()> {
-        raise_if(self.is_interrupted.swap(true, Ordering::Relaxed))
+        let is_second = self.is_interrupted.swap(true, Ordering::Relaxed);
+        raise_if(is_second || !self.is_live.load(Ordering::Relaxed))
     }
 }
 
@@ -48,11 +51,13 @@ impl Interrupts {
                 return Ok(this);
             }
             let present = handler_of_sigint(py)?;
-            if let Ok(outer) = present.cast::<Handler>() {
-                this.is_interrupted = outer.get().is_interrupted.clone();
-            } else if present.is(&default_handler(py)?) {
+            let of_grove = present.cast::<Handler>().ok().map(Bound::get);
+            if let Some(outer) = of_grove.filter(|outer| outer.is_live.load(Ordering::Relaxed)) {
+                this.is_interrupted = outer.is_interrupted.clone();
+            } else if of_grove.is_some() || present.is(&default_handler(py)?) {
                 let is_interrupted = this.is_interrupted.clone();
-                let handler = Bound::new(py, Handler { is_interrupted })?;
+                let handler = Handler { is_interrupted, is_live: AtomicBool::new(true) };
+                let handler = Bound::new(py, handler)?;
                 set_handler(py, &handler)?;
                 this.handler = Some(handler.unbind());
             }
@@ -86,8 +91,7 @@ impl Drop for Interrupts {
                     error.write_unraisable(py, None);
                 }
             });
-            // If it was saved meanwhile and is put back, it is the handler of later runs.
-            self.is_interrupted.store(false, Ordering::Relaxed);
+            handler.get().is_live.store(false, Ordering::Relaxed);
         }
     }
 }

@@ -414,6 +414,20 @@ def test_an_interrupt_ends_a_run_within_a_run(folder: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_handler_of_an_earlier_run_ends_no_later_one(folder: Path) -> None:
+    saved: list[Any] = []
+    options: dict = {"device": "cpu", "iterations": 1}
+    grove_rl.train("catch", callback=lambda _: saved.append(signal.getsignal(signal.SIGINT)), **options)
+    signal.signal(signal.SIGINT, saved[0])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert grove_rl.train("catch", **options).run
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_what_close_raises_is_a_warning_after_a_run(folder: Path) -> None:
     closed: list[Corridor] = []
 

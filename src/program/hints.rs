@@ -11,7 +11,7 @@ const COMMANDS_WITH_SETTINGS: [&str; 3] = ["train", "fit", "bench"];
 /// Settings that have their own option.
 const SETTINGS_WITH_OPTIONS: [&str; 4] = ["engine", "iterations", "precision", "seed"];
 
-/// Names of other programs that have no setting here, and what takes their place.
+/// Names of other programs that have no setting here, with the answer to each.
 const ANSWERS: [(&[&str], &str); 9] = [
     (&["env", "env_id", "game", "task"], "the game or the task has no option: `grove train catch`"),
     (&["output_dir", "run_name", "exp_name"], "the run directory is named by `--run-dir`"),
@@ -116,7 +116,7 @@ fn is_like(option: &str, suggested: &str) -> bool {
         || strsim::damerau_levenshtein(name, suggested) <= name.len() / 3
 }
 
-/// What takes the place of another program's name that has no setting here.
+/// The answer to another program's name that has no setting here.
 fn answer_for(name: &str) -> Option<&'static str> {
     ANSWERS.iter().find(|(names, _)| names.contains(&name)).map(|(_, answer)| *answer)
 }

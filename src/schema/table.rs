@@ -1,6 +1,6 @@
 //! Reading settings from TOML tables; errors name the key of the offending value.
 
-use super::{OutOfRange, Setting, Shape, shape_at};
+use super::{OutOfRange, Setting, Shape, in_table, shape_at};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -28,7 +28,12 @@ pub(crate) fn read<T: DeserializeOwned>(
         let text = e.to_string();
         let key = text.trim_end().rsplit_once("in `").and_then(|(_, key)| key.strip_suffix('`'));
         let key = key.unwrap_or_default();
-        match out_of_range(&values, settings, key) {
+        // Of a section that is flattened into another the library gives no key.
+        let keys = match key {
+            "" => in_table(settings).into_iter().map(|setting| setting.key).collect(),
+            key => vec![key],
+        };
+        match keys.into_iter().find_map(|key| out_of_range(&values, settings, key)) {
             Some(error) => format!("{prefix}{error}"),
             None => format!("`{prefix}{key}`: {}", e.message()),
         }

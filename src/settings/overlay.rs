@@ -378,7 +378,7 @@ fn convert(
         (Value::Integer(_), Value::Integer(i @ 0..)) => Ok(i.into()),
         (Value::Integer(_), value) => match range(narrowed, key) {
             Some(range) => Err(wrong(&value, &format!("a whole number, {range}"))),
-            // `split` checks the range of a game's own.
+            // The range of a game's or a task's own is checked where it is read.
             None if value.is_integer() => Ok(value),
             None => Err(wrong(&value, "a whole number")),
         },

@@ -80,7 +80,7 @@ impl<R, D> Source<R, D> {
     }
 }
 
-/// What an iteration learns from.
+/// The data of an iteration.
 pub(super) enum Taken<'a, R, D> {
     /// Games that are yet to be played.
     Games(&'a mut R),

@@ -91,6 +91,11 @@ fn bad_input_is_a_one_line_error() {
         ),
         (&["check", "--seed", "4294967296"], &["a whole number from 0 to 4294967295"]),
         (&["train", "srot"], &["unknown game `srot`", "a language model's task", "mean `sort`?"]),
+        (&["verify", "srot", "--verifier", "cat"], &["unknown task `srot`"]),
+        (
+            &["train", "ocaml", "--model", "tiny", "--set", "ocaml.memory_mb=-1"],
+            &["ocaml.memory_mb is -1, but must be 128 to 16384"],
+        ),
         (&["settings", "fruti"], &["unknown game `fruti`", "mean `fruit`?"]),
         (&["train", "CartPole-v1"], &["unknown game `CartPole-v1`", "mean `cartpole`?"]),
         (&["train", "LunarLander-v3"], &["unknown game `LunarLander-v3`", "grove_rl.train"]),

@@ -29,8 +29,8 @@ impl Place {
     fn program(&self, program: impl AsRef<Path>) -> PathBuf {
         let copy = self.folder.path().join(program.as_ref().file_name().unwrap());
         if !copy.exists() {
-            // Another process copies it: a child of another test could inherit a descriptor that is open for writing, and the
-            // system would refuse to run the file.
+            // Another process copies it: a child of another test could inherit a descriptor that is open for writing,
+            // and the system would refuse to run the file.
             let mut install = Command::new("install");
             install.args(["-m", "755"]).arg(program.as_ref()).arg(&copy);
             assert!(install.status().unwrap().success());

@@ -1,4 +1,4 @@
-//! What an update of a language model learns from: prompts with their completions.
+//! The input of an update of a language model: prompts with their completions.
 
 use crate::text::{CompletionIndex, PromptWithCompletions};
 use std::collections::HashMap;

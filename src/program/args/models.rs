@@ -150,7 +150,7 @@ pub struct RecordArgs {
     pub json: bool,
 }
 
-/// What `record` renders.
+/// Options of `record` that decide the pictures.
 #[derive(Args, Debug)]
 pub struct RenderOptions {
     /// Show each game's score.

@@ -129,6 +129,7 @@ impl TextRequest<'_> {
     /// Name of the task and its settings on the command line.
     fn task(&self, file: &Table) -> Result<(String, Table)> {
         let name = self.task_name(file)?;
+        task::find(&name)?;
         self.verifier.refuse_for_built_in(&name)?;
         let mut task_settings = Table::new();
         if let Some(path) = &self.data {

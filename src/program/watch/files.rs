@@ -152,12 +152,12 @@ mod tests {
             }
         };
         let other = thread::scope(|scope| {
-            scope.spawn(swap);
+            let swapping = scope.spawn(swap);
             let (mut own, mut refused) = (0, 0);
             // Until the file and the link have been met many times.
             let other = loop {
                 match files.read("file") {
-                    _ if own >= 1000 && refused >= 1000 => break None,
+                    _ if own >= 1000 && refused >= 1000 || swapping.is_finished() => break None,
                     Some(bytes) if bytes == b"own" => own += 1,
                     Some(bytes) => break Some(bytes),
                     None => refused += 1,

@@ -100,8 +100,8 @@ fn within(definitions: &str, expression: &str) -> String {
     }
 }
 
-/// The pieces of some code outside of comments, as `(offset, depth of brackets, piece)`: words, literals, and runs of other
-/// characters.
+/// The pieces of some code outside of comments, as `(offset, depth of brackets, piece)`: words, literals, and runs of
+/// other characters.
 pub(super) struct Scan<'a> {
     text: &'a str,
     at: usize,
@@ -114,7 +114,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The length of the comment at the start of some code. As the compiler does, skips the comments and the literals in it.
+/// The length of the comment at the start of some code. Like the compiler, skips the comments and literals within.
 fn comment(text: &str) -> Option<usize> {
     let (mut at, mut depth) = (0, 0);
     loop {
@@ -142,8 +142,8 @@ fn comment(text: &str) -> Option<usize> {
     }
 }
 
-/// The length of the literal at the start of some code: a string in quotes or in braces such as `{id|...|id}`, or a character,
-/// as opposed to a type variable or a prime. One without an end takes the rest of the text.
+/// The length of the literal at the start of some code: a string in quotes or in braces such as `{id|...|id}`, or a
+/// character, as opposed to a type variable or a prime. One without an end takes the rest of the text.
 fn literal(text: &str) -> Option<usize> {
     if let Some(inside) = text.strip_prefix('"') {
         let mut is_escaped = false;

@@ -297,8 +297,8 @@ fn compiled(
     Ok(fresh)
 }
 
-/// Copies a program from a sandbox's folder to the cache. Until the copy is whole, it is named after the folder, since others
-/// may be doing the same.
+/// Copies a program from a sandbox's folder to the cache. Until the copy is whole, it is named after the folder, since
+/// others may be doing the same.
 fn keep(program: &Path, cached: &Path) -> io::Result<()> {
     let folder = program.parent().and_then(Path::file_name).unwrap_or_default();
     let whole = cached.with_extension(folder);
