@@ -1,5 +1,5 @@
-//! Embeds the files of the live page into the program, compressed where that saves room: those in `web/dist`, where they
-//! are built, or in the published crate those in `assets/page`.
+//! Embeds the files of the live page into the program, compressed where that saves room: those in `web/dist`, where
+//! they are built, or in the published crate those in `assets/page`.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;

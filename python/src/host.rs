@@ -118,9 +118,9 @@ pub fn check_settings(changes: &str) -> PyResult<()> {
     settings::<HostGame>(changes).map(drop)
 }
 
-/// Trains a policy in a batch of Python environments, whose name (`environment`) and `spaces`, which are JSON, the run's
-/// folder keeps; `name` is that of the folder, and `changes` is a JSON object of changes to the defaults. Returns the
-/// report as JSON.
+/// Trains a policy in a batch of Python environments, whose name (`environment`) and `spaces`, which are JSON, the
+/// run's folder keeps; `name` is that of the folder, and `changes` is a JSON object of changes to the defaults. Returns
+/// the report as JSON.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "Python's half has gathered them")]
 pub fn train_envs(

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The handling of Ctrl-C while it lives: the first ends the run after its iteration, and the second raises
 /// `KeyboardInterrupt` as soon as Python code runs.
 ///
-/// Environments and reward functions run on the thread that Python's own handler interrupts: it would raise in the middle
-/// of a step, and the iteration would be lost. A run within a run, as in a callback, ends with the outer one.
+/// Environments and reward functions run on the thread that Python's own handler interrupts: it would raise in the
+/// middle of a step, and the iteration would be lost. A run within a run, as in a callback, ends with the outer one.
 pub struct Interrupts {
     /// Whether Ctrl-C has been pressed.
     is_interrupted: Arc<AtomicBool>,

@@ -108,8 +108,8 @@ impl GroupMoments {
     /// Subtracts the group mean at each step and, if `scales`, divides by the group's standard
     /// deviation.
     ///
-    /// The credit of the first game is subtracted before, since the mean of equal credits may differ from them by rounding,
-    /// which must not be scaled up.
+    /// The credit of the first game is subtracted before, since the mean of equal credits may differ from them by
+    /// rounding, which must not be scaled up.
     fn standardize(&mut self, credits: &mut [f32], steps: usize, scales: bool) {
         let members = (credits.len() / steps) as f32;
         self.first.clear();

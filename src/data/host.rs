@@ -33,8 +33,8 @@ pub struct HostTrajectory {
     /// Memory of the policy before the first step: `[num_envs, memory_size]`. Empty for policies
     /// without memory.
     pub memory: Vec<f32>,
-    /// Steps of the current episode that were played before the first step: `[num_envs]`. Empty if episodes begin with the first
-    /// step.
+    /// Steps of the current episode that were played before the first step: `[num_envs]`. Empty if episodes begin with
+    /// the first step.
     pub elapsed: Vec<u32>,
     /// Number of actions with a mask, at most 32; 0 if all actions are always legal.
     pub masked_actions: usize,
@@ -75,8 +75,8 @@ impl From<[f64; 5]> for GameSums {
     }
 }
 
-/// Number of steps of the episodes of a game that ended, by its status after each step; `elapsed` steps of the first one were
-/// played before.
+/// Number of steps of the episodes of a game that ended, by its status after each step; `elapsed` steps of the first
+/// one were played before.
 pub(crate) fn ended_steps(ends: &[EpisodeStatus], elapsed: u32) -> usize {
     let last = ends.iter().rposition(|end| end.ended());
     last.map_or(0, |last| elapsed as usize + last + 1)
@@ -217,14 +217,13 @@ fn transposed<T: Copy + Default + Send + Sync>(values: &[T], rows: usize) -> Vec
     result
 }
 
-/// The numbers of a tensor in host memory.
-pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("all tensors are f32")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().iter().collect()
+    }
 
     /// 3 steps of 2 games with 5 features; the first game ends with its second step.
     fn games() -> HostTrajectory {

@@ -56,8 +56,8 @@ pub struct Trajectory {
     /// Memory of the policy before the first step, `[num_envs, memory_size]`; `None` for policies
     /// without memory.
     pub memory: Option<Tensor<2>>,
-    /// Steps of the current episode that were played before the first step, `[num_envs]`; `None` if episodes begin with the first
-    /// step.
+    /// Steps of the current episode that were played before the first step, `[num_envs]`; `None` if episodes begin with
+    /// the first step.
     pub elapsed: Option<Tensor<1>>,
     /// Action masks, 1 if legal, else 0: `[num_steps, num_envs, num_actions]`; `None` if all
     /// actions are always legal.

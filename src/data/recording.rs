@@ -71,8 +71,8 @@ fn check_element_type(what: &str, found: DType, expected: &[DType]) -> Result<()
 
 impl RecordingPart {
     /// Creates a part from words `[num_words + 1, num_steps, games]`, values `[2 or 3, num_steps,
-    /// games]`, and the scores and steps of the current episodes before the first step `[2, games]`, as written by a fused
-    /// rollout.
+    /// games]`, and the scores and steps of the current episodes before the first step `[2, games]`, as written by a
+    /// fused rollout.
     ///
     /// # Errors
     /// If the shapes are inconsistent or an element type is not supported.

@@ -29,7 +29,8 @@ pub struct TableOptions<'a> {
 pub struct AnnotatedTable {
     /// Names of the feature columns.
     pub features: Vec<String>,
-    /// Numbers, from 1, of the columns without a name, which are left out; spreadsheets and pandas write row numbers there.
+    /// Numbers, from 1, of the columns without a name, which are left out; spreadsheets and pandas write row numbers
+    /// there.
     pub unnamed: Vec<usize>,
     /// Standardization of each feature, computed from the training rows only.
     pub scales: Vec<Standardization>,

@@ -15,8 +15,8 @@ pub enum Time {
 }
 
 impl Time {
-    /// Parses a time in `format` (strftime, such as `%d.%m.%Y %H:%M`). Without a format: a finite number, or an ISO 8601
-    /// date or instant. UTC is assumed if there is no offset.
+    /// Parses a time in `format` (strftime, such as `%d.%m.%Y %H:%M`). Without a format: a finite number, or an ISO
+    /// 8601 date or instant. UTC is assumed if there is no offset.
     pub fn parse(text: &str, format: Option<&str>) -> Option<Self> {
         if let Some(format) = format {
             return formatted(format, text).ok().map(Self::Instant);

@@ -192,7 +192,8 @@ impl WindowSet {
     }
 }
 
-/// Size in bytes of a step in memory: the observation, `[obs_stride]`; action, weight, log-probability and reward; the end.
+/// Size in bytes of a step in memory: the observation, `[obs_stride]`; action, weight, log-probability and reward; the
+/// end.
 const fn step_bytes(obs_stride: usize) -> usize {
     size_of::<f32>() * (obs_stride + 4) + 1
 }

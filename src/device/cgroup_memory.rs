@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Memory limit of this process and the memory still available to it, each the minimum over its control groups (v1 or v2).
+/// Memory limit of this process and the memory still available to it, each the minimum over its control groups (v1 or
+/// v2).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CgroupMemory {
     /// The limit, bytes.
@@ -58,8 +59,8 @@ const V1: Names = Names {
 /// Names of version 2.
 const V2: Names = Names { limit: "memory.max", usage: "memory.current", cached: "inactive_file" };
 
-/// The strictest limits of a group and its ancestors. In a container, `path` may be a path of the host, which is missing
-/// here; the mount itself is then the container's group.
+/// The strictest limits of a group and its ancestors. In a container, `path` may be a path of the host, which is
+/// missing here; the mount itself is then the container's group.
 fn below(mount: &Path, path: &str, names: &Names) -> Option<CgroupMemory> {
     let group = mount.join(path.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|folder| folder.starts_with(mount));

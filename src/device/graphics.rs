@@ -156,8 +156,8 @@ fn open(candidate: Candidate) -> Result<WgpuSetup, RequestDeviceError> {
     Ok(WgpuSetup { instance, adapter, device, queue, backend })
 }
 
-/// Size of the adapter's largest heap of memory of its own, bytes, as reported by Vulkan. A graphics card also has heaps in
-/// the machine's memory, which may be larger.
+/// Size of the adapter's largest heap of memory of its own, bytes, as reported by Vulkan. A graphics card also has
+/// heaps in the machine's memory, which may be larger.
 fn memory(adapter: &Adapter) -> Option<u64> {
     #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
     {

@@ -7,9 +7,9 @@ use crate::settings::Precision;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
 
-/// FLOP per launch: 20 ms on a device of 1 TFLOP per second. A display that shares the device stays smooth, and no driver
-/// takes the launch for one that hangs (Windows resets a device after 2 s). On a large GPU it is a millisecond, still far
-/// above the cost of a launch.
+/// FLOP per launch: 20 ms on a device of 1 TFLOP per second. A display that shares the device stays smooth, and no
+/// driver takes the launch for one that hangs (Windows resets a device after 2 s). On a large GPU it is a millisecond,
+/// still far above the cost of a launch.
 const LAUNCH_FLOPS: f64 = 2e10;
 
 /// Number of items per launch, at least 1, if each takes `flops` FLOP. `size` is the setting `launch_size`.
@@ -24,8 +24,8 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
         && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
 }
 
-/// Maximum size of a buffer that kernels can address as a whole, bytes, even where a device has larger ones: their indices
-/// are 32 bits wide, and Vulkan binds no more to a kernel with such indices.
+/// Maximum size of a buffer that kernels can address as a whole, bytes, even where a device has larger ones: their
+/// indices are 32 bits wide, and Vulkan binds no more to a kernel with such indices.
 const ADDRESSABLE_BYTES: u64 = u32::MAX as u64;
 
 /// The size of the largest buffer of a device, bytes; `None` for the CPU, which has no such limit.

@@ -9,8 +9,8 @@ pub fn buffer_limit(device: &Device, what: &str, bytes: u64) -> Option<String> {
     largest_buffer(device).and_then(|max_bytes| beyond(what, bytes, max_bytes))
 }
 
-/// The reason why the cubes of a device have too little workgroup memory for `what`, a singular noun phrase, which needs
-/// `bytes` bytes; `None` if they have enough, and on the CPU.
+/// The reason why the cubes of a device have too little workgroup memory for `what`, a singular noun phrase, which
+/// needs `bytes` bytes; `None` if they have enough, and on the CPU.
 pub fn workgroup_limit(device: &Device, what: &str, bytes: usize) -> Option<String> {
     let max_bytes = workgroup_memory(device).filter(|max_bytes| bytes > *max_bytes)?;
     Some(format!("{what} needs {bytes} bytes of workgroup memory, but the device has {max_bytes}"))

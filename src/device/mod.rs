@@ -152,8 +152,8 @@ pub fn numerics(info: &DeviceInfo) -> String {
 /// Whether several threads of this process train on a device each; CUDA graphs are off then.
 static HAS_RANKS: AtomicBool = AtomicBool::new(false);
 
-/// Notes that several threads of this process train on a device each, so that token steps are not recorded as graphs: CUDA
-/// lets no thread allocate memory while another records. Call it before the threads start.
+/// Notes that several threads of this process train on a device each, so that token steps are not recorded as graphs:
+/// CUDA lets no thread allocate memory while another records. Call it before the threads start.
 pub fn expect_ranks() {
     HAS_RANKS.store(true, Ordering::Relaxed);
 }

@@ -56,8 +56,8 @@ impl AutodiffLearner {
     /// `advantages` and `mask` are `[num_steps, num_envs]` and, like the trajectory, cover this
     /// rank's shards.
     ///
-    /// Returns the means of [`Loss::SUMS`] over all counted steps of all epochs, then the mean loss and the mean gradient
-    /// norm before clipping over optimizer steps, `[6]`, still on the device.
+    /// Returns the means of [`Loss::SUMS`] over all counted steps of all epochs, then the mean loss and the mean
+    /// gradient norm before clipping over optimizer steps, `[6]`, still on the device.
     ///
     /// # Errors
     /// If another rank has failed or does not respond.
@@ -277,8 +277,8 @@ impl UpdateSteps for AutodiffUpdate<'_> {
 }
 
 impl AutodiffUpdate<'_> {
-    /// Means over the steps of the first `taken` minibatches, as counted by [`Plan::learnt`]; of loss and norm, the means
-    /// over minibatches.
+    /// Means over the steps of the first `taken` minibatches, as counted by [`Plan::learnt`]; of loss and norm, the
+    /// means over minibatches.
     fn means(self, taken: usize, config: &TrainConfig) -> Tensor<1> {
         let Counts { minibatch, all } = self.counts;
         let learnt = if config.data.is_on() || taken < minibatch.len() {

@@ -1,7 +1,7 @@
 //! Learners: policy updates from trajectories and advantages.
 //!
-//! [`AutodiffLearner`] trains any Burn module on any device. A [`HostLearner`] makes the same updates of built-in networks on CPU
-//! threads, and [`fused`] those of multi-layer perceptrons in CubeCL kernels.
+//! [`AutodiffLearner`] trains any Burn module on any device. A [`HostLearner`] makes the same updates of built-in
+//! networks on CPU threads, and [`fused`] those of multi-layer perceptrons in CubeCL kernels.
 
 mod autodiff;
 mod context;

@@ -24,9 +24,9 @@ impl Moment for f32 {
 /// A number in bf16.
 ///
 /// A step computes in f32 and rounds the new moments up or down at random, in proportion to their distance (stochastic
-/// rounding; Gupta et al. 2015), so that a running mean keeps changes smaller than the spacing of bf16. With rounding to the
-/// nearest, a second moment would not change at all: a step changes it by about 0.1 %, and bf16 numbers are 0.4 to 0.8 %
-/// apart.
+/// rounding; Gupta et al. 2015), so that a running mean keeps changes smaller than the spacing of bf16. With rounding
+/// to the nearest, a second moment would not change at all: a step changes it by about 0.1 %, and bf16 numbers are 0.4
+/// to 0.8 % apart.
 impl Moment for u16 {
     #[inline(always)]
     fn widen(self) -> f32 {

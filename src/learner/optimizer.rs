@@ -185,8 +185,8 @@ pub(super) struct SliceStep<'a> {
     pub start: u32,
 }
 
-/// Calls `step` with the factor that clips a gradient to `max_norm`, as [`clip_grad_norm`] does, and returns the norm before
-/// clipping.
+/// Calls `step` with the factor that clips a gradient to `max_norm`, as [`clip_grad_norm`] does, and returns the norm
+/// before clipping.
 pub(super) fn clipped_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f32)) -> f32 {
     let norm = norm(gradient);
     step(clip_scale(norm, max_norm));

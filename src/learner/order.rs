@@ -139,9 +139,9 @@ impl Batches {
         all.collect()
     }
 
-    /// Divides the `count` local games or windows passed to an update into portions, which do not depend on the number of
-    /// ranks: the shards, or, for windows in order, the shards of each of the update's `minibatches`. Returns the indices of
-    /// each portion; together these are `0..count`, in order.
+    /// Divides the `count` local games or windows passed to an update into portions, which do not depend on the number
+    /// of ranks: the shards, or, for windows in order, the shards of each of the update's `minibatches`. Returns the
+    /// indices of each portion; together these are `0..count`, in order.
     ///
     /// # Panics
     /// If `count` does not match the shards.
@@ -158,8 +158,8 @@ impl Batches {
     }
 }
 
-/// Assigns `count` groups of texts to `minibatches` optimizer steps in each epoch, as equally as possible. A minibatch is in
-/// the order of the groups: its gradient is one sum, whose bytes depend on the order.
+/// Assigns `count` groups of texts to `minibatches` optimizer steps in each epoch, as equally as possible. A minibatch
+/// is in the order of the groups: its gradient is one sum, whose bytes depend on the order.
 pub(super) fn assign_groups(
     count: usize,
     minibatches: usize,

@@ -22,8 +22,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Plans the update of an iteration from the numbers of counted steps of this rank's games. Returns its minibatches,
-    /// too.
+    /// Plans the update of an iteration from the numbers of counted steps of this rank's games. Returns its
+    /// minibatches, too.
     pub fn new(
         context: &mut LearnerContext,
         lengths: &[usize],
@@ -61,8 +61,8 @@ impl Plan {
         }
     }
 
-    /// Counted steps of the first `taken` minibatches. Every epoch covers all games of the rollout, whereas datasets advance
-    /// by batches.
+    /// Counted steps of the first `taken` minibatches. Every epoch covers all games of the rollout, whereas datasets
+    /// advance by batches.
     pub fn learnt(&self, taken: usize) -> f64 {
         if self.is_data || taken < self.counts.len() {
             self.counts[..taken].iter().sum()

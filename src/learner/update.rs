@@ -28,8 +28,8 @@ pub(super) trait UpdateSteps {
     fn give_back(&mut self, _gradient: Self::Gradient) {}
 }
 
-/// Takes an optimizer step for each minibatch, until `target_kl` ends the update. Returns the number of minibatches that
-/// were processed.
+/// Takes an optimizer step for each minibatch, until `target_kl` ends the update. Returns the number of minibatches
+/// that were processed.
 pub(super) fn take_steps<U: UpdateSteps>(
     update: &mut U,
     minibatches: &[U::Minibatch],

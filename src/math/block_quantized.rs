@@ -1,9 +1,9 @@
 //! Block-wise quantization to 8 bits: numbers in blocks, each with a scale, the largest magnitude of its numbers.
 //!
-//! A number is rounded to three bits of the mantissa and kept as its distance, in such steps, from the largest of its block.
-//! Neighbours are 6 to 12 % apart over the whole range, which ends at the largest number divided by 2^31.75, or by 2^15.75
-//! where a bit is for the sign. Rounding is at random, in proportion to the distance (stochastic rounding; Gupta et al.
-//! 2015). Numbers that are already rounded stay the same, and so do their bytes.
+//! A number is rounded to three bits of the mantissa and kept as its distance, in such steps, from the largest of its
+//! block. Neighbours are 6 to 12 % apart over the whole range, which ends at the largest number divided by 2^31.75, or
+//! by 2^15.75 where a bit is for the sign. Rounding is at random, in proportion to the distance (stochastic rounding;
+//! Gupta et al. 2015). Numbers that are already rounded stay the same, and so do their bytes.
 
 /// Length of a block: the numbers that share a scale.
 pub const BLOCK: usize = 128;

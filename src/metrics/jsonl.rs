@@ -74,7 +74,8 @@ impl JsonLines {
     }
 
     /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays,
-    /// unless `bytes` is 0. The rest depends on the records and `bytes` alone, so that a resumed run arrives at the same file.
+    /// unless `bytes` is 0. The rest depends on the records and `bytes` alone, so that a resumed run arrives at the
+    /// same file.
     ///
     /// # Errors
     /// If the file cannot be read or written; it is unchanged then.

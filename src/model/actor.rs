@@ -4,8 +4,8 @@ use super::{Lanes, PolicySizes};
 
 /// A policy that acts on the CPU, for [`LANES`](super::LANES) games at once.
 ///
-/// The caller holds the games' memory, `[memory_size][LANES]`, which is [`Actor::initial_memory`], by default 0, at the start
-/// of an episode.
+/// The caller holds the games' memory, `[memory_size][LANES]`, which is [`Actor::initial_memory`], by default 0, at the
+/// start of an episode.
 pub trait Actor: Sync {
     /// Buffers of one thread.
     type Scratch;

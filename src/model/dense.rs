@@ -1,8 +1,8 @@
 //! Linear layers and activations on the CPU's vector units.
 //!
-//! A layer processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own inputs alone, so
-//! neither the order of the games nor the number of threads changes it. The loops are compiled for several instruction
-//! sets, of which the best is chosen at run time.
+//! A layer processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own inputs alone,
+//! so neither the order of the games nor the number of threads changes it. The loops are compiled for several
+//! instruction sets, of which the best is chosen at run time.
 
 use super::lanes::{LANES, Lanes};
 use crate::math::Activation;
@@ -97,8 +97,8 @@ pub(super) fn stack<'a>(
     &back[..layers[last].outputs]
 }
 
-/// Computes `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, followed by a ReLU
-/// if `rectified`.
+/// Computes `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, followed by a
+/// ReLU if `rectified`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes], rectified: bool) {
     let outputs = output.len();

@@ -122,8 +122,8 @@ impl HiddenLayers {
         }
     }
 
-    /// Adds the gradients of the parameters to `gradient`, from the gradient `dy` of the results of the layer `next`, which
-    /// takes those of the hidden layers. `x` is the input of the last forward pass.
+    /// Adds the gradients of the parameters to `gradient`, from the gradient `dy` of the results of the layer `next`,
+    /// which takes those of the hidden layers. `x` is the input of the last forward pass.
     pub fn backward(
         &self,
         x: &[f32],

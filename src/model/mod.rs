@@ -47,6 +47,7 @@ pub use registry::{
 pub use sequence_model::sequence_model;
 
 pub use crate::nn::arch::LoraConfig;
+pub(crate) use crate::nn::parameters::floats;
 pub use crate::nn::rows::{
     DynSequenceModel, PolicySizes, Pool, PooledSequenceModel, SequenceModel, Sequences,
 };
@@ -65,8 +66,8 @@ pub trait Model: Module + Sync + 'static {
     /// The memory of a batch of games: `()` or a tensor `[batch, memory_size]`.
     type Memory: Memory;
 
-    /// The memory of `batch` games at the start of an episode. All numbers of a memory must be finite, since one is reset by
-    /// a product with 0.
+    /// The memory of `batch` games at the start of an episode. All numbers of a memory must be finite, since one is
+    /// reset by a product with 0.
     fn initial_memory(&self, batch: usize, device: &Device) -> Self::Memory;
 
     /// One step of every game of a batch, for acting: logits `[batch, num_actions]` for observations

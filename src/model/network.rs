@@ -8,8 +8,8 @@ use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::{Mutex, PoisonError};
 
-/// Held while a user-defined model draws its first weights: Burn's generator (`Device::seed`) belongs to the process, and
-/// the threads of several ranks would share it.
+/// Held while a user-defined model draws its first weights: Burn's generator (`Device::seed`) belongs to the process,
+/// and the threads of several ranks would share it.
 static DRAWING: Mutex<()> = Mutex::new(());
 
 /// A type-erased model, so that code over models is compiled once instead of once per model.

@@ -23,8 +23,8 @@ pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
 pub use gru::{Gru, NativeGru};
 pub use mlp::{Mlp, NativeMlp};
 
-/// Creates a sequence model from the parameters of a network, the arithmetic of its products, and whether to save memory
-/// by checkpoints ([`DecoderSequenceModel::new`](crate::nn::rows::DecoderSequenceModel::new)).
+/// Creates a sequence model from the parameters of a network, the arithmetic of its products, and whether to save
+/// memory by checkpoints ([`DecoderSequenceModel::new`](crate::nn::rows::DecoderSequenceModel::new)).
 pub type NewSequenceModel<'a> =
     Box<dyn FnOnce(Vec<f32>, Arithmetic, bool) -> Box<dyn DynSequenceModel> + 'a>;
 

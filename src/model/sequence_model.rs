@@ -31,8 +31,8 @@ mod tests {
     /// Steps that are played before a sequence begins.
     const BEFORE: usize = 7;
 
-    /// A decoder whose context is shorter than some episodes, a GRU, and a perceptron. Derivatives have no jumps, across which
-    /// rounding would move some units.
+    /// A decoder whose context is shorter than some episodes, a GRU, and a perceptron. Derivatives have no jumps,
+    /// across which rounding would move some units.
     fn networks() -> [Network; 3] {
         let sizes = DecoderConfig {
             hidden_size: 24,

@@ -5,8 +5,8 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// The parameters of a decoder, in the order of [`DecoderShape::parameters`](crate::nn::arch::DecoderShape::parameters).
-/// Clones share them.
+/// The parameters of a decoder, in the order of
+/// [`DecoderShape::parameters`](crate::nn::arch::DecoderShape::parameters). Clones share them.
 ///
 /// [`values`](Self::values) expands matrices in the number format of their file to f32 and keeps the copy; products and
 /// embeddings read them as they are.
@@ -110,8 +110,8 @@ impl DecoderParams {
         self.len() == 0
     }
 
-    /// All numbers. The first call expands stored matrices on all threads of the pool, so it must not come from work that
-    /// runs in parallel with other work on the same parameters: that could wait for itself.
+    /// All numbers. The first call expands stored matrices on all threads of the pool, so it must not come from work
+    /// that runs in parallel with other work on the same parameters: that could wait for itself.
     pub fn values(&self) -> &[f32] {
         self.0.values.get_or_init(|| {
             let mut values = vec![0.0; self.len()];

@@ -29,14 +29,14 @@ use scalar::term_lanes;
 names! {
     /// Losses by the names that TRL gives them.
     pub enum LossType {
-        /// The clipped surrogate, averaged over the steps of each game, then over games, whatever their length (Shao et al.
-        /// 2024).
+        /// The clipped surrogate, averaged over the steps of each game, then over games, whatever their length (Shao et
+        /// al. 2024).
         Grpo = "grpo",
-        /// The clipped surrogate, summed over all steps and divided by the constant `learn_steps` times the number of games
-        /// (Liu et al. 2025).
+        /// The clipped surrogate, summed over all steps and divided by the constant `learn_steps` times the number of
+        /// games (Liu et al. 2025).
         ///
-        /// `learn_steps` is the maximum number of learnt steps per game, in analogy to TRL's `max_completion_length`. All
-        /// steps have equal weight, whatever the length of their game.
+        /// `learn_steps` is the maximum number of learnt steps per game, in analogy to TRL's `max_completion_length`.
+        /// All steps have equal weight, whatever the length of their game.
         DrGrpo = "dr_grpo",
         /// The clipped surrogate, averaged over all steps of the rollout, across minibatches (Yu et al.
         /// 2025).
@@ -46,8 +46,8 @@ names! {
         /// The surrogate of `grpo` with one ratio per game: the geometric mean over its steps (Zheng et
         /// al. 2025).
         ///
-        /// The logarithm of the ratio is the mean of the log-ratios over the unmasked steps of a game. Each of these steps
-        /// therefore receives the sum of the game's derivatives divided by their number.
+        /// The logarithm of the ratio is the mean of the log-ratios over the unmasked steps of a game. Each of these
+        /// steps therefore receives the sum of the game's derivatives divided by their number.
         Gspo = "gspo",
         /// `log pi` weighted by the clipped, detached ratio, averaged as in `dapo` (MiniMax 2025).
         Cispo = "cispo",
@@ -74,8 +74,13 @@ impl LossType {
     pub const fn has_sequence_ratio(self) -> bool {
         match self {
             Self::Gspo => true,
-            Self::Grpo | Self::DrGrpo | Self::Dapo | Self::Bnpo => false,
-            Self::Cispo | Self::Sapo | Self::Nll => false,
+            Self::Grpo
+            | Self::DrGrpo
+            | Self::Dapo
+            | Self::Bnpo
+            | Self::Cispo
+            | Self::Sapo
+            | Self::Nll => false,
         }
     }
 

@@ -59,10 +59,13 @@ impl LossConfig {
     pub fn upper_bound(&self) -> f64 {
         match self.loss_type {
             LossType::Cispo => self.clip_eps_high,
-            LossType::Grpo | LossType::DrGrpo | LossType::Dapo | LossType::Bnpo => {
-                1.0 + self.clip_eps_high
-            }
-            LossType::Gspo | LossType::Sapo | LossType::Nll => 1.0 + self.clip_eps_high,
+            LossType::Grpo
+            | LossType::DrGrpo
+            | LossType::Dapo
+            | LossType::Bnpo
+            | LossType::Gspo
+            | LossType::Sapo
+            | LossType::Nll => 1.0 + self.clip_eps_high,
         }
     }
 

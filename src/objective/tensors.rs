@@ -62,8 +62,8 @@ impl Loss {
     pub const SUMS: [&str; 4] = ["approx_kl", "clip_fraction", "entropy", "reference_kl"];
 }
 
-/// Computes the loss of `steps` with entropy weight `entropy_coef`, divided by the `denominators` of its whole minibatch
-/// or rollout.
+/// Computes the loss of `steps` with entropy weight `entropy_coef`, divided by the `denominators` of its whole
+/// minibatch or rollout.
 ///
 /// # Panics
 /// If `kl_coef` is not 0 and there are no reference log-probabilities, or `label_smoothing` is not

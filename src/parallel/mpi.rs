@@ -81,8 +81,8 @@ pub fn local_rank() -> (usize, usize) {
     LOCAL.get().copied().unwrap_or((0, 1))
 }
 
-/// The default number of CPU threads of this process: its share of the machine's cores. `None` if it is the only process
-/// here.
+/// The default number of CPU threads of this process: its share of the machine's cores. `None` if it is the only
+/// process here.
 pub fn default_threads() -> Option<usize> {
     let (_, here) = local_rank();
     let cores = thread::available_parallelism().map_or(1, usize::from);

@@ -169,9 +169,9 @@ pub fn sum_tree<T>(count: usize, values: Vec<(Range<usize>, T)>, add: &impl Fn(T
     add_node(0..count, &mut values, add)
 }
 
-/// Computes `count` leaves by `leaf` and sums them in the order of the tree, `on_all_threads` or one at a time, for leaves
-/// that use all threads or much memory. Leaves are added right after they were computed, while they are in the cache, so few
-/// of them exist at a time: on one thread at most the tree's height plus one.
+/// Computes `count` leaves by `leaf` and sums them in the order of the tree, `on_all_threads` or one at a time, for
+/// leaves that use all threads or much memory. Leaves are added right after they were computed, while they are in the
+/// cache, so few of them exist at a time: on one thread at most the tree's height plus one.
 pub fn sum_leaves<T: Send>(
     count: usize,
     on_all_threads: bool,

@@ -99,7 +99,8 @@ impl Chart {
         Legend::below(&self.names(), PICTURE_SIZE.0)
     }
 
-    /// Draws the axes, the reference lines and the curves, with the legend below them or, without one, names in the chart.
+    /// Draws the axes, the reference lines and the curves, with the legend below them or, without one, names in the
+    /// chart.
     fn draw<B: DrawingBackend>(
         &self,
         legend: Option<Legend>,

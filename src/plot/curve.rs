@@ -47,8 +47,8 @@ pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
     band
 }
 
-/// Evenly spaced positions from the latest start of all curves to their earliest end; none if a curve starts after the end
-/// of another.
+/// Evenly spaced positions from the latest start of all curves to their earliest end; none if a curve starts after the
+/// end of another.
 fn shared_positions(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
     let low = curves.iter().map(|curve| curve[0].0).fold(f64::MIN, f64::max);
     let high = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::MAX, f64::min);

@@ -1,8 +1,8 @@
 //! Statistics over the few runs of an experiment, which differ in their seeds alone.
 //!
-//! The interquartile mean and percentile bootstrap intervals, which Agarwal et al. 2021 ("Deep Reinforcement Learning at
-//! the Edge of the Statistical Precipice", the package `rliable`) recommend. Their stratified bootstrap draws
-//! runs within each task; here there is a single task.
+//! The interquartile mean and percentile bootstrap intervals, which Agarwal et al. 2021 ("Deep Reinforcement Learning
+//! at the Edge of the Statistical Precipice", the package `rliable`) recommend. Their stratified bootstrap draws runs
+//! within each task; here there is a single task.
 
 use crate::rng;
 
@@ -27,8 +27,8 @@ pub fn interquartile_mean(values: &[f64]) -> f64 {
     mean(&sorted[cut..sorted.len() - cut])
 }
 
-/// The 95 % percentile bootstrap interval, `[low, high]`, of a statistic of some runs (Efron 1979); `None` for fewer than
-/// two, which say nothing about their spread.
+/// The 95 % percentile bootstrap interval, `[low, high]`, of a statistic of some runs (Efron 1979); `None` for fewer
+/// than two, which say nothing about their spread.
 pub fn bootstrap_interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> Option<[f64; 2]> {
     if values.len() < 2 {
         return None;

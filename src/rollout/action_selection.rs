@@ -15,8 +15,8 @@ pub enum ActionSelection {
 }
 
 impl ActionSelection {
-    /// Chooses the action of each lane at step `t`; `keys` are the lanes' action keys. Returns the actions and, if they are
-    /// sampled, their log-probabilities, else 0.
+    /// Chooses the action of each lane at step `t`; `keys` are the lanes' action keys. Returns the actions and, if they
+    /// are sampled, their log-probabilities, else 0.
     #[inline(always)]
     pub(super) fn choose(
         self,
@@ -58,7 +58,8 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
         }
     }
 
-    /// Computes the logits of a block, `[num_actions][LANES]`, those of illegal actions masked; updates `memory` in place.
+    /// Computes the logits of a block, `[num_actions][LANES]`, those of illegal actions masked; updates `memory` in
+    /// place.
     #[inline(always)]
     pub fn logits<G: Rules>(
         &mut self,

@@ -87,7 +87,8 @@ pub(crate) fn start_envs<G: Rules>(
     groups.flat_map(|env| std::iter::repeat_n(env, config.group_size)).collect()
 }
 
-/// Steps of each game's current episode that were played before the iteration, `[num_envs]`; empty if all games start episodes.
+/// Steps of each game's current episode that were played before the iteration, `[num_envs]`; empty if all games start
+/// episodes.
 pub(crate) fn elapsed<G: Rules>(config: &RolloutConfig, branches: &[EnvState<G>]) -> Vec<u32> {
     if config.start == Start::Level {
         return Vec::new();

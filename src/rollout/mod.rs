@@ -97,16 +97,16 @@ fn staggered_time(level: u32, max_steps: u32) -> u32 {
     draw(level, 0xffff_fffd) % max_steps
 }
 
-/// Number of steps actually played in a branch point's episode. A branch point stores in the field `level` how many steps
-/// the episode's clock started ahead ([`staggered_time`]), because a new level is drawn when the branch is taken.
+/// Number of steps actually played in a branch point's episode. A branch point stores in the field `level` how many
+/// steps the episode's clock started ahead ([`staggered_time`]), because a new level is drawn when the branch is taken.
 #[cube]
 fn played_steps(point: &Episode) -> u32 {
     // No more than the time, unless a checkpoint is damaged.
     point.time - select(point.level < point.time, point.level, point.time)
 }
 
-/// Converts an episode to that of a branch point after `steps` steps of the iteration. `elapsed` steps were played before
-/// the iteration; an episode that began since then has a smaller time.
+/// Converts an episode to that of a branch point after `steps` steps of the iteration. `elapsed` steps were played
+/// before the iteration; an episode that began since then has a smaller time.
 #[cube]
 fn branch_episode(episode: &Episode, elapsed: u32, steps: u32) -> Episode {
     let played = elapsed + steps;

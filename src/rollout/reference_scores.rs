@@ -22,8 +22,8 @@ pub struct ReferenceScore {
 
 /// Known reference scores of a game, then measured ones of random actions and scripted players that have none.
 ///
-/// Each player plays the first episodes of an [`evaluate`](super::evaluate) of `episodes` episodes: as many as fit in two
-/// million steps, at least two.
+/// Each player plays the first episodes of an [`evaluate`](super::evaluate) of `episodes` episodes: as many as fit in
+/// two million steps, at least two.
 pub fn reference_scores<G: Rules>(
     game: G,
     episodes: usize,

@@ -10,11 +10,10 @@ use super::memory::GamesMemory;
 #[cfg(feature = "kernels")]
 use super::on_device::{DeviceBranches, stepwise_bytes};
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
-use crate::data::host::floats;
 use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
 use crate::device;
 use crate::env::Rules;
-use crate::model::{LANES, Network, sample};
+use crate::model::{LANES, Network, floats, sample};
 use crate::settings::RolloutConfig;
 use burn::tensor::{Device, Tensor, TensorData};
 

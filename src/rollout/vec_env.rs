@@ -28,8 +28,8 @@ pub enum Autoreset {
 
 /// A batch of games of one kind in SIMD lanes, stepped by all threads.
 ///
-/// Environment `i` of a seed starts at the level of episode `i` of an [`evaluate`](super::evaluate()) with [`Stream::Evaluation`]
-/// and that seed, which training never uses.
+/// Environment `i` of a seed starts at the level of episode `i` of an [`evaluate`](super::evaluate()) with
+/// [`Stream::Evaluation`] and that seed, which training never uses.
 #[derive(Clone, Debug)]
 pub struct VecEnv<G: Rules> {
     game: G,
@@ -182,7 +182,8 @@ impl<G: Rules> VecEnv<G> {
         self.ended[env] = 0;
     }
 
-    /// The states of all games as words, `[env_words + 1, num_envs]`: episode and state, and whether the episode has ended.
+    /// The states of all games as words, `[env_words + 1, num_envs]`: episode and state, and whether the episode has
+    /// ended.
     pub fn save(&self) -> Vec<u32> {
         let env = |env: usize| self.blocks[env / LANES].env(env % LANES);
         let mut words = export_state(self.game, &(0..self.num_envs).map(env).collect::<Vec<_>>());
@@ -190,7 +191,8 @@ impl<G: Rules> VecEnv<G> {
         words
     }
 
-    /// Replaces the states of all games by those that [`VecEnv::save`] of as many games with the same parameters returned.
+    /// Replaces the states of all games by those that [`VecEnv::save`] of as many games with the same parameters
+    /// returned.
     ///
     /// # Errors
     /// [`VecEnvError::States`] if there are more or fewer words; the games then stay as they are.

@@ -4,7 +4,7 @@
 use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::{EngineInputs, RankPart};
-use super::source::{Source, Taken};
+use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{
@@ -73,7 +73,7 @@ impl<G: Rules> FusedEngine<G> {
 }
 
 impl<G: Rules> Grpo for FusedEngine<G> {
-    /// With the weights of a dataset's windows as their advantages.
+    /// The recording and, for a dataset, the weights of its windows, which are their advantages.
     type Trajectory = (Recording, Option<RecordingAdvantages>);
     type Advantages = RecordingAdvantages;
     type Stats = Tensor<1>;
@@ -83,8 +83,8 @@ impl<G: Rules> Grpo for FusedEngine<G> {
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let (device, batches) = (&self.device, &mut self.learner.context.batches);
         let games = match self.source.take(iteration, batches, |one| to_device(one, device)) {
-            Taken::Games(games) => games,
-            Taken::Data((recording, weights)) => return Ok((recording, Some(weights))),
+            IterationInput::Games(games) => games,
+            IterationInput::Data((recording, weights)) => return Ok((recording, Some(weights))),
         };
         let (recording, branches) = match self.ahead.take() {
             Some(ahead) if ahead.iteration == iteration => (ahead.recording, ahead.branches),

@@ -3,7 +3,7 @@
 use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, State, Totals};
 use super::rank_part::{EngineInputs, RankPart};
-use super::source::{Source, Taken};
+use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::data::host::upload_time_major;
@@ -45,7 +45,8 @@ impl<G: Rules> GeneralEngine<G> {
     }
 }
 
-/// The sums of each game from rows of one number per game, in the order of the fields of [`GameSums`]; missing rows are zeros.
+/// The sums of each game from rows of one number per game, in the order of the fields of [`GameSums`]; missing rows are
+/// zeros.
 fn game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
     let rows: Vec<&[f32]> = rows.chunks_exact(games).collect();
     let number = |i: usize, game: usize| rows.get(i).map_or(0.0, |row| f64::from(row[game]));
@@ -68,7 +69,7 @@ fn to_device(windows: &WindowBatch, device: &Device) -> DeviceData {
 }
 
 impl<G: Rules> Grpo for GeneralEngine<G> {
-    /// With the weights of a dataset's windows as their advantages.
+    /// The trajectory and, for a dataset, the weights of its windows, which are their advantages.
     type Trajectory = (Trajectory, Option<Advantages>);
     type Advantages = Advantages;
     type Stats = Tensor<1>;
@@ -78,8 +79,8 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let (device, batches) = (&self.device, &mut self.learner.context.batches);
         let games = match self.source.take(iteration, batches, |one| to_device(one, device)) {
-            Taken::Games(games) => games,
-            Taken::Data((trajectory, weights)) => return Ok((trajectory, Some(weights))),
+            IterationInput::Games(games) => games,
+            IterationInput::Data((trajectory, weights)) => return Ok((trajectory, Some(weights))),
         };
         let policy = self.learner.weights.policy();
         let trajectory = match &mut self.host {

@@ -163,8 +163,9 @@ impl<E: Engine> Trainer<E> {
         self.engine.device()
     }
 
-    /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser. Iterations of several
-    /// trainers must not be interleaved on a thread, nor change it: their transfers would be counted to one another.
+    /// Asynchronous form of [`Trainer::iterate`], for threads that must not block, as in a browser. Iterations of
+    /// several trainers must not be interleaved on a thread, nor change it: their transfers would be counted to one
+    /// another.
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, E::Error> {
         let transfers = TransferCount::start();
         self.engine.team().take_traffic();
@@ -204,8 +205,8 @@ impl<E: Engine> Trainer<E> {
         Ok(measured)
     }
 
-    /// Evaluates the greedy policy on the episodes, prompts or demonstrations that select the best one: by mean score, or,
-    /// with held-out demonstrations, by their loss. All ranks must call this.
+    /// Evaluates the greedy policy on the episodes, prompts or demonstrations that select the best one: by mean score,
+    /// or, with held-out demonstrations, by their loss. All ranks must call this.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.

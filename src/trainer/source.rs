@@ -23,8 +23,8 @@ pub(super) enum Source<R, D> {
 }
 
 impl<R, D> Source<R, D> {
-    /// Opens the dataset of these shards: resident and converted by `convert` if it fits in memory, otherwise streamed. A
-    /// resident dataset of more than `max_buffer_bytes` is loaded at once rather than streamed first: it is summed in
+    /// Opens the dataset of these shards: resident and converted by `convert` if it fits in memory, otherwise streamed.
+    /// A resident dataset of more than `max_buffer_bytes` is loaded at once rather than streamed first: it is summed in
     /// another order, and results must not depend on when loading finishes.
     pub fn of_data(
         window_set: WindowSet,
@@ -80,8 +80,8 @@ impl<R, D> Source<R, D> {
     }
 }
 
-/// The data of an iteration.
-pub(super) enum Taken<'a, R, D> {
+/// Experience that an iteration learns from.
+pub(super) enum IterationInput<'a, R, D> {
     /// Games that are yet to be played.
     Games(&'a mut R),
     /// Windows of a dataset.
@@ -89,24 +89,24 @@ pub(super) enum Taken<'a, R, D> {
 }
 
 impl<R, D: Clone> Source<R, Box<D>> {
-    /// Returns the games, or the windows of an iteration, converted by `convert`. The `batches` are in order if the windows
-    /// are.
+    /// Returns the games, or the windows of an iteration, converted by `convert`. The `batches` are in order if the
+    /// windows are.
     pub fn take(
         &mut self,
         iteration: u32,
         batches: &mut Batches,
         convert: impl Fn(&WindowBatch) -> D,
-    ) -> Taken<'_, R, D> {
+    ) -> IterationInput<'_, R, D> {
         self.become_resident(|windows| Box::new(convert(&windows)));
         batches.set_in_order(self.is_streamed());
         match self {
-            Self::Games(games) => Taken::Games(games),
-            Self::Resident(data) => Taken::Data((**data).clone()),
+            Self::Games(games) => IterationInput::Games(games),
+            Self::Resident(data) => IterationInput::Data((**data).clone()),
             Self::Streamed(stream) => {
                 let windows = stream.take(iteration);
                 let converted = convert(&windows);
                 stream.give_back(windows);
-                Taken::Data(converted)
+                IterationInput::Data(converted)
             }
         }
     }
@@ -144,8 +144,8 @@ mod tests {
         WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(1, 1))
     }
 
-    /// Whether the dataset of some shards is streamed first, where `resident_mb` may be kept in memory and a buffer holds
-    /// `max_buffer_bytes`.
+    /// Whether the dataset of some shards is streamed first, where `resident_mb` may be kept in memory and a buffer
+    /// holds `max_buffer_bytes`.
     fn is_streamed(
         window_set: &WindowSet,
         shards: &Shards,

@@ -340,7 +340,8 @@ pub fn divergences() -> Vec<Divergence> {
     [None, Some((KlEstimator::K3, true))].into_iter().chain(plain).collect()
 }
 
-/// Checks the gradients of a loss with each of these dual clips (0 for none) and divergences. Returns the largest error.
+/// Checks the gradients of a loss with each of these dual clips (0 for none) and divergences. Returns the largest
+/// error.
 pub async fn check_loss(
     played: &UpdateInputs,
     loss_type: LossType,

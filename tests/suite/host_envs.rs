@@ -161,8 +161,8 @@ fn a_run_counts_the_steps_of_its_environments() {
     }
 }
 
-/// An environment whose episodes take two steps, with these numbers for the observations at the start and at the end, and
-/// for the reward.
+/// An environment whose episodes take two steps, with these numbers for the observations at the start and at the end,
+/// and for the reward.
 #[derive(Clone, Copy)]
 struct Numbers {
     first: f32,

@@ -1,5 +1,5 @@
-//! The text of the fused kernels, as CubeCL logs it: numbers of a unit stay in registers, and workgroup memory fits every
-//! device. `benches/gpu_static.py` shows registers and spills, for which NVIDIA's and AMD's compilers are needed.
+//! The text of the fused kernels, as CubeCL logs it: numbers of a unit stay in registers, and workgroup memory fits
+//! every device. `benches/gpu_static.py` shows registers and spills, for which NVIDIA's and AMD's compilers are needed.
 
 use crate::support::{adapter_name, kind};
 use std::collections::HashSet;
@@ -44,8 +44,8 @@ fn len(line: &str) -> usize {
     between(line, "array<", ">").unwrap().split(", ").nth(1).unwrap().parse().unwrap()
 }
 
-/// Checks that a kernel's arrays are short, and all but the shortest have constants as indices: others are in memory, not in
-/// registers. Returns the number of indices.
+/// Checks that a kernel's arrays are short, and all but the shortest have constants as indices: others are in memory,
+/// not in registers. Returns the number of indices.
 fn check_arrays(name: &str, source: &str) -> usize {
     let lines = || source.lines().map(str::trim);
     let is_constant =

@@ -1,5 +1,5 @@
-//! Every command of the README works as printed, from top to bottom in a new folder, and so do those of the documents, as
-//! far as a test has what they need; all are ones that the program has.
+//! Every command of the README works as printed, from top to bottom in a new folder, and so do those of the documents,
+//! as far as a test has what they need; all are ones that the program has.
 
 use crate::support::{adapter, hear_ctrl_c, interrupted_run, wait_for};
 use std::fs;

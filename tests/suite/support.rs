@@ -14,7 +14,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-/// Upper limit of every wait in the tests. It ends a hang and decides nothing else, so that a busy machine fails no test.
+/// Upper limit of every wait in the tests. It ends a hang and decides nothing else, so that a busy machine fails no
+/// test.
 pub const HANG: Duration = Duration::from_secs(600);
 
 /// The system's message for a missing file.
@@ -242,8 +243,8 @@ impl LaunchObserver for OfThreads {
     }
 }
 
-/// Whether this process runs the test `name` alone. If not, starts one that does, in which the test must pass. For tests
-/// of what all threads of a process share.
+/// Whether this process runs the test `name` alone. If not, starts one that does, in which the test must pass. For
+/// tests of what all threads of a process share.
 pub fn is_alone(name: &str) -> bool {
     const ALONE: &str = "GROVE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {

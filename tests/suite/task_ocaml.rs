@@ -335,8 +335,8 @@ fn hostile_answers_neither_escape_nor_score() {
     }
 }
 
-/// Covers more problems than a server caches, a very long answer (regression: a buffer above the memory limit), and more
-/// results than fit into 64 KiB.
+/// Covers more problems than a server caches, a very long answer (regression: a buffer above the memory limit), and
+/// more results than fit into 64 KiB.
 #[test]
 fn servers_handle_many_problems_and_long_answers() {
     let task = open_with(4.0);

@@ -1,9 +1,9 @@
 //! Gradient of a minibatch in one kernel: forward pass, loss and backward pass.
 //!
 //! A cube processes its samples tile by tile with a barrier between layers, which all of its units compute together
-//! ([`super::layers`]). Only the softmax is computed by one unit per sample. Each cube accumulates a partial gradient in
-//! its row of a buffer, where each number is added to by one unit alone; [`super::optimizer_kernels`] sums the rows in a
-//! fixed order.
+//! ([`super::layers`]). Only the softmax is computed by one unit per sample. Each cube accumulates a partial gradient
+//! in its row of a buffer, where each number is added to by one unit alone; [`super::optimizer_kernels`] sums the rows
+//! in a fixed order.
 
 use super::layers::{Layer, add_gradient, backward, forward};
 use super::loss_kernels::{Batch, ExperienceBuffers, KernelPlan, mask_logits, softmax};
@@ -206,8 +206,8 @@ fn layers(shape: &MlpShape) -> [Layer; 3] {
 /// parameters `[num_params]`, at the start of a longer buffer; those of [`ExperienceBuffers`], [`Batch`]
 /// and [`TileRange`].
 ///
-/// Workgroup memory, floats: `stride` for each feature, hidden unit and action, and for each hidden unit again if derivatives
-/// are kept; `NUM_SUMS * tile`.
+/// Workgroup memory, floats: `stride` for each feature, hidden unit and action, and for each hidden unit again if
+/// derivatives are kept; `NUM_SUMS * tile`.
 #[cube(launch_unchecked)]
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],

@@ -86,8 +86,8 @@ impl Factor {
     }
 }
 
-/// Adds the products of a unit to its sums, `[neurons][samples]`, of neurons from `column` and samples from `sample` on.
-/// Parameters are rounded to `I`, and values in workgroup memory to `V`.
+/// Adds the products of a unit to its sums, `[neurons][samples]`, of neurons from `column` and samples from `sample`
+/// on. Parameters are rounded to `I`, and values in workgroup memory to `V`.
 #[cube]
 fn add_products<I: Float, V: Float>(
     params: &[f32],
@@ -127,7 +127,8 @@ fn add_products<I: Float, V: Float>(
     }
 }
 
-/// Computes a hidden layer: its activations, and their derivatives by the pre-activations in `derivatives` if they are kept.
+/// Computes a hidden layer: its activations, and their derivatives by the pre-activations in `derivatives` if they are
+/// kept.
 #[cube]
 pub(super) fn forward<I: Float>(
     params: &[f32],
@@ -173,7 +174,8 @@ pub(super) fn forward<I: Float>(
     }
 }
 
-/// Replaces the activations of a layer by the loss's derivatives by its pre-activations, from those of the layer `next`.
+/// Replaces the activations of a layer by the loss's derivatives by its pre-activations, from those of the layer
+/// `next`.
 #[cube]
 pub(super) fn backward<I: Float>(
     params: &[f32],
@@ -216,8 +218,8 @@ pub(super) fn backward<I: Float>(
     }
 }
 
-/// Adds the gradient of a tile, from a layer's inputs and the derivatives by its neurons, to the cube's row, which starts
-/// at `row`; the first tile replaces what is there.
+/// Adds the gradient of a tile, from a layer's inputs and the derivatives by its neurons, to the cube's row, which
+/// starts at `row`; the first tile replaces what is there.
 #[cube]
 pub(super) fn add_gradient<I: Float>(
     partials: &mut [f32],

@@ -70,8 +70,8 @@ impl FusedLearner {
     }
 
     /// Performs one update: `update_epochs` passes over the recording of `iteration`, in
-    /// `num_minibatches` optimizer steps each, or fewer if `update.target_kl` ends it early, with games in the same order
-    /// as [`super::AutodiffLearner::update`]. Returns the same means, `[6]`.
+    /// `num_minibatches` optimizer steps each, or fewer if `update.target_kl` ends it early, with games in the same
+    /// order as [`super::AutodiffLearner::update`]. Returns the same means, `[6]`.
     ///
     /// `gradient_accumulation_steps` has no effect, because no activations are stored.
     ///

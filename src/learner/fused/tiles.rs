@@ -20,7 +20,8 @@ const MAX_CUBES: usize = 2048;
 /// Maximum size of partial gradients in floats (32 MiB), small enough for their traffic not to
 /// matter.
 const MAX_PARTIALS: usize = 1 << 23;
-/// Maximum size of the partial gradients of all parts of a minibatch in floats (120 MiB): every WebGPU device binds 128.
+/// Maximum size of the partial gradients of all parts of a minibatch in floats (120 MiB): every WebGPU device binds
+/// 128.
 const MAX_PARTIALS_OF_ALL: usize = 30 << 20;
 
 /// Units and samples per cube, and their place in workgroup memory.

@@ -2,8 +2,8 @@
 //!
 //! A [`HostLearner`] differentiates minibatches of an [`HostExperience`]: [`PerceptronLearner`] step by step,
 //! [`SequenceLearner`] over whole sequences, for networks with memory and for products in bf16. Partial gradients are
-//! summed in a fixed tree over shards ([`crate::parallel`]), so the result has the same bits for any number of threads and
-//! ranks.
+//! summed in a fixed tree over shards ([`crate::parallel`]), so the result has the same bits for any number of threads
+//! and ranks.
 
 mod experience;
 mod loss;

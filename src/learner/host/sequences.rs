@@ -118,8 +118,8 @@ impl SequenceSteps {
 }
 
 impl LossColumns {
-    /// Replaces the logits of all steps, `[num_steps, games, num_actions]`, by the gradient of the loss, and returns its
-    /// sums.
+    /// Replaces the logits of all steps, `[num_steps, games, num_actions]`, by the gradient of the loss, and returns
+    /// its sums.
     fn differentiate_all(
         &self,
         logits: &mut [f32],
@@ -144,8 +144,8 @@ impl LossColumns {
         sums.iter().fold([0.0; NUM_SUMS], |sum, more| std::array::from_fn(|i| sum[i] + more[i]))
     }
 
-    /// Sets the ratios of the games, for losses with one ratio per game, from the logits of all steps; `weights` are those
-    /// of the games' steps.
+    /// Sets the ratios of the games, for losses with one ratio per game, from the logits of all steps; `weights` are
+    /// those of the games' steps.
     fn set_sequence_ratios(
         &mut self,
         logits: &[f32],
@@ -248,8 +248,8 @@ pub struct SequenceLearner {
 }
 
 impl SequenceLearner {
-    /// Trains a copy of `network`; `None` if it has no hand-written backward pass. If `kl_coef` is not 0, the initial policy
-    /// becomes the reference policy.
+    /// Trains a copy of `network`; `None` if it has no hand-written backward pass. If `kl_coef` is not 0, the initial
+    /// policy becomes the reference policy.
     pub fn new(network: &Network, config: &TrainConfig) -> Option<Self> {
         let policy =
             sequence_model(network, config.precision, config.update.gradient_checkpointing)?;

@@ -1,10 +1,10 @@
 //! Comparison of the learners in host memory with the autodiff learner.
 
 use super::{HostExperience, HostLearner, HostPolicy, PerceptronLearner, SequenceLearner};
-use crate::data::host::{floats, upload_time_major};
+use crate::data::host::upload_time_major;
 use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
 use crate::learner::{AutodiffLearner, UpdateMeans};
-use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, unflatten};
+use crate::model::{Actor, LANES, Mlp, NativeMlp, Network, flatten, floats, splat, unflatten};
 use crate::rng::{draw, uniform};
 use crate::settings::{
     Activation, DecoderConfig, KlEstimator, LossType, ModelKind, PolicyConfig, TrainConfig,
@@ -175,7 +175,7 @@ impl Case {
         let network = NativeMlp::new(policy);
         let steps = games.obs.chunks_exact(games.obs_stride()).zip(&games.actions);
         let logprobs = steps.map(|(obs, action)| {
-            let obs: Vec<_> = obs[..self.features].iter().map(|x| [*x; LANES]).collect();
+            let obs = splat(&obs[..self.features]);
             let mut scratch = network.scratch();
             let logits: Vec<f32> =
                 network.act(&obs, &mut [], &mut scratch).iter().map(|lanes| lanes[0]).collect();

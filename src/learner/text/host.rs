@@ -85,9 +85,9 @@ impl<'a> Targets<'a> {
         all
     }
 
-    /// Computes the logits of all rows, at the temperature and among the candidates, in parts, so that the logits of all rows
-    /// never exist at once. `of_row` takes a row's logits, which it may overwrite, and its tokens; `of_part` takes the first
-    /// row of a part, the results of `of_row` for the part, and the logits that `of_row` left.
+    /// Computes the logits of all rows, at the temperature and among the candidates, in parts, so that the logits of
+    /// all rows never exist at once. `of_row` takes a row's logits, which it may overwrite, and its tokens; `of_part`
+    /// takes the first row of a part, the results of `of_row` for the part, and the logits that `of_row` left.
     fn visit<T: Default + Send>(
         &self,
         decoder: &TokenDecoder,
@@ -168,8 +168,8 @@ pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) 
 }
 
 impl Differentiation<'_> {
-    /// Computes the gradient of a large decoder: ranks sum each layer's gradient while the backward pass of the last shard
-    /// computes that of the layer below, so that communication overlaps with computation.
+    /// Computes the gradient of a large decoder: ranks sum each layer's gradient while the backward pass of the last
+    /// shard computes that of the layer below, so that communication overlaps with computation.
     pub(super) fn pipelined_gradient(
         &self,
         chosen: &[usize],

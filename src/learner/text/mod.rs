@@ -1,8 +1,8 @@
-//! Updates of language models from groups of completions. Gradients are computed by hand-written backward passes, on the CPU
-//! and in kernels, or by autodiff on a device without kernels.
+//! Updates of language models from groups of completions. Gradients are computed by hand-written backward passes, on
+//! the CPU and in kernels, or by autodiff on a device without kernels.
 //!
-//! The groups are cut into shards, whose number follows from the settings. The gradients of the shards are summed in one
-//! tree, so that the result has the same bytes for any number of threads and ranks.
+//! The groups are cut into shards, whose number follows from the settings. The gradients of the shards are summed in
+//! one tree, so that the result has the same bytes for any number of threads and ranks.
 
 #[cfg(text_kernels)]
 mod device;
@@ -91,8 +91,8 @@ impl LanguageLearner {
         self.optimizer.moments()
     }
 
-    /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of steps
-    /// taken.
+    /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of
+    /// steps taken.
     pub fn save_moments(&self, save: impl FnOnce([ParameterData; 2])) -> u64 {
         self.optimizer.save(save)
     }
@@ -121,9 +121,9 @@ impl LanguageLearner {
         Self { team, ..self }
     }
 
-    /// Performs one update: `update_epochs` passes over the groups of an iteration, in `num_minibatches` steps each. `rates`
-    /// are the learning rates of the steps; a minibatch without counted tokens skips its step and its rate. All ranks pass
-    /// all groups, and take the same steps.
+    /// Performs one update: `update_epochs` passes over the groups of an iteration, in `num_minibatches` steps each.
+    /// `rates` are the learning rates of the steps; a minibatch without counted tokens skips its step and its rate. All
+    /// ranks pass all groups, and take the same steps.
     ///
     /// # Errors
     /// If another rank has failed or does not respond.
@@ -205,8 +205,8 @@ impl LanguageLearner {
         })
     }
 
-    /// Takes the step of [`LanguageLearner::host_step`] on the decoder's device, where its results stay. Returns the norm,
-    /// `[1]`.
+    /// Takes the step of [`LanguageLearner::host_step`] on the decoder's device, where its results stay. Returns the
+    /// norm, `[1]`.
     #[cfg(text_kernels)]
     fn device_step(
         &mut self,
@@ -222,8 +222,8 @@ impl LanguageLearner {
         device::step(&mut self.decoder, moments, gradient, settings, config)
     }
 
-    /// Log-probabilities under the reference, by group, sample and token; empty for groups of other ranks. `None` without a
-    /// reference.
+    /// Log-probabilities under the reference, by group, sample and token; empty for groups of other ranks. `None`
+    /// without a reference.
     fn reference_logprobs(
         &self,
         settings: &UpdateSettings,
@@ -266,8 +266,8 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
     }
 }
 
-/// Gradient of the loss of all groups as one minibatch, `[num_trained]`. `reference_logprobs` are those under the reference,
-/// by group, sample and token.
+/// Gradient of the loss of all groups as one minibatch, `[num_trained]`. `reference_logprobs` are those under the
+/// reference, by group, sample and token.
 pub fn gradient(
     decoder: &TokenDecoder,
     settings: &UpdateSettings,

@@ -40,8 +40,8 @@ impl Optimizer {
         }
     }
 
-    /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of steps
-    /// taken.
+    /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of
+    /// steps taken.
     pub fn save(&self, save: impl FnOnce([ParameterData; 2])) -> u64 {
         match self {
             Self::Bf16(moments) => {

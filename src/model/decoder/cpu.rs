@@ -1,7 +1,7 @@
 //! The decoder on the CPU's vector units, for acting.
 //!
-//! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own observations
-//! alone. Keys and values are written into the games' memory in place.
+//! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own
+//! observations alone. Keys and values are written into the games' memory in place.
 
 use crate::math::{at_least, each, exp, mul_add, sigmoid};
 use crate::model::dense::Dense;
@@ -98,8 +98,8 @@ impl NativeDecoder {
         Self { input, layers, norm, head, rope, shape: Box::new(shape) }
     }
 
-    /// Computes a layer's attention from `scratch.normed` to `scratch.added`, after appending the step's keys and values
-    /// to the layer's cache in `memory`.
+    /// Computes a layer's attention from `scratch.normed` to `scratch.added`, after appending the step's keys and
+    /// values to the layer's cache in `memory`.
     fn attend(&self, number: usize, layer: &Layer, memory: &mut [Lanes], scratch: &mut Scratch) {
         let (shape, s) = (&self.shape, scratch);
         let (kv, head_dim) = (shape.kv_size(), shape.head_dim);

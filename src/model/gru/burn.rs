@@ -125,8 +125,8 @@ struct Affine {
     bias: Tensor<2>,
 }
 
-/// The recurrent layer with its weights split by gate: once for a sequence, so that the backward pass does not concatenate
-/// the gates at every step.
+/// The recurrent layer with its weights split by gate: once for a sequence, so that the backward pass does not
+/// concatenate the gates at every step.
 struct Cell {
     /// The gates' weights of the input, in the order `r`, `z`, `n`.
     inputs: [Affine; 3],

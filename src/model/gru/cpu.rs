@@ -1,7 +1,7 @@
 //! The gated recurrent network on the CPU's vector units, for acting.
 //!
-//! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own observations
-//! alone.
+//! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own
+//! observations alone.
 
 use super::learn::cell;
 use crate::math::Activation;

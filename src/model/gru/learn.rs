@@ -1,7 +1,7 @@
 //! The gated recurrent network's hand-written backward pass on the CPU, a packed row for each step of a game.
 //!
-//! Only the products with the memory run step by step. The encoder, the gates' products with the input, the head and all
-//! gradients of weights process the rows of all steps at once.
+//! Only the products with the memory run step by step. The encoder, the gates' products with the input, the head and
+//! all gradients of weights process the rows of all steps at once.
 
 use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
 use crate::model::layers::{HiddenLayers, HiddenRecord, Layer};
@@ -200,8 +200,8 @@ impl SequenceModel for GruSequenceModel {
     }
 }
 
-/// The blocks of three gates in a row from unit `$j` of `$size` on. A macro, since `array::map` would not be compiled for the
-/// instruction set of its caller.
+/// The blocks of three gates in a row from unit `$j` of `$size` on. A macro, since `array::map` would not be compiled
+/// for the instruction set of its caller.
 macro_rules! blocks {
     ($row:expr, $size:expr, $j:expr) => {
         [
@@ -259,8 +259,8 @@ fn put(lanes: &Lanes, row: &mut [f32], at: usize) {
     }
 }
 
-/// The gates `r`, `z` and `n` of a unit and its memory after a step. `r` and `z` are given as sums of their products with
-/// input and memory, `n` as its product with the input alone and `own_new`, that with the memory.
+/// The gates `r`, `z` and `n` of a unit and its memory after a step. `r` and `z` are given as sums of their products
+/// with input and memory, `n` as its product with the input alone and `own_new`, that with the memory.
 #[inline(always)]
 pub(super) fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
     let (reset, keep) = (sigmoid(reset), sigmoid(keep));
@@ -268,9 +268,9 @@ pub(super) fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [
     [reset, keep, new, (before - new) * keep + new]
 }
 
-/// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient by the memory after this step that
-/// comes from later ones; on exit it is the gradient by the memory before this step, without the path through the gates.
-/// The gradients by the gates' products with input and memory overwrite `gates` and `own`.
+/// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient by the memory after this step
+/// that comes from later ones; on exit it is the gradient by the memory before this step, without the path through the
+/// gates. The gradients by the gates' products with input and memory overwrite `gates` and `own`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember_backward(
     gates: &mut [f32],
@@ -314,8 +314,8 @@ fn remember_backward(
     }
 }
 
-/// The backward pass of [`cell`], from the gradient `d` by the memory after the step: the gradients by the arguments of `r`,
-/// `z` and `n`, by `own_new`, and by the memory before the step without the path through the gates.
+/// The backward pass of [`cell`], from the gradient `d` by the memory after the step: the gradients by the arguments of
+/// `r`, `z` and `n`, by `own_new`, and by the memory before the step without the path through the gates.
 #[inline(always)]
 fn cell_backward([r, z, n]: [f32; 3], own_new: f32, before: f32, d: f32) -> [f32; 5] {
     let d_new = d * (1.0 - z) * (1.0 - n * n);

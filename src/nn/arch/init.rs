@@ -13,8 +13,8 @@ impl DecoderShape {
     ///
     /// Matrices are orthogonal. As in GPT-2, those whose results are added to the stream are scaled down by the root of
     /// the number of additions, so that the stream keeps its size (Radford et al. 2019). The input has a bias from the
-    /// start, since the norm of a stream of zeros would blow up its gradient. The head is small, so that the first policy
-    /// is close to uniform.
+    /// start, since the norm of a stream of zeros would blow up its gradient. The head is small, so that the first
+    /// policy is close to uniform.
     pub fn orthogonal_weights(&self, key: u32) -> Vec<f32> {
         let (layout, mut params) = (Layout::new(self), self.unit_norms());
         let unit = (self.hidden_size as f64).sqrt();

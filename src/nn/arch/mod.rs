@@ -59,7 +59,7 @@ pub struct Family {
     pub describe: fn(&DecoderShape) -> serde_json::Value,
 }
 
-/// How GGUF files hold the models of an architecture. They are read as the family with the same `model_type`.
+/// Form of an architecture's models in GGUF files, which are read as the family whose `model_type` is `architecture`.
 #[derive(Clone, Copy, Debug)]
 pub struct GgufForm {
     /// `general.architecture`.

@@ -1,5 +1,5 @@
-//! OLMo 3 (OLMo Team 2025): OLMo 2's form, with a sliding window in three of four layers, whose rotary frequencies are not
-//! scaled.
+//! OLMo 3 (OLMo Team 2025): OLMo 2's form, with a sliding window in three of four layers, whose rotary frequencies are
+//! not scaled.
 
 use super::config::{describe_sliding, sliding_layers, window};
 use super::olmo2::OLMO2;

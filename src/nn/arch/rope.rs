@@ -9,8 +9,8 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::f64::consts::TAU;
 
-/// A change of the rotary frequencies for contexts longer than those of pre-training; serialized as the `rope_scaling` of
-/// a `config.json`.
+/// A change of the rotary frequencies for contexts longer than those of pre-training; serialized as the `rope_scaling`
+/// of a `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "rope_type", rename_all = "lowercase")]
 pub enum RopeScaling {
@@ -19,8 +19,8 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
     },
-    /// Beyond the context of pre-training the base grows with the position (NTK-aware scaling, as `transformers` applies
-    /// it to one token after the other).
+    /// Beyond the context of pre-training the base grows with the position (NTK-aware scaling, as `transformers`
+    /// applies it to one token after the other).
     Dynamic {
         /// The growth of the context.
         factor: f64,
@@ -152,8 +152,8 @@ fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64>
     }
 }
 
-/// The indices of the pairs at which the ramp from fast to slow frequencies begins and ends: those with these wavelengths
-/// over 2 pi, rounded outwards to whole pairs if `truncate`.
+/// The indices of the pairs at which the ramp from fast to slow frequencies begins and ends: those with these
+/// wavelengths over 2 pi, rounded outwards to whole pairs if `truncate`.
 fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 2] {
     let [mut low, mut high] =
         wavelengths.map(|length| dim as f64 * length.ln() / (2.0 * theta.ln()));
@@ -193,8 +193,8 @@ pub(super) fn rope(config: &Value, family: &Family) -> Result<Value, ConfigError
     Ok(table)
 }
 
-/// A number of the rotary embedding, such as `rope_theta`, which is in its table or at the top of a configuration; `None`
-/// if it is absent.
+/// A number of the rotary embedding, such as `rope_theta`, which is in its table or at the top of a configuration;
+/// `None` if it is absent.
 pub(super) fn rotary(
     config: &Value,
     family: &Family,
@@ -212,8 +212,8 @@ pub(super) fn check_rotated_part(config: &Value, shape: &DecoderShape) -> Result
     if is_whole || shape.rope_scaling.is_none() { Ok(()) } else { Err(unsupported(name, part)) }
 }
 
-/// The base of the rotary frequencies of layers with a sliding window, in the table that `rope_parameters` has for them;
-/// `None` if it is absent.
+/// The base of the rotary frequencies of layers with a sliding window, in the table that `rope_parameters` has for
+/// them; `None` if it is absent.
 pub(super) fn sliding_theta(config: &Value) -> Result<Option<f64>, ConfigError> {
     let name = "sliding_attention";
     let sliding = section(&config["rope_parameters"], name)?.unwrap_or(&Value::Null);
@@ -228,7 +228,8 @@ fn kind(rope: &Value) -> Result<&str, ConfigError> {
     Ok(text(rope, "rope_type")?.or(text(rope, "type")?).unwrap_or("default"))
 }
 
-/// Maximum positions of a table with frequencies by position, for heads of at most `USUAL_HEAD_DIM`; for larger ones less.
+/// Maximum positions of a table with frequencies by position, for heads of at most `USUAL_HEAD_DIM`; for larger ones
+/// less.
 const MAX_POSITIONS: f64 = 1048576.0;
 const USUAL_HEAD_DIM: usize = 128;
 

@@ -38,8 +38,8 @@ pub(super) static SMOLLM3: Family = Family {
     },
 };
 
-/// Whether each layer rotates: the numbers of `no_rope_layers`, which are 0 for layers that do not, or else all but every
-/// layer of an interval.
+/// Whether each layer rotates: the numbers of `no_rope_layers`, which are 0 for layers that do not, or else all but
+/// every layer of an interval.
 fn rope_layers(config: &Value, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let name = "no_rope_layers";
     let Some(numbers) = entry(config, name, "a list", Value::as_array)? else {

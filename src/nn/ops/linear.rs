@@ -30,8 +30,8 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// The arithmetic of a precision on the CPU, with the fastest instructions of this processor; the CPU has no products
-    /// in f16 and tf32 and computes in f32 instead.
+    /// The arithmetic of a precision on the CPU, with the fastest instructions of this processor; the CPU has no
+    /// products in f16 and tf32 and computes in f32 instead.
     pub fn of(precision: Precision) -> Self {
         match precision {
             Precision::F32 | Precision::Tf32 | Precision::F16 => Self::F32,
@@ -156,8 +156,8 @@ pub fn backward_stored(dy: &[f32], weight: &StoredMatrix, dx: &mut [f32], mode: 
     EXPANDED.set(expanded);
 }
 
-/// Adds `x^T dy` to `gradient`, that of a weight `[inputs, outputs]`, for each of some linear layers with the input `x`, from
-/// the gradient `dy` of its result.
+/// Adds `x^T dy` to `gradient`, that of a weight `[inputs, outputs]`, for each of some linear layers with the input
+/// `x`, from the gradient `dy` of its result.
 pub fn weight_grads<const N: usize>(
     arithmetic: Arithmetic,
     parallelism: Parallelism,

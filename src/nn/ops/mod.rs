@@ -61,8 +61,8 @@ const MIN_PORTION: usize = 1 << 13;
 /// Maximum portions per thread.
 const PORTIONS_PER_THREAD: usize = 2;
 
-/// Calls `work` with all rows, or side by side with portions of them. `reads` and `writes` have the same number of rows,
-/// each of a width of its own, and a row's result depends on that row alone.
+/// Calls `work` with all rows, or side by side with portions of them. `reads` and `writes` have the same number of
+/// rows, each of a width of its own, and a row's result depends on that row alone.
 pub(crate) fn by_rows<const R: usize, const W: usize>(
     parallelism: Parallelism,
     rows: usize,

@@ -1,18 +1,18 @@
 //! Parallel regions: worker threads that spin between the operators of a pass instead of going to sleep.
 //!
-//! A pass of a large decoder is hundreds of short operators, each divided among all threads; waking a sleeping thread takes
-//! longer than many of them. Within a region the threads of the pool poll for the next operator, so that it begins on all
-//! of them within a microsecond. Whichever threads are free claim the parts of an operator: a thread that is busy
-//! elsewhere is never waited for. Every millisecond a thread looks for other work of the pool, such as another run's, which
-//! would stand still until the region closes otherwise.
+//! A pass of a large decoder is hundreds of short operators, each divided among all threads; waking a sleeping thread
+//! takes longer than many of them. Within a region the threads of the pool poll for the next operator, so that it
+//! begins on all of them within a microsecond. Whichever threads are free claim the parts of an operator: a thread that
+//! is busy elsewhere is never waited for. Every millisecond a thread looks for other work of the pool, such as another
+//! run's, which would otherwise stand still until the region closes.
 
 use super::Parallelism;
 use rayon::prelude::*;
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 use std::{hint, ptr, slice};
@@ -44,15 +44,14 @@ pub fn region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
     if is_alone || cfg!(target_family = "wasm") || !CURRENT.get().is_null() {
         return pass();
     }
-    let region = Region::new();
-    rayon::in_place_scope(|scope| {
-        for _ in 0..helpers {
-            scope.spawn(|scope| region.help(scope));
-        }
-        CURRENT.set(&region);
-        let _open = Open(&region);
-        pass()
-    })
+    let region = Arc::new(Region::new());
+    for _ in 0..helpers {
+        let region = region.clone();
+        rayon::spawn(move || region.help());
+    }
+    CURRENT.set(&*region);
+    let _open = Open(&region);
+    pass()
 }
 
 impl Parallelism {
@@ -74,8 +73,8 @@ impl Parallelism {
         self.each_chunk([(items, 1)], |i, [item]| work(i, &mut item[0]));
     }
 
-    /// Cuts slices into chunks, as many of each, and calls `work` with the chunks of a number, as [`Parallelism::each`].
-    /// Each slice comes with the length of its chunks; the last one may be shorter.
+    /// Cuts slices into chunks, as many of each, and calls `work` with the chunks of a number, as
+    /// [`Parallelism::each`]. Each slice comes with the length of its chunks; the last one may be shorter.
     ///
     /// # Panics
     /// If the slices have different numbers of chunks.
@@ -142,6 +141,8 @@ type Job = *const (dyn Fn(usize) + Sync + 'static);
 
 // SAFETY: the job is read after one of its parts has been claimed, and written before the first or after the last one is.
 unsafe impl Sync for Region {}
+// SAFETY: as above; once the region is closed, no part can be claimed.
+unsafe impl Send for Region {}
 
 impl Region {
     fn new() -> Self {
@@ -216,7 +217,7 @@ impl Region {
     }
 
     /// Executes parts of all jobs for a turn; the next turn is a task of its own, until the region closes.
-    fn help<'a>(&'a self, scope: &rayon::Scope<'a>) {
+    fn help(self: Arc<Self>) {
         if thread::current().id() == self.owner {
             return;
         }
@@ -235,7 +236,7 @@ impl Region {
         }
         // Before the next turn is queued, which this thread would find first.
         rayon::yield_now();
-        scope.spawn(|scope| self.help(scope));
+        rayon::spawn(move || self.help());
     }
 }
 

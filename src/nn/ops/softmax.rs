@@ -10,8 +10,8 @@ pub fn inverse_temperature(temperature: f32) -> f32 {
     if temperature == 0.0 { 1.0 } else { 1.0 / temperature }
 }
 
-/// The amount by which logits of excluded tokens are lowered: beyond the lower clamp of the exponential, yet so small that
-/// its product with their probabilities is negligible.
+/// The amount by which logits of excluded tokens are lowered: beyond the lower clamp of the exponential, yet so small
+/// that its product with their probabilities is negligible.
 pub const EXCLUSION_OFFSET: f32 = 1e4;
 
 /// Excludes all tokens but the `candidates` from the distribution by lowering their logits; an empty list excludes no

@@ -7,14 +7,15 @@ use crate::nn::{DecoderParams, Precision};
 use burn::tensor::{Device, Tensor};
 
 impl TokenDecoder {
-    /// Moves generation and learning to `device`, with products in `precision`; without a device back to the CPU, in f32.
+    /// Moves generation and learning to `device`, with products in `precision`; without a device back to the CPU, in
+    /// f32.
     pub fn with_device(mut self, device: Option<Device>, precision: Precision) -> Self {
         self.sync_from_device();
         Self { device: DeviceCopy::new(device, precision), ..self }
     }
 
-    /// The decoder in the tensors of its device, if it has one ([`TokenDecoder::with_device`]), uploaded again after the
-    /// host has changed the weights.
+    /// The decoder in the tensors of its device, if it has one ([`TokenDecoder::with_device`]), uploaded again after
+    /// the host has changed the weights.
     pub fn on_device(&self) -> Option<DeviceDecoder> {
         let weights = &self.weights;
         self.device.get(&weights.shape, &weights.params, weights.adapters.as_ref())
@@ -25,8 +26,9 @@ impl TokenDecoder {
         self.device.missing_bytes(self.weights.shape.num_params(), self.weights.adapters.as_ref())
     }
 
-    /// Replaces each arena of the learnt parameters on the device, `[len]`, with the result of `change` for its number and the
-    /// arena. The host frees its own copy, and downloads the result when it needs it ([`TokenDecoder::trained`]).
+    /// Replaces each arena of the learnt parameters on the device, `[len]`, with the result of `change` for its number
+    /// and the arena. The host frees its own copy, and downloads the result when it needs it
+    /// ([`TokenDecoder::trained`]).
     ///
     /// # Panics
     /// If the decoder is on the CPU.

@@ -1,8 +1,8 @@
 //! Games on the CPU: a decoder over observations learns from whole sequences, a row for each step, and acts on the
 //! current step of some games, a row for each game.
 //!
-//! One thread runs the whole forward and backward pass of a game. Acting runs the code of learning, so that both give the
-//! same logits to the last bit.
+//! One thread runs the whole forward and backward pass of a game. Acting runs the code of learning, so that both give
+//! the same logits to the last bit.
 
 use super::backward::ForwardRecord;
 use super::sequences::{PolicySizes, SequenceModel, Sequences};
@@ -176,9 +176,9 @@ impl SequenceModel for DecoderSequenceModel {
 }
 
 impl DecoderSequenceModel {
-    /// Creates a decoder from its parameters, with products in this arithmetic. With `checkpointing` the forward pass keeps
-    /// only the stream before each layer, and the backward pass recomputes the layers: a third more work, and the same
-    /// gradient to the last bit.
+    /// Creates a decoder from its parameters, with products in this arithmetic. With `checkpointing` the forward pass
+    /// keeps only the stream before each layer, and the backward pass recomputes the layers: a third more work, and the
+    /// same gradient to the last bit.
     ///
     /// # Panics
     /// If the number of parameters differs.

@@ -89,8 +89,8 @@ impl Weights {
         }
     }
 
-    /// Computes queries, keys and values, normed and rotated. In bf16 keys and values are rounded as caches store them, which
-    /// the gradient ignores (straight through).
+    /// Computes queries, keys and values, normed and rotated. In bf16 keys and values are rounded as caches store them,
+    /// which the gradient ignores (straight through).
     fn project_heads(
         &self,
         number: usize,

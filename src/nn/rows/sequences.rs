@@ -87,8 +87,8 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     fn repack(&mut self);
 
     /// Computes a step of [`LANES`](crate::math::LANES) games: logits `[LANES, num_actions]` of observations
-    /// `[LANES, num_features]`, equal to those of whole sequences to the last bit; updates `memory`, `[memory_size][LANES]`,
-    /// in place.
+    /// `[LANES, num_features]`, equal to those of whole sequences to the last bit; updates `memory`,
+    /// `[memory_size][LANES]`, in place.
     fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Self::Record, logits: &mut [f32]);
 
     /// Runs the forward pass of the games in this range: logits `[num_steps, range, num_actions]`.

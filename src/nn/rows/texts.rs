@@ -237,7 +237,8 @@ impl TokenDecoder {
         self.weights.parallelism
     }
 
-    /// Whether whole passes of this decoder should run in parallel, as it is too small to divide its products among threads.
+    /// Whether whole passes of this decoder should run in parallel, as it is too small to divide its products among
+    /// threads.
     pub fn is_small(&self) -> bool {
         self.parallelism() == Parallelism::Sequential
     }
@@ -247,8 +248,8 @@ impl TokenDecoder {
         self.weights.begin_cache(cache, self.shape().num_layers, tokens, prefix);
     }
 
-    /// Runs all layers on rows, in the order of their caches, and writes their keys and values into `caches`. The predecessors
-    /// of a token must be in the same pass or in a cache.
+    /// Runs all layers on rows, in the order of their caches, and writes their keys and values into `caches`. The
+    /// predecessors of a token must be in the same pass or in a cache.
     pub fn forward(
         &self,
         rows: &[Row],
@@ -375,8 +376,9 @@ impl TokenDecoder {
         forward.hidden.extend_from_slice(&hidden[forward.prompt_rows * size..]);
     }
 
-    /// The offsets in [`TokenDecoder::trained`] at which the layers begin, in order, preceded by 0 unless the first layer
-    /// begins there: a gradient is complete from one of these on as soon as [`TokenDecoder::backward_texts`] has left that layer.
+    /// The offsets in [`TokenDecoder::trained`] at which the layers begin, in order, preceded by 0 unless the first
+    /// layer begins there: a gradient is complete from one of these on as soon as [`TokenDecoder::backward_texts`] has
+    /// left that layer.
     pub fn layer_starts(&self) -> Vec<usize> {
         let layers = self.shape().num_layers;
         let mut starts = vec![0];

@@ -32,8 +32,8 @@ pub struct Weights {
     pub(super) arithmetic: Arithmetic,
 }
 
-/// Copies of the matrices in the order in which products read them: for the forward pass, and transposed for the backward
-/// pass.
+/// Copies of the matrices in the order in which products read them: for the forward pass, and transposed for the
+/// backward pass.
 #[derive(Debug)]
 pub(super) struct PackedWeights {
     forward: Vec<OnceLock<Weight>>,
@@ -61,8 +61,8 @@ impl LinearLayout {
 
     /// Calls `work` with the weight, `[inputs, outputs]`; a stored matrix is expanded for the call alone.
     ///
-    /// `parallelism` is that of the pass: where passes run in parallel, the initialization of a cell must not wait for other
-    /// threads, since a waiting thread steals other work, which may need the same cell.
+    /// `parallelism` is that of the pass: where passes run in parallel, the initialization of a cell must not wait for
+    /// other threads, since a waiting thread steals other work, which may need the same cell.
     fn with_view<T>(
         &self,
         params: &DecoderParams,

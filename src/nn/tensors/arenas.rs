@@ -1,5 +1,5 @@
-//! Learnt parameters, their gradients and their moments in a few large buffers, so that an optimizer step is one launch per
-//! buffer instead of one per tensor.
+//! Learnt parameters, their gradients and their moments in a few large buffers, so that an optimizer step is one launch
+//! per buffer instead of one per tensor.
 
 use crate::nn::arch::Parameter;
 use crate::nn::buffers::{ALIGNMENT, cube_tensor, largest_allocation, runs_kernels, view};
@@ -98,8 +98,8 @@ impl Packing {
     }
 }
 
-/// One f32 for each element of some parameters (weights, gradients or moments) on a device, in a few buffers laid out by
-/// a [`Packing`].
+/// One f32 for each element of some parameters (weights, gradients or moments) on a device, in a few buffers laid out
+/// by a [`Packing`].
 #[derive(Clone, Debug)]
 pub(crate) struct Arenas {
     packing: Arc<Packing>,

@@ -21,8 +21,8 @@ pub(super) struct Prefix<'a> {
 /// The result of attention for `queries`, `[rows, steps, heads, head_dim]`, over `own` keys and values,
 /// `[rows, columns, num_kv_heads, head_dim]`, and over those of a prefix: `[rows, steps, heads * head_dim]`.
 ///
-/// `mask`, `[rows or 1, steps, columns]`, is 0 where a query sees a key of its own sequence, else [`UNSEEN`]. Scores are
-/// multiplied by `scale`.
+/// `mask`, `[rows or 1, steps, columns]`, is 0 where a query sees a key of its own sequence, else [`UNSEEN`]. Scores
+/// are multiplied by `scale`.
 pub(super) fn attend(
     (products, scale): (Products, f32),
     queries: Tensor<4>,
@@ -92,8 +92,8 @@ fn attend_with_prefix(
     of_prefix + products.of(weights.narrow(3, longest, columns), own_values)
 }
 
-/// The mask of some of a text's `count` tokens, computed on the device: each sees itself and those before it, `window` at
-/// most: `[1, rows, count]`.
+/// The mask of some of a text's `count` tokens, computed on the device: each sees itself and those before it, `window`
+/// at most: `[1, rows, count]`.
 pub(super) fn causal(
     rows: Range<usize>,
     count: usize,

@@ -171,8 +171,8 @@ impl Decoder {
         decoder
     }
 
-    /// The same decoder with other parameters, in the order of [`DecoderShape::parameters`]: `next` gives each, `[count]`,
-    /// for its number of elements, or one number for all of them, `[1]`.
+    /// The same decoder with other parameters, in the order of [`DecoderShape::parameters`]: `next` gives each,
+    /// `[count]`, for its number of elements, or one number for all of them, `[1]`.
     pub(crate) fn with_parameters(self, next: impl FnMut(usize) -> Tensor<1>) -> Self {
         struct Fill<F>(F);
         impl<F: FnMut(usize) -> Tensor<1>> ModuleMapper for Fill<F> {
@@ -263,8 +263,8 @@ impl Decoder {
     /// The normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the keys and
     /// values of each layer.
     ///
-    /// `starts`, `[batch, num_steps]`, and `memory` are as in [`Model::sequence`](crate::model::Model::sequence); without
-    /// a memory nothing is remembered.
+    /// `starts`, `[batch, num_steps]`, and `memory` are as in [`Model::sequence`](crate::model::Model::sequence);
+    /// without a memory nothing is remembered.
     pub fn hidden(
         &self,
         x: Tensor<3>,
@@ -289,8 +289,8 @@ impl Decoder {
     }
 
     /// Runs all layers and the last norm on a stream of vectors, `[batch, num_steps, hidden_size]`. `attend`
-    /// computes attention, `[batch, num_steps, query_size]`, from the number of a layer and its queries, keys and values,
-    /// `[batch, num_steps, heads, head_dim]`, rotated.
+    /// computes attention, `[batch, num_steps, query_size]`, from the number of a layer and its queries, keys and
+    /// values, `[batch, num_steps, heads, head_dim]`, rotated.
     pub(super) fn run_layers(
         &self,
         mut x: Tensor<3>,
@@ -411,8 +411,8 @@ impl Decoder {
         (self.head(hidden), caches)
     }
 
-    /// Logits `[batch, num_tokens, vocabulary]` of the token after each of `tokens`, `[batch, num_tokens]`, each row a text
-    /// from its beginning. Without prompts in common and without memory: tests compare faster passes with it.
+    /// Logits `[batch, num_tokens, vocabulary]` of the token after each of `tokens`, `[batch, num_tokens]`, each row a
+    /// text from its beginning. Without prompts in common and without memory: tests compare faster passes with it.
     ///
     /// # Panics
     /// If observations enter the decoder, not tokens.

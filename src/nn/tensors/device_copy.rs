@@ -1,4 +1,5 @@
-//! The copy of a decoder's weights on its device, kept in sync with the host's: each is transferred when the other needs it.
+//! The copy of a decoder's weights on its device, kept in sync with the host's: each is transferred when the other
+//! needs it.
 
 use super::texts::{DeviceAdapters, DeviceDecoder};
 use crate::nn::arch::{Adapters, DecoderShape};
@@ -33,8 +34,8 @@ impl DeviceCopy {
         Self { device, ..Self::default() }
     }
 
-    /// Drops the uploaded learnt parameters, because the host's have changed: the adapters if these are learnt, else all
-    /// weights.
+    /// Drops the uploaded learnt parameters, because the host's have changed: the adapters if these are learnt, else
+    /// all weights.
     pub(crate) fn invalidate(&mut self, are_adapters: bool) {
         self.newer = None;
         if are_adapters { self.adapters = Arc::default() } else { self.weights = Arc::default() }

@@ -126,8 +126,8 @@ pub(crate) fn single<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.cast(FloatDType::F32)
 }
 
-/// The power of two that scales a gradient's `largest` number to about 1/16, within the range of f32; 1 if it is 0 or not
-/// finite.
+/// The power of two that scales a gradient's `largest` number to about 1/16, within the range of f32; 1 if it is 0 or
+/// not finite.
 pub(super) fn scale_of(largest: f32) -> f32 {
     if largest == 0.0 || !largest.is_finite() {
         return 1.0;

@@ -55,16 +55,16 @@ fn kind(half: Option<FloatDType>) -> ElemType {
     float_element(half.map_or(DType::F32, DType::from))
 }
 
-/// The product `a b` of matrices, or of batches of them, on a device that runs kernels, by multiplications and additions
-/// of single-precision numbers, with autodiff or without.
+/// The product `a b` of matrices, or of batches of them, on a device that runs kernels, by multiplications and
+/// additions of single-precision numbers, with autodiff or without.
 pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     let product =
         <Dispatch as SingleProducts>::single_product(a.into_dispatch(), b.into_dispatch());
     Tensor::from_dispatch(product)
 }
 
-/// The products `a b + bias` with several matrices, at most three, in one launch, without autodiff, of operands that are
-/// rounded to half precision if `half` is given. The results are in single precision, in `into` if it is given
+/// The products `a b + bias` with several matrices, at most three, in one launch, without autodiff, of operands that
+/// are rounded to half precision if `half` is given. The results are in single precision, in `into` if it is given
 /// ([`product::products`]).
 pub(crate) fn linear<const D: usize, const N: usize>(
     a: Tensor<D>,

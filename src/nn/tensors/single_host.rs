@@ -22,8 +22,8 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     a.matmul(b)
 }
 
-/// The products `a b + bias` with several matrices without autodiff: never called, since no device of this build runs their
-/// kernel.
+/// The products `a b + bias` with several matrices without autodiff: never called, since no device of this build runs
+/// their kernel.
 pub(crate) fn linear<const D: usize, const N: usize>(
     _a: Tensor<D>,
     _matrices: [Tensor<D>; N],

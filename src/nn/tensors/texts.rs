@@ -1,7 +1,7 @@
 //! Texts on a device: prompts and their completions side by side, with or without autodiff.
 //!
-//! A prompt runs once, whatever the number of its completions, which attend to its keys and values. Short texts are padded
-//! on the right; no token attends to the padding.
+//! A prompt runs once, whatever the number of its completions, which attend to its keys and values. Short texts are
+//! padded on the right; no token attends to the padding.
 
 use super::Decoder;
 use super::arenas::{Arenas, Packing};
@@ -218,9 +218,9 @@ impl DeviceDecoder {
         self.weights.download(floats)
     }
 
-    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide the
-    /// result of the backward pass. If products are in f16 it is the power of two that makes the largest number about 1/16
-    /// (loss scaling, Micikevicius et al. 2018), else 1.
+    /// The factor of a gradient in the backward pass, given its first numbers: multiply the gradient by it, and divide
+    /// the result of the backward pass. If products are in f16 it is the power of two that makes the largest number
+    /// about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
     pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
         if self.module.products.need_scale() {
             scale_of(first.fold(0.0f32, |max, x| max.max(x.abs())))
@@ -342,8 +342,8 @@ impl DeviceDecoder {
         Completions { keys_values, max_tokens, count: 0 }
     }
 
-    /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows, hidden_size]`.
-    /// The same number of completions follows each prompt, group by group.
+    /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows,
+    /// hidden_size]`. The same number of completions follows each prompt, group by group.
     pub fn step(
         &self,
         prompts: &Prompts,

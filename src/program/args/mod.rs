@@ -1,14 +1,14 @@
 //! The command line: subcommands, and the options of each in the file of its kind.
 
 mod models;
-mod parsers;
+pub(super) mod parsers;
 mod runs;
 mod tools;
 mod train;
 mod verifier;
 
 pub use models::{EvalArgs, ExportArgs, Format, GenerateArgs, RecordArgs, RenderOptions};
-pub use parsers::{Seeds, count, finite, name_of, one_of, seeds};
+pub use parsers::{Seeds, name_of, seeds};
 pub use runs::{Axis, PlotArgs, RunsArgs, SweepArgs, WatchArgs};
 pub use tools::{CheckArgs, DemoArgs, DevicesArgs, ImportArgs, SettingsArgs};
 pub use train::{FitArgs, RunArgs, TrainArgs};

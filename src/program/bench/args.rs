@@ -1,6 +1,6 @@
 //! Options of `bench`.
 
-use crate::program::args::{count, finite, one_of};
+use crate::program::args::parsers::{count, finite, one_of};
 use crate::settings::{EngineChoice, Precision};
 use clap::Args;
 use std::path::PathBuf;

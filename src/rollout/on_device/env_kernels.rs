@@ -18,8 +18,8 @@ use burn_cubecl::tensor::CubeTensor;
 /// drivers and browsers, enough to make the launch overhead negligible.
 const LAUNCH_STEPS: usize = 1 << 22;
 
-/// Maximum loop iterations of a unit per launch: Mesa's lavapipe leaves every loop of an invocation without an error once
-/// they have made 65,535 iterations in total.
+/// Maximum loop iterations of a unit per launch: Mesa's lavapipe leaves every loop of an invocation without an error
+/// once they have made 65,535 iterations in total.
 const LAUNCH_ITERATIONS: usize = 60_000;
 
 /// Games per cube; smaller for few games, so that they spread over all of a GPU's processors.

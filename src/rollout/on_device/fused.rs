@@ -43,8 +43,8 @@ fn rollout_numbers<G: Rules>(game: G, config: &RolloutConfig) -> usize {
     (of_step * config.num_steps).max(env_words(game))
 }
 
-/// Numbers per game of the largest buffer of a part: one that a rollout fills, or advantages followed by log-probabilities
-/// under a reference policy.
+/// Numbers per game of the largest buffer of a part: one that a rollout fills, or advantages followed by
+/// log-probabilities under a reference policy.
 fn largest_buffer_numbers<G: Rules>(game: G, config: &RolloutConfig) -> usize {
     rollout_numbers(game, config).max(2 * config.learn_steps + 2)
 }

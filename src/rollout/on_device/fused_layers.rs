@@ -1,9 +1,9 @@
 //! The hidden layers of a perceptron for all games of a cube, divided among its units.
 //!
 //! A unit that computes two hidden layers of its game alone needs the activations of the first, too many for its
-//! registers. Here the cube's activations are in workgroup memory, and a unit computes a few neurons for several games, so
-//! that each number it reads is a factor of several products. The order of all sums is that of [`mlp_logits`], however
-//! many games a cube has.
+//! registers. Here the cube's activations are in workgroup memory, and a unit computes a few neurons for several games,
+//! so that each number it reads is a factor of several products. The order of all sums is that of [`mlp_logits`],
+//! however many games a cube has.
 //!
 //! [`mlp_logits`]: crate::model::kernels::mlp_logits
 

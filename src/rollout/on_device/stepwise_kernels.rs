@@ -30,7 +30,8 @@ const QUANTITIES: usize = 5;
 /// Games and their observations.
 #[derive(CubeType, CubeLaunch)]
 struct Games {
-    /// Environments, `[env_words, num_envs]`, then the steps of each one's episode that were played before the iteration.
+    /// Environments, `[env_words, num_envs]`, then the steps of each one's episode that were played before the
+    /// iteration.
     envs: Buffer<u32>,
     /// Observations before each step, `[num_steps, num_envs, num_features]`.
     history: Buffer<f32>,

@@ -234,9 +234,9 @@ impl<'a> Events<'a> {
         Ok((due, interrupted || is_late))
     }
 
-    /// Evaluates the policy, and queues a warning if nothing could be scored, once and not after each evaluation. Returns
-    /// whether the policy is the best so far. If the evaluation fails, nothing of the iteration is written: saved without
-    /// it, a run that resumes would end with another best policy.
+    /// Evaluates the policy, and queues a warning if nothing could be scored, once and not after each evaluation.
+    /// Returns whether the policy is the best so far. If the evaluation fails, nothing of the iteration is written:
+    /// saved without it, a run that resumes would end with another best policy.
     fn evaluate(&mut self, record: &mut IterationRecord, due: &mut Due) -> Result<bool, RunError> {
         let work = format!("the evaluation of iteration {}", record.iteration);
         let Validation { evaluation, is_best } =

@@ -133,8 +133,8 @@ impl RunFiles {
         Ok(ResumedRun { files, warnings: records.into_iter().chain(best).collect() })
     }
 
-    /// Saves the best policy as the checkpoint of iteration `done` if it is of that iteration and the checkpoint is missing,
-    /// because the last process was killed before it saved one.
+    /// Saves the best policy as the checkpoint of iteration `done` if it is of that iteration and the checkpoint is
+    /// missing, because the last process was killed before it saved one.
     fn adopt_best(&mut self, done: u32, keep: usize) -> Result<(), RunError> {
         if self.folder.has_checkpoint(done) {
             return Ok(());
@@ -145,8 +145,8 @@ impl RunFiles {
         }
     }
 
-    /// Saves the best policy again from the checkpoint of its iteration if it is missing or damaged. Returns a warning if
-    /// that is missing or damaged, too.
+    /// Saves the best policy again from the checkpoint of its iteration if it is missing or damaged. Returns a warning
+    /// if that is missing or damaged, too.
     fn recover_best(&self, run: &dyn Run) -> Result<Option<String>, RunError> {
         let (Some(best), Ok(saved)) = (run.trainer().best(), self.folder.best_policy()) else {
             return Ok(None);
@@ -260,8 +260,8 @@ impl RunFiles {
         self.in_place(checkpoint::save(snapshot, &self.folder.best()).map_err(RunError::from))
     }
 
-    /// Loads the checkpoint of the best policy as [`RunFolder::best_policy`] does; with a warning also if it is missing or
-    /// not that of the run's best evaluation.
+    /// Loads the checkpoint of the best policy as [`RunFolder::best_policy`] does; with a warning also if it is missing
+    /// or not that of the run's best evaluation.
     ///
     /// # Errors
     /// If it may be intact, but cannot be read.
@@ -316,7 +316,8 @@ impl RunFiles {
     }
 }
 
-/// Removes what a run has left in a folder that ended before its first checkpoint, so that a new one is not taken for it.
+/// Removes what a run has left in a folder that ended before its first checkpoint, so that a new one is not taken for
+/// it.
 fn clear(folder: &RunFolder) -> Result<(), RunError> {
     let names = [MODEL, TENSORBOARD, COMPLETIONS, CSV, SPACES];
     names.map(|name| folder.path().join(name)).iter().try_for_each(|path| {

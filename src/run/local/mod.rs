@@ -163,8 +163,8 @@ pub trait Run {
     /// If another rank fails or does not respond.
     fn snapshot(&self) -> Result<Checkpoint, RunError>;
 
-    /// Evaluates the policy on fresh episodes, at most `max_episodes`. At the end of a run, [`finish()`] restores the best
-    /// policy first.
+    /// Evaluates the policy on fresh episodes, at most `max_episodes`. At the end of a run, [`finish()`] restores the
+    /// best policy first.
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.

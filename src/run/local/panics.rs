@@ -146,8 +146,8 @@ pub fn caught_on_devices<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     lock(&DEVICE_PANICS).report(u64::MAX).map_or(outcome, Err)
 }
 
-/// A watch over the threads of devices for a run, so that it does not go on with the results of a device that has failed,
-/// even if another run has reported that. A run on the CPU needs none; one on another device ends as well.
+/// A watch over the threads of devices for a run, so that it does not go on with the results of a device that has
+/// failed, even if another run has reported that. A run on the CPU needs none; one on another device ends as well.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceWatch {
     /// Number of panics before the watch; `None` on the CPU.

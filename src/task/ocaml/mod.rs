@@ -39,7 +39,8 @@ use std::sync::Arc;
 settings! {
     /// Settings of the task.
     pub struct OcamlSettings {
-        /// A file of problems, or of rows with a prompt and assertions, as JSON lines or CSV; empty for the built-in ones.
+        /// A file of problems, or of rows with a prompt and assertions, as JSON lines or CSV; empty for the built-in
+        /// ones.
         problems: String;
         /// SHA-256 of that file, whose content must not change; not checked if empty. Set when a run begins.
         digest: String;

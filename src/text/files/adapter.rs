@@ -175,8 +175,8 @@ fn lora_alpha(about: &Value, rank: u64) -> Result<f32, String> {
     Ok(lora_alpha as f32)
 }
 
-/// The matrices that a list of modules names, each once; `None` if an element is not a string. A name may be a path, and PEFT
-/// lists the modules of all layers where they are few. A layer that is not in such a list lacks its tensors.
+/// The matrices that a list of modules names, each once; `None` if an element is not a string. A name may be a path,
+/// and PEFT lists the modules of all layers where they are few. A layer that is not in such a list lacks its tensors.
 fn modules(names: &[Value]) -> Option<Vec<String>> {
     let mut all: Vec<String> = Vec::new();
     for name in names {

@@ -74,8 +74,8 @@ struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    /// Selects the number format of a parameter: f32 for vectors, the requested one for matrices, or f16 if their rows are
-    /// not whole blocks.
+    /// Selects the number format of a parameter: f32 for vectors, the requested one for matrices, or f16 if their rows
+    /// are not whole blocks.
     fn new(parameter: FileParameter<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
         let kind = match (&parameter.shape[..], asked) {
             ([_], _) => GgufType::F32,

@@ -78,8 +78,9 @@ impl LanguageModel {
         }
     }
 
-    /// Creates a model from [`LanguageModel::metadata`], with adapters of 0 if the files describe any. `params` reads the
-    /// weights without adapters, in the order of [`DecoderShape::parameters`]; `folder` is the path that errors name.
+    /// Creates a model from [`LanguageModel::metadata`], with adapters of 0 if the files describe any. `params` reads
+    /// the weights without adapters, in the order of [`DecoderShape::parameters`]; `folder` is the path that errors
+    /// name.
     ///
     /// # Errors
     /// If a file is missing or cannot be used, and those of `params`.

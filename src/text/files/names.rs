@@ -74,12 +74,13 @@ pub(super) trait Source: Send + Sync {
     /// Reads the values, in file order.
     fn read(&self) -> Vec<f32>;
 
-    /// Reads a matrix `[inner, columns]`, stored in the file column by column, in its number format; `None` if that is f32.
+    /// Reads a matrix `[inner, columns]`, stored in the file column by column, in its number format; `None` if that is
+    /// f32.
     fn stored(&self, sizes: [usize; 2]) -> Option<StoredMatrix>;
 }
 
-/// Reads the parameters of a model: matrices in the number format of the file, the others in f32. `find` looks a parameter
-/// up and checks its shape and length; this is done for all of them before anything is allocated.
+/// Reads the parameters of a model: matrices in the number format of the file, the others in f32. `find` looks a
+/// parameter up and checks its shape and length; this is done for all of them before anything is allocated.
 ///
 /// # Errors
 /// If `find` fails, or a number is not finite.

@@ -110,8 +110,8 @@ impl Format {
         numbers
     }
 
-    /// The matrix of these sizes, `[inner, columns]`, whose column `j` is row `row(j)` of `blocks`, without expanding it;
-    /// `None` if the numbers are in f32 anyway. Rows consist of whole blocks.
+    /// The matrix of these sizes, `[inner, columns]`, whose column `j` is row `row(j)` of `blocks`, without expanding
+    /// it; `None` if the numbers are in f32 anyway. Rows consist of whole blocks.
     pub fn matrix(
         &self,
         blocks: &[u8],
@@ -181,8 +181,8 @@ fn unpack_scale(from: &[u8], i: usize) -> [f32; 2] {
     [f32::from(scale), f32::from(offset)]
 }
 
-/// Decodes a block of eight groups with scales and offsets, which begins with the scale and the offset of these. Codes have
-/// 4 bits, or 5 (`FIFTH`), the fifth of them apart.
+/// Decodes a block of eight groups with scales and offsets, which begins with the scale and the offset of these. Codes
+/// have 4 bits, or 5 (`FIFTH`), the fifth of them apart.
 fn split_q4k_q5k<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &mut [[f32; 2]]) {
     let (scale, offset) = (half(block), half(&block[2..]));
     for (i, to) in scales.iter_mut().enumerate() {

@@ -131,8 +131,8 @@ fn strftime_now(format: String) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope of
-/// their own, too.
+/// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope
+/// of their own, too.
 fn unmarked(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {
         return source.into();

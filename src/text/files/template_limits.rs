@@ -277,7 +277,8 @@ fn closing(text: &str) -> Option<usize> {
     plain(text).find(|(_, depth, _)| *depth < 0).map(|(at, ..)| at)
 }
 
-/// Iterates over the bytes of an expression outside of quotes, each with its position and the depth of brackets around it.
+/// Iterates over the bytes of an expression outside of quotes, each with its position and the depth of brackets around
+/// it.
 fn plain(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
     let (mut quote, mut depth) = (None, 0);
     let mut bytes = text.bytes().enumerate();
@@ -354,8 +355,8 @@ fn check_length(bytes: usize) -> Result<(), Error> {
     if bytes > MAX_TEXT_BYTES { Err(too_long("a text")) } else { Ok(()) }
 }
 
-/// Rejects the replacement of `from` by `to` in a string, or the insertion of `to` between its characters, if the result
-/// is too long.
+/// Rejects the replacement of `from` by `to` in a string, or the insertion of `to` between its characters, if the
+/// result is too long.
 fn check_replacement(text: &str, from: &str, to: &str) -> Result<(), Error> {
     check_length(text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len()))
 }

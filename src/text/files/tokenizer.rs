@@ -21,8 +21,8 @@ struct FileTokenizer {
 
 /// Reads a `tokenizer.json` for weights with `vocabulary` tokens; errors name `path`.
 ///
-/// Added tokens may be beyond the weights, as the mark of an image is in Gemma 3's text models: only a text that contains
-/// one is an error.
+/// Added tokens may be beyond the weights, as the mark of an image is in Gemma 3's text models: only a text that
+/// contains one is an error.
 ///
 /// # Errors
 /// If it is malformed, or the vocabulary of its model has a token that the weights lack.
@@ -60,8 +60,8 @@ struct AddedTokens {
     normalizer: Value,
 }
 
-/// Refuses a `tokenizer_config.json`, `about`, or an `added_tokens.json`, `added`, by which `transformers` would split texts
-/// differently from the `tokenizer.json` beside them.
+/// Refuses a `tokenizer_config.json`, `about`, or an `added_tokens.json`, `added`, by which `transformers` would split
+/// texts differently from the `tokenizer.json` beside them.
 ///
 /// # Errors
 /// A clause, if one of the files names a token that `tokenizer.json` does not add or adds in another way, or asks for

@@ -11,8 +11,8 @@ use burn::cubecl::prelude::*;
 /// Records of the choices of the last steps, which the host reads back together.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Records {
-    /// Tokens as floats, log-probabilities and entropies in nats of each step, `[3, rows]`, then masks of the tokens that
-    /// could be drawn, `[rows, masks]`.
+    /// Tokens as floats, log-probabilities and entropies in nats of each step, `[3, rows]`, then masks of the tokens
+    /// that could be drawn, `[rows, masks]`.
     pub numbers: Buffer<f32>,
     /// Capacity in steps; the record of step `n` is at `n` modulo this.
     pub steps: usize,
@@ -46,8 +46,8 @@ impl Records {
 
 /// Chooses a token of each row by its draw, or the most likely one; one cube per row.
 ///
-/// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`Progress`]; tokens `[rows]`; those of [`Records`].
-/// Workgroup memory: 3 x [`UNITS`] floats.
+/// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`Progress`]; tokens `[rows]`; those of
+/// [`Records`]. Workgroup memory: 3 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn choose_kernel(
     logits: &[f32],

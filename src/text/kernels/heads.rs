@@ -22,8 +22,8 @@ pub(super) fn rotation(
     (ch * cl - sh * sl, sh * cl + ch * sl)
 }
 
-/// Computes cosine and sine of each pair of a head at the position of each row, and moves progress on to the token chosen;
-/// one unit per row and pair.
+/// Computes cosine and sine of each pair of a head at the position of each row, and moves progress on to the token
+/// chosen; one unit per row and pair.
 ///
 /// Buffers: those of [`Progress`]; the rotations of low and high parts, `[low + high, half, 2]`;
 /// `[rows, half, 2]`.
@@ -125,8 +125,8 @@ struct Items {
     second: Array<f32>,
 }
 
-/// Norms and rotates the heads of the row that begins at `start`; `roots` are the heads' roots, from number `first` on, and
-/// weights begin at `weight`.
+/// Norms and rotates the heads of the row that begins at `start`; `roots` are the heads' roots, from number `first` on,
+/// and weights begin at `weight`.
 #[cube]
 fn rotate_heads(
     row_of: &mut [f32],

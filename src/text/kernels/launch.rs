@@ -41,8 +41,8 @@ pub(crate) fn rows_of(tensor: &CubeTensor) -> usize {
     tensor.meta.num_elements() / shape[shape.len() - 1]
 }
 
-/// Adds the output of a block, normed if there is a norm, to the stream, `[.., hidden_size]`. Returns the sum, normed if there
-/// is a norm, as numbers of type `to`, and the sum.
+/// Adds the output of a block, normed if there is a norm, to the stream, `[.., hidden_size]`. Returns the sum, normed
+/// if there is a norm, as numbers of type `to`, and the sum.
 pub(crate) fn add_norm(
     shape: &DecoderShape,
     stream: CubeTensor,

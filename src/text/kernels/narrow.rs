@@ -1,8 +1,8 @@
 //! The kernel that chooses tokens among the likeliest ones: top-k, top-p and min-p without sorting.
 //!
-//! Tokens are ordered by falling weight, and by number among equal weights. The tokens that can be drawn are a prefix of
-//! this order, and so are those up to a draw. The end of a prefix is found by its weight: first its octave, by a histogram
-//! over octaves, then the weight itself by bisection over its bits, among the tokens of that octave alone.
+//! Tokens are ordered by falling weight, and by number among equal weights. The tokens that can be drawn are a prefix
+//! of this order, and so are those up to a draw. The end of a prefix is found by its weight: first its octave, by a
+//! histogram over octaves, then the weight itself by bisection over its bits, among the tokens of that octave alone.
 
 use super::UNITS;
 use super::choose::Records;
@@ -112,8 +112,9 @@ fn passes(sum: f32, goal: f32, #[comptime] kind: Goal) -> bool {
     is_there
 }
 
-/// Finds the largest weight such that the sum over all weights at least as large reaches `goal`, among weights whose bits
-/// are at least `floor`; the smallest of these if the sum never does, since sums in another order round differently.
+/// Finds the largest weight such that the sum over all weights at least as large reaches `goal`, among weights whose
+/// bits are at least `floor`; the smallest of these if the sum never does, since sums in another order round
+/// differently.
 #[cube]
 fn search(
     scratch: &mut NarrowScratch,
@@ -373,8 +374,9 @@ fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize)
 
 /// Draws a token for each row among those that top-k, top-p and min-p leave; one cube per row.
 ///
-/// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens `[rows]`;
-/// those of [`Records`], whose masks have [`TOKENS_PER_FLOAT_WORD`] bits each. Workgroup memory: 41 x [`UNITS`] floats.
+/// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens
+/// `[rows]`; those of [`Records`], whose masks have [`TOKENS_PER_FLOAT_WORD`] bits each. Workgroup memory: 41 x
+/// [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn narrow_kernel(
     logits: &[f32],

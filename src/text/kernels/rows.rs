@@ -159,8 +159,8 @@ pub(crate) struct AddNorm {
     pub norms_sum: bool,
 }
 
-/// Adds a block's output to the residual stream and norms the sum; one cube per row. The normed sum is of the type of the
-/// operands of products, which would round it otherwise.
+/// Adds a block's output to the residual stream and norms the sum; one cube per row. The normed sum is of the type of
+/// the operands of products, which would round it otherwise.
 ///
 /// Buffers: the stream and the output, `[rows, size]`; weights of the norm of the sum and of that of the output,
 /// `[size]`, to which `offset` is added; the new stream, and the normed sum, `[rows, size]`. Workgroup memory:
@@ -412,8 +412,8 @@ pub(crate) fn put_kernel(from: &[f32], to: &mut [f32], count: usize, #[comptime]
     }
 }
 
-/// Adds up rows by destination: `to[to_row] += scale * sum(from[row])` over the rows of each; one cube per destination and
-/// [`UNITS`] elements of a row.
+/// Adds up rows by destination: `to[to_row] += scale * sum(from[row])` over the rows of each; one cube per destination
+/// and [`UNITS`] elements of a row.
 ///
 /// Buffers: for `count` destinations where the rows of each begin, and the end of the last, `[count + 1]`, then their
 /// rows in `to`, `[count]`, then the rows in `from`; `from` and `to`, of rows of `size` numbers.

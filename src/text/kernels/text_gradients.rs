@@ -1,5 +1,5 @@
-//! Gradients of attention over whole texts: probabilities are recomputed (Dao et al. 2022), so that memory is linear in the
-//! length. A row's gradient is one cube's, so nothing is added atomically.
+//! Gradients of attention over whole texts: probabilities are recomputed (Dao et al. 2022), so that memory is linear in
+//! the length. A row's gradient is one cube's, so nothing is added atomically.
 
 use super::UNITS;
 use super::heads::Heads;

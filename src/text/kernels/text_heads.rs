@@ -156,8 +156,8 @@ fn unrotated(
     result
 }
 
-/// Computes the gradients of queries and keys from those of rotated ones, where no norm is between; one unit per pair, or
-/// element that does not rotate.
+/// Computes the gradients of queries and keys from those of rotated ones, where no norm is between; one unit per pair,
+/// or element that does not rotate.
 ///
 /// Buffers: rotations `[rows, half, 2]`; the gradients of rotated queries and keys, and of those before, `[rows,
 /// query_size]` and `[rows, key_size]` each.

@@ -190,7 +190,7 @@ impl PackedPass<'_> {
             .map(|(linear, d)| products.of(d.clone(), linear.weight.val().transpose()));
         let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
         let Some(adapters) = adapters else {
-            self.add_weight_gradients(layer, which, input(), d_results, gradients);
+            self.add_weight_gradients(layer, which, (input(), d), d_results, gradients);
             return d_input;
         };
         if which.iter().all(|which| adapters.pair((layer, *which)).is_none()) {
@@ -205,17 +205,17 @@ impl PackedPass<'_> {
         d_input
     }
 
-    /// Adds the gradients of the weights and biases of at most three matrices of a layer with the input `x`.
+    /// Adds the gradients of the weights and biases of at most three matrices of a layer with the input `x`, by the
+    /// gradients of their results as rows, `d`.
     fn add_weight_gradients<const N: usize>(
         &self,
         layer: usize,
         which: [Projection; N],
-        x: Tensor<2>,
+        (x, d): (Tensor<2>, [Tensor<2>; N]),
         d_results: [&CubeTensor; N],
         gradients: &mut Gradients,
     ) {
         let module = &self.decoder.module;
-        let d = d_results.map(|d_result| as_rows(d_result.clone()));
         let names = which.map(|which| named(layer, which.name()));
         gradients.add(names.each_ref().map(|name| &name[..]), |into| {
             module.products.of_all(x.transpose(), d, into)

@@ -143,8 +143,8 @@ pub(super) struct LayerPass {
     pub activations: Option<Activations>,
 }
 
-/// The activations of a layer. A pass does not keep values and the factors of the gate, a third of them: the backward pass
-/// needs their inputs anyway, and makes each again by a product.
+/// The activations of a layer. A pass does not keep values and the factors of the gate, a third of them: the backward
+/// pass needs their inputs anyway, and makes each again by a product.
 pub(super) struct Activations {
     /// Queries and keys before their norms, if they have any.
     pub unnormed: Option<[CubeTensor; 2]>,
@@ -275,8 +275,8 @@ impl<'a> PackedPass<'a> {
         rotations
     }
 
-    /// Computes a layer from its normed input and the stream. Returns the activations and the output of the feed-forward
-    /// block.
+    /// Computes a layer from its normed input and the stream. Returns the activations and the output of the
+    /// feed-forward block.
     pub(super) fn run_layer(
         &self,
         number: usize,

@@ -89,7 +89,8 @@ impl Gradients {
         self.add_to([place + matrix as usize], make);
     }
 
-    /// The memory of the gradient of a weight so far, `[count]`, to which the caller adds; `None` if adapters are learnt.
+    /// The memory of the gradient of a weight so far, `[count]`, to which the caller adds; `None` if adapters are
+    /// learnt.
     pub fn present(&mut self, name: &str) -> Option<CubeTensor> {
         let Places::Weights(places) = &self.places else { return None };
         let number = places[name];

@@ -1,8 +1,8 @@
 //! Forward and backward passes of whole texts on a device, in kernels: for learning, and for the prefill of prompts.
 //!
-//! Rows are packed without padding: a prompt passes through once, and all its completions attend to its keys and values.
-//! The backward pass of attention recomputes probabilities, so that memory is linear in the length of texts. Gradients are
-//! summed in an order that depends on the texts alone. Products are those of
+//! Rows are packed without padding: a prompt passes through once, and all its completions attend to its keys and
+//! values. The backward pass of attention recomputes probabilities, so that memory is linear in the length of texts.
+//! Gradients are summed in an order that depends on the texts alone. Products are those of
 //! [`Products`](crate::nn::tensors::products::Products).
 
 mod attention_backward;

@@ -92,8 +92,8 @@ impl<G: Rules> GameTrainer<G> {
     }
 
     /// Creates a run of a model on `device` instead of the network in `config.policy`. Both `game` and `config` must
-    /// have been validated: with settings out of range a run may panic later, or learn nothing. [`Trainer::unsupported_reason`]
-    /// tells whether the requested engine and precision are available.
+    /// have been validated: with settings out of range a run may panic later, or learn nothing.
+    /// [`Trainer::unsupported_reason`] tells whether the requested engine and precision are available.
     ///
     /// # Panics
     /// If the model's numbers of features and actions are not the game's, `config.data` names a dataset
@@ -111,9 +111,9 @@ impl<G: Rules> GameTrainer<G> {
     }
 
     /// Creates this rank's part of a run that the ranks of `team` share: all take the same optimizer steps and arrive
-    /// at the same weights. It learns from the dataset `data` of `config.data`, or, if that is `None`, from games. Ranks
-    /// of a process need a thread each: outside of Rayon's pools, or in a pool of its own. In one pool, a rank that waits
-    /// for work could execute another rank and wait for itself.
+    /// at the same weights. It learns from the dataset `data` of `config.data`, or, if that is `None`, from games.
+    /// Ranks of a process need a thread each: outside of Rayon's pools, or in a pool of its own. In one pool, a rank
+    /// that waits for work could execute another rank and wait for itself.
     ///
     /// # Errors
     /// If there are more ranks than shards ([`TrainConfig::shards`]).

@@ -25,8 +25,8 @@ where
     layered_settings(std::slice::from_ref(file), set)
 }
 
-/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of `set`. A
-/// setting may have another of its names in each.
+/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of `set`.
+/// A setting may have another of its names in each.
 ///
 /// The game's parameters are read first, since defaults may depend on them
 /// ([`Env::defaults`](crate::env::Env::defaults)).

@@ -243,7 +243,8 @@ mod tests {
         let all = [&[1, 2, 3][..], &[1, 2, 4], &[1, 5, 3], &[1, 2], &[6, 2]].map(completion);
         let rewards = [1.0, 0.0, 0.25, 0.5, 0.75];
         let values = prefix_advantages(&all, &rewards, 0.5);
-        // All five: 0.5 in the mean. Four that begin with 1: 0.4375. Three that continue with 2: 0.5, of which one ends.
+        // All five: 0.5 in the mean. Four that begin with 1: 0.4375. Three that continue with 2: 0.5, of which one
+        // ends.
         assert_eq!(values[0], [1.0, 1.125, 1.0]);
         assert_eq!(values[1], [-1.0, -0.875, -1.0]);
         assert_eq!(values[2], [-0.5, -0.375, 0.0], "alone from its third token on");

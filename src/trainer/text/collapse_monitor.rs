@@ -36,7 +36,8 @@ enum Collapse {
     Unjudged,
 }
 
-/// A monitor of a run's records for collapses. It reports each when it begins, and again only after it ended in between.
+/// A monitor of a run's records for collapses. It reports each when it begins, and again only after it ended in
+/// between.
 #[derive(Clone, Debug)]
 pub struct CollapseMonitor {
     /// The parts of a reward.

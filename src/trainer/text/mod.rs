@@ -191,7 +191,8 @@ impl LanguageTrainer {
 
     /// Creates this rank's part of a run that the ranks of `team` share: each completes some of the prompts and
     /// differentiates some of the groups, and all arrive at the same weights. All ranks must call the methods that
-    /// iterate, evaluate or measure.
+    /// iterate, evaluate or measure. Ranks of a process need a thread each, as those of
+    /// [`GameTrainer::with_team`](crate::trainer::GameTrainer::with_team).
     ///
     /// # Errors
     /// As [`LanguageTrainer::for_task`], and if there are more ranks than shards (`update.num_shards`, of whole
@@ -271,8 +272,8 @@ impl LanguageTrainer {
         Ok(self)
     }
 
-    /// Scores `completions` completions of each of up to `count` held-out prompts, none of which was used to select the best
-    /// policy.
+    /// Scores `completions` completions of each of up to `count` held-out prompts, none of which was used to select the
+    /// best policy.
     ///
     /// # Errors
     /// If the task fails, or another rank fails or does not respond.
@@ -289,8 +290,8 @@ impl LanguageTrainer {
         self.engine.evaluate(HeldOutPart::Final, count, completions, sampling)
     }
 
-    /// Evaluates the greedy policy on `count` held-out prompts that were not used to select the best policy (0 skips this); in
-    /// a run of SFT alone, also on the held-out solutions of such prompts.
+    /// Evaluates the greedy policy on `count` held-out prompts that were not used to select the best policy (0 skips
+    /// this); in a run of SFT alone, also on the held-out solutions of such prompts.
     ///
     /// # Errors
     /// If the task fails, or another rank fails or does not respond.
@@ -372,8 +373,8 @@ impl TextEngine {
         self.config.sampling(&self.model.stop_tokens)
     }
 
-    /// The number of held-out prompts that evaluations may have used to select the best policy, also those before the run
-    /// was resumed with other settings.
+    /// The number of held-out prompts that evaluations may have used to select the best policy, also those before the
+    /// run was resumed with other settings.
     fn validation_prompts(&self) -> u64 {
         let solutions = if self.config.is_sft_only() { self.max_held_out_solutions() } else { 0 };
         solutions.max(self.config.checkpoint.eval_episodes as u64).max(self.validated)

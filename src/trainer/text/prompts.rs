@@ -36,13 +36,14 @@ impl TextEngine {
         let Prompt { text, messages, template_values, .. } = prompt;
         let tokens = self.model.tokenize_prompt_with(text, messages, template_values)?;
         let context = self.model.shape.context;
-        let start: String = text.chars().take(40).collect();
+        let start = || text.chars().take(40).collect::<String>();
         if tokens.len().saturating_add(completion) > context {
-            let prompt = tokens.len();
+            let (start, prompt) = (start(), tokens.len());
             return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
         }
         let (count, max_tokens) = (tokens.len(), self.limits.prompt);
         if count > max_tokens {
+            let start = start();
             return Err(LanguageTrainError::Settings(format!(
                 "a prompt (it begins with {start:?}) has {count} tokens, but the device's buffers hold {max_tokens} \
                  of them at a time: leave such prompts out, or use the CPU"

@@ -50,7 +50,8 @@ fn fraction_true(values: impl Iterator<Item = bool>) -> f64 {
     mean(values.map(|value| f64::from(u8::from(value))))
 }
 
-/// Mean of each reward part over the judged completions that it applies to, unweighted; without parts that apply to none.
+/// Mean of each reward part over the judged completions that it applies to, unweighted; without parts that apply to
+/// none.
 fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
     let mean_of = |(i, part): (usize, &RewardPart)| {
         let rewards = || scored.judged().filter_map(|rewards| rewards.part(i));

@@ -1,5 +1,5 @@
-//! Verification of a rollout's completions: each on another thread as soon as it has ended, where the task permits it, or
-//! all at once after generation.
+//! Verification of a rollout's completions: each on another thread as soon as it has ended, where the task permits it,
+//! or all at once after generation.
 
 use crate::task::{self, Prompt, Rewards, Task, TaskError};
 use crate::text::generate::{self, Completion, Generator};
@@ -265,8 +265,8 @@ mod tests {
         calls: Vec<usize>,
     }
 
-    /// Generates and verifies `of_prompt` completions of each of eight prompts, one at a time on each thread of the pool.
-    /// `at_token` is called for every token, with the tokens of the completion so far.
+    /// Generates and verifies `of_prompt` completions of each of eight prompts, one at a time on each thread of the
+    /// pool. `at_token` is called for every token, with the tokens of the completion so far.
     fn run(
         (threads, end): (usize, End),
         of_prompt: usize,

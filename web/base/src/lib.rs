@@ -14,9 +14,9 @@ unsafe extern "C" {
     fn __wasm_call_ctors();
 }
 
-/// Runs the static constructors of all libraries, once: some thousand functions that register the operations of CubeCL's
-/// compiler. Without this function the linker runs them in every exported function. A module that compiles no kernels
-/// does not call it: `web/linker.mjs` links it without them, which halves it.
+/// Runs the static constructors of all libraries, once: some thousand functions that register the operations of
+/// CubeCL's compiler. Without this function the linker runs them in every exported function. A module that compiles no
+/// kernels does not call it: `web/linker.mjs` links it without them, which halves it.
 #[unsafe(no_mangle)]
 pub extern "C" fn constructors() {
     // SAFETY: the linker defines this function, and nothing else calls it.

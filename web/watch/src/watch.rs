@@ -224,7 +224,8 @@ impl Show {
     }
 
     /// Hands a copy of the watched game to a person, beside one that the policy plays on; or returns to all games,
-    /// in the state that they were left in. A game that has just ended leaves nothing to play: both begin the next level.
+    /// in the state that they were left in. A game that has just ended leaves nothing to play: both begin the next
+    /// level.
     pub fn take_over(&mut self, on: bool) {
         self.played.leave();
         match (on, self.aside.take()) {
@@ -357,7 +358,8 @@ impl Show {
         Ok(())
     }
 
-    /// Replaces the policy at place `i` of those beside by another of the same game, which plays on, and resets its scores.
+    /// Replaces the policy at place `i` of those beside by another of the same game, which plays on, and resets its
+    /// scores.
     pub fn set_rival(&mut self, i: usize, policy: &Policy) -> Result<(), JsError> {
         self.check_game(policy)?;
         let rival = self.rivals.get_mut(i).ok_or_else(|| JsError::new("no policy plays there"))?;
@@ -380,7 +382,8 @@ impl Show {
         self.games.count() + self.rivals.len()
     }
 
-    /// Replaces the contents of `into` by the sprites of all boards, after `part` (0 to 1) of the motion of the last step.
+    /// Replaces the contents of `into` by the sprites of all boards, after `part` (0 to 1) of the motion of the last
+    /// step.
     pub(crate) fn sprites(&self, part: f32, into: &mut Vec<Sprite>) {
         self.games.instances(part, into);
         self.rivals.iter().for_each(|rival| rival.sprites(part, into));

@@ -92,7 +92,8 @@ pub fn multiply(
     }
 }
 
-/// Computes `gradient += obs^T d_outputs`, where `gradient` is `[features, columns]` and `d_outputs` `[samples, columns]`.
+/// Computes `gradient += obs^T d_outputs`, where `gradient` is `[features, columns]` and `d_outputs` `[samples,
+/// columns]`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn add_gradient(obs: &Nonzeros, d_outputs: &[f32], gradient: &mut [f32], columns: usize) {
     for (entries, d_outputs) in obs.samples().zip(d_outputs.chunks_exact(columns)) {

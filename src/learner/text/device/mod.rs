@@ -1,9 +1,9 @@
 //! The gradient of an optimizer step over texts on a device.
 //!
-//! Texts pass through the layers once forward and once backward ([`DevicePass`]): in kernels where the device runs them,
-//! else by autodiff. Between the two, the head processes a part of the tokens at a time, twice: for their
-//! log-probabilities, from which the gradient of the loss is computed in host memory, and for the backward pass. So the logits
-//! of all tokens never exist at once.
+//! Texts pass through the layers once forward and once backward ([`DevicePass`]): in kernels where the device runs
+//! them, else by autodiff. Between the two, the head processes a part of the tokens at a time, twice: for their
+//! log-probabilities, from which the gradient of the loss is computed in host memory, and for the backward pass. So the
+//! logits of all tokens never exist at once.
 
 mod autodiff;
 mod kernels;
@@ -61,8 +61,8 @@ trait DevicePass<'a> {
     fn backward(self, tokens: &LossTokens, temperature: f32, grads: TokenGrads) -> Arenas;
 }
 
-/// The decoder on its device, if it has one. For kernels its matrices are rounded to the precision of products, which then
-/// read half as much memory.
+/// The decoder on its device, if it has one. For kernels its matrices are rounded to the precision of products, which
+/// then read half as much memory.
 fn decoder_for_passes(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
     let decoder = on_device(decoder)?;
     Some(if device::has_kernels(decoder.device()) { decoder.rounded() } else { decoder })
@@ -126,8 +126,8 @@ impl DeviceGradient {
     }
 }
 
-/// The gradient and the sums of the chosen groups in several shards at once, and the largest distance of a ratio from 1;
-/// `None` if the decoder is on the CPU.
+/// The gradient and the sums of the chosen groups in several shards at once, and the largest distance of a ratio from
+/// 1; `None` if the decoder is on the CPU.
 pub(super) fn partial_sum(
     differentiation: &Differentiation,
     chosen: &[usize],
@@ -161,8 +161,8 @@ pub(super) fn gradient(
 }
 
 impl LanguageLearner {
-    /// Moves generation and learning to a device, with products in this precision. Weights and moments stay there, unless
-    /// other ranks share the run: gradients are then summed in host memory.
+    /// Moves generation and learning to a device, with products in this precision. Weights and moments stay there,
+    /// unless other ranks share the run: gradients are then summed in host memory.
     pub fn with_device(self, device: Device, precision: Precision) -> Self {
         let moved = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
         Self { decoder: moved(self.decoder), reference: self.reference.map(moved), ..self }

@@ -296,7 +296,8 @@ mod tests {
     use crate::nn::ops::check::Draws;
     use crate::nn::ops::{Parallelism, bf16};
 
-    /// The results of all rows, `[rows, query_size]` and `[rows, heads]`, from caches of a prefix and of what follows it.
+    /// The results of all rows, `[rows, query_size]` and `[rows, heads]`, from caches of a prefix and of what follows
+    /// it.
     fn attend(
         shape: &HeadShape,
         format: CacheFormat,

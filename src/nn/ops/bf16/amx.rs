@@ -1,8 +1,9 @@
 //! Products of tiles by Advanced Matrix Extensions, on Linux.
 //!
-//! Two by two tiles of sums stay in registers while a block of the inner dimension is traversed; where products are added,
-//! the sums begin with the destination. `tdpbf16ps` sums the even and the odd elements of a tile's inner dimension
-//! separately before it adds both to the sums (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
+//! Two by two tiles of sums stay in registers while a block of the inner dimension is traversed; where products are
+//! added, the sums begin with the destination. `tdpbf16ps` sums the even and the odd elements of a tile's inner
+//! dimension separately before it adds both to the sums (Intel 64 and IA-32 Architectures Software Developer's Manual,
+//! volume 2).
 
 use super::output::{Output, Sums};
 use super::tiles::{Operand, TILE_SIDE, Tile};

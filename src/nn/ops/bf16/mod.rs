@@ -73,7 +73,8 @@ impl Kernel {
         }
     }
 
-    /// Whether a product of small whole numbers, which is exact in any order of summation, equals the portable kernel's.
+    /// Whether a product of small whole numbers, which is exact in any order of summation, equals the portable
+    /// kernel's.
     fn is_exact(self) -> bool {
         let [rows, inner, columns] = [35, 70, 37];
         let numbers = |count: usize, step: usize| -> Vec<f32> {
@@ -114,8 +115,8 @@ pub fn forward(
     }
 }
 
-/// Adds `x^T dy` to `gradient`, `[inputs, outputs]`, for some pairs of `dy` and `gradient`, with `x` `[rows, inputs]` and
-/// each `dy` `[rows, outputs]`, all rounded to bf16.
+/// Adds `x^T dy` to `gradient`, `[inputs, outputs]`, for some pairs of `dy` and `gradient`, with `x` `[rows, inputs]`
+/// and each `dy` `[rows, outputs]`, all rounded to bf16.
 pub fn weight_grads<const N: usize>(
     kernel: Kernel,
     parallelism: Parallelism,

@@ -172,8 +172,8 @@ impl Packed {
         self.fill(parallelism, sizes, |number, strip| pack_strip(b, number, strip, sizes));
     }
 
-    /// Makes this an operand `[inner, columns]` whose strips `fill` writes, given the number of each and its memory, `[inner,
-    /// vectors]`.
+    /// Makes this an operand `[inner, columns]` whose strips `fill` writes, given the number of each and its memory,
+    /// `[inner, vectors]`.
     pub fn fill(
         &mut self,
         parallelism: Parallelism,

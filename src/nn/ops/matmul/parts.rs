@@ -1,4 +1,5 @@
-//! Products in f32 divided into parts for several threads. Each number of a result is still the same sum in the same order.
+//! Products in f32 divided into parts for several threads. Each number of a result is still the same sum in the same
+//! order.
 
 use super::{Columns, MAX_TILE_ROWS, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
 use crate::nn::ops::{Parallelism, WriteMode};

@@ -41,8 +41,8 @@ pub trait Pair: Copy + Default + Send + Sync + 'static {
     /// The codes of both rows as numbers.
     fn numbers(&self) -> [Lanes; 2];
 
-    /// The numbers of both rows, given the columns' scales and offsets. Products of codes and scales are exact in the formats
-    /// that have offsets, so it does not matter whether the sum is fused.
+    /// The numbers of both rows, given the columns' scales and offsets. Products of codes and scales are exact in the
+    /// formats that have offsets, so it does not matter whether the sum is fused.
     #[inline(always)]
     fn expand(&self, [scales, offsets]: &[Lanes; 2]) -> [Lanes; 2] {
         let mut numbers = self.numbers();
@@ -134,8 +134,8 @@ impl Pair for F16 {
     }
 }
 
-/// The number with these bits in half precision. The exponent's bias is 15 there and 127 in single precision, and a product
-/// with a power of two is exact, also where the number is subnormal in half precision.
+/// The number with these bits in half precision. The exponent's bias is 15 there and 127 in single precision, and a
+/// product with a power of two is exact, also where the number is subnormal in half precision.
 #[inline(always)]
 fn half_precision(bits: u16) -> f32 {
     let bits = u32::from(bits);

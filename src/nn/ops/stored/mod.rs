@@ -26,8 +26,8 @@ pub struct StoredMatrix {
     sizes: [usize; 2],
 }
 
-/// The codes of a column: of a 4-bit number 0 to 15, of an 8-bit number the bits of an `i8`, of a half-precision number its
-/// own bits. The first two also have a scale and an offset for each group of adjacent rows; their elements are
+/// The codes of a column: of a 4-bit number 0 to 15, of an 8-bit number the bits of an `i8`, of a half-precision number
+/// its own bits. The first two also have a scale and an offset for each group of adjacent rows; their elements are
 /// `code * scale + offset`.
 pub struct Column<'a> {
     /// `[inner]`.
@@ -37,8 +37,8 @@ pub struct Column<'a> {
 }
 
 impl StoredMatrix {
-    /// A matrix of these sizes, `[inner, columns]`, whose columns `fill` writes, given the number of each. A scale holds for
-    /// `group` rows.
+    /// A matrix of these sizes, `[inner, columns]`, whose columns `fill` writes, given the number of each. A scale
+    /// holds for `group` rows.
     ///
     /// # Panics
     /// If a size is 0, or the group has an odd number of rows.

@@ -31,8 +31,8 @@ pub struct Strip<'a, P> {
     pub scales: &'a [[Lanes; 2]],
 }
 
-/// `y = x w`, or `y += x w`, with `x` `[rows, inner]`, `y` `[rows, columns]`, and `w` in strips of columns whose scales hold
-/// for `group` rows each.
+/// `y = x w`, or `y += x w`, with `x` `[rows, inner]`, `y` `[rows, columns]`, and `w` in strips of columns whose scales
+/// hold for `group` rows each.
 pub fn multiply<'a, P: Pair>(
     [inner, group]: [usize; 2],
     strip: impl Fn(usize) -> Strip<'a, P> + Sync,

@@ -1,8 +1,8 @@
 //! The kernel of a product of matrices.
 //!
 //! A cube computes a tile of the product from tiles of the operands in workgroup memory. Each unit keeps a part of the
-//! tile in registers, and the units of a cube may form groups that divide the inner dimension among them: a product of few
-//! rows has few tiles, and only so many units keep the device busy. The order of all sums depends on sizes alone.
+//! tile in registers, and the units of a cube may form groups that divide the inner dimension among them: a product of
+//! few rows has few tiles, and only so many units keep the device busy. The order of all sums depends on sizes alone.
 
 use super::matrix_units::by_matrix_units;
 use super::operands::{Operand, RightOperands};
@@ -12,8 +12,8 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Computes `a b + bias` of each right operand `b`, or for each span of the inner dimension its share, `[batches, spans,
-/// elements]`: the blocks of the right operands, `[rows, columns]`, one after the other.
+/// Computes `a b + bias` of each right operand `b`, or for each span of the inner dimension its share, `[batches,
+/// spans, elements]`: the blocks of the right operands, `[rows, columns]`, one after the other.
 ///
 /// Buffers: those of the operands; the product. Workgroup memory: the operands' tiles of each group, which their sums
 /// replace; on matrix units those are beside them.

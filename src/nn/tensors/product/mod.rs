@@ -2,8 +2,8 @@
 //! single precision.
 //!
 //! Burn's own products are in TF32 on CUDA, where matrix units take operands of 11 significant bits, and on all devices
-//! they use few units for products of few rows or columns, which are most of those of generation, and of the gradients of
-//! small layers.
+//! they use few units for products of few rows or columns, which are most of those of generation, and of the gradients
+//! of small layers.
 
 mod factors;
 mod kernel;
@@ -28,12 +28,12 @@ const BUSY_CUBES: usize = 128;
 /// Units per cube of [`add_spans_kernel`].
 const UNITS: usize = 128;
 
-/// Multiplies `a`, `[.., rows, inner]`, by each of the right operands, `[.., inner, columns]` of one type, and adds a bias
-/// to each column, in one launch.
+/// Multiplies `a`, `[.., rows, inner]`, by each of the right operands, `[.., inner, columns]` of one type, and adds a
+/// bias to each column, in one launch.
 ///
 /// Leading dimensions are batches: equal in both operands or 1 in one of them, and 1 in each of several right operands.
-/// Operands are rounded to `rounded`. The products are contiguous and f32. They lie in new memory or, if given, in `into`,
-/// one after the other, each at a multiple of [`ALIGNMENT`], with unspecified values in between.
+/// Operands are rounded to `rounded`. The products are contiguous and f32. They lie in new memory or, if given, in
+/// `into`, one after the other, each at a multiple of [`ALIGNMENT`], with unspecified values in between.
 ///
 /// # Panics
 /// If the right operands are more than [`MAX_JOINED`], or several with batches, or `into` has another size.
@@ -201,7 +201,8 @@ fn tiling(rows: usize, is_narrow: bool) -> Tiling {
     Tiling { part, parts, groups, depth: 16, ..Tiling::default() }
 }
 
-/// Rows of a product on matrix units that are few: groups divide the inner dimension, if columns do not fill the device.
+/// Rows of a product on matrix units that are few: groups divide the inner dimension, if columns do not fill the
+/// device.
 const FEW_ROWS: usize = 128;
 
 /// Tiling of products of `[rows, columns]` on the matrix units of planes of `plane` units.

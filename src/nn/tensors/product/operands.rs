@@ -17,8 +17,8 @@ pub(super) struct Operand<N: Float, V: Size> {
     pub elements: Buffer<Vector<N, V>>,
     /// Distance from one batch to the next; 0 if all batches have the same matrix.
     pub batch_stride: usize,
-    /// Distance along the dimension in which neighbours are read: the inner one, or the rows of the product for the left
-    /// operand, its columns for the right one. It is 1 for vectors of several numbers.
+    /// Distance along the dimension in which neighbours are read: the inner one, or the rows of the product for the
+    /// left operand, its columns for the right one. It is 1 for vectors of several numbers.
     pub near_stride: usize,
     /// Distance along the other dimension.
     pub far_stride: usize,

@@ -7,8 +7,8 @@ use super::operands::{Operand, RightOperands};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// A tile of an operand in workgroup memory; a compile-time value. Units read vectors of neighbours in memory, along the
-/// near dimension; the other one is the far dimension.
+/// A tile of an operand in workgroup memory; a compile-time value. Units read vectors of neighbours in memory, along
+/// the near dimension; the other one is the far dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Side {
     /// Rows of the left operand's tile, or columns of the right one's.

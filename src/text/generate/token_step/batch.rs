@@ -150,8 +150,8 @@ impl<'a> KernelBatch<'a> {
         self.draws.meta.shape()[1]
     }
 
-    /// Passes the last tokens through all layers and chooses the next ones: by the graph of such a step, if there is one or
-    /// recording it is worthwhile.
+    /// Passes the last tokens through all layers and chooses the next ones: by the graph of such a step, if there is
+    /// one or recording it is worthwhile.
     fn repeat(&mut self) {
         // The keys that the tokens attend to: those of prompts, of the tokens before them, and their own.
         let longest = self.prompts.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1]);

@@ -45,10 +45,10 @@ impl TokenStep {
         Some(Self { head_norms: head_norms.collect(), heads: heads(module.shape()) })
     }
 
-    /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the normed
-    /// hidden states, `[rows, hidden_size]`. The index of the token is in `progress`, the counts of a
-    /// [`Progress`](crate::text::kernels::progress::Progress). `bound` is the number of keys, rounded up to a
-    /// multiple of [`UNITS`].
+    /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the
+    /// normed hidden states, `[rows, hidden_size]`. The index of the token is in `progress`, the counts of a
+    /// [`Progress`](crate::text::kernels::progress::Progress). `bound` is the number of keys, rounded up to a multiple
+    /// of [`UNITS`].
     fn step(
         &self,
         decoder: &DeviceDecoder,
