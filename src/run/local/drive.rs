@@ -61,7 +61,7 @@ pub fn restore_best(
     files: &Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
 ) -> Result<(), RunError> {
-    let watch = DeviceWatch::start(run.trainer().device());
+    let watch = DeviceWatch::start();
     let restored =
         catching_panics(watch, "reading the state of the best policy".to_string(), || {
             best.map_or(Ok(()), |best| run.restore(best))?;
@@ -86,7 +86,7 @@ pub fn finish(
 ) -> Result<FinalScores, RunError> {
     // First, since the evaluation may take long and be interrupted.
     restore_best(run, &files, best)?;
-    let watch = DeviceWatch::start(run.trainer().device());
+    let watch = DeviceWatch::start();
     let scores = catching_panics(watch, "the final evaluation".to_string(), || {
         run.evaluate_fresh(usize::MAX)
     });

@@ -71,7 +71,7 @@ impl<'a> Events<'a> {
     /// checkpoints that are due.
     pub fn new(run: &'a mut dyn Run, files: Option<&'a mut RunFiles>) -> Self {
         Self {
-            watch: DeviceWatch::start(run.trainer().device()),
+            watch: DeviceWatch::start(),
             requests: Requests::default(),
             schedule: run.trainer().schedule(),
             started: Instant::now(),

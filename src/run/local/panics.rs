@@ -1,7 +1,5 @@
 //! Panics as errors: Burn and graphics drivers panic where a device is lost or its memory is full.
 
-use crate::device::has_kernels;
-use burn::tensor::Device;
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
@@ -147,18 +145,18 @@ pub fn caught_on_devices<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 }
 
 /// A watch over the threads of devices for a run, so that it does not go on with the results of a device that has
-/// failed, even if another run has reported that. A run on the CPU needs none; one on another device ends as well.
+/// failed, even if another run has reported that. All runs of the process end, since a thread does not tell which of
+/// them it serves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceWatch {
-    /// Number of panics before the watch; `None` on the CPU.
-    before: Option<u64>,
+    /// Number of panics before the watch.
+    before: u64,
 }
 
 impl DeviceWatch {
-    /// Starts the watch of a run on `device`; `None` is the CPU.
-    pub fn start(device: Option<&Device>) -> Self {
-        let has_threads = device.is_some_and(has_kernels);
-        Self { before: has_threads.then(|| lock(&DEVICE_PANICS).count) }
+    /// Starts the watch.
+    pub fn start() -> Self {
+        Self { before: lock(&DEVICE_PANICS).count }
     }
 
     /// Runs a part of the run's work. Like [`caught`], but a panic of a device thread since the start is also an error.
@@ -167,8 +165,7 @@ impl DeviceWatch {
     /// If there was a panic.
     pub fn caught<T>(self, work: impl FnOnce() -> T) -> Result<T, Panic> {
         let outcome = caught(work);
-        let met = self.before.and_then(|before| lock(&DEVICE_PANICS).report(before));
-        met.map_or(outcome, Err)
+        lock(&DEVICE_PANICS).report(self.before).map_or(outcome, Err)
     }
 }
 

@@ -3,13 +3,9 @@
 use crate::parallel::{Shards, Team};
 use crate::run::Schedule;
 use crate::trainer::{BestEvaluation, Engine, Trainer};
-use burn::tensor::Device;
 
 /// Status of a trainer, uniform over games, datasets and language models.
 pub trait TrainerStatus {
-    /// Device; `None` for a language model on the CPU.
-    fn device(&self) -> Option<&Device>;
-
     /// Schedule of the run.
     fn schedule(&self) -> Schedule;
 
@@ -36,10 +32,6 @@ impl<E: Engine> TrainerStatus for Trainer<E>
 where
     for<'a> Schedule: From<&'a E::Config>,
 {
-    fn device(&self) -> Option<&Device> {
-        self.device()
-    }
-
     fn schedule(&self) -> Schedule {
         self.config().into()
     }
