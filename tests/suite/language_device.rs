@@ -211,9 +211,9 @@ fn gradients_on_devices_are_those_of_the_cpu() {
         for (number, decoder) in decoders().into_iter().enumerate().skip(if all { 0 } else { 2 }) {
             let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
             let groups = groups(&decoder);
-            let told = logprobs(&decoder, &groups, 0.9);
+            let reference = logprobs(&decoder, &groups, 0.9);
             for (got, want) in
-                logprobs(&there, &groups, 0.9).iter().flatten().zip(told.iter().flatten())
+                logprobs(&there, &groups, 0.9).iter().flatten().zip(reference.iter().flatten())
             {
                 assert_eq!(got.len(), want.len());
                 assert!(
@@ -224,7 +224,7 @@ fn gradients_on_devices_are_those_of_the_cpu() {
             for loss_type in LossType::ALL.iter().take(if all { usize::MAX } else { 1 }) {
                 let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::default() };
                 (loss.kl_coef, loss.dual_clip) = (0.2, 3.0);
-                let (rule, references) = (rule(loss), Some(&told[..]));
+                let (rule, references) = (rule(loss), Some(&reference[..]));
                 let want = gradient(&decoder, &rule, &groups, references, 0.1);
                 let got = gradient(&there, &rule, &groups, references, 0.1);
                 assert_eq!(got.len(), want.len());
@@ -247,8 +247,8 @@ fn groups_without_completions_have_no_log_probabilities() {
     let there = decoder.clone().with_device(Some(Device::flex()), Precision::F32);
     let group = Group { prompt: vec![1, 2, 3], samples: Vec::new() };
     for decoder in [&decoder, &there] {
-        let told = logprobs(decoder, std::slice::from_ref(&group), 1.0);
-        assert_eq!(told, [Vec::<Vec<f32>>::new()]);
+        let found = logprobs(decoder, std::slice::from_ref(&group), 1.0);
+        assert_eq!(found, [Vec::<Vec<f32>>::new()]);
     }
 }
 
@@ -259,8 +259,8 @@ fn half_precision_products_learn_from_small_gradients() {
         for (number, decoder) in decoders().into_iter().enumerate() {
             let there = decoder.clone().with_device(Some(device.clone()), precision);
             let mut groups = groups(&decoder);
-            let told = [&decoder, &there].map(|decoder| logprobs(decoder, &groups, 0.9));
-            let [want, got] = told.each_ref().map(|all| all.concat().concat());
+            let both = [&decoder, &there].map(|decoder| logprobs(decoder, &groups, 0.9));
+            let [want, got] = both.each_ref().map(|all| all.concat().concat());
             let off = got.iter().zip(&want).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
             assert!(off > 1e-6 && f64::from(off) < 40.0 * unit, "{precision} {number}: {off}");
             for worth in [1.0, 1e-6] {

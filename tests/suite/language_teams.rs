@@ -58,7 +58,7 @@ fn sums(folder: &Path) {
 }
 
 #[test]
-fn any_number_of_members_gives_the_same_bytes() {
+fn any_number_of_ranks_gives_the_same_bytes() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     sums(folder);
@@ -87,8 +87,8 @@ fn any_number_of_members_gives_the_same_bytes() {
     ] {
         for number in numbers {
             let number = number.to_string();
-            for members in 1..=4 {
-                let devices = cpus(members);
+            for ranks in 1..=4 {
+                let devices = cpus(ranks);
                 let dir = format!("{name}-{number}-{devices}");
                 let threads = [command, &["--threads", &number]].concat();
                 json(folder, &words(&threads, [&dir, &devices], settings));
@@ -107,14 +107,18 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
     let text = refusal(folder, &words(&sort, ["run", "cpu,cpu"], &LARGE));
     assert!(text.contains("1 shard, too few for 2 ranks"), "{text}");
     let large = [&LARGE[..], &["num_shards=3"]].concat();
-    for (members, dir) in ["one", "two", "three"].into_iter().enumerate() {
-        json(folder, &words(&sort, [dir, &cpus(members + 1)], &large));
+    for (others, dir) in ["one", "two", "three"].into_iter().enumerate() {
+        json(folder, &words(&sort, [dir, &cpus(others + 1)], &large));
         assert_same(folder, "one", dir);
     }
     let text = fs::read_to_string(folder.join("three/metrics.jsonl")).unwrap();
     for line in text.lines() {
-        let told = serde_json::from_str::<IterationRecord>(line).unwrap().reduction.unwrap();
-        assert!(told.seconds > 0.0 && (0.0..=1.0).contains(&told.hidden), "{told:?}");
+        let communication =
+            serde_json::from_str::<IterationRecord>(line).unwrap().reduction.unwrap();
+        assert!(
+            communication.seconds > 0.0 && (0.0..=1.0).contains(&communication.hidden),
+            "{communication:?}"
+        );
     }
     // Gradient checkpointing does not change the weights.
     let saving = [&large[..], &["gradient_checkpointing=true"]].concat();
@@ -197,9 +201,9 @@ fn three(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
             let all = (0..3).map(|_| trainer.iterate());
             all.collect::<Result<_, _>>().map_err(|error| error.to_string())
         };
-        let members: Vec<_> =
+        let ranks: Vec<_> =
             threads(3, HANG).into_iter().map(|team| scope.spawn(move || run(team))).collect();
-        members.into_iter().map(|member| member.join().unwrap()).collect()
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
 
@@ -216,12 +220,16 @@ fn completions_exchanged_between_processes_arrive_intact() {
     let all = three(false).into_iter().map(Result::unwrap).collect::<Vec<_>>();
     for records in &all {
         for (record, first) in records.iter().zip(&all[0]) {
-            let told = record.reduction.expect("there are three members");
-            assert_eq!(told.ranks, 3);
-            assert!(told.bytes > 0 && told.seconds > 0.0 && told.imbalance >= 0.0);
+            let communication = record.reduction.expect("there are three ranks");
+            assert_eq!(communication.ranks, 3);
+            assert!(
+                communication.bytes > 0
+                    && communication.seconds > 0.0
+                    && communication.imbalance >= 0.0
+            );
             // SFT exchanges no completions between ranks.
             let text = |record: &IterationRecord| record.text.clone().unwrap();
-            assert!(text(record).fit == (told.other_bytes < 4096), "{told:?}");
+            assert!(text(record).fit == (communication.other_bytes < 4096), "{communication:?}");
             // All ranks report the same losses and rewards.
             assert_eq!((record.loss, record.grad_norm), (first.loss, first.grad_norm));
             assert_eq!(text(record).rewards, text(first).rewards);

@@ -115,8 +115,9 @@ fn the_reported_optimum_is_exact() {
     for (max_steps, value) in [(100, 7.7502), (200, 16.0452)] {
         let optimum = process.optimum(max_steps);
         assert!((optimum - value).abs() < 1e-4, "{max_steps} steps: {optimum}");
-        let told = Fruit { max_steps, ..Fruit::default() }.references().last().copied().unwrap();
-        assert_eq!(told.0, "optimum");
-        assert!((told.1 - optimum).abs() < 0.001, "{told:?}");
+        let reference =
+            Fruit { max_steps, ..Fruit::default() }.references().last().copied().unwrap();
+        assert_eq!(reference.0, "optimum");
+        assert!((reference.1 - optimum).abs() < 0.001, "{reference:?}");
     }
 }

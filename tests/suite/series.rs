@@ -36,9 +36,9 @@ fn fit(patterns: u32, more: &[&str]) -> (f64, f64) {
     let report = json(folder, &[&words[..], more].concat());
     let learnt = series.rows - (series.rows as f64 * 0.2).round() as usize;
     let counts = report["held_out"]["confusion"].as_array().unwrap();
-    let told: u64 =
+    let total: u64 =
         counts.iter().flat_map(|row| row.as_array().unwrap()).map(|n| n.as_u64().unwrap()).sum();
-    assert_eq!(told as usize, series.marks.iter().filter(|(row, _)| *row >= learnt).count());
+    assert_eq!(total as usize, series.marks.iter().filter(|(row, _)| *row >= learnt).count());
     assert!(report.get("mean_score").is_none(), "{report}");
     (report["held_out"]["accuracy"].as_f64().unwrap(), series.best_from(learnt))
 }
@@ -74,9 +74,12 @@ fn a_run_on_a_table_reports_and_resumes_but_cannot_be_played() {
     import(folder, 400);
     let output = grove(folder, &["fit", "shown", "--device", "cpu", "--iterations", "2"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let told = stdout(&output);
-    assert!(told.contains("ripple") && !told.contains("player"), "{told}");
-    assert!(told.contains("demonstrated \\ predicted") && told.contains(" % accuracy"), "{told}");
+    let printed = stdout(&output);
+    assert!(printed.contains("ripple") && !printed.contains("player"), "{printed}");
+    assert!(
+        printed.contains("demonstrated \\ predicted") && printed.contains(" % accuracy"),
+        "{printed}"
+    );
     let on = ["train", "--resume", "--iterations", "3", "--device", "cpu", "--json"];
     assert_eq!(json(folder, &on)["iteration"], 3);
     let line = fs::read_to_string(folder.join("runs/table-1/metrics.jsonl")).unwrap();

@@ -280,8 +280,8 @@ fn a_test_without_its_adapter_prints_that_it_was_skipped() {
     };
     let without = run("0");
     assert!(without.status.success() && stdout(&without).contains("1 passed"));
-    let told = stderr(&without);
-    assert!(told.contains(&format!("no imaginary adapter: {test} did nothing")), "{told}");
+    let printed = stderr(&without);
+    assert!(printed.contains(&format!("no imaginary adapter: {test} did nothing")), "{printed}");
     assert!(!run("1").status.success());
 }
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Devices for this number of ranks on the CPU.
-pub fn cpus(members: usize) -> String {
-    vec!["cpu"; members].join(",")
+pub fn cpus(ranks: usize) -> String {
+    vec!["cpu"; ranks].join(",")
 }
 
 /// Arguments of a run of 16 groups on these devices, with a branch and a reference policy to share too.
@@ -52,7 +52,7 @@ pub fn assert_same_runs(folder: &Path, a: &str, b: &str) {
 }
 
 #[test]
-fn any_number_of_members_gives_the_same_bytes() {
+fn any_number_of_ranks_gives_the_same_bytes() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let more = ["--set", "num_minibatches=1", "--set", "num_groups=64"];
@@ -81,8 +81,8 @@ fn any_number_of_members_gives_the_same_bytes() {
         let iterations = if name.starts_with("stopped") { "8" } else { "4" };
         let more = &[more, &["--iterations", iterations, "--set", "eval_every=2"]].concat();
         json(folder, &shared(game, &format!("{name}-1"), "cpu", more));
-        for members in [3, 4] {
-            let (dir, devices) = (format!("{name}-{members}"), cpus(members));
+        for ranks in [3, 4] {
+            let (dir, devices) = (format!("{name}-{ranks}"), cpus(ranks));
             json(folder, &shared(game, &dir, &devices, more));
             assert_same_runs(folder, &format!("{name}-1"), &dir);
         }
@@ -145,15 +145,19 @@ fn completions_exchanged_between_processes_arrive_intact() {
     let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
     for line in text.lines() {
         let record: IterationRecord = serde_json::from_str(line).unwrap();
-        let told = record.reduction.expect("there are four members");
-        assert_eq!(told.ranks, 4);
+        let communication = record.reduction.expect("there are four ranks");
+        assert_eq!(communication.ranks, 4);
         // 16 features, two layers of 64, 3 actions.
         let params = 16 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3;
         let bound = params as f64 * 4.0 * 2.0 * 3.0 / 4.0;
-        assert!((told.bytes as f64 - bound).abs() <= 16.0, "{} instead of {bound}", told.bytes);
-        assert!(told.other_bytes <= 4096, "{}", told.other_bytes);
-        assert!(told.seconds > 0.0 && told.seconds < record.seconds.total);
-        assert!(told.imbalance >= 0.0);
+        assert!(
+            (communication.bytes as f64 - bound).abs() <= 16.0,
+            "{} instead of {bound}",
+            communication.bytes
+        );
+        assert!(communication.other_bytes <= 4096, "{}", communication.other_bytes);
+        assert!(communication.seconds > 0.0 && communication.seconds < record.seconds.total);
+        assert!(communication.imbalance >= 0.0);
     }
     let text = fs::read_to_string(folder.join("run/run.json")).unwrap();
     let note: serde_json::Value = serde_json::from_str(&text).unwrap();
