@@ -39,7 +39,8 @@ export const score = (x) => fixed(x, Number.isInteger(x) ? 0 : 2);
 /** A large number in short form: 12.3k. */
 export function short(x) {
   if (!Number.isFinite(x)) return "–";
-  const [unit, name] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([unit]) => x >= unit) ?? [1, ""];
+  // A number that would be rounded to the next unit has that unit.
+  const [unit, name] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([unit]) => x >= 0.9995 * unit) ?? [1, ""];
   return `${(x / unit).toFixed(x / unit < 100 && name ? 1 : 0)}${name}`;
 }
 

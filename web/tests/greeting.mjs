@@ -115,6 +115,18 @@ export default [
     },
   },
   {
+    name: 'a number that would be rounded to the next unit has that unit',
+    only: false,
+    async run(visit) {
+      const page = await visit.open();
+      const numbers = await page.evaluate(async () => {
+        const { short } = await import('./dom.js');
+        return [999, 999.6, 12_340, 999_400, 999_600, 4.3e6].map(short).join();
+      });
+      ok(numbers === '999,1.0k,12.3k,999k,1.0M,4.3M', `the numbers are ${numbers}`);
+    },
+  },
+  {
     name: 'a message is at the bottom right, alone, and leaves by itself after six seconds',
     only: false,
     async run(visit) {
