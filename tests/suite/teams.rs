@@ -438,9 +438,10 @@ fn differing_ranks_are_rejected_by_name() {
     assert!(!folder.join("run").exists());
     // A failure at the first rank alone ends all ranks.
     fs::create_dir(folder.join("taken")).unwrap();
+    fs::write(folder.join("taken/other"), "").unwrap();
     let output = on_ranks(folder, 3, &train("catch", "taken", &[]));
     assert!(!output.status.success());
-    assert_eq!(stderr(&output).matches("the run directory taken exists").count(), 1);
+    assert_eq!(stderr(&output).matches("the folder taken is not empty").count(), 1);
     // The same folder has other demonstrations on another machine.
     for (dir, episodes) in [("shown", "60"), ("others", "61")] {
         let demo = ["demo", "fruit", "--player", "planner", "--episodes", episodes, "--out", dir];

@@ -47,7 +47,7 @@ impl RunFolder {
     /// Creates the directory of a new run: `path`, or the next free one for `name` in `runs`.
     ///
     /// # Errors
-    /// If it exists, or cannot be created.
+    /// If it holds a run with a checkpoint or other files, or cannot be created.
     pub fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
         if let Some(path) = path {
             // An empty path exists nowhere, but could be created in the current folder.
