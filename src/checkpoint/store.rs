@@ -85,7 +85,7 @@ impl Store {
     /// which is opaque to this module, and returns the reason if it rejects one.
     ///
     /// # Errors
-    /// Those of [`latest`](Store::latest).
+    /// The errors of [`latest`](Store::latest).
     pub fn latest_usable(
         &self,
         usable: impl Fn(&Checkpoint) -> Result<(), String>,

@@ -86,7 +86,7 @@ pub fn read_file(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
 /// Reads a file of at most `max_bytes` whole, as text.
 ///
 /// # Errors
-/// Those of [`read`], and one for text that is not UTF-8.
+/// The errors of [`read`], and one for text that is not UTF-8.
 #[cfg(not(target_family = "wasm"))]
 pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     let bytes = read(path, max_bytes)?;
@@ -96,7 +96,7 @@ pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
 /// Reads a file of settings or another description.
 ///
 /// # Errors
-/// Those of [`read_text`].
+/// The errors of [`read_text`].
 #[cfg(not(target_family = "wasm"))]
 pub fn read_description(path: &Path) -> io::Result<String> {
     read_text(path, MAX_DESCRIPTION_BYTES)
@@ -105,7 +105,7 @@ pub fn read_description(path: &Path) -> io::Result<String> {
 /// The SHA-256 of a file of at most `max_bytes`, in hexadecimal digits.
 ///
 /// # Errors
-/// Those of [`read`].
+/// The errors of [`read`].
 pub fn sha256(path: &Path, max_bytes: u64) -> io::Result<String> {
     let file = open(path)?;
     length(&file, max_bytes)?;

@@ -55,7 +55,7 @@ impl JsonLines {
     /// Appends a record.
     ///
     /// # Errors
-    /// Those of [`JsonLines::write_all`].
+    /// The errors of [`JsonLines::write_all`].
     pub fn write(&mut self, record: &impl Serialize) -> Result<(), MetricsError> {
         self.write_all(std::slice::from_ref(record))
     }

@@ -41,7 +41,7 @@ impl Source {
     /// Opens the dataset of a saved run, at the path `moved` if it has moved.
     ///
     /// # Errors
-    /// Those of [`Source::identify`], and one if it is not the run's dataset.
+    /// The errors of [`Source::identify`], and one if it is not the run's dataset.
     pub fn find<G: Playable>(
         game: G,
         config: &mut TrainConfig,

@@ -20,7 +20,7 @@ pub struct SchemaSource<'a> {
 
 /// The schema of the settings files of a run; `table` holds the defaults.
 ///
-/// As in a file, a setting of a section may also stand at the top, under each of its names that no other setting has
+/// A setting of a section may also stand at the top, as in a file, under each of its names that no other setting has
 /// and that other trainers do not use for another setting.
 pub fn file_schema(source: &SchemaSource, table: &Table) -> Value {
     let SchemaSource { settings, narrowed, subject, own } = *source;

@@ -144,7 +144,7 @@ pub fn merged(mut base: Table, over: Table) -> Table {
 /// TOML; a bare word is a string.
 ///
 /// # Errors
-/// Those of [`lay_over`], and one for an assignment without `=`.
+/// The errors of [`lay_over`], and one for an assignment without `=`.
 pub fn apply<S: AsRef<str>>(table: &mut Table, assignments: &[S]) -> Result<(), ConfigError> {
     let parsed: Result<Vec<_>, _> = assignments.iter().map(|a| assignment(a.as_ref())).collect();
     resolve_all(table, parsed?).into_iter().try_for_each(|change| set(table, change))

@@ -71,7 +71,7 @@ pub fn audit_solutions(
 /// Verifies adversarial answers beside the solutions that [`audit_solutions`] verifies.
 ///
 /// # Errors
-/// Those of [`audit_solutions`].
+/// The errors of [`audit_solutions`].
 pub fn audit_with_attacks(
     task: &dyn Task,
     split: Split,

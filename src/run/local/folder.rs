@@ -352,7 +352,7 @@ impl RunFolder {
     /// one of this run.
     ///
     /// # Errors
-    /// Those of [`latest`](Self::latest).
+    /// The errors of [`latest`](Self::latest).
     pub fn latest_to_change(&self) -> Result<SavedPolicy, RunError> {
         let SavedPolicy { checkpoint, mut warnings } = self.latest()?;
         let best = checkpoint::load(&self.best()).ok().filter(is_finite);
