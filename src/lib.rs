@@ -3,7 +3,7 @@
 //! Environments, policy and learner of a built-in game run on the same device, a GPU or the CPU. The modules, in the
 //! order in which data flow through them:
 //!
-//! - [`settings`]: settings of a run, whose names, defaults and ranges [`schema`] declares
+//! - [`mod@settings`]: settings of a run, whose names, defaults and ranges [`schema`] declares
 //! - [`device`]: devices by name, and transfers between them and the host
 //! - [`rng`]: counter-based random numbers, the same on every device
 //! - [`mod@env`]: games, whose rules are written once for CPU and GPU

@@ -69,7 +69,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     const PLAYABLE: bool = true;
 
     /// Default training settings for these parameters: TOML fragments applied in order on top of
-    /// the general defaults ([`crate::settings`]).
+    /// the general defaults ([`mod@crate::settings`]).
     fn defaults(&self) -> &'static [&'static str] {
         &[]
     }
