@@ -84,7 +84,7 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "--engine", "fast"], &["engine", "auto, fused, general"]),
         (&["generate", "m", "--precision", "tf32"], &["`tf32` must be one of: f32, bf16\n"]),
         (&["train", "--set", "engine=fast"], &["engine", "fused"]),
-        (&["train", "chess"], &["chess", "fruit, catch, cartpole, breakout, recall"]),
+        (&["train", "chess"], &["chess", &grove::env::NAMES.join(", ")]),
         (
             &["train", "--seed", "-1"],
             &["--seed", "-1", "a whole number from 0 to 9223372036854775807"],

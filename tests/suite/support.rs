@@ -31,6 +31,20 @@ pub fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
+/// Evaluates an expression for each built-in game with its default parameters: `for_every_game!(game => check(game))`.
+macro_rules! for_every_game {
+    ($game:ident => $body:expr) => {
+        grove::for_each_game!(for_every_game, $game, { $body });
+    };
+    ($game:ident, $body:tt, $($Game:ident),*) => {
+        $({
+            let $game = <grove::env::$Game>::default();
+            $body
+        })*
+    };
+}
+pub(crate) use for_every_game;
+
 /// The kind of device that tests take: `wgpu`, or what `GROVE_TEST_DEVICE` names.
 pub fn kind() -> String {
     std::env::var("GROVE_TEST_DEVICE").unwrap_or_else(|_| "wgpu".to_string())
