@@ -62,7 +62,7 @@ def run(program, path):
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
         case = completed(path, Path(folder))
         begun = time.monotonic()
-        # The log tells of panics that the program makes sentences of.
+        # The log has panics that the program turns into sentences.
         child = subprocess.Popen([program, *arguments(case)], cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
                                  env={**os.environ, "GROVE_LOG": "debug"}, preexec_fn=limit, start_new_session=True)
         while True:
