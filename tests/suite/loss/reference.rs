@@ -168,7 +168,7 @@ pub fn reference(
             let logprobs = network.logprobs(params, &batch.obs(t, game));
             let logprob = logprobs[batch.actions[at] as usize];
             let advantage = f64::from(batch.advantages[at]);
-            let own = log_ratio(params, t);
+            let own = logprob - f64::from(batch.old_logprobs[at]);
             let ratio = match config.loss_type {
                 LossType::Gspo => mean_log_ratio,
                 LossType::Grpo
