@@ -1,5 +1,5 @@
-//! The guides for contributors, and the policy for security, name files, lists, commands and benches that are there, and
-//! all lists that are kept by hand.
+//! The guides for contributors, and the policy for security, name files, lists, commands and benches that are there,
+//! and all lists that are kept by hand.
 
 use crate::support::tree;
 use grove::env::NAMES;
