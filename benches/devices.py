@@ -91,14 +91,14 @@ def runs(args, all_devices, folder):
         "general": ["catch", "--iterations", "3", "--engine", "general"],
     }
     for name, words in cases.items():
-        told = {}
+        results = {}
         for which in (all_devices.split(",")[0], all_devices):
             run = folder / f"{name}-{which.count(',') + 1}"
             grove(args, "train", *words, *common, "--device", which, "--run-dir", str(run))
             lines = (run / "metrics.jsonl").read_text().splitlines()
             records = [json.loads(line) for line in lines]
-            told[which] = (parameters(run), records, json.loads((run / "run.json").read_text()))
-        (one, _, _), (shared, records, note) = told.values()
+            results[which] = (parameters(run), records, json.loads((run / "run.json").read_text()))
+        (one, _, _), (shared, records, note) = results.values()
         reductions = [record["reduction"] for record in records]
         yield {
             "run": name,

@@ -88,7 +88,7 @@ template <class T, class F> INLINE T as_type(F from) {
     return both.to;
 }
 """
-# What CUDA passes for Metal's attributes of a parameter.
+# CUDA's expressions for Metal's attributes of a parameter.
 BUILTINS = {
     "thread_index_in_threadgroup": "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)",
     "thread_position_in_threadgroup": "make_uint3(threadIdx.x, threadIdx.y, threadIdx.z)",

@@ -1,6 +1,6 @@
-// Sprites over backgrounds, on a wall of games. What `src/viewer/paint.rs` does, on a GPU.
+// Sprites over backgrounds, on a wall of games: the GPU's form of `src/viewer/paint.rs`.
 
-// Where the games lie, as `viewer::Wall` says, in pixels; `cells` is the size of a scene.
+// Layout of the games in the picture (`viewer::Wall`), in pixels; `cells` is the size of a scene in cells.
 struct Layout {
     picture: vec2<f32>,
     cells: vec2<u32>,
@@ -11,7 +11,7 @@ struct Layout {
     count: u32,
     sprites: u32,
     scale: f32,
-    // Uniforms have whole times 16 bytes.
+    // The size of a uniform is a multiple of 16 bytes.
     unused_a: u32,
     unused_b: u32,
     unused_c: u32,
@@ -37,9 +37,9 @@ struct Instance {
 @group(0) @binding(3) var<storage, read> instances: array<Instance>;
 
 const TILE: f32 = 16.0;
-// What is added where a position is cut to a whole number, so that rounding does not decide what
-// lies on the border of two pixels.
-const BORDER: f32 = 0.01;
+// Added to a position before it is rounded down, so that rounding does not decide what lies on the border of two
+// pixels.
+const ROUNDING_MARGIN: f32 = 0.01;
 
 fn clip_space(pixel: vec2<f32>) -> vec4<f32> {
     let at = pixel / wall.picture * 2.0 - 1.0;
@@ -47,7 +47,7 @@ fn clip_space(pixel: vec2<f32>) -> vec4<f32> {
 }
 
 fn texel(tile: u32, inside: vec2<f32>) -> vec4<f32> {
-    let pixel = min(vec2<u32>(inside * TILE + BORDER), vec2(15u));
+    let pixel = min(vec2<u32>(inside * TILE + ROUNDING_MARGIN), vec2(15u));
     return textureLoad(atlas, vec2(pixel.x, pixel.y + tile * 16u), 0);
 }
 
@@ -102,8 +102,8 @@ fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u3
     var high: vec2<f32>;
     if sprite.rotation == 0.0 {
         // An upright sprite begins and ends at whole pixels, so that it keeps its look as it moves.
-        low = floor(centre - 0.5 * exact + 0.5 + BORDER);
-        high = max(floor(centre + 0.5 * exact + 0.5 + BORDER), low + 1.0);
+        low = floor(centre - 0.5 * exact + 0.5 + ROUNDING_MARGIN);
+        high = max(floor(centre + 0.5 * exact + 0.5 + ROUNDING_MARGIN), low + 1.0);
         quad.centre = 0.5 * (low + high);
         quad.size = high - low;
         quad.rotation = vec2(1.0, 0.0);

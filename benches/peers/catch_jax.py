@@ -28,9 +28,9 @@ def main():
     run(args, jax)
 
 
-def run(args, jax):
+def make_env(args, jax):
+    """Returns the games' functions `reset` and `step`, and the number of features of an observation."""
     import jax.numpy as jnp
-    import optax
     from gymnax.environments.bsuite.catch import Catch
 
     rows, columns = args.rows, args.columns
@@ -68,14 +68,19 @@ def run(args, jax):
         board, state, reward, terminated, truncated, _ = env_step(keys, state, action)
         return state, observe(board, state), reward, terminated | truncated
 
-    def network(key):
-        inputs = rows * columns if args.observation == "board" else 4
-        sizes = [inputs, *args.hidden, 3]
-        gains = [2**0.5] * len(args.hidden) + [0.01]
-        init = [jax.nn.initializers.orthogonal(gain) for gain in gains]
-        keys = jax.random.split(key, len(gains))
-        shapes = zip(sizes, sizes[1:])
-        return [(f(k, s), jnp.zeros(s[1])) for f, k, s in zip(init, keys, shapes)]
+    return reset, step, rows * columns if args.observation == "board" else 4
+
+
+def make_network(args, jax, inputs):
+    """Returns the first weights of the policy, and its function `log_probs`."""
+    import jax.numpy as jnp
+
+    sizes = [inputs, *args.hidden, 3]
+    gains = [2**0.5] * len(args.hidden) + [0.01]
+    init = [jax.nn.initializers.orthogonal(gain) for gain in gains]
+    keys = jax.random.split(jax.random.key(1), len(gains))
+    shapes = zip(sizes, sizes[1:])
+    weights = [(f(k, s), jnp.zeros(s[1])) for f, k, s in zip(init, keys, shapes)]
 
     def log_probs(weights, obs):
         x = obs
@@ -84,9 +89,17 @@ def run(args, jax):
         matrix, bias = weights[-1]
         return jax.nn.log_softmax(x @ matrix + bias)
 
-    def chosen(logp, action):
-        # The gradient of indexing would be a slow scatter.
-        return (logp * jax.nn.one_hot(action, 3)).sum(axis=-1)
+    return weights, log_probs
+
+
+def chosen(jax, logp, action):
+    # The gradient of indexing would be a slow scatter.
+    return (logp * jax.nn.one_hot(action, 3)).sum(axis=-1)
+
+
+def make_rollout(args, jax, reset, step, log_probs):
+    """Returns the functions `play_at_random` and `rollout`."""
+    games = (args.num_envs // args.group_size, args.group_size)
 
     @jax.jit
     def play_at_random(key):
@@ -95,7 +108,7 @@ def run(args, jax):
         def one(carry, key):
             state, total = carry
             key_action, key_step = jax.random.split(key)
-            action = jax.random.randint(key_action, (groups, members), 0, 3)
+            action = jax.random.randint(key_action, games, 0, 3)
             state, obs, reward, _ = step(key_step, state, action)
             return (state, total + obs.sum() + reward.sum()), None
 
@@ -113,10 +126,20 @@ def run(args, jax):
             logp = log_probs(weights, obs)
             action = jax.random.categorical(key_action, logp)
             state, next_obs, reward, done = step(key_step, state, action)
-            return (state, next_obs), (obs, action, chosen(logp, action), reward, done)
+            return (state, next_obs), (obs, action, chosen(jax, logp, action), reward, done)
 
         key_reset, key = jax.random.split(key)
         return jax.lax.scan(one, reset(key_reset), jax.random.split(key, args.num_steps))[1]
+
+    return play_at_random, rollout
+
+
+def make_update(jax, rollout, log_probs):
+    """Returns the optimizer, and the function `iterate`."""
+    import jax.numpy as jnp
+    import optax
+
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(LEARNING_RATE))
 
     def advantages(reward, done):
         """Returns the reward-to-go relative to the group's mean at the same step, scaled by the batch."""
@@ -126,16 +149,14 @@ def run(args, jax):
             total = reward + DISCOUNT * later * (1 - done)
             return total, total
 
-        zero = jnp.zeros((groups, members))
+        zero = jnp.zeros(reward.shape[1:])
         _, returns = jax.lax.scan(back, zero, (reward, done), reverse=True)
         centred = returns - returns.mean(axis=-1, keepdims=True)
         return centred / (centred.std() + 1e-4)
 
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(LEARNING_RATE))
-
     def loss(weights, obs, action, old, advantage):
         logp = log_probs(weights, obs)
-        ratio = jnp.exp(chosen(logp, action) - old)
+        ratio = jnp.exp(chosen(jax, logp, action) - old)
         clipped = jnp.clip(ratio, 1 - CLIP, 1 + CLIP)
         gain = jnp.minimum(ratio * advantage, clipped * advantage).mean()
         return -gain + ENTROPY * (jnp.exp(logp) * logp).sum(axis=-1).mean()
@@ -148,7 +169,7 @@ def run(args, jax):
 
         def update(training, i):
             weights, moments = training
-            size = groups // MINIBATCHES
+            size = reward.shape[1] // MINIBATCHES
             part = [jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=1) for x in data]
             part = [x.reshape(-1, *x.shape[3:]) for x in part]  # [steps and games, ...]
             gradient = jax.grad(loss)(weights, *part)
@@ -158,11 +179,18 @@ def run(args, jax):
         training, _ = jax.lax.scan(update, training, jnp.arange(MINIBATCHES))
         return training, reward.sum() / done.sum()
 
+    return optimizer, iterate
+
+
+def run(args, jax):
+    reset, step, inputs = make_env(args, jax)
+    weights, log_probs = make_network(args, jax, inputs)
+    play_at_random, rollout = make_rollout(args, jax, reset, step, log_probs)
+    optimizer, iterate = make_update(jax, rollout, log_probs)
     play = jax.jit(rollout)
-    weights = network(jax.random.key(1))
     keys = (jax.random.key(seed) for seed in count(2))
     # A copy, because each iteration donates its arguments' buffers.
-    training = jax.tree.map(jnp.array, (weights, optimizer.init(weights)))
+    training = jax.tree.map(jax.numpy.array, (weights, optimizer.init(weights)))
 
     def train():
         nonlocal training
@@ -180,9 +208,9 @@ def run(args, jax):
         args,
         ["jax", "jaxlib", "gymnax", "optax", "numpy"],
         env="catch",
-        rows=rows,
-        columns=columns,
-        group_size=members,
+        rows=args.rows,
+        columns=args.columns,
+        group_size=args.group_size,
         updates_per_iteration=MINIBATCHES,
         rules_steps_per_second=measured(lambda: play_at_random(next(keys))),
         policy_steps_per_second=measured(lambda: play(weights, next(keys))),

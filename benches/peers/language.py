@@ -47,23 +47,23 @@ def main():
     all_ratios, names = {}, ["loop", "transformers"] + (["trl"] if args.trl else [])
     for number in range(args.rounds):
         mine = run(ours)
-        told = ", ".join(f"{what} {mine[key]['median']:.3g}" for what, key in FIGURES.items())
-        print(f"round {number + 1}, Grove: {told}, {mine['peak_memory_bytes'] / 2**20:.0f} MiB", flush=True)
+        medians = ", ".join(f"{what} {mine[key]['median']:.3g}" for what, key in FIGURES.items())
+        print(f"round {number + 1}, Grove: {medians}, {mine['peak_memory_bytes'] / 2**20:.0f} MiB", flush=True)
         for who in names:
             peer = [sys.executable, HERE / "language_torch.py", who, "--repeats", args.repeats]
             peer += ["--model", "smollm2" if args.smollm2 else "tiny", "--micro-batch", args.micro_batch]
             peer += ["--precision", args.precision]
             peer += ["--num-prompts", prompts, "--group-size", group, "--completion-tokens", tokens]
             theirs = run(peer + ["--prompt-tokens", round(mine["prompt_tokens"])])
-            told = []
+            medians = []
             for what, key in FIGURES.items():
                 if key in theirs:
                     ratio = mine[key]["median"] / theirs[key]["median"]
                     all_ratios.setdefault((theirs["peer"], what), []).append(ratio)
-                    told.append(f"{what} {theirs[key]['median']:.3g}")
+                    medians.append(f"{what} {theirs[key]['median']:.3g}")
             memory = theirs["peak_memory_bytes"]
             all_ratios.setdefault((theirs["peer"], "memory"), []).append(mine["peak_memory_bytes"] / memory)
-            print(f"round {number + 1}, {theirs['peer']}: {', '.join(told)}, {memory / 2**20:.0f} MiB", flush=True)
+            print(f"round {number + 1}, {theirs['peer']}: {', '.join(medians)}, {memory / 2**20:.0f} MiB", flush=True)
     for (peer, what), ratios in all_ratios.items():
         print(f"Grove / {peer}, {what}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 

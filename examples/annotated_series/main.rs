@@ -16,6 +16,7 @@ fn main() -> std::io::Result<()> {
     println!("Wrote {} rows with {} labels to {path}.", series.rows, series.marks.len());
     println!("A label depends on the {ROWS} rows up to it.");
     println!("Best expected accuracy: {:.2} %", 100.0 * optimum());
-    println!("on the labels of the last fifth: {:.2} %", 100.0 * series.best_from(last_fifth));
+    let accuracy = series.optimal_accuracy_from(last_fifth);
+    println!("on the labels of the last fifth: {:.2} %", 100.0 * accuracy);
     Ok(())
 }

@@ -5,8 +5,8 @@
 //!
 //! The patterns are orthogonal and of the same norm, so the optimal classifier picks the pattern with the
 //! largest inner product with the eight rows (a matched filter). The products with the wrong patterns are normal
-//! around 0, that with the right one around [`SIZE`], all with variance 1. The classifier is right if the
-//! last one is the largest, with a probability of the integral of `phi(x - SIZE) Phi(x)^2`.
+//! around 0, that with the right one around [`SIGNAL_TO_NOISE`], all with variance 1. The classifier is right if
+//! the last one is the largest, with a probability of the integral of `phi(x - SIGNAL_TO_NOISE) Phi(x)^2`.
 
 use grove::rng::{below, draw, uniform};
 use std::fmt::Write;
@@ -23,7 +23,7 @@ pub const ROWS: usize = 8;
 const SENSORS: [(&str, f64, f64, f64); 3] =
     [("pressure", 1013.0, 12.0, 1.0), ("flow", 0.35, 0.02, -1.0), ("heat", 68.0, 4.0, 1.0)];
 /// Signal-to-noise ratio: the inner product of a pattern with itself, divided by its standard deviation.
-const SIZE: f64 = 2.5;
+const SIGNAL_TO_NOISE: f64 = 2.5;
 
 /// A generated series with its statistics.
 pub struct Series {
@@ -47,12 +47,14 @@ impl Series {
                 this.row(seed, 0.0, "");
             }
             let which = below(draw(key, 1), 3) as usize;
-            let (name, pattern) = PATTERNS[which];
+            let (name, planted) = PATTERNS[which];
             let mut products = [0.0; 3];
-            for (t, level) in pattern.iter().enumerate() {
+            for (t, level) in planted.iter().enumerate() {
                 let is_marked = t + 1 == ROWS && below(draw(key, 2), 4) > 0;
                 let seen = this.row(seed, *level, if is_marked { name } else { "" });
-                products.iter_mut().zip(PATTERNS).for_each(|(p, (_, of))| *p += of[t] * seen);
+                for (product, (_, pattern)) in products.iter_mut().zip(PATTERNS) {
+                    *product += pattern[t] * seen;
+                }
                 if is_marked {
                     let right = products.iter().all(|p| *p <= products[which]);
                     this.marks.push((this.rows - 1, right));
@@ -66,7 +68,7 @@ impl Series {
     fn row(&mut self, seed: u32, level: f64, mark: &str) -> f64 {
         let _ = write!(self.csv, "{}", self.rows);
         let key = draw(draw(seed, 0x5e1f), self.rows as u32);
-        let height = SIZE / ((ROWS * SENSORS.len()) as f64).sqrt();
+        let height = SIGNAL_TO_NOISE / ((ROWS * SENSORS.len()) as f64).sqrt();
         let mut sum = 0.0;
         for (i, (_, offset, unit, sign)) in SENSORS.iter().enumerate() {
             let x = sign * level * height + normal(draw(key, i as u32));
@@ -79,7 +81,7 @@ impl Series {
     }
 
     /// Accuracy of the optimal classifier on the labels from `row` on.
-    pub fn best_from(&self, row: usize) -> f64 {
+    pub fn optimal_accuracy_from(&self, row: usize) -> f64 {
         let marks = self.marks.iter().filter(|(at, _)| *at >= row);
         let rights: Vec<f64> = marks.map(|(_, right)| f64::from(*right)).collect();
         rights.iter().sum::<f64>() / rights.len() as f64
@@ -90,12 +92,12 @@ impl Series {
 pub fn optimum() -> f64 {
     let phi = |x: f64| (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();
     // Both integrals by the trapezoidal rule, over a range with negligible tails.
-    let (low, high, n) = (-8.0, SIZE + 8.0, 100_000);
+    let (low, high, n) = (-8.0, SIGNAL_TO_NOISE + 8.0, 100_000);
     let step = (high - low) / f64::from(n);
     let (mut below, mut sum) = (0.0, 0.0);
     for i in 0..n {
         let x = low + step * f64::from(i);
-        sum += phi(x - SIZE) * below * below * step;
+        sum += phi(x - SIGNAL_TO_NOISE) * below * below * step;
         below += 0.5 * (phi(x) + phi(x + step)) * step;
     }
     sum

@@ -68,7 +68,7 @@ class Policy:
         if file is None:
             raise ValueError(
                 f"the policy {os.fspath(path)} was trained in an environment of Python, but neither its folder nor "
-                f"that of its run has the file {SPACES}, which tells how observations are scaled"
+                f"that of its run has the file {SPACES}, which describes how observations are scaled"
             )
         try:
             saved = json.loads(file.read_text())

@@ -18,7 +18,7 @@ SPACES = "spaces.json"
 #: The kinds of arrays of real numbers, by NumPy's letters.
 NUMBERS = "biuf"
 
-#: The largest bound by which observations are divided: wider ranges tell nothing about usual values.
+#: The largest bound by which observations are divided: wider ranges say nothing about usual values.
 _WIDEST = 1e4
 
 #: The narrowest bounds by which observations are divided, in units in the last place: of narrower ones rounding to 32

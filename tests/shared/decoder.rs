@@ -86,7 +86,7 @@ pub fn one_step(parts: usize) -> TrainConfig {
 }
 
 /// Distance between two updates relative to the size of the second.
-pub fn apart(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) -> f64 {
+pub fn relative_distance(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) -> f64 {
     assert_eq!(&got[0], before);
     let distance =
         |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
@@ -99,7 +99,7 @@ pub fn apart(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) -> f64 {
 pub async fn first_updates(device: &Device) -> f64 {
     let config = one_step(1);
     let want = first_host_update(&config);
-    let off = apart(&first_update(&config, device).await, &want);
+    let off = relative_distance(&first_update(&config, device).await, &want);
     assert!(off < 1e-4, "off by {off}");
     off
 }

@@ -84,7 +84,7 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "--engine", "fast"], &["engine", "auto, fused, general"]),
         (&["generate", "m", "--precision", "tf32"], &["`tf32` must be one of: f32, bf16\n"]),
         (&["train", "--set", "engine=fast"], &["engine", "fused"]),
-        (&["train", "chess"], &["chess", "fruit, catch, cartpole, breakout, recall"]),
+        (&["train", "chess"], &["chess", &grove::env::NAMES.join(", ")]),
         (
             &["train", "--seed", "-1"],
             &["--seed", "-1", "a whole number from 0 to 9223372036854775807"],
@@ -208,7 +208,7 @@ fn a_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint() {
 }
 
 /// A file of zeros in most of its length, which takes no room.
-fn sparse(path: &Path, start: &str) {
+fn write_sparse_file(path: &Path, start: &str) {
     fs::write(path, start).unwrap();
     fs::File::options().append(true).open(path).unwrap().set_len(1 << 40).unwrap();
 }
@@ -221,8 +221,8 @@ fn pipes_devices_folders_and_huge_files_are_rejected_at_once() {
     let pipe = folder.join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     fs::create_dir(folder.join("folder")).unwrap();
-    sparse(&folder.join("huge"), "");
-    sparse(&folder.join("long"), "a,b\n");
+    write_sparse_file(&folder.join("huge"), "");
+    write_sparse_file(&folder.join("long"), "a,b\n");
     let commands: &[&[&str]] = &[
         &["train", "--task-data", "PATH", "--model", "tiny"],
         &["fit", "PATH", "--model", "tiny", "--dry-run"],

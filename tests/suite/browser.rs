@@ -34,14 +34,14 @@ impl Served {
             stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         let mut served = Self { child, address: String::new(), lines };
-        let line = served.says("http://");
+        let line = served.wait_for_line("http://");
         let after = line.split("http://").nth(1).unwrap();
         served.address = after.split('/').next().unwrap().to_string();
         served
     }
 
     /// Waits for a line on stderr.
-    pub fn says(&mut self, words: &str) -> String {
+    pub fn wait_for_line(&mut self, words: &str) -> String {
         let until = Instant::now() + HANG;
         let mut all = String::new();
         loop {

@@ -1,7 +1,13 @@
-//! The guides for contributors, and the policy for security, name files, lists, commands and benches that are there.
+//! The guides for contributors, and the policy for security, name files, lists, commands and benches that are there,
+//! and all lists that are kept by hand.
 
+use crate::support::tree;
+use grove::env::NAMES;
+use grove::model::ModelKind;
+use grove::settings::LossType;
+use grove::task::TASKS;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const GUIDES: [&str; 4] =
     ["CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "docs/debugging.md"];
@@ -53,13 +59,13 @@ fn every_file_that_a_guide_names_is_there() {
 
 #[test]
 fn every_list_that_a_guide_names_is_in_its_file() {
-    let text = read("CONTRIBUTING.md");
+    let text = read("CONTRIBUTING.md").split_whitespace().collect::<Vec<_>>().join(" ");
     let pieces: Vec<&str> = text.split('`').collect();
     let mut count = 0;
     // `NAME` in `FILE`, or of it.
     for three in pieces.windows(3).skip(1).step_by(2) {
         let [name, between, path] = three else { unreachable!("windows of three") };
-        if [" in ", " of "].contains(between) && path.ends_with(".rs") {
+        if [" in ", " of "].contains(between) && Path::new(path).extension().is_some() {
             for name in name.split([' ', ',']).filter(|name| !name.is_empty()) {
                 assert!(read(path).contains(name), "{path} has no `{name}`");
             }
@@ -67,6 +73,61 @@ fn every_list_that_a_guide_names_is_in_its_file() {
         }
     }
     assert!(count >= 5, "{count} lists are named");
+}
+
+/// Whether a text in lower case has a name in its form in settings or in Rust.
+fn has(text: &str, pattern: &str, name: &str) -> bool {
+    [name, &name.replace('_', "")].iter().any(|name| text.contains(&pattern.replace("NAME", name)))
+}
+
+/// The section of CONTRIBUTING.md with this title.
+fn section(title: &str) -> String {
+    let text = read("CONTRIBUTING.md");
+    let (_, rest) = text.split_once(&format!("### {title}\n")).expect(title);
+    rest.split("\n### ").next().unwrap().to_string()
+}
+
+#[test]
+fn every_list_that_is_kept_by_hand_is_complete_and_named() {
+    let tasks: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
+    for (title, names, path, pattern) in [
+        ("A game", NAMES, "README.md", "| `NAME` |"),
+        ("A game", NAMES, "tests/shared/rollouts.rs", "NAME"),
+        ("A game", NAMES, "tests/suite/rules.rs", "NAME"),
+        ("A game", NAMES, "web/tests/watching.mjs", "'NAME'"),
+        ("A loss", LossType::NAMES, "README.md", "`NAME`"),
+        ("A network for games", ModelKind::NAMES, "docs/glossary.md", "NAME"),
+        ("A task", &tasks[..], "docs/tasks.md", "| `NAME` |"),
+    ] {
+        let text = read(path).to_lowercase();
+        for name in names {
+            assert!(has(&text, pattern, name), "{path} lacks {name}");
+        }
+        let place = path.trim_end_matches(".md");
+        assert!(section(title).contains(place), "{title}: {path} is not named");
+    }
+}
+
+#[test]
+fn no_other_list_is_kept_by_hand() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["tests/shared", "tests/suite", "tests/tools", "web/page"];
+    let files = folders.iter().flat_map(|folder| tree(&root.join(folder)));
+    let mut files: Vec<PathBuf> = files.map(|(path, _)| path).collect();
+    files.extend(fs::read_dir(root.join("web/tests")).unwrap().map(|entry| entry.unwrap().path()));
+    files.retain(|path| path.is_file());
+    for (title, names) in [("A game", NAMES), ("A loss", LossType::NAMES)] {
+        let section = section(title);
+        for path in &files {
+            let text = String::from_utf8_lossy(&fs::read(path).unwrap()).to_lowercase();
+            let path = path.strip_prefix(root).unwrap().to_str().unwrap();
+            let is_list = names.iter().all(|name| has(&text, "NAME", name));
+            assert!(
+                !is_list || section.contains(path),
+                "{title}: {path} lists all, but is not named"
+            );
+        }
+    }
 }
 
 #[test]

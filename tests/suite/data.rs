@@ -91,7 +91,7 @@ fn params(trainer: &GameTrainer<Fruit>) -> Vec<f32> {
 /// Checks that streaming data of three times the memory budget gives the same bytes as keeping them
 /// in memory, on any number of threads and after resuming; and that data in memory are not copied
 /// again.
-fn streams_as_if_resident(kind: ModelKind, window: usize, engine: EngineChoice, device: &Device) {
+fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, device: &Device) {
     let folder = TempDir::new().unwrap();
     let folder = folder.path().join("shown");
     // A MiB holds about 16,000 steps with their context.
@@ -149,23 +149,23 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: EngineChoice, 
 
 #[test]
 fn a_perceptron_learns_the_same_from_streamed_data() {
-    streams_as_if_resident(ModelKind::Mlp, 1, EngineChoice::Auto, &cpu());
+    assert_streams_alike(ModelKind::Mlp, 1, EngineChoice::Auto, &cpu());
 }
 
 #[test]
 fn a_perceptron_on_a_device_learns_the_same_from_streamed_data() {
     let Some(device) = adapter() else { return };
-    streams_as_if_resident(ModelKind::Mlp, 1, EngineChoice::Fused, &device);
+    assert_streams_alike(ModelKind::Mlp, 1, EngineChoice::Fused, &device);
 }
 
 #[test]
 fn a_recurrent_network_learns_the_same_from_streamed_data() {
-    streams_as_if_resident(ModelKind::Gru, 10, EngineChoice::Auto, &cpu());
+    assert_streams_alike(ModelKind::Gru, 10, EngineChoice::Auto, &cpu());
 }
 
 #[test]
 fn a_decoder_learns_the_same_from_streamed_data() {
-    streams_as_if_resident(ModelKind::Decoder, 10, EngineChoice::Auto, &cpu());
+    assert_streams_alike(ModelKind::Decoder, 10, EngineChoice::Auto, &cpu());
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use crate::models::{
     assert_acts_as_by_tensors, assert_any_threads_agree, assert_learns_recall,
-    assert_program_takes, repeats_and_resumes,
+    assert_program_takes, assert_repeats_and_resumes,
 };
 use crate::shared::decoder::{
-    apart, decoder_run, first_host_update, first_update, first_updates, one_step,
+    decoder_run, first_host_update, first_update, first_updates, one_step, relative_distance,
 };
 use crate::support::{adapter, cpu, json, refusal, train};
 use burn::tensor::Device;
@@ -14,24 +14,24 @@ use grove::settings::{DecoderConfig, EngineChoice, ModelKind, Start, TrainConfig
 use grove::trainer::Trainer;
 use pollster::block_on;
 
-fn a_decoder_repeats_and_resumes(device: &Device) {
+fn assert_decoder_repeats_and_resumes(device: &Device) {
     for start in [Start::Branch, Start::Level] {
         let config = decoder_run(start);
         let decoder = Trainer::new(Catch::default(), &config, device).model();
-        repeats_and_resumes(&decoder, &config, device);
+        assert_repeats_and_resumes(&decoder, &config, device);
     }
 }
 
 #[test]
 fn on_the_cpu_a_decoder_repeats_and_resumes_byte_for_byte() {
-    a_decoder_repeats_and_resumes(&cpu());
+    assert_decoder_repeats_and_resumes(&cpu());
 }
 
 #[test]
 #[ignore = "slow: 85 s of processor time on a software adapter"]
 fn on_an_adapter_a_decoder_repeats_and_resumes_byte_for_byte() {
     let Some(device) = adapter() else { return };
-    a_decoder_repeats_and_resumes(&device);
+    assert_decoder_repeats_and_resumes(&device);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn the_first_native_update_equals_autodiff() {
     for parts in [1, 4] {
         let config = one_step(parts);
         let by_autodiff = block_on(first_update(&config, &cpu()));
-        let off = apart(&first_host_update(&config), &by_autodiff);
+        let off = relative_distance(&first_host_update(&config), &by_autodiff);
         assert!(off > 0.0 && off < 2e-5, "off by {off}");
     }
 }

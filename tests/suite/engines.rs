@@ -24,7 +24,7 @@ fn bytes(trainer: &GameTrainer<Catch>) -> Vec<(String, Vec<u8>)> {
     trainer.snapshot().unwrap().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
 }
 
-fn repeats_and_resumes(device: &Device, engine: EngineChoice) {
+fn assert_repeats_and_resumes(device: &Device, engine: EngineChoice) {
     for start in [Start::Branch, Start::Level] {
         let config = config(engine, start);
         let new = || Trainer::new(Catch::default(), &config, device);
@@ -49,21 +49,21 @@ fn repeats_and_resumes(device: &Device, engine: EngineChoice) {
 
 #[test]
 fn on_the_cpu_both_ways_repeat_and_resume_byte_for_byte() {
-    repeats_and_resumes(&cpu(), EngineChoice::Auto);
-    repeats_and_resumes(&cpu(), EngineChoice::General);
+    assert_repeats_and_resumes(&cpu(), EngineChoice::Auto);
+    assert_repeats_and_resumes(&cpu(), EngineChoice::General);
 }
 
 #[test]
 fn on_an_adapter_runs_repeat_and_resume_byte_for_byte() {
     let Some(device) = adapter() else { return };
-    repeats_and_resumes(&device, EngineChoice::Auto);
+    assert_repeats_and_resumes(&device, EngineChoice::Auto);
 }
 
 #[test]
 #[ignore = "slow: 10 s of processor time on a software adapter"]
 fn on_an_adapter_the_general_engine_repeats_and_resumes_byte_for_byte() {
     let Some(device) = adapter() else { return };
-    repeats_and_resumes(&device, EngineChoice::General);
+    assert_repeats_and_resumes(&device, EngineChoice::General);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn whole_runs_on_an_adapter_equal_those_on_the_cpu() {
 }
 
 /// Compares two runs that differ in rounding: equal games at first, values within 0.1 %.
-fn agree(a: (&Device, EngineChoice), b: (&Device, EngineChoice), auto_reset: bool) {
+fn assert_agree(a: (&Device, EngineChoice), b: (&Device, EngineChoice), auto_reset: bool) {
     let mut runs = [a, b].map(|(device, engine)| {
         let mut config = config(engine, Start::Branch);
         config.rollout.auto_reset = auto_reset;
@@ -155,11 +155,11 @@ fn agree(a: (&Device, EngineChoice), b: (&Device, EngineChoice), auto_reset: boo
 fn all_engines_agree() {
     let cpu = cpu();
     for auto_reset in [true, false] {
-        agree((&cpu, EngineChoice::Auto), (&cpu, EngineChoice::General), auto_reset);
+        assert_agree((&cpu, EngineChoice::Auto), (&cpu, EngineChoice::General), auto_reset);
         let Some(device) = adapter() else { continue };
-        agree((&device, EngineChoice::Auto), (&cpu, EngineChoice::Auto), auto_reset);
+        assert_agree((&device, EngineChoice::Auto), (&cpu, EngineChoice::Auto), auto_reset);
         if auto_reset {
-            agree((&device, EngineChoice::Auto), (&device, EngineChoice::General), true);
+            assert_agree((&device, EngineChoice::Auto), (&device, EngineChoice::General), true);
         }
     }
 }

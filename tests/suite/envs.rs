@@ -2,40 +2,34 @@
 
 use crate::shared::meadow::Meadow;
 use crate::shared::rollouts::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
-use crate::support::adapter;
+use crate::support::{adapter, for_every_game};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use grove::env::{
-    Bits, Breakout, CartPole, Catch, CheckOptions, Env, Finding, Fruit, Outcome, Recall, Rules,
-    Subject, check,
-};
+use grove::env::{Bits, CheckOptions, Env, Finding, Outcome, Rules, Subject, check};
 use grove::rng::below;
 use grove::rollout::check_on_device;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-fn none(findings: &[Finding], context: &str) {
+fn assert_no_findings(findings: &[Finding], context: &str) {
     assert!(findings.is_empty(), "{context}: {findings:?}");
 }
 
 #[test]
 fn built_in_games_pass_their_checks() {
-    fn holds<G: Rules>(game: G) {
+    fn assert_passes<G: Rules>(game: G) {
         let options = CheckOptions::default();
-        none(&check(game, &options).findings, &format!("{game:?}"));
+        assert_no_findings(&check(game, &options).findings, &format!("{game:?}"));
         if let Some(device) = adapter() {
-            none(&check_on_device(game, &options, &device), &format!("{game:?} on a device"));
+            let findings = check_on_device(game, &options, &device);
+            assert_no_findings(&findings, &format!("{game:?} on a device"));
         }
     }
-    holds(Fruit::default());
-    holds(SHORT_FRUIT);
-    holds(Catch::default());
-    holds(CATCH_BOARD);
-    holds(CartPole::default());
-    holds(LEDGE);
-    holds(Meadow);
-    holds(Breakout::default());
-    holds(Recall::default());
+    for_every_game!(game => assert_passes(game));
+    assert_passes(SHORT_FRUIT);
+    assert_passes(CATCH_BOARD);
+    assert_passes(LEDGE);
+    assert_passes(Meadow);
 }
 
 /// A game with a configurable fault.
@@ -224,7 +218,7 @@ fn found(fault: Fault) -> Vec<Finding> {
 
 #[test]
 fn mistakes_in_a_game_are_found() {
-    none(&found(Fault::Nothing), "nothing");
+    assert_no_findings(&found(Fault::Nothing), "nothing");
     for (fault, subject, is_error, word) in [
         (Fault::HugeFeature, Subject::Features, false, "reaches"),
         (Fault::InfiniteFeature, Subject::Features, true, "feature 0"),
@@ -249,10 +243,11 @@ fn mistakes_in_a_game_are_found() {
 fn rules_that_differ_in_kernels_are_found() {
     let Some(device) = adapter() else { return };
     let options = CheckOptions::default();
-    none(&check_on_device(Faulty::default(), &options, &device), "nothing");
+    let findings = check_on_device(Faulty::default(), &options, &device);
+    assert_no_findings(&findings, "nothing");
     let wrong = Faulty { fault: Fault::WrongInKernels };
     let natively = check(wrong, &options);
-    none(&natively.findings, "natively");
+    assert_no_findings(&natively.findings, "natively");
     // Episodes of 20 steps each.
     assert_eq!((natively.episodes, natively.steps), (64, 64 * 20));
     let findings = check_on_device(wrong, &options, &device);

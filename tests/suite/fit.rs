@@ -44,7 +44,7 @@ fn a_planner_is_imitated_and_surpassed() {
     let more = [&train[..], &["--set", "eval_every=8"]].concat();
     let after = json(folder, &[&more[..], &["--from", "fit", "--run-dir", "after"]].concat());
     assert!(score(&after) > score(&fitted) + 0.05, "{after} after {fitted}");
-    // Where it came from shows: the first evaluation is beyond what a run from nothing has by then.
+    // The first evaluation is beyond what a run from nothing has by then.
     let first = |run: &str| {
         let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
         let line = text.lines().find(|line| line.contains("\"mean_score\"")).unwrap().to_string();
@@ -182,7 +182,7 @@ fn settings_of_a_dataset_play_no_games() {
 
 /// A run that is interrupted in the middle of an epoch gives the bytes of one that is not, on any number
 /// of threads; and it learns.
-fn goes_on_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
+fn assert_resumes_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
     let whole = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
@@ -206,12 +206,12 @@ fn goes_on_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
 
 #[test]
 fn a_perceptron_resumes_in_the_middle_of_an_epoch() {
-    goes_on_exactly(Fruit::default(), &config(ModelKind::Mlp, 1));
+    assert_resumes_exactly(Fruit::default(), &config(ModelKind::Mlp, 1));
 }
 
 #[test]
 fn a_recurrent_network_resumes_in_the_middle_of_an_epoch() {
-    goes_on_exactly(Recall::default(), &config(ModelKind::Gru, 5));
+    assert_resumes_exactly(Recall::default(), &config(ModelKind::Gru, 5));
 }
 
 #[test]
@@ -232,11 +232,11 @@ fn a_dataset_smaller_than_a_batch_counts_its_own_steps() {
 #[test]
 fn engines_learn_the_same_from_data() {
     for smoothing in [0.0, 0.2] {
-        engines_learn_the_same(smoothing);
+        assert_engines_learn_the_same(smoothing);
     }
 }
 
-fn engines_learn_the_same(label_smoothing: f64) {
+fn assert_engines_learn_the_same(label_smoothing: f64) {
     let mut records = Vec::new();
     let mut weights = |config: &TrainConfig, device: &Device| -> Vec<f32> {
         let mut trainer = run(Fruit::default(), config, device);

@@ -50,7 +50,7 @@ fn shapes() -> Vec<DecoderShape> {
 }
 
 /// A model whose weights matter, as those of fresh models hardly do.
-fn sharpened(shape: &DecoderShape) -> LanguageModel {
+fn sharpened_model(shape: &DecoderShape) -> LanguageModel {
     let mut model = LanguageModel::tiny(shape, ALPHABET, 7);
     let params =
         model.params.values().iter().enumerate().map(|(i, x)| x * 20.0 + (i as f32).sin() * 0.1);
@@ -77,7 +77,7 @@ fn written(model: &LanguageModel, kind: GgufType) -> LanguageModel {
 #[test]
 fn models_are_read_as_they_were_written() {
     for shape in shapes() {
-        let model = sharpened(&shape);
+        let model = sharpened_model(&shape);
         let again = written(&model, GgufType::F32);
         let context = shape.family.model_type;
         assert!(again.params == model.params, "{context}");
@@ -100,7 +100,7 @@ fn models_are_read_as_they_were_written() {
 #[test]
 fn fewer_bits_are_near_the_weights() {
     for shape in shapes() {
-        let model = sharpened(&shape);
+        let model = sharpened_model(&shape);
         let largest = model.params.values().iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         for (kind, bound) in [
             (GgufType::F16, 1.0 / 2048.0),
@@ -119,7 +119,7 @@ fn fewer_bits_are_near_the_weights() {
 #[test]
 fn adapters_are_added_to_the_weights_or_written_alone() {
     for shape in shapes() {
-        let base = sharpened(&shape);
+        let base = sharpened_model(&shape);
         let config = LoraConfig::new(3);
         let adapters = Adapters::zeros(&base.shape, &config);
         let count = adapters.params().len();

@@ -1,7 +1,7 @@
 //! The text of the fused kernels, as CubeCL logs it: numbers of a unit stay in registers, and workgroup memory fits
 //! every device. `benches/gpu_static.py` shows registers and spills, for which NVIDIA's and AMD's compilers are needed.
 
-use crate::support::{adapter_name, kind};
+use crate::support::{adapter_kind, adapter_name};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn check_arrays(name: &str, source: &str) -> usize {
 #[test]
 #[ignore = "slow: a minute of processor time on a software adapter"]
 fn fused_kernels_keep_their_numbers_in_registers() {
-    let Some(device) = adapter_name().filter(|_| kind() == "wgpu") else { return };
+    let Some(device) = adapter_name().filter(|_| adapter_kind() == "wgpu") else { return };
     for (game, hidden) in
         [("fruit", "[64]"), ("fruit", "[64, 64]"), ("fruit", "[256, 256]"), ("catch", "[128]")]
     {

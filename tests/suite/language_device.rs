@@ -1,6 +1,6 @@
 //! Language models on a device do what they do on the CPU.
 
-use crate::support::{adapter, is_alone, kind, launches};
+use crate::support::{adapter, adapter_kind, is_alone, launches};
 use burn::tensor::{Device, Tensor};
 use grove::learner::text::{Group, Sample, UpdateSettings, gradient, logprobs};
 use grove::math::Activation;
@@ -290,7 +290,7 @@ pub fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
 #[test]
 fn heads_too_wide_for_the_device_are_rejected_before_the_run() {
     // No device of wgpu has more than 64 KiB of workgroup memory.
-    let Some(device) = adapter().filter(|_| kind() == "wgpu") else { return };
+    let Some(device) = adapter().filter(|_| adapter_kind() == "wgpu") else { return };
     let task = Arc::new(Sort::default());
     let mut config = LanguageConfig::for_model(TINY);
     let tiny = &mut config.model.tiny;

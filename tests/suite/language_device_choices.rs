@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 /// A decoder in whose head each token is as likely as its neighbour.
-fn of_twins() -> TokenDecoder {
+fn twin_token_decoder() -> TokenDecoder {
     let mut decoder = wide(1);
     let vocabulary = decoder.shape().num_actions;
     let head = vocabulary * decoder.shape().hidden_size;
@@ -55,7 +55,7 @@ fn choices_among_the_likeliest_tokens_are_those_of_the_cpu() {
         Sampling { top_k: 51, top_p: 0.7, min_p: 0.02, ..all },
     ];
     // Twins matter where a set of tokens ends: by number, or by probability.
-    for (decoder, ways) in [(wide(1), &ways[..]), (of_twins(), &ways[..3])] {
+    for (decoder, ways) in [(wide(1), &ways[..]), (twin_token_decoder(), &ways[..3])] {
         let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
         for sampling in ways {
             let [want, got] = [&decoder, &there].map(|decoder| {

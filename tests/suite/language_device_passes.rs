@@ -1,14 +1,15 @@
 //! Whole texts in kernels: their gradient beside the CPU's, the same bits each time, in few launches.
 
+use crate::language::{folder, folders};
 use crate::language_device::{architectures, decoders, groups, length, long_prompts, rule, wide};
 use crate::support::{adapter, launches};
 use burn::tensor::Device;
 use grove::learner::text::{Group, LanguageLearner, Sample, UpdateSettings, gradient};
 use grove::model::DecoderShape;
+use grove::nn::arch::FAMILIES;
 use grove::objective::LossConfig;
 use grove::settings::{MomentPrecision, Precision};
 use grove::text::{LanguageModel, TokenDecoder};
-use std::path::Path;
 
 /// Groups of long prompts, whose completions are longer than a cube of the kernels, or a single token.
 fn long_groups() -> Vec<Group> {
@@ -64,10 +65,10 @@ fn gradients_of_every_architecture_in_kernels_are_those_of_the_cpu() {
     for decoder in architectures().into_iter().skip(2).chain(decoders().into_iter().take(2)) {
         check_gradient(&decoder, &groups(&decoder), 5e-5, &device);
     }
-    let all = ["qwen2", "qwen3", "gemma3", "olmo2", "olmo3", "smollm3", "mistral"];
-    for name in all {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
-        let decoder = LanguageModel::load(&folder).unwrap().decoder();
+    // The others are variants of Llama.
+    let has_name = |name: &String| FAMILIES.iter().any(|one| one.model_type.starts_with(name));
+    for name in folders().into_iter().filter(has_name) {
+        let decoder = LanguageModel::load(&folder(&name)).unwrap().decoder();
         check_gradient(&decoder, &groups(&decoder), 1e-5, &device);
     }
 }

@@ -180,8 +180,9 @@ fn gradients_by_hand_are_those_of_autodiff() {
         let (want_logits, want) = by_autodiff(&decoder, &device);
         let mut decoder = TokenDecoder::new(shape.clone(), params);
         let (logits, gradient) = by_hand(&decoder, Retention::All);
-        assert!(off(&logits, &want_logits) < 1e-5, "{shape:?}");
-        assert!(off(&gradient, &want) < 2e-5, "{shape:?}: {}", off(&gradient, &want));
+        assert!(relative_distance(&logits, &want_logits) < 1e-5, "{shape:?}");
+        let off = relative_distance(&gradient, &want);
+        assert!(off < 2e-5, "{shape:?}: {off}");
         let (_, again) = by_hand(&decoder, Retention::Inputs);
         assert!(again == gradient, "{shape:?}");
         // Copies of the weights are made anew where these change.
@@ -193,7 +194,7 @@ fn gradients_by_hand_are_those_of_autodiff() {
 }
 
 /// The largest distance of two lists, over the largest number of the second.
-fn off(a: &[f32], b: &[f32]) -> f32 {
+fn relative_distance(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     let largest = b.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
@@ -212,7 +213,7 @@ fn times(a: &[f32], b: &[f32], inner: usize) -> Vec<f32> {
 }
 
 /// The columns of a matrix as rows.
-fn turned(a: &[f32], columns: usize) -> Vec<f32> {
+fn transposed(a: &[f32], columns: usize) -> Vec<f32> {
     (0..columns).flat_map(|j| a[j..].iter().step_by(columns)).copied().collect()
 }
 
@@ -273,16 +274,18 @@ fn adapters_equal_their_products_merged_into_the_matrices() {
         assert_eq!((pairs.len(), at), (config.target_modules.len() * 2, adapters.params().len()));
         let (want_logits, of_matrices) =
             by_hand(&TokenDecoder::new(shape.clone(), merged), Retention::All);
-        assert!(off(&logits, &want_logits) < 1e-5, "{}", off(&logits, &want_logits));
+        let off = relative_distance(&logits, &want_logits);
+        assert!(off < 1e-5, "{off}");
         let mut want = vec![0.0; at];
         for (a, b, place, inputs, outputs) in pairs {
             let of = &of_matrices[place];
-            let first = times(of, &turned(&adapters.params()[b.clone()], outputs), outputs);
-            let second = times(&turned(&adapters.params()[a.clone()], config.r), of, inputs);
+            let first = times(of, &transposed(&adapters.params()[b.clone()], outputs), outputs);
+            let second = times(&transposed(&adapters.params()[a.clone()], config.r), of, inputs);
             want[a].iter_mut().zip(first).for_each(|(to, x)| *to = scale * x);
             want[b].iter_mut().zip(second).for_each(|(to, x)| *to = scale * x);
         }
-        assert!(off(&gradient, &want) < 2e-5, "{}", off(&gradient, &want));
+        let off = relative_distance(&gradient, &want);
+        assert!(off < 2e-5, "{off}");
     }
 }
 

@@ -183,7 +183,7 @@ fn the_cpu_and_a_device_share_a_run() {
 }
 
 /// Results of the iterations of three ranks, by rank; at rank 1 the verifier may fail.
-fn three(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
+fn train_three_ranks(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
     let mut config = tiny(1);
     (config.iterations, config.fit.iterations) = (3, 1);
     std::thread::scope(|scope| {
@@ -209,7 +209,7 @@ fn three(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
 
 #[test]
 fn a_verifier_that_fails_in_one_process_ends_the_run() {
-    for ended in three(true) {
+    for ended in train_three_ranks(true) {
         let error = ended.unwrap_err();
         assert!(error.starts_with("rank 1 failed:") && error.contains("it has broken"), "{error}");
     }
@@ -217,7 +217,7 @@ fn a_verifier_that_fails_in_one_process_ends_the_run() {
 
 #[test]
 fn completions_exchanged_between_processes_arrive_intact() {
-    let all = three(false).into_iter().map(Result::unwrap).collect::<Vec<_>>();
+    let all = train_three_ranks(false).into_iter().map(Result::unwrap).collect::<Vec<_>>();
     for records in &all {
         for (record, first) in records.iter().zip(&all[0]) {
             let communication = record.reduction.expect("there are three ranks");

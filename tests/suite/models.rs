@@ -45,7 +45,7 @@ pub fn iterate(trainer: &mut GameTrainer<Catch>, iterations: u32) {
 }
 
 /// A run repeats itself, and goes on where it was interrupted, byte for byte.
-pub fn repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Device) {
+pub fn assert_repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Device) {
     let game = Catch::default();
     let new = || Trainer::with_model(game, model.clone(), config, device);
     let [mut whole, mut again, mut broken] = [new(), new(), new()];
@@ -66,7 +66,7 @@ pub fn repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Devic
 
 /// Checks that a run of so many groups of games comes to the same bytes on any number of threads.
 pub fn assert_any_threads_agree(mut config: TrainConfig, num_groups: usize) {
-    // As many games, steps and units as make Burn's CPU backend divide its work.
+    // So many games, steps and units that Burn's CPU backend divides its work.
     config.rollout.num_groups = num_groups;
     config.rollout.group_size = 8;
     config.rollout.num_steps = 24;
@@ -102,27 +102,28 @@ pub fn assert_learns_recall(kind: ModelKind, iterations: u32) {
     assert!(score >= 0.99, "{score}");
 }
 
-fn any_model_repeats_and_resumes(device: &Device) {
+fn assert_any_model_repeats_and_resumes(device: &Device) {
     for start in [Start::Branch, Start::Level] {
         let config = gru_run(start);
         let gru = Trainer::new(Catch::default(), &config, device).model();
-        repeats_and_resumes(&gru, &config, device);
-        repeats_and_resumes(&Leaky::new(4, 3, &config.policy, 1, device).into(), &config, device);
+        assert_repeats_and_resumes(&gru, &config, device);
+        let leaky = Leaky::new(4, 3, &config.policy, 1, device).into();
+        assert_repeats_and_resumes(&leaky, &config, device);
     }
     let own = residual(8, 3, device);
-    repeats_and_resumes(&own, &short_run(Start::Branch), device);
+    assert_repeats_and_resumes(&own, &short_run(Start::Branch), device);
 }
 
 #[test]
 fn on_the_cpu_any_model_repeats_and_resumes_byte_for_byte() {
-    any_model_repeats_and_resumes(&cpu());
+    assert_any_model_repeats_and_resumes(&cpu());
 }
 
 #[test]
 #[ignore = "slow: 50 s of processor time on a software adapter"]
 fn on_an_adapter_any_model_repeats_and_resumes_byte_for_byte() {
     let Some(device) = adapter() else { return };
-    any_model_repeats_and_resumes(&device);
+    assert_any_model_repeats_and_resumes(&device);
 }
 
 #[test]

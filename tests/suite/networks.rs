@@ -3,7 +3,7 @@
 use crate::support::cpu;
 use burn::tensor::{Tensor, TensorData};
 use grove::model::{
-    Actor, DecoderConfig, LANES, Lanes, NativePolicy, Network, PolicyConfig, TensorActor,
+    Actor, DecoderConfig, LANES, Lanes, ModelKind, NativePolicy, Network, PolicyConfig, TensorActor,
 };
 use grove::settings::Activation;
 
@@ -35,6 +35,13 @@ fn networks() -> Vec<(usize, usize, PolicyConfig)> {
         (3, 4, decoder(2, 4, 2, 5)),
         (5, 2, decoder(3, 4, 4, 1)),
     ]
+}
+
+#[test]
+fn the_networks_are_of_every_kind() {
+    let kinds: Vec<String> =
+        networks().iter().map(|(.., config)| config.kind.to_string()).collect();
+    assert!(ModelKind::NAMES.iter().all(|name| kinds.iter().any(|kind| kind == name)), "{kinds:?}");
 }
 
 /// A network whose weights, biases and norms are all different.

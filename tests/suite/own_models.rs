@@ -121,7 +121,7 @@ fn every_command_takes_user_defined_models() {
 fn user_defined_models_begin_alike_on_every_rank() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    // As wide as makes the ranks draw their weights at the same time.
+    // So wide that the ranks draw their weights at the same time.
     let settings = "--iterations 4 --set kind=residual --set hidden=[256] --set num_groups=16 --timeout 600 \
                     --set num_minibatches=1 --set num_shards=4 --set eval_episodes=50";
     let run = |name: &str, devices: &str| {

@@ -94,7 +94,7 @@ fn plain(text: &str) -> String {
 }
 
 /// Fails where the text has one of the phrases.
-fn judge(name: &str, text: &str) {
+fn assert_has_no_phrase(name: &str, text: &str) {
     let text = plain(text);
     for (phrase, better) in PHRASES {
         assert!(!text.contains(phrase), "{name} says {phrase:?}; better: {better}");
@@ -118,7 +118,7 @@ fn documents_and_the_page_have_none_of_the_phrases() {
     }
     assert!(paths.len() > 40, "{paths:?}");
     for path in paths {
-        judge(&path.display().to_string(), &fs::read_to_string(&path).unwrap());
+        assert_has_no_phrase(&path.display().to_string(), &fs::read_to_string(&path).unwrap());
     }
 }
 
@@ -131,12 +131,12 @@ fn help_and_settings_have_none_of_the_phrases() {
     for entry in fs::read_dir(folder.join("pages")).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap().replace('\\', "");
-        judge(&path.display().to_string(), &text);
+        assert_has_no_phrase(&path.display().to_string(), &text);
     }
     let tasks = task::TASKS.iter().map(|task| task.name);
     for name in env::NAMES.iter().copied().chain(tasks) {
         let text = stdout(&grove(folder, &["settings", name])).replace('#', "");
-        judge(&format!("grove settings {name}"), &text);
+        assert_has_no_phrase(&format!("grove settings {name}"), &text);
     }
 }
 
@@ -153,7 +153,7 @@ fn printed_sentences_have_none_of_the_phrases() {
                 // A sentence may go on in the next line of the source.
                 let code: String =
                     code.map(|line| line.trim_end_matches('\\').to_string() + " ").collect();
-                judge(&path.display().to_string(), &code);
+                assert_has_no_phrase(&path.display().to_string(), &code);
                 *count += 1;
             }
         }

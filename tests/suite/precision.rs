@@ -1,6 +1,8 @@
 //! Lower precisions: what they change, and where they cannot be had.
 
-use crate::shared::decoder::{apart, decoder_run, first_host_update, first_update, one_step};
+use crate::shared::decoder::{
+    decoder_run, first_host_update, first_update, one_step, relative_distance,
+};
 use crate::shared::training::short_run;
 use crate::shared::unpack::unpack;
 use crate::support::{adapter, cpu, floats, refusal};
@@ -94,7 +96,7 @@ fn check_decoder(precision: Precision, unit: f64, device: &Device) {
         let config = TrainConfig { precision, ..one_step(2) };
         block_on(first_update(&config, device))
     };
-    let off = apart(&update(precision), &update(Precision::F32));
+    let off = relative_distance(&update(precision), &update(Precision::F32));
     eprintln!("{precision}, a decoder: the first update off by {off:.1e}");
     assert!(off > 0.01 * unit && off < 20.0 * unit, "{precision}: off by {off}");
 }
@@ -126,7 +128,7 @@ fn trainer(config: &TrainConfig) -> GameTrainer<Catch> {
 #[test]
 fn a_decoder_learns_nearly_the_same_in_bf16_by_hand() {
     let update = |precision| first_host_update(&TrainConfig { precision, ..one_step(2) });
-    let off = apart(&update(Precision::Bf16), &update(Precision::F32));
+    let off = relative_distance(&update(Precision::Bf16), &update(Precision::F32));
     assert!(off > 1e-5 && off < 0.1, "the first update off by {off:.1e}");
 }
 

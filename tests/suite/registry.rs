@@ -1,24 +1,20 @@
 //! The registry of games: the program, the page and the trained policies agree with it.
 
-use crate::support::{grove, stdout};
+use crate::support::{for_every_game, grove, stdout};
 use grove::env::look::SceneInfo;
 use grove::env::{Env, NAMES};
 use std::path::Path;
 use tempfile::TempDir;
 
 /// Checks that a game has the texts that the page shows.
-fn tells<G: Env + Default + SceneInfo>() {
-    let game = G::default();
+fn assert_has_page_texts<G: Env + SceneInfo>(game: G) {
     assert!(!game.title().is_empty() && !game.rules_text().is_empty(), "{}", G::NAME);
     assert!(game.idle().is_none_or(|idle| (idle as usize) < game.num_actions()), "{}", G::NAME);
 }
 
 #[test]
 fn the_page_and_the_program_have_all_games() {
-    macro_rules! all {
-        ($($Game:ident),*) => { $(tells::<grove::env::$Game>();)* };
-    }
-    grove::for_each_game!(all);
+    for_every_game!(game => assert_has_page_texts(game));
     let help = stdout(&grove(TempDir::new().unwrap().path(), &["train", "--help"]));
     for name in NAMES {
         assert!(help.contains(name), "{help}");

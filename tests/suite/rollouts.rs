@@ -45,7 +45,7 @@ fn perceptron<G: Env>(game: G, hidden: &[usize], scale: f32, device: &Device) ->
 }
 
 /// A perceptron that always takes `action`.
-fn stubborn<G: Env>(game: G, action: usize, device: &Device) -> Mlp {
+fn constant_policy<G: Env>(game: G, action: usize, device: &Device) -> Mlp {
     let mlp = perceptron(game, &[4], 0.1, device);
     let count = flatten(&mlp).dims()[0];
     let mut params: Vec<f32> = flatten(&mlp).to_data().try_into_vec().expect("f32");
@@ -133,7 +133,7 @@ fn check_shared_levels<G: Rules>(game: G, stepwise: Option<&Device>) {
     let config = config(5, 4, 40, Start::Level);
     let keys = RolloutKeys::new(79);
     let device = stepwise.cloned().unwrap_or_else(cpu);
-    let policy = stubborn(game, 1, &device);
+    let policy = constant_policy(game, 1, &device);
     let host = Host::of(&match stepwise {
         None => {
             let policy = NativeMlp::new(&policy);

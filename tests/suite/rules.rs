@@ -4,10 +4,11 @@ mod breakout;
 mod fruit;
 mod recall;
 
+use crate::support::for_every_game;
 use grove::env::{
     Breakout, BreakoutActions, BreakoutObservation, CartPole, CartPoleState, Catch,
     CatchObservation, CatchState, Env, Episode, Fruit, FruitObservation, PackedState, Recall,
-    Rules, new_game, num_words, play_step,
+    Rules, new_game, num_words, play_step, random_legal,
 };
 use grove::rng::{below, draw, uniform};
 
@@ -285,12 +286,8 @@ fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
         let mut counted = episode(level);
         loop {
             let bits = draw(draw(level, 0x5eed), counted.time);
-            let played = play_step::<G>(
-                &mut state,
-                &mut counted,
-                below(bits, game.num_actions() as u32),
-                game,
-            );
+            let action = random_legal(&state, bits, game).unwrap();
+            let played = play_step::<G>(&mut state, &mut counted, action, game);
             if played.ended() {
                 break f64::from(played.score);
             }
@@ -308,30 +305,31 @@ fn random_players_score_what_the_references_say() {
     fn check<G: Rules>(game: G) {
         let (mean, error) = random_score(game, 100_000);
         println!("{game:?}: {mean:.4} +- {error:.4}");
-        let (player, reference) = game.references()[0];
+        let references = game.references();
+        let (player, reference) = *references.first().expect("that of the random player");
         assert!(["random", "chance"].contains(&player), "{game:?}: {player}");
         // References have about three digits.
         let tolerance = 4.0 * error + 0.006 * reference.abs();
         assert!((mean - reference).abs() < tolerance, "{game:?}: {mean}, not {reference}");
     }
-    check(Catch::default());
-    check(CartPole::default());
-    check(Breakout::default());
+    for_every_game!(game => check(game));
     check(Breakout { actions: BreakoutActions::Full, ..Breakout::default() });
-    check(Recall::default());
 }
 
 #[test]
 fn features_and_actions_have_unique_names() {
-    fn check<G: Env>(game: G, first: &str, last: &str) {
-        let names = game.feature_names();
-        assert_eq!([names[0].as_str(), names[names.len() - 1].as_str()], [first, last], "{game:?}");
-        let actions = game.action_names();
-        for names in [names, actions] {
+    fn assert_unique<G: Env>(game: G) {
+        for names in [game.feature_names(), game.action_names()] {
             let distinct: std::collections::BTreeSet<_> = names.iter().collect();
             assert_eq!(distinct.len(), names.len(), "{game:?}: {names:?}");
         }
     }
+    fn check<G: Env>(game: G, first: &str, last: &str) {
+        let names = game.feature_names();
+        assert_eq!([names[0].as_str(), names[names.len() - 1].as_str()], [first, last], "{game:?}");
+        assert_unique(game);
+    }
+    for_every_game!(game => assert_unique(game));
     let positions = FruitObservation::Positions;
     check(Fruit::default(), "basket: column", "fruits 1 and 3: slack");
     check(Fruit { max_fruits: 1, ..Fruit::default() }, "basket: column", "fruit 1: close by");

@@ -40,7 +40,7 @@ fn fit(patterns: u32, more: &[&str]) -> (f64, f64) {
         counts.iter().flat_map(|row| row.as_array().unwrap()).map(|n| n.as_u64().unwrap()).sum();
     assert_eq!(total as usize, series.marks.iter().filter(|(row, _)| *row >= learnt).count());
     assert!(report.get("mean_score").is_none(), "{report}");
-    (report["held_out"]["accuracy"].as_f64().unwrap(), series.best_from(learnt))
+    (report["held_out"]["accuracy"].as_f64().unwrap(), series.optimal_accuracy_from(learnt))
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_decoder_labels_a_series_nearly_optimally() {
 #[test]
 fn the_optimal_accuracy_is_that_of_the_best_guess() {
     let series = Series::new(100_000, 7);
-    let (found, n) = (series.best_from(0), series.marks.len() as f64);
+    let (found, n) = (series.optimal_accuracy_from(0), series.marks.len() as f64);
     let error = (optimum() * (1.0 - optimum()) / n).sqrt();
     assert!((found - optimum()).abs() < 4.0 * error, "{found} {}", optimum());
 }

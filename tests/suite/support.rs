@@ -31,8 +31,22 @@ pub fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
+/// Evaluates an expression for each built-in game with its default parameters: `for_every_game!(game => check(game))`.
+macro_rules! for_every_game {
+    ($game:ident => $body:expr) => {
+        grove::for_each_game!(for_every_game, $game, { $body });
+    };
+    ($game:ident, $body:tt, $($Game:ident),*) => {
+        $({
+            let $game = <grove::env::$Game>::default();
+            $body
+        })*
+    };
+}
+pub(crate) use for_every_game;
+
 /// The kind of device that tests take: `wgpu`, or what `GROVE_TEST_DEVICE` names.
-pub fn kind() -> String {
+pub fn adapter_kind() -> String {
     std::env::var("GROVE_TEST_DEVICE").unwrap_or_else(|_| "wgpu".to_string())
 }
 
@@ -43,12 +57,12 @@ pub fn adapter() -> Option<Device> {
 }
 
 /// The listed name of a graphics adapter, hardware before software; `None`, with a line that says so, where there is
-/// none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure; [`kind`] says of which kind.
+/// none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure; [`adapter_kind`] says of which kind.
 ///
 /// Mesa's lavapipe (llvmpipe) crashes on some of Burn's kernels and rounds some functions of Grove's otherwise, so that
 /// actions and pixels are not exactly the CPU's: it counts only where an adapter is required.
 pub fn adapter_name() -> Option<String> {
-    let kind = kind();
+    let kind = adapter_kind();
     let required = std::env::var("GROVE_REQUIRE_ADAPTER").as_deref() == Ok("1");
     let is_wanted = |info: &DeviceInfo| {
         info.name.split(':').next() == Some(&kind)
@@ -235,9 +249,9 @@ thread_local! {
 }
 
 /// Counts the kernels that each thread launches.
-struct OfThreads;
+struct LaunchCounter;
 
-impl LaunchObserver for OfThreads {
+impl LaunchObserver for LaunchCounter {
     fn launched(&self, _kernel: &'static str) {
         LAUNCHES.set(LAUNCHES.get() + 1);
     }
@@ -260,7 +274,7 @@ pub fn is_alone(name: &str) -> bool {
 /// The number of kernels that `work` launches on this thread; other threads may launch some at the same time.
 pub fn launches(work: impl FnOnce()) -> usize {
     static COUNTED: LazyLock<LaunchObservation> =
-        LazyLock::new(|| LaunchObservation::new(Arc::new(OfThreads)));
+        LazyLock::new(|| LaunchObservation::new(Arc::new(LaunchCounter)));
     LazyLock::force(&COUNTED);
     let before = LAUNCHES.get();
     work();

@@ -72,14 +72,14 @@ fn script(folder: &Path, text: &str) -> String {
 }
 
 /// A verifier whose answers are waited for as long as it takes.
-fn patient(command: &str, workers: usize) -> VerifierOptions {
+fn patient_options(command: &str, workers: usize) -> VerifierOptions {
     let timeout = HANG.as_secs_f64();
     VerifierOptions { workers, timeout, ..VerifierOptions::new(command) }
 }
 
-/// Whether the reward of one completion is what is expected: a number, or a problem with these words. Another answer
-/// than the expected one is that the verifier was late, as a busy machine makes it.
-fn gives(verifier: &Verifier, text: &str, expected: Result<f64, &str>) -> bool {
+/// Checks the reward of a completion: a number, or a problem with these words. False if the verifier was late instead,
+/// as it may be on a busy machine.
+fn has_reward(verifier: &Verifier, text: &str, expected: Result<f64, &str>) -> bool {
     let rewards = verify(verifier, &[text]).remove(0);
     let problem = rewards.problem.clone().unwrap_or_default();
     let holds = match expected {
@@ -126,9 +126,9 @@ const LATE: [(&str, &str); 6] = [
 #[test]
 fn output_of_what_a_verifier_runs_cannot_guess_the_id_of_a_request() {
     let folder = TempDir::new().unwrap();
-    let verifier = Verifier::start(patient(&script(folder.path(), OBEDIENT), 1)).unwrap();
+    let verifier = Verifier::start(patient_options(&script(folder.path(), OBEDIENT), 1)).unwrap();
     for _ in 0..3 {
-        assert!(gives(&verifier, "guess", Ok(5.0)));
+        assert!(has_reward(&verifier, "guess", Ok(5.0)));
     }
 }
 
@@ -145,7 +145,7 @@ fn a_failure_on_one_completion_does_not_affect_the_others() {
     }
     let reversed: Vec<&str> = texts.iter().rev().copied().collect();
     let command = script(folder.path(), OBEDIENT);
-    let obedient = |workers: usize| Verifier::start(patient(&command, workers)).unwrap();
+    let obedient = |workers: usize| Verifier::start(patient_options(&command, workers)).unwrap();
     let forward = verify(&obedient(1), &texts);
     let mut backward = verify(&obedient(4), &reversed);
     backward.reverse();
@@ -169,19 +169,19 @@ fn an_unanswered_completion_is_given_up_and_the_next_is_scored() {
     let folder = TempDir::new().unwrap();
     let command = script(folder.path(), OBEDIENT);
     let verifier =
-        Verifier::start(VerifierOptions { timeout: 0.5, ..patient(&command, 1) }).unwrap();
-    assert!(gives(&verifier, "7", Ok(7.0)), "time to start is given to the first");
+        Verifier::start(VerifierOptions { timeout: 0.5, ..patient_options(&command, 1) }).unwrap();
+    assert!(has_reward(&verifier, "7", Ok(7.0)), "time to start is given to the first");
     for (i, (bad, said)) in LATE.iter().enumerate() {
-        wait_for(bad, || gives(&verifier, bad, Err(said)));
+        wait_for(bad, || has_reward(&verifier, bad, Err(said)));
         let reward = i as f64 - 2.5;
-        wait_for("the next", || gives(&verifier, &reward.to_string(), Ok(reward)));
+        wait_for("the next", || has_reward(&verifier, &reward.to_string(), Ok(reward)));
     }
 }
 
 #[test]
 fn the_example_returns_named_rewards_in_order() {
     let sample = concat!("python3 ", env!("CARGO_MANIFEST_DIR"), "/examples/verifier.py");
-    let options = patient(sample, 3).with_parts("exact=0.8, brief=0.2").unwrap();
+    let options = patient_options(sample, 3).with_parts("exact=0.8, brief=0.2").unwrap();
     assert_eq!(options.parts, [RewardPart::new("exact", 0.8), RewardPart::new("brief", 0.2)]);
     let verifier = Verifier::start(options.clone()).unwrap();
     let prompts: Vec<Prompt> = (0..300)
@@ -212,7 +212,7 @@ while line := sys.stdin.readline():
     print(json.dumps({"id": json.loads(line)["id"], "reward": len(more)}), flush=True)
 "#,
     );
-    let verifier = Verifier::start(patient(&command, 2));
+    let verifier = Verifier::start(patient_options(&command, 2));
     let rewards = verify(&verifier.unwrap(), &["1"; 100]);
     assert!(rewards.iter().all(|rewards| *rewards == Rewards::new(vec![0.0])), "{rewards:?}");
 }
@@ -221,13 +221,13 @@ while line := sys.stdin.readline():
 fn start_up_time_does_not_count_towards_the_time_limit() {
     let folder = TempDir::new().unwrap();
     let slow = OBEDIENT.replacen("for line", "time.sleep(1)\nfor line", 1);
-    let options = patient(&script(folder.path(), &slow), 1);
+    let options = patient_options(&script(folder.path(), &slow), 1);
     let verifier = Verifier::start(VerifierOptions { timeout: 0.5, ..options }).unwrap();
-    assert!(gives(&verifier, "1", Ok(1.0)));
+    assert!(has_reward(&verifier, "1", Ok(1.0)));
     for (bad, good) in [("die", 2.0), ("sleep", 3.0)] {
         assert!(verify(&verifier, &[bad])[0].problem.is_some());
         // The next process takes a second to start.
-        wait_for("an answer", || gives(&verifier, &good.to_string(), Ok(good)));
+        wait_for("an answer", || has_reward(&verifier, &good.to_string(), Ok(good)));
     }
 }
 
@@ -245,7 +245,7 @@ fn an_ended_process_is_replaced() {
     );
     let chance = format!("exec({once:?})");
     let command = script(folder.path(), &text.replacen("CHANCE", &chance, 1));
-    let verifier = Verifier::start(patient(&command, 1)).unwrap();
+    let verifier = Verifier::start(patient_options(&command, 1)).unwrap();
     let rewards = verify(&verifier, &["4", "5", "6"]);
     assert!(marker.exists());
     assert_eq!(rewards, [4.0, 5.0, 6.0].map(|reward| Rewards::new(vec![reward])));
@@ -257,7 +257,7 @@ fn a_silent_command_is_an_error() {
         let text = "1".to_string();
         let prompt = prompt("?");
         let completions = vec![Completion::new(&prompt, &text); 100];
-        let verifier = Verifier::start(patient(command, 0));
+        let verifier = Verifier::start(patient_options(command, 0));
         match verifier.and_then(|verifier| verifier.verify(&completions)).unwrap_err() {
             TaskError::Verifier(message) => message,
             other => panic!("{other:?}"),
@@ -309,7 +309,7 @@ for line in sys.stdin:
 time.sleep(1000)
 "#,
     );
-    let options = patient(&command, 2).with_parts("self,child").unwrap();
+    let options = patient_options(&command, 2).with_parts("self,child").unwrap();
     let verifier = Verifier::start(options).unwrap();
     let mut pids: Vec<u64> = verify(&verifier, &["1"; 20])
         .iter()

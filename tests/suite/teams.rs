@@ -331,7 +331,7 @@ fn lines(metrics: &Path) -> usize {
 const MANY: [&str; 4] = ["--set", "num_groups=64", "--set", "save_every=20"];
 
 /// A run of three ranks once it has done so many iterations.
-fn under_way(folder: &Path, dir: &str, iterations: usize, more: &[&str]) -> Child {
+fn started_run(folder: &Path, dir: &str, iterations: usize, more: &[&str]) -> Child {
     let all = [&MANY, more].concat();
     let mut child = mpirun(folder, 3)
         .args(shared("fruit", dir, "cpu", &all))
@@ -365,7 +365,7 @@ fn killing_one_rank_ends_all_and_loses_nothing() {
         wait_for("a run that is killed before its end", || {
             let _ = fs::remove_dir_all(folder.join(&dir));
             // Any moment: after some iterations and a bit.
-            let child = under_way(folder, &dir, 21 + round * 7 % 40, &["--iterations", "400"]);
+            let child = started_run(folder, &dir, 21 + round * 7 % 40, &["--iterations", "400"]);
             sleep(Duration::from_micros((round * 977 % 7000) as u64));
             if let Some(rank) = ranks(&child).get(round % 3) {
                 let _ = Command::new("kill").args(["-KILL", &rank.to_string()]).status();
@@ -394,7 +394,7 @@ fn a_stopped_rank_is_named() {
     for stopped in [0, 2] {
         let dir = format!("stopped-{stopped}");
         let child =
-            under_way(folder.path(), &dir, 3, &["--timeout", "2", "--iterations", "1000000"]);
+            started_run(folder.path(), &dir, 3, &["--timeout", "2", "--iterations", "1000000"]);
         signal(ranks(&child)[stopped], "-STOP");
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success());
@@ -409,7 +409,7 @@ fn ctrl_c_saves_the_run_of_all_ranks() {
     crate::support::hear_ctrl_c();
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    let child = under_way(folder, "run", 5, &["--iterations", "1000000"]);
+    let child = started_run(folder, "run", 5, &["--iterations", "1000000"]);
     signal(child.id(), "-INT");
     child.wait_with_output().unwrap();
     let done = lines(&folder.join("run/metrics.jsonl"));

@@ -2,9 +2,8 @@
 
 use crate::shared::ledge::Ledge;
 use crate::shared::rollouts::LEDGE;
-use grove::env::{
-    Breakout, CartPole, Catch, Episode, Recall, Rules, StepResult, new_game, play_step,
-};
+use crate::support::for_every_game;
+use grove::env::{Catch, Episode, Rules, StepResult, new_game, play_step};
 use grove::rng::{Stream, draw};
 use grove::rollout::{Autoreset, StepBuffers, VecEnv, VecEnvError};
 
@@ -90,15 +89,16 @@ impl<G: Rules> Singles<G> {
     }
 }
 
-fn same_step<G: Rules>(game: G) {
+/// Plays a batch and single games until one has ended, and for 150 steps at least.
+fn assert_steps_like_singles<G: Rules>(game: G) {
     let (envs, features) = (37, game.num_features());
     let mut single = Singles::new(game, 37, 5);
     let mut batch = VecEnv::new(game, envs, Autoreset::SameStep, 5);
     let mut step = Step::new(envs, features, Autoreset::SameStep);
     batch.observe(&mut step.obs);
     assert_eq!(step.obs, single.observe());
-    let mut episodes = 0;
-    for t in 0..150 {
+    let (mut t, mut episodes) = (0, 0);
+    while t < 150 || episodes == 0 {
         let actions = single.actions(t);
         let expected = single.step(&actions);
         let taken: Vec<i64> = actions.iter().map(|a| i64::from(*a)).collect();
@@ -115,17 +115,14 @@ fn same_step<G: Rules>(game: G) {
         batch.legal(&mut masks);
         let legal = (0..envs).flat_map(|env| single.legal(env)).map(u8::from);
         assert!(legal.eq(masks));
+        t += 1;
     }
-    assert!(episodes > 0, "{}", G::NAME);
 }
 
 #[test]
 fn a_batch_plays_the_games_of_single_environments() {
-    same_step(CartPole::default());
-    same_step(Catch::default());
-    same_step(Breakout::default());
-    same_step(Recall::default());
-    same_step(LEDGE);
+    for_every_game!(game => assert_steps_like_singles(game));
+    assert_steps_like_singles(LEDGE);
 }
 
 #[test]
@@ -210,8 +207,8 @@ fn illegal_actions_are_rejected_and_change_nothing() {
     batch.step(&[2, 0], step.buffers()).unwrap();
 }
 
-/// A batch that is restored from a saved one in the middle of an episode, and at its end.
-fn restored<G: Rules>(game: G, mode: Autoreset) {
+/// Restores a batch from a saved one in the middle of an episode, and at its end.
+fn assert_restores<G: Rules>(game: G, mode: Autoreset) {
     let (envs, features) = (19, game.num_features());
     let mut batch = VecEnv::new(game, envs, mode, 4);
     let [mut step, mut again] = [0; 2].map(|_| Step::new(envs, features, mode));
@@ -247,11 +244,10 @@ fn restored<G: Rules>(game: G, mode: Autoreset) {
 
 #[test]
 fn a_restored_batch_goes_on_as_the_saved_one() {
-    restored(CartPole::default(), Autoreset::NextStep);
-    restored(Catch::default(), Autoreset::SameStep);
-    restored(Breakout::default(), Autoreset::NextStep);
-    restored(Recall::default(), Autoreset::SameStep);
-    restored(LEDGE, Autoreset::NextStep);
+    for mode in [Autoreset::NextStep, Autoreset::SameStep] {
+        for_every_game!(game => assert_restores(game, mode));
+        assert_restores(LEDGE, mode);
+    }
 }
 
 #[test]

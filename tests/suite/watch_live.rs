@@ -250,7 +250,7 @@ fn watching_does_not_change_a_run() {
     BufReader::new(server.child.stdout.take().unwrap()).read_line(&mut result).unwrap();
     let result: serde_json::Value = serde_json::from_str(&result).unwrap();
     assert_eq!(result["mean_score"], quiet["mean_score"]);
-    server.says("stays up until you press Ctrl-C");
+    server.wait_for_line("stays up until you press Ctrl-C");
     let about = server.get("/run/about.json").json();
     assert_eq!((&about["iteration"], &about["newest"]["iteration"]), (&40.into(), &40.into()));
     assert_eq!(server.interrupt().code(), Some(0));
@@ -269,5 +269,5 @@ fn ctrl_c_during_training_saves_and_stops_the_page() {
     let mut events = server.events(None);
     while events.iteration() < 5 {}
     assert_eq!(server.interrupt().code(), Some(0));
-    server.says("Interrupted and saved");
+    server.wait_for_line("Interrupted and saved");
 }

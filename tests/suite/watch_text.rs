@@ -90,7 +90,7 @@ fn training_can_be_watched_and_the_page_stays_afterwards() {
     let mut server = Served::start(folder, &arguments(&["--watch", "--port", "0"]));
     let mut events = server.events(None);
     assert_eq!((0..4).map(|_| events.iteration()).collect::<Vec<_>>(), [1, 2, 3, 4]);
-    server.says("stays up until you press Ctrl-C");
+    server.wait_for_line("stays up until you press Ctrl-C");
     let lines = server.get("/run/completions.jsonl?iteration=4").text().lines().count();
     assert_eq!(lines, 2 * 3);
     assert_eq!(server.interrupt().code(), Some(0));

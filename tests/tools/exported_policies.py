@@ -18,7 +18,8 @@ import numpy
 import onnxruntime
 
 TOLERANCE = 1e-6
-CASES = [(game, []) for game in ("fruit", "catch", "cartpole", "breakout", "recall")]
+POLICIES = Path(__file__).resolve().parents[2] / "assets" / "policies"
+CASES = [(path.stem, []) for path in sorted(POLICIES.glob("*.safetensors"))]
 CASES += [("catch", [f"activation={name}"]) for name in ("tanh", "silu", "gelu")]
 CASES += [("recall", ["kind=gru"]), ("catch", ["kind=gru", "hidden=[24,16]", "activation=gelu"])]
 CASES += [("recall", ["kind=decoder"]), ("catch", ["kind=decoder", "context=7", "num_kv_heads=4", "num_layers=1"])]

@@ -7,23 +7,18 @@
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use grove::env::{Bits, Env, Outcome, Rules};
+use grove::env::{Bits, Env, Outcome, Rules, declared};
 use grove::rng::draw;
+use grove::schema::settings;
 use grove_web::{Page, page};
-use serde::{Deserialize, Serialize};
 
 page!(Page::default().game::<Boat>());
 
-/// A channel whose current changes at random; the score is the number of steps within it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Boat {
-    /// Number of cells from the middle to either bank.
-    half: u32,
-}
-
-impl Default for Boat {
-    fn default() -> Self {
-        Self { half: 3 }
+settings! {
+    /// A channel whose current changes at random; the score is the number of steps within it.
+    pub struct Boat: Copy, Eq, Hash {
+        /// Number of cells from the middle to either bank.
+        half: u32 = 3, in integer(1..=100);
     }
 }
 
@@ -37,6 +32,9 @@ grove::packed_state! {
 
 impl Env for Boat {
     const NAME: &'static str = "boat";
+
+    declared!();
+
     fn defaults(&self) -> &'static [&'static str] {
         &["iterations = 40\nrollout = { num_groups = 32, group_size = 8 }"]
     }
@@ -59,13 +57,6 @@ impl Env for Boat {
 
     fn action_name(&self, a: usize) -> String {
         ["left", "stay", "right"][a].to_string()
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        match self.half {
-            1..=100 => Ok(()),
-            half => Err(format!("boat.half is {half}, but must be 1 to 100")),
-        }
     }
 
     /// The optimal policy steers against the current and never leaves the channel.

@@ -76,6 +76,68 @@ pub struct Reference {
     pub seen: [usize; 5],
 }
 
+/// The policy term of a step; CISPO weights it by `frozen_ratio`, which has no gradient.
+fn policy_term(
+    config: &LossConfig,
+    (low, high): (f64, f64),
+    (ratio, frozen_ratio): (f64, f64),
+    advantage: f64,
+    logprob: f64,
+) -> f64 {
+    match config.loss_type {
+        LossType::Cispo => -frozen_ratio.min(high) * advantage * logprob,
+        LossType::Sapo => {
+            let temperature = if advantage > 0.0 {
+                config.sapo_temperature_pos
+            } else {
+                config.sapo_temperature_neg
+            };
+            let gate = 1.0 / (1.0 + (-temperature * (ratio - 1.0)).exp());
+            -gate * 4.0 / temperature * advantage
+        }
+        LossType::Nll => -advantage * logprob,
+        LossType::Grpo | LossType::DrGrpo | LossType::Dapo | LossType::Bnpo | LossType::Gspo => {
+            let unclipped =
+                if config.dual_clip > 0.0 { ratio.min(config.dual_clip) } else { ratio };
+            let clipped = ratio.max(low).min(high);
+            -(unclipped * advantage).min(clipped * advantage)
+        }
+    }
+}
+
+/// Whether the ratio of a step is counted as clipped.
+fn is_clipped(config: &LossConfig, (low, high): (f64, f64), ratio: f64, advantage: f64) -> bool {
+    let (up, down) = (advantage > 0.0, advantage < 0.0);
+    let beyond_dual = config.dual_clip > 0.0 && ratio > config.dual_clip && down;
+    match config.loss_type {
+        LossType::Cispo => ratio > high,
+        LossType::Sapo | LossType::Nll => false,
+        LossType::Grpo | LossType::DrGrpo | LossType::Dapo | LossType::Bnpo | LossType::Gspo => {
+            ratio > high && up || ratio < low && down || beyond_dual
+        }
+    }
+}
+
+/// The weight of a step of a game with `length` counted steps.
+fn step_weight(loss_type: LossType, length: f64, batch: &Batch) -> f64 {
+    match loss_type {
+        LossType::Grpo | LossType::Gspo | LossType::Sapo => 1.0 / length / batch.total_games as f64,
+        LossType::DrGrpo => 1.0 / (batch.num_steps * batch.total_games) as f64,
+        LossType::Bnpo | LossType::Nll => 1.0 / f64::from(batch.total_steps),
+        LossType::Dapo | LossType::Cispo => 1.0 / f64::from(batch.rollout_share),
+    }
+}
+
+/// The estimate of the divergence at a step, with `log_ratio` to the behaviour policy and `log_r` to the reference.
+fn kl_term(config: &LossConfig, log_ratio: f64, log_r: f64) -> f64 {
+    let kl = match config.kl_estimator {
+        KlEstimator::K1 => -log_r,
+        KlEstimator::K2 => log_r.powi(2) / 2.0,
+        KlEstimator::K3 => (log_r.exp() - 1.0) - log_r,
+    };
+    if config.use_bias_correction_kl { log_ratio.exp() * kl } else { kl }
+}
+
 /// Loss of `batch` following the papers and TRL (`GRPOTrainer._compute_loss`). `frozen` are the
 /// parameters for terms that are detached: CISPO's weight.
 pub fn reference(
@@ -88,7 +150,7 @@ pub fn reference(
 ) -> Reference {
     // TRL clips CISPO's weight at `epsilon_high`, and all other ratios at `1 + epsilon_high`.
     let above = if config.loss_type == LossType::Cispo { 0.0 } else { 1.0 };
-    let (low, high) = (1.0 - config.clip_eps_low, above + config.clip_eps_high);
+    let bounds @ (low, high) = (1.0 - config.clip_eps_low, above + config.clip_eps_high);
     let dual = config.dual_clip;
     let mut result = Reference { kink_distance: f64::INFINITY, ..Reference::default() };
     for game in 0..batch.games {
@@ -106,66 +168,31 @@ pub fn reference(
             let logprobs = network.logprobs(params, &batch.obs(t, game));
             let logprob = logprobs[batch.actions[at] as usize];
             let advantage = f64::from(batch.advantages[at]);
+            let own = logprob - f64::from(batch.old_logprobs[at]);
             let ratio = match config.loss_type {
-                LossType::Gspo => mean_log_ratio.exp(),
-                _ => log_ratio(params, t).exp(),
-            };
-            let policy = match config.loss_type {
-                LossType::Cispo => {
-                    let weight = log_ratio(frozen, t).exp().min(high);
-                    -weight * advantage * logprob
-                }
-                LossType::Sapo => {
-                    let temperature = if advantage > 0.0 {
-                        config.sapo_temperature_pos
-                    } else {
-                        config.sapo_temperature_neg
-                    };
-                    let gate = 1.0 / (1.0 + (-temperature * (ratio - 1.0)).exp());
-                    -gate * 4.0 / temperature * advantage
-                }
-                LossType::Nll => -advantage * logprob,
+                LossType::Gspo => mean_log_ratio,
                 LossType::Grpo
                 | LossType::DrGrpo
                 | LossType::Dapo
                 | LossType::Bnpo
-                | LossType::Gspo => {
-                    let unclipped = if dual > 0.0 { ratio.min(dual) } else { ratio };
-                    let clipped = ratio.max(low).min(high);
-                    -(unclipped * advantage).min(clipped * advantage)
-                }
-            };
-            let r = (f64::from(batch.reference_logprobs[at]) - logprob).exp();
-            let kl = match config.kl_estimator {
-                KlEstimator::K1 => -r.ln(),
-                KlEstimator::K2 => r.ln().powi(2) / 2.0,
-                KlEstimator::K3 => (r - 1.0) - r.ln(),
-            };
-            let kl =
-                if config.use_bias_correction_kl { log_ratio(params, t).exp() * kl } else { kl };
+                | LossType::Cispo
+                | LossType::Sapo
+                | LossType::Nll => own,
+            }
+            .exp();
+            let ratios = (ratio, log_ratio(frozen, t).exp());
+            let policy = policy_term(config, bounds, ratios, advantage, logprob);
+            let kl = kl_term(config, own, f64::from(batch.reference_logprobs[at]) - logprob);
             let entropy: f64 = logprobs.iter().map(|l| -l * l.exp()).sum();
-            let weight = match config.loss_type {
-                LossType::Grpo | LossType::Gspo | LossType::Sapo => {
-                    1.0 / length / batch.total_games as f64
-                }
-                LossType::DrGrpo => 1.0 / (batch.num_steps * batch.total_games) as f64,
-                LossType::Bnpo | LossType::Nll => 1.0 / f64::from(batch.total_steps),
-                LossType::Dapo | LossType::Cispo => 1.0 / f64::from(batch.rollout_share),
-            };
+            let weight = step_weight(config.loss_type, length, batch);
             result.loss += weight * (policy + config.kl_coef * kl - entropy_coef * entropy);
 
-            let (up, down) = (advantage > 0.0, advantage < 0.0);
-            let beyond_dual = dual > 0.0 && ratio > dual && down;
-            let clipped = match config.loss_type {
-                LossType::Cispo => ratio > high,
-                LossType::Sapo | LossType::Nll => false,
-                _ => ratio > high && up || ratio < low && down || beyond_dual,
-            };
-            let own = log_ratio(params, t);
+            let clipped = is_clipped(config, bounds, ratio, advantage);
             result.sums[0] += own.exp() - 1.0 - own;
             result.sums[1] += f64::from(clipped);
             result.sums[2] += entropy;
             result.sums[3] += kl;
+            let (up, down) = (advantage > 0.0, advantage < 0.0);
             for (count, seen) in result.seen.iter_mut().zip([
                 ratio > high && up,
                 ratio > high && down,

@@ -53,7 +53,7 @@ fn remembered(policy: &Gru, trajectory: &Trajectory, host: &Host) -> Vec<Vec<f32
     all
 }
 
-fn learning_sees_the_policy_that_acted(device: &Device) {
+fn assert_learning_sees_the_policy_that_acted(device: &Device) {
     let (game, policy) = (Catch::default(), gru(device));
     let size = policy.memory_size();
     for start in [Start::Branch, Start::Level] {
@@ -101,13 +101,13 @@ fn learning_sees_the_policy_that_acted(device: &Device) {
 
 #[test]
 fn on_the_cpu_learning_sees_the_policy_that_acted() {
-    learning_sees_the_policy_that_acted(&cpu());
+    assert_learning_sees_the_policy_that_acted(&cpu());
 }
 
 #[test]
 fn on_an_adapter_learning_sees_the_policy_that_acted() {
     let Some(device) = adapter() else { return };
-    learning_sees_the_policy_that_acted(&device);
+    assert_learning_sees_the_policy_that_acted(&device);
 }
 
 /// A network that keeps the observation itself, not a copy of it, until the next step.
@@ -128,7 +128,7 @@ impl Model for Last {
     }
 }
 
-fn the_last_observation_is_kept(device: &Device) {
+fn assert_last_observation_is_kept(device: &Device) {
     let game = Catch::default();
     let shape = [game.num_features(), game.num_actions()];
     let weights: Vec<f32> =
@@ -148,11 +148,11 @@ fn the_last_observation_is_kept(device: &Device) {
 
 #[test]
 fn on_the_cpu_the_last_observation_is_kept() {
-    the_last_observation_is_kept(&cpu());
+    assert_last_observation_is_kept(&cpu());
 }
 
 #[test]
 fn on_an_adapter_the_last_observation_is_kept() {
     let Some(device) = adapter() else { return };
-    the_last_observation_is_kept(&device);
+    assert_last_observation_is_kept(&device);
 }

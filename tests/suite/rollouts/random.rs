@@ -2,9 +2,9 @@
 
 use super::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
 use crate::shared::meadow::Meadow;
-use crate::support::{adapter, cpu};
+use crate::support::{adapter, cpu, for_every_game};
 use burn::tensor::Device;
-use grove::env::{Breakout, CartPole, Catch, CatchObservation, Recall, Rules};
+use grove::env::{Catch, CatchObservation, Rules};
 use grove::rollout::play_at_random;
 
 /// Sums over the games.
@@ -34,14 +34,11 @@ fn check<G: Rules>(game: G, device: &Device) {
 #[test]
 fn random_games_are_the_same_on_an_adapter() {
     let Some(device) = adapter() else { return };
+    for_every_game!(game => check(game, &device));
     check(SHORT_FRUIT, &device);
-    check(Catch::default(), &device);
     check(CATCH_BOARD, &device);
     check(LEDGE, &device);
     check(Meadow, &device);
-    check(CartPole::default(), &device);
-    check(Breakout::default(), &device);
-    check(Recall::default(), &device);
 }
 
 #[test]

@@ -328,7 +328,7 @@ fn random(_: &FruitState, bits: u32) -> u32 {
 }
 
 /// Moves towards the lowest fruit and stays once it is within reach.
-fn to_the_lowest(state: &FruitState, _: u32) -> u32 {
+fn chase_lowest_fruit(state: &FruitState, _: u32) -> u32 {
     let offset = i64::from(state.column(0)) - i64::from(state.basket);
     if state.count == 0 || offset.abs() <= 1 {
         1
@@ -343,7 +343,7 @@ fn to_the_lowest(state: &FruitState, _: u32) -> u32 {
 fn simple_players_of_fruit_score_what_is_known() {
     for (max_steps, expected) in [(100, [-10.3, -10.4, 5.6]), (200, [-21.6, -22.0, 11.4])] {
         let game = Fruit { max_steps, ..Fruit::default() };
-        for (player, expected) in [stay, random, to_the_lowest].into_iter().zip(expected) {
+        for (player, expected) in [stay, random, chase_lowest_fruit].into_iter().zip(expected) {
             let (mean, error) = fruit_score(game, player);
             assert!(
                 (mean - expected).abs() < 4.0 * error + 0.1,

@@ -2,11 +2,11 @@
 
 use super::{Games, wild_sprites};
 use crate::shared::rollouts::perceptron;
-use crate::support::adapter;
+use crate::support::{adapter, for_every_game};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::device::graphics_setup;
 use grove::env::look::Look;
-use grove::env::{Breakout, CartPole, Catch, Fruit, PackedState, Recall};
+use grove::env::{CartPole, Catch, Fruit, PackedState};
 use grove::model::FlatMlp;
 use grove::rollout::{DeviceGames, env_words};
 use grove::settings::Activation;
@@ -125,12 +125,10 @@ fn assert_kernel_is_native<G: Look>(game: G, graphics: &Graphics) {
 #[test]
 fn kernels_compute_the_native_sprites() {
     let Some(graphics) = graphics() else { return };
+    for_every_game!(game => assert_kernel_is_native(game, &graphics));
     assert_kernel_is_native(Fruit { max_steps: 30, ..Fruit::default() }, &graphics);
-    assert_kernel_is_native(crowded(), &graphics);
-    assert_kernel_is_native(Catch::default(), &graphics);
+    assert_kernel_is_native(crowded_fruit(), &graphics);
     assert_kernel_is_native(CartPole { max_steps: 30 }, &graphics);
-    assert_kernel_is_native(Breakout::default(), &graphics);
-    assert_kernel_is_native(Recall::default(), &graphics);
 }
 
 #[test]
@@ -155,7 +153,7 @@ fn games_that_a_gpu_plays_move_between_their_steps() {
 }
 
 /// Many fruits, a basket of two cells, and landings at every step.
-fn crowded() -> Fruit {
+fn crowded_fruit() -> Fruit {
     let (max_fruits, min_fruits) = (8, 2);
     Fruit {
         width: 5,
@@ -198,12 +196,8 @@ fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
 #[test]
 fn a_gpu_draws_what_the_cpu_paints() {
     let Some(graphics) = graphics() else { return };
-    assert_gpu_draws_what_the_cpu_paints(Fruit::default(), &graphics);
-    assert_gpu_draws_what_the_cpu_paints(crowded(), &graphics);
-    assert_gpu_draws_what_the_cpu_paints(Catch::default(), &graphics);
-    assert_gpu_draws_what_the_cpu_paints(CartPole::default(), &graphics);
-    assert_gpu_draws_what_the_cpu_paints(Breakout::default(), &graphics);
-    assert_gpu_draws_what_the_cpu_paints(Recall::default(), &graphics);
+    for_every_game!(game => assert_gpu_draws_what_the_cpu_paints(game, &graphics));
+    assert_gpu_draws_what_the_cpu_paints(crowded_fruit(), &graphics);
 }
 
 #[test]
