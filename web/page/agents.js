@@ -59,8 +59,8 @@ export class Agents {
 
   list() {
     const ids = this.ids();
-    if (ids.join() !== this.shown) {
-      this.shown = ids.join();
+    if (ids.join() !== this.listedIds) {
+      this.listedIds = ids.join();
       this.select.replaceChildren(...ids.map((id) => make("option", { value: id })));
       this.select.value = this.chosen;
     }

@@ -5,7 +5,7 @@ import { make } from "./dom.js";
 const CELL = /^(?:(.+): )?column (\d+), row (\d+)$/;
 
 /** The features that are cells, by channel, and the indices of the others. */
-export function split(names) {
+export function splitFeatures(names) {
   const channels = new Map();
   const rest = [];
   names.forEach((name, i) => {
