@@ -4,10 +4,11 @@
 # build.sh --crate DIR makes a page of the games of another crate into DIR/dist: a cdylib that calls
 # `grove_web::page!` (examples/own_page is one). Trained policies in DIR/policies, GAME.safetensors, come with it.
 #
-# build.sh --quick leaves out the modules with relaxed SIMD, which train up to a quarter faster in browsers that have it and
-# take as long to build again: for work on the page. Without them the page takes the modules for all browsers.
+# build.sh --quick leaves out the modules with relaxed SIMD, which train up to a quarter faster in browsers that have it
+# and take as long to build again: for work on the page. Without them the page takes the modules for all browsers.
 #
-# GROVE_SOURCE is the address of the project, for the links to it; GROVE_PAGE that of the published page, for its preview.
+# GROVE_SOURCE is the address of the project, for the links to it; GROVE_PAGE that of the published page, for its
+# preview.
 #
 # A module is built once from the same content: its files are kept in page-cache beside cargo's, named by a hash of
 # all that it is made from.
@@ -75,8 +76,8 @@ hash_sources() {
     ) | sha256sum | cut -c1-16
 }
 
-# build_module CRATE NAME LEVEL OPTIMISATION [OPTIONS...]: builds the crate as a module of this name into $out/NAME, its own code
-# and Grove's compiled at this level.
+# build_module CRATE NAME LEVEL OPTIMISATION [OPTIONS...]: builds the crate as a module of this name into $out/NAME, its
+# own code and Grove's compiled at this level.
 build_module() {
     local crate=$1 name=$2 level=$3 optimisation=$4 own built package
     shift 4
@@ -91,7 +92,8 @@ build_module() {
     node_modules/.bin/wasm-opt "$optimisation" "$out/$name/${name}_bg.wasm" -o "$out/$name/${name}_bg.wasm"
 }
 
-# add_module CRATE NAME LIMIT [...]: puts the module into the page, from the cache if it was built from the same content.
+# add_module CRATE NAME LIMIT [...]: puts the module into the page, from the cache if it was built from the same
+# content.
 add_module() {
     local crate=$1 name=$2 limit=$3 kept size
     shift 3
@@ -125,9 +127,8 @@ cache=$CARGO_TARGET_DIR/page-cache
 key=$(hash_sources)
 # Installs what the two lanes below share.
 find_bindgen "$crate" >/dev/null
-# The module that shows is as small as it can be; those that train are compiled for speed. After that, wasm-opt -O1 leaves
-# the one with kernels 4 % smaller than -O3.
-# A module without kernels is linked without what compiles them.
+# The module that shows is as small as it can be; those that train are compiled for speed. After that, wasm-opt -O1
+# leaves the one with kernels 4 % smaller than -O3. A module without kernels is linked without what compiles them.
 without_kernels=(-- -C "linker=$here/linker.mjs")
 flags=(--config "target.$target.rustflags=['-C', 'target-feature=+relaxed-simd']")
 
@@ -148,7 +149,8 @@ add_modules_without_kernels() {
     fi
 }
 
-# Side by side, since linking a module keeps one core busy for minutes, and in two target folders, since cargo locks one.
+# Side by side, since linking a module keeps one core busy for minutes, and in two target folders, since cargo locks
+# one.
 add_modules_without_kernels &
 without_kernels_job=$!
 trap 'pkill -P "$without_kernels_job" 2>/dev/null || true' EXIT

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Links a module without the static constructors of its libraries: some thousand functions that register the operations
-// of CubeCL's compiler. The linker keeps whatever they reach, which is more than half of a module that compiles no kernels.
-// rustc calls this in place of its own linker.
+// of CubeCL's compiler. The linker keeps whatever they reach, which is more than half of a module that compiles no
+// kernels. rustc calls this in place of its own linker.
 
 import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';

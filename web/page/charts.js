@@ -1,6 +1,6 @@
 // The charts: curves over the iterations, drawn on small canvases, one in a frame, a few times a second.
 
-import { thinned } from "./curves.js";
+import { thinPoints } from "./curves.js";
 import { $, make, write, fixed, short } from "./dom.js";
 import { drawInFrame } from "./frames.js";
 
@@ -13,8 +13,9 @@ const NUM_SEED_COLOURS = 8;
 /** Pixels of a curve of a single point. */
 const SINGLE_POINT_PX = 8;
 
-/** The share of a value below which a difference is rounding: the mean of equal values may differ from them in the last bit. */
-const ROUNDING = 1e-9;
+/** The share of a value below which a difference is rounding: the mean of equal values may differ from them in the
+    last bit. */
+const ROUNDING_SHARE = 1e-9;
 
 /** A loss below this is explained as normal. */
 const SMALL_LOSS = 0.05;
@@ -179,7 +180,7 @@ class Chart {
     const ratio = window.devicePixelRatio;
     const pixels = [width, height].map((side) => Math.round(side * ratio));
     const { lines, dots, mean, evaluated } = this.owner.curves.chartData(this.key);
-    const drawn = { lines: lines.map(thinned), dots: dots.flatMap(thinned), mean: thinned(mean), evaluated: thinned(evaluated) };
+    const drawn = { lines: lines.map(thinPoints), dots: dots.flatMap(thinPoints), mean: thinPoints(mean), evaluated: thinPoints(evaluated) };
     const points = [...drawn.lines.flat(), ...drawn.dots];
     const known = this.key === "score" && this.owner.curves.references.length > 1; // a scale before the first point
     if (width === 0 || (points.length === 0 && !known)) {
@@ -212,7 +213,7 @@ class Chart {
     let high = points.reduce((most, { y }) => Math.max(most, y), -Infinity);
     // The whole climb, from the worst known player to the best: the scale stays as the curve grows.
     for (const [, y] of references) [low, high] = [Math.min(low, y), Math.max(high, y)];
-    const differ = high - low > ROUNDING * Math.max(Math.abs(low), Math.abs(high));
+    const differ = high - low > ROUNDING_SHARE * Math.max(Math.abs(low), Math.abs(high));
     const room = (differ ? high - low : Math.abs(high) || 1) * 0.06;
     [low, high] = [low - room, high + room];
     this.scale = [low, high];

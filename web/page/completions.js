@@ -2,7 +2,8 @@
 
 import { make, write, fixed, score } from "./dom.js";
 
-/** The largest number of completions in memory, and of their tokens; the iterations farthest from the latest are dropped. */
+/** The largest number of completions in memory, and of their tokens; the iterations farthest from the latest are
+    dropped. */
 const MAX_KEPT = 8_192;
 const MAX_KEPT_TOKENS = 2_000_000;
 /** Tokens that are shaded at once; beyond them, a completion is shaded when it comes into view. */
@@ -20,7 +21,7 @@ const LONG_CHARS = 40;
 /** The mark at the end of a completion. */
 const END_MARK = "◂";
 /** The rounding of a score. */
-const ROUNDING = 1e-9;
+const SCORE_TOLERANCE = 1e-9;
 
 /** The shade of a token of this log-probability. */
 const shadeOf = (logprob) => Math.min(NUM_SHADES, Math.floor(-logprob / SHADE_NATS + 0.5));
@@ -76,7 +77,7 @@ export class Completions {
     }, { rootMargin: "50%" });
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", ({ target }) => {
-      if (target.name === "iteration") wanted(this.filter().iteration);
+      if (target.name === "iteration") wanted(this.readFilters().iteration);
       this.draw();
     });
     form.addEventListener("reset", () => setTimeout(() => { wanted(undefined); this.draw(); }));
@@ -105,7 +106,7 @@ export class Completions {
    */
   isRight({ score, reward, highest_score: own }) {
     const highest = own ?? this.highestScores.get(this.source) ?? 1;
-    return reward !== null && Math.abs((score ?? reward) - highest) <= ROUNDING;
+    return reward !== null && Math.abs((score ?? reward) - highest) <= SCORE_TOLERANCE;
   }
 
   /** Adds completions of one or more iterations, in their order. */
@@ -122,7 +123,7 @@ export class Completions {
   }
 
   /** The filters. */
-  filter() {
+  readFilters() {
     const { elements } = this.form;
     const number = (name) => (elements[name].value === "" ? undefined : elements[name].valueAsNumber);
     return { iteration: number("iteration"), least: number("least"), most: number("most"), end: elements.end.value, text: elements.text.value };
@@ -143,7 +144,7 @@ export class Completions {
   /** Lists the completions that fit the filter, by default those of the newest iteration, and says how many do. */
   draw() {
     this.drawnAt = performance.now();
-    const { iteration, least, most, end, text } = this.filter();
+    const { iteration, least, most, end, text } = this.readFilters();
     const bounded = [least, most].some((value) => value !== undefined);
     const searched = bounded || iteration !== undefined || end !== "all" || text !== "";
     const newest = this.all.at(-1)?.iteration;
@@ -164,7 +165,7 @@ export class Completions {
     this.holder.classList.toggle("long", list.flat().some(({ completion, prompt }) => completion.length > LONG_CHARS || prompt.length > LONG_CHARS));
     this.viewObserver.disconnect();
     this.shadesLeft = MAX_SHADED_TOKENS;
-    this.holder.replaceChildren(...list.map((group) => this.card(group)));
+    this.holder.replaceChildren(...list.map((group) => this.promptCard(group)));
     const shown = list.flat().length;
     const of = searched ? `that fit, of ${this.all.length}` : `of iteration ${newest}`;
     this.showNote(this.all.length === 0 ? "" : found.length === 0 ? `none of ${this.all.length} fits` : `${shown} of ${found.length} ${of}`);
@@ -185,7 +186,7 @@ export class Completions {
   }
 
   /** A prompt with its completions. */
-  card(group) {
+  promptCard(group) {
     const [{ prompt, iteration }] = group;
     const parts = [...new Set(group.flatMap(({ rewards }) => Object.keys(rewards)))];
     const head = ["completion", "reward", ...parts, "adv."].map((name) => make("th", { scope: "col", textContent: name }));

@@ -1,5 +1,5 @@
-// The control of a training in this tab, of games or of text: its state, its pace, its curves, and the run that is kept in
-// the browser's storage so that a reload resumes it.
+// The control of a training in this tab, of games or of text: its state, its pace, its curves, and the run that is kept
+// in the browser's storage so that a reload resumes it.
 
 import { $, write, say, reason } from "./dom.js";
 import { keepRuns, loadRun, lockRun } from "./keep.js";
@@ -7,7 +7,8 @@ import { Training } from "./training.js";
 
 /** Milliseconds between two times that the run is kept in the browser's storage, at least. */
 const KEEP_RUN_MS = 2_000;
-/** The pause after it was kept, in times that it took: the records of a long run are copied by the page's own thread. */
+/** The pause after it was kept, in times that it took: the records of a long run are copied by the page's own
+    thread. */
 const KEEP_REST_FACTOR = 10;
 
 /** The label of a training's button, by its state; in any other state it starts one. */
@@ -19,7 +20,7 @@ export const DEFAULTS_RESTORED = "The settings are the defaults again.";
 /** Messages with records that the pace is measured over. */
 const PACE_MESSAGES = 60;
 /** Milliseconds within which records have come in one message, and say nothing of the time between their iterations. */
-const AT_ONCE_MS = 50;
+const SAME_MESSAGE_MS = 50;
 
 /** The message when a training of `what` is back after a reload. */
 export const resumedMessage = (what, paused) => (paused ? `The training of ${what} is still paused.` : `Resuming the training of ${what}.`);
@@ -28,8 +29,8 @@ export const resumedMessage = (what, paused) => (paused ? `The training of ${wha
 export const isRun = (run) => Boolean(run?.wanted?.length > 0 && run.saved && run.records && Object.values(run.saved).every((saved) => saved?.sections));
 
 export class Control {
-  /** `module` trains a `product`, `store` names the run in the browser's storage, `trouble` is the element for errors, `ownCurves`
-      are those of this tab; `on` has further callbacks of the training, or replaces those below. */
+  /** `module` trains a `product`, `store` names the run in the browser's storage, `trouble` is the element for
+      errors, `ownCurves` are those of this tab; `on` has further callbacks of the training, or replaces those below. */
   constructor({ module, product, store, trouble, ownCurves, on }) {
     Object.assign(this, { product, store, ownCurves, troubleId: trouble });
     this.records = new Map();
@@ -37,8 +38,8 @@ export class Control {
     this.paceSamples = [];
     this.training = new Training(module, {
       state: (name) => this.enterState(name),
-      record: (seed, record, completions) => this.record(seed, record, completions),
-      saved: (seed, saved) => this.saved(seed, saved),
+      record: (seed, record, completions) => this.addRecord(seed, record, completions),
+      saved: (seed, saved) => this.addCheckpoint(seed, saved),
       about: (seed, about) => { this.about = about; },
       memory: (bytes) => { this.memory = bytes; },
       failed: (seed, iteration, why) => this.failed(seed, iteration, why),
@@ -55,12 +56,13 @@ export class Control {
     return ["starting", "running", "pausing", "paused"].includes(this.state);
   }
 
-  /** Whether a new training would take the place of one that can go on. */
+  /** Whether a new training would take the place of one that can continue. */
   wouldReplace() {
     return this.isBusy() || this.isKept();
   }
 
-  /** Enter in a field of the form starts a training, but replaces none: it goes on to the button, which says what it does. */
+  /** Enter in a field of the form starts a training, but replaces none: it moves to the button, which says what it
+      does. */
   guardEnter(form, button) {
     form.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !event.target.matches("input") || !this.wouldReplace()) return;
@@ -69,8 +71,8 @@ export class Control {
     });
   }
 
-  /** Starts a run, `{ wanted, way, saved, records }`, once it is known whether this tab may store it: from the beginning, or
-      from the checkpoints in `saved` by seed. */
+  /** Starts a run, `{ wanted, way, saved, records }`, once it is known whether this tab may store it: from the
+      beginning, or from the checkpoints in `addCheckpoint` by seed. */
   begin(run, paused = false, question = undefined) {
     this.clear();
     this.run = run;
@@ -93,8 +95,8 @@ export class Control {
     this.begin({ ...run, saved: {}, records: {} }, paused, question);
   }
 
-  /** Whether this tab alone may store a run; it keeps that right until `releaseLock()`. What a reload or another tab has left is
-      adopted first, since what this tab stores takes its place. */
+  /** Whether this tab alone may store a run; it keeps that right until `releaseLock()`. What a reload or another tab
+      has left is adopted first, since what this tab stores takes its place. */
   async holdLock() {
     const lock = (this.lock ??= this.takeLock());
     const { release, left } = await lock;
@@ -106,8 +108,8 @@ export class Control {
     return alone;
   }
 
-  /** Waits, as a training of `what` that is starting, until it is known whether this tab may store it; returns whether it
-      is still to start, and has not been reset meanwhile. */
+  /** Waits, as a training of `what` that is starting, until it is known whether this tab may store it; returns
+      whether it is still to start, and has not been reset meanwhile. */
   async prepare(what) {
     const start = (this.lastStart = {});
     this.preparing = what;
@@ -131,12 +133,14 @@ export class Control {
     this.mayStore = false;
   }
 
-  /** The runs in the browser's storage, the one under way last; none if the storage is refused, which has been reported. */
+  /** The runs in the browser's storage, the one under way last; none if the storage is refused, which has been
+      reported. */
   async storedRuns() {
     return [await loadRun(this.store).catch(() => undefined)].filter(isRun);
   }
 
-  /** Another state of the training. One that has failed or is refused stays kept, since it may succeed after a reload. */
+  /** Another state of the training. One that has failed or is refused stays kept, since it may succeed after a
+      reload. */
   enterState(name) {
     if (name === "running") this.startsPaused = false;
     if (name === "paused" || name === "running") this.keepRun(true);
@@ -145,18 +149,18 @@ export class Control {
     this.showState();
   }
 
-  record(seed, record) {
+  addRecord(seed, record) {
     this.ownCurves.add(seed, record);
     this.records.get(seed).push(record);
     if (record.iteration > 0) this.newest = record;
     const [at, done] = [performance.now(), Math.min(...this.ownCurves.countedRuns().map((run) => run.last.iteration))];
     const before = this.paceSamples.at(-1);
-    if (before && at - before.at < AT_ONCE_MS) before.done = done;
+    if (before && at - before.at < SAME_MESSAGE_MS) before.done = done;
     else this.paceSamples.push({ at, done });
     if (this.paceSamples.length > PACE_MESSAGES) this.paceSamples.shift();
   }
 
-  saved(seed, saved) {
+  addCheckpoint(seed, saved) {
     if (!this.run) return;
     this.run.saved[seed] = saved;
     this.run.records[seed] = this.records.get(seed).filter(({ iteration }) => iteration <= saved.iteration);
@@ -253,7 +257,7 @@ export class Control {
   }
 
   /** The time to the end, by the pace of the last iterations. */
-  remaining() {
+  remainingTime() {
     const [first, last] = [this.paceSamples[0], this.paceSamples.at(-1)];
     if (!last || last.done <= first.done) return "";
     const seconds = ((last.at - first.at) / (last.done - first.done)) * (this.ownCurves.end - last.done) / 1000;

@@ -92,8 +92,8 @@ export class Curves {
     return this.countedRuns().map((run) => run.dots[key]?.at(-1)?.y).filter(Number.isFinite);
   }
 
-  /** The data of a chart: a line and the dots of evaluations for each run, and the mean lines of both, those of several runs
-      with their range. */
+  /** The data of a chart: a line and the dots of evaluations for each run, and the mean lines of both, those of
+      several runs with their range. */
   chartData(key) {
     const runs = [...this.runs.values()];
     const [lines, dots] = ["lines", "dots"].map((kind) => runs.map((run) => run[kind][key] ?? []));
@@ -103,7 +103,7 @@ export class Curves {
 }
 
 /** The points that a curve is drawn with: between the ends of a long one, means of several iterations. */
-export function thinned(points) {
+export function thinPoints(points) {
   const size = Math.ceil(points.length / MAX_POINTS);
   if (size <= 1) return points;
   const means = [];

@@ -1,4 +1,5 @@
-// Registers the service worker that isolates the page on hosts which send no such headers, so that workers may share memory.
+// Registers the service worker that isolates the page on hosts which send no such headers, so that workers may share
+// memory.
 
 const RELOADED_KEY = "grove-isolated";
 
@@ -6,8 +7,8 @@ const RELOADED_KEY = "grove-isolated";
 let hasBegun = false;
 for (const event of ["pointerdown", "keydown", "drop"]) addEventListener(event, () => { hasBegun = true; }, { capture: true, once: true });
 
-/** Reloads the page under the service worker, once in a session, if the host does not isolate it. A visitor who has begun
-    to use the page keeps it as it is: the next visit is isolated. */
+/** Reloads the page under the service worker, once in a session, if the host does not isolate it. A visitor who has
+    begun to use the page keeps it as it is: the next visit is isolated. */
 export async function isolate() {
   if (globalThis.crossOriginIsolated || "SharedArrayBuffer" in globalThis || !isSecureContext || !navigator.serviceWorker) return;
   try {

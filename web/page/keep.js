@@ -13,7 +13,8 @@ export function download(name, content) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-/** The largest file that is read, in bytes: a policy of a million parameters has 4 MB, and a module never gives memory back. */
+/** The largest file that is read, in bytes: a policy of a million parameters has 4 MB, and a module never gives
+    memory back. */
 const MAX_FILE_BYTES = 64e6;
 
 /** The bytes of a file; throws if it is too large for the page. */
@@ -30,14 +31,14 @@ export async function readFiles(files) {
     throw new Error("Choose one policy file, or config.toml and weights.safetensors together.");
   }
   const bytes = await readBytes(weights);
-  return fileOf(settings ? Policy.from_parts(new TextDecoder().decode(await readBytes(settings)), bytes) : new Policy(bytes));
+  return takeFile(settings ? Policy.from_parts(new TextDecoder().decode(await readBytes(settings)), bytes) : new Policy(bytes));
 }
 
 /** Reads a policy from the bytes of one file; throws if there is none. */
-export const readPolicy = (bytes) => fileOf(new Policy(bytes));
+export const readPolicy = (bytes) => takeFile(new Policy(bytes));
 
 /** The file of a policy, which is freed. */
-function fileOf(policy) {
+function takeFile(policy) {
   try {
     return policy.file();
   } finally {
@@ -105,14 +106,14 @@ export const loadLast = () => withStore("readonly", (store) => store.get("last")
 
 /** Adds a person's games, a file, to those stored by the name of their game and rules, perhaps by another tab; what is
     stored and cannot be read is replaced. */
-export const keepGames = (of, file) => withStore("readwrite", (store) => {
-  const stored = store.get(`games ${of}`);
-  stored.onsuccess = () => store.put(joined(stored.result, file), `games ${of}`);
+export const keepGames = (name, file) => withStore("readwrite", (store) => {
+  const stored = store.get(`games ${name}`);
+  stored.onsuccess = () => store.put(joinOrReplace(stored.result, file), `games ${name}`);
   return stored;
 });
 
 /** Two files of games as one. */
-function joined(first, second) {
+function joinOrReplace(first, second) {
   try {
     return first ? join(first, second) : second;
   } catch {
@@ -121,10 +122,10 @@ function joined(first, second) {
 }
 
 /** The stored games, or undefined. */
-export const loadGames = (of) => withStore("readonly", (store) => store.get(`games ${of}`));
+export const loadGames = (name) => withStore("readonly", (store) => store.get(`games ${name}`));
 
-/** Stores runs as plain data by their names, all of them or none, so that a reload can resume them; one that is undefined is
-    deleted. */
+/** Stores runs as plain data by their names, all of them or none, so that a reload can resume them; one that is
+    undefined is deleted. */
 export const keepRuns = (runs) => withStore("readwrite", (store) => {
   for (const [name, run] of Object.entries(runs)) {
     if (run === undefined) store.delete(name);
@@ -145,7 +146,8 @@ export function lockRun(name) {
   });
 }
 
-/** Takes the lock by asking the other tabs, where the browser has no locks, as at a plain HTTP address: who has it answers. */
+/** Takes the lock by asking the other tabs, where the browser has no locks, as at a plain HTTP address: who has it
+    answers. */
 function askTabs(name) {
   const channel = new BroadcastChannel(name);
   return new Promise((done) => {

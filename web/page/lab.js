@@ -12,14 +12,15 @@ import { drawInFrame, setMinFrameMs } from "./frames.js";
 import { download, keepLast, keepRuns, loadRun } from "./keep.js";
 
 /** Milliseconds between two times that the policy is kept in the browser's storage. */
-const KEEP_MS = 10_000;
+const KEEP_POLICY_MS = 10_000;
 
 /** Milliseconds between two updates of the texts. */
-const RENEW_MS = 100;
+const SHOW_STATE_MS = 100;
 
 /** Milliseconds between two frames while a software adapter trains. */
 const SOFTWARE_FRAME_MS = 90;
-/** Milliseconds between two frames while workers share a run: all of them wait for the one whose processor the page takes. */
+/** Milliseconds between two frames while workers share a run: all of them wait for the one whose processor the page
+    takes. */
 const SHARED_FRAME_MS = 100;
 
 /** The name of the shelf in the browser's storage. */
@@ -34,14 +35,15 @@ const FOREIGN_GAME = "This page cannot play what the run learns; the game shown 
 /** The message beside the form if some settings are out of range. */
 const OUT_OF_RANGE = "Some settings are out of range.";
 
-/** The time that training takes with the defaults, in a tab on two processors, for the heading; it names none for other games. */
+/** The time that training takes with the defaults, in a tab on two processors, for the heading; it names none for
+    other games. */
 const TIMES = { fruit: "10 seconds", catch: "10 seconds", cartpole: "10 seconds", breakout: "a minute" };
 
 export class Lab extends Control {
   /** `changed()` is called when a setting changes, `imitated()` when the games of a person have been learnt. */
   constructor(games, agents, changed, imitated) {
     super({ module: "train", product: "policy", store: "run", trouble: "trouble", ownCurves: new Curves(), on: {
-      policy: (seed, file, iteration) => this.policy(seed, file, iteration),
+      policy: (seed, file, iteration) => this.addPolicy(seed, file, iteration),
       noWall: (why) => { $("device-wall").open = false; say(`The games on the device cannot be shown: ${why}`); },
     } });
     Object.assign(this, { games, agents, imitated });
@@ -52,7 +54,7 @@ export class Lab extends Control {
     this.guardEnter($("settings"), $("start"));
     $("pause").addEventListener("click", () => this.togglePause());
     $("defaults").addEventListener("click", () => {
-      this.settings.restore();
+      this.settings.restoreDefaults();
       settingsChanged();
       announce(DEFAULTS_RESTORED);
     });
@@ -92,7 +94,7 @@ export class Lab extends Control {
 
   /** Whether the page trains the game on the stage: its training module knows perceptrons alone. */
   get canTrain() {
-    return ["mlp", undefined].includes(this.settings.kind);
+    return ["mlp", undefined].includes(this.settings.networkKind);
   }
 
   /** The game that is trained, or is about to be. */
@@ -131,7 +133,8 @@ export class Lab extends Control {
     return this.train({ game: this.settings.game, way: this.settings.deviceInput.value, wanted });
   }
 
-  /** Begins a new run, once what other tabs have left is on the shelf; a run of the same game among it is named instead. */
+  /** Begins a new run, once what other tabs have left is on the shelf; a run of the same game among it is named
+      instead. */
   async train(run) {
     const { game } = run;
     const known = this.shelf;
@@ -180,8 +183,8 @@ export class Lab extends Control {
     announce(`${this.titleOf(run.game)} is paused at iteration ${reachedIteration(run)}. To continue, pick it and press Resume.`);
   }
 
-  /** Puts a run into the browser's storage, together with the shelf if that has changed: a run that moves between them is
-      never in neither. */
+  /** Puts a run into the browser's storage, together with the shelf if that has changed: a run that moves between
+      them is never in neither. */
   async putRun(run) {
     if (!this.shelfChanged) return super.putRun(run);
     this.shelfChanged = false;
@@ -273,18 +276,19 @@ export class Lab extends Control {
     this.charts.touch();
   }
 
-  record(seed, record) {
-    super.record(seed, record);
+  addRecord(seed, record) {
+    super.addRecord(seed, record);
     if (this.source === "here") this.charts.touch(Boolean(record.evaluation));
     this.showStateSoon();
   }
 
-  /** Makes the training of a game ready, unless the visitor saves data; an error is reported by the run that needs it. */
-  warm() {
-    if (!navigator.connection?.saveData && this.state === "idle") this.training.warm().catch(() => {});
+  /** Makes the training of a game ready, unless the visitor saves data; an error is reported by the run that needs
+      it. */
+  warmUp() {
+    if (!navigator.connection?.saveData && this.state === "idle") this.training.warmUp().catch(() => {});
   }
 
-  policy(seed, file, iteration) {
+  addPolicy(seed, file, iteration) {
     const id = `here ${seed}`;
     if (this.ownCurves.references.length === 0) {
       const policy = new Policy(file);
@@ -299,7 +303,7 @@ export class Lab extends Control {
     }
     if (id !== this.followedAgent || iteration === 0) return;
     this.unkeptPolicy = file;
-    if (performance.now() - this.keptAt > KEEP_MS) this.keepPolicy();
+    if (performance.now() - this.keptAt > KEEP_POLICY_MS) this.keepPolicy();
   }
 
   /** Keeps the newest policy of the first seed in the browser's storage. */
@@ -353,7 +357,7 @@ export class Lab extends Control {
   showStateSoon() {
     if (this.waiting) return;
     this.waiting = true;
-    setTimeout(() => drawInFrame(() => { this.waiting = false; this.showState(); }), RENEW_MS);
+    setTimeout(() => drawInFrame(() => { this.waiting = false; this.showState(); }), SHOW_STATE_MS);
   }
 
   /** Writes the state of the training into buttons, titles and texts. */
@@ -419,7 +423,7 @@ export class Lab extends Control {
       score !== undefined && `score ${fixed(score)}`, greedy !== undefined && `greedy ${fixed(greedy)}`,
     ].filter(Boolean).join(", ");
     const game = this.currentGame;
-    const left = this.remaining();
+    const left = this.remainingTime();
     return {
       idle: "Not started", refused: "Not started: see what is wrong", starting: `Getting ready to train ${game}`,
       running: `Training ${game}: ${rest}${left ? `, ${left}` : ""}`, pausing: `Pausing ${game} after this iteration: ${rest}`, paused: `Paused ${game}: ${rest}`,
@@ -435,7 +439,7 @@ export class Lab extends Control {
     const best = greedy ?? score;
     const result = best === undefined ? "" : ` ${this.imitates ? "It" : "Your agent"} scores ${fixed(best)}${optimum === undefined ? "" : ` (optimum ${fixed(optimum)})`}.`;
     const at = `iteration ${iteration} of ${this.ownCurves.end}`;
-    const left = this.remaining();
+    const left = this.remainingTime();
     const shelved = this.shelf.get(this.stagedGame);
     const waits = shelved ? `Paused at iteration ${reachedIteration(shelved)} of ${shelved.wanted[0].iterations}.` : "";
     const of = !this.currentGame || this.currentGame === this.stagedGame ? "" : `${this.titleOf(this.currentGame)}: `;

@@ -9,7 +9,7 @@ const REPLAY_MS = 1500;
 /** Milliseconds until the next attempt, if the browser does not reconnect by itself. */
 const RETRY_MS = 2000;
 
-const LABELS = { newest: "Run: newest", best: "Run: best" };
+const POLICY_LABELS = { newest: "Run: newest", best: "Run: best" };
 
 /** The cost of sharing a run between ranks. */
 function sharingCost({ reduction: { members, ranks = members, seconds, hidden = 0, imbalance }, seconds: { total } }) {
@@ -22,7 +22,7 @@ function sharingCost({ reduction: { members, ranks = members, seconds, hidden = 
 const hardwareText = ({ device, engine }) => `${device.name} (${device.description}), ${engine}`;
 
 /** Whether a record has all that is read from it; another program may have written the file. */
-const isWhole = ({ seconds, rewards, fit }, ofText) => Number.isFinite(seconds?.total) && (!ofText || fit || Boolean(seconds.phases && rewards));
+const isComplete = ({ seconds, rewards, fit }, ofText) => Number.isFinite(seconds?.total) && (!ofText || fit || Boolean(seconds.phases && rewards));
 
 /** The result of `askRun` for a run whose directory is gone. */
 export const DELETED = "deleted";
@@ -38,8 +38,8 @@ export async function askRun() {
 export const watchedProgress = ({ deleted, end }, iteration) => (deleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
 
 export class Live {
-  /** `on` has the callbacks `changed()` for new records, `policy(id, label, file)` if the page plays policies of the run, and
-      `plays(game)`, whether it can play a game. */
+  /** `on` has the callbacks `changed()` for new records, `policy(id, label, file)` if the page plays policies of the
+      run, and `plays(game)`, whether it can play a game. */
   constructor(about, curves, on) {
     Object.assign(this, { about, curves, on });
     this.tags = {};
@@ -85,8 +85,8 @@ export class Live {
     if (answer.ok) write($(this.about.task ? "text-toml" : "run-toml"), await answer.text());
   }
 
-  /** Listens to the run while the tab is shown: a browser has six connections to a host, for all of its tabs together, and
-      with one more stream than that each request would wait for ever. */
+  /** Listens to the run while the tab is shown: a browser has six connections to a host, for all of its tabs
+      together, and with one more stream than that each request would wait for ever. */
   listenWhileShown() {
     this.events?.close();
     this.events = this.connected = undefined;
@@ -135,7 +135,7 @@ export class Live {
   }
 
   receive(record) {
-    if (!isWhole(record, this.about.task)) {
+    if (!isComplete(record, this.about.task)) {
       return say(`Iteration ${record.iteration} is left out of the curves: its record in metrics.jsonl is incomplete.`);
     }
     // A run that goes past its end has been resumed with a later one, which is asked for once.
@@ -165,7 +165,7 @@ export class Live {
       const policy = Policy.from_parts(toml, bytes);
       const file = policy.file();
       policy.free();
-      this.on.policy(which, `${LABELS[which]} (${weights.headers.get("grove-iteration")})`, file);
+      this.on.policy(which, `${POLICY_LABELS[which]} (${weights.headers.get("grove-iteration")})`, file);
     } catch (error) {
       if (this.tags[which] !== tag) return;
       this.tags[which] = undefined;

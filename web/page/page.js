@@ -10,7 +10,7 @@ import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
 import { Rivals } from "./rivals.js";
 import { download, isLanguageModel, readFiles, readPolicy, onDrop, loadLast } from "./keep.js";
-import { prefetch, pretrained } from "./pretrained.js";
+import { prefetch, loadPretrained } from "./pretrained.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
 import { copyLink, linkProject, pack, unpack } from "./share.js";
@@ -63,7 +63,7 @@ const takeover = new Takeover({
 const agents = new Agents($("agent"), putOnStage, updateLink);
 const rivals = new Rivals(agents, { set: setRivals, renew: renewRival });
 const lab = new Lab(games, agents, updateLink, playImitator);
-const recordings = new Recordings(imitate);
+const recordings = new Recordings(trainImitator);
 const text = new TextLab(showText);
 
 /** Puts a policy file on the stage; games of the same kind continue. */
@@ -108,7 +108,7 @@ function tickGame() {
 
 /** Shows text, while the game is paused, or games again. */
 function showText(on) {
-  if (takeover.on) takeover.set(false);
+  if (takeover.on) takeover.setOn(false);
   if (on) view.played = player.playing;
   player.play(on ? false : view.played);
   // A picked game is ticked once it is loaded.
@@ -118,7 +118,7 @@ function showText(on) {
 }
 
 /** Shows a game, or text. */
-function pick(what) {
+function pickView(what) {
   view.requests += 1;
   if (what === TASK) return text.open(true);
   text.open(false);
@@ -126,8 +126,8 @@ function pick(what) {
 }
 
 /** Trains on the person's games; ends the one under way. */
-function imitate(about, file) {
-  if (takeover.on) takeover.set(false);
+function trainImitator(about, file) {
+  if (takeover.on) takeover.setOn(false);
   lab.imitate(about, recordings.file ?? file);
 }
 
@@ -136,12 +136,12 @@ function playImitator() {
   if (lab.trainedGame !== lab.stagedGame || text.on) return announce(`Trained on your games of ${lab.titleOf(lab.trainedGame)}.`);
   agents.choose("here 1");
   announce("Trained on your games. Now play against it.");
-  if (!takeover.on) takeover.set(true);
+  if (!takeover.on) takeover.setOn(true);
 }
 
 /** Puts these policies beside the agent, on its levels. */
 function setRivals(policies) {
-  if (takeover.on) takeover.set(false);
+  if (takeover.on) takeover.setOn(false);
   view.show.set_beside(policies);
   view.games = 1;
   $("wall").value = 0;
@@ -194,7 +194,7 @@ function labelBoards(report) {
   const where = stage.plates(view.show);
   if (!where) return;
   const [plates, scale] = where;
-  if (person) takeover.place(plates, scale);
+  if (person) takeover.placePlayers(plates, scale);
   rivals.show(report, plates, scale);
   shadeBoards(view.show, person ? 0 : count, plates, scale);
   const frame = $("picked");
@@ -255,17 +255,17 @@ function takeOver(on) {
   player.resetClock();
 }
 
-/** An agent that cannot be had is an error, unless the stage is empty: an untrained one is better than none. */
+/** Reports an agent that cannot be fetched; throws unless the stage is empty, where an untrained agent suffices. */
 function reportMissingAgent(error) {
   if (view.show) throw error;
   say(sentence(error));
 }
 
-/** Puts a game on the stage: its pretrained agent beside an untrained one, or the untrained one alone. `then()` is called
-    once the agent is here. False if it came too late. */
+/** Puts a game on the stage: its pretrained agent beside an untrained one, or the untrained one alone. `then()` is
+    called once the agent is here. False if it came too late. */
 async function stageGame(game, then = () => {}) {
   const request = (view.requests += 1);
-  const file = READY.includes(game) ? await pretrained(game).catch(reportMissingAgent) : undefined;
+  const file = READY.includes(game) ? await loadPretrained(game).catch(reportMissingAgent) : undefined;
   if (request !== view.requests) return false;
   then();
   const policy = Policy.untrained(game);
@@ -275,7 +275,7 @@ async function stageGame(game, then = () => {}) {
   if (file) agents.all.set("untrained", untrained);
   else agents.all.delete("untrained");
   agents.choose("ready");
-  agents.list();
+  agents.showList();
   if (file && view.games === 1) rivals.placeAgents(["untrained"]);
   return true;
 }
@@ -294,7 +294,7 @@ async function pickGame(game, then) {
 async function loadFiles(files) {
   try {
     if (files.length === 1 && (await isLanguageModel(files[0]))) {
-      if (await text.load(files)) pick(TASK);
+      if (await text.load(files)) pickView(TASK);
       return;
     }
     const played = files.length === 1 && (await recordings.load(files[0]));
@@ -355,7 +355,7 @@ function connectControls() {
     const input = make("input", { type: "radio", name: "game", value: name });
     $("game").append(make("label", {}, input, make("span", { textContent: title })));
   }
-  $("game").addEventListener("change", (event) => pick(event.target.value));
+  $("game").addEventListener("change", (event) => pickView(event.target.value));
   $("stage").addEventListener("click", (event) => { if (view.show) watchBoard(stage.boardAt(view.show, event)); });
   $("board").addEventListener("input", () => watchBoard($("board").valueAsNumber - 1));
   ignorePresses();
@@ -402,13 +402,13 @@ function connectControls() {
     rivals.end();
     view.show?.set_sampled(view.sampled);
     restart();
-    if (link.game === TASK) return pick(TASK);
+    if (link.game === TASK) return pickView(TASK);
     text.open(false);
     pickGame(game, () => lab.fill(game, link)).then((shown) => shown && link.agent && loadLinkedAgent(link.agent));
   });
   let left;
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) left = { at: performance.now(), happened: whileAway() };
+    if (document.hidden) left = { at: performance.now(), happened: describeAbsence() };
     else if (left?.happened && performance.now() - left.at > REPORTED_ABSENCE_MS) announce(left.happened);
   });
   addEventListener("beforeunload", (event) => { if (lab.isBusy() || lab.losesShelf() || text.isBusy()) event.preventDefault(); });
@@ -416,7 +416,7 @@ function connectControls() {
 }
 
 /** The message about this tab's time in the background; undefined if nothing ran. */
-function whileAway() {
+function describeAbsence() {
   const trains = [lab, text].some(({ state }) => ["starting", "running"].includes(state));
   if (player.playing) return `The game paused while this tab was in the background${trains ? "; training continued" : ""}.`;
   return trains ? "Training continued while this tab was in the background." : undefined;
@@ -493,8 +493,8 @@ offerLastAgent();
 const resumed = text.resume().catch((error) => say(`The training of the language model cannot be resumed: ${sentence(error)}`));
 lab.resume().catch((error) => say(`The last training cannot be resumed: ${sentence(error)}`));
 const watched = watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
-Promise.all([resumed, watched]).then(() => text.settle());
+Promise.all([resumed, watched]).then(() => text.endSearch());
 await stage.open().catch(() => {}); // errors have been reported
 await isolating;
 performance.mark("ready");
-if (!text.on) lab.warm();
+if (!text.on) lab.warmUp();

@@ -28,7 +28,7 @@ export class Player {
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
     this.lastFrameAt = 0;
     this.restUntil = 0;
-    this.onFrame = (now) => this.frame(now);
+    this.onFrame = (now) => this.nextFrame(now);
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.playUnlimited();
     document.addEventListener("visibilitychange", () => this.schedule());
@@ -81,7 +81,7 @@ export class Player {
     if (!document.hidden) drawInFrame(this.onFrame);
   }
 
-  frame(now) {
+  nextFrame(now) {
     drawInFrame(this.onFrame);
     if (now < this.restUntil) return;
     const start = performance.now();

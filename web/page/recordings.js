@@ -17,12 +17,12 @@ export class Recordings {
 
   /** Loads the stored games of the game and rules on the stage, if there are any. */
   async setGame(env, settings) {
-    const of = storageName(env, settings);
-    if (of === this.storedAs) return;
-    this.storedAs = of;
+    const name = storageName(env, settings);
+    if (name === this.storedAs) return;
+    this.storedAs = name;
     this.setFile(undefined);
-    const file = await loadGames(of).catch(() => undefined); // a refused storage is reported when a policy is stored
-    if (!file || of !== this.storedAs || this.file) return;
+    const file = await loadGames(name).catch(() => undefined); // a refused storage is reported when a policy is stored
+    if (!file || name !== this.storedAs || this.file) return;
     try {
       this.setFile(file);
     } catch (error) {
@@ -45,15 +45,15 @@ export class Recordings {
     } catch {
       return undefined;
     }
-    const of = storageName(about.env, about.settings);
-    const isKnown = of === this.storedAs && this.file?.length === bytes.length && this.file.every((byte, i) => byte === bytes[i]);
-    if (!isKnown) this.add(of, bytes);
+    const name = storageName(about.env, about.settings);
+    const isKnown = name === this.storedAs && this.file?.length === bytes.length && this.file.every((byte, i) => byte === bytes[i]);
+    if (!isKnown) this.add(name, bytes);
     return about;
   }
 
-  add(of, more) {
-    if (of === this.storedAs) this.setFile(this.file ? join(this.file, more) : more);
-    keepGames(of, more).catch((error) => {
+  add(name, more) {
+    if (name === this.storedAs) this.setFile(this.file ? join(this.file, more) : more);
+    keepGames(name, more).catch((error) => {
       if (!this.hasComplained) say(`This browser stores no games (${reason(error)}). Save them as a file to keep them.`);
       this.hasComplained = true;
     });

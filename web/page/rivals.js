@@ -15,28 +15,28 @@ function gameOf(file) {
 }
 
 export class Rivals {
-  /** `set(policies)` puts these beside the agent on the stage, `renew(i, policy)` replaces the one at place `i` of them; both
-      throw if they cannot. */
+  /** `set(policies)` puts these beside the agent on the stage, `renew(i, policy)` replaces the one at place `i` of
+      them; both throw if they cannot. */
   constructor(agents, { set, renew }) {
     Object.assign(this, { agents, set, renew });
     this.chosen = []; // their ids
-    agents.listed = () => this.list();
-    agents.renewed = (id) => this.update(id);
+    agents.onList = () => this.showList();
+    agents.onRenew = (id) => this.update(id);
     $("rivals").addEventListener("change", () => this.choose());
   }
 
   /** Sets the game on the stage. */
   setGame(env) {
     this.env = env;
-    this.list();
+    this.showList();
   }
 
   /** Lists the agents of the game on the stage, the current one first. */
-  list() {
+  showList() {
     const own = this.agents.chosen;
     const gone = (id) => id === own || !this.agents.all.has(id);
     if (this.chosen.some(gone)) this.placeAgents(this.chosen.filter((id) => !gone(id)));
-    const others = this.agents.ids().filter((id) => id !== own && gameOf(this.agents.all.get(id).file) === this.env);
+    const others = this.agents.sortedIds().filter((id) => id !== own && gameOf(this.agents.all.get(id).file) === this.env);
     $("beside").hidden = others.length === 0;
     const ids = [own, ...others];
     if (ids.join() !== this.listedIds) {
@@ -89,7 +89,7 @@ export class Rivals {
   end() {
     this.chosen = [];
     this.listedIds = undefined;
-    this.list();
+    this.showList();
   }
 
   /** Labels the boards, if the labels are others: new ones have no place until the next picture. */

@@ -3,8 +3,8 @@
 import { $, make } from "./dom.js";
 import { readToml, writeToml, settingAt } from "./toml.js";
 
-/** Steps of all games of an iteration, at most, and numbers in their observations: a module's memory has at most 4 GB, and
-    each array half of that. */
+/** Steps of all games of an iteration, at most, and numbers in their observations: a module's memory has at most 4
+    GB, and each array half of that. */
 const MAX_STEPS = 1 << 22;
 const MAX_OBSERVED = 1 << 28;
 
@@ -37,7 +37,7 @@ export class Settings {
       const input = make("input", { type: "number", id: `set-${id}`, name: id, required: true, min, max, step });
       const note = make("small", { id: `set-${id}-note`, className: "trouble", hidden: true });
       input.setAttribute("aria-describedby", note.id);
-      input.addEventListener("input", () => { this.check(id); this.keptChanges.set(this.game, this.changes()); changed(); });
+      input.addEventListener("input", () => { this.checkField(id); this.keptChanges.set(this.game, this.changes()); changed(); });
       this.inputs[id] = { input, note };
       $("fields").append(make("label", { htmlFor: input.id, textContent: label }, input, note));
     }
@@ -47,9 +47,9 @@ export class Settings {
     this.deviceInput = way;
   }
 
-  /** Puts in the defaults of a game, `{ name, settings, features }` (`settings` is TOML), overlaid with the values of a link, as if
-      the visitor had set them, or without one with those that the visitor has set. The device is the same for all games until a
-      link says otherwise. */
+  /** Puts in the defaults of a game, `{ name, settings, features }` (`settings` is TOML), overlaid with the values
+      of a link, as if the visitor had set them, or without one with those that the visitor has set. The device is
+      the same for all games until a link says otherwise. */
   fill({ name, settings, features }, link) {
     const values = link ?? this.keptChanges.get(name) ?? {};
     this.game = name;
@@ -66,12 +66,12 @@ export class Settings {
     for (const { id } of FIELDS) {
       const value = this.defaultValue(id);
       this.inputs[id].input.value = /^[\d.e-]+$/.test(values[id]) && Number.isFinite(Number(values[id])) ? values[id] : value;
-      this.check(id);
+      this.checkField(id);
     }
   }
 
   /** Puts back the defaults of the game, once one is picked. */
-  restore() {
+  restoreDefaults() {
     if (!this.game) return;
     this.keptChanges.delete(this.game);
     this.setValues({});
@@ -88,7 +88,7 @@ export class Settings {
   }
 
   /** The kind of the game's network; undefined before a game is picked. */
-  get kind() {
+  get networkKind() {
     return settingAt(this.defaults, "policy.kind");
   }
 
@@ -105,7 +105,7 @@ export class Settings {
   }
 
   /** Shows beside a field the reason why its value is invalid, if it is; returns whether it is valid. */
-  check(id, text = this.inputs[id].input.validationMessage) {
+  checkField(id, text = this.inputs[id].input.validationMessage) {
     const { input, note } = this.inputs[id];
     note.textContent = text;
     note.hidden = text === "";
@@ -115,10 +115,10 @@ export class Settings {
 
   /** The settings of every run, as `{ seed, text }` with TOML, or undefined, with the reasons beside the fields. */
   read() {
-    const wrong = FIELDS.filter(({ id }) => !this.check(id));
+    const wrong = FIELDS.filter(({ id }) => !this.checkField(id));
     const steps = this.value("groups") * this.value("size") * this.value("steps");
     if (wrong.length === 0 && steps > this.maxSteps) {
-      this.check("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${this.maxSteps.toLocaleString("en")}.`);
+      this.checkField("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${this.maxSteps.toLocaleString("en")}.`);
       wrong.push({ id: "groups" });
     }
     if (wrong.length > 0) {
@@ -154,6 +154,6 @@ export class Settings {
 
   /** Shows an error beside the fields whose settings it names. */
   showError(message) {
-    for (const { id, paths } of FIELDS) if (paths.some((path) => message.includes(path))) this.check(id, message);
+    for (const { id, paths } of FIELDS) if (paths.some((path) => message.includes(path))) this.checkField(id, message);
   }
 }

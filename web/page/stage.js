@@ -58,7 +58,7 @@ export class Stage {
     }
     canvas.setAttribute("aria-label", this.label); // which may have changed meanwhile
     this.holder.replaceChildren(canvas);
-    this.fit();
+    this.fitScreen();
     this.showRenderer();
   }
 
@@ -76,10 +76,10 @@ export class Stage {
     this.size = exact
       ? [exact.inlineSize, exact.blockSize]
       : [entry.contentRect.width, entry.contentRect.height].map((side) => Math.round(side * ratio));
-    this.fit();
+    this.fitScreen();
   }
 
-  fit() {
+  fitScreen() {
     if (!this.screen || this.size[0] < 1 || this.size[1] < 1) return;
     const [width, height] = this.size;
     // The CPU draws fewer pixels than the device has, if those are many.

@@ -15,8 +15,8 @@ const ARROWS = { left: "←", right: "→", up: "↑", down: "↓" };
 const endsInDirection = (name, side) => new RegExp(`\\b${side}$`).test(name);
 
 export class Takeover {
-  /** Calls back `change(on)` when a person takes over or leaves, `go(on)` when the game runs or waits, and `next()` when
-      both players start the next level. */
+  /** Calls back `change(on)` when a person takes over or leaves, `go(on)` when the game runs or waits, and `next()`
+      when both players start the next level. */
   constructor(callbacks) {
     this.callbacks = callbacks;
     this.on = false;
@@ -26,7 +26,7 @@ export class Takeover {
     addEventListener("keyup", (event) => this.keyUp(event));
     addEventListener("blur", () => this.releaseAll());
     $("next-level").addEventListener("click", () => this.startNextLevel());
-    $("takeover").addEventListener("click", () => { this.byShift = false; this.set(!this.on); });
+    $("takeover").addEventListener("click", () => { this.byShift = false; this.setOn(!this.on); });
     this.connectPointer($("stage"), (event, box) => (event.clientX < box.left + box.width / 2 ? "left" : "right"));
   }
 
@@ -52,9 +52,9 @@ export class Takeover {
   keyDown(event) {
     clearTimeout(this.shiftTimer);
     if (event.key === "Shift" && !event.repeat && !this.on && !isTyping() && $("takeover").getClientRects().length > 0) {
-      this.shiftTimer = setTimeout(() => { this.byShift = true; this.set(true); }, HOLD_MS);
+      this.shiftTimer = setTimeout(() => { this.byShift = true; this.setOn(true); }, HOLD_MS);
     }
-    if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }
+    if (event.key === "Escape" && this.on) { this.byShift = false; this.setOn(false); }
     const side = isShortcut(event) ? undefined : actionOfKey(event);
     if (!this.on || side === undefined || isTyping()) return;
     event.preventDefault();
@@ -77,7 +77,7 @@ export class Takeover {
 
   releaseShift() {
     clearTimeout(this.shiftTimer);
-    if (this.on && this.byShift) this.set(false);
+    if (this.on && this.byShift) this.setOn(false);
   }
 
   connectPointer(element, side) {
@@ -105,7 +105,7 @@ export class Takeover {
     this.heldSides = this.heldSides.filter((other) => other !== side);
   }
 
-  set(on) {
+  setOn(on) {
     this.on = on;
     this.heldSides = [];
     this.tapped = undefined;
@@ -179,7 +179,7 @@ export class Takeover {
   }
 
   /** Puts names over the boards. */
-  place(plates, scale) {
+  placePlayers(plates, scale) {
     placeNames([...$("duel").querySelectorAll(".who")], plates, scale);
   }
 }

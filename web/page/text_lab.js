@@ -68,7 +68,7 @@ export class TextLab extends Control {
     $("text-settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
     this.guardEnter($("text-settings"), $("text-start"));
     $("text-pause").addEventListener("click", () => this.togglePause());
-    $("text-defaults").addEventListener("click", () => this.restore());
+    $("text-defaults").addEventListener("click", () => this.restoreDefaults());
     $("text-reset").addEventListener("click", () => this.reset());
     $("text-save").addEventListener("click", () => this.training.post({ do: "file" }));
     $("text-load").addEventListener("click", () => $("text-files").click());
@@ -94,18 +94,18 @@ export class TextLab extends Control {
     this.beginFirst();
   }
 
-  /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch, here or in another
-      tab of the browser. */
+  /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch, here or in
+      another tab of the browser. */
   async beginFirst() {
-    if (!this.on || !this.settled || this.hasBegun || this.watchedCurves || this.state !== "idle") return;
+    if (!this.on || !this.searchEnded || this.hasBegun || this.watchedCurves || this.state !== "idle") return;
     this.hasBegun = true;
     if (!(await this.holdLock())) return say("Another tab is training the language model. Press Train to train one here, too.");
     if (this.state === "idle") this.start();
   }
 
   /** Called once kept and watched runs have been looked for. */
-  settle() {
-    this.settled = true;
+  endSearch() {
+    this.searchEnded = true;
     this.beginFirst();
   }
 
@@ -140,8 +140,8 @@ export class TextLab extends Control {
     if (run) this.train(run, paused);
   }
 
-  /** Begins a new run, unless another tab has left one, which goes on instead; returns whether it has begun, undefined if
-      neither does. */
+  /** Begins a new run, unless another tab has left one, which continues instead; returns whether it has begun,
+      undefined if neither does. */
   async train(run, paused = false) {
     if (this.preparing || !(await this.prepare("text"))) return undefined;
     if (this.leftRun) {
@@ -169,7 +169,7 @@ export class TextLab extends Control {
   }
 
   /** Puts back the defaults of the form. */
-  restore() {
+  restoreDefaults() {
     for (const { id, value } of FIELDS) $(`text-${id}`).value = value;
     announce(DEFAULTS_RESTORED);
   }
@@ -221,8 +221,8 @@ export class TextLab extends Control {
     this.showState();
   }
 
-  record(seed, record, completions) {
-    super.record(seed, record);
+  addRecord(seed, record, completions) {
+    super.addRecord(seed, record);
     this.completions.add(RUN_NAME, completions);
     this.touch();
   }
@@ -291,7 +291,8 @@ export class TextLab extends Control {
     if (last && !last.fit && last.iteration !== this.fetchedIteration) this.fetchCompletions();
   }
 
-  /** Fetches completions of an iteration, or the newest, one request at a time: of those that wait, the last of each kind. */
+  /** Fetches completions of an iteration, or the newest, one request at a time: of those that wait, the last of each
+      kind. */
   async fetchCompletions(iteration) {
     if (!this.watchedCurves) return;
     this.waitingRequests.set(iteration === undefined ? "newest" : "asked", iteration);
@@ -367,7 +368,7 @@ export class TextLab extends Control {
       last && `iteration ${last.iteration} of ${this.ownCurves.end}`,
       Number.isFinite(exact) && `${fixed(100 * exact, 0)} % of held-out prompts right`,
       state === "running" && last && `${short(last.steps_per_second)} tokens a second`,
-      state === "running" && this.remaining(),
+      state === "running" && this.remainingTime(),
     ].filter(Boolean).join(", ");
     const phase = [...this.curves.runs.values()][0]?.last.fit ? ": SFT, imitating solutions" : "";
     write($("text-state"), live ? `${watchedProgress(this.curves, iteration)}${phase}` : rest ? `${words}: ${rest}` : words);

@@ -1,7 +1,7 @@
 // The part of TOML that Grove writes its settings in: sections, and keys with JSON-like values.
 
 /** Characters that JSON escapes and a text in triple quotes does not. */
-const ESCAPED = { '"': '\\"', "\n": "\\n" };
+const JSON_ESCAPES = { '"': '\\"', "\n": "\\n" };
 
 /** The settings as an object; a section is an object in it. */
 export function readToml(text) {
@@ -18,7 +18,7 @@ export function readToml(text) {
 
 /** Puts texts and lists that may be on several lines on one; texts in triple quotes get single ones. */
 function joinLines(text) {
-  const basic = (content) => `"${content.replace(/\\[^]|["\n]/g, (part) => ESCAPED[part] ?? part)}"`;
+  const basic = (content) => `"${content.replace(/\\[^]|["\n]/g, (part) => JSON_ESCAPES[part] ?? part)}"`;
   return text
     .replace(/"""\n?([^]*?)"""(?!")/g, (_, content) => basic(content))
     .replace(/'''\n?([^]*?)'''(?!')/g, (_, content) => JSON.stringify(content))

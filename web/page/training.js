@@ -22,8 +22,8 @@ export class Training {
     this.spare = []; // workers whose module is ready
   }
 
-  /** The number of workers that share a run on the CPU. Those that do wait for each other often, so one processor of three
-      or more is left to the page. */
+  /** The number of workers that share a run on the CPU. Those that do wait for each other often, so one processor of
+      three or more is left to the page. */
   get sharingWorkers() {
     const processors = navigator.hardwareConcurrency ?? 2;
     const free = processors > 2 ? Math.min(processors - 1, MAX_WORKERS) : processors;
@@ -31,7 +31,7 @@ export class Training {
   }
 
   /** Starts the workers of a run before it is asked for: each fetches, compiles and starts the module. */
-  async warm() {
+  async warmUp() {
     const count = (await hasGpu()) ? 1 : this.sharingWorkers;
     while (this.spare.length < count) {
       const worker = this.newWorker();
@@ -98,8 +98,8 @@ export class Training {
     });
   }
 
-  /** Resolves once a worker of its own could start this run, paused; rejects with the reason if it refuses. The training
-      under way goes on. */
+  /** Resolves once a worker of its own could start this run, paused; rejects with the reason if it refuses. The
+      training under way continues. */
   async check(run) {
     const worker = this.newWorker();
     try {

@@ -5,7 +5,7 @@ import { adapterName } from "./adapter.js";
 import { sentence } from "./dom.js";
 import { STEPS_PER_SECOND } from "./player.js";
 import { toPlainData, fromPlainData } from "./checkpoints.js";
-import { trainer } from "./trainer.js";
+import { importTrainer } from "./trainer.js";
 
 /** Milliseconds between two policies of a run that are sent to the page. */
 const POLICY_MS = 300;
@@ -57,7 +57,7 @@ let loading;
 const loadModule = (name) => (loading ??= fetchModule(name));
 
 async function fetchModule(name) {
-  const module = await trainer(name);
+  const module = await importTrainer(name);
   const { memory } = await module.default();
   return { ...module, memory };
 }
@@ -191,7 +191,7 @@ async function iterate(run) {
 }
 
 /** Sends all that is new of a run before a pause or at its end. */
-async function settle(run) {
+async function finishRun(run) {
   sendRecords(run);
   if (trainsGames && run.sentIteration < run.iteration) await sendPolicy(run);
   if (!run.training.is_done() && run.savedIteration !== run.iteration && run.iteration > 0) await save(run);
@@ -211,7 +211,7 @@ async function train() {
       if (paused) break;
     }
   }
-  for (const run of intactRuns()) await inTurn(() => attempt(run, settle));
+  for (const run of intactRuns()) await inTurn(() => attempt(run, finishRun));
   isTraining = false;
   answer();
   postMessage({ is: unfinishedRuns().length > 0 ? "paused" : "done" });

@@ -2,12 +2,12 @@
 
 import { saveAgent } from './keeping.mjs';
 import { serve } from './server.mjs';
-import { eventually, gameNames, ok, pixels, text, until, untilMessage, untilStored } from './visit.mjs';
+import { eventually, gameNames, ok, readPixels, text, until, untilMessage, untilStored } from './visit.mjs';
 
 const SIZES = [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]];
 
 /** Runs in the page: notes every layout shift that no input has caused, as Web Vitals count them. */
-export function watchShifts() {
+export function recordShifts() {
   window.shifts = [];
   new PerformanceObserver((list) => {
     for (const { hadRecentInput, value, sources } of list.getEntries()) {
@@ -26,8 +26,8 @@ export async function assertStill(page, when) {
   return `${when} ${sum.toFixed(3)}`;
 }
 
-/** Presses Train on a page at rest, and waits until the curve on the screen has risen: until the newest greedy score is above
-    that of the first weights. Returns the milliseconds. */
+/** Presses Train on a page at rest, and waits until the curve on the screen has risen: until the newest greedy score
+    is above that of the first weights. Returns the milliseconds. */
 export const measureRise = (page) => page.evaluate(async () => {
   while (performance.getEntriesByName('warm').length === 0) await new Promise(requestAnimationFrame);
   const start = performance.now();
@@ -61,7 +61,7 @@ export default [
         ok((await page.evaluate(() => scrollY)) === 0, 'it has scrolled');
         const cut = await page.locator('#game span, #names span, #score-chart figcaption').evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent));
         ok(cut.length === 0, `at ${width} x ${height} cut off are ${cut}`);
-        await visit.shot(page, `hero-${width}`);
+        await visit.screenshot(page, `hero-${width}`);
         await page.context().close();
       }
       return `the curve has risen after ${times.join(', ')}`;
@@ -71,7 +71,7 @@ export default [
     name: 'nothing moves by itself: at the start, in training a game, and in training text',
     webgpu: false,
     async run(visit) {
-      const page = await visit.open({ folded: true, init: watchShifts });
+      const page = await visit.open({ folded: true, init: recordShifts });
       await until(page, '#mean', /–/);
       ok(await page.locator('#ruler .now').isHidden(), 'a mean of no games is marked');
       const shifts = [await assertStill(page, 'at the start')];
@@ -79,7 +79,7 @@ export default [
       await until(page, '#state-here', /iteration ([5-9]|\d\d)/);
       shifts.push(await assertStill(page, 'in training'));
       await page.close();
-      const other = await visit.open({ hash: '#game=sort', folded: true, init: watchShifts });
+      const other = await visit.open({ hash: '#game=sort', folded: true, init: recordShifts });
       await until(other, '#text-state', /iteration ([5-9]|\d\d)/);
       shifts.push(await assertStill(other, 'in training text'));
       return shifts.join(', ');
@@ -111,7 +111,7 @@ export default [
       const maps = await page.locator('#maps canvas').evaluateAll((all) => all.map(({ width, height, ariaLabel }) => `${ariaLabel}, ${width} x ${height}`));
       ok(maps.length === 4 && maps.every((map) => map.endsWith('10 x 10')), `the maps are ${maps}`);
       ok((await page.locator('#features li').count()) === 0, 'cells are in the list, too');
-      await eventually('bricks', async () => (await pixels(page, '#maps canvas')).some((pixel) => pixel >>> 24 > 0));
+      await eventually('bricks', async () => (await readPixels(page, '#maps canvas')).some((pixel) => pixel >>> 24 > 0));
     },
   },
   {

@@ -37,7 +37,7 @@ export default [
       ok((await text(other, '#agent-about')) === about, 'another policy is loaded');
       ok(await other.locator('#game input[value=catch]').isChecked(), 'the game is not picked');
       await restart(other, 4);
-      ok((await recordSteps(other, 12)).join() === first.join(), 'it plays otherwise');
+      ok((await recordSteps(other, 12)).join() === first.join(), 'it plays differently');
       ok(Buffer.compare((await saveAgent(other)).bytes, bytes) === 0, 'the file is another after the round');
       return `${bytes.length} bytes`;
     },

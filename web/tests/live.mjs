@@ -1,7 +1,7 @@
 // A run that is watched: its facts, its curves and its state, from a server that the checks play.
 
-import { assertStill, watchShifts } from './greeting.mjs';
-import { violations } from './looking.mjs';
+import { assertStill, recordShifts } from './greeting.mjs';
+import { findViolations } from './looking.mjs';
 import { saveAgent, settingsOf } from './keeping.mjs';
 import { assertUnchanged, eventually, ok, text, until, untilMessage } from './visit.mjs';
 
@@ -28,9 +28,9 @@ const completions = (iteration, rewards) => rewards.map((reward) => ({
   problem: reward === null ? 'no answer within 10 s' : undefined,
 }));
 
-/** Opens the page of a run, `{ about, records, completions(iteration) }`, which the check may replace; without `about` its
-    directory is gone. The stream of its records ends at once, and the browser asks for another after `retry` milliseconds,
-    which begins anew unless the run `goesOn`. */
+/** Opens the page of a run, `{ about, records, completions(iteration) }`, which the check may replace; without
+    `about` its directory is gone. The stream of its records ends at once, and the browser asks for another after
+    `retry` milliseconds, which starts again unless the run `continues`. */
 async function openRun(visit, run, options = {}) {
   const context = options.context ?? (await visit.context(options.options));
   const gone = { status: 404, body: 'the run has no config.toml.\n' };
@@ -38,14 +38,14 @@ async function openRun(visit, run, options = {}) {
   await context.route('**/run/files/config.toml', (route) => route.fulfill({ body: 'iterations = 60\n'.repeat(40) }));
   const lines = (url) => (run.completions?.(new URL(url).searchParams.get('iteration')) ?? []).map((one) => JSON.stringify(one)).join('\n');
   await context.route('**/run/completions.jsonl*', (route) => route.fulfill({ body: lines(route.request().url()) }));
-  const events = () => [`retry: ${run.retry ?? 200}`, ...(run.goesOn ? [] : ['event: start\ndata: {}']), ...run.records.map((one) => `event: record\ndata: ${JSON.stringify(one)}`),
+  const events = () => [`retry: ${run.retry ?? 200}`, ...(run.continues ? [] : ['event: start\ndata: {}']), ...run.records.map((one) => `event: record\ndata: ${JSON.stringify(one)}`),
     ...(run.checkpoints ?? []).map(([tag, iteration]) => `event: checkpoint\ndata: ${JSON.stringify({ which: 'newest', tag, iteration })}`), ''].join('\n\n');
   await context.route('**/run/events', (route) => route.fulfill({ contentType: 'text/event-stream', body: events() }));
   return visit.open({ folded: true, ...options, context });
 }
 
-/** Opens the page of a run with a stream that stays open, as the program's does: no loss of the connection replaces what the
-    page says. */
+/** Opens the page of a run with a stream that stays open, as the program's does: no loss of the connection replaces
+    what the page says. */
 async function openSteadyRun(visit, about, all, checkpoints = []) {
   const context = await visit.context();
   await context.addInitScript(([records, checkpoints]) => {
@@ -73,12 +73,12 @@ export default [
       for (const task of [undefined, 'sort']) {
         // Once: a stream that begins while the context is closed would miss its route.
         const run = { about: task ? SORT_RUN : { ...CATCH_RUN, game: 'fruit' }, records: records(12), retry: 600_000 };
-        const page = await openRun(visit, run, { init: watchShifts });
+        const page = await openRun(visit, run, { init: recordShifts });
         await until(page, task ? '#text-state' : '#state-here', /^Iteration 12 of 60/);
         shifts.push(await assertStill(page, task ?? 'a game'));
-        const wrong = await violations(page, 'a watched run');
+        const wrong = await findViolations(page, 'a watched run');
         ok(wrong.length === 0, wrong.join('; '));
-        await visit.shot(page, `live-${task ?? 'game'}`);
+        await visit.screenshot(page, `live-${task ?? 'game'}`);
         await page.context().close();
       }
       return shifts.join(', ');
@@ -154,7 +154,7 @@ export default [
       const run = { about: CATCH_RUN, records: records(60) };
       const page = await openRun(visit, run);
       await until(page, '#state', /^Iteration 60 of 60$/);
-      Object.assign(run, { about: { ...CATCH_RUN, iterations: 90 }, records: records(70), goesOn: true });
+      Object.assign(run, { about: { ...CATCH_RUN, iterations: 90 }, records: records(70), continues: true });
       await until(page, '#state', /^Iteration 70 of 90$/);
     },
   },
@@ -191,7 +191,7 @@ export default [
           const names = [...document.querySelectorAll('#game span')].filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent);
           return inside(value, caption) ? names : ['the score', ...names];
         });
-        await visit.shot(page, `score-${width}`);
+        await visit.screenshot(page, `score-${width}`);
         ok(cut.length === 0, `at ${width} cut off are ${cut}`);
       }
     },
@@ -216,8 +216,8 @@ export default [
       ok(await page.locator('#lab .grpo').isHidden() && await page.locator('#lab .imitation').isVisible(), 'it is described as GRPO');
       ok(await page.locator('figure.approx_kl').isHidden(), 'it has a KL');
       await page.locator('figure.entropy').scrollIntoViewIfNeeded();
-      await eventually('a mark', () => visit.picture(page, 'figure.entropy canvas'), ({ colours }) => colours > 5);
-      await visit.shot(page, 'imitating');
+      await eventually('a mark', () => visit.describePicture(page, 'figure.entropy canvas'), ({ colours }) => colours > 5);
+      await visit.screenshot(page, 'imitating');
       const other = await openRun(visit, { about: SORT_RUN, records: records(4, { fit: true }) });
       await until(other, '#text-state', /^Iteration 4 of 60: SFT, imitating solutions$/);
       ok(/SFT .* imitates solutions/s.test(await text(other, '#text-about-live')), 'SFT is not explained');

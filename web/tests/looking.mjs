@@ -24,7 +24,7 @@ const untilTaken = (page, action, again = () => {}) => eventually(`action ${acti
 const padKeys = (page) => page.locator('#pads button kbd').allTextContents();
 
 /** Violations that axe-core finds in the page, as text. */
-export async function violations(page, when) {
+export async function findViolations(page, when) {
   if (!(await page.evaluate(() => 'axe' in window))) {
     await page.evaluate(await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8'));
   }
@@ -51,7 +51,7 @@ export default [
             return one.checkVisibility() && box.right > around.right + 1;
           }).map((one) => one.id));
           ok(outside.length === 0, `at ${width} beyond their rows: ${outside}`);
-          await visit.shot(page, `at-${width}-${colorScheme}`, true);
+          await visit.screenshot(page, `at-${width}-${colorScheme}`, true);
           await page.context().close();
         }
       }
@@ -61,7 +61,7 @@ export default [
     name: 'on a phone nothing is too wide, and touch steers',
     async run(visit) {
       const page = await visit.open({ options: { viewport: { width: 360, height: 740 }, deviceScaleFactor: 2, hasTouch: true, isMobile: true } });
-      await visit.shot(page, 'phone', true);
+      await visit.screenshot(page, 'phone', true);
       const wide = () => page.evaluate(() => document.documentElement.scrollWidth);
       ok((await wide()) <= 360, `the page is ${await wide()} px wide`);
       await page.tap('#takeover');
@@ -71,10 +71,10 @@ export default [
       const small = await page.evaluate(() => [...document.querySelectorAll('#controls button')].filter((one) => one.checkVisibility() && one.clientHeight < 32).length);
       ok(small === 0, 'a button is too small for a finger');
       await until(page, '#time', /step [1-9]/);
-      const before = await visit.picture(page);
+      const before = await visit.describePicture(page);
       await page.locator('#pads button', { hasText: 'right' }).tap();
-      await eventually('another picture', () => visit.picture(page), ({ hash }) => hash !== before.hash);
-      await visit.shot(page, 'phone-takeover');
+      await eventually('another picture', () => visit.describePicture(page), ({ hash }) => hash !== before.hash);
+      await visit.screenshot(page, 'phone-takeover');
     },
   },
   {
@@ -169,7 +169,7 @@ export default [
       const found = [];
       for (const colorScheme of ['light', 'dark']) {
         const page = await visit.open({ hash: shortTraining(visit), options: { colorScheme } });
-        const look = async (when) => found.push(...(await violations(page, `${when}, ${colorScheme}`)));
+        const look = async (when) => found.push(...(await findViolations(page, `${when}, ${colorScheme}`)));
         await look('watching');
         await page.click('#takeover');
         await until(page, '#time', /step [1-9]/);
@@ -192,14 +192,14 @@ export default [
       await page.click('#start');
       await until(page, '#state', /^Finished/);
       await page.click('#beside summary');
-      found.push(...(await violations(page, 'after a training of two seeds')));
+      found.push(...(await findViolations(page, 'after a training of two seeds')));
       await setSlider(page, '#wall', 6);
       await until(page, '#wall-out', /^64$/);
-      found.push(...(await violations(page, 'on a wall')));
+      found.push(...(await findViolations(page, 'on a wall')));
       for (const game of await gameNames(page)) {
         await page.locator(`#game input[value=${game}]`).check({ force: true });
         await until(page, '#settings-of', /./);
-        found.push(...(await violations(page, game)));
+        found.push(...(await findViolations(page, game)));
       }
       ok(found.length === 0, found.join('; '));
     },
@@ -309,7 +309,7 @@ export default [
         await assertUnchanged(page, '#time', 'it moves by itself');
         await page.click('#play');
         await untilStepped(page);
-        await visit.shot(page, colorScheme, true);
+        await visit.screenshot(page, colorScheme, true);
       }
       return `least contrasts ${ratios.join(' and ')}`;
     },
@@ -327,7 +327,7 @@ export default [
         ok(bar.every((colour) => !beside.includes(colour)), `in ${colorScheme} bars are not to be seen`);
         const [dots, ground] = [await backgrounds('#score-chart .dots', '::before'), await backgrounds('body')];
         ok(dots[0] !== ground[0], `in ${colorScheme} the legend has no dot`);
-        await visit.shot(page, `forced-${colorScheme}`, true);
+        await visit.screenshot(page, `forced-${colorScheme}`, true);
       }
     },
   },
@@ -341,7 +341,7 @@ export default [
       });
       for (const [width, height] of [[900, 700], [500, 800], [1500, 1000]]) {
         await page.setViewportSize({ width, height });
-        await eventually(`a picture at ${width} x ${height}`, () => visit.picture(page), ({ colours, width: wide }) => colours >= 4 && wide <= width);
+        await eventually(`a picture at ${width} x ${height}`, () => visit.describePicture(page), ({ colours, width: wide }) => colours >= 4 && wide <= width);
         await eventually('a sharp picture', sharp, (ratio) => (visit.gpu ? Math.abs(ratio - 1) < 0.01 : ratio > 0.4));
         await untilStepped(page);
       }

@@ -1,13 +1,13 @@
 // Times of the page, measured and printed: they depend on the machine and what else it does, so they decide nothing.
 
 import { measureRise } from './greeting.mjs';
-import { learn } from './training.mjs';
+import { trainToScore } from './training.mjs';
 import { openText } from './text.mjs';
 import { eventually, text } from './visit.mjs';
 
 const NUM_TRIES = 5;
 
-const milliseconds = (times) => times.map((time) => `${Math.round(time)} ms`).join(', ');
+const formatTimes = (times) => times.map((time) => `${Math.round(time)} ms`).join(', ');
 
 export default [
   {
@@ -19,7 +19,7 @@ export default [
         times.push(await page.evaluate(() => performance.getEntriesByName('first-frame')[0].startTime));
         await page.context().close();
       }
-      return milliseconds(times);
+      return formatTimes(times);
     },
   },
   {
@@ -29,8 +29,8 @@ export default [
       const page = await visit.open({ hash: '#game=cartpole', folded: true, options: { viewport: { width: 1200, height: 630 } } });
       const rise = await measureRise(page);
       await eventually('a high score', () => text(page, '#state'), (state) => /greedy 500|^Finished/.test(state));
-      await visit.shot(page, 'preview');
-      return milliseconds([rise]);
+      await visit.screenshot(page, 'preview');
+      return formatTimes([rise]);
     },
   },
   {
@@ -52,10 +52,10 @@ export default [
     name: 'catch from the start of the training to its score, and the long tasks of the main thread meanwhile',
     async run(visit) {
       const start = performance.now();
-      const { page, state } = await learn(visit, '#game=catch');
+      const { page, state } = await trainToScore(visit, '#game=catch');
       const seconds = (performance.now() - start) / 1000;
       const tasks = await page.evaluate(() => window.longTasks.map(({ duration }) => duration));
-      return `${seconds.toFixed(0)} s, ${tasks.length} long tasks (${milliseconds(tasks)}): ${state}`;
+      return `${seconds.toFixed(0)} s, ${tasks.length} long tasks (${formatTimes(tasks)}): ${state}`;
     },
   },
   {

@@ -111,13 +111,13 @@ export default [
       await until(page, 'figure.score output', /greedy/);
       await page.waitForFunction(() => /over the iterations 1 to \d{2}/.test(document.querySelector('figure.entropy canvas').ariaLabel));
       await untilStepped(page);
-      await visit.shot(page, 'live', true);
+      await visit.screenshot(page, 'live', true);
 
       visit.allow(/ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE/);
       await stop();
       await untilMessage(page, /has stopped or cannot be reached/);
       await until(page, '#live', /no connection, trying again/);
-      await visit.shot(page, 'stopped-server');
+      await visit.screenshot(page, 'stopped-server');
       await untilStepped(page);
       await page.selectOption('#agent', 'best');
       await untilStepped(page);
@@ -159,7 +159,7 @@ export default [
       await until(page, '#text-toml', /length = 4/);
       await until(page, '#filter output', /^48 of 48 of iteration 30$/);
       await until(page, '#text-charts output', /\d/);
-      await visit.shot(page, 'text-live', true);
+      await visit.screenshot(page, 'text-live', true);
       await page.fill('#filter [name=iteration]', '7');
       await until(page, '#completions .prompt', /iteration 7,/);
       await page.click('#filter button[type=reset]');

@@ -10,10 +10,10 @@ export default [
       ok((await page.locator('#game input').count()) === 1, 'it has other games, too');
       ok(await page.locator('#game input[value=boat]').isChecked(), 'it shows another game');
       await until(page, '#agent option:checked', /Untrained/);
-      ok((await text(page, '#features')).includes('current'), 'it has not the names of the features');
+      ok((await text(page, '#features')).includes('current'), 'it lacks the names of the features');
       await untilStepped(page);
-      ok((await visit.picture(page)).colours >= 3, 'nothing is drawn');
-      await visit.shot(page, 'own-page');
+      ok((await visit.describePicture(page)).colours >= 3, 'nothing is drawn');
+      await visit.screenshot(page, 'own-page');
       await page.click('#takeover');
       await until(page, '#takeover', /Leave/);
       await page.keyboard.press('Escape');
@@ -21,7 +21,7 @@ export default [
       await until(page, '#state', /^Finished boat: .*greedy/);
       const [, greedy] = /greedy ([\d.]+)/.exec(await text(page, '#state'));
       ok(Number(greedy) > 45, `its greedy score is ${greedy} of 50`);
-      await visit.shot(page, 'own-page-trained', true);
+      await visit.screenshot(page, 'own-page-trained', true);
       return `greedy ${greedy}`;
     },
   },

@@ -1,7 +1,7 @@
 // Playing along: a person beside the agent, walls of games, and the scores to compare with.
 
 import { loadAgents, saveAgent, settingsOf } from './keeping.mjs';
-import { assertUnchanged, download, eventually, ok, pixels, restart, setSlider, text, until, untilChanged, untilMessage, untilStepped, untilStored, waitFrames } from './visit.mjs';
+import { assertUnchanged, download, eventually, ok, readPixels, restart, setSlider, text, until, untilChanged, untilMessage, untilStepped, untilStored, waitFrames } from './visit.mjs';
 
 /** Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
     game that was left before, after some moves, may be among those that are kept. */
@@ -59,7 +59,7 @@ export default [
       ok((await text(page, '#train-here')) === 'Train an agent', 'the button that trains by rewards offers to imitate again');
       const shown = await page.locator('#lab :is(.imitation, .grpo, .approx_kl, .clip_fraction)').evaluateAll((all) => all.filter((one) => one.checkVisibility()).map(({ className }) => className));
       ok(shown.join() === 'about imitation', `of imitation it shows ${shown}`);
-      await visit.shot(page, 'imitated', true);
+      await visit.screenshot(page, 'imitated', true);
       await page.keyboard.press('Escape');
       // Games of another game are another matter.
       await page.locator('#game input[value=fruit]').check({ force: true });
@@ -135,7 +135,7 @@ export default [
     slow: true,
     async run(visit) {
       const page = await visit.open();
-      const one = await visit.picture(page);
+      const one = await visit.describePicture(page);
       const size = () => page.locator('#stage').evaluate((stage) => [stage.offsetWidth, stage.offsetHeight].join());
       const outer = await size();
       for (const [place, games] of [[4, 16], [10, 1024]]) {
@@ -144,15 +144,15 @@ export default [
         ok((await text(page, '#wall-out')) === `${games}`, `not ${games} games`);
         await until(page, '#stat-steps', /[1-9][\d.]*[kM]? steps a second/);
         await untilStepped(page);
-        await visit.shot(page, `wall-${games}`);
-        await eventually('another picture', () => visit.picture(page), ({ hash }) => hash !== one.hash);
+        await visit.screenshot(page, `wall-${games}`);
+        await eventually('another picture', () => visit.describePicture(page), ({ hash }) => hash !== one.hash);
       }
       // Each is shaded by its last score, once it has one.
       await setSlider(page, '#speed', 8);
       await until(page, '#episodes', /\d,\d{3}/);
-      await eventually('boards of many shades', async () => new Set(await pixels(page, '#shade')).size, (shades) => shades > 8);
+      await eventually('boards of many shades', async () => new Set(await readPixels(page, '#shade')).size, (shades) => shades > 8);
       await until(page, '#shade-how', /from [−\d]+ \(orange\) to \d+ \(green\)/);
-      await visit.shot(page, 'wall-shaded');
+      await visit.screenshot(page, 'wall-shaded');
       const cut = await page.locator('main *').evaluateAll((all) => all.filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > one.closest('main').getBoundingClientRect().right + 1).map(({ id, tagName }) => `${tagName} ${id}`));
       ok(cut.length === 0, `beyond the right edge are ${cut}`);
       const rate = await text(page, '#stat-steps');
@@ -175,7 +175,7 @@ export default [
       // To the wall at the right: then half of the picture is another.
       await page.keyboard.down('ArrowRight');
       await until(page, '#time', /step ([2-9]\d|100) /);
-      await visit.shot(page, 'takeover');
+      await visit.screenshot(page, 'takeover');
       await page.keyboard.up('ArrowRight');
       await page.keyboard.down('KeyA');
       await setSlider(page, '#speed', 4);
@@ -212,9 +212,9 @@ export default [
       ok(/^A draw, 1 to 1/.test(last), `after ${steps} steps: ${last}`);
       // Frozen until the next level, which is the same for both.
       ok(await page.locator('#next-level').isVisible(), 'the next level is not offered');
-      ok((await page.evaluate(() => document.activeElement.id)) === 'next-level', 'Enter does not go on');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'next-level', 'Enter does not start the next level');
       await page.click('#play');
-      await assertUnchanged(page, '#time', 'the duel goes on behind its end');
+      await assertUnchanged(page, '#time', 'the duel continues after its end');
       await page.click('#next-level');
       await until(page, '#time', /step [1-9]/);
       ok(await page.locator('#verdict').isHidden(), 'the verdict stays');
@@ -245,7 +245,7 @@ export default [
           ok(false, `the names of ${game} are at ${agent.x}, ${agent.y} and ${person.x}, ${person.y}`);
         });
         await until(page, '#time', /step [4-9]\d /);
-        await visit.shot(page, `duel-${game}`);
+        await visit.screenshot(page, `duel-${game}`);
         await page.keyboard.press('Escape');
         await until(page, '#takeover', /Play it yourself/);
         const [, left] = /step (\d+)/.exec(before);
@@ -274,7 +274,7 @@ export default [
       ok(after.x < stage.x + stage.width * 0.62 && after.x + after.width > stage.x + stage.width * 0.6, 'another board is framed');
       await page.locator('#actions input[value=sampled]').check({ force: true });
       await until(page, '#episodes', /^[\d,]{1,5} games?$/);
-      await visit.shot(page, 'wall-picked');
+      await visit.screenshot(page, 'wall-picked');
       // An agent beside another takes the place of the wall, in the link, too.
       await page.click('#beside summary');
       await page.check('#rivals input[value=untrained]');
@@ -310,7 +310,7 @@ export default [
       ok(good[1] === bad[1] && bad[0] < good[0] - 0.5, `beside ${good} the lazy one has ${bad}`);
       const names = await page.locator('#names span').allTextContents();
       ok(names.join() === 'File good.safetensors,Pretrained,File lazy.safetensors', `over the boards stands ${names}`);
-      await visit.shot(page, 'side-by-side');
+      await visit.screenshot(page, 'side-by-side');
       await page.click('#play');
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#references', /7\.75/);

@@ -2,14 +2,14 @@
 // without those with `webgpu: false`, and in both the others, about drawing and the training device. Prints a line for
 // each: whether it holds, its time, what it saw. A check fails, too, if a page logs an error or a warning, asks another
 // host, or asks for what is not there. Checks wait for states, never for so many seconds; a limit on each ends a hang.
-// One that fails is run once more, and both runs are printed. Those with `slow: true` take minutes on SwiftShader: in the browser with
-// WebGPU they run with --slow, or if WORDS pick them.
+// One that fails is run once more, and both runs are printed. Those with `slow: true` take minutes on SwiftShader: in
+// the browser with WebGPU they run with --slow, or if WORDS pick them.
 //
-// node run.mjs DIST [--own] [--measure] [--slow] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with --own it
-// is that of examples/own_page, which has a check of its own; with --measure times are measured and printed instead of
-// anything being checked; GROVE is the native program, for what they do together; DIR takes a picture of each view
-// (with --measure "a picture" that of web/page/preview.png);
-// WORDS pick the checks whose names have them, and "with WebGPU" or "without WebGPU" one of the two browsers.
+// node run.mjs DIST [--own] [--measure] [--slow] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with
+// --own it is that of examples/own_page, which has a check of its own; with --measure times are measured and printed
+// instead of anything being checked; GROVE is the native program, for what they do together; DIR takes a picture of
+// each view (with --measure "a picture" that of web/page/preview.png); WORDS pick the checks whose names have them, and
+// "with WebGPU" or "without WebGPU" one of the two browsers.
 
 import { mkdirSync } from 'node:fs';
 import { parseArgs } from 'node:util';
@@ -67,7 +67,7 @@ async function runCheck({ run }, browser, gpu) {
   });
   try {
     const measured = await Promise.race([run(visit), visit.broken, late]);
-    visit.judge();
+    visit.assertNoComplaints();
     return measured ?? '';
   } catch (error) {
     throw new Error([error.message.split('\n')[0], ...visit.complaints].join('\n        '));
@@ -78,8 +78,8 @@ async function runCheck({ run }, browser, gpu) {
   }
 }
 
-/** Runs a check and prints its line, which begins with `otherwise` if it fails; whether it holds. */
-async function runAndPrint(one, browser, gpu, otherwise) {
+/** Runs a check and prints its line, which begins with `failure` if it fails; whether it holds. */
+async function runAndPrint(one, browser, gpu, failure) {
   const start = performance.now();
   const time = () => `${gpu ? 'GPU' : '2D '} ${((performance.now() - start) / 1000).toFixed(1).padStart(6)} s`;
   try {
@@ -87,12 +87,12 @@ async function runAndPrint(one, browser, gpu, otherwise) {
     console.log(`ok     ${time()}  ${one.name}${measured && `: ${measured}`}`);
     return true;
   } catch (error) {
-    console.log(`${otherwise} ${time()}  ${one.name}\n        ${error.message}`);
+    console.log(`${failure} ${time()}  ${one.name}\n        ${error.message}`);
     return false;
   }
 }
 
-let [failed, again, done] = [0, 0, 0];
+let [numFailed, numRetried, numDone] = [0, 0, 0];
 const checks = values.measure ? measures : values.own ? own : [...greeting, ...live, ...watching, ...playing, ...looking, ...training, ...keeping, ...textChecks, ...trouble, ...(values.program ? native : [])];
 async function runIn(mode, flags) {
   const gpu = mode === 'with WebGPU';
@@ -105,15 +105,16 @@ async function runIn(mode, flags) {
   for (const one of wanted) {
     const first = await runAndPrint(one, browser, gpu, 'again ');
     const holds = first || (await runAndPrint(one, browser, gpu, 'FAILED'));
-    failed += holds ? 0 : 1;
-    again += holds && !first ? 1 : 0;
-    done += 1;
+    numFailed += holds ? 0 : 1;
+    numRetried += holds && !first ? 1 : 0;
+    numDone += 1;
   }
   await browser.close();
 }
-// Most of a check is waiting for the page, so the two browsers run beside each other; measurements have the machine alone.
+// Most of a check is waiting for the page, so the two browsers run beside each other; measurements have the machine
+// alone.
 if (values.measure) for (const [mode, flags] of Object.entries(BROWSERS)) await runIn(mode, flags);
 else await Promise.all(Object.entries(BROWSERS).map(([mode, flags]) => runIn(mode, flags)));
-if (again > 0) console.log(`${again} of ${done} checks held only at the second try`);
-if (done === 0) console.log(`FAILED: no check has "${words}" in its name`);
-process.exitCode = failed > 0 || done === 0 ? 1 : 0;
+if (numRetried > 0) console.log(`${numRetried} of ${numDone} checks held only at the second try`);
+if (numDone === 0) console.log(`FAILED: no check has "${words}" in its name`);
+process.exitCode = numFailed > 0 || numDone === 0 ? 1 : 0;

@@ -28,8 +28,8 @@ const headers = (policy) => ({
   'Cache-Control': 'no-cache',
 });
 
-/** Serves a folder. `missing` are the requests that found nothing, `instead` texts for files; a `plain` host cannot send
-    headers of its own, and redirects `index.html` to the folder. */
+/** Serves a folder. `missing` are the requests that found nothing, `instead` texts for files; a `plain` host cannot
+    send headers of its own, and redirects `index.html` to the folder. */
 export async function serve(folder, plain = false) {
   const site = { folder, missing: [], instead: {} };
   const [, policy] = /"Content-Security-Policy" content="([^"]*)"/.exec(await readFile(join(folder, 'index.html'), 'utf8'));

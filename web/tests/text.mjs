@@ -1,6 +1,6 @@
 // Text: a language model learns to sort on the page, watched completion by completion, and is asked.
 
-import { violations } from './looking.mjs';
+import { findViolations } from './looking.mjs';
 import { assertUnchanged, download, eventually, ok, text, until, untilMessage, untilStored, waitFrames } from './visit.mjs';
 
 /** The percentage of held-out prompts that must be answered rightly before the training ends. */
@@ -35,16 +35,16 @@ export default [
       await page.locator('#game input[value=sort]').check({ force: true });
       ok(await page.locator('#stage').isHidden(), 'the game stays');
       ok(page.url().includes('game=sort'), 'the link does not say it');
-      ok(/in ascending order/.test(await text(page, '#text-about')), 'nobody says what it is');
-      ok(/smaller than that of grove train sort/.test(await text(page, '#text-settings')), 'its size is not said');
+      ok(/in ascending order/.test(await text(page, '#text-about')), 'there is no explanation');
+      ok(/smaller than that of grove train sort/.test(await text(page, '#text-settings')), 'its size is not shown');
       await completionRows(page).first().waitFor();
       ok(asked.has('text'), `it asked for the modules ${[...asked].filter(Boolean)}`);
       await until(page, '#text-state', /^SFT, imitating solutions: iteration \d+ of \d+/);
-      await visit.shot(page, 'text-imitating');
+      await visit.screenshot(page, 'text-imitating');
       await until(page, '#text-state', /^GRPO, learning from rewards: .* tokens a second, .* left/);
       const rightOf = (state) => Number(/(\d+) % of held-out prompts right/.exec(state)?.[1] ?? 0);
       const state = await eventually('right answers', () => text(page, '#text-state'), (state) => rightOf(state) >= MIN_RIGHT_PERCENT || /^(Finished|Stopped)/.test(state));
-      await visit.shot(page, 'text-learning', true);
+      await visit.screenshot(page, 'text-learning', true);
       ok(rightOf(state) >= MIN_RIGHT_PERCENT, `too few are right: ${state}`);
       // The newest prompts, with shades, rewards and their parts.
       ok((await page.locator('#completions th').allTextContents()).slice(0, 6).join() === 'completion,reward,digits,exact,format,adv.', 'other columns');
@@ -195,7 +195,7 @@ export default [
       await until(page, '#text-state', /^Not trained yet/);
       await page.setInputFiles('#text-files', { name: 'mine.safetensors', mimeType: 'application/octet-stream', buffer: bytes });
       await untilMessage(page, /Loaded mine\.safetensors/);
-      // It imitates nothing, but goes on from rewards.
+      // It imitates nothing, but continues with rewards.
       await until(page, '#text-state', /^(GRPO, learning|Finished)/);
       await until(page, '#text-state', /^Finished: iteration 30 of 30/);
       await page.setInputFiles('#text-files', { name: 'no.safetensors', mimeType: 'application/octet-stream', buffer: Buffer.from('nothing') });
@@ -251,7 +251,7 @@ export default [
       await page.locator('#game input[value=sort]').check({ force: true });
       await page.click('#text-settings summary');
       await page.press('#text-rate', 'Enter');
-      ok((await text(page, '#text-state')) === before, 'Enter trains anew');
+      ok((await text(page, '#text-state')) === before, 'Enter starts another training');
       await untilStored(page, 'text', (run) => run?.paused === true);
       page.on('dialog', (dialog) => dialog.accept());
       // A second tab does not begin by itself, and says why.
@@ -308,8 +308,8 @@ export default [
           await waitFrames(page, 30);
           const wide = await page.evaluate(() => document.documentElement.scrollWidth);
           if (wide > width) found.push(`at ${width} the page is ${wide} px wide`);
-          await visit.shot(page, `text-${width}-${colorScheme}`, true);
-          found.push(...(await violations(page, `${width}, ${colorScheme}`)));
+          await visit.screenshot(page, `text-${width}-${colorScheme}`, true);
+          found.push(...(await findViolations(page, `${width}, ${colorScheme}`)));
           await page.context().close();
         }
       }

@@ -9,20 +9,18 @@ import { assertUnchanged, download, eventually, ok, setSlider, text, until, unti
 const LEARNT_SCORE = 0.9;
 
 /** The link of a training that is over soon, on WebGPU where there is any, be it software. */
-export const shortTraining = ({ gpu }) =>
-  `#game=catch&groups=16&size=8&width=16&layers=1&iterations=12${gpu ? '&device=WebGPU' : ''}`;
+export const shortTraining = ({ gpu }) => `#game=catch&groups=16&size=8&width=16&layers=1&iterations=12${gpu ? '&device=WebGPU' : ''}`;
 
 const toNumber = (text) => Number(text.replace('−', '-'));
 
-/** Trains by the settings of a link until the greedy score is reached, and gives what the page says then; an error if the
-    training ends before. */
-export async function learn(visit, hash) {
+/** Trains by the settings of a link until the greedy score is reached; an error if the training ends before. */
+export async function trainToScore(visit, hash) {
   const page = await visit.open({ hash });
   await page.click('#start');
   const greedy = (state) => toNumber(/greedy ([−\d.]+)/.exec(state)?.[1] ?? 'NaN');
   const state = await eventually('the score', () => text(page, '#state'), (state) => greedy(state) >= LEARNT_SCORE || /^(Finished|Stopped|Not started)/.test(state));
   ok(greedy(state) >= LEARNT_SCORE, `catch is not learnt: ${state}`);
-  await visit.shot(page, 'training', true);
+  await visit.screenshot(page, 'training', true);
   return { page, state };
 }
 
@@ -30,12 +28,12 @@ export default [
   {
     name: 'catch is learnt to 0.9',
     webgpu: false,
-    run: async (visit) => (await learn(visit, '#game=catch')).state,
+    run: async (visit) => (await trainToScore(visit, '#game=catch')).state,
   },
   {
     name: 'catch is learnt on a software GPU, if that is requested, by small groups',
     webgpu: true,
-    run: async (visit) => (await learn(visit, '#game=catch&device=WebGPU&groups=32&size=8&width=32&rate=0.02')).state,
+    run: async (visit) => (await trainToScore(visit, '#game=catch&device=WebGPU&groups=32&size=8&width=32&rate=0.02')).state,
   },
   {
     name: 'the agent on the stage is the newest, all curves are drawn, and the device is shown',
@@ -45,7 +43,7 @@ export default [
       await page.click('#train-here');
       await until(page, '#state', /iteration ([2-9]|\d\d)/);
       ok((await page.locator('#agent').inputValue()).startsWith('here'), 'another agent is on the stage');
-      ok((await text(page, '#agent-about')) !== before, 'the agent has not the size that was asked for');
+      ok((await text(page, '#agent-about')) !== before, 'the agent does not have the requested size');
       await untilStepped(page);
       await until(page, '#state', /^Finished catch: iteration 12 of 12/);
       await page.waitForFunction(() => [...document.querySelectorAll('#charts figure canvas')].every(({ ariaLabel }) => /over the iterations [01] to 12/.test(ariaLabel)));
@@ -59,7 +57,7 @@ export default [
       }
       ok(/Near zero is normal/.test(await text(page, 'figure.loss')) && (await page.locator('figure.loss .hint').isVisible()), 'a loss near zero is not explained');
       for (const figure of ['score', 'loss', 'steps_per_second']) {
-        ok((await visit.picture(page, `figure.${figure} canvas`)).colours > 5, `the chart of ${figure} is empty`);
+        ok((await visit.describePicture(page, `figure.${figure} canvas`)).colours > 5, `the chart of ${figure} is empty`);
       }
       await page.locator('figure.score canvas').focus();
       await page.keyboard.press('PageUp');
@@ -73,7 +71,7 @@ export default [
   {
     name: 'training pauses, continues and is reset',
     async run(visit) {
-      // So many that it is not over before it has been seen to go on.
+      // So many that it is not over before it has been seen to continue.
       const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', `iterations=${visit.gpu ? 500 : 10_000}`) });
       await page.click('#start');
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
@@ -132,7 +130,7 @@ export default [
       await untilStored(page, 'run', (run) => run === undefined);
       await page.reload();
       await until(page, '#state', /^Not started/);
-      await assertUnchanged(page, '#state', 'what is finished goes on');
+      await assertUnchanged(page, '#state', 'a finished training continues');
     },
   },
   {
@@ -156,7 +154,7 @@ export default [
       await until(page, '#settings-of', /Catch/);
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#settings-of', /Fruit/);
-      ok((await page.inputValue('#set-groups')) === '8', 'the game has not kept its settings');
+      ok((await page.inputValue('#set-groups')) === '8', 'the game has lost its settings');
       await page.click('#start');
       await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
       // The device is the same for all games, until a link says otherwise.
@@ -197,8 +195,8 @@ export default [
       await page.click('#pause');
       await until(page, '#state', /^Paused/);
       await page.press('#set-rate', 'Enter');
-      await assertUnchanged(page, '#state', 'it trains anew');
-      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not go on to the button');
+      await assertUnchanged(page, '#state', 'another training starts');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not move to the button');
       await page.keyboard.press('Enter');
       await until(page, '#state', /^(Getting ready|Training)/);
     },
@@ -325,7 +323,7 @@ export default [
       for (const seed of [1, 2]) await page.check(`#rivals input[value="here ${seed}"]`);
       await eventually('the seeds by name', async () => (await page.locator('#names span').allTextContents()).join(), (names) => /^Seed 3,(Untrained,)?Seed 1,Seed 2$/.test(names));
       await untilStepped(page);
-      await visit.shot(page, 'seeds', true);
+      await visit.screenshot(page, 'seeds', true);
       ok((await scores()) === first, 'the same seeds give other scores');
       return first;
     },
@@ -334,11 +332,10 @@ export default [
     name: 'workers share a run where they may, and learn to the byte what one does',
     webgpu: false,
     async run(visit) {
-      const hash = '#game=catch&groups=128&iterations=40';
       const alone = () => Object.defineProperty(globalThis, 'crossOriginIsolated', { value: false });
       const policies = [];
       for (const init of [undefined, alone]) {
-        const page = await visit.open({ hash, init });
+        const page = await visit.open({ hash: '#game=catch&groups=128&iterations=40', init });
         const cores = init ? 1 : await page.evaluate(() => navigator.hardwareConcurrency);
         const workers = cores > 2 ? Math.min(cores - 1, 8) : cores;
         await page.click('#start');
@@ -366,7 +363,7 @@ export default [
         ok(asked.filter((name) => /^train.*wasm$/.test(name)).every((name) => name === module) && asked.includes(module), `it asked for ${asked.filter((name) => name.endsWith('wasm'))}`);
         scores.push(toNumber(/score ([−\d.]+)/.exec(await text(page, '#state'))[1]));
         await context.close();
-        visit.site.instead['trainer.js'] = "export { trainer } from './trainer.js?real'; WebAssembly.validate = () => false;";
+        visit.site.instead['trainer.js'] = "export { importTrainer } from './trainer.js?real'; WebAssembly.validate = () => false;";
       }
       ok(scores.every((score) => Math.abs(score - scores[0]) < 0.1), `the scores are ${scores.join(' and ')}`);
       return scores.join(' and ');
@@ -380,7 +377,7 @@ export default [
       for (const [id, value, right] of [['rate', '7', '0.002'], ['size', '1', '8'], ['width', '', '16'], ['groups', '2.5', '16']]) {
         await page.fill(`#set-${id}`, value);
         await page.click('#start');
-        ok(await page.locator(`#set-${id}-note`).isVisible(), `nothing is said of ${id} = ${value}`);
+        ok(await page.locator(`#set-${id}-note`).isVisible(), `no note for ${id} = ${value}`);
         ok((await page.locator(`#set-${id}`).getAttribute('aria-invalid')) === 'true', `${id} is not marked`);
         ok(/^Not started/.test(await text(page, '#state')), `it starts with ${id} = ${value}`);
         await page.fill(`#set-${id}`, right);
@@ -434,8 +431,8 @@ export default [
     webgpu: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = `
-        import { trainer as real } from './trainer.js?real';
-        export async function trainer(name) {
+        import { importTrainer as real } from './trainer.js?real';
+        export async function importTrainer(name) {
           const { default: init, Training: Real, Place, Saved } = await real(name);
           class Training {
             static async create(...all) {
@@ -452,8 +449,8 @@ export default [
       await page.click('#start');
       await until(page, '#trouble', /Seed 1 stopped after iteration 3: The loss is NaN\./);
       await until(page, '#state', /^Stopped catch: iteration 3/);
-      ok(await page.locator('#trouble').isVisible(), 'nothing is said beside the button');
-      await visit.shot(page, 'nan', true);
+      ok(await page.locator('#trouble').isVisible(), 'there is no message beside the button');
+      await visit.screenshot(page, 'nan', true);
       await untilStepped(page);
     },
   },
@@ -461,7 +458,7 @@ export default [
     name: 'a missing training module is reported, and the page continues',
     webgpu: false,
     async run(visit) {
-      visit.site.instead['trainer.js'] = 'export function trainer() { throw new Error("broken on the way"); }';
+      visit.site.instead['trainer.js'] = 'export function importTrainer() { throw new Error("broken on the way"); }';
       const page = await visit.open({ hash: shortTraining(visit) });
       await page.click('#start');
       await until(page, '#trouble', /Broken on the way\./);
@@ -476,14 +473,14 @@ export default [
       await page.click('#start');
       await until(page, '#state', /iteration ([2-9]|\d\d)/);
       await page.click('#device-wall summary');
-      const look = () => visit.picture(page, '#device-canvas canvas');
+      const look = () => visit.describePicture(page, '#device-canvas canvas');
       const moves = async (when) => {
         await page.waitForFunction(() => document.querySelector('#device-canvas canvas'));
         const first = await eventually(`a wall ${when}`, look, ({ colours }) => colours >= 4);
         await eventually(`a wall that moves ${when}`, look, ({ hash }) => hash !== first.hash);
       };
       await moves('while it trains');
-      await visit.shot(page, 'device-wall', true);
+      await visit.screenshot(page, 'device-wall', true);
       await page.click('#pause');
       await until(page, '#state', /^Paused/);
       await moves('in a pause');
@@ -491,7 +488,7 @@ export default [
         await setSlider(page, '#device-games', place);
         await until(page, '#device-games-out', new RegExp(`^${games}$`));
         await moves(`of ${games}`);
-        await visit.shot(page, `device-wall-${games}`, true);
+        await visit.screenshot(page, `device-wall-${games}`, true);
       }
       await page.click('#device-wall summary');
       await page.waitForFunction(() => !document.querySelector('#device-canvas canvas'));

@@ -1,12 +1,12 @@
-// When something is refused or lost: a clear message, and the page goes on.
+// When something is refused or lost: a clear message, and the page continues.
 
 import { ok, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
 import { shortTraining } from './training.mjs';
 
 /** The training module, with changes of the runs that it makes or resumes: `spoil` is code about `run`. */
 const spoiltTrainer = (spoil) => `
-  import { trainer as real } from './trainer.js?real';
-  export async function trainer(name) {
+  import { importTrainer as real } from './trainer.js?real';
+  export async function importTrainer(name) {
     const module = await real(name);
     const spoil = (run) => { ${spoil} return run; };
     const { create, resume } = module.Training;
@@ -31,7 +31,7 @@ export default [
       await until(page, '#state', /^Paused catch/);
       await untilStored(page, 'run', (run) => run?.paused === true);
       const before = await text(page, '#state');
-      instead['trainer.js'] = 'export function trainer() { throw new Error("broken on the way"); }';
+      instead['trainer.js'] = 'export function importTrainer() { throw new Error("broken on the way"); }';
       await page.reload();
       await until(page, '#trouble', /^Broken on the way\. To resume the training, reload the page\.$/);
       instead['trainer.js'] = spoiltTrainer("run.iterate = () => Promise.reject(new Error('the device is lost'));");
@@ -74,7 +74,7 @@ export default [
       delete instead['trainer.js'];
       // Enter in a field does not take its place.
       await page.press('#set-rate', 'Enter');
-      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not go on to the button');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not move to the button');
       ok((await text(page, '#start')) === 'Train again', `the button says ${await text(page, '#start')}`);
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#settings-of', /Fruit/);
@@ -130,7 +130,7 @@ export default [
         },
       });
       await untilMessage(page, /stores nothing for the page.*storage is switched off/);
-      await visit.shot(page, 'no-storage');
+      await visit.screenshot(page, 'no-storage');
       await page.click('#start');
       await until(page, '#state', /^Finished/);
       await untilMessage(page, /Save the policy as a file/);
@@ -174,15 +174,15 @@ export default [
       await untilMessage(page, /GPU stopped responding; continuing on a new device/);
       ok((await page.evaluate(() => window.devices.length)) === 2, 'no other device was asked for');
       await untilStepped(page);
-      ok((await visit.picture(page)).colours >= 4, 'nothing is drawn with the new device');
+      ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn with the new device');
       await lose();
       await untilMessage(page, /GPU stopped responding; continuing on the CPU/);
       const notices = await page.locator('.notice').allTextContents();
       ok(notices.length === 1, `the message of the first loss stays: ${notices}`);
       await untilStepped(page);
-      ok((await visit.picture(page)).colours >= 4, 'nothing is drawn on the 2D canvas');
+      ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn on the 2D canvas');
       ok(/^Without WebGPU/.test(await text(page, '#way')), 'the line does not say so');
-      await visit.shot(page, 'lost-device');
+      await visit.screenshot(page, 'lost-device');
     },
   },
   {
@@ -192,7 +192,7 @@ export default [
       const page = await visit.open({ hash: shortTraining({ gpu: false }), init: () => { GPU.prototype.requestAdapter = () => new Promise(() => {}); } });
       ok(/^Without WebGPU.*does not answer/.test(await text(page, '#way')), 'the line does not say so');
       await untilStepped(page);
-      ok((await visit.picture(page)).colours >= 4, 'nothing is drawn');
+      ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn');
       await page.click('#start');
       await until(page, '#state', /^Finished catch/);
     },
@@ -238,7 +238,7 @@ export default [
       await context.route('**/watch_bg.wasm', (route) => route.fulfill({ status: 404 }));
       const cut = await visit.open({ context, frame: false });
       await until(cut, '#waiting', /^The page could not be started \(.+\)\. Reload it to try again\.$/);
-      await visit.shot(cut, 'not-started');
+      await visit.screenshot(cut, 'not-started');
       const without = await visit.open({ frame: false, init: () => { delete window.WebAssembly; } });
       await until(without, '#waiting', /^This page needs WebAssembly, which is disabled in this browser\.$/);
       // A module that does not arrive, and one of another version.

@@ -3,11 +3,13 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
-export function ok(holds, otherwise) {
-  if (!holds) throw new Error(otherwise);
+/** Fails with a message unless a condition holds. */
+export function ok(holds, failure) {
+  if (!holds) throw new Error(failure);
 }
 
-/** Upper limit of every wait, in milliseconds. It ends a hang and decides nothing else, so that a busy machine fails no check. */
+/** Upper limit of every wait, in milliseconds. It ends a hang and decides nothing else, so that a busy machine fails
+    no check. */
 export const HANG_MS = 5 * 60_000;
 
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
@@ -66,7 +68,7 @@ export class Visit {
       const url = request.url();
       if (!url.startsWith(`${origin}/`) && !/^(data|blob):/.test(url)) this.complain(`a request to ${url}`);
     });
-    await page.addInitScript(watchTasks);
+    await page.addInitScript(recordLongTasks);
     if (init) await page.addInitScript(init);
     await page.goto(address + hash);
     const marked = () => ['first-frame', 'ready'].every((name) => performance.getEntriesByName(name).length > 0);
@@ -76,7 +78,7 @@ export class Visit {
   }
 
   /** Fails if there was something to complain about. */
-  judge() {
+  assertNoComplaints() {
     if (this.site.missing.length > 0) this.complain(`asked for what is not there: ${this.site.missing.join(', ')}`);
     ok(this.complaints.length === 0, 'the page complains');
   }
@@ -87,13 +89,13 @@ export class Visit {
   }
 
   /** Keeps a picture of a view. */
-  async shot(page, name, fullPage = false) {
+  async screenshot(page, name, fullPage = false) {
     if (!this.shots) return;
     await page.screenshot({ path: join(this.shots, `${name}${this.gpu ? '' : '-2d'}.png`), fullPage });
   }
 
   /** Describes the picture of an element: how many colours, its size in pixels, and a number for the whole. */
-  async picture(page, selector = '#stage .canvas canvas') {
+  async describePicture(page, selector = '#stage .canvas canvas') {
     const png = await page.locator(selector).screenshot();
     const blank = await (this.blank ??= this.context().then((context) => context.newPage()));
     return blank.evaluate(async (base64) => {
@@ -109,16 +111,16 @@ export class Visit {
 }
 
 /** Runs in the page: notes the main thread's long tasks. */
-function watchTasks() {
+function recordLongTasks() {
   window.longTasks = [];
   new PerformanceObserver((list) => {
     for (const { startTime, duration } of list.getEntries()) window.longTasks.push({ startTime, duration });
   }).observe({ type: 'longtask', buffered: true });
 }
 
-/** The pixels of the last canvas that a selector finds, read from a copy: Chromium warns if a canvas that the page draws on
-    is read twice, and how often a check reads depends on how fast the page is. */
-export async function pixels(page, selector) {
+/** The pixels of the last canvas that a selector finds, read from a copy: Chromium warns if a canvas that the page
+    draws on is read twice, and how often a check reads depends on how fast the page is. */
+export async function readPixels(page, selector) {
   return page.locator(selector).last().evaluate((canvas) => {
     const context = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
     context.drawImage(canvas, 0, 0);
@@ -137,11 +139,11 @@ export const waitFrames = (page, count) => page.evaluate(async (count) => {
 }, count);
 
 /** Fails if the text of an element changes within so many frames. */
-export async function assertUnchanged(page, selector, otherwise, count = 40) {
+export async function assertUnchanged(page, selector, failure, count = 40) {
   const before = await text(page, selector);
   await waitFrames(page, count);
   const after = await text(page, selector);
-  ok(after === before, `${otherwise}: ${before}, then ${after}`);
+  ok(after === before, `${failure}: ${before}, then ${after}`);
 }
 
 /** Waits until what the browser's storage has under a name holds: its size in bytes if it is a file, whether it is a
@@ -200,7 +202,7 @@ export const untilStepped = async (page) => untilChanged(page, '#time', await te
 /** Sets a slider as a hand does. */
 export const setSlider = (page, selector, value) => page.locator(selector).fill(`${value}`);
 
-/** Starts anew from a seed, standing still. */
+/** Restarts the game from a seed, paused. */
 export async function restart(page, seed) {
   if ((await text(page, '#play')) === 'Pause') await page.click('#play');
   await page.fill('#seed', `${seed}`);
@@ -214,7 +216,7 @@ export async function restart(page, seed) {
 export async function untilStillPicture(visit, page) {
   let last;
   return eventually('a picture that stands still', async () => {
-    const [before, now] = [last, await visit.picture(page)];
+    const [before, now] = [last, await visit.describePicture(page)];
     last = now;
     return { ...now, still: before?.hash === now.hash };
   }, ({ still }) => still);

@@ -2,8 +2,8 @@
 
 import { assertUnchanged, eventually, gameNames, ok, recordSteps, restart, setSlider, shownStep, text, until, untilStepped, untilStillPicture, waitFrames } from './visit.mjs';
 
-/** What the page says of each game: the number of its actions, a reference score, words of its rules, and whether its ruler
-    has the two ends that it needs. */
+/** What the page says of each game: the number of its actions, a reference score, words of its rules, and whether
+    its ruler has the two ends that it needs. */
 const FACTS = new Map([
   ['fruit', [3, /7\.75/, /Fruits fall/, true]],
   ['catch', [3, /optimum1$/, /ball falls/, true]],
@@ -17,8 +17,8 @@ export default [
     name: 'the first picture shows the trained agent',
     async run(visit) {
       const page = await visit.open();
-      await visit.shot(page, 'first-frame');
-      const { colours } = await visit.picture(page);
+      await visit.screenshot(page, 'first-frame');
+      const { colours } = await visit.describePicture(page);
       ok(colours >= 4, `the picture has ${colours} colours`);
       ok((await text(page, '#agent-about')).includes('parameters'), 'no agent is described');
     },
@@ -45,7 +45,7 @@ export default [
       await page.click('#play');
       await until(page, '#play', /Play/);
       await waitFrames(page, 10); // until all texts describe the step at which it stopped
-      await assertUnchanged(page, '#time', 'time goes on in the pause');
+      await assertUnchanged(page, '#time', 'time continues in the pause');
       await restart(page, 3);
       for (let time = 1; time <= 5; time += 1) {
         await page.click('#single');
@@ -103,7 +103,7 @@ export default [
       const other = await recordSteps(page, 12);
       ok(first.join() === again.join(), 'the same seed gives another game');
       ok(new Set(first).size > 6, 'nothing happens in the game');
-      ok(picture.hash === same.hash, 'the same state looks otherwise');
+      ok(picture.hash === same.hash, 'the same state looks different');
       ok(first.join() !== other.join(), 'another seed gives the same game');
       await page.fill('#seed', '-1');
       await page.click('#restart');
@@ -127,10 +127,10 @@ export default [
         await until(page, '#agent option:checked', /Pretrained/);
         ok((await page.locator('#probabilities li').count()) === actions, `${game} does not have ${actions} actions`);
         await untilStepped(page);
-        const { hash, colours } = await visit.picture(page);
+        const { hash, colours } = await visit.describePicture(page);
         ok(colours >= 4, `${game} has ${colours} colours`);
         hashes.add(hash);
-        await visit.shot(page, `game-${game}`);
+        await visit.screenshot(page, `game-${game}`);
         for (const [word] of (await text(page, '#features')).matchAll(/slack|close by/g)) ok((await text(page, '#words')).toLowerCase().includes(word), `${word} is not explained`);
         const marks = await page.evaluate(() => document.querySelector('#ruler:not([hidden])')?.children.length ?? 0);
         ok(hasRuler ? marks >= 3 : marks === 0, `${game} has ${marks} marks on its ruler`);
@@ -266,7 +266,7 @@ export default [
       // An absence of less than a second is not worth a word.
       await eventually('an absence', () => page.evaluate(() => performance.now()), (now) => now > away + 1100);
       const after = await shownStep(page);
-      ok(after.time === before.time && after.game === before.game, 'the game goes on in the background');
+      ok(after.time === before.time && after.game === before.game, 'the game continues in the background');
       // The first step after the absence, read in the page so that none is missed.
       const firstStep = page.evaluate(() => new Promise((done) => {
         const time = document.querySelector('#time');
