@@ -4,8 +4,6 @@ import { readFile } from 'node:fs/promises';
 import { shortTraining } from './training.mjs';
 import { assertUnchanged, eventually, gameNames, ok, setSlider, text, until, untilStepped, waitFrames } from './visit.mjs';
 
-
-
 /** Notes in the page the numbers of the actions that a person takes. */
 const recordActions = (page) => page.evaluate(async () => {
   const { Show } = await import('./watch.js');
