@@ -4,10 +4,11 @@
 # build.sh --crate DIR makes a page of the games of another crate into DIR/dist: a cdylib that calls
 # `grove_web::page!` (examples/own_page is one). Trained policies in DIR/policies, GAME.safetensors, come with it.
 #
-# build.sh --quick leaves out the modules with relaxed SIMD, which train up to a quarter faster in browsers that have it and
-# take as long to build again: for work on the page. Without them the page takes the modules for all browsers.
+# build.sh --quick leaves out the modules with relaxed SIMD, which train up to a quarter faster in browsers that have it
+# and take as long to build again: for work on the page. Without them the page takes the modules for all browsers.
 #
-# GROVE_SOURCE is the address of the project, for the links to it; GROVE_PAGE that of the published page, for its preview.
+# GROVE_SOURCE is the address of the project, for the links to it; GROVE_PAGE that of the published page, for its
+# preview.
 #
 # A module is built once from the same content: its files are kept in page-cache beside cargo's, named by a hash of
 # all that it is made from.
@@ -47,7 +48,7 @@ if ! [ -d "$(cd .. && rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
 fi
 
 source tools.sh
-node_packages
+install_node_packages
 
 # A crate elsewhere does not find the options for browsers by itself.
 options=(--config "$here/profile.toml")
@@ -63,8 +64,8 @@ new="$out/dist"
 rm -rf "$new"
 mkdir -p "$new/run" "$new/policies"
 
-# All that a module is made from, as one hash. The program's own files are no part of a module.
-sources() {
+# Prints one hash of all that a module is made from. The program's own files are no part of a module.
+hash_sources() {
     (
         cd ..
         rustc -vV
@@ -75,9 +76,9 @@ sources() {
     ) | sha256sum | cut -c1-16
 }
 
-# made CRATE NAME LEVEL OPTIMISATION [OPTIONS...]: builds the crate as a module of this name into $out/NAME, its own code
-# and Grove's compiled at this level.
-made() {
+# build_module CRATE NAME LEVEL OPTIMISATION [OPTIONS...]: builds the crate as a module of this name into $out/NAME, its
+# own code and Grove's compiled at this level.
+build_module() {
     local crate=$1 name=$2 level=$3 optimisation=$4 own built package
     shift 4
     own=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$crate/Cargo.toml" | head -1)
@@ -87,19 +88,20 @@ made() {
     built=$(cd "$crate" && cargo rustc --lib --profile page --target "$target" --target-dir "$lane" "${options[@]}" \
         --message-format json-render-diagnostics "$@" | node "$here/built.mjs" "$crate")
     rm -rf "${out:?}/$name"
-    "$(bindgen "$crate")" --target web --no-typescript --remove-name-section --out-name "$name" --out-dir "$out/$name" "$built"
+    "$(find_bindgen "$crate")" --target web --no-typescript --remove-name-section --out-name "$name" --out-dir "$out/$name" "$built"
     node_modules/.bin/wasm-opt "$optimisation" "$out/$name/${name}_bg.wasm" -o "$out/$name/${name}_bg.wasm"
 }
 
-# module CRATE NAME LIMIT [...]: puts the module into the page, from the cache if it was built from the same content.
-module() {
+# add_module CRATE NAME LIMIT [...]: puts the module into the page, from the cache if it was built from the same
+# content.
+add_module() {
     local crate=$1 name=$2 limit=$3 kept size
     shift 3
     kept=$cache/$name-$key
     case $crate in
         "$here"/*)
             if ! [ -d "$kept" ]; then
-                made "$crate" "$name" "$@"
+                build_module "$crate" "$name" "$@"
                 rm -rf "$cache/$name"-[0-9a-f]* "$cache/new-$name"
                 mkdir -p "$cache"
                 mv "$out/$name" "$cache/new-$name"
@@ -108,7 +110,7 @@ module() {
             ;;
         *)
             # Only cargo knows the sources of another crate.
-            made "$crate" "$name" "$@"
+            build_module "$crate" "$name" "$@"
             kept=$out/$name
             ;;
     esac
@@ -122,38 +124,38 @@ module() {
 }
 
 cache=$CARGO_TARGET_DIR/page-cache
-key=$(sources)
+key=$(hash_sources)
 # Installs what the two lanes below share.
-bindgen "$crate" >/dev/null
-# The module that shows is as small as it can be; those that train are compiled for speed. After that, wasm-opt -O1 leaves
-# the one with kernels 4 % smaller than -O3.
-# A module without kernels is linked without what compiles them.
+find_bindgen "$crate" >/dev/null
+# The module that shows is as small as it can be; those that train are compiled for speed. After that, wasm-opt -O1
+# leaves the one with kernels 4 % smaller than -O3. A module without kernels is linked without what compiles them.
 without_kernels=(-- -C "linker=$here/linker.mjs")
 flags=(--config "target.$target.rustflags=['-C', 'target-feature=+relaxed-simd']")
 
-modules_with_kernels() {
+add_modules_with_kernels() {
     lane=$CARGO_TARGET_DIR
-    module "$crate" train "$train_limit" 3 -O1 --features grove-web/train
+    add_module "$crate" train "$train_limit" 3 -O1 --features grove-web/train
     if [ -n "$relaxed" ]; then
-        module "$crate" train-relaxed "$train_limit" 3 -O1 --features grove-web/train "${flags[@]}"
+        add_module "$crate" train-relaxed "$train_limit" 3 -O1 --features grove-web/train "${flags[@]}"
     fi
 }
 
-modules_without_kernels() {
+add_modules_without_kernels() {
     lane=$CARGO_TARGET_DIR/without-kernels
-    module "$crate" watch "$watch_limit" '"z"' -Oz --config 'profile.page.opt-level="z"' "${without_kernels[@]}"
-    module "$here/text" text "$text_limit" 3 -O3 "${without_kernels[@]}"
+    add_module "$crate" watch "$watch_limit" '"z"' -Oz --config 'profile.page.opt-level="z"' "${without_kernels[@]}"
+    add_module "$here/text" text "$text_limit" 3 -O3 "${without_kernels[@]}"
     if [ -n "$relaxed" ]; then
-        module "$here/text" text-relaxed "$text_limit" 3 -O3 "${flags[@]}" "${without_kernels[@]}"
+        add_module "$here/text" text-relaxed "$text_limit" 3 -O3 "${flags[@]}" "${without_kernels[@]}"
     fi
 }
 
-# Side by side, since linking a module keeps one core busy for minutes, and in two target folders, since cargo locks one.
-modules_without_kernels &
-beside=$!
-trap 'pkill -P "$beside" 2>/dev/null || true' EXIT
-modules_with_kernels
-wait "$beside"
+# Side by side, since linking a module keeps one core busy for minutes, and in two target folders, since cargo locks
+# one.
+add_modules_without_kernels &
+without_kernels_job=$!
+trap 'pkill -P "$without_kernels_job" 2>/dev/null || true' EXIT
+add_modules_with_kernels
+wait "$without_kernels_job"
 trap - EXIT
 
 for file in page/*; do

@@ -1,6 +1,6 @@
 // Writes ready.js into a built page: the names of the games that a trained agent comes with, in the order
-// in which the module has the games, whether the modules with relaxed SIMD are there, and the address of the project, from
-// GROVE_SOURCE. GROVE_PAGE, the address that the page is published at, makes the address of its preview absolute.
+// in which the module has the games, whether the modules with relaxed SIMD are there, and the address of the project,
+// from GROVE_SOURCE. GROVE_PAGE, the address that the page is published at, makes the address of its preview absolute.
 
 import { existsSync } from 'node:fs';
 import { readFile, rm, writeFile } from 'node:fs/promises';

@@ -2,7 +2,7 @@
 tools="${XDG_CACHE_HOME:-$HOME/.cache}/grove-tools"
 
 # Prints the program wasm-bindgen of the version that the workspace of the crate in this folder has locked.
-bindgen() {
+find_bindgen() {
     local workspace version program
     workspace=$(cd "$1" && cargo locate-project --workspace --message-format plain)
     version=$(sed -n '/^name = "wasm-bindgen"$/{n;s/^version = "\(.*\)"$/\1/p}' "$(dirname "$workspace")/Cargo.lock")
@@ -15,8 +15,8 @@ bindgen() {
     echo "$program"
 }
 
-# The packages of the package-lock.json in this folder.
-node_packages() {
+# Installs the packages of the package-lock.json in this folder.
+install_node_packages() {
     if ! [ -e node_modules/.package-lock.json ] || [ package-lock.json -nt node_modules/.package-lock.json ]; then
         npm ci
     fi

@@ -10,8 +10,8 @@ import { createServer } from 'node:http';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 
-const MINUTE = 60_000;
-const LIMIT = 15 * MINUTE; // for a check
+const MINUTE_MS = 60_000;
+const LIMIT_MS = 15 * MINUTE_MS; // for a check
 const ARGUMENTS = [
   '--no-sandbox',
   '--enable-unsafe-webgpu',
@@ -58,8 +58,8 @@ const browser = await chromium.launch({
   args: ARGUMENTS,
 });
 
-/// Returns the result of `ask` in a fresh page; an error if the page logs one, crashes or is silent too long.
-async function inPage(ask, argument) {
+/** Runs `ask` in a fresh page and returns its result; an error if the page logs one, crashes or is silent too long. */
+async function runInPage(ask, argument) {
   const context = await browser.newContext();
   const page = await context.newPage();
   const complaints = [];
@@ -70,7 +70,7 @@ async function inPage(ask, argument) {
     });
     page.on('pageerror', (error) => fail(error));
     page.on('crash', () => fail(new Error('the page has crashed')));
-    timer = setTimeout(() => fail(new Error('time is up')), LIMIT);
+    timer = setTimeout(() => fail(new Error('time is up')), LIMIT_MS);
   });
   try {
     await page.goto(address);
@@ -87,7 +87,7 @@ async function inPage(ask, argument) {
 
 let failed = 0;
 try {
-  const [device, names] = await inPage(async () => {
+  const [device, names] = await runInPage(async () => {
     const checks = await window.checks;
     const device = await checks.device();
     const { vendor, architecture } = (await navigator.gpu.requestAdapter()).info;
@@ -100,7 +100,7 @@ try {
     const start = performance.now();
     const time = () => `${((performance.now() - start) / 1000).toFixed(1)} s`.padStart(8);
     try {
-      const error = await inPage(async (i) => (await window.checks).check(i), i);
+      const error = await runInPage(async (i) => (await window.checks).check(i), i);
       console.log(`ok      ${error.toExponential(1).padStart(8)} ${time()}  ${names[i]}`);
     } catch (error) {
       failed += 1;

@@ -9,10 +9,10 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/../../target}"
 built="$CARGO_TARGET_DIR/wasm32-unknown-unknown/page"
 
 source ../../web/tools.sh
-node_packages
+install_node_packages
 
 # In the profile of the page, most of which is built already.
 cargo build --profile page --config ../../web/profile.toml --target wasm32-unknown-unknown -p grove-web-tests
-"$(bindgen .)" --target web --no-typescript --out-dir "$built/web" \
+"$(find_bindgen .)" --target web --no-typescript --out-dir "$built/web" \
     "$built/grove_web_tests.wasm"
 node run.mjs "$built/web" "$@"

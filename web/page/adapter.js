@@ -1,10 +1,10 @@
 // The browser's GPU: its name, and whether it is hardware.
 
 /** The timeout of a GPU in milliseconds. */
-export const SILENT = 5_000;
+export const GPU_TIMEOUT_MS = 5_000;
 
-async function adapter() {
-  const late = new Promise((done) => setTimeout(done, SILENT));
+async function findAdapter() {
+  const late = new Promise((done) => setTimeout(done, GPU_TIMEOUT_MS));
   try {
     return await Promise.race([navigator.gpu?.requestAdapter(), late]);
   } catch {
@@ -14,15 +14,15 @@ async function adapter() {
 
 /** Vendor and architecture, for instance "nvidia ampere"; browsers reveal no more. */
 export async function adapterName() {
-  const { vendor, architecture } = (await adapter())?.info ?? {};
+  const { vendor, architecture } = (await findAdapter())?.info ?? {};
   return [vendor, architecture].filter(Boolean).join(" ") || "a GPU";
 }
 
-let hardware;
+let hardwareFound;
 
 /** Whether there is a hardware GPU: a software adapter is slower than training on the CPU. The browser is asked once;
     older ones say it of the adapter itself. */
-export const hasGpu = () => (hardware ??= adapter().then((found) => Boolean(found) && !(found.info?.isFallbackAdapter ?? found.isFallbackAdapter)));
+export const hasGpu = () => (hardwareFound ??= findAdapter().then((found) => Boolean(found) && !(found.info?.isFallbackAdapter ?? found.isFallbackAdapter)));
 
 /** Whether the browser offers an adapter, be it software. */
-export const hasAdapter = async () => Boolean(await adapter());
+export const hasAdapter = async () => Boolean(await findAdapter());

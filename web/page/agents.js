@@ -10,8 +10,8 @@ export class Agents {
   constructor(select, put, changed) {
     Object.assign(this, { select, put, changed });
     this.all = new Map();
-    this.listed = () => {}; // called when the list or a label changes
-    this.renewed = () => {}; // called with the id of an agent that has a newer policy
+    this.onList = () => {}; // called when the list or a label changes
+    this.onRenew = () => {}; // called with the id of an agent that has a newer policy
     select.addEventListener("change", () => {
       try {
         this.choose(select.value);
@@ -21,17 +21,18 @@ export class Agents {
     });
   }
 
-  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `plate` is its name over a board. */
+  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `plate` is its name over a
+      board. */
   offer(id, label, file, plate = label) {
     this.all.set(id, { label, file, plate });
-    this.renewed(id);
-    this.list();
+    this.onRenew(id);
+    this.showList();
     if (this.chosen === id) this.put(file);
   }
 
   withdraw(id) {
     this.all.delete(id);
-    this.list();
+    this.showList();
   }
 
   /** Puts an agent on the stage. */
@@ -41,7 +42,7 @@ export class Agents {
       this.chosen = id;
     } finally {
       this.select.value = this.chosen;
-      this.listed();
+      this.onList();
     }
     this.changed();
   }
@@ -52,19 +53,19 @@ export class Agents {
   }
 
   /** The agents in order. */
-  ids() {
+  sortedIds() {
     const place = (id) => ORDER.indexOf(id.split(" ")[0]);
     return [...this.all.keys()].sort((a, b) => place(a) - place(b) || a.localeCompare(b, "en", { numeric: true }));
   }
 
-  list() {
-    const ids = this.ids();
-    if (ids.join() !== this.shown) {
-      this.shown = ids.join();
+  showList() {
+    const ids = this.sortedIds();
+    if (ids.join() !== this.listedIds) {
+      this.listedIds = ids.join();
       this.select.replaceChildren(...ids.map((id) => make("option", { value: id })));
       this.select.value = this.chosen;
     }
     for (const option of this.select.options) write(option, this.all.get(option.value).label);
-    this.listed();
+    this.onList();
   }
 }

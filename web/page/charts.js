@@ -1,25 +1,26 @@
 // The charts: curves over the iterations, drawn on small canvases, one in a frame, a few times a second.
 
-import { thinned } from "./curves.js";
+import { thinPoints } from "./curves.js";
 import { $, make, write, fixed, short } from "./dom.js";
-import { inFrame } from "./frames.js";
+import { drawInFrame } from "./frames.js";
 
 /** Milliseconds between two frames of a chart. */
-const EVERY = 300;
+const FRAME_MS = 300;
 
 /** Colours of seeds in page.css. */
-const SEEDS = 8;
+const NUM_SEED_COLOURS = 8;
 
 /** Pixels of a curve of a single point. */
-const ALONE = 8;
+const SINGLE_POINT_PX = 8;
 
-/** The share of a value below which a difference is rounding: the mean of equal values may differ from them in the last bit. */
-const ROUNDING = 1e-9;
+/** The share of a value below which a difference is rounding: the mean of equal values may differ from them in the
+    last bit. */
+const ROUNDING_SHARE = 1e-9;
 
 /** A loss below this is explained as normal. */
-const NEAR = 0.05;
+const SMALL_LOSS = 0.05;
 
-const CHARTS = [
+const GAME_CHARTS = [
   { key: "score", title: "Score", digits: 2, dots: "greedy" },
   { key: "loss", title: "Loss", digits: 4 },
   { key: "entropy", title: "Entropy, nats", digits: 3 },
@@ -51,10 +52,10 @@ export const moreTextCharts = (parts) => [
 
 export class Charts {
   /** Draws charts into an element, and the chart of the score into another, `first`. */
-  constructor(curves, holder = $("charts"), charts = CHARTS, first = $("score-chart")) {
+  constructor(curves, holder = $("charts"), charts = GAME_CHARTS, first = $("score-chart")) {
     this.curves = curves;
-    this.framed = (now) => this.frame(now);
-    this.kind = charts === CHARTS ? "" : "text-"; // before the names of figures
+    this.onFrame = (now) => this.drawNext(now);
+    this.classPrefix = charts === GAME_CHARTS ? "" : "text-"; // before the names of figures
     this.charts = charts.map((what) => new Chart(this, what));
     for (const { key, figure } of this.charts) (key === "score" ? first : holder).append(figure);
     const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -71,17 +72,17 @@ export class Charts {
   }
 
   /** A legend of the seeds, their mean and their range, if there are several. */
-  name(seeds) {
+  showSeeds(seeds) {
     const several = seeds.length > 1 ? seeds : [];
-    if (`${several}` === this.named) return;
-    this.named = `${several}`;
-    const entries = several.map((seed, i) => make("li", { className: `seed seed-${i % SEEDS}`, textContent: `seed ${seed}` }));
+    if (`${several}` === this.namedSeeds) return;
+    this.namedSeeds = `${several}`;
+    const entries = several.map((seed, i) => make("li", { className: `seed seed-${i % NUM_SEED_COLOURS}`, textContent: `seed ${seed}` }));
     if (several.length > 0) entries.push(make("li", { className: "line", textContent: "mean" }), make("li", { className: "band", textContent: "range" }));
     $("seeds").replaceChildren(...entries);
   }
 
   /** Words for imitation, whose loss is a negative log-likelihood, or for GRPO. */
-  imitate(on) {
+  setImitation(on) {
     $("lab").classList.toggle("imitates", on);
     for (const chart of this.charts) {
       if (chart.key === "loss") write(chart.figure.querySelector("b"), on ? "Negative log-likelihood of the moves, nats" : chart.title);
@@ -95,22 +96,22 @@ export class Charts {
       chart.dirty = true;
       if (evaluated && chart.key === "score") chart.urgent = true;
     }
-    this.later();
+    this.drawSoon();
   }
 
-  later() {
-    inFrame(this.framed);
+  drawSoon() {
+    drawInFrame(this.onFrame);
   }
 
   /** Draws one chart in each frame, in turn, so that frames are short. */
-  frame(now) {
+  drawNext(now) {
     const dirty = this.charts.filter((chart) => chart.dirty);
-    const due = dirty.filter((chart) => now - chart.drawn > EVERY || chart.urgent);
-    due.sort((a, b) => Boolean(b.urgent) - Boolean(a.urgent) || a.drawn - b.drawn);
+    const due = dirty.filter((chart) => now - chart.drawnAt > FRAME_MS || chart.urgent);
+    due.sort((a, b) => Boolean(b.urgent) - Boolean(a.urgent) || a.drawnAt - b.drawnAt);
     due[0]?.draw(now);
     if (dirty.length > 1 || due.length === 0) {
-      if (due.length > 0) this.later();
-      else if (dirty.length > 0) setTimeout(() => this.later(), EVERY / 3);
+      if (due.length > 0) this.drawSoon();
+      else if (dirty.length > 0) setTimeout(() => this.drawSoon(), FRAME_MS / 3);
     }
   }
 
@@ -119,7 +120,7 @@ export class Charts {
     if (x === this.chosen) return;
     this.chosen = x;
     for (const chart of this.charts) chart.dirty = chart.urgent = true;
-    this.later();
+    this.drawSoon();
   }
 
   /** A colour of page.css, cached: the query forces a layout of the page. */
@@ -130,13 +131,13 @@ export class Charts {
 }
 
 class Chart {
-  constructor(all, what) {
-    Object.assign(this, { all, ...what, drawn: -Infinity, dirty: true });
+  constructor(owner, what) {
+    Object.assign(this, { owner, ...what, drawnAt: -Infinity, dirty: true });
     this.canvas = make("canvas", { tabIndex: 0, role: "img", "aria-label": `${this.title}: nothing yet` });
     this.output = make("output", { "aria-live": "off" }); // it changes all the time
     const legend = this.dots
       ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "in training" }), make("li", { className: "dots", textContent: this.dots }))] : [];
-    this.figure = make("figure", { className: `${all.kind}${this.key}` }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
+    this.figure = make("figure", { className: `${owner.classPrefix}${this.key}` }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
     if (this.key === "loss") {
       this.note = make("p", { className: "hint", hidden: true, textContent: "Near zero is normal: advantages have mean zero." });
       this.figure.append(this.note);
@@ -145,74 +146,74 @@ class Chart {
     new ResizeObserver(([{ contentRect: { width, height } }]) => {
       this.size = [width, height];
       this.dirty = this.urgent = true;
-      all.later();
+      owner.drawSoon();
     }).observe(this.canvas);
-    for (const kind of ["pointermove", "pointerdown"]) this.canvas.addEventListener(kind, (event) => this.point(event));
-    this.canvas.addEventListener("blur", () => all.choose(undefined));
+    for (const kind of ["pointermove", "pointerdown"]) this.canvas.addEventListener(kind, (event) => this.pointAt(event));
+    this.canvas.addEventListener("blur", () => owner.choose(undefined));
     // A page that scrolls under a resting pointer does not change the choice made by keys.
-    this.canvas.addEventListener("pointerleave", () => { if (all.pointed) all.choose(undefined); });
-    this.canvas.addEventListener("keydown", (event) => this.key_(event));
+    this.canvas.addEventListener("pointerleave", () => { if (owner.pointed) owner.choose(undefined); });
+    this.canvas.addEventListener("keydown", (event) => this.pressKey(event));
   }
 
-  write(y) {
+  format(y) {
     return this.short ? this.short(y) : fixed(y, this.digits);
   }
 
-  point(event) {
-    if (!this.from) return;
-    const x = Math.round(this.from(event.clientX - this.canvas.getBoundingClientRect().left));
-    this.all.pointed = true;
-    this.all.choose(Math.max(this.first, Math.min(this.last, x)));
+  pointAt(event) {
+    if (!this.iterationAt) return;
+    const x = Math.round(this.iterationAt(event.clientX - this.canvas.getBoundingClientRect().left));
+    this.owner.pointed = true;
+    this.owner.choose(Math.max(this.first, Math.min(this.last, x)));
   }
 
-  key_(event) {
+  pressKey(event) {
     const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
-    if (step === undefined || !this.from) return;
+    if (step === undefined || !this.iterationAt) return;
     event.preventDefault();
-    this.all.pointed = false;
-    this.all.choose(Math.max(this.first, Math.min(this.last, (this.all.chosen ?? this.last) + step)));
+    this.owner.pointed = false;
+    this.owner.choose(Math.max(this.first, Math.min(this.last, (this.owner.chosen ?? this.last) + step)));
   }
 
   draw(now) {
-    Object.assign(this, { drawn: now, dirty: false, urgent: false });
+    Object.assign(this, { drawnAt: now, dirty: false, urgent: false });
     const [width, height] = this.size;
     const ratio = window.devicePixelRatio;
     const pixels = [width, height].map((side) => Math.round(side * ratio));
-    const { lines, dots, mean, evaluated } = this.all.curves.of(this.key);
-    const drawn = { lines: lines.map(thinned), dots: dots.flatMap(thinned), mean: thinned(mean), evaluated: thinned(evaluated) };
+    const { lines, dots, mean, evaluated } = this.owner.curves.chartData(this.key);
+    const drawn = { lines: lines.map(thinPoints), dots: dots.flatMap(thinPoints), mean: thinPoints(mean), evaluated: thinPoints(evaluated) };
     const points = [...drawn.lines.flat(), ...drawn.dots];
-    const known = this.key === "score" && this.all.curves.references.length > 1; // a scale before the first point
+    const known = this.key === "score" && this.owner.curves.references.length > 1; // a scale before the first point
     if (width === 0 || (points.length === 0 && !known)) {
       [this.canvas.width, this.canvas.height] = pixels; // which clears it
-      return this.empty();
+      return this.describeEmpty();
     }
     // The CPU draws: the GPU is busy with training.
     const context = this.canvas.getContext("2d", { willReadFrequently: true });
     if (this.canvas.width !== pixels[0] || this.canvas.height !== pixels[1]) [this.canvas.width, this.canvas.height] = pixels;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    this.frame(width, height, points, context);
-    if (points.length === 0) return this.empty();
-    this.curves(context, drawn);
-    this.say(mean, evaluated);
+    this.drawAxes(width, height, points, context);
+    if (points.length === 0) return this.describeEmpty();
+    this.drawCurves(context, drawn);
+    this.describe(mean, evaluated);
   }
 
   /** Describes a chart without values. */
-  empty() {
-    this.from = undefined;
+  describeEmpty() {
+    this.iterationAt = undefined;
     write(this.output, "");
     this.canvas.setAttribute("aria-label", `${this.title}: nothing yet`);
   }
 
   /** Draws the scales, the grid and the references. */
-  frame(width, height, points, context) {
-    const { curves } = this.all;
+  drawAxes(width, height, points, context) {
+    const { curves } = this.owner;
     const references = this.key === "score" ? curves.references : [];
     let low = points.reduce((least, { y }) => Math.min(least, y), Infinity);
     let high = points.reduce((most, { y }) => Math.max(most, y), -Infinity);
     // The whole climb, from the worst known player to the best: the scale stays as the curve grows.
     for (const [, y] of references) [low, high] = [Math.min(low, y), Math.max(high, y)];
-    const differ = high - low > ROUNDING * Math.max(Math.abs(low), Math.abs(high));
+    const differ = high - low > ROUNDING_SHARE * Math.max(Math.abs(low), Math.abs(high));
     const room = (differ ? high - low : Math.abs(high) || 1) * 0.06;
     [low, high] = [low - room, high + room];
     this.scale = [low, high];
@@ -230,13 +231,13 @@ class Chart {
     this.x = (at) => left + (at - this.first) * span;
     this.y = (at) => top + ((high - at) / (high - low)) * (height - top - bottom);
     this.bottom = height - bottom + 2;
-    this.from = (pixel) => this.first + (pixel - left) / span;
+    this.iterationAt = (pixel) => this.first + (pixel - left) / span;
 
-    context.fillStyle = this.all.colour("soft");
-    context.strokeStyle = this.all.colour("faint");
+    context.fillStyle = this.owner.colour("soft");
+    context.strokeStyle = this.owner.colour("faint");
     context.textAlign = "right";
     for (const y of rows.found) {
-      line(context, left, width - right, this.y(y));
+      strokeLine(context, left, width - right, this.y(y));
       context.fillText(name(y), left - 6, this.y(y) + 4);
     }
     context.fillText("iteration", width - 1, height - 4);
@@ -247,30 +248,30 @@ class Chart {
       if (Number.isInteger(x) && this.x(x) + half < free) context.fillText(`${x}`, this.x(x), height - 4);
     }
     context.textAlign = "left";
-    context.strokeStyle = this.all.colour("mark");
+    context.strokeStyle = this.owner.colour("mark");
     context.setLineDash([4, 4]);
     let above = -Infinity;
     for (const [player, y] of [...references].sort((a, b) => b[1] - a[1])) {
-      line(context, left, width - right, this.y(y));
+      strokeLine(context, left, width - right, this.y(y));
       if (this.y(y) - above >= 12) context.fillText(player, width - right + 5, this.y(y) + 4);
       above = this.y(y);
     }
     context.setLineDash([]);
-    if (this.all.chosen !== undefined) {
-      context.strokeStyle = this.all.colour("soft");
+    if (this.owner.chosen !== undefined) {
+      context.strokeStyle = this.owner.colour("soft");
       context.beginPath();
-      context.moveTo(this.x(this.all.chosen), top);
-      context.lineTo(this.x(this.all.chosen), height - bottom);
+      context.moveTo(this.x(this.owner.chosen), top);
+      context.lineTo(this.x(this.owner.chosen), height - bottom);
       context.stroke();
     }
   }
 
   /** Draws the curve of each run, if there are several, over their range, then the mean and the evaluations. */
-  curves(context, { lines, dots, mean, evaluated }) {
+  drawCurves(context, { lines, dots, mean, evaluated }) {
     const stroke = (points) => {
       context.beginPath();
       for (const { x, y } of points) context.lineTo(this.x(x), this.y(y));
-      if (points.length === 1) context.lineTo(this.x(points[0].x) + ALONE, this.y(points[0].y));
+      if (points.length === 1) context.lineTo(this.x(points[0].x) + SINGLE_POINT_PX, this.y(points[0].y));
       context.stroke();
     };
     context.save();
@@ -279,20 +280,20 @@ class Chart {
     context.clip();
     context.lineJoin = "round";
     if (lines.length > 1) {
-      this.band(context, mean);
+      this.drawBand(context, mean);
       context.globalAlpha = 0.85;
       context.lineWidth = 1.2;
       lines.forEach((line, i) => {
-        context.strokeStyle = this.all.colour(`seed-${i % SEEDS}`);
+        context.strokeStyle = this.owner.colour(`seed-${i % NUM_SEED_COLOURS}`);
         stroke(line);
       });
       context.globalAlpha = 1;
     }
-    context.strokeStyle = this.all.colour("line");
+    context.strokeStyle = this.owner.colour("line");
     context.lineWidth = evaluated.length > 0 ? 1.2 : 2; // what is learnt is how well it plays
     stroke(mean);
     context.lineWidth = 2;
-    context.strokeStyle = context.fillStyle = this.all.colour("dots");
+    context.strokeStyle = context.fillStyle = this.owner.colour("dots");
     if (evaluated.length > 1) stroke(evaluated); // else its dot
     for (const { x, y } of dots) {
       context.beginPath();
@@ -303,32 +304,32 @@ class Chart {
   }
 
   /** Fills the range of the runs in the mean, if there are several. */
-  band(context, mean) {
+  drawBand(context, mean) {
     if (mean.length < 2 || mean[0].low === undefined) return;
     context.beginPath();
     for (const { x, high } of mean) context.lineTo(this.x(x), this.y(high));
     for (const { x, low } of [...mean].reverse()) context.lineTo(this.x(x), this.y(low));
-    context.fillStyle = this.all.colour("line");
+    context.fillStyle = this.owner.colour("line");
     context.globalAlpha = 0.12;
     context.fill();
     context.globalAlpha = 1;
   }
 
   /** The values as text. */
-  say(mean, evaluated) {
-    const x = this.all.chosen;
+  describe(mean, evaluated) {
+    const x = this.owner.chosen;
     const near = (points) => points.reduce((best, point) => (Math.abs(point.x - x) < Math.abs((best?.x ?? Infinity) - x) ? point : best), undefined);
     const shown = x === undefined ? mean.at(-1) : near(mean);
     const greedy = x === undefined ? evaluated.at(-1) : evaluated.find((point) => point.x === x);
-    const parts = shown ? [`${x === undefined ? "" : `${shown.x}: `}${this.write(shown.y)}`] : [];
-    if (greedy) parts.push(`greedy ${this.write(greedy.y)}`);
+    const parts = shown ? [`${x === undefined ? "" : `${shown.x}: `}${this.format(shown.y)}`] : [];
+    if (greedy) parts.push(`greedy ${this.format(greedy.y)}`);
     write(this.output, parts.join(", "));
-    if (this.note) this.note.hidden = this.plain || !(Math.abs(shown?.y) < NEAR);
-    this.canvas.setAttribute("aria-label", `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}${evaluated.length > 1 ? `, after ${this.write(evaluated[0].y)} at first` : ""}, on a scale from ${this.scale.map(this.write, this).join(" to ")}. The arrow keys go through the iterations.`);
+    if (this.note) this.note.hidden = this.plain || !(Math.abs(shown?.y) < SMALL_LOSS);
+    this.canvas.setAttribute("aria-label", `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}${evaluated.length > 1 ? `, after ${this.format(evaluated[0].y)} at first` : ""}, on a scale from ${this.scale.map(this.format, this).join(" to ")}. The arrow keys go through the iterations.`);
   }
 }
 
-function line(context, from, to, y) {
+function strokeLine(context, from, to, y) {
   context.beginPath();
   context.moveTo(from, y);
   context.lineTo(to, y);

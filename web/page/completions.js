@@ -2,57 +2,58 @@
 
 import { make, write, fixed, score } from "./dom.js";
 
-/** The largest number of completions in memory, and of their tokens; the iterations farthest from the latest are dropped. */
-const KEPT = 8_192;
-const KEPT_TOKENS = 2_000_000;
+/** The largest number of completions in memory, and of their tokens; the iterations farthest from the latest are
+    dropped. */
+const MAX_KEPT = 8_192;
+const MAX_KEPT_TOKENS = 2_000_000;
 /** Tokens that are shaded at once; beyond them, a completion is shaded when it comes into view. */
-const SHADED = 4_000;
+const MAX_SHADED_TOKENS = 4_000;
 /** Groups on the page at a time. */
-const SHOWN = 8;
+const MAX_GROUPS = 8;
 /** Milliseconds between two updates of the list. */
-const EVERY = 900;
+const REDRAW_MS = 900;
 /** The number of shades of a token, from certain to unlikely: classes in page.css. */
-const SHADES = 7;
+const NUM_SHADES = 7;
 /** Nats between two shades. */
-const STEP = 0.4;
+const SHADE_NATS = 0.4;
 /** The length from which on a group of completions takes the full width. */
-const LONG = 40;
+const LONG_CHARS = 40;
 /** The mark at the end of a completion. */
-const END = "◂";
+const END_MARK = "◂";
 /** The rounding of a score. */
-const ROUNDING = 1e-9;
+const SCORE_TOLERANCE = 1e-9;
 
 /** The shade of a token of this log-probability. */
-const shade = (logprob) => Math.min(SHADES, Math.floor(-logprob / STEP + 0.5));
+const shadeOf = (logprob) => Math.min(NUM_SHADES, Math.floor(-logprob / SHADE_NATS + 0.5));
 
 /** The tokens of a completion as texts: single characters by default, and one for its end. */
-function tokens({ completion, tokens, logprobs, truncated }) {
+function tokenTexts({ completion, tokens, logprobs, truncated }) {
   const texts = tokens ?? [...completion];
   return logprobs.map((logprob, i) => ({ logprob, text: texts[i], end: texts[i] === undefined && !truncated }));
 }
 
 /** A completion's text, shaded token by token. */
-export function shaded(completion) {
-  const parts = tokens(completion).map(({ text, end, logprob }) => {
+export function shadedText(completion) {
+  const parts = tokenTexts(completion).map(({ text, end, logprob }) => {
     const name = end ? "the end" : JSON.stringify(text ?? "");
-    const properties = { title: `${name}: ${fixed(100 * Math.exp(logprob), 1)} %`, className: `p${shade(logprob)}${end ? " end" : ""}` };
-    return make("span", { ...properties, textContent: end ? END : text ?? "" });
+    const properties = { title: `${name}: ${fixed(100 * Math.exp(logprob), 1)} %`, className: `p${shadeOf(logprob)}${end ? " end" : ""}` };
+    return make("span", { ...properties, textContent: end ? END_MARK : text ?? "" });
   });
   return make("code", { className: "tokens" }, ...parts);
 }
 
 /** A tick or a cross. */
-export const mark = (holds) => make("span", { className: holds ? "mark right" : "mark", textContent: holds ? "✓" : "✗", title: holds ? "right" : "wrong" });
+export const verdictMark = (holds) => make("span", { className: holds ? "mark right" : "mark", textContent: holds ? "✓" : "✗", title: holds ? "right" : "wrong" });
 
 /** The first of these completions, as many as may be in memory. */
-function within(completions) {
+function withinLimits(completions) {
   let tokens = 0;
-  const end = completions.findIndex(({ logprobs }, i) => i >= KEPT || (tokens += logprobs.length) > KEPT_TOKENS);
+  const end = completions.findIndex(({ logprobs }, i) => i >= MAX_KEPT || (tokens += logprobs.length) > MAX_KEPT_TOKENS);
   return end < 0 ? completions : completions.slice(0, end);
 }
 
 /** The number of completions of each iteration. */
-function counts(records) {
+function countByIteration(records) {
   const counts = new Map();
   for (const { iteration } of records) counts.set(iteration, (counts.get(iteration) ?? 0) + 1);
   return counts;
@@ -63,29 +64,29 @@ export class Completions {
       asks for an iteration, or undefined for the newest. */
   constructor(holder, form, wanted) {
     Object.assign(this, { holder, form });
-    this.known = new Map(); // by where they come from
-    this.highest = new Map(); // the highest scores, by the same; 1 where none is known
-    this.drawn = -Infinity;
-    this.plain = new WeakMap(); // the completions without shades, by their elements
-    this.seen = new IntersectionObserver((entries) => {
+    this.bySource = new Map(); // by where they come from
+    this.highestScores = new Map(); // the highest scores, by the same; 1 where none is known
+    this.drawnAt = -Infinity;
+    this.unshaded = new WeakMap(); // the completions without shades, by their elements
+    this.viewObserver = new IntersectionObserver((entries) => {
       for (const { isIntersecting, target } of entries) {
         if (!isIntersecting) continue;
-        this.seen.unobserve(target);
-        target.replaceWith(shaded(this.plain.get(target)));
+        this.viewObserver.unobserve(target);
+        target.replaceWith(shadedText(this.unshaded.get(target)));
       }
     }, { rootMargin: "50%" });
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", ({ target }) => {
-      if (target.name === "iteration") wanted(this.filter().iteration);
+      if (target.name === "iteration") wanted(this.readFilters().iteration);
       this.draw();
     });
     form.addEventListener("reset", () => setTimeout(() => { wanted(undefined); this.draw(); }));
-    holder.addEventListener("mouseleave", () => this.later());
+    holder.addEventListener("mouseleave", () => this.drawSoon());
   }
 
   /** The completions of the chosen source. */
   get all() {
-    return this.known.get(this.source) ?? [];
+    return this.bySource.get(this.source) ?? [];
   }
 
   /** Chooses the source. */
@@ -95,7 +96,7 @@ export class Completions {
   }
 
   clear(source) {
-    this.known.delete(source);
+    this.bySource.delete(source);
     if (source === this.source) this.draw();
   }
 
@@ -103,36 +104,36 @@ export class Completions {
    * Whether a completion has the highest score: its own, or that of all. One that could not be judged has no reward; older
    * files have no score. Rewards of a larger scale have no known highest score.
    */
-  right({ score, reward, highest_score: own }) {
-    const highest = own ?? this.highest.get(this.source) ?? 1;
-    return reward !== null && Math.abs((score ?? reward) - highest) <= ROUNDING;
+  isRight({ score, reward, highest_score: own }) {
+    const highest = own ?? this.highestScores.get(this.source) ?? 1;
+    return reward !== null && Math.abs((score ?? reward) - highest) <= SCORE_TOLERANCE;
   }
 
   /** Adds completions of one or more iterations, in their order. */
   add(source, records) {
-    const known = this.known.get(source) ?? [];
+    const known = this.bySource.get(source) ?? [];
     // An iteration replaces a shorter list of itself, and is skipped otherwise; earlier ones are put in front.
-    const [before, now] = [counts(known), counts(records)];
+    const [before, now] = [countByIteration(known), countByIteration(records)];
     const isFresh = ({ iteration }) => now.get(iteration) > (before.get(iteration) ?? 0);
     const fresh = records.filter(isFresh);
     const all = [...known.filter((one) => !isFresh(one)), ...fresh].sort((a, b) => a.iteration - b.iteration || a.group - b.group);
     const late = fresh.length > 0 && fresh[0].iteration > all[all.length >> 1].iteration;
-    this.known.set(source, late ? within(all.reverse()).reverse() : within(all));
-    if (source === this.source) this.later();
+    this.bySource.set(source, late ? withinLimits(all.reverse()).reverse() : withinLimits(all));
+    if (source === this.source) this.drawSoon();
   }
 
   /** The filters. */
-  filter() {
+  readFilters() {
     const { elements } = this.form;
     const number = (name) => (elements[name].value === "" ? undefined : elements[name].valueAsNumber);
     return { iteration: number("iteration"), least: number("least"), most: number("most"), end: elements.end.value, text: elements.text.value };
   }
 
   /** Updates the list soon, but not under the pointer. */
-  later() {
+  drawSoon() {
     if (this.waiting) return;
     this.waiting = true;
-    const rest = Math.max(0, EVERY - (performance.now() - this.drawn));
+    const rest = Math.max(0, REDRAW_MS - (performance.now() - this.drawnAt));
     setTimeout(() => {
       this.waiting = false;
       const read = this.holder.matches(":hover") && matchMedia("(hover: hover)").matches;
@@ -142,8 +143,8 @@ export class Completions {
 
   /** Lists the completions that fit the filter, by default those of the newest iteration, and says how many do. */
   draw() {
-    this.drawn = performance.now();
-    const { iteration, least, most, end, text } = this.filter();
+    this.drawnAt = performance.now();
+    const { iteration, least, most, end, text } = this.readFilters();
     const bounded = [least, most].some((value) => value !== undefined);
     const searched = bounded || iteration !== undefined || end !== "all" || text !== "";
     const newest = this.all.at(-1)?.iteration;
@@ -160,41 +161,41 @@ export class Completions {
       groups.get(key).push(one);
     }
     // The newest iteration comes first; its prompts are in their order.
-    const list = [...groups.values()].sort(([a], [b]) => b.iteration - a.iteration || a.group - b.group).slice(0, SHOWN);
-    this.holder.classList.toggle("long", list.flat().some(({ completion, prompt }) => completion.length > LONG || prompt.length > LONG));
-    this.seen.disconnect();
-    this.room = SHADED;
-    this.holder.replaceChildren(...list.map((group) => this.card(group)));
+    const list = [...groups.values()].sort(([a], [b]) => b.iteration - a.iteration || a.group - b.group).slice(0, MAX_GROUPS);
+    this.holder.classList.toggle("long", list.flat().some(({ completion, prompt }) => completion.length > LONG_CHARS || prompt.length > LONG_CHARS));
+    this.viewObserver.disconnect();
+    this.shadesLeft = MAX_SHADED_TOKENS;
+    this.holder.replaceChildren(...list.map((group) => this.promptCard(group)));
     const shown = list.flat().length;
     const of = searched ? `that fit, of ${this.all.length}` : `of iteration ${newest}`;
-    this.tell(this.all.length === 0 ? "" : found.length === 0 ? `none of ${this.all.length} fits` : `${shown} of ${found.length} ${of}`);
+    this.showNote(this.all.length === 0 ? "" : found.length === 0 ? `none of ${this.all.length} fits` : `${shown} of ${found.length} ${of}`);
   }
 
-  tell(text) {
+  showNote(text) {
     write(this.form.querySelector("output"), text);
   }
 
   /** A completion's text, shaded or to be shaded. */
-  text(completion) {
-    this.room -= completion.logprobs.length;
-    if (this.room >= 0) return shaded(completion);
-    const plain = make("code", { className: "tokens", textContent: `${completion.completion}${completion.truncated ? "" : END}` });
-    this.plain.set(plain, completion);
-    this.seen.observe(plain);
+  textOf(completion) {
+    this.shadesLeft -= completion.logprobs.length;
+    if (this.shadesLeft >= 0) return shadedText(completion);
+    const plain = make("code", { className: "tokens", textContent: `${completion.completion}${completion.truncated ? "" : END_MARK}` });
+    this.unshaded.set(plain, completion);
+    this.viewObserver.observe(plain);
     return plain;
   }
 
   /** A prompt with its completions. */
-  card(group) {
+  promptCard(group) {
     const [{ prompt, iteration }] = group;
     const parts = [...new Set(group.flatMap(({ rewards }) => Object.keys(rewards)))];
     const head = ["completion", "reward", ...parts, "adv."].map((name) => make("th", { scope: "col", textContent: name }));
-    const rows = group.map((one) => make("tr", { className: this.right(one) ? "right" : "" },
-      make("td", {}, mark(this.right(one)), this.text(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
+    const rows = group.map((one) => make("tr", { className: this.isRight(one) ? "right" : "" },
+      make("td", {}, verdictMark(this.isRight(one)), this.textOf(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
       make("td", { textContent: fixed(one.reward) }),
       ...parts.map((name) => make("td", { textContent: score(one.rewards[name]) })),
       make("td", { className: one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : "", textContent: `${one.advantage > 0 ? "+" : ""}${fixed(one.advantage, 1)}` })));
-    const about = `iteration ${iteration}, ${group.filter((one) => this.right(one)).length} of ${group.length} right`;
+    const about = `iteration ${iteration}, ${group.filter((one) => this.isRight(one)).length} of ${group.length} right`;
     return make("li", {},
       make("p", { className: "prompt" }, make("code", { textContent: prompt }), make("span", { className: "hint", textContent: about })),
       make("table", { "aria-label": `Completions of ${prompt}` }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
@@ -202,7 +203,7 @@ export class Completions {
 }
 
 /** A legend of the shades. */
-export function legend() {
-  const steps = Array.from({ length: SHADES + 1 }, (_, i) => make("span", { className: `p${i}`, textContent: `${Math.round(100 * Math.exp(-i * STEP))}` }));
-  return make("p", { className: "hint shades" }, "Shade: how likely a token was, in %", make("code", { className: "tokens" }, ...steps), `${END} ends an answer, … was cut off.`);
+export function shadesLegend() {
+  const steps = Array.from({ length: NUM_SHADES + 1 }, (_, i) => make("span", { className: `p${i}`, textContent: `${Math.round(100 * Math.exp(-i * SHADE_NATS))}` }));
+  return make("p", { className: "hint shades" }, "Shade: how likely a token was, in %", make("code", { className: "tokens" }, ...steps), `${END_MARK} ends an answer, … was cut off.`);
 }

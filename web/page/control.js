@@ -1,44 +1,45 @@
-// The control of a training in this tab, of games or of text: its state, its pace, its curves, and the run that is kept in
-// the browser's storage so that a reload resumes it.
+// The control of a training in this tab, of games or of text: its state, its pace, its curves, and the run that is kept
+// in the browser's storage so that a reload resumes it.
 
 import { $, write, say, reason } from "./dom.js";
-import { keepRuns, keptRun, lockRun } from "./keep.js";
+import { keepRuns, loadRun, lockRun } from "./keep.js";
 import { Training } from "./training.js";
 
 /** Milliseconds between two times that the run is kept in the browser's storage, at least. */
-const KEEP_RUN = 2_000;
-/** The pause after it was kept, in times that it took: the records of a long run are copied by the page's own thread. */
-const KEEP_REST = 10;
+const KEEP_RUN_MS = 2_000;
+/** The pause after it was kept, in times that it took: the records of a long run are copied by the page's own
+    thread. */
+const KEEP_REST_FACTOR = 10;
 
 /** The label of a training's button, by its state; in any other state it starts one. */
-export const BUTTON = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
+export const BUTTON_LABELS = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
 
 /** The message when a form has its defaults again. */
-export const RESTORED = "The settings are the defaults again.";
+export const DEFAULTS_RESTORED = "The settings are the defaults again.";
 
 /** Messages with records that the pace is measured over. */
-const PACE = 60;
+const PACE_MESSAGES = 60;
 /** Milliseconds within which records have come in one message, and say nothing of the time between their iterations. */
-const AT_ONCE = 50;
+const SAME_MESSAGE_MS = 50;
 
 /** The message when a training of `what` is back after a reload. */
-export const resuming = (what, paused) => (paused ? `The training of ${what} is still paused.` : `Resuming the training of ${what}.`);
+export const resumedMessage = (what, paused) => (paused ? `The training of ${what} is still paused.` : `Resuming the training of ${what}.`);
 
 /** Whether what is stored has the form of a run: another version of the page may have stored it. */
 export const isRun = (run) => Boolean(run?.wanted?.length > 0 && run.saved && run.records && Object.values(run.saved).every((saved) => saved?.sections));
 
 export class Control {
-  /** `module` trains a `product`, `store` names the run in the browser's storage, `trouble` is the element for errors, `here`
-      the curves; `on` has further callbacks of the training, or replaces those below. */
-  constructor({ module, product, store, trouble, here, on }) {
-    Object.assign(this, { product, store, here, troubleId: trouble });
+  /** `module` trains a `product`, `store` names the run in the browser's storage, `trouble` is the element for
+      errors, `ownCurves` are those of this tab; `on` has further callbacks of the training, or replaces those below. */
+  constructor({ module, product, store, trouble, ownCurves, on }) {
+    Object.assign(this, { product, store, ownCurves, troubleId: trouble });
     this.records = new Map();
     this.failures = [];
-    this.pace = [];
+    this.paceSamples = [];
     this.training = new Training(module, {
-      state: (name) => this.become(name),
-      record: (seed, record, completions) => this.record(seed, record, completions),
-      saved: (seed, saved) => this.saved(seed, saved),
+      state: (name) => this.enterState(name),
+      record: (seed, record, completions) => this.addRecord(seed, record, completions),
+      saved: (seed, saved) => this.addCheckpoint(seed, saved),
       about: (seed, about) => { this.about = about; },
       memory: (bytes) => { this.memory = bytes; },
       failed: (seed, iteration, why) => this.failed(seed, iteration, why),
@@ -51,112 +52,115 @@ export class Control {
     return this.preparing ? "starting" : this.training.state;
   }
 
-  busy() {
+  isBusy() {
     return ["starting", "running", "pausing", "paused"].includes(this.state);
   }
 
-  /** Whether a new training would take the place of one that can go on. */
-  replaces() {
-    return this.busy() || this.isKept();
+  /** Whether a new training would take the place of one that can continue. */
+  wouldReplace() {
+    return this.isBusy() || this.isKept();
   }
 
-  /** Enter in a field of the form starts a training, but replaces none: it goes on to the button, which says what it does. */
-  guard(form, button) {
+  /** Enter in a field of the form starts a training, but replaces none: it moves to the button, which says what it
+      does. */
+  guardEnter(form, button) {
     form.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || !event.target.matches("input") || !this.replaces()) return;
+      if (event.key !== "Enter" || !event.target.matches("input") || !this.wouldReplace()) return;
       event.preventDefault();
       button.focus();
     });
   }
 
-  /** Starts a run, `{ wanted, way, saved, records }`, once it is known whether this tab may store it: from the beginning, or
-      from the checkpoints in `saved` by seed. */
+  /** Starts a run, `{ wanted, way, saved, records }`, once it is known whether this tab may store it: from the
+      beginning, or from the checkpoints in `addCheckpoint` by seed. */
   begin(run, paused = false, question = undefined) {
     this.clear();
     this.run = run;
-    this.here.end = run.wanted[0].iterations;
+    this.ownCurves.end = run.wanted[0].iterations;
     for (const { seed } of run.wanted) {
       this.records.set(seed, [...(run.records[seed] ?? [])]);
-      for (const record of this.records.get(seed)) this.here.add(seed, record);
+      for (const record of this.records.get(seed)) this.ownCurves.add(seed, record);
     }
     const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
     this.startsPaused = paused;
     this.training.start(wanted, run.way, paused, question);
-    if (this.alone) this.keepRun();
+    if (this.mayStore) this.keepRun();
     else say("This training is not kept for a reload: another tab has one under way.");
   }
 
   /** Starts a new run in place of the one that is kept. */
   beginNew(run, paused, question) {
-    this.trouble("");
+    this.showTrouble("");
     this.deleteRun();
     this.begin({ ...run, saved: {}, records: {} }, paused, question);
   }
 
-  /** Whether this tab alone may store a run; it keeps that right until `letGo()`. What a reload or another tab has left is
-      adopted first, since what this tab stores takes its place. */
-  async hold() {
-    const lock = (this.lock ??= this.take());
+  /** Whether this tab alone may store a run; it keeps that right until `releaseLock()`. What a reload or another tab
+      has left is adopted first, since what this tab stores takes its place. */
+  async holdLock() {
+    const lock = (this.lock ??= this.takeLock());
     const { release, left } = await lock;
     const alone = Boolean(release);
     if (this.lock !== lock) return alone; // let go meanwhile
-    if (alone && !this.alone) this.adopt(left);
-    this.alone = alone;
+    if (alone && !this.mayStore) this.adopt(left);
+    this.mayStore = alone;
     if (!alone) this.lock = undefined;
     return alone;
   }
 
-  /** Waits, as a training of `what` that is starting, until it is known whether this tab may store it; returns whether it
-      is still to start, and has not been reset meanwhile. */
+  /** Waits, as a training of `what` that is starting, until it is known whether this tab may store it; returns
+      whether it is still to start, and has not been reset meanwhile. */
   async prepare(what) {
     const start = (this.lastStart = {});
     this.preparing = what;
-    this.renew();
-    await this.hold();
+    this.showState();
+    await this.holdLock();
     if (this.lastStart !== start) return false;
     this.preparing = undefined;
-    this.renew();
+    this.showState();
     return true;
   }
 
   /** The function that releases the lock, and the runs that are stored; neither if another tab has the lock. */
-  async take() {
+  async takeLock() {
     const release = await lockRun(this.store);
-    return { release, left: release && (await this.stored()) };
+    return { release, left: release && (await this.storedRuns()) };
   }
 
-  letGo() {
+  releaseLock() {
     this.lock?.then(({ release }) => release?.());
     this.lock = undefined;
-    this.alone = false;
+    this.mayStore = false;
   }
 
-  /** The runs in the browser's storage, the one under way last; none if the storage is refused, which has been reported. */
-  async stored() {
-    return [await keptRun(this.store).catch(() => undefined)].filter(isRun);
+  /** The runs in the browser's storage, the one under way last; none if the storage is refused, which has been
+      reported. */
+  async storedRuns() {
+    return [await loadRun(this.store).catch(() => undefined)].filter(isRun);
   }
 
-  /** Another state of the training. One that has failed or is refused stays kept, since it may succeed after a reload. */
-  become(name) {
+  /** Another state of the training. One that has failed or is refused stays kept, since it may succeed after a
+      reload. */
+  enterState(name) {
     if (name === "running") this.startsPaused = false;
     if (name === "paused" || name === "running") this.keepRun(true);
     const failed = name === "refused" || this.failures.length > 0;
     if (["done", "refused"].includes(name) && !(failed && this.isKept())) this.forgetRun();
-    this.renew();
+    this.showState();
   }
 
-  record(seed, record) {
-    this.here.add(seed, record);
+  addRecord(seed, record) {
+    this.ownCurves.add(seed, record);
     this.records.get(seed).push(record);
     if (record.iteration > 0) this.newest = record;
-    const [at, done] = [performance.now(), Math.min(...this.here.counted().map((run) => run.last.iteration))];
-    const before = this.pace.at(-1);
-    if (before && at - before.at < AT_ONCE) before.done = done;
-    else this.pace.push({ at, done });
-    if (this.pace.length > PACE) this.pace.shift();
+    const [at, done] = [performance.now(), Math.min(...this.ownCurves.countedRuns().map((run) => run.last.iteration))];
+    const before = this.paceSamples.at(-1);
+    if (before && at - before.at < SAME_MESSAGE_MS) before.done = done;
+    else this.paceSamples.push({ at, done });
+    if (this.paceSamples.length > PACE_MESSAGES) this.paceSamples.shift();
   }
 
-  saved(seed, saved) {
+  addCheckpoint(seed, saved) {
     if (!this.run) return;
     this.run.saved[seed] = saved;
     this.run.records[seed] = this.records.get(seed).filter(({ iteration }) => iteration <= saved.iteration);
@@ -165,46 +169,46 @@ export class Control {
 
   failed(seed) {
     this.failures.push(seed);
-    this.here.fail(seed);
+    this.ownCurves.markFailed(seed);
   }
 
   refused(why) {
-    this.trouble(this.isKept() ? `${why} To resume the training, reload the page.` : why);
-    this.renew();
+    this.showTrouble(this.isKept() ? `${why} To resume the training, reload the page.` : why);
+    this.showState();
   }
 
   /** Whether there is a checkpoint of the run, and this tab stores it. */
   isKept() {
-    return Boolean(this.run && this.alone) && Object.keys(this.run.saved).length > 0;
+    return Boolean(this.run && this.mayStore) && Object.keys(this.run.saved).length > 0;
   }
 
   /** The run as the browser's storage keeps it. */
-  kept() {
+  runToKeep() {
     return this.run;
   }
 
   /** Keeps the run in the browser's storage, `now` or when it is due. */
   keepRun(now = false) {
     if (!this.isKept()) return;
-    if (!now && (this.putting || performance.now() - (this.runKept ?? -Infinity) < (this.rest ?? KEEP_RUN))) return;
+    if (!now && (this.isPutting || performance.now() - (this.runKept ?? -Infinity) < (this.keepAgainAfter ?? KEEP_RUN_MS))) return;
     this.runKept = performance.now();
     // A run that is about to start, or cannot, is still as it was kept.
     const paused = this.startsPaused || ["paused", "pausing"].includes(this.state);
     const start = performance.now();
-    this.putting = true;
-    this.put({ ...this.kept(), paused }).catch((error) => this.cannotKeep(error)).finally(() => {
-      this.putting = false;
-      this.rest = Math.max(KEEP_RUN, KEEP_REST * (performance.now() - start));
+    this.isPutting = true;
+    this.putRun({ ...this.runToKeep(), paused }).catch((error) => this.reportRefusal(error)).finally(() => {
+      this.isPutting = false;
+      this.keepAgainAfter = Math.max(KEEP_RUN_MS, KEEP_REST_FACTOR * (performance.now() - start));
     });
   }
 
   /** Puts a run into the browser's storage; undefined deletes it. */
-  put(run) {
+  putRun(run) {
     return keepRuns({ [this.store]: run });
   }
 
   /** The browser's storage refuses. */
-  cannotKeep(error) {
+  reportRefusal(error) {
     if (this.refusedStorage) return;
     this.refusedStorage = true;
     say(`This browser stores nothing for the page (${reason(error)}). Save the ${this.product} as a file to keep it.`);
@@ -212,19 +216,19 @@ export class Control {
 
   forgetRun() {
     this.deleteRun();
-    this.letGo();
+    this.releaseLock();
   }
 
   /** Deletes the kept run, without letting go of the right to store another. */
   deleteRun() {
-    if (this.alone) this.put(undefined).catch(() => {}); // a refused storage is reported when a run is stored
+    if (this.mayStore) this.putRun(undefined).catch(() => {}); // a refused storage is reported when a run is stored
     this.run = this.runKept = undefined;
   }
 
-  toggle() {
+  togglePause() {
     if (this.state === "running") this.training.pause();
     else if (this.state === "paused") {
-      this.pace = [];
+      this.paceSamples = [];
       this.training.continue();
     }
   }
@@ -234,29 +238,29 @@ export class Control {
     this.training.reset();
     this.forgetRun();
     this.clear();
-    this.trouble("");
-    this.renew();
+    this.showTrouble("");
+    this.showState();
   }
 
   /** Removes the results of the last training. */
   clear() {
-    this.here.clear();
+    this.ownCurves.clear();
     this.records = new Map();
     this.failures = [];
-    this.pace = [];
+    this.paceSamples = [];
     this.about = this.memory = this.newest = undefined;
   }
 
-  trouble(text) {
+  showTrouble(text) {
     write($(this.troubleId), text);
     $(this.troubleId).hidden = text === "";
   }
 
   /** The time to the end, by the pace of the last iterations. */
-  remaining() {
-    const [first, last] = [this.pace[0], this.pace.at(-1)];
+  remainingTime() {
+    const [first, last] = [this.paceSamples[0], this.paceSamples.at(-1)];
     if (!last || last.done <= first.done) return "";
-    const seconds = ((last.at - first.at) / (last.done - first.done)) * (this.here.end - last.done) / 1000;
+    const seconds = ((last.at - first.at) / (last.done - first.done)) * (this.ownCurves.end - last.done) / 1000;
     return seconds < 90 ? `${Math.ceil(seconds)} s left` : `${Math.round(seconds / 60)} min left`;
   }
 }

@@ -4,18 +4,18 @@
 const MAX_POINTS = 400;
 
 /** The curves of a game's record, and the dots of an evaluation. */
-const KEYS = ["score", "loss", "entropy", "approx_kl", "clip_fraction", "zero_variance_groups", "steps_per_second"];
-const GAME = {
-  keys: KEYS,
+const GAME_KEYS = ["score", "loss", "entropy", "approx_kl", "clip_fraction", "zero_variance_groups", "steps_per_second"];
+const GAME_CURVES = {
+  keys: GAME_KEYS,
   dots: { score: ({ mean_score: score }) => score },
-  of: (record) => Object.fromEntries(KEYS.map((key) => [key, record[key]])),
+  values: (record) => Object.fromEntries(GAME_KEYS.map((key) => [key, record[key]])),
 };
 
 /** The curves of a language model's record: its numbers, and each part of the reward. SFT has no completions, and no
     numbers of them. */
-export const TEXT = {
+export const TEXT_CURVES = {
   dots: { reward: ({ mean_score: reward }) => reward, "part exact": (evaluation) => evaluation.pass_at_1 },
-  of: ({ fit, entropy, loss, score: reward, rewards, seconds: { phases }, steps_per_second, ...record }) => (fit ? { entropy, loss } : {
+  values: ({ fit, entropy, loss, score: reward, rewards, seconds: { phases }, steps_per_second, ...record }) => (fit ? { entropy, loss } : {
     entropy, loss, reward, tokens_per_second: steps_per_second, verify: phases.verify,
     ...Object.fromEntries(Object.entries(rewards).map(([name, value]) => [`part ${name}`, value])),
     ...Object.fromEntries(["completion_length", "truncated", "distinct", "zero_variance_groups", "approx_kl", "generated_per_second", "learnt_per_second"].map((key) => [key, record[key]])),
@@ -23,11 +23,11 @@ export const TEXT = {
 };
 
 /** A value of a CSV file; the name of a part of the reward may be any text. */
-const cell = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+const csvCell = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
 
 export class Curves {
-  constructor(what = GAME) {
-    this.what = what;
+  constructor(kind = GAME_CURVES) {
+    this.kind = kind;
     this.clear();
   }
 
@@ -39,7 +39,7 @@ export class Curves {
 
   /** Adds a record of a run, unless its iteration is known. */
   add(name, record) {
-    const { dots, of } = this.what;
+    const { dots, values } = this.kind;
     if (!this.runs.has(name)) {
       this.runs.set(name, { last: undefined, lines: {}, dots: {} });
       this.runs = new Map([...this.runs].sort(([a], [b]) => a - b)); // workers report seeds in any order
@@ -48,8 +48,8 @@ export class Curves {
     const { iteration: x, evaluation } = record;
     if (run.last && x <= run.last.iteration) return;
     run.last = record;
-    if (record.warning) run.worry = record; // the last warning of a run of text
-    for (const [key, y] of Object.entries(of(record))) if (Number.isFinite(y)) (run.lines[key] ??= []).push({ x, y });
+    if (record.warning) run.lastWarning = record; // the last warning of a run of text
+    for (const [key, y] of Object.entries(values(record))) if (Number.isFinite(y)) (run.lines[key] ??= []).push({ x, y });
     if (evaluation) {
       for (const [key, dot] of Object.entries(dots)) {
         const y = dot(evaluation);
@@ -60,8 +60,8 @@ export class Curves {
 
   /** All data as CSV, a line for each iteration of each run. */
   csv() {
-    const keys = this.what.keys ?? [...new Set([...this.runs.values()].flatMap(({ lines }) => Object.keys(lines)))];
-    const dotted = Object.keys(this.what.dots).filter((key) => [...this.runs.values()].some(({ dots }) => dots[key]));
+    const keys = this.kind.keys ?? [...new Set([...this.runs.values()].flatMap(({ lines }) => Object.keys(lines)))];
+    const dotted = Object.keys(this.kind.dots).filter((key) => [...this.runs.values()].some(({ dots }) => dots[key]));
     const greedy = (key) => (dotted.length > 1 ? `greedy_${key}` : "greedy");
     const names = [...keys, ...dotted.map(greedy)];
     const rows = [["run", "iteration", ...names]];
@@ -72,16 +72,16 @@ export class Curves {
       for (const key of dotted) put(dots[key] ?? [], greedy(key));
       for (const [x, values] of [...at].sort(([a], [b]) => a - b)) rows.push([name, x, ...names.map((key) => values[key] ?? "")]);
     }
-    return `${rows.map((row) => row.map(cell).join(",")).join("\n")}\n`;
+    return `${rows.map((row) => row.map(csvCell).join(",")).join("\n")}\n`;
   }
 
   /** Marks a run as failed: its curve stays, but is left out of means. */
-  fail(name) {
+  markFailed(name) {
     if (this.runs.has(name)) this.runs.get(name).failed = true;
   }
 
   /** The runs in means: those that have not failed, or all if all have. */
-  counted() {
+  countedRuns() {
     const runs = [...this.runs.values()];
     const going = runs.filter((run) => !run.failed);
     return going.length > 0 ? going : runs;
@@ -89,21 +89,21 @@ export class Curves {
 
   /** The value of a key in the newest evaluation of each run. */
   evaluations(key = "score") {
-    return this.counted().map((run) => run.dots[key]?.at(-1)?.y).filter(Number.isFinite);
+    return this.countedRuns().map((run) => run.dots[key]?.at(-1)?.y).filter(Number.isFinite);
   }
 
-  /** The data of a chart: a line and the dots of evaluations for each run, and the mean lines of both, those of several runs
-      with their range. */
-  of(key) {
+  /** The data of a chart: a line and the dots of evaluations for each run, and the mean lines of both, those of
+      several runs with their range. */
+  chartData(key) {
     const runs = [...this.runs.values()];
     const [lines, dots] = ["lines", "dots"].map((kind) => runs.map((run) => run[kind][key] ?? []));
-    const means = (kind) => mean(this.counted().map((run) => run[kind][key] ?? []));
+    const means = (kind) => meanLine(this.countedRuns().map((run) => run[kind][key] ?? []));
     return { lines, dots, mean: means("lines"), evaluated: means("dots") };
   }
 }
 
 /** The points that a curve is drawn with: between the ends of a long one, means of several iterations. */
-export function thinned(points) {
+export function thinPoints(points) {
   const size = Math.ceil(points.length / MAX_POINTS);
   if (size <= 1) return points;
   const means = [];
@@ -116,7 +116,7 @@ export function thinned(points) {
 }
 
 /** The mean of several runs and their range, `low` to `high`, at the iterations that all of them have. */
-function mean(lines) {
+function meanLine(lines) {
   if (lines.length < 2) return lines[0] ?? [];
   const sums = new Map();
   for (const line of lines) {

@@ -54,24 +54,24 @@ export const reason = (error) => String(error?.message ?? error).replace(/^Error
 export const sentence = (error) => reason(error).replace(/^[a-z]+(?=[\s,])/, (word) => word[0].toUpperCase() + word.slice(1)).replace(/[^.!?…]$/, "$&.");
 
 /** Milliseconds that a message stays; longer while the pointer or the focus is on it. */
-const STAYS = 6_000;
+const NOTICE_MS = 6_000;
 
-/** What had the focus before a message. */
-let before;
+/** The element that had the focus before a message. */
+let focusBefore;
 
 /** Shows a message in place of the last one; `good` is news, else it is a problem. */
 export function say(text, good = false) {
   const close = make("button", { type: "button", textContent: "OK", "aria-label": "OK, dismiss the message" });
   const notice = make("p", { className: `notice${good ? " good" : ""}` }, make("span", { textContent: text }), close);
-  close.addEventListener("focus", ({ relatedTarget }) => { before = relatedTarget ?? before; });
+  close.addEventListener("focus", ({ relatedTarget }) => { focusBefore = relatedTarget ?? focusBefore; });
   close.addEventListener("click", () => {
     notice.remove();
-    before?.focus({ preventScroll: true });
+    focusBefore?.focus({ preventScroll: true });
   });
-  const leave = () => (notice.matches(":hover, :focus-within") ? setTimeout(leave, STAYS) : notice.remove());
-  setTimeout(leave, STAYS);
+  const leave = () => (notice.matches(":hover, :focus-within") ? setTimeout(leave, NOTICE_MS) : notice.remove());
+  setTimeout(leave, NOTICE_MS);
   const focused = $("notices").contains(document.activeElement);
-  if (!focused) before = undefined;
+  if (!focused) focusBefore = undefined;
   $("notices").replaceChildren(notice);
   if (focused) close.focus();
 }

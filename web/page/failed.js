@@ -1,5 +1,6 @@
-// Says that the page cannot be started where its modules do not arrive, do not fit together or are not understood by the browser.
-// A script of its own, in the JavaScript of old browsers, and before the modules: an error in them leaves nothing to say it.
+// Says that the page cannot be started where its modules do not arrive, do not fit together or are not understood by
+// the browser. A script of its own, in the JavaScript of old browsers, and before the modules: an error in them leaves
+// nothing to say it.
 
 addEventListener("error", function (event) {
   var isScript = event.target === window || event.target.tagName === "SCRIPT";

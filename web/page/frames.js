@@ -1,35 +1,35 @@
 // Frames: everything due is drawn in one frame of the browser, since most of a frame's cost is the browser's own.
 
 /** The least time between two frames in milliseconds, to leave the processors to training. */
-let least = 0;
-let last = -Infinity;
-let asked = false;
-const waiting = new Set();
+let minFrameMs = 0;
+let lastFrameAt = -Infinity;
+let isRequested = false;
+const waitingDraws = new Set();
 
 /** Calls `draw(now)` in the next frame, once, however often it is requested. */
-export function inFrame(draw) {
-  waiting.add(draw);
-  if (asked) return;
-  asked = true;
-  const rest = last + least - performance.now();
-  if (rest > 0) setTimeout(request, rest);
-  else request();
+export function drawInFrame(draw) {
+  waitingDraws.add(draw);
+  if (isRequested) return;
+  isRequested = true;
+  const rest = lastFrameAt + minFrameMs - performance.now();
+  if (rest > 0) setTimeout(requestFrame, rest);
+  else requestFrame();
 }
 
 /** Cancels a request. */
-export const notInFrame = (draw) => waiting.delete(draw);
+export const cancelDraw = (draw) => waitingDraws.delete(draw);
 
 /** Sets the least time between two frames. */
-export function pace(milliseconds) {
-  least = milliseconds;
+export function setMinFrameMs(milliseconds) {
+  minFrameMs = milliseconds;
 }
 
-function request() {
+function requestFrame() {
   requestAnimationFrame((now) => {
-    asked = false;
-    last = performance.now();
-    const due = [...waiting];
-    waiting.clear();
+    isRequested = false;
+    lastFrameAt = performance.now();
+    const due = [...waitingDraws];
+    waitingDraws.clear();
     for (const draw of due) {
       try {
         draw(now);

@@ -1,15 +1,16 @@
-// Observations of a board as heat maps: features that are named by column and row are cells of a picture, one for each channel.
+// Observations of a board as heat maps: features that are named by column and row are cells of a picture, one for each
+// channel.
 
 import { make } from "./dom.js";
 
-const CELL = /^(?:(.+): )?column (\d+), row (\d+)$/;
+const CELL_NAME = /^(?:(.+): )?column (\d+), row (\d+)$/;
 
 /** The features that are cells, by channel, and the indices of the others. */
-export function split(names) {
+export function splitFeatures(names) {
   const channels = new Map();
   const rest = [];
   names.forEach((name, i) => {
-    const [, channel = "board", column, row] = CELL.exec(name) ?? [];
+    const [, channel = "board", column, row] = CELL_NAME.exec(name) ?? [];
     if (column === undefined) return rest.push(i);
     if (!channels.has(channel)) channels.set(channel, []);
     channels.get(channel).push({ i, x: Number(column), y: Number(row) });

@@ -4,7 +4,7 @@ import { Policy, join_games as join } from "./watch.js";
 import { make, megabytes } from "./dom.js";
 
 /** Milliseconds in which another tab answers that it has a lock. */
-const ANSWER = 500;
+const LOCK_ANSWER_MS = 500;
 
 /** Offers a file for download: bytes, or a text, which becomes UTF-8. */
 export function download(name, content) {
@@ -13,12 +13,13 @@ export function download(name, content) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-/** The largest file that is read, in bytes: a policy of a million parameters has 4 MB, and a module never gives memory back. */
-const MAX_FILE = 64e6;
+/** The largest file that is read, in bytes: a policy of a million parameters has 4 MB, and a module never gives
+    memory back. */
+const MAX_FILE_BYTES = 64e6;
 
 /** The bytes of a file; throws if it is too large for the page. */
 export async function readBytes(file) {
-  if (file.size > MAX_FILE) throw new Error(`The file has ${megabytes(file.size)}, more than the ${megabytes(MAX_FILE)} that this page reads.`);
+  if (file.size > MAX_FILE_BYTES) throw new Error(`The file has ${megabytes(file.size)}, more than the ${megabytes(MAX_FILE_BYTES)} that this page reads.`);
   return new Uint8Array(await file.arrayBuffer());
 }
 
@@ -30,14 +31,14 @@ export async function readFiles(files) {
     throw new Error("Choose one policy file, or config.toml and weights.safetensors together.");
   }
   const bytes = await readBytes(weights);
-  return fileOf(settings ? Policy.from_parts(new TextDecoder().decode(await readBytes(settings)), bytes) : new Policy(bytes));
+  return takeFile(settings ? Policy.from_parts(new TextDecoder().decode(await readBytes(settings)), bytes) : new Policy(bytes));
 }
 
 /** Reads a policy from the bytes of one file; throws if there is none. */
-export const readPolicy = (bytes) => fileOf(new Policy(bytes));
+export const readPolicy = (bytes) => takeFile(new Policy(bytes));
 
 /** The file of a policy, which is freed. */
-function fileOf(policy) {
+function takeFile(policy) {
   try {
     return policy.file();
   } finally {
@@ -47,7 +48,7 @@ function fileOf(policy) {
 
 /** Whether a file holds a language model: the names of its tensors, in the header of safetensors, say so. */
 export async function isLanguageModel(file) {
-  if (!file?.name.endsWith(".safetensors") || file.size < 8 || file.size > MAX_FILE) return false;
+  if (!file?.name.endsWith(".safetensors") || file.size < 8 || file.size > MAX_FILE_BYTES) return false;
   const length = Number(new DataView(await file.slice(0, 8).arrayBuffer()).getBigUint64(0, true));
   return length < file.size && (await file.slice(8, 8 + length).text()).includes("embed_tokens");
 }
@@ -69,11 +70,11 @@ export function onDrop(take) {
 }
 
 /** Runs a request on the object store; rejects if the browser refuses. */
-function withDrawer(mode, ask) {
+function withStore(mode, ask) {
   return new Promise((done, fail) => {
     const opening = indexedDB.open("grove", 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("policies");
-    opening.onerror = () => fail(refusal(opening.error));
+    opening.onerror = () => fail(refusalError(opening.error));
     opening.onblocked = () => fail(new Error("another tab has its storage in use"));
     opening.onsuccess = () => {
       const base = opening.result;
@@ -83,7 +84,7 @@ function withDrawer(mode, ask) {
         const request = ask(transaction.objectStore("policies"));
         transaction.oncomplete = () => { base.close(); done(request?.result); };
         // Each failure of a request ends in this, and only now the transaction has its error.
-        transaction.onabort = () => { base.close(); fail(refusal(transaction.error)); };
+        transaction.onabort = () => { base.close(); fail(refusalError(transaction.error)); };
       } catch (error) {
         // The connection is closing, another page has made the database, or there is no memory for a copy.
         transaction?.abort();
@@ -95,24 +96,24 @@ function withDrawer(mode, ask) {
 }
 
 /** The error of a storage that refuses: a browser's own words for a full one are empty or its own. */
-const refusal = (error) => (error?.name === "QuotaExceededError" ? new Error("its storage is full") : error ?? new Error("it gives no reason"));
+const refusalError = (error) => (error?.name === "QuotaExceededError" ? new Error("its storage is full") : error ?? new Error("it gives no reason"));
 
 /** Stores a policy file as the last one. */
-export const keepLast = (file) => withDrawer("readwrite", (drawer) => drawer.put(file, "last"));
+export const keepLast = (file) => withStore("readwrite", (store) => store.put(file, "last"));
 
 /** The last policy file, or undefined. */
-export const lastKept = () => withDrawer("readonly", (drawer) => drawer.get("last"));
+export const loadLast = () => withStore("readonly", (store) => store.get("last"));
 
 /** Adds a person's games, a file, to those stored by the name of their game and rules, perhaps by another tab; what is
     stored and cannot be read is replaced. */
-export const keepGames = (of, file) => withDrawer("readwrite", (drawer) => {
-  const stored = drawer.get(`games ${of}`);
-  stored.onsuccess = () => drawer.put(joined(stored.result, file), `games ${of}`);
+export const keepGames = (name, file) => withStore("readwrite", (store) => {
+  const stored = store.get(`games ${name}`);
+  stored.onsuccess = () => store.put(joinOrReplace(stored.result, file), `games ${name}`);
   return stored;
 });
 
 /** Two files of games as one. */
-function joined(first, second) {
+function joinOrReplace(first, second) {
   try {
     return first ? join(first, second) : second;
   } catch {
@@ -121,19 +122,19 @@ function joined(first, second) {
 }
 
 /** The stored games, or undefined. */
-export const keptGames = (of) => withDrawer("readonly", (drawer) => drawer.get(`games ${of}`));
+export const loadGames = (name) => withStore("readonly", (store) => store.get(`games ${name}`));
 
-/** Stores runs as plain data by their names, all of them or none, so that a reload can resume them; one that is undefined is
-    deleted. */
-export const keepRuns = (runs) => withDrawer("readwrite", (drawer) => {
+/** Stores runs as plain data by their names, all of them or none, so that a reload can resume them; one that is
+    undefined is deleted. */
+export const keepRuns = (runs) => withStore("readwrite", (store) => {
   for (const [name, run] of Object.entries(runs)) {
-    if (run === undefined) drawer.delete(name);
-    else drawer.put(run, name);
+    if (run === undefined) store.delete(name);
+    else store.put(run, name);
   }
 });
 
 /** The stored run, or undefined. */
-export const keptRun = (name) => withDrawer("readonly", (drawer) => drawer.get(name));
+export const loadRun = (name) => withStore("readonly", (store) => store.get(name));
 
 /** Takes the lock of a stored run, unless another tab of this page has it; returns the function that releases it, or
     undefined. */
@@ -145,12 +146,13 @@ export function lockRun(name) {
   });
 }
 
-/** Takes the lock by asking the other tabs, where the browser has no locks, as at a plain HTTP address: who has it answers. */
+/** Takes the lock by asking the other tabs, where the browser has no locks, as at a plain HTTP address: who has it
+    answers. */
 function askTabs(name) {
   const channel = new BroadcastChannel(name);
   return new Promise((done) => {
     let held = false;
-    const silent = setTimeout(() => { held = true; done(() => channel.close()); }, ANSWER);
+    const silent = setTimeout(() => { held = true; done(() => channel.close()); }, LOCK_ANSWER_MS);
     channel.onmessage = ({ data }) => {
       if (data === "wanted" && held) channel.postMessage("held");
       if (data !== "held" || held) return;

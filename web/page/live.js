@@ -4,25 +4,25 @@ import { $, write, say, announce } from "./dom.js";
 import { Policy } from "./watch.js";
 
 /** Milliseconds in which the records arrive that were there before. */
-const REPLAY = 1500;
+const REPLAY_MS = 1500;
 
 /** Milliseconds until the next attempt, if the browser does not reconnect by itself. */
-const AGAIN = 2000;
+const RETRY_MS = 2000;
 
-const LABELS = { newest: "Run: newest", best: "Run: best" };
+const POLICY_LABELS = { newest: "Run: newest", best: "Run: best" };
 
 /** The cost of sharing a run between ranks. */
-function shared({ reduction: { members, ranks = members, seconds, hidden = 0, imbalance }, seconds: { total } }) {
+function sharingCost({ reduction: { members, ranks = members, seconds, hidden = 0, imbalance }, seconds: { total } }) {
   const percent = (x) => `${Math.round(100 * x)} %`;
   const cost = `${percent(seconds / total)} of the time spent communicating, ${percent(hidden)} of that overlapped with computation`;
   return `${ranks} ranks, ${cost}, the slowest ${percent(imbalance)} behind the mean`;
 }
 
 /** The hardware and engine of a run, from its note. */
-const hardware = ({ device, engine }) => `${device.name} (${device.description}), ${engine}`;
+const hardwareText = ({ device, engine }) => `${device.name} (${device.description}), ${engine}`;
 
 /** Whether a record has all that is read from it; another program may have written the file. */
-const isWhole = ({ seconds, rewards, fit }, ofText) => Number.isFinite(seconds?.total) && (!ofText || fit || Boolean(seconds.phases && rewards));
+const isComplete = ({ seconds, rewards, fit }, ofText) => Number.isFinite(seconds?.total) && (!ofText || fit || Boolean(seconds.phases && rewards));
 
 /** The result of `askRun` for a run whose directory is gone. */
 export const DELETED = "deleted";
@@ -35,125 +35,125 @@ export async function askRun() {
 }
 
 /** The progress of a watched run, in words. */
-export const progress = ({ deleted, end }, iteration) => (deleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
+export const watchedProgress = ({ deleted, end }, iteration) => (deleted ? "The run has been deleted" : `Iteration ${iteration} of ${end}`);
 
 export class Live {
-  /** `on` hears `changed()` after new records, and `policy(id, label, file)` if the page plays policies of the run; whether it
-      can play a game is answered by `plays(game)`. */
+  /** `on` has the callbacks `changed()` for new records, `policy(id, label, file)` if the page plays policies of the
+      run, and `plays(game)`, whether it can play a game. */
   constructor(about, curves, on) {
     Object.assign(this, { about, curves, on });
-    this.known = {};
-    this.begun = performance.now();
-    this.learn(about);
+    this.tags = {};
+    this.begunAt = performance.now();
+    this.setAbout(about);
     $("live").hidden = false;
-    this.attend();
-    document.addEventListener("visibilitychange", () => this.attend());
-    setInterval(() => (this.curves.deleted ? this.ask() : this.status()), 1000);
+    this.listenWhileShown();
+    document.addEventListener("visibilitychange", () => this.listenWhileShown());
+    setInterval(() => (this.curves.deleted ? this.askAgain() : this.showStatus()), 1000);
   }
 
   /** Asks for the description of the run again, since another run may have taken its place. */
-  async ask() {
+  async askAgain() {
     const about = await askRun();
     this.curves.deleted = about === DELETED;
-    if (about && about !== DELETED) this.learn(about);
-    this.status();
+    if (about && about !== DELETED) this.setAbout(about);
+    this.showStatus();
   }
 
-  learn(about) {
+  setAbout(about) {
     this.about = about;
     this.curves.end = about.iterations ?? 0;
     this.curves.imitates = Boolean(about.settings?.data?.path);
     this.curves.foreign = Boolean(this.on.policy) && !this.on.plays(about.game);
     this.curves.highest = about.trained_with?.highest_score;
     this.curves.references = about.references.map(({ player, score }) => [player, score]);
-    this.tellHardware();
-    this.tellSettings().catch(() => {}); // a lost connection is reported elsewhere
-    for (const which of ["best", "newest"]) if (about[which]) this.fetch(about[which]);
+    this.noteHardware();
+    this.showSettings().catch(() => {}); // a lost connection is reported elsewhere
+    for (const which of ["best", "newest"]) if (about[which]) this.fetchPolicy(about[which]);
     this.on.changed();
   }
 
   /** Says what trains the run, and what it costs to share it between ranks. */
-  tellHardware() {
+  noteHardware() {
     const { trained_with: note } = this.about;
     const last = this.curves.runs.get("run")?.last;
-    this.curves.trainedOn = [note?.device && hardware(note), last?.reduction && shared(last)].filter(Boolean).join("; ") || "unknown";
+    this.curves.trainedOn = [note?.device && hardwareText(note), last?.reduction && sharingCost(last)].filter(Boolean).join("; ") || "unknown";
   }
 
   /** Shows the settings of the run. */
-  async tellSettings() {
+  async showSettings() {
     const answer = await fetch("run/files/config.toml");
     if (answer.ok) write($(this.about.task ? "text-toml" : "run-toml"), await answer.text());
   }
 
-  /** Listens to the run while the tab is shown: a browser has six connections to a host, for all of its tabs together, and
-      with one more stream than that each request would wait for ever. */
-  attend() {
+  /** Listens to the run while the tab is shown: a browser has six connections to a host, for all of its tabs
+      together, and with one more stream than that each request would wait for ever. */
+  listenWhileShown() {
     this.events?.close();
     this.events = this.connected = undefined;
-    if (document.hidden) this.status();
+    if (document.hidden) this.showStatus();
     else this.listen();
   }
 
   listen() {
     const events = (this.events = new EventSource("run/events"));
-    events.addEventListener("open", () => this.connect(true));
+    events.addEventListener("open", () => this.setConnected(true));
     events.addEventListener("error", () => {
-      this.connect(false);
+      this.setConnected(false);
       // The browser reconnects by itself, but not after an answer that is no stream.
-      if (events.readyState === EventSource.CLOSED) setTimeout(() => { if (this.events === events) this.listen(); }, AGAIN);
+      if (events.readyState === EventSource.CLOSED) setTimeout(() => { if (this.events === events) this.listen(); }, RETRY_MS);
     });
-    events.addEventListener("start", () => this.begin());
-    events.addEventListener("record", (event) => this.hear(JSON.parse(event.data)));
-    events.addEventListener("checkpoint", (event) => this.fetch(JSON.parse(event.data)));
+    events.addEventListener("start", () => this.beginRecords());
+    events.addEventListener("record", (event) => this.receive(JSON.parse(event.data)));
+    events.addEventListener("checkpoint", (event) => this.fetchPolicy(JSON.parse(event.data)));
   }
 
-  connect(on) {
+  setConnected(on) {
     if (this.connected === true && !on) say("The program that serves this page has stopped or cannot be reached. Reconnecting…");
     if (this.connected === false && on) {
       announce("Reconnected to the program that serves this page.");
-      this.ask(); // another program may have resumed the run, with other settings
+      this.askAgain(); // another program may have resumed the run, with other settings
     }
     this.connected = on;
-    this.status();
+    this.showStatus();
   }
 
   /** Prepares for all records from the start, perhaps of another run. */
-  begin() {
+  beginRecords() {
     const { end, references } = this.curves;
     this.curves.clear();
     Object.assign(this.curves, { end, references });
-    const begun = (this.begun = performance.now());
-    this.heard = this.past = undefined;
+    const begun = (this.begunAt = performance.now());
+    this.heardAt = this.askedPastEnd = undefined;
     this.curves.replays = true;
     setTimeout(() => {
-      if (this.begun !== begun) return;
+      if (this.begunAt !== begun) return;
       this.curves.replays = false;
       this.on.changed();
-    }, REPLAY);
+    }, REPLAY_MS);
     this.on.changed();
-    this.ask();
+    this.askAgain();
   }
 
-  hear(record) {
-    if (!isWhole(record, this.about.task)) {
+  receive(record) {
+    if (!isComplete(record, this.about.task)) {
       return say(`Iteration ${record.iteration} is left out of the curves: its record in metrics.jsonl is incomplete.`);
     }
     // A run that goes past its end has been resumed with a later one, which is asked for once.
-    const isPast = record.iteration > this.curves.end && this.past !== this.curves.end;
-    if (isPast) this.past = this.curves.end;
-    if (isPast || this.curves.runs.size === 0) this.ask();
+    const isPast = record.iteration > this.curves.end && this.askedPastEnd !== this.curves.end;
+    if (isPast) this.askedPastEnd = this.curves.end;
+    if (isPast || this.curves.runs.size === 0) this.askAgain();
     this.curves.add("run", record);
-    this.tellHardware();
+    this.noteHardware();
     // Earlier records arrive at once and say nothing about the present.
-    if (performance.now() - this.begun > REPLAY) this.heard = performance.now();
+    if (performance.now() - this.begunAt > REPLAY_MS) this.heardAt = performance.now();
     this.on.changed();
   }
 
   /** Fetches a checkpoint, which is dropped if another one has been announced meanwhile. */
-  async fetch({ which, tag }) {
+  async fetchPolicy({ which, tag }) {
     // The page does not use a language model's weights.
-    if (!this.on.policy || this.curves.foreign || this.known[which] === tag) return;
-    this.known[which] = tag;
+    if (!this.on.policy || this.curves.foreign || this.tags[which] === tag) return;
+    this.tags[which] = tag;
     try {
       const [config, weights] = await Promise.all(["config.toml", "weights.safetensors"].map(async (name) => {
         const answer = await fetch(`run/files/${which}/${name}`);
@@ -161,20 +161,20 @@ export class Live {
         return answer;
       }));
       const [toml, bytes] = [await config.text(), new Uint8Array(await weights.arrayBuffer())];
-      if (this.known[which] !== tag) return;
+      if (this.tags[which] !== tag) return;
       const policy = Policy.from_parts(toml, bytes);
       const file = policy.file();
       policy.free();
-      this.on.policy(which, `${LABELS[which]} (${weights.headers.get("grove-iteration")})`, file);
+      this.on.policy(which, `${POLICY_LABELS[which]} (${weights.headers.get("grove-iteration")})`, file);
     } catch (error) {
-      if (this.known[which] !== tag) return;
-      this.known[which] = undefined;
+      if (this.tags[which] !== tag) return;
+      this.tags[which] = undefined;
       if (this.connected && this.complaint !== error.message) say(`The run's ${which} policy cannot be read: ${error.message}`);
       this.complaint = error.message; // said once, not at every checkpoint
     }
   }
 
-  status() {
+  showStatus() {
     const [state, text] = this.state();
     write($("live"), `${this.about.run}: ${text}`);
     document.title = `${[this.about.run, ...(document.hidden ? [] : [text])].join(": ")} – Grove`; // one tab of several
@@ -195,7 +195,7 @@ export class Live {
     if (this.curves.deleted) return ["idle", "deleted"];
     if (!last) return ["idle", "waiting for the first iteration"];
     if (last.iteration >= this.about.iterations || this.isGoodEnough()) return ["done", "finished"];
-    const silent = performance.now() - (this.heard ?? this.begun) > Math.max(5_000, 3_000 * last.seconds.total);
-    return silent ? ["idle", "no new iterations"] : this.heard ? ["live", "training"] : ["idle", "waiting for the next iteration"];
+    const silent = performance.now() - (this.heardAt ?? this.begunAt) > Math.max(5_000, 3_000 * last.seconds.total);
+    return silent ? ["idle", "no new iterations"] : this.heardAt ? ["live", "training"] : ["idle", "waiting for the next iteration"];
   }
 }

@@ -8,19 +8,19 @@ import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
 import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
-import { Beside } from "./beside.js";
-import { download, isLanguageModel, readFiles, readPolicy, onDrop, lastKept } from "./keep.js";
-import { prefetch, pretrained } from "./pretrained.js";
+import { Rivals } from "./rivals.js";
+import { download, isLanguageModel, readFiles, readPolicy, onDrop, loadLast } from "./keep.js";
+import { prefetch, loadPretrained } from "./pretrained.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
-import { copy, linkProject, pack, unpack } from "./share.js";
-import { shade } from "./shade.js";
-import { at, readToml } from "./toml.js";
+import { copyLink, linkProject, pack, unpack } from "./share.js";
+import { shadeBoards } from "./shade.js";
+import { settingAt, readToml } from "./toml.js";
 import { Lab } from "./lab.js";
-import { Mine } from "./mine.js";
-import { Text } from "./texts.js";
+import { Recordings } from "./recordings.js";
+import { TextLab } from "./text_lab.js";
 import { DELETED, Live, askRun } from "./live.js";
-import { Curves, TEXT } from "./curves.js";
+import { Curves, TEXT_CURVES } from "./curves.js";
 
 /** The largest seed: 32 bits. */
 const MAX_SEED = 2 ** 32 - 1;
@@ -29,15 +29,15 @@ const FASTEST_FOR_PEOPLE = 4;
 /** The task of the language model, a choice beside the games. */
 const TASK = "sort";
 /** Messages after a link has been copied. */
-const WITH_AGENT = "Link copied: anyone who opens it meets this agent.";
-const WITHOUT_AGENT = "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent.";
+const COPIED_WITH_AGENT = "Link copied: anyone who opens it meets this agent.";
+const COPIED_WITHOUT_AGENT = "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent.";
 /** Milliseconds in the background that are reported. */
-const AWAY = 1000;
+const REPORTED_ABSENCE_MS = 1000;
 
-// `asked` counts what the visitor has asked for: what arrives for an earlier wish is late.
-const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false, asked: 0 };
+// `requests` counts what the visitor has asked for: what arrives for an earlier request is late.
+const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false, requests: 0 };
 
-const isolated = isolate();
+const isolating = isolate();
 // The first file is fetched while the module compiles.
 const link = readLink();
 if (READY.length > 0) prefetch(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
@@ -47,111 +47,111 @@ const { memory } = await init().catch((error) => {
   throw error;
 });
 const games = JSON.parse(listGames());
-const known = (game) => (games.some(({ name }) => name === game) ? game : games[0].name);
-const first = known(link.game);
+const knownGame = (game) => (games.some(({ name }) => name === game) ? game : games[0].name);
+const firstGame = knownGame(link.game);
 
-let stepped = 0;
-let counted = performance.now();
+let stepCount = 0;
+let countedSince = performance.now();
 const stage = new Stage($("stage"), () => player.touch());
 const panel = new Panel();
 const player = new Player({ step, draw, changed: () => write($("play"), player.playing ? "Pause" : "Play") });
 const takeover = new Takeover({
   change: takeOver,
-  go: (on) => { player.play(on); player.rewind(); },
-  next: () => { view.show?.next_level(); player.rewind(); },
+  go: (on) => { player.play(on); player.resetClock(); },
+  next: () => { view.show?.next_level(); player.resetClock(); },
 });
-const agents = new Agents($("agent"), put, remember);
-const beside = new Beside(agents, { set: setBeside, renew: renewBeside });
-const lab = new Lab(games, agents, remember, playImitator);
-const mine = new Mine(imitate);
-const text = new Text(showText);
+const agents = new Agents($("agent"), putOnStage, updateLink);
+const rivals = new Rivals(agents, { set: setRivals, renew: renewRival });
+const lab = new Lab(games, agents, updateLink, playImitator);
+const recordings = new Recordings(trainImitator);
+const text = new TextLab(showText);
 
 /** Puts a policy file on the stage; games of the same kind continue. */
-function put(file) {
+function putOnStage(file) {
   const policy = new Policy(file);
   const about = JSON.parse(policy.about());
-  const network = at(readToml(policy.settings()), "policy"); // before anything is changed, since it may throw
+  const network = settingAt(readToml(policy.settings()), "policy"); // before anything is changed, since it may throw
   const same = view.about?.env === about.env && continueWith(policy);
-  if (!same) present(policy);
+  if (!same) startGames(policy);
   view.policy?.free();
   Object.assign(view, { policy, about });
-  panel.policy(about, network);
+  panel.setPolicy(about, network);
   player.touch();
   if (same) return; // the texts are still right
-  takeover.game(about.actions);
-  tick();
-  stage.name(`${about.title}, played by the agent`);
-  lab.game(about.env, about.references);
-  mine.game(about.env, about.settings);
-  beside.game(about.env);
-  remember();
+  takeover.setGame(about.actions);
+  tickGame();
+  stage.setLabel(`${about.title}, played by the agent`);
+  lab.setGame(about.env, about.references);
+  recordings.setGame(about.env, about.settings);
+  rivals.setGame(about.env);
+  updateLink();
 }
 
 /** Starts games of another kind. */
-function present(policy) {
+function startGames(policy) {
   view.show?.take_over(false);
-  mine.collect(view.show);
+  recordings.collect(view.show);
   const show = new Show(policy, view.seed, view.games);
   show.set_sampled(view.sampled);
   if (takeover.on) show.take_over(true);
   view.show?.free();
   view.show = show;
-  if (takeover.on) takeover.anew(player.playing);
-  player.rewind();
-  beside.end();
+  if (takeover.on) takeover.startDuel(player.playing);
+  player.resetClock();
+  rivals.end();
 }
 
 /** Ticks the current choice among the games. */
-function tick() {
+function tickGame() {
   for (const input of document.getElementsByName("game")) input.checked = input.value === (text.on ? TASK : view.about?.env);
 }
 
 /** Shows text, while the game is paused, or games again. */
 function showText(on) {
-  if (takeover.on) takeover.set(false);
+  if (takeover.on) takeover.setOn(false);
   if (on) view.played = player.playing;
   player.play(on ? false : view.played);
   // A picked game is ticked once it is loaded.
-  if (on) tick();
+  if (on) tickGame();
   document.querySelector(".skip").href = on ? "#text" : "#learn"; // each hides the other
-  remember();
+  updateLink();
 }
 
 /** Shows a game, or text. */
-function pick(what) {
-  view.asked += 1;
+function pickView(what) {
+  view.requests += 1;
   if (what === TASK) return text.open(true);
   text.open(false);
   if (what !== view.about?.env) pickGame(what);
 }
 
 /** Trains on the person's games; ends the one under way. */
-function imitate(about, file) {
-  if (takeover.on) takeover.set(false);
-  lab.imitate(about, mine.file ?? file);
+function trainImitator(about, file) {
+  if (takeover.on) takeover.setOn(false);
+  lab.imitate(about, recordings.file ?? file);
 }
 
 /** Puts the imitating agent beside the person, who may have gone to another game meanwhile. */
 function playImitator() {
-  if (lab.trained !== lab.staged || text.on) return announce(`Trained on your games of ${lab.title(lab.trained)}.`);
+  if (lab.trainedGame !== lab.stagedGame || text.on) return announce(`Trained on your games of ${lab.titleOf(lab.trainedGame)}.`);
   agents.choose("here 1");
   announce("Trained on your games. Now play against it.");
-  if (!takeover.on) takeover.set(true);
+  if (!takeover.on) takeover.setOn(true);
 }
 
 /** Puts these policies beside the agent, on its levels. */
-function setBeside(policies) {
-  if (takeover.on) takeover.set(false);
+function setRivals(policies) {
+  if (takeover.on) takeover.setOn(false);
   view.show.set_beside(policies);
   view.games = 1;
   $("wall").value = 0;
-  words();
-  player.rewind();
-  remember();
+  showSliderValues();
+  player.resetClock();
+  updateLink();
 }
 
 /** Replaces one of the policies beside the agent, which plays on. */
-function renewBeside(i, policy) {
+function renewRival(i, policy) {
   view.show.set_rival(i, policy);
   player.touch();
 }
@@ -169,9 +169,9 @@ function continueWith(policy) {
 function step() {
   if (!view.show) return;
   view.show.step(takeover.action(view.about.actions));
-  stepped += 1;
-  player.news = true;
-  if (takeover.on) mine.collect(view.show);
+  stepCount += 1;
+  player.hasStepped = true;
+  if (takeover.on) recordings.collect(view.show);
 }
 
 function draw(part) {
@@ -181,22 +181,22 @@ function draw(part) {
     performance.mark("first-frame");
     $("waiting").remove();
   }
-  const report = panel.show(view.show, !player.playing || (takeover.on && player.news));
-  player.news = false;
+  const report = panel.show(view.show, !player.playing || (takeover.on && player.hasStepped));
+  player.hasStepped = false;
   if (!report) return;
-  takeover.compare(report);
-  mark(report);
+  takeover.showScores(report);
+  labelBoards(report);
 }
 
 /** Frames the watched board of a wall, and labels the boards of a duel. */
-function mark(report) {
+function labelBoards(report) {
   const { watched, games: count, person } = report;
   const where = stage.plates(view.show);
   if (!where) return;
   const [plates, scale] = where;
-  if (person) takeover.place(plates, scale);
-  beside.show(report, plates, scale);
-  shade(view.show, person ? 0 : count, plates, scale);
+  if (person) takeover.placePlayers(plates, scale);
+  rivals.show(report, plates, scale);
+  shadeBoards(view.show, person ? 0 : count, plates, scale);
   const frame = $("picked");
   frame.hidden = $("board-of").hidden = count < 2 || Boolean(person);
   if (frame.hidden) return;
@@ -206,21 +206,21 @@ function mark(report) {
 }
 
 /** Watches a board of a wall, by its number from 0. */
-function watch(board) {
+function watchBoard(board) {
   if (!view.show || takeover.on || !(board >= 0 && board < view.games) || view.games < 2) return;
   view.show.watch(board);
   player.touch();
 }
 
 /** Reports speed and memory, once a second. */
-function tell() {
+function showStatistics() {
   const now = performance.now();
   // A device may be lost while nothing is drawn.
   if (stage.screen?.lost() !== undefined) player.touch();
-  const rate = (1000 * stepped * (takeover.on ? 2 : view.games)) / (now - counted);
-  [stepped, counted] = [0, now];
-  write($("tell-steps"), `on the CPU in WebAssembly, ${short(rate)} steps a second`);
-  write($("tell-memory"), [`${megabytes(memory.buffer.byteLength)} of the page`, ...lab.trainingMemory].join(", "));
+  const rate = (1000 * stepCount * (takeover.on ? 2 : view.games)) / (now - countedSince);
+  [stepCount, countedSince] = [0, now];
+  write($("stat-steps"), `on the CPU in WebAssembly, ${short(rate)} steps a second`);
+  write($("stat-memory"), [`${megabytes(memory.buffer.byteLength)} of the page`, ...lab.trainingMemory].join(", "));
 }
 
 function restart() {
@@ -234,39 +234,39 @@ function restart() {
   view.show?.restart(seed);
   if (takeover.on) {
     view.show?.take_over(true);
-    takeover.again(player.playing);
+    takeover.restartRound(player.playing);
   }
-  player.rewind();
-  remember();
+  player.resetClock();
+  updateLink();
 }
 
 function takeOver(on) {
   if (!view.show) return;
   if (on) view.before = player.playing;
   else player.play(view.before);
-  if (on && beside.chosen.length > 0) {
+  if (on && rivals.chosen.length > 0) {
     view.show.set_beside([]);
-    beside.end();
+    rivals.end();
   }
   view.show.take_over(on);
-  mine.collect(view.show);
+  recordings.collect(view.show);
   $("wall").disabled = on;
-  player.limit = on ? FASTEST_FOR_PEOPLE : Infinity;
-  player.rewind();
+  player.maxSpeed = on ? FASTEST_FOR_PEOPLE : Infinity;
+  player.resetClock();
 }
 
-/** An agent that cannot be had is an error, unless the stage is empty: an untrained one is better than none. */
-function doWithout(error) {
+/** Reports an agent that cannot be fetched; throws unless the stage is empty, where an untrained agent suffices. */
+function reportMissingAgent(error) {
   if (view.show) throw error;
   say(sentence(error));
 }
 
-/** Puts a game on the stage: its pretrained agent beside an untrained one, or the untrained one alone. `then()` is called
-    once the agent is here. False if it came too late. */
-async function show(game, then = () => {}) {
-  const asked = (view.asked += 1);
-  const file = READY.includes(game) ? await pretrained(game).catch(doWithout) : undefined;
-  if (asked !== view.asked) return false;
+/** Puts a game on the stage: its pretrained agent beside an untrained one, or the untrained one alone. `then()` is
+    called once the agent is here. False if it came too late. */
+async function stageGame(game, then = () => {}) {
+  const request = (view.requests += 1);
+  const file = READY.includes(game) ? await loadPretrained(game).catch(reportMissingAgent) : undefined;
+  if (request !== view.requests) return false;
   then();
   const policy = Policy.untrained(game);
   const untrained = { label: "Untrained", plate: "Untrained", file: policy.file() };
@@ -275,33 +275,33 @@ async function show(game, then = () => {}) {
   if (file) agents.all.set("untrained", untrained);
   else agents.all.delete("untrained");
   agents.choose("ready");
-  agents.list();
-  if (file && view.games === 1) beside.place(["untrained"]);
+  agents.showList();
+  if (file && view.games === 1) rivals.placeAgents(["untrained"]);
   return true;
 }
 
 /** Shows a game, and calls `then()` once its agent is here; false if that came too late. */
 async function pickGame(game, then) {
   try {
-    return await show(game, then);
+    return await stageGame(game, then);
   } catch (error) {
     say(sentence(error));
-    tick();
+    tickGame();
     return true;
   }
 }
 
-async function load(files) {
+async function loadFiles(files) {
   try {
     if (files.length === 1 && (await isLanguageModel(files[0]))) {
-      if (await text.load(files)) pick(TASK);
+      if (await text.load(files)) pickView(TASK);
       return;
     }
-    const played = files.length === 1 && (await mine.load(files[0]));
-    if (played) return announce(`Loaded ${files[0].name}: ${played.games} recorded ${played.games === 1 ? "game" : "games"} of ${lab.title(played.env)}.`);
+    const played = files.length === 1 && (await recordings.load(files[0]));
+    if (played) return announce(`Loaded ${files[0].name}: ${played.games} recorded ${played.games === 1 ? "game" : "games"} of ${lab.titleOf(played.env)}.`);
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));
-    view.asked += 1;
+    view.requests += 1;
     // Several files stay; a file of the same name replaces the one before.
     agents.offer(`file ${name}`, `File ${name}`, file);
     agents.choose(`file ${name}`);
@@ -312,7 +312,7 @@ async function load(files) {
 }
 
 /** Writes the state of the page into the address. */
-function remember() {
+function updateLink() {
   if (!view.about) return;
   writeLink({
     game: text.on ? TASK : view.about.env === games[0].name ? undefined : view.about.env,
@@ -326,7 +326,7 @@ function remember() {
 }
 
 /** Applies a link, which leaves out the defaults; invalid entries are ignored. */
-function obey({ seed = "1", games: count = "1", speed = "1", actions }) {
+function applyLink({ seed = "1", games: count = "1", speed = "1", actions }) {
   if (/^\d{1,10}$/.test(seed) && Number(seed) <= MAX_SEED) view.seed = Number(seed);
   if (/^\d{1,4}$/.test(count)) view.games = 2 ** Math.round(Math.log2(Math.min(1024, Math.max(1, Number(count)))));
   const wanted = speed === "max" ? Infinity : Number(speed);
@@ -336,11 +336,11 @@ function obey({ seed = "1", games: count = "1", speed = "1", actions }) {
   $("wall").value = Math.log2(view.games);
   $("speed").value = SPEEDS.indexOf(player.speed);
   for (const input of document.getElementsByName("actions")) input.checked = input.value === (view.sampled ? "sampled" : "greedy");
-  words();
+  showSliderValues();
 }
 
 /** Writes the values beside the sliders. */
-function words() {
+function showSliderValues() {
   write($("speed-out"), speedName(player.speed));
   write($("wall-out"), `${view.games}`);
   $("speed").setAttribute("aria-valuetext", player.speed === Infinity ? "unlimited" : speedName(player.speed));
@@ -348,45 +348,45 @@ function words() {
 }
 
 /** Lists the games, and connects buttons, sliders, files, links and the visibility of the page. */
-function wire() {
+function connectControls() {
   // A page of user-defined games alone has no text.
   const texts = games.some(({ name }) => name === "fruit") ? [{ name: TASK, title: "Text: sort" }] : [];
   for (const { name, title } of [...games, ...texts]) {
     const input = make("input", { type: "radio", name: "game", value: name });
     $("game").append(make("label", {}, input, make("span", { textContent: title })));
   }
-  $("game").addEventListener("change", (event) => pick(event.target.value));
-  $("stage").addEventListener("click", (event) => { if (view.show) watch(stage.boardAt(view.show, event)); });
-  $("board").addEventListener("input", () => watch($("board").valueAsNumber - 1));
+  $("game").addEventListener("change", (event) => pickView(event.target.value));
+  $("stage").addEventListener("click", (event) => { if (view.show) watchBoard(stage.boardAt(view.show, event)); });
+  $("board").addEventListener("input", () => watchBoard($("board").valueAsNumber - 1));
   ignorePresses();
   $("play").addEventListener("click", () => player.play(!player.playing));
-  $("single").addEventListener("click", () => player.once());
+  $("single").addEventListener("click", () => player.stepOnce());
   $("restart").addEventListener("click", restart);
   $("seed").addEventListener("keydown", (event) => { if (event.key === "Enter") restart(); });
-  $("speed").addEventListener("input", () => { player.speed = SPEEDS[$("speed").valueAsNumber]; words(); remember(); });
+  $("speed").addEventListener("input", () => { player.speed = SPEEDS[$("speed").valueAsNumber]; showSliderValues(); updateLink(); });
   $("wall").addEventListener("input", () => {
     view.games = 2 ** $("wall").valueAsNumber;
     view.show?.set_games(view.games);
-    beside.end();
+    rivals.end();
     player.touch();
-    words();
-    remember();
+    showSliderValues();
+    updateLink();
   });
   $("actions").addEventListener("change", (event) => {
     view.sampled = event.target.value === "sampled";
     view.show?.set_sampled(view.sampled);
     player.touch();
-    remember();
+    updateLink();
   });
   $("save").addEventListener("click", () => agents.file() && download(`${view.about.env}.safetensors`, agents.file()));
   $("load").addEventListener("click", () => $("files").click());
-  $("files").addEventListener("change", () => { load([...$("files").files]); $("files").value = ""; });
-  onDrop((files) => (text.on ? text.load(files) : load(files)));
-  $("share").addEventListener("click", () => copy(location.href, readLink().agent ? WITH_AGENT : WITHOUT_AGENT));
+  $("files").addEventListener("change", () => { loadFiles([...$("files").files]); $("files").value = ""; });
+  onDrop((files) => (text.on ? text.load(files) : loadFiles(files)));
+  $("share").addEventListener("click", () => copyLink(location.href, readLink().agent ? COPIED_WITH_AGENT : COPIED_WITHOUT_AGENT));
   $("share-agent").addEventListener("click", async () => {
     if (!agents.file()) return; // none could be fetched
     try {
-      await copy(writeLink({ ...readLink(), agent: await pack(agents.file()) }), WITH_AGENT);
+      await copyLink(writeLink({ ...readLink(), agent: await pack(agents.file()) }), COPIED_WITH_AGENT);
     } catch (error) {
       say(sentence(error));
     }
@@ -394,51 +394,51 @@ function wire() {
   // A key that is held presses a button once: by repetition it would start and stop, or train and train again.
   addEventListener("keydown", (event) => { if (event.repeat && event.key === "Enter" && event.target.matches?.("button")) event.preventDefault(); });
   addEventListener("hashchange", () => {
-    if ($(location.hash.slice(1))) return remember(); // a link to a part of the page, which is no link with settings
+    if ($(location.hash.slice(1))) return updateLink(); // a link to a part of the page, which is no link with settings
     const link = readLink();
-    const game = known(link.game);
-    obey(link);
+    const game = knownGame(link.game);
+    applyLink(link);
     view.show?.set_games(view.games);
-    beside.end();
+    rivals.end();
     view.show?.set_sampled(view.sampled);
     restart();
-    if (link.game === TASK) return pick(TASK);
+    if (link.game === TASK) return pickView(TASK);
     text.open(false);
-    pickGame(game, () => lab.fill(game, link)).then((shown) => shown && link.agent && meet(link.agent));
+    pickGame(game, () => lab.fill(game, link)).then((shown) => shown && link.agent && loadLinkedAgent(link.agent));
   });
   let left;
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) left = { at: performance.now(), happened: whileAway() };
-    else if (left?.happened && performance.now() - left.at > AWAY) announce(left.happened);
+    if (document.hidden) left = { at: performance.now(), happened: describeAbsence() };
+    else if (left?.happened && performance.now() - left.at > REPORTED_ABSENCE_MS) announce(left.happened);
   });
-  addEventListener("beforeunload", (event) => { if (lab.busy() || lab.loses() || text.busy()) event.preventDefault(); });
-  setInterval(tell, 1000);
+  addEventListener("beforeunload", (event) => { if (lab.isBusy() || lab.losesShelf() || text.isBusy()) event.preventDefault(); });
+  setInterval(showStatistics, 1000);
 }
 
 /** The message about this tab's time in the background; undefined if nothing ran. */
-function whileAway() {
+function describeAbsence() {
   const trains = [lab, text].some(({ state }) => ["starting", "running"].includes(state));
   if (player.playing) return `The game paused while this tab was in the background${trains ? "; training continued" : ""}.`;
   return trains ? "Training continued while this tab was in the background." : undefined;
 }
 
 /** Puts the agent of a link on the stage. */
-async function meet(packed) {
+async function loadLinkedAgent(packed) {
   try {
-    const asked = view.asked;
+    const request = view.requests;
     const file = readPolicy(await unpack(packed));
     view.packed = packed;
     agents.offer("link", "From the link", file);
-    if (asked === view.asked) agents.choose("link");
+    if (request === view.requests) agents.choose("link");
   } catch (error) {
     say(`The agent in the link cannot be read: ${sentence(error)}`);
   }
 }
 
-async function offerKept() {
+async function offerLastAgent() {
   let file;
   try {
-    file = await lastKept();
+    file = await loadLast();
   } catch (error) {
     say(`This browser stores nothing for the page (${reason(error)}). Save agents as files.`);
   }
@@ -455,18 +455,18 @@ async function watchRun() {
   if (about === DELETED) return say("The run that this page watches has been deleted.");
   if (!about) return;
   if (about.task) {
-    const curves = new Curves(TEXT);
+    const curves = new Curves(TEXT_CURVES);
     text.follow(curves, about);
     if (!link.game) text.open(true);
-    new Live(about, curves, { changed: () => text.news() });
+    new Live(about, curves, { changed: () => text.showNews() });
     return;
   }
   const curves = new Curves();
   // The run's game is shown before its first policy arrives, unless the visitor has picked another meanwhile.
-  const plays = (game) => known(game) === game;
+  const plays = (game) => knownGame(game) === game;
   const isOther = about.game !== view.about?.env && plays(about.game);
   let met = isOther && !(await pickGame(about.game));
-  const live = { plays, changed: () => lab.news(), policy: (which, label, file) => {
+  const live = { plays, changed: () => lab.showNews(), policy: (which, label, file) => {
     agents.offer(which, label, file);
     // The newest policy is put on the stage when the page opens; later the visitor chooses.
     if (which === "newest" && !met) { met = true; agents.choose(which); }
@@ -475,26 +475,26 @@ async function watchRun() {
   new Live(about, curves, live);
 }
 
-wire();
-obey(link);
+connectControls();
+applyLink(link);
 await Promise.all([
   // The CPU draws first, and the GPU as soon as it is ready.
   stage.open(false).catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
-  show(first, () => lab.fill(first, link.game === TASK ? {} : link)).catch((error) => say(sentence(error))),
+  stageGame(firstGame, () => lab.fill(firstGame, link.game === TASK ? {} : link)).catch((error) => say(sentence(error))),
 ]);
-player.play(!player.calm.matches);
+player.play(!player.reducedMotion.matches);
 if (link.game === TASK) text.open(true);
-if (player.calm.matches && !text.on) announce("Your system asks for less motion: press Play to start; the game moves step by step.");
-write($("tell-version"), version());
-tell();
+if (player.reducedMotion.matches && !text.on) announce("Your system asks for less motion: press Play to start; the game moves step by step.");
+write($("stat-version"), version());
+showStatistics();
 linkProject(source);
-if (link.agent) await meet(link.agent);
-offerKept();
+if (link.agent) await loadLinkedAgent(link.agent);
+offerLastAgent();
 const resumed = text.resume().catch((error) => say(`The training of the language model cannot be resumed: ${sentence(error)}`));
 lab.resume().catch((error) => say(`The last training cannot be resumed: ${sentence(error)}`));
 const watched = watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
-Promise.all([resumed, watched]).then(() => text.settle());
+Promise.all([resumed, watched]).then(() => text.endSearch());
 await stage.open().catch(() => {}); // errors have been reported
-await isolated;
+await isolating;
 performance.mark("ready");
-if (!text.on) lab.warm();
+if (!text.on) lab.warmUp();

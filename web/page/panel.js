@@ -1,10 +1,10 @@
 // The state of the agent: its score beside the references, its probabilities, its observation.
 
 import { $, make, write, score, fixed } from "./dom.js";
-import { HeatMaps, split } from "./heat.js";
+import { HeatMaps, splitFeatures } from "./heat.js";
 
 /** Milliseconds between two updates. */
-const EVERY = 100;
+const UPDATE_MS = 100;
 
 /** A list of named bars; with `both`, bars extend from the middle to either side. */
 class Bars {
@@ -32,27 +32,27 @@ class Bars {
 }
 
 /** A network in words. */
-function describe({ kind, hidden, activation, num_layers: layers, hidden_size: size, context }) {
+function describeNetwork({ kind, hidden, activation, num_layers: layers, hidden_size: size, context }) {
   if (kind === "decoder") return `Transformer: ${layers} ${layers === 1 ? "layer" : "layers"} of ${size} units, sees ${context} steps`;
   return `${hidden.join(" and ")} units${kind === "gru" ? " with a memory" : ""} (${activation})`;
 }
 
 export class Panel {
   constructor() {
-    this.shown = -Infinity;
+    this.shownAt = -Infinity;
   }
 
   /** Describes the policy on the stage, whose network has these settings. */
-  policy(about, network) {
+  setPolicy(about, network) {
     // References depend on the parameters of a game, not on its name alone.
     const kind = JSON.stringify([about.title, about.actions, about.features, about.references]);
     this.about = about;
-    this.shown = -Infinity;
-    write($("agent-about"), `${describe(network)}, ${about.num_params.toLocaleString("en")} parameters`);
-    if (kind === this.kind) return;
-    this.kind = kind;
+    this.shownAt = -Infinity;
+    write($("agent-about"), `${describeNetwork(network)}, ${about.num_params.toLocaleString("en")} parameters`);
+    if (kind === this.policyKey) return;
+    this.policyKey = kind;
     this.actions = new Bars($("probabilities"), about.actions, false);
-    const { channels, rest } = split(about.features);
+    const { channels, rest } = splitFeatures(about.features);
     this.maps = new HeatMaps($("maps"), channels);
     this.rest = rest;
     this.features = new Bars($("features"), rest.map((i) => about.features[i]), true);
@@ -64,10 +64,10 @@ export class Panel {
     );
   }
 
-  /** Shows the state of the game, at most every `EVERY` milliseconds. */
+  /** Shows the state of the game, at most every `UPDATE_MS` milliseconds. */
   show(show, now = false) {
-    if (!now && performance.now() - this.shown < EVERY) return;
-    this.shown = performance.now();
+    if (!now && performance.now() - this.shownAt < UPDATE_MS) return;
+    this.shownAt = performance.now();
     const report = JSON.parse(show.report());
     write($("score"), score(report.score));
     write($("time"), `step ${report.time} of ${this.about.max_steps}, game ${report.episodes + 1}`);
@@ -79,20 +79,20 @@ export class Panel {
       this.maps.show(report.features);
       this.features.show(this.rest.map((i) => report.features[i]), -1);
     }
-    this.ruler(report);
+    this.showRuler(report);
     return report;
   }
 
   /** The mean score, once there is one, on a line from the worst to the best reference. */
-  ruler({ mean_score: mean }) {
+  showRuler({ mean_score: mean }) {
     const box = $("ruler");
     const references = this.about.references;
     box.hidden = references.length < 2;
     if (box.hidden) return;
     const [low, high] = [references[0][1], references.at(-1)[1]];
     const place = (x) => `${(100 * Math.max(0, Math.min(1, (x - low) / (high - low)))).toFixed(1)}%`;
-    if (this.ruled !== this.kind) {
-      this.ruled = this.kind;
+    if (this.rulerKey !== this.policyKey) {
+      this.rulerKey = this.policyKey;
       this.mark = make("i", { className: "now" });
       box.replaceChildren(...references.map(([name, x]) => {
         const mark = make("i", { title: `${name} ${score(x)}` });

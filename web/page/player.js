@@ -1,15 +1,15 @@
 // The clock: times the steps and their motion.
 
-import { inFrame, notInFrame } from "./frames.js";
+import { drawInFrame, cancelDraw } from "./frames.js";
 
 /** Steps a second at 1x. */
-export const RATE = 10;
+export const STEPS_PER_SECOND = 10;
 /** The time budget for steps in a frame, in milliseconds. */
-const BUDGET = 8;
+const STEPS_BUDGET_MS = 8;
 /** Drawing takes at most one part in this many of the time, so that the page stays responsive. */
-const SHARE = 4;
+const DRAWING_SHARE = 4;
 /** The longest time between two frames that counts: a background tab does not catch up. */
-const LONGEST = 100;
+const LONGEST_FRAME_MS = 100;
 
 /** The speeds of the slider; the last is unlimited. */
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16, 32, Infinity];
@@ -21,46 +21,46 @@ export class Player {
     Object.assign(this, { step, draw, changed });
     this.speed = 1;
     this.playing = false;
-    this.limit = Infinity; // of the speed, where a person plays
-    this.single = false;
+    this.maxSpeed = Infinity; // of the speed, where a person plays
+    this.isSingleStep = false;
     this.part = 1;
     this.dirty = true;
-    this.calm = matchMedia("(prefers-reduced-motion: reduce)");
-    this.last = 0;
-    this.rest = 0;
-    this.framed = (now) => this.frame(now);
+    this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+    this.lastFrameAt = 0;
+    this.restUntil = 0;
+    this.onFrame = (now) => this.nextFrame(now);
     this.channel = new MessageChannel();
-    this.channel.port1.onmessage = () => this.hurry();
-    document.addEventListener("visibilitychange", () => this.run());
-    this.run();
+    this.channel.port1.onmessage = () => this.playUnlimited();
+    document.addEventListener("visibilitychange", () => this.schedule());
+    this.schedule();
   }
 
   /** Plays at unlimited speed: steps between frames, in small portions. */
-  hurry() {
-    if (!this.playing || document.hidden || Math.min(this.speed, this.limit) < Infinity) {
-      this.hurrying = false;
+  playUnlimited() {
+    if (!this.playing || document.hidden || Math.min(this.speed, this.maxSpeed) < Infinity) {
+      this.playsUnlimited = false;
       return;
     }
-    const end = performance.now() + BUDGET;
+    const end = performance.now() + STEPS_BUDGET_MS;
     while (performance.now() < end) this.step();
     this.part = 1;
-    this.hurrying = true;
+    this.playsUnlimited = true;
     this.channel.port2.postMessage(0);
   }
 
   play(on) {
     this.playing = on;
-    this.single = false;
+    this.isSingleStep = false;
     this.dirty = true; // the texts must describe the step at which it stops
     this.changed();
   }
 
   /** Plays one step and its motion. */
-  once() {
+  stepOnce() {
     this.play(false);
     this.step();
-    this.part = this.calm.matches ? 1 : 0;
-    this.single = true;
+    this.part = this.reducedMotion.matches ? 1 : 0;
+    this.isSingleStep = true;
   }
 
   /** Redraws after a change other than time. */
@@ -69,48 +69,48 @@ export class Player {
   }
 
   /** Restarts the clock, without motion. */
-  rewind() {
+  resetClock() {
     this.part = 1;
-    this.single = false;
+    this.isSingleStep = false;
     this.touch();
   }
 
-  run() {
-    notInFrame(this.framed);
-    this.last = 0;
-    if (!document.hidden) inFrame(this.framed);
+  schedule() {
+    cancelDraw(this.onFrame);
+    this.lastFrameAt = 0;
+    if (!document.hidden) drawInFrame(this.onFrame);
   }
 
-  frame(now) {
-    inFrame(this.framed);
-    if (now < this.rest) return;
+  nextFrame(now) {
+    drawInFrame(this.onFrame);
+    if (now < this.restUntil) return;
     const start = performance.now();
-    this.picture(now);
-    this.rest = now + Math.min(LONGEST, (SHARE - 1) * (performance.now() - start));
+    this.drawFrame(now);
+    this.restUntil = now + Math.min(LONGEST_FRAME_MS, (DRAWING_SHARE - 1) * (performance.now() - start));
   }
 
-  picture(now) {
-    const passed = this.last ? Math.min(now - this.last, LONGEST) : 0;
-    this.last = now;
-    if (this.playing || this.single) this.advance(passed / 1000);
+  drawFrame(now) {
+    const passed = this.lastFrameAt ? Math.min(now - this.lastFrameAt, LONGEST_FRAME_MS) : 0;
+    this.lastFrameAt = now;
+    if (this.playing || this.isSingleStep) this.advance(passed / 1000);
     else if (!this.dirty) return;
     this.dirty = false;
-    this.draw(this.calm.matches ? 1 : this.part);
+    this.draw(this.reducedMotion.matches ? 1 : this.part);
   }
 
   advance(seconds) {
-    const speed = this.single ? 1 : Math.min(this.speed, this.limit);
+    const speed = this.isSingleStep ? 1 : Math.min(this.speed, this.maxSpeed);
     if (speed === Infinity) {
-      if (!this.hurrying) this.hurry();
+      if (!this.playsUnlimited) this.playUnlimited();
       return;
     }
-    this.part += seconds * RATE * speed;
-    if (this.single) {
+    this.part += seconds * STEPS_PER_SECOND * speed;
+    if (this.isSingleStep) {
       this.part = Math.min(this.part, 1);
-      this.single = this.part < 1;
+      this.isSingleStep = this.part < 1;
       return;
     }
-    const end = performance.now() + BUDGET;
+    const end = performance.now() + STEPS_BUDGET_MS;
     do {
       if (this.part < 1) return;
       this.step();

@@ -3,7 +3,7 @@
 import { reason } from "./dom.js";
 import { readPolicy } from "./keep.js";
 
-const files = new Map(); // promises, by game
+const agentFiles = new Map(); // promises, by game
 
 async function fetchAgent(game) {
   const answer = await fetch(`policies/${game}.safetensors`).catch(() => {
@@ -15,20 +15,21 @@ async function fetchAgent(game) {
 
 /** Fetches the file of a game's agent, once. */
 export function prefetch(game) {
-  if (!files.has(game)) {
-    files.set(game, fetchAgent(game));
-    files.get(game).catch(() => files.delete(game));
+  if (!agentFiles.has(game)) {
+    agentFiles.set(game, fetchAgent(game));
+    agentFiles.get(game).catch(() => agentFiles.delete(game));
   }
-  return files.get(game);
+  return agentFiles.get(game);
 }
 
-/** The file of a game's agent; throws if it cannot be read: in the list of agents it would break all that read the list. */
-export async function pretrained(game) {
+/** The file of a game's agent; throws if it cannot be read: in the list of agents it would break all that read the
+    list. */
+export async function loadPretrained(game) {
   const file = await prefetch(game);
   try {
     readPolicy(file);
   } catch (error) {
-    files.delete(game);
+    agentFiles.delete(game);
     throw new Error(`The pretrained agent for ${game} cannot be read: ${reason(error)}`);
   }
   return file;

@@ -1,12 +1,12 @@
 // The settings of a training as a form: the library's names and defaults, and limits that a tab can bear.
 
 import { $, make } from "./dom.js";
-import { readToml, writeToml, at } from "./toml.js";
+import { readToml, writeToml, settingAt } from "./toml.js";
 
-/** Steps of all games of an iteration, at most, and numbers in their observations: a module's memory has at most 4 GB, and
-    each array half of that. */
+/** Steps of all games of an iteration, at most, and numbers in their observations: a module's memory has at most 4
+    GB, and each array half of that. */
 const MAX_STEPS = 1 << 22;
-const MAX_NUMBERS = 1 << 28;
+const MAX_OBSERVED = 1 << 28;
 
 /** The fields: name in the link, label, limits, and paths of the settings that they set. */
 const FIELDS = [
@@ -26,70 +26,70 @@ const FIELDS = [
 ];
 
 /** The device to train on; auto is WebGPU on a real GPU, else the CPU. */
-const WAYS = ["auto", "WebGPU", "CPU"];
+const DEVICES = ["auto", "WebGPU", "CPU"];
 
 export class Settings {
   /** `changed()` is called when the visitor changes one. */
   constructor(changed) {
     this.inputs = {};
-    this.kept = new Map(); // of each game what the visitor has set, by the fields' names
+    this.keptChanges = new Map(); // of each game what the visitor has set, by the fields' names
     for (const { id, label, min, max, step } of FIELDS) {
       const input = make("input", { type: "number", id: `set-${id}`, name: id, required: true, min, max, step });
       const note = make("small", { id: `set-${id}-note`, className: "trouble", hidden: true });
       input.setAttribute("aria-describedby", note.id);
-      input.addEventListener("input", () => { this.check(id); this.kept.set(this.game, this.changes()); changed(); });
+      input.addEventListener("input", () => { this.checkField(id); this.keptChanges.set(this.game, this.changes()); changed(); });
       this.inputs[id] = { input, note };
       $("fields").append(make("label", { htmlFor: input.id, textContent: label }, input, note));
     }
-    const way = make("select", { id: "set-way", name: "way" }, ...WAYS.map((name) => make("option", { textContent: name })));
+    const way = make("select", { id: "set-way", name: "way" }, ...DEVICES.map((name) => make("option", { textContent: name })));
     way.addEventListener("change", () => changed());
     $("fields").append(make("label", { htmlFor: way.id, textContent: "Device" }, way));
-    this.way = way;
+    this.deviceInput = way;
   }
 
-  /** Puts in the defaults of a game, `{ name, settings, features }` (`settings` is TOML), overlaid with the values of a link, as if
-      the visitor had set them, or without one with those that the visitor has set. The device is the same for all games until a
-      link says otherwise. */
+  /** Puts in the defaults of a game, `{ name, settings, features }` (`settings` is TOML), overlaid with the values
+      of a link, as if the visitor had set them, or without one with those that the visitor has set. The device is
+      the same for all games until a link says otherwise. */
   fill({ name, settings, features }, link) {
-    const values = link ?? this.kept.get(name) ?? {};
+    const values = link ?? this.keptChanges.get(name) ?? {};
     this.game = name;
     this.defaults = readToml(settings);
-    this.maxSteps = Math.min(MAX_STEPS, Math.floor(MAX_NUMBERS / features.length));
-    this.put(values);
+    this.maxSteps = Math.min(MAX_STEPS, Math.floor(MAX_OBSERVED / features.length));
+    this.setValues(values);
     if (!link) return;
-    this.way.value = WAYS.includes(link.device) ? link.device : WAYS[0];
-    this.kept.set(name, this.changes());
+    this.deviceInput.value = DEVICES.includes(link.device) ? link.device : DEVICES[0];
+    this.keptChanges.set(name, this.changes());
   }
 
   /** Puts values into the fields, by their names, and the defaults where there is none. */
-  put(values) {
+  setValues(values) {
     for (const { id } of FIELDS) {
-      const value = this.standard(id);
+      const value = this.defaultValue(id);
       this.inputs[id].input.value = /^[\d.e-]+$/.test(values[id]) && Number.isFinite(Number(values[id])) ? values[id] : value;
-      this.check(id);
+      this.checkField(id);
     }
   }
 
   /** Puts back the defaults of the game, once one is picked. */
-  restore() {
+  restoreDefaults() {
     if (!this.game) return;
-    this.kept.delete(this.game);
-    this.put({});
-    this.way.value = WAYS[0];
+    this.keptChanges.delete(this.game);
+    this.setValues({});
+    this.deviceInput.value = DEVICES[0];
   }
 
   /** The value of a field in the defaults. */
-  standard(id) {
+  defaultValue(id) {
     if (id === "seeds") return 1;
-    const hidden = at(this.defaults, "policy.hidden");
+    const hidden = settingAt(this.defaults, "policy.hidden");
     if (id === "width") return hidden[0];
     if (id === "layers") return hidden.length;
-    return at(this.defaults, FIELDS.find((field) => field.id === id).paths[0]);
+    return settingAt(this.defaults, FIELDS.find((field) => field.id === id).paths[0]);
   }
 
   /** The kind of the game's network; undefined before a game is picked. */
-  get kind() {
-    return at(this.defaults, "policy.kind");
+  get networkKind() {
+    return settingAt(this.defaults, "policy.kind");
   }
 
   value(id) {
@@ -99,13 +99,13 @@ export class Settings {
   /** Settings that differ from the defaults, for the link. */
   changes() {
     const texts = FIELDS.map(({ id }) => [id, this.inputs[id].input.value]);
-    const changed = texts.filter(([id, text]) => text !== `${this.standard(id)}`);
-    if (this.way.value !== WAYS[0]) changed.push(["device", this.way.value]);
+    const changed = texts.filter(([id, text]) => text !== `${this.defaultValue(id)}`);
+    if (this.deviceInput.value !== DEVICES[0]) changed.push(["device", this.deviceInput.value]);
     return Object.fromEntries(changed);
   }
 
   /** Shows beside a field the reason why its value is invalid, if it is; returns whether it is valid. */
-  check(id, text = this.inputs[id].input.validationMessage) {
+  checkField(id, text = this.inputs[id].input.validationMessage) {
     const { input, note } = this.inputs[id];
     note.textContent = text;
     note.hidden = text === "";
@@ -115,10 +115,10 @@ export class Settings {
 
   /** The settings of every run, as `{ seed, text }` with TOML, or undefined, with the reasons beside the fields. */
   read() {
-    const wrong = FIELDS.filter(({ id }) => !this.check(id));
+    const wrong = FIELDS.filter(({ id }) => !this.checkField(id));
     const steps = this.value("groups") * this.value("size") * this.value("steps");
     if (wrong.length === 0 && steps > this.maxSteps) {
-      this.check("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${this.maxSteps.toLocaleString("en")}.`);
+      this.checkField("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${this.maxSteps.toLocaleString("en")}.`);
       wrong.push({ id: "groups" });
     }
     if (wrong.length > 0) {
@@ -127,25 +127,25 @@ export class Settings {
     }
     return Array.from({ length: this.value("seeds") }, (_, i) => {
       const seed = this.value("first") + i;
-      return { seed, iterations: this.value("iterations"), text: writeToml({ env: this.game, ...this.table(), seed }) };
+      return { seed, iterations: this.value("iterations"), text: writeToml({ env: this.game, ...this.changedSettings(), seed }) };
     });
   }
 
   /** The settings that differ from the defaults, and those that must follow them. */
-  table() {
+  changedSettings() {
     const table = {};
     for (const { id, paths } of FIELDS) {
-      if (this.value(id) === this.standard(id)) continue;
+      if (this.value(id) === this.defaultValue(id)) continue;
       for (const path of paths) table[path] = this.value(id);
     }
     if ("policy.hidden" in table) table["policy.hidden"] = Array(this.value("layers")).fill(this.value("width"));
     if ("rollout.num_steps" in table) {
-      const share = at(this.defaults, "rollout.learn_steps") / at(this.defaults, "rollout.num_steps");
+      const share = settingAt(this.defaults, "rollout.learn_steps") / settingAt(this.defaults, "rollout.num_steps");
       table["rollout.learn_steps"] = Math.max(1, Math.round(share * this.value("steps")));
     }
     // Minibatches divide the games among them.
     const games = this.value("groups") * this.value("size");
-    const wanted = at(this.defaults, "update.num_minibatches");
+    const wanted = settingAt(this.defaults, "update.num_minibatches");
     let parts = Math.min(wanted, games);
     while (games % parts > 0) parts -= 1;
     if (parts !== wanted) table["update.num_minibatches"] = parts;
@@ -153,7 +153,7 @@ export class Settings {
   }
 
   /** Shows an error beside the fields whose settings it names. */
-  blame(message) {
-    for (const { id, paths } of FIELDS) if (paths.some((path) => message.includes(path))) this.check(id, message);
+  showError(message) {
+    for (const { id, paths } of FIELDS) if (paths.some((path) => message.includes(path))) this.checkField(id, message);
   }
 }

@@ -3,18 +3,18 @@
 import { $, score as text, write } from "./dom.js";
 
 /** The number of games from which on boards are shaded. */
-const MANY = 256;
+const MIN_SHADED_GAMES = 256;
 /** Milliseconds between two updates. */
-const EVERY = 200;
+const UPDATE_MS = 200;
 
-let drawn = 0;
+let drawnAt = 0;
 
 /** Shades the boards of a show at `plates`; one of its pixels is `scale` pixels of the page. */
-export function shade(show, count, [columns, left, top, width, height, gap], scale) {
+export function shadeBoards(show, count, [columns, left, top, width, height, gap], scale) {
   const canvas = $("shade");
-  canvas.hidden = $("shade-how").hidden = count < MANY;
-  if (canvas.hidden || performance.now() - drawn < EVERY) return;
-  drawn = performance.now();
+  canvas.hidden = $("shade-how").hidden = count < MIN_SHADED_GAMES;
+  if (canvas.hidden || performance.now() - drawnAt < UPDATE_MS) return;
+  drawnAt = performance.now();
   const { clientWidth, clientHeight } = canvas.parentElement;
   if (canvas.width !== clientWidth || canvas.height !== clientHeight) Object.assign(canvas, { width: clientWidth, height: clientHeight });
   const scores = show.last_scores();

@@ -10,7 +10,7 @@ const MAX_BYTES = 4 * MAX_CHARS;
 const TOO_LARGE = "The agent in the link is too large.";
 
 /** The bytes that come out of a stream; undefined if they are more than `most`. */
-async function through(bytes, stream, most = Infinity) {
+async function readThrough(bytes, stream, most = Infinity) {
   const reader = new Blob([bytes]).stream().pipeThrough(stream).getReader();
   const parts = [];
   for (let size = 0; ;) {
@@ -25,7 +25,7 @@ async function through(bytes, stream, most = Infinity) {
 /** A policy file as text for a link; throws if that is too long. */
 export async function pack(file) {
   if (!globalThis.CompressionStream) throw new Error("This browser cannot put an agent into a link. Save it as a file.");
-  const bytes = await through(file, new CompressionStream("deflate-raw"));
+  const bytes = await readThrough(file, new CompressionStream("deflate-raw"));
   let text = "";
   for (const byte of bytes) text += String.fromCharCode(byte);
   const packed = btoa(text).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
@@ -40,7 +40,7 @@ export async function unpack(packed) {
   let file;
   try {
     const bytes = Uint8Array.from(atob(packed.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
-    file = await through(bytes, new DecompressionStream("deflate-raw"), MAX_BYTES);
+    file = await readThrough(bytes, new DecompressionStream("deflate-raw"), MAX_BYTES);
   } catch {
     throw new Error("The link is damaged or incomplete.");
   }
@@ -49,7 +49,7 @@ export async function unpack(packed) {
 }
 
 /** Copies a link; it is in the address bar, too. */
-export async function copy(link, done) {
+export async function copyLink(link, done) {
   try {
     await navigator.clipboard.writeText(link);
     announce(done);

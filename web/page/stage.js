@@ -1,32 +1,32 @@
 // The canvas and its renderer, WebGPU or a 2D canvas: its size, and recovery after a lost device.
 
 import { Screen } from "./watch.js";
-import { SILENT, adapterName } from "./adapter.js";
+import { GPU_TIMEOUT_MS, adapterName } from "./adapter.js";
 import { $, say, reason, sentence } from "./dom.js";
 
 /** The largest picture that the CPU draws, in pixels. */
 const MAX_PIXELS_2D = 700_000;
 /** A second lost device within this time, in milliseconds, ends the use of the GPU. */
-const SOON = 10_000;
+const SECOND_LOSS_MS = 10_000;
 
 export class Stage {
   /** `touched()` is called when the picture must be redrawn. */
   constructor(box, touched) {
     Object.assign(this, { box, touched });
     this.size = [1, 1]; // in the device's pixels
-    this.across = 1; // in the page's, remembered: to ask the canvas has the browser lay out the page
+    this.pageWidth = 1; // in the page's, remembered: to ask the canvas has the browser lay out the page
     this.label = "The game";
     this.lostAt = -Infinity;
     const observer = new ResizeObserver(([entry]) => this.resize(entry));
     try {
-      observer.observe(this.wrap(), { box: "device-pixel-content-box" });
+      observer.observe(this.addHolder(), { box: "device-pixel-content-box" });
     } catch {
       observer.observe(this.holder); // Safari knows no other box
     }
   }
 
   /** The element that contains the canvas and determines its size. */
-  wrap() {
+  addHolder() {
     this.holder = document.createElement("div");
     this.holder.className = "canvas";
     this.box.append(this.holder);
@@ -34,7 +34,7 @@ export class Stage {
   }
 
   /** Sets the accessible name of the picture. */
-  name(label) {
+  setLabel(label) {
     this.label = label;
     this.holder.firstChild?.setAttribute("aria-label", label);
   }
@@ -46,7 +46,7 @@ export class Stage {
     [canvas.width, canvas.height] = this.size;
     try {
       if (gpu && !navigator.gpu) throw new Error("This browser has no WebGPU.");
-      const screen = await inTime(Screen.open(canvas, gpu));
+      const screen = await withTimeout(Screen.open(canvas, gpu));
       if (gpu) this.adapter = await adapterName();
       this.screen?.free();
       this.screen = screen;
@@ -54,32 +54,32 @@ export class Stage {
       if (!gpu) throw error;
       // The rest of the message lists backends that no page has.
       this.reason = sentence(reason(error).split(";")[0]);
-      return this.screen?.api() === "2D canvas" ? this.tell() : this.open(false);
+      return this.screen?.api() === "2D canvas" ? this.showRenderer() : this.open(false);
     }
     canvas.setAttribute("aria-label", this.label); // which may have changed meanwhile
     this.holder.replaceChildren(canvas);
-    this.fit();
-    this.tell();
+    this.fitScreen();
+    this.showRenderer();
   }
 
   /** Reports a missing WebGPU. */
-  tell() {
+  showRenderer() {
     const api = this.screen.api();
     $("way").textContent = api !== "WebGPU" && this.reason ? `Without WebGPU: drawn on a 2D canvas. ${this.reason}` : "";
-    $("tell-screen").textContent = api === "WebGPU" ? `${api}, ${this.adapter}` : api;
+    $("stat-screen").textContent = api === "WebGPU" ? `${api}, ${this.adapter}` : api;
   }
 
   resize(entry) {
     const exact = entry.devicePixelContentBoxSize?.[0];
     const ratio = window.devicePixelRatio;
-    this.across = entry.contentRect.width;
+    this.pageWidth = entry.contentRect.width;
     this.size = exact
       ? [exact.inlineSize, exact.blockSize]
       : [entry.contentRect.width, entry.contentRect.height].map((side) => Math.round(side * ratio));
-    this.fit();
+    this.fitScreen();
   }
 
-  fit() {
+  fitScreen() {
     if (!this.screen || this.size[0] < 1 || this.size[1] < 1) return;
     const [width, height] = this.size;
     // The CPU draws fewer pixels than the device has, if those are many.
@@ -91,7 +91,7 @@ export class Stage {
   /** The layout of the boards, and the page's pixels for each of its pixels. */
   plates(show) {
     const canvas = this.holder.firstChild;
-    return canvas && [[...show.plates(canvas.width, canvas.height)], this.across / canvas.width];
+    return canvas && [[...show.plates(canvas.width, canvas.height)], this.pageWidth / canvas.width];
   }
 
   /** The number of the board at a point of the page, which may be beyond the last; undefined beside all of them. */
@@ -122,7 +122,7 @@ export class Stage {
 
   /** Continues on another device after a loss; on the CPU after a second one soon. */
   async recover() {
-    const again = performance.now() - this.lostAt > SOON;
+    const again = performance.now() - this.lostAt > SECOND_LOSS_MS;
     this.lostAt = performance.now();
     this.reason = "The GPU stopped responding.";
     this.opening = true;
@@ -153,12 +153,12 @@ export function placeFrame(frame, board, [columns, left, top, width, height, gap
 }
 
 /** Waits for the screen to open; an error after a timeout. */
-function inTime(opening) {
+function withTimeout(opening) {
   return new Promise((done, fail) => {
     const timer = setTimeout(() => {
       fail(new Error("The GPU does not answer."));
       opening.then((late) => late.free(), () => {});
-    }, SILENT);
+    }, GPU_TIMEOUT_MS);
     opening.then(done, fail).finally(() => clearTimeout(timer));
   });
 }

@@ -3,41 +3,41 @@
 import { $, make, write, score } from "./dom.js";
 import { placeNames } from "./stage.js";
 
-/** Milliseconds to hold Shift, which tells it from a shortcut such as Shift and Tab. */
-const HELD = 250;
+/** Milliseconds to hold Shift, which distinguishes it from a shortcut such as Shift and Tab. */
+const HOLD_MS = 250;
 /** Milliseconds of one count of the countdown, and its start. */
-const COUNT = 500;
-const FROM = 3;
+const COUNTDOWN_STEP_MS = 500;
+const COUNTDOWN_START = 3;
 /** Directions by key; an action that ends in a direction is steered by its keys. */
-const SIDES = { ArrowLeft: "left", KeyA: "left", ArrowRight: "right", KeyD: "right", ArrowUp: "up", KeyW: "up", ArrowDown: "down", KeyS: "down" };
+const DIRECTION_KEYS = { ArrowLeft: "left", KeyA: "left", ArrowRight: "right", KeyD: "right", ArrowUp: "up", KeyW: "up", ArrowDown: "down", KeyS: "down" };
 const ARROWS = { left: "←", right: "→", up: "↑", down: "↓" };
 /** Whether an action's name ends in a direction. */
-const directed = (name, side) => new RegExp(`\\b${side}$`).test(name);
+const endsInDirection = (name, side) => new RegExp(`\\b${side}$`).test(name);
 
 export class Takeover {
-  /** `on` hears `change(on)` when a person takes over or leaves, `go(on)` when the game runs or waits, and `next()` when
-      both players start the next level. */
-  constructor(on) {
-    this.hear = on;
+  /** Calls back `change(on)` when a person takes over or leaves, `go(on)` when the game runs or waits, and `next()`
+      when both players start the next level. */
+  constructor(callbacks) {
+    this.callbacks = callbacks;
     this.on = false;
-    this.held = []; // sides, the newest last
+    this.heldSides = []; // sides, the newest last
     this.tapped = undefined; // pressed and let go between two steps
-    addEventListener("keydown", (event) => this.down(event));
-    addEventListener("keyup", (event) => this.up(event));
-    addEventListener("blur", () => this.letGo());
-    $("next-level").addEventListener("click", () => this.next());
-    $("takeover").addEventListener("click", () => { this.byShift = false; this.set(!this.on); });
-    this.touch($("stage"), (event, box) => (event.clientX < box.left + box.width / 2 ? "left" : "right"));
+    addEventListener("keydown", (event) => this.keyDown(event));
+    addEventListener("keyup", (event) => this.keyUp(event));
+    addEventListener("blur", () => this.releaseAll());
+    $("next-level").addEventListener("click", () => this.startNextLevel());
+    $("takeover").addEventListener("click", () => { this.byShift = false; this.setOn(!this.on); });
+    this.connectPointer($("stage"), (event, box) => (event.clientX < box.left + box.width / 2 ? "left" : "right"));
   }
 
   /** Offers a button for each action of a game, and names the keys that steer it. */
-  game(actions) {
+  setGame(actions) {
     if (`${actions}` === `${this.actions}`) return;
     this.actions = actions;
-    const arrow = (name) => Object.entries(ARROWS).find(([side]) => directed(name, side))?.[1];
+    const arrow = (name) => Object.entries(ARROWS).find(([side]) => endsInDirection(name, side))?.[1];
     $("pads").replaceChildren(...actions.map((name, i) => {
       const pad = make("button", { type: "button" }, name, make("kbd", { textContent: arrow(name) ?? `${i + 1}`, "aria-hidden": "true" }));
-      this.touch(pad, () => i);
+      this.connectPointer(pad, () => i);
       // Clicks by a key or a screen reader; a pointer has pressed the button already.
       pad.addEventListener("click", (event) => { if (event.detail === 0 && this.on) this.tapped = i; });
       return pad;
@@ -49,38 +49,38 @@ export class Takeover {
     );
   }
 
-  down(event) {
-    clearTimeout(this.timer);
-    if (event.key === "Shift" && !event.repeat && !this.on && !writing() && $("takeover").getClientRects().length > 0) {
-      this.timer = setTimeout(() => { this.byShift = true; this.set(true); }, HELD);
+  keyDown(event) {
+    clearTimeout(this.shiftTimer);
+    if (event.key === "Shift" && !event.repeat && !this.on && !isTyping() && $("takeover").getClientRects().length > 0) {
+      this.shiftTimer = setTimeout(() => { this.byShift = true; this.setOn(true); }, HOLD_MS);
     }
-    if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }
-    const side = isShortcut(event) ? undefined : steer(event);
-    if (!this.on || side === undefined || writing()) return;
+    if (event.key === "Escape" && this.on) { this.byShift = false; this.setOn(false); }
+    const side = isShortcut(event) ? undefined : actionOfKey(event);
+    if (!this.on || side === undefined || isTyping()) return;
     event.preventDefault();
     if (!event.repeat) this.press(side);
   }
 
-  up(event) {
-    if (event.key === "Shift") this.leaveShift();
+  keyUp(event) {
+    if (event.key === "Shift") this.releaseShift();
     // On a Mac, keys that are let go beside this one are not reported.
-    if (event.key === "Meta") this.held = [];
-    this.release(steer(event));
+    if (event.key === "Meta") this.heldSides = [];
+    this.release(actionOfKey(event));
   }
 
   /** Lets go of all keys: while the page has no focus, nothing says that they are released. */
-  letGo() {
-    this.held = [];
+  releaseAll() {
+    this.heldSides = [];
     this.tapped = undefined;
-    this.leaveShift();
+    this.releaseShift();
   }
 
-  leaveShift() {
-    clearTimeout(this.timer);
-    if (this.on && this.byShift) this.set(false);
+  releaseShift() {
+    clearTimeout(this.shiftTimer);
+    if (this.on && this.byShift) this.setOn(false);
   }
 
-  touch(element, side) {
+  connectPointer(element, side) {
     const held = new Map();
     element.addEventListener("pointerdown", (event) => {
       if (!this.on) return;
@@ -97,20 +97,20 @@ export class Takeover {
   }
 
   press(side) {
-    this.held.push(side);
+    this.heldSides.push(side);
     this.tapped = side;
   }
 
   release(side) {
-    this.held = this.held.filter((other) => other !== side);
+    this.heldSides = this.heldSides.filter((other) => other !== side);
   }
 
-  set(on) {
+  setOn(on) {
     this.on = on;
-    this.held = [];
+    this.heldSides = [];
     this.tapped = undefined;
     this.wins = [0, 0];
-    this.over = false;
+    this.isOver = false;
     write($("duel-last"), "");
     hideVerdict();
     $("duel").hidden = $("pads").hidden = !on;
@@ -118,58 +118,58 @@ export class Takeover {
     document.body.classList.toggle("duel", on);
     $("takeover").setAttribute("aria-pressed", `${on}`);
     write($("takeover"), on ? "Leave the game" : "Play it yourself");
-    clearTimeout(this.counting);
+    clearTimeout(this.countdownTimer);
     $("count").hidden = true;
-    this.hear.change(on);
-    if (on) this.count(FROM);
+    this.callbacks.change(on);
+    if (on) this.countDown(COUNTDOWN_START);
   }
 
   /** Counts down, then runs the game. */
-  count(left) {
-    clearTimeout(this.counting);
+  countDown(left) {
+    clearTimeout(this.countdownTimer);
     $("count").hidden = left === 0;
     write($("count"), `${left}`);
-    this.hear.go(left === 0);
-    if (left > 0) this.counting = setTimeout(() => this.count(left - 1), COUNT);
+    this.callbacks.go(left === 0);
+    if (left > 0) this.countdownTimer = setTimeout(() => this.countDown(left - 1), COUNTDOWN_STEP_MS);
   }
 
   /** Resets the duel after both have restarted. */
-  again(playing) {
-    this.over = false;
+  restartRound(playing) {
+    this.isOver = false;
     hideVerdict();
     write($("duel-last"), "");
-    if (playing) this.count(FROM);
+    if (playing) this.countDown(COUNTDOWN_START);
   }
 
   /** Begins a duel in another game in place of this one. */
-  anew(playing) {
+  startDuel(playing) {
     this.wins = [0, 0];
-    this.again(playing);
+    this.restartRound(playing);
   }
 
   /** Starts the next level for both. */
-  next() {
-    this.over = false;
+  startNextLevel() {
+    this.isOver = false;
     hideVerdict();
-    this.hear.next();
-    this.count(FROM);
+    this.callbacks.next();
+    this.countDown(COUNTDOWN_START);
   }
 
   /** The person's next action: its index, or -1 for none. */
   action(actions) {
-    const side = this.on ? this.held.at(-1) ?? this.tapped : undefined;
+    const side = this.on ? this.heldSides.at(-1) ?? this.tapped : undefined;
     this.tapped = undefined;
     if (typeof side === "number") return side < actions.length ? side : -1;
-    return side === undefined ? -1 : actions.findIndex((name) => directed(name, side));
+    return side === undefined ? -1 : actions.findIndex((name) => endsInDirection(name, side));
   }
 
   /** Shows both scores, and the winner at the end of both games. */
-  compare({ score: agent, person, over }) {
+  showScores({ score: agent, person, over }) {
     if (!this.on || !person) return;
     write($("duel-agent"), score(agent));
     write($("duel-person"), score(person.score));
-    if (!over || this.over) return;
-    this.over = true;
+    if (!over || this.isOver) return;
+    this.isOver = true;
     this.wins[0] += agent > person.score;
     this.wins[1] += person.score > agent;
     const who = agent === person.score ? "A draw" : agent > person.score ? "The agent wins" : "You win";
@@ -179,7 +179,7 @@ export class Takeover {
   }
 
   /** Puts names over the boards. */
-  place(plates, scale) {
+  placePlayers(plates, scale) {
     placeNames([...$("duel").querySelectorAll(".who")], plates, scale);
   }
 }
@@ -191,10 +191,10 @@ function hideVerdict() {
 }
 
 /** The side or the action number (from 0) of a key; undefined for other keys. */
-const steer = ({ code }) => SIDES[code] ?? (/^Digit[1-9]$/.test(code) ? Number(code.at(-1)) - 1 : undefined);
+const actionOfKey = ({ code }) => DIRECTION_KEYS[code] ?? (/^Digit[1-9]$/.test(code) ? Number(code.at(-1)) - 1 : undefined);
 
 /** Whether a key belongs to the browser, as in Ctrl and A. */
 const isShortcut = ({ ctrlKey, metaKey, altKey }) => ctrlKey || metaKey || altKey;
 
 /** Whether a field has the keyboard focus. */
-const writing = () => document.activeElement?.matches("input:not([type=range], [type=radio], [type=checkbox]), textarea, select");
+const isTyping = () => document.activeElement?.matches("input:not([type=range], [type=radio], [type=checkbox]), textarea, select");

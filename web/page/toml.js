@@ -1,24 +1,24 @@
 // The part of TOML that Grove writes its settings in: sections, and keys with JSON-like values.
 
-/** What JSON has escaped and a text in triple quotes has not. */
-const ESCAPED = { '"': '\\"', "\n": "\\n" };
+/** Characters that JSON escapes and a text in triple quotes does not. */
+const JSON_ESCAPES = { '"': '\\"', "\n": "\\n" };
 
 /** The settings as an object; a section is an object in it. */
 export function readToml(text) {
   const all = {};
   let table = all;
-  for (const line of joined(text).split("\n")) {
+  for (const line of joinLines(text).split("\n")) {
     const section = /^\s*\[([\w.]+)\]/.exec(line);
     const entry = /^\s*(\w+)\s*=\s*(.*?)\s*$/.exec(line);
     if (section) table = all[section[1]] = {};
-    else if (entry) table[entry[1]] = value(entry[2]);
+    else if (entry) table[entry[1]] = parseValue(entry[2]);
   }
   return all;
 }
 
 /** Puts texts and lists that may be on several lines on one; texts in triple quotes get single ones. */
-function joined(text) {
-  const basic = (content) => `"${content.replace(/\\[^]|["\n]/g, (part) => ESCAPED[part] ?? part)}"`;
+function joinLines(text) {
+  const basic = (content) => `"${content.replace(/\\[^]|["\n]/g, (part) => JSON_ESCAPES[part] ?? part)}"`;
   return text
     .replace(/"""\n?([^]*?)"""(?!")/g, (_, content) => basic(content))
     .replace(/'''\n?([^]*?)'''(?!')/g, (_, content) => JSON.stringify(content))
@@ -26,7 +26,7 @@ function joined(text) {
 }
 
 /** A value; JSON has all but texts in single quotes, and the floats that are not finite. */
-function value(text) {
+function parseValue(text) {
   const [, sign, name] = /^([+-]?)(inf|nan)$/.exec(text) ?? [];
   if (name) return name === "nan" ? NaN : sign === "-" ? -Infinity : Infinity;
   if (/^'.*'$/.test(text)) return text.slice(1, -1);
@@ -45,4 +45,4 @@ export function writeToml(settings) {
 }
 
 /** The value at a path such as `rollout.num_groups`. */
-export const at = (settings, path) => path.split(".").reduce((table, key) => table?.[key], settings);
+export const settingAt = (settings, path) => path.split(".").reduce((table, key) => table?.[key], settings);

@@ -7,11 +7,11 @@ import { sentence } from "./dom.js";
 const MAX_WORKERS = 8;
 
 /** The capacity of a message from one worker to another, in bytes: the gradient of a small policy. */
-const BOX = 65_536;
+const MESSAGE_BYTES = 65_536;
 
 export class Training {
   /**
-   * Trains by a module, "train" for games or "text". `on` hears `about(seed, about)`, `record(seed, record, completions)`,
+   * Trains by a module, "train" for games or "text". `on` has the callbacks `about(seed, about)`, `record(seed, record, completions)`,
    * `policy(seed, file, iteration)`, `saved(seed, saved)`, `failed(seed, iteration, why)`, `refused(why)`, `noWall(why)`,
    * `memory(bytes)`, `answers(message)`, `file(bytes, why)`, either of which is undefined, and `state(name)`.
    */
@@ -22,19 +22,19 @@ export class Training {
     this.spare = []; // workers whose module is ready
   }
 
-  /** The number of workers that share a run on the CPU. Those that do wait for each other often, so one processor of three
-      or more is left to the page. */
-  get shares() {
+  /** The number of workers that share a run on the CPU. Those that do wait for each other often, so one processor of
+      three or more is left to the page. */
+  get sharingWorkers() {
     const processors = navigator.hardwareConcurrency ?? 2;
     const free = processors > 2 ? Math.min(processors - 1, MAX_WORKERS) : processors;
     return this.module === "train" && globalThis.crossOriginIsolated ? free : 1;
   }
 
   /** Starts the workers of a run before it is asked for: each fetches, compiles and starts the module. */
-  async warm() {
-    const count = (await hasGpu()) ? 1 : this.shares;
+  async warmUp() {
+    const count = (await hasGpu()) ? 1 : this.sharingWorkers;
     while (this.spare.length < count) {
-      const worker = this.worker();
+      const worker = this.newWorker();
       worker.onerror = (event) => { event.preventDefault(); this.spare = this.spare.filter((one) => one !== worker); };
       worker.onmessage = () => performance.mark("warm");
       worker.postMessage({ do: "load", module: this.module });
@@ -42,11 +42,11 @@ export class Training {
     }
   }
 
-  worker() {
+  newWorker() {
     return new Worker(new URL("worker.js", import.meta.url), { type: "module" });
   }
 
-  become(state) {
+  setState(state) {
     this.state = state;
     this.on.state(state);
   }
@@ -59,12 +59,12 @@ export class Training {
    * `question` meanwhile.
    */
   async start(wanted, way, paused = false, question = undefined) {
-    this.end();
-    this.become("starting");
-    const own = (this.begun = {});
+    this.endWorkers();
+    this.setState("starting");
+    const own = (this.lastStart = {});
     const gpu = way === "WebGPU" || (way === "auto" && (await hasGpu()));
     const isMissing = way === "WebGPU" && !(await hasAdapter());
-    if (this.begun !== own || this.state !== "starting") return;
+    if (this.lastStart !== own || this.state !== "starting") return;
     if (isMissing) return this.refuse("WebGPU was asked for, but this browser offers no adapter.");
     try {
       this.startWorkers({ wanted, gpu, paused, question });
@@ -76,21 +76,21 @@ export class Training {
   startWorkers({ wanted, gpu, paused, question }) {
     const processors = navigator.hardwareConcurrency ?? 2;
     const count = gpu ? 1 : Math.min(wanted.length, Math.max(1, processors - 1));
-    const size = gpu ? 1 : Math.max(1, Math.floor(this.shares / count));
+    const size = gpu ? 1 : Math.max(1, Math.floor(this.sharingWorkers / count));
     const parts = Array.from({ length: count }, (_, i) => wanted.filter((_, j) => j % count === i));
     this.states = parts.map(() => "starting");
     this.workers = [];
     parts.forEach((part, i) => {
       // A worker with several runs does not share them: it would wait in each of them in turn.
       const members = part.length === 1 ? size : 1;
-      const memory = members > 1 ? new SharedArrayBuffer(members * members * BOX) : undefined;
+      const memory = members > 1 ? new SharedArrayBuffer(members * members * MESSAGE_BYTES) : undefined;
       for (let rank = 0; rank < members; rank += 1) {
-        const worker = this.spare.shift() ?? this.worker();
+        const worker = this.spare.shift() ?? this.newWorker();
         this.workers.push(worker);
-        worker.onmessage = ({ data }) => this.hear(data, i);
+        worker.onmessage = ({ data }) => this.receive(data, i);
         worker.onerror = (event) => {
           event.preventDefault();
-          this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}` }, i);
+          this.receive({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}` }, i);
         };
         const place = memory && { memory, rank, size: members };
         worker.postMessage({ do: "start", module: this.module, wanted: part, gpu, place, paused, question });
@@ -98,10 +98,10 @@ export class Training {
     });
   }
 
-  /** Resolves once a worker of its own could start this run, paused; rejects with the reason if it refuses. The training
-      under way goes on. */
+  /** Resolves once a worker of its own could start this run, paused; rejects with the reason if it refuses. The
+      training under way continues. */
   async check(run) {
-    const worker = this.worker();
+    const worker = this.newWorker();
     try {
       await new Promise((done, fail) => {
         worker.onmessage = ({ data }) => (data.is === "refused" ? fail(new Error(data.why)) : data.is === "about" && done());
@@ -113,21 +113,21 @@ export class Training {
     }
   }
 
-  end() {
+  endWorkers() {
     this.workers?.forEach((worker) => worker.terminate());
     this.workers = undefined;
   }
 
   refuse(why) {
-    this.end();
-    this.become("refused");
+    this.endWorkers();
+    this.setState("refused");
     this.on.refused(why);
   }
 
-  hear(data, i) {
+  receive(data, i) {
     if (!this.workers || data.is === "loaded") return;
     if (data.is === "records") {
-      if (this.state === "starting") this.become("running");
+      if (this.state === "starting") this.setState("running");
       for (const { record, completions } of data.news) this.on.record(data.seed, record, completions);
     } else if (data.is === "policy") this.on.policy(data.seed, data.file, data.iteration);
     else if (data.is === "saved") this.on.saved(data.seed, data.saved);
@@ -141,29 +141,29 @@ export class Training {
     else {
       // Paused or done, once all workers are.
       this.states[i] = data.is;
-      if (this.states.every((state) => state === "done")) this.become("done");
-      else if (this.states.every((state) => ["paused", "done"].includes(state))) this.become("paused");
+      if (this.states.every((state) => state === "done")) this.setState("done");
+      else if (this.states.every((state) => ["paused", "done"].includes(state))) this.setState("paused");
     }
   }
 
-  tell(message) {
+  post(message) {
     this.workers?.forEach((worker) => worker.postMessage(message));
   }
 
   pause() {
-    this.tell({ do: "pause" });
-    this.become("pausing");
+    this.post({ do: "pause" });
+    this.setState("pausing");
   }
 
   continue() {
     this.states = this.states.map((state) => (state === "done" ? state : "running"));
-    this.tell({ do: "continue" });
-    this.become("running");
+    this.post({ do: "continue" });
+    this.setState("running");
   }
 
   reset() {
-    this.end();
-    this.become("idle");
+    this.endWorkers();
+    this.setState("idle");
   }
 
   /** Draws games of the first seed from the device's memory on a canvas; `calm` shows no motion between steps. */

@@ -3,61 +3,61 @@
 
 import { adapterName } from "./adapter.js";
 import { sentence } from "./dom.js";
-import { RATE } from "./player.js";
-import { plain, restored } from "./saved.js";
-import { trainer } from "./trainer.js";
+import { STEPS_PER_SECOND } from "./player.js";
+import { toPlainData, fromPlainData } from "./checkpoints.js";
+import { importTrainer } from "./trainer.js";
 
 /** Milliseconds between two policies of a run that are sent to the page. */
-const POLICY_EVERY = 300;
+const POLICY_MS = 300;
 /** Milliseconds between two messages with records: each takes time of the page, and the page takes a processor. */
-const RECORDS_EVERY = 100;
+const RECORDS_MS = 100;
 /** Milliseconds between two checkpoints of a run. */
-const SAVE_EVERY = 4000;
+const SAVE_MS = 4000;
 /** Milliseconds between two answers to the visitor's prompt. */
-const ANSWER_EVERY = 600;
+const ANSWER_MS = 600;
 /** Milliseconds between two pauses in which messages arrive. */
-const YIELD_EVERY = 50;
+const YIELD_MS = 50;
 /** Milliseconds between two pictures of the wall, on a GPU and on a software adapter. */
-const FRAME = 15;
-const SOFTWARE_FRAME = 90;
+const FRAME_MS = 15;
+const SOFTWARE_FRAME_MS = 90;
 
 /** The commands of the leader to all workers that share a run. */
 const [STOP, ITERATE, SAVE] = [0, 1, 2];
 
 const runs = [];
-let plays = false; // whether policies for games are trained
+let trainsGames = false; // whether policies for games are trained
 let memory; // of the module, which grows
-let size; // of the memory, as the page knows it
+let reportedBytes; // of the memory, as the page knows it
 let paused = false;
-let looping = false;
+let isTraining = false;
 let question;
-let answered = -Infinity;
+let answeredAt = -Infinity;
 let wall;
 
 /** Runs tasks one after another: the module does one thing at a time. */
-let last = Promise.resolve();
+let lastTask = Promise.resolve();
 function inTurn(task) {
-  const done = last.then(task);
-  last = done.catch(() => {});
+  const done = lastTask.then(task);
+  lastTask = done.catch(() => {});
   return done;
 }
 
 /** Lets messages arrive between two iterations; a timer would cost milliseconds each time. */
 const yieldNow = () => new Promise((done) => {
-  if (performance.now() - yielded < YIELD_EVERY) return done();
+  if (performance.now() - yieldedAt < YIELD_MS) return done();
   const { port1, port2 } = new MessageChannel();
-  port1.onmessage = () => { port1.close(); yielded = performance.now(); done(); };
+  port1.onmessage = () => { port1.close(); yieldedAt = performance.now(); done(); };
   port2.postMessage(0);
 });
-let yielded = 0;
+let yieldedAt = 0;
 
 let loading;
 
 /** The module, started; it is fetched once, before a run is asked for if the page says so. */
-const load = (name) => (loading ??= fetched(name));
+const loadModule = (name) => (loading ??= fetchModule(name));
 
-async function fetched(name) {
-  const module = await trainer(name);
+async function fetchModule(name) {
+  const module = await importTrainer(name);
   const { memory } = await module.default();
   return { ...module, memory };
 }
@@ -65,36 +65,36 @@ async function fetched(name) {
 /** Creates or resumes the wanted runs, or this worker's part of them, reports their devices and first records, and
     trains them. */
 async function start({ module, wanted, gpu, place, paused: waits, question: asked }) {
-  plays = module === "train";
+  trainsGames = module === "train";
   paused = waits;
   question = asked;
   try {
-    const { Training, Saved, Place, ...loaded } = await load(module);
+    const { Training, Saved, Place, ...loaded } = await loadModule(module);
     memory = loaded.memory;
     const own = () => place && new Place(place.memory, place.rank, place.size);
     for (const { seed, text, saved, file } of wanted) {
-      const training = saved ? await Training.resume(restored(Saved, saved), file, gpu, own()) : await Training.create(text, file, gpu, own());
+      const training = saved ? await Training.resume(fromPlainData(Saved, saved), file, gpu, own()) : await Training.create(text, file, gpu, own());
       if (!training) return close(); // the run has too few shards for this worker
-      const run = { seed, training, iteration: saved?.iteration ?? 0, news: [], told: -Infinity, sent: -Infinity, saved: -Infinity };
+      const run = { seed, training, iteration: saved?.iteration ?? 0, news: [], recordsSentAt: -Infinity, policySentAt: -Infinity, savedAt: -Infinity };
       runs.push(run);
-      if (!leads()) continue;
+      if (!isLeader()) continue;
       const about = JSON.parse(training.about());
       run.software = about.software;
       if (about.api === "WebGPU") about.device = await adapterName();
       postMessage({ is: "about", seed, about });
-      if (!plays) continue;
+      if (!trainsGames) continue;
       await sendPolicy(run);
       if (!saved) postMessage({ is: "records", seed, news: [JSON.parse(await training.first())] });
     }
-    if (leads()) tellMemory();
+    if (isLeader()) sendMemory();
   } catch (error) {
     return postMessage({ is: "refused", why: sentence(error) });
   }
   await proceed();
 }
 
-const leads = () => runs.every(({ training }) => training.rank() === 0);
-const proceed = () => (leads() ? train() : follow());
+const isLeader = () => runs.every(({ training }) => training.rank() === 0);
+const proceed = () => (isLeader() ? train() : follow());
 
 /** Follows the commands of the leader, until it stops or fails. */
 async function follow() {
@@ -112,36 +112,36 @@ async function follow() {
 }
 
 /** Sends the size of the module's memory if it has grown. */
-function tellMemory() {
-  if (memory.buffer.byteLength === size) return;
-  size = memory.buffer.byteLength;
-  postMessage({ is: "memory", bytes: size });
+function sendMemory() {
+  if (memory.buffer.byteLength === reportedBytes) return;
+  reportedBytes = memory.buffer.byteLength;
+  postMessage({ is: "memory", bytes: reportedBytes });
 }
 
 /** Sends the records since the last time, and the completions of a language model. */
-function tell(run) {
-  tellMemory();
+function sendRecords(run) {
+  sendMemory();
   if (run.news.length === 0) return;
   postMessage({ is: "records", seed: run.seed, news: run.news });
   run.news = [];
-  run.told = performance.now();
+  run.recordsSentAt = performance.now();
 }
 
 /** Sends a checkpoint as plain data, for the browser's storage. */
 async function save(run) {
   run.training.next(SAVE);
-  const saved = plain(await run.training.save());
-  run.saved = performance.now();
-  run.stored = run.iteration;
-  tell(run);
+  const saved = toPlainData(await run.training.save());
+  run.savedAt = performance.now();
+  run.savedIteration = run.iteration;
+  sendRecords(run);
   postMessage({ is: "saved", seed: run.seed, saved });
 }
 
 async function sendPolicy(run) {
   const file = await run.training.file();
-  run.sent = performance.now();
-  run.known = run.iteration;
-  tell(run);
+  run.policySentAt = performance.now();
+  run.sentIteration = run.iteration;
+  sendRecords(run);
   postMessage({ is: "policy", seed: run.seed, iteration: run.iteration, file }, [file.buffer]);
 }
 
@@ -158,7 +158,7 @@ async function sendFile() {
 function answer() {
   if (!question || runs.length === 0) return;
   const { prompt, drawn } = question;
-  answered = performance.now();
+  answeredAt = performance.now();
   try {
     postMessage({ is: "answers", prompt, answers: JSON.parse(runs[0].training.answer(prompt, drawn)) });
   } catch (error) {
@@ -173,7 +173,7 @@ async function attempt(run, work) {
     await work(run);
   } catch (error) {
     run.failed = true;
-    tell(run);
+    sendRecords(run);
     postMessage({ is: "failed", seed: run.seed, iteration: run.iteration, why: sentence(error) });
   }
 }
@@ -184,48 +184,48 @@ async function iterate(run) {
   run.iteration = news.record.iteration;
   run.news.push(news);
   const now = performance.now();
-  if (now - run.told > RECORDS_EVERY) tell(run);
-  if (plays && now - run.sent > POLICY_EVERY) await sendPolicy(run);
-  if (now - answered > ANSWER_EVERY) answer();
-  if (!run.training.is_done() && now - run.saved > SAVE_EVERY) await save(run);
+  if (now - run.recordsSentAt > RECORDS_MS) sendRecords(run);
+  if (trainsGames && now - run.policySentAt > POLICY_MS) await sendPolicy(run);
+  if (now - answeredAt > ANSWER_MS) answer();
+  if (!run.training.is_done() && now - run.savedAt > SAVE_MS) await save(run);
 }
 
 /** Sends all that is new of a run before a pause or at its end. */
-async function settle(run) {
-  tell(run);
-  if (plays && run.known < run.iteration) await sendPolicy(run);
-  if (!run.training.is_done() && run.stored !== run.iteration && run.iteration > 0) await save(run);
+async function finishRun(run) {
+  sendRecords(run);
+  if (trainsGames && run.sentIteration < run.iteration) await sendPolicy(run);
+  if (!run.training.is_done() && run.savedIteration !== run.iteration && run.iteration > 0) await save(run);
   run.training.next(STOP);
 }
 
-const intact = () => runs.filter((run) => !run.failed);
-const unfinished = () => intact().filter((run) => !run.training.is_done());
+const intactRuns = () => runs.filter((run) => !run.failed);
+const unfinishedRuns = () => intactRuns().filter((run) => !run.training.is_done());
 
 async function train() {
-  if (looping) return;
-  looping = true;
-  while (!paused && unfinished().length > 0) {
-    for (const run of unfinished()) {
+  if (isTraining) return;
+  isTraining = true;
+  while (!paused && unfinishedRuns().length > 0) {
+    for (const run of unfinishedRuns()) {
       await inTurn(() => attempt(run, iterate));
       await yieldNow();
       if (paused) break;
     }
   }
-  for (const run of intact()) await inTurn(() => attempt(run, settle));
-  looping = false;
+  for (const run of intactRuns()) await inTurn(() => attempt(run, finishRun));
+  isTraining = false;
   answer();
-  postMessage({ is: unfinished().length > 0 ? "paused" : "done" });
+  postMessage({ is: unfinishedRuns().length > 0 ? "paused" : "done" });
 }
 
 /** Draws a wall of games from the device's memory, until another wall replaces it or it is closed. */
 async function showWall({ canvas, games, calm }) {
   const [{ training, software }] = runs;
-  const own = (wall = { stepped: -Infinity });
+  const own = (wall = { steppedAt: -Infinity });
   try {
     await inTurn(() => training.show(canvas, games));
     while (wall === own) {
       await inTurn(() => drawWall(training, own, calm));
-      await new Promise((done) => setTimeout(done, software ? SOFTWARE_FRAME : FRAME));
+      await new Promise((done) => setTimeout(done, software ? SOFTWARE_FRAME_MS : FRAME_MS));
       await new Promise((done) => requestAnimationFrame(done)); // none while the tab is hidden
     }
   } catch (error) {
@@ -238,17 +238,17 @@ async function showWall({ canvas, games, calm }) {
 /** Draws the wall once: plays a step when one is due, and shows its motion. */
 function drawWall(training, shown, calm) {
   const now = performance.now();
-  if ((now - shown.stepped) * RATE >= 1000) {
+  if ((now - shown.steppedAt) * STEPS_PER_SECOND >= 1000) {
     training.step();
-    shown.stepped = now;
+    shown.steppedAt = now;
   }
-  training.draw(calm ? 1 : ((now - shown.stepped) * RATE) / 1000);
+  training.draw(calm ? 1 : ((now - shown.steppedAt) * STEPS_PER_SECOND) / 1000);
 }
 
 onmessage = ({ data }) => {
   if (data.do === "load") {
     // An error is reported by the run that needs the module.
-    load(data.module).then(() => postMessage({ is: "loaded" }), () => { loading = undefined; });
+    loadModule(data.module).then(() => postMessage({ is: "loaded" }), () => { loading = undefined; });
   }
   if (data.do === "start") start(data);
   if (data.do === "pause") paused = true;

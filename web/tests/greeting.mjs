@@ -1,13 +1,13 @@
 // The page as it greets visitors: what is in the first view, what moves, and messages.
 
-import { save } from './keeping.mjs';
+import { saveAgent } from './keeping.mjs';
 import { serve } from './server.mjs';
-import { eventually, message, ok, pixels, stored, text, until } from './visit.mjs';
+import { eventually, gameNames, ok, readPixels, text, until, untilMessage, untilStored } from './visit.mjs';
 
 const SIZES = [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]];
 
-/// Runs in the page: notes every layout shift that no input has caused, as Web Vitals count them.
-export function watchShifts() {
+/** Runs in the page: notes every layout shift that no input has caused, as Web Vitals count them. */
+export function recordShifts() {
   window.shifts = [];
   new PerformanceObserver((list) => {
     for (const { hadRecentInput, value, sources } of list.getEntries()) {
@@ -16,19 +16,19 @@ export function watchShifts() {
   }).observe({ type: 'layout-shift', buffered: true });
 }
 
-/// The most that may shift on a page.
-const SHIFT = 0.1;
+/** The most that may shift on a page. */
+const MAX_SHIFT = 0.1;
 
-export async function still(page, when) {
+export async function assertStill(page, when) {
   const shifts = await page.evaluate(() => window.shifts);
   const sum = shifts.reduce((sum, { value }) => sum + value, 0);
-  ok(sum <= SHIFT, `${when} it shifts by ${sum.toFixed(2)}: ${JSON.stringify(shifts)}`);
+  ok(sum <= MAX_SHIFT, `${when} it shifts by ${sum.toFixed(2)}: ${JSON.stringify(shifts)}`);
   return `${when} ${sum.toFixed(3)}`;
 }
 
-/// Presses Train on a page at rest, and waits until the curve on the screen has risen: until the newest greedy score is above
-/// that of the first weights. Returns the milliseconds.
-export const risen = (page) => page.evaluate(async () => {
+/** Presses Train on a page at rest, and waits until the curve on the screen has risen: until the newest greedy score
+    is above that of the first weights. Returns the milliseconds. */
+export const measureRise = (page) => page.evaluate(async () => {
   while (performance.getEntriesByName('warm').length === 0) await new Promise(requestAnimationFrame);
   const start = performance.now();
   document.getElementById('train-here').click();
@@ -43,14 +43,14 @@ export const risen = (page) => page.evaluate(async () => {
 export default [
   {
     name: 'a press on Train shows the stage, the curve and the progress of learning at every size, without scrolling',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const times = [];
       for (const [width, height] of SIZES) {
         const page = await visit.open({ folded: true, options: { viewport: { width, height } } });
         ok((await page.locator('#names span').allTextContents()).join() === 'Pretrained,Untrained', 'no untrained agent is beside the trained one');
         ok(/learns this game in 10 seconds/.test(await text(page, '#learn-title')), 'nothing says what is to be seen');
-        times.push(`${Math.round(await risen(page))} ms at ${width} x ${height}`);
+        times.push(`${Math.round(await measureRise(page))} ms at ${width} x ${height}`);
         await until(page, '#state-here', /^Training, iteration \d.*Your agent scores/);
         ok((await page.locator('#agent').inputValue()).startsWith('here'), 'another agent is on the stage');
         for (const id of ['stage', 'train-here', 'state-here', 'progress', 'score-chart']) {
@@ -61,7 +61,7 @@ export default [
         ok((await page.evaluate(() => scrollY)) === 0, 'it has scrolled');
         const cut = await page.locator('#game span, #names span, #score-chart figcaption').evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent));
         ok(cut.length === 0, `at ${width} x ${height} cut off are ${cut}`);
-        await visit.shot(page, `hero-${width}`);
+        await visit.screenshot(page, `hero-${width}`);
         await page.context().close();
       }
       return `the curve has risen after ${times.join(', ')}`;
@@ -69,29 +69,29 @@ export default [
   },
   {
     name: 'nothing moves by itself: at the start, in training a game, and in training text',
-    only: false,
+    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ folded: true, init: watchShifts });
+      const page = await visit.open({ folded: true, init: recordShifts });
       await until(page, '#mean', /–/);
       ok(await page.locator('#ruler .now').isHidden(), 'a mean of no games is marked');
-      const told = [await still(page, 'at the start')];
+      const shifts = [await assertStill(page, 'at the start')];
       await page.click('#train-here');
       await until(page, '#state-here', /iteration ([5-9]|\d\d)/);
-      told.push(await still(page, 'in training'));
+      shifts.push(await assertStill(page, 'in training'));
       await page.close();
-      const other = await visit.open({ hash: '#game=sort', folded: true, init: watchShifts });
+      const other = await visit.open({ hash: '#game=sort', folded: true, init: recordShifts });
       await until(other, '#text-state', /iteration ([5-9]|\d\d)/);
-      told.push(await still(other, 'in training text'));
-      return told.join(', ');
+      shifts.push(await assertStill(other, 'in training text'));
+      return shifts.join(', ');
     },
   },
   {
     name: 'every game has the same stage, edges that meet, and a page of at most 1,800 pixels',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ folded: true, options: { viewport: { width: 1280, height: 800 } } });
       const boxes = new Set();
-      for (const game of ['fruit', 'catch', 'cartpole', 'recall', 'breakout']) {
+      for (const game of await gameNames(page)) {
         await page.locator(`#game input[value=${game}]`).check({ force: true });
         await until(page, '#names', /Untrained/);
         const [stage, learn, lab] = await Promise.all(['#stage', '#learn', '#lab'].map((one) => page.locator(one).boundingBox()));
@@ -105,18 +105,18 @@ export default [
   },
   {
     name: 'a board that the network sees is a picture for each channel',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=breakout' });
       const maps = await page.locator('#maps canvas').evaluateAll((all) => all.map(({ width, height, ariaLabel }) => `${ariaLabel}, ${width} x ${height}`));
       ok(maps.length === 4 && maps.every((map) => map.endsWith('10 x 10')), `the maps are ${maps}`);
       ok((await page.locator('#features li').count()) === 0, 'cells are in the list, too');
-      await eventually('bricks', async () => (await pixels(page, '#maps canvas')).some((pixel) => pixel >>> 24 > 0));
+      await eventually('bricks', async () => (await readPixels(page, '#maps canvas')).some((pixel) => pixel >>> 24 > 0));
     },
   },
   {
-    name: 'a number that would be rounded to the next unit has that unit',
-    only: false,
+    name: 'a number that rounds up to the next unit has that unit',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const numbers = await page.evaluate(async () => {
@@ -127,8 +127,8 @@ export default [
     },
   },
   {
-    name: 'a message is at the bottom right, alone, and leaves by itself after six seconds',
-    only: false,
+    name: 'a message is at the bottom right, alone, and disappears after six seconds',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const { count, delay, right, bottom, left } = await page.evaluate(async () => {
@@ -151,18 +151,18 @@ export default [
   },
   {
     name: 'a link carries an agent',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=3' });
       await page.click('#train-here');
       await until(page, '#state', /^Finished catch/);
-      const { bytes } = await save(page);
+      const { bytes } = await saveAgent(page);
       await page.click('#share-agent');
       await page.waitForFunction(() => location.hash.includes('agent='));
       const { hash } = new URL(page.url());
       const other = await visit.open({ hash });
       await until(other, '#agent option:checked', /From the link/);
-      ok(Buffer.compare((await save(other)).bytes, bytes) === 0, 'it is another agent');
+      ok(Buffer.compare((await saveAgent(other)).bytes, bytes) === 0, 'it is another agent');
       await other.reload();
       await until(other, '#agent option:checked', /From the link/);
       // The address has it as long as it is on the stage, and a copy of the link says so.
@@ -171,11 +171,11 @@ export default [
       await other.selectOption('#agent', 'ready');
       ok(!carries(), 'the link carries an agent that is not on the stage');
       await other.click('#share');
-      await message(other, /^Link copied: .*not the agent/);
+      await untilMessage(other, /^Link copied: .*not the agent/);
       await other.selectOption('#agent', 'link');
       ok(carries(), 'the link lacks the agent that is chosen from the list');
       await other.click('#share');
-      await message(other, /^Link copied: anyone who opens it meets this agent/);
+      await untilMessage(other, /^Link copied: anyone who opens it meets this agent/);
       await other.locator('#game input[value=fruit]').check({ force: true });
       await until(other, '#references', /7\.75/);
       ok(!carries(), 'the link of another game carries the agent');
@@ -187,21 +187,21 @@ export default [
       for (const packed of ['AAAA', 'y0jNyckHAA', cut]) {
         const broken = await visit.open({ hash: `#game=catch&agent=${packed}` });
         await until(broken, '#notices', /agent in the link cannot be read/);
-        await broken.locator('#game input[value=cartpole]').check({ force: true });
-        await until(broken, '#rules', /[Pp]ole/);
+        await broken.locator('#game input[value=fruit]').check({ force: true });
+        await until(broken, '#rules', /Fruits fall/);
         ok(!/From the link/.test(await text(broken, '#agent')), 'it is an agent to choose');
         await broken.close();
       }
       // Nor does a text that unpacks to more than any agent has.
       const swollen = await page.evaluate(async () => (await import('./share.js')).pack(new Uint8Array(20e6)));
       const large = await visit.open({ hash: `#game=catch&agent=${swollen}` });
-      await message(large, /agent in the link cannot be read: The agent in the link is too large\./);
+      await untilMessage(large, /agent in the link cannot be read: The agent in the link is too large\./);
       return `${hash.length} characters`;
     },
   },
   {
     name: 'on a host that sends no headers a service worker isolates the page, and links lead to the project',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const site = await serve(visit.site.folder, true);
       visit.cleaners.push(() => site.close());
@@ -241,10 +241,10 @@ export default [
   },
   {
     name: 'every action of every game has a button with its name',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
-      for (const game of ['fruit', 'catch', 'cartpole', 'recall', 'breakout']) {
+      for (const game of await gameNames(page)) {
         await page.locator(`#game input[value=${game}]`).check({ force: true });
         await until(page, '#names', /Untrained/);
         await page.click('#takeover');
@@ -257,7 +257,7 @@ export default [
       const taken = await page.evaluate(async () => {
         const { Takeover } = await import('./takeover.js');
         const takeover = new Takeover({ change() {}, go() {}, next() {} });
-        takeover.game(['wait', 'one', 'two']);
+        takeover.setGame(['wait', 'one', 'two']);
         takeover.on = true;
         const [, , pad] = document.querySelectorAll('#pads button');
         pad.dispatchEvent(new PointerEvent('pointerdown', { pointerId: 1 }));
@@ -282,8 +282,8 @@ export default [
     },
   },
   {
-    name: 'a game whose network the page does not train says so, and another is trained after it',
-    only: false,
+    name: 'for a game whose network the page does not train it says so, and another is trained after it',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=recall', folded: true });
       ok(await page.locator('#train-here').isDisabled(), 'it offers to train');
@@ -295,7 +295,7 @@ export default [
   },
   {
     name: 'a paused training of one game does not block another, and waits for its game',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=5000' });
       page.on('dialog', (dialog) => dialog.accept());
@@ -304,17 +304,17 @@ export default [
       await page.click('#train-here');
       await until(page, '#state-here', /^Paused at iteration/);
       const [at] = /iteration \d+/.exec(await text(page, '#state-here'));
-      await page.locator('#game input[value=cartpole]').check({ force: true });
+      await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#train-here', /^Train an agent$/);
       await page.fill('#set-iterations', '2');
       await page.click('#train-here');
-      await message(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
-      await until(page, '#state', /^Finished cartpole: iteration 2 of 2/);
+      await untilMessage(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
+      await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#train-here', /^Resume$/);
-      await until(page, '#state-here', new RegExp(`^Paused at ${at} of 5000\\. Cart pole: Done`));
+      await until(page, '#state-here', new RegExp(`^Paused at ${at} of 5000\\. Fruit catcher: Done`));
       // It waits through a reload, too.
-      await stored(page, 'shelf', Boolean);
+      await untilStored(page, 'shelf', Boolean);
       await page.reload();
       await until(page, '#train-here', /^Resume$/);
       await until(page, '#state-here', new RegExp(`^Paused at ${at} of 5000\\.$`));
@@ -322,7 +322,7 @@ export default [
       await until(page, '#state', /^Training catch: iteration \d/);
       const [, later] = /iteration (\d+)/.exec(await text(page, '#state'));
       ok(Number(later) >= Number(at.split(' ')[1]), `it begins at ${later} after ${at}`);
-      await stored(page, 'shelf', (shelf) => !shelf);
+      await untilStored(page, 'shelf', (shelf) => !shelf);
     },
   },
 ];

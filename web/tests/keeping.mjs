@@ -1,16 +1,16 @@
 // Keeping policies: as files, and in the browser's storage.
 
-import { course, download, goesOn, message, ok, restart, stored, text, until } from './visit.mjs';
-import { small } from './training.mjs';
+import { download, ok, recordSteps, restart, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
+import { shortTraining } from './training.mjs';
 
-/// Saves the agent on the stage.
-export const save = (page) => download(page, '#save');
+/** Saves the agent on the stage. */
+export const saveAgent = (page) => download(page, '#save');
 
-/// Loads files, given as `{ name, buffer }` or paths.
-export const load = (page, files) => page.setInputFiles('#files', files.map?.((file) => file.buffer ? { mimeType: 'application/octet-stream', ...file } : file) ?? files);
+/** Loads files, given as `{ name, buffer }` or paths. */
+export const loadAgents = (page, files) => page.setInputFiles('#files', files.map?.((file) => file.buffer ? { mimeType: 'application/octet-stream', ...file } : file) ?? files);
 
-/// The settings (TOML) in the header of a policy file.
-export function settings(bytes) {
+/** The settings (TOML) in the header of a policy file. */
+export function settingsOf(bytes) {
   const length = Number(bytes.readBigUInt64LE(0));
   return JSON.parse(JSON.parse(bytes.subarray(8, 8 + length).toString()).__metadata__.grove).config;
 }
@@ -18,41 +18,41 @@ export function settings(bytes) {
 export default [
   {
     name: 'a policy is saved and loaded again, and plays the same',
-    only: false,
+    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: small(visit) });
+      const page = await visit.open({ hash: shortTraining(visit) });
       await page.click('#start');
       await until(page, '#state', /^Finished/);
       const about = await text(page, '#agent-about');
       await restart(page, 4);
-      const first = await course(page, 12);
-      const { name, bytes } = await save(page);
+      const first = await recordSteps(page, 12);
+      const { name, bytes } = await saveAgent(page);
       ok(name === 'catch.safetensors', `the file is called ${name}`);
-      const config = settings(bytes);
+      const config = settingsOf(bytes);
       ok(/env = "catch"/.test(config) && /hidden = \[\s*16,?\s*\]/.test(config), `its settings are ${config}`);
 
       const other = await visit.open();
-      await load(other, [{ name, buffer: bytes }]);
-      await message(other, /Loaded catch\.safetensors/);
+      await loadAgents(other, [{ name, buffer: bytes }]);
+      await untilMessage(other, /Loaded catch\.safetensors/);
       ok((await text(other, '#agent-about')) === about, 'another policy is loaded');
       ok(await other.locator('#game input[value=catch]').isChecked(), 'the game is not picked');
       await restart(other, 4);
-      ok((await course(other, 12)).join() === first.join(), 'it plays otherwise');
-      ok(Buffer.compare((await save(other)).bytes, bytes) === 0, 'the file is another after the round');
+      ok((await recordSteps(other, 12)).join() === first.join(), 'it plays differently');
+      ok(Buffer.compare((await saveAgent(other)).bytes, bytes) === 0, 'the file is another after the round');
       return `${bytes.length} bytes`;
     },
   },
   {
-    name: 'settings and weights load as two files, too, and by drag and drop',
-    only: false,
+    name: 'settings and weights also load as two files, and by drag and drop',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=cartpole' });
-      const { bytes } = await save(page);
-      const config = Buffer.from(settings(bytes));
+      const { bytes } = await saveAgent(page);
+      const config = Buffer.from(settingsOf(bytes));
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#references', /7\.75/);
-      await load(page, [{ name: 'config.toml', buffer: config }, { name: 'weights.safetensors', buffer: bytes }]);
-      await message(page, /Loaded config\.toml and weights\.safetensors/);
+      await loadAgents(page, [{ name: 'config.toml', buffer: config }, { name: 'weights.safetensors', buffer: bytes }]);
+      await untilMessage(page, /Loaded config\.toml and weights\.safetensors/);
       ok(await page.locator('#game input[value=cartpole]').isChecked(), 'the game is not picked');
       const other = await visit.open();
       await other.evaluate((base64) => {
@@ -61,34 +61,34 @@ export default [
         dataTransfer.items.add(new File([bytes], 'dropped.safetensors'));
         document.body.dispatchEvent(new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true }));
       }, bytes.toString('base64'));
-      await message(other, /Loaded dropped\.safetensors/);
+      await untilMessage(other, /Loaded dropped\.safetensors/);
       ok(await other.locator('#game input[value=cartpole]').isChecked(), 'the game is not picked');
     },
   },
   {
     name: 'the last policy is kept in the browser',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
-      const page = await visit.open({ hash: small(visit), context });
+      const page = await visit.open({ hash: shortTraining(visit), context });
       await page.click('#start');
       await until(page, '#state', /^Finished/);
       const about = await text(page, '#agent-about');
-      const { bytes } = await save(page);
+      const { bytes } = await saveAgent(page);
       // A finished run is forgotten after its policy is kept.
-      await stored(page, 'last', (kept) => kept?.bytes === bytes.length);
-      await stored(page, 'run', (kept) => kept === undefined);
+      await untilStored(page, 'last', (kept) => kept?.bytes === bytes.length);
+      await untilStored(page, 'run', (kept) => kept === undefined);
       await page.close();
       const again = await visit.open({ context });
       await until(again, '#agent', /Trained here last time/);
       await again.selectOption('#agent', 'kept');
       ok((await text(again, '#agent-about')) === about, 'another policy is kept');
-      ok(Buffer.compare((await save(again)).bytes, bytes) === 0, 'another file is kept');
+      ok(Buffer.compare((await saveAgent(again)).bytes, bytes) === 0, 'another file is kept');
     },
   },
   {
-    name: 'an agent that is offered later leaves the names over the boards of a game that stands still',
-    only: false,
+    name: 'an agent that is offered later does not move the names over the boards of a paused game',
+    webgpu: false,
     async run(visit) {
       const context = await visit.context({ reducedMotion: 'reduce' });
       const page = await visit.open({ context });
@@ -106,8 +106,8 @@ export default [
     },
   },
   {
-    name: 'what the browser keeps and cannot be read is named, and the page trains',
-    only: false,
+    name: 'stored data that cannot be read is reported, and the page trains',
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ context });
@@ -117,16 +117,16 @@ export default [
         await keepRuns({ run: { game: 'catch' }, shelf: 'nothing' });
       });
       await page.close();
-      const again = await visit.open({ hash: small(visit), context });
-      await message(again, /^The agent trained here last time cannot be read: \S/);
+      const again = await visit.open({ hash: shortTraining(visit), context });
+      await untilMessage(again, /^The agent trained here last time cannot be read: \S/);
       await again.click('#start');
       await until(again, '#state', /^Finished/);
-      await goesOn(again);
+      await untilStepped(again);
     },
   },
   {
-    name: 'recorded games that cannot be read are named, and others take their place',
-    only: false,
+    name: 'recorded games that cannot be read are reported and replaced',
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const page = await visit.open({ context });
@@ -139,34 +139,34 @@ export default [
       });
       await page.close();
       const again = await visit.open({ hash: '#game=catch', context });
-      await message(again, /^Your recorded games cannot be read \(.+\)\. The next ones take their place\./);
+      await untilMessage(again, /^Your recorded games cannot be read \(.+\)\. The next ones take their place\./);
       ok(await again.locator('#mine').isHidden(), 'games that cannot be read are offered');
-      await goesOn(again);
+      await untilStepped(again);
     },
   },
   {
-    name: 'a full storage is told in words',
-    only: false,
+    name: 'a full storage is reported',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({
-        hash: small(visit),
+        hash: shortTraining(visit),
         init: () => {
           IDBObjectStore.prototype.put = function () { this.transaction.abort(); return {}; };
           Object.defineProperty(IDBTransaction.prototype, 'error', { get: () => new DOMException('', 'QuotaExceededError') });
         },
       });
       await page.click('#start');
-      await message(page, /stores nothing for the page \(its storage is full\)\. Save the policy as a file/);
+      await untilMessage(page, /stores nothing for the page \(its storage is full\)\. Save the policy as a file/);
       await until(page, '#state', /^Finished/);
-      await goesOn(page);
+      await untilStepped(page);
     },
   },
   {
-    name: 'broken and foreign files get a message, and the page goes on',
-    only: false,
+    name: 'broken and foreign files get a message, and the page continues',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
-      const { bytes } = await save(page);
+      const { bytes } = await saveAgent(page);
       const foreign = Buffer.from('{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}');
       const size = Buffer.alloc(8);
       size.writeBigUInt64LE(BigInt(foreign.length));
@@ -180,17 +180,17 @@ export default [
       };
       const about = await text(page, '#agent-about');
       for (const [name, buffer] of Object.entries(broken)) {
-        await load(page, [{ name, buffer: buffer.length ? buffer : Buffer.from('') }]);
-        await message(page, new RegExp(`${name.replace('.', '\\.')}: \\S.{10,}`));
+        await loadAgents(page, [{ name, buffer: buffer.length ? buffer : Buffer.from('') }]);
+        await untilMessage(page, new RegExp(`${name.replace('.', '\\.')}: \\S.{10,}`));
         ok(!/unreachable|RuntimeError|undefined/.test(await text(page, '#notices')), `the message is ${await text(page, '#notices')}`);
         ok(!/^Loaded/.test(await text(page, '#notices')), `${name} is taken`);
         ok((await text(page, '#agent-about')) === about, 'the agent is gone');
         await page.locator('.notice button').first().click();
-        await goesOn(page);
+        await untilStepped(page);
       }
-      await load(page, [{ name: 'config.toml', buffer: Buffer.from('env = "fruit"') }]);
-      await message(page, /Choose one policy file/);
-      await goesOn(page);
+      await loadAgents(page, [{ name: 'config.toml', buffer: Buffer.from('env = "fruit"') }]);
+      await untilMessage(page, /Choose one policy file/);
+      await untilStepped(page);
     },
   },
 ];

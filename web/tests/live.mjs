@@ -1,20 +1,20 @@
-// A run that is watched: its facts, its curves and its state, told by a server that the checks play.
+// A run that is watched: its facts, its curves and its state, from a server that the checks play.
 
-import { still, watchShifts } from './greeting.mjs';
-import { violations } from './looking.mjs';
-import { save, settings } from './keeping.mjs';
-import { eventually, message, ok, standsStill, text, until } from './visit.mjs';
+import { assertStill, recordShifts } from './greeting.mjs';
+import { findViolations } from './looking.mjs';
+import { saveAgent, settingsOf } from './keeping.mjs';
+import { assertUnchanged, eventually, ok, text, until, untilMessage } from './visit.mjs';
 
-/// A run of catch, as /run/about.json has it.
-const CATCH = {
+/** A run of catch, as /run/about.json has it. */
+const CATCH_RUN = {
   run: 'catch-1', game: 'catch', iterations: 60, references: [{ player: 'random', score: -0.6 }, { player: 'optimum', score: 1 }],
   trained_with: { device: { name: 'cpu', description: '2 threads' }, engine: 'native rollouts, native updates' },
 };
 
-/// A run of a language model.
-const SORT = { ...CATCH, run: 'sort-1', game: '', task: 'sort', references: [] };
+/** A run of a language model. */
+const SORT_RUN = { ...CATCH_RUN, run: 'sort-1', game: '', task: 'sort', references: [] };
 
-/// A record of an iteration.
+/** A record of an iteration. */
 const record = (iteration, more) => ({
   iteration, fit: false, score: iteration / 100, rewards: { exact: iteration / 100 }, loss: 0.01, entropy: 1 / iteration, approx_kl: 0, clip_fraction: 0,
   zero_variance_groups: 0, steps_per_second: 1000, seconds: { total: 0.1, phases: {} }, memory: {}, completion_length: 5, ...more,
@@ -22,30 +22,31 @@ const record = (iteration, more) => ({
 
 const records = (count, more) => Array.from({ length: count }, (_, i) => record(i + 1, more));
 
-/// Completions of an iteration, as the file has them: of a prompt, with these rewards.
+/** Completions of an iteration, as the file has them: of a prompt, with these rewards. */
 const completions = (iteration, rewards) => rewards.map((reward) => ({
   iteration, group: 0, prompt: '3+4=', completion: '7', logprobs: [-0.1, -0.1], score: reward, reward, rewards: { exact: reward ?? 0 }, advantage: 0, truncated: false,
   problem: reward === null ? 'no answer within 10 s' : undefined,
 }));
 
-/// Opens the page of a run, `{ about, records, completions(iteration) }`, which the check may replace; without `about` its
-/// directory is gone. The stream of its records ends at once, and the browser asks for another after `retry` milliseconds,
-/// which begins anew unless the run `goesOn`.
-async function watch(visit, run, options = {}) {
+/** Opens the page of a run, `{ about, records, completions(iteration) }`, which the check may replace; without
+    `about` its directory is gone. The stream of its records ends at once, and the browser asks for another after
+    `retry` milliseconds, which starts again unless the run `continues`. */
+async function openRun(visit, run, options = {}) {
   const context = options.context ?? (await visit.context(options.options));
   const gone = { status: 404, body: 'the run has no config.toml.\n' };
   await context.route('**/run/about.json', (route) => route.fulfill(run.about ? { json: run.about } : gone));
   await context.route('**/run/files/config.toml', (route) => route.fulfill({ body: 'iterations = 60\n'.repeat(40) }));
   const lines = (url) => (run.completions?.(new URL(url).searchParams.get('iteration')) ?? []).map((one) => JSON.stringify(one)).join('\n');
   await context.route('**/run/completions.jsonl*', (route) => route.fulfill({ body: lines(route.request().url()) }));
-  const events = () => [`retry: ${run.retry ?? 200}`, ...(run.goesOn ? [] : ['event: start\ndata: {}']), ...run.records.map((one) => `event: record\ndata: ${JSON.stringify(one)}`),
+  const events = () => [`retry: ${run.retry ?? 200}`, ...(run.continues ? [] : ['event: start\ndata: {}']), ...run.records.map((one) => `event: record\ndata: ${JSON.stringify(one)}`),
     ...(run.checkpoints ?? []).map(([tag, iteration]) => `event: checkpoint\ndata: ${JSON.stringify({ which: 'newest', tag, iteration })}`), ''].join('\n\n');
   await context.route('**/run/events', (route) => route.fulfill({ contentType: 'text/event-stream', body: events() }));
   return visit.open({ folded: true, ...options, context });
 }
 
-/// As `watch`, with a stream that stays open, as the program's does: no loss of the connection replaces what the page says.
-async function watchSteadily(visit, about, all, checkpoints = []) {
+/** Opens the page of a run with a stream that stays open, as the program's does: no loss of the connection replaces
+    what the page says. */
+async function openSteadyRun(visit, about, all, checkpoints = []) {
   const context = await visit.context();
   await context.addInitScript(([records, checkpoints]) => {
     window.EventSource = class extends EventTarget {
@@ -60,80 +61,80 @@ async function watchSteadily(visit, about, all, checkpoints = []) {
       }
     };
   }, [all, checkpoints]);
-  return watch(visit, { about, records: [] }, { context });
+  return openRun(visit, { about, records: [] }, { context });
 }
 
 export default [
   {
-    name: 'nothing moves by itself, and nothing stands in the way, where a run is watched, of a game or of text',
-    only: false,
+    name: 'nothing moves by itself and axe-core finds nothing where a run of a game or of text is watched',
+    webgpu: false,
     async run(visit) {
-      const told = [];
+      const shifts = [];
       for (const task of [undefined, 'sort']) {
         // Once: a stream that begins while the context is closed would miss its route.
-        const run = { about: task ? SORT : { ...CATCH, game: 'fruit' }, records: records(12), retry: 600_000 };
-        const page = await watch(visit, run, { init: watchShifts });
+        const run = { about: task ? SORT_RUN : { ...CATCH_RUN, game: 'fruit' }, records: records(12), retry: 600_000 };
+        const page = await openRun(visit, run, { init: recordShifts });
         await until(page, task ? '#text-state' : '#state-here', /^Iteration 12 of 60/);
-        told.push(await still(page, task ?? 'a game'));
-        const wrong = await violations(page, 'a watched run');
+        shifts.push(await assertStill(page, task ?? 'a game'));
+        const wrong = await findViolations(page, 'a watched run');
         ok(wrong.length === 0, wrong.join('; '));
-        await visit.shot(page, `live-${task ?? 'game'}`);
+        await visit.screenshot(page, `live-${task ?? 'game'}`);
         await page.context().close();
       }
-      return told.join(', ');
+      return shifts.join(', ');
     },
   },
   {
-    name: 'a watched run has its game on the stage before its first policy, and says what trains it',
-    only: false,
+    name: 'a watched run has its game on the stage before its first policy, and its device is shown',
+    webgpu: false,
     async run(visit) {
-      const page = await watch(visit, { about: CATCH, records: records(5) });
+      const page = await openRun(visit, { about: CATCH_RUN, records: records(5) });
       await until(page, '#rules', /ball falls/);
       ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is picked');
-      await until(page, '#tell-training', /^cpu \(2 threads\), native rollouts, native updates$/);
+      await until(page, '#stat-training', /^cpu \(2 threads\), native rollouts, native updates$/);
     },
   },
   {
-    name: 'a watched run that is deleted is said to be, and another in its place has its own facts',
-    only: false,
+    name: 'a deleted run is reported, and another in its place shows its own facts',
+    webgpu: false,
     async run(visit) {
-      const run = { about: CATCH, records: records(4) };
-      const page = await watch(visit, run);
+      const run = { about: CATCH_RUN, records: records(4) };
+      const page = await openRun(visit, run);
       await until(page, '#state', /^Iteration 4 of 60/);
       visit.allow(/404/);
       Object.assign(run, { about: undefined, records: [] });
       await until(page, '#state', /^The run has been deleted$/);
       await until(page, '#live', /^catch-1: deleted$/);
-      Object.assign(run, { about: { ...CATCH, run: 'catch-2', iterations: 3 }, records: records(3) });
+      Object.assign(run, { about: { ...CATCH_RUN, run: 'catch-2', iterations: 3 }, records: records(3) });
       await until(page, '#state', /^Iteration 3 of 3$/);
       // The stream of this check ends again and again.
       await until(page, '#live', /^catch-2: (finished|no connection, trying again)$/);
-      const late = await watch(visit, { records: [] });
-      await message(late, /The run that this page watches has been deleted\./);
+      const late = await openRun(visit, { records: [] });
+      await untilMessage(late, /The run that this page watches has been deleted\./);
     },
   },
   {
-    name: 'of a watched run that the page cannot play, and of one that ends by its score, it says so',
-    only: false,
+    name: 'the page says so if it cannot play a watched run, and if a run ends by its score',
+    webgpu: false,
     async run(visit) {
       // It asks for no policy of a game that it has not: there is none.
-      const page = await watchSteadily(visit, { ...CATCH, game: 'host' }, records(60), [{ which: 'newest', tag: 'a', iteration: 60 }]);
+      const page = await openSteadyRun(visit, { ...CATCH_RUN, game: 'host' }, records(60), [{ which: 'newest', tag: 'a', iteration: 60 }]);
       await until(page, '#state-here', /^Iteration 60 of 60\. This page cannot play what the run learns; the game shown here is another\.$/);
       await until(page, '#live', /^catch-1: finished$/);
       ok((await page.title()) === 'catch-1: finished – Grove', `the tab is called ${await page.title()}`);
       const all = records(25, { evaluation: { mean_score: 0.5 } });
-      const early = await watchSteadily(visit, { ...CATCH, settings: { stop: { score: 0.5 } } }, all);
+      const early = await openSteadyRun(visit, { ...CATCH_RUN, settings: { stop: { score: 0.5 } } }, all);
       await until(early, '#live', /^catch-1: finished$/);
-      const endless = await watchSteadily(visit, { ...CATCH, settings: { stop: { score: null } } }, all);
+      const endless = await openSteadyRun(visit, { ...CATCH_RUN, settings: { stop: { score: null } } }, all);
       await until(endless, '#live', /^catch-1: (waiting for the next iteration|no new iterations)$/);
     },
   },
   {
-    name: 'a watched run is left alone in the background, and caught up with afterwards',
-    only: false,
+    name: 'a run is not watched in the background, and is up to date afterwards',
+    webgpu: false,
     async run(visit) {
-      const run = { about: CATCH, records: records(10), retry: 600_000 };
-      const page = await watch(visit, run);
+      const run = { about: CATCH_RUN, records: records(10), retry: 600_000 };
+      const page = await openRun(visit, run);
       await until(page, '#state', /^Iteration 10 of 60$/);
       const show = (shown) => page.evaluate((hidden) => {
         Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden });
@@ -147,24 +148,24 @@ export default [
     },
   },
   {
-    name: 'a watched run that is resumed with a later end is as far as that says',
-    only: false,
+    name: 'a watched run that is resumed with a later end shows that end',
+    webgpu: false,
     async run(visit) {
-      const run = { about: CATCH, records: records(60) };
-      const page = await watch(visit, run);
+      const run = { about: CATCH_RUN, records: records(60) };
+      const page = await openRun(visit, run);
       await until(page, '#state', /^Iteration 60 of 60$/);
-      Object.assign(run, { about: { ...CATCH, iterations: 90 }, records: records(70), goesOn: true });
+      Object.assign(run, { about: { ...CATCH_RUN, iterations: 90 }, records: records(70), continues: true });
       await until(page, '#state', /^Iteration 70 of 90$/);
     },
   },
   {
-    name: 'a chart of a thousand iterations tells the values of the records, of each',
-    only: false,
+    name: 'a chart of a thousand iterations gives the value of every record',
+    webgpu: false,
     async run(visit) {
       const evaluation = { mean_score: 0.25 };
       // Means of the same value, thinned, may differ in the last bit.
       const all = records(1000, { clip_fraction: 0.1 }).map((one) => (one.iteration % 100 === 0 ? { ...one, evaluation } : one));
-      const page = await watch(visit, { about: { ...CATCH, iterations: 1000 }, records: all });
+      const page = await openRun(visit, { about: { ...CATCH_RUN, iterations: 1000 }, records: all });
       await until(page, 'figure.score output', /^10\.00, greedy 0\.25$/);
       await until(page, 'figure.clip_fraction output', /^0\.100$/);
       await page.waitForFunction(() => /over the iterations 1 to 1000: now 10\.00/.test(document.querySelector('figure.score canvas').ariaLabel));
@@ -176,11 +177,11 @@ export default [
     },
   },
   {
-    name: 'the newest score and the names of the games are whole at every width',
-    only: false,
+    name: 'the newest score and the names of the games are not cut off at any width',
+    webgpu: false,
     async run(visit) {
       const evaluation = { mean_score: -12.34 };
-      const page = await watch(visit, { about: CATCH, records: records(60, { score: -12.34, evaluation }) });
+      const page = await openRun(visit, { about: CATCH_RUN, records: records(60, { score: -12.34, evaluation }) });
       await until(page, 'figure.score output', /^−12\.34, greedy −12\.34$/);
       for (const width of [320, 360, 390, 768, 1024, 1280, 1440, 1920]) {
         await page.setViewportSize({ width, height: 900 });
@@ -190,16 +191,16 @@ export default [
           const names = [...document.querySelectorAll('#game span')].filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent);
           return inside(value, caption) ? names : ['the score', ...names];
         });
-        await visit.shot(page, `score-${width}`);
+        await visit.screenshot(page, `score-${width}`);
         ok(cut.length === 0, `at ${width} cut off are ${cut}`);
       }
     },
   },
   {
     name: 'values that change all the time do not interrupt a screen reader',
-    only: false,
+    webgpu: false,
     async run(visit) {
-      const page = await watch(visit, { about: CATCH, records: records(60) });
+      const page = await openRun(visit, { about: CATCH_RUN, records: records(60) });
       await until(page, '#rivals', /./);
       const loud = await page.locator('figure output:not([aria-live=off]), #rivals output:not([aria-live=off])').count();
       ok(loud === 0, `${loud} values are live regions`);
@@ -207,44 +208,44 @@ export default [
   },
   {
     name: 'a watched run that imitates is described as such, and its first record is drawn',
-    only: false,
+    webgpu: false,
     async run(visit) {
-      const run = { about: { ...CATCH, settings: { data: { path: 'demo' } } }, records: records(1) };
-      const page = await watch(visit, run);
+      const run = { about: { ...CATCH_RUN, settings: { data: { path: 'demo' } } }, records: records(1) };
+      const page = await openRun(visit, run);
       await until(page, 'figure.loss b', /^Negative log-likelihood of the moves/);
       ok(await page.locator('#lab .grpo').isHidden() && await page.locator('#lab .imitation').isVisible(), 'it is described as GRPO');
       ok(await page.locator('figure.approx_kl').isHidden(), 'it has a KL');
       await page.locator('figure.entropy').scrollIntoViewIfNeeded();
-      await eventually('a mark', () => visit.picture(page, 'figure.entropy canvas'), ({ colours }) => colours > 5);
-      await visit.shot(page, 'imitating');
-      const other = await watch(visit, { about: SORT, records: records(4, { fit: true }) });
+      await eventually('a mark', () => visit.describePicture(page, 'figure.entropy canvas'), ({ colours }) => colours > 5);
+      await visit.screenshot(page, 'imitating');
+      const other = await openRun(visit, { about: SORT_RUN, records: records(4, { fit: true }) });
       await until(other, '#text-state', /^Iteration 4 of 60: SFT, imitating solutions$/);
       ok(/SFT .* imitates solutions/s.test(await text(other, '#text-about-live')), 'SFT is not explained');
     },
   },
   {
-    name: 'a record that lacks something is left out of a watched run, and a run of one\'s own task is named so',
-    only: false,
+    name: 'an incomplete record of a watched run is left out, and a run of a user\'s own task is named as such',
+    webgpu: false,
     async run(visit) {
       const all = [...records(5), { iteration: 6 }, record(7)];
-      const page = await watch(visit, { about: { ...SORT, task: 'data' }, records: all });
+      const page = await openRun(visit, { about: { ...SORT_RUN, task: 'data' }, records: all });
       await until(page, '#text-state', /^Iteration 7 of 60$/);
       await until(page, '#live', /^sort-1: (waiting for the next iteration|no new iterations|no connection)/);
       ok((await text(page, '#text-title')) === 'A language model learns a task of your own', `it is called ${await text(page, '#text-title')}`);
       ok(/Text: own task/.test(await text(page, '#game')), 'its tab has another name');
-      const broken = await watchSteadily(visit, CATCH, [record(1), { iteration: 2 }]);
-      await message(broken, /Iteration 2 is left out of the curves: its record in metrics\.jsonl is incomplete/);
+      const broken = await openSteadyRun(visit, CATCH_RUN, [record(1), { iteration: 2 }]);
+      await untilMessage(broken, /Iteration 2 is left out of the curves: its record in metrics\.jsonl is incomplete/);
       await until(broken, '#state', /^Iteration 1 of 60/);
     },
   },
   {
-    name: 'of an iteration that was cut short the rest is shown when it is asked for, and ticks and filters know the highest score',
-    only: false,
+    name: 'completions that are missing from the newest list are shown on request, and ticks and filters know the highest score',
+    webgpu: false,
     async run(visit) {
       const whole = completions(5, [2, 2, 1, 0, null]);
-      const about = { ...SORT, trained_with: { ...SORT.trained_with, highest_score: 2 } };
+      const about = { ...SORT_RUN, trained_with: { ...SORT_RUN.trained_with, highest_score: 2 } };
       const retry = 3_600_000; // another stream would begin with an empty list
-      const page = await watch(visit, { about, records: records(5), retry, completions: (iteration) => (iteration ? whole : whole.slice(1)) });
+      const page = await openRun(visit, { about, records: records(5), retry, completions: (iteration) => (iteration ? whole : whole.slice(1)) });
       await until(page, '#filter output', /^4 of 4 of iteration 5$/);
       await until(page, '#completions .prompt', /iteration 5, 1 of 4 right$/);
       await page.fill('#filter [name=iteration]', '5');
@@ -259,21 +260,21 @@ export default [
     },
   },
   {
-    name: 'a policy of a watched run that plays beside another is renewed on its board, with a mean of its own',
-    only: false,
+    name: 'a policy of a watched run that plays beside another is renewed on its board, with its own mean',
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const other = await visit.open({ hash: '#game=catch' });
-      const { bytes } = await save(other);
+      const { bytes } = await saveAgent(other);
       const lazy = Buffer.from(bytes); // weights of 0: it goes to the left
       lazy.fill(0, 8 + Number(bytes.readBigUInt64LE(0)));
       let newest = { iteration: 20, body: lazy };
       await context.route('**/run/files/newest/*', (route) => {
-        const body = /config/.test(route.request().url()) ? settings(bytes) : newest.body;
+        const body = /config/.test(route.request().url()) ? settingsOf(bytes) : newest.body;
         return route.fulfill({ headers: { 'grove-iteration': `${newest.iteration}` }, body });
       });
-      const run = { about: CATCH, records: records(5), checkpoints: [['a', 20]] };
-      const page = await watch(visit, run, { context, hash: '#game=catch&speed=max' });
+      const run = { about: CATCH_RUN, records: records(5), checkpoints: [['a', 20]] };
+      const page = await openRun(visit, run, { context, hash: '#game=catch&speed=max' });
       await until(page, '#agent option:checked', /Run: newest \(20\)/);
       await page.selectOption('#agent', 'ready');
       await page.click('#beside summary');
@@ -287,12 +288,12 @@ export default [
     },
   },
   {
-    name: 'of two policies of a watched run the one that was announced last stays, whichever arrives first',
-    only: false,
+    name: 'of two policies of a watched run the one announced last stays, whichever arrives first',
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const other = await visit.open({ hash: '#game=catch' });
-      const { bytes } = await save(other);
+      const { bytes } = await saveAgent(other);
       const asked = [];
       let release;
       const late = new Promise((done) => { release = done; });
@@ -301,16 +302,16 @@ export default [
         const first = asked.filter((one) => one === isConfig).length === 0;
         asked.push(isConfig);
         if (first) await late;
-        await route.fulfill({ headers: { 'grove-iteration': first ? '20' : '41' }, body: isConfig ? settings(bytes) : bytes });
+        await route.fulfill({ headers: { 'grove-iteration': first ? '20' : '41' }, body: isConfig ? settingsOf(bytes) : bytes });
       });
-      const run = { about: CATCH, records: records(5), checkpoints: [['a', 20], ['b', 40]] };
-      const page = await watch(visit, run, { context });
+      const run = { about: CATCH_RUN, records: records(5), checkpoints: [['a', 20], ['b', 40]] };
+      const page = await openRun(visit, run, { context });
       await until(page, '#agent', /Run: newest \(41\)/);
       run.checkpoints.shift();
       const arrived = Promise.all(['config.toml', 'weights.safetensors'].map((name) => page.waitForResponse(`**/run/files/newest/${name}`)));
       release();
       await arrived;
-      await standsStill(page, '#agent', 'the older policy takes its place');
+      await assertUnchanged(page, '#agent', 'the older policy takes its place');
     },
   },
 ];

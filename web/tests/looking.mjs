@@ -1,30 +1,28 @@
 // The page as it looks and is reached: at all sizes, in light and dark, by keyboard, finger and screen reader.
 
 import { readFile } from 'node:fs/promises';
-import { small } from './training.mjs';
-import { eventually, frames, goesOn, ok, slide, standsStill, text, until } from './visit.mjs';
+import { shortTraining } from './training.mjs';
+import { assertUnchanged, eventually, gameNames, ok, setSlider, text, until, untilStepped, waitFrames } from './visit.mjs';
 
-const GAMES = ['fruit', 'catch', 'cartpole', 'breakout', 'recall'];
-
-/// Notes in the page the numbers of the actions that a person takes.
-const noteActions = (page) => page.evaluate(async () => {
+/** Notes in the page the numbers of the actions that a person takes. */
+const recordActions = (page) => page.evaluate(async () => {
   const { Show } = await import('./watch.js');
   const { step } = Show.prototype;
   window.actions = new Set();
   Show.prototype.step = function (action) { window.actions.add(action); return step.call(this, action); };
 });
 
-/// Waits until the person has taken an action, calling `again()` until then.
-const taken = (page, action, again = () => {}) => eventually(`action ${action}`, async () => {
+/** Waits until the person has taken an action, calling `again()` until then. */
+const untilTaken = (page, action, again = () => {}) => eventually(`action ${action}`, async () => {
   await again();
   return page.evaluate((action) => window.actions.has(action), action);
 });
 
-/// The buttons of a game's actions: the key on each.
-const pads = (page) => page.locator('#pads button kbd').allTextContents();
+/** The buttons of a game's actions: the key on each. */
+const padKeys = (page) => page.locator('#pads button kbd').allTextContents();
 
-/// Violations that axe-core finds in the page, as text.
-export async function violations(page, when) {
+/** Violations that axe-core finds in the page, as text. */
+export async function findViolations(page, when) {
   if (!(await page.evaluate(() => 'axe' in window))) {
     await page.evaluate(await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8'));
   }
@@ -35,7 +33,7 @@ export async function violations(page, when) {
 export default [
   {
     name: 'at every width nothing is too wide and the game picker is in the first view, light and dark',
-    only: false,
+    webgpu: false,
     async run(visit) {
       for (const [width, height] of [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]]) {
         for (const colorScheme of ['light', 'dark']) {
@@ -51,17 +49,17 @@ export default [
             return one.checkVisibility() && box.right > around.right + 1;
           }).map((one) => one.id));
           ok(outside.length === 0, `at ${width} beyond their rows: ${outside}`);
-          await visit.shot(page, `at-${width}-${colorScheme}`, true);
+          await visit.screenshot(page, `at-${width}-${colorScheme}`, true);
           await page.context().close();
         }
       }
     },
   },
   {
-    name: 'a phone: nothing is too wide, and fingers steer',
+    name: 'on a phone nothing is too wide, and touch steers',
     async run(visit) {
       const page = await visit.open({ options: { viewport: { width: 360, height: 740 }, deviceScaleFactor: 2, hasTouch: true, isMobile: true } });
-      await visit.shot(page, 'phone', true);
+      await visit.screenshot(page, 'phone', true);
       const wide = () => page.evaluate(() => document.documentElement.scrollWidth);
       ok((await wide()) <= 360, `the page is ${await wide()} px wide`);
       await page.tap('#takeover');
@@ -71,15 +69,15 @@ export default [
       const small = await page.evaluate(() => [...document.querySelectorAll('#controls button')].filter((one) => one.checkVisibility() && one.clientHeight < 32).length);
       ok(small === 0, 'a button is too small for a finger');
       await until(page, '#time', /step [1-9]/);
-      const before = await visit.picture(page);
+      const before = await visit.describePicture(page);
       await page.locator('#pads button', { hasText: 'right' }).tap();
-      await eventually('another picture', () => visit.picture(page), ({ hash }) => hash !== before.hash);
-      await visit.shot(page, 'phone-takeover');
+      await eventually('another picture', () => visit.describePicture(page), ({ hash }) => hash !== before.hash);
+      await visit.screenshot(page, 'phone-takeover');
     },
   },
   {
     name: 'every control is reached by the keyboard, with a visible focus and a name',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const wanted = await page.evaluate(() => [...document.querySelectorAll('button, select, input:not([type=radio], [type=file]), summary, #charts canvas')]
@@ -104,9 +102,9 @@ export default [
   },
   {
     name: 'the focus stays on a button that is pressed, and returns from a message',
-    only: false,
+    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
       const focused = async (id) => {
         const found = await page.evaluate(() => document.activeElement.id);
         ok(found === id, `the focus is on ${found || 'nothing'} instead of ${id}`);
@@ -115,7 +113,7 @@ export default [
       for (const state of [/^Training catch: iteration \d/, /^Paused catch/, /^Training catch: iteration \d/]) {
         await page.keyboard.press('Enter');
         await until(page, '#state', state);
-        await frames(page, 2);
+        await waitFrames(page, 2);
         await focused('train-here');
       }
       await page.focus('#reset');
@@ -130,8 +128,8 @@ export default [
     },
   },
   {
-    name: 'the board of a wall that is watched is chosen by keys, too',
-    only: false,
+    name: 'the watched board of a wall can also be chosen by keys',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&games=16' });
       await page.locator('#board').focus();
@@ -140,13 +138,13 @@ export default [
       await page.keyboard.press('ArrowUp');
       await eventually('another board in the frame', frame, (left) => left !== before);
       ok((await page.inputValue('#board')) === '2', `the field says ${await page.inputValue('#board')}`);
-      await slide(page, '#wall', 0);
+      await setSlider(page, '#wall', 0);
       await page.locator('#board').waitFor({ state: 'hidden' });
     },
   },
   {
     name: 'the link that skips to the training keeps the game and the settings',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&rate=0.003' });
       const skipped = page.evaluate(() => new Promise((done) => addEventListener('hashchange', () => done(location.hash))));
@@ -162,14 +160,14 @@ export default [
     },
   },
   {
-    name: 'nothing that axe-core knows stands in the way of anybody, watching, in a duel, in training',
+    name: 'axe-core finds nothing while watching, in a duel and in training',
     // The elements are the same with WebGPU, where a second page beside this one slows a software adapter.
-    only: false,
+    webgpu: false,
     async run(visit) {
-      const told = [];
+      const found = [];
       for (const colorScheme of ['light', 'dark']) {
-        const page = await visit.open({ hash: small(visit), options: { colorScheme } });
-        const look = async (when) => told.push(...(await violations(page, `${when}, ${colorScheme}`)));
+        const page = await visit.open({ hash: shortTraining(visit), options: { colorScheme } });
+        const look = async (when) => found.push(...(await findViolations(page, `${when}, ${colorScheme}`)));
         await look('watching');
         await page.click('#takeover');
         await until(page, '#time', /step [1-9]/);
@@ -180,33 +178,33 @@ export default [
         await page.click('#words summary');
         await look('in training, with what the curves are');
       }
-      ok(told.length === 0, told.join('; '));
+      ok(found.length === 0, found.join('; '));
     },
   },
   {
-    name: 'nor does anything in the view of each game, on a wall, side by side and after a training',
-    only: false,
+    name: 'axe-core finds nothing in the view of each game, on a wall, side by side and after a training',
+    webgpu: false,
     async run(visit) {
-      const told = [];
+      const found = [];
       const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=2&seeds=2' });
       await page.click('#start');
       await until(page, '#state', /^Finished/);
       await page.click('#beside summary');
-      told.push(...(await violations(page, 'after a training of two seeds')));
-      await slide(page, '#wall', 6);
+      found.push(...(await findViolations(page, 'after a training of two seeds')));
+      await setSlider(page, '#wall', 6);
       await until(page, '#wall-out', /^64$/);
-      told.push(...(await violations(page, 'on a wall')));
-      for (const game of GAMES) {
+      found.push(...(await findViolations(page, 'on a wall')));
+      for (const game of await gameNames(page)) {
         await page.locator(`#game input[value=${game}]`).check({ force: true });
         await until(page, '#settings-of', /./);
-        told.push(...(await violations(page, game)));
+        found.push(...(await findViolations(page, game)));
       }
-      ok(told.length === 0, told.join('; '));
+      ok(found.length === 0, found.join('; '));
     },
   },
   {
     name: 'a key that is held presses a button once',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await page.locator('#takeover').focus();
@@ -217,23 +215,24 @@ export default [
   },
   {
     name: 'every game is picked and played by keys alone',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
-      await noteActions(page);
+      await recordActions(page);
       const codes = { '←': 'ArrowLeft', '→': 'ArrowRight', '↑': 'ArrowUp', '↓': 'ArrowDown' };
       await page.locator('#game input:checked').focus();
-      for (const game of GAMES) {
-        for (let i = 0; i < 6 && !(await page.locator(`#game input[value=${game}]`).isChecked()); i += 1) await page.keyboard.press('ArrowRight');
+      const games = await gameNames(page);
+      for (const game of games) {
+        for (let i = 0; i < games.length && !(await page.locator(`#game input[value=${game}]`).isChecked()); i += 1) await page.keyboard.press('ArrowRight');
         await until(page, '#names', /Untrained/);
         await page.locator('#takeover').focus();
         await page.keyboard.press('Enter');
         await page.locator('#count').waitFor({ state: 'hidden' });
         await page.evaluate(() => window.actions.clear());
-        for (const [i, key] of (await pads(page)).entries()) {
+        for (const [i, key] of (await padKeys(page)).entries()) {
           const code = codes[key] ?? key;
           await page.keyboard.down(code);
-          await taken(page, i);
+          await untilTaken(page, i);
           await page.keyboard.up(code);
         }
         await page.keyboard.press('Escape');
@@ -242,29 +241,29 @@ export default [
     },
   },
   {
-    name: 'every game is picked and played by fingers alone',
-    only: false,
+    name: 'every game is picked and played by touch alone',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ options: { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true } });
-      await noteActions(page);
-      for (const game of GAMES) {
+      await recordActions(page);
+      for (const game of await gameNames(page)) {
         await page.locator(`#game label:has(input[value=${game}])`).tap();
         await until(page, '#names', /Untrained/);
         await page.tap('#takeover');
         await page.locator('#count').waitFor({ state: 'hidden' });
         await page.evaluate(() => window.actions.clear());
-        for (const i of (await pads(page)).keys()) {
-          await taken(page, i, () => page.locator('#pads button').nth(i).tap());
+        for (const i of (await padKeys(page)).keys()) {
+          await untilTaken(page, i, () => page.locator('#pads button').nth(i).tap());
         }
         await page.tap('#takeover');
       }
     },
   },
   {
-    name: 'with the keyboard alone one watches, takes over, trains and saves',
-    only: false,
+    name: 'watching, taking over, training and saving need only the keyboard',
+    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: small(visit) });
+      const page = await visit.open({ hash: shortTraining(visit) });
       const go = async (id) => {
         for (let i = 0; i < 80; i += 1) {
           if (await page.evaluate((id) => document.activeElement.id === id, id)) return;
@@ -276,7 +275,7 @@ export default [
       await page.keyboard.press('Space');
       await until(page, '#play', /Play/);
       await page.keyboard.press('Shift+Tab'); // takes nothing over
-      await frames(page, 30);
+      await waitFrames(page, 30);
       ok(/Play it yourself/.test(await text(page, '#takeover')), 'Shift and Tab take over');
       await go('takeover');
       await page.keyboard.press('Enter');
@@ -296,7 +295,7 @@ export default [
   },
   {
     name: 'light and dark are both readable, and less motion is respected',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const ratios = [];
       for (const colorScheme of ['light', 'dark']) {
@@ -305,17 +304,17 @@ export default [
         ok(ratio >= 4.5, `a contrast in the ${colorScheme} is ${ratio.toFixed(1)}`);
         ratios.push(ratio.toFixed(1));
         ok((await text(page, '#play')) === 'Play', 'it moves by itself');
-        await standsStill(page, '#time', 'it moves by itself');
+        await assertUnchanged(page, '#time', 'it moves by itself');
         await page.click('#play');
-        await goesOn(page);
-        await visit.shot(page, colorScheme, true);
+        await untilStepped(page);
+        await visit.screenshot(page, colorScheme, true);
       }
       return `least contrasts ${ratios.join(' and ')}`;
     },
   },
   {
-    name: 'in forced colours the picked game, the bars and the legend keep theirs',
-    only: false,
+    name: 'in forced colours the picked game, the bars and the legend keep their colours',
+    webgpu: false,
     async run(visit) {
       for (const colorScheme of ['light', 'dark']) {
         const page = await visit.open({ options: { forcedColors: 'active', colorScheme } });
@@ -326,12 +325,12 @@ export default [
         ok(bar.every((colour) => !beside.includes(colour)), `in ${colorScheme} bars are not to be seen`);
         const [dots, ground] = [await backgrounds('#score-chart .dots', '::before'), await backgrounds('body')];
         ok(dots[0] !== ground[0], `in ${colorScheme} the legend has no dot`);
-        await visit.shot(page, `forced-${colorScheme}`, true);
+        await visit.screenshot(page, `forced-${colorScheme}`, true);
       }
     },
   },
   {
-    name: 'a resize in mid-run fits the picture',
+    name: 'the picture follows the size of the window',
     async run(visit) {
       const page = await visit.open();
       const sharp = () => page.evaluate(() => {
@@ -340,15 +339,15 @@ export default [
       });
       for (const [width, height] of [[900, 700], [500, 800], [1500, 1000]]) {
         await page.setViewportSize({ width, height });
-        await eventually(`a picture at ${width} x ${height}`, () => visit.picture(page), ({ colours, width: wide }) => colours >= 4 && wide <= width);
+        await eventually(`a picture at ${width} x ${height}`, () => visit.describePicture(page), ({ colours, width: wide }) => colours >= 4 && wide <= width);
         await eventually('a sharp picture', sharp, (ratio) => (visit.gpu ? Math.abs(ratio - 1) < 0.01 : ratio > 0.4));
-        await goesOn(page);
+        await untilStepped(page);
       }
     },
   },
 ];
 
-/// Runs in the page: the least contrast of a text to what is behind it (WCAG 2.2, 1.4.3).
+/** Runs in the page: the least contrast of a text to what is behind it (WCAG 2.2, 1.4.3). */
 function leastContrast() {
   const parse = (colour) => (/[\d.]+/.test(colour) ? colour.match(/[\d.]+/g).map(Number) : [0, 0, 0, 0]);
   const light = (colour) => {

@@ -1,36 +1,36 @@
 // Times of the page, measured and printed: they depend on the machine and what else it does, so they decide nothing.
 
-import { risen } from './greeting.mjs';
-import { learn } from './training.mjs';
-import { open } from './text.mjs';
+import { measureRise } from './greeting.mjs';
+import { trainToScore } from './training.mjs';
+import { openText } from './text.mjs';
 import { eventually, text } from './visit.mjs';
 
-const TRIES = 5;
+const NUM_TRIES = 5;
 
-const milliseconds = (times) => times.map((time) => `${Math.round(time)} ms`).join(', ');
+const formatTimes = (times) => times.map((time) => `${Math.round(time)} ms`).join(', ');
 
 export default [
   {
     name: 'from the start of the page to the first picture of the trained agent',
     async run(visit) {
       const times = [];
-      for (let i = 0; i < TRIES; i += 1) {
+      for (let i = 0; i < NUM_TRIES; i += 1) {
         const page = await visit.open();
         times.push(await page.evaluate(() => performance.getEntriesByName('first-frame')[0].startTime));
         await page.context().close();
       }
-      return milliseconds(times);
+      return formatTimes(times);
     },
   },
   {
     name: 'a picture for those who share the page, and from the click on Train to a rise of the curve',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=cartpole', folded: true, options: { viewport: { width: 1200, height: 630 } } });
-      const rise = await risen(page);
+      const rise = await measureRise(page);
       await eventually('a high score', () => text(page, '#state'), (state) => /greedy 500|^Finished/.test(state));
-      await visit.shot(page, 'preview');
-      return milliseconds([rise]);
+      await visit.screenshot(page, 'preview');
+      return formatTimes([rise]);
     },
   },
   {
@@ -44,7 +44,7 @@ export default [
           for (let call = 0; call < 1000; call += 1) version();
           return performance.now() - start; // milliseconds for a thousand, so microseconds for one
         });
-      }, TRIES);
+      }, NUM_TRIES);
       return `${Math.min(...times).toFixed(1)} µs`;
     },
   },
@@ -52,17 +52,17 @@ export default [
     name: 'catch from the start of the training to its score, and the long tasks of the main thread meanwhile',
     async run(visit) {
       const start = performance.now();
-      const { page, state } = await learn(visit, '#game=catch');
+      const { page, state } = await trainToScore(visit, '#game=catch');
       const seconds = (performance.now() - start) / 1000;
       const tasks = await page.evaluate(() => window.longTasks.map(({ duration }) => duration));
-      return `${seconds.toFixed(0)} s, ${tasks.length} long tasks (${milliseconds(tasks)}): ${state}`;
+      return `${seconds.toFixed(0)} s, ${tasks.length} long tasks (${formatTimes(tasks)}): ${state}`;
     },
   },
   {
     name: 'sorting from the start of the training to its end',
-    only: false,
+    webgpu: false,
     async run(visit) {
-      const page = await open(visit);
+      const page = await openText(visit);
       const start = performance.now();
       await page.click('#text-start');
       const state = await eventually('the end', () => text(page, '#text-state'), (state) => /^(Finished|Stopped)/.test(state));

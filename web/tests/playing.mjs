@@ -1,10 +1,10 @@
 // Playing along: a person beside the agent, walls of games, and the scores to compare with.
 
-import { load, save, settings } from './keeping.mjs';
-import { changed, download, eventually, frames, goesOn, message, ok, pixels, restart, slide, standsStill, state, stored, text, until } from './visit.mjs';
+import { loadAgents, saveAgent, settingsOf } from './keeping.mjs';
+import { assertUnchanged, download, eventually, ok, readPixels, restart, setSlider, text, until, untilChanged, untilMessage, untilStepped, untilStored, waitFrames } from './visit.mjs';
 
-/// Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
-/// game that was left before, after some moves, may be among those that are kept.
+/** Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
+    game that was left before, after some moves, may be among those that are kept. */
 export async function playAlong(page, games) {
   await page.click('#takeover');
   await until(page, '#takeover', /Leave/);
@@ -20,26 +20,26 @@ export async function playAlong(page, games) {
       const chosen = await text(page, '#probabilities .chosen span');
       if (chosen !== 'stay') await page.keyboard.press(chosen === 'left' ? 'ArrowLeft' : 'KeyD');
       await page.click('#single');
-      await changed(page, '#time', time);
+      await untilChanged(page, '#time', time);
     }
     await page.waitForFunction((before) => parseInt(document.querySelector('#mine-about').textContent, 10) > before, before);
   }
 }
 
-/// Saves the games of the person.
+/** Saves the games of the person. */
 export const saveGames = (page) => download(page, '#save-games');
 
 export default [
   {
     name: 'the games of a person are kept, saved as a file and imitated, and the pupil plays beside its teacher',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const first = await visit.open({ hash: '#game=catch', context });
       ok(await first.locator('#mine').isHidden(), 'games are there before any was played');
       await playAlong(first, 12);
       const { bytes: played } = await saveGames(first);
-      await stored(first, 'games ', (kept) => kept?.bytes === played.length);
+      await untilStored(first, 'games ', (kept) => kept?.bytes === played.length);
       await first.close();
 
       const page = await visit.open({ hash: '#game=catch', context });
@@ -48,7 +48,7 @@ export default [
       ok(name === 'catch-games.safetensors', `the file is called ${name}`);
       ok(bytes.toString('latin1', 0, 200).includes('grove_games'), 'the file does not say what it is');
       await page.click('#imitate');
-      await message(page, /Trained on your games\. Now play against it/);
+      await untilMessage(page, /Trained on your games\. Now play against it/);
       await until(page, '#state', /^Finished catch: .*greedy/);
       const greedy = Number(/greedy ([−\d.]+)/.exec(await text(page, '#state'))[1].replace('−', '-'));
       // Random moves score -0.6.
@@ -59,7 +59,7 @@ export default [
       ok((await text(page, '#train-here')) === 'Train an agent', 'the button that trains by rewards offers to imitate again');
       const shown = await page.locator('#lab :is(.imitation, .grpo, .approx_kl, .clip_fraction)').evaluateAll((all) => all.filter((one) => one.checkVisibility()).map(({ className }) => className));
       ok(shown.join() === 'about imitation', `of imitation it shows ${shown}`);
-      await visit.shot(page, 'imitated', true);
+      await visit.screenshot(page, 'imitated', true);
       await page.keyboard.press('Escape');
       // Games of another game are another matter.
       await page.locator('#game input[value=fruit]').check({ force: true });
@@ -69,8 +69,8 @@ export default [
     },
   },
   {
-    name: 'games that were saved as a file are loaded again, once, beside any game',
-    only: false,
+    name: 'saved games are loaded again, once, whichever game is on the stage',
+    webgpu: false,
     async run(visit) {
       const first = await visit.open({ hash: '#game=catch' });
       await playAlong(first, 2);
@@ -78,15 +78,15 @@ export default [
       const page = await visit.open({ hash: '#game=catch' });
       const file = { name: 'mine.safetensors', mimeType: 'application/octet-stream', buffer: bytes };
       await page.setInputFiles('#files', file);
-      await message(page, /^Loaded mine\.safetensors: \d+ recorded games? of Catch\./);
+      await untilMessage(page, /^Loaded mine\.safetensors: \d+ recorded games? of Catch\./);
       const about = await text(page, '#mine-about');
       ok(about === (await text(first, '#mine-about')), `it has ${about}`);
       await page.setInputFiles('#files', file);
-      await message(page, /^Loaded mine/);
+      await untilMessage(page, /^Loaded mine/);
       ok((await text(page, '#mine-about')) === about, 'the same games are there twice');
       const other = await visit.open();
       await other.setInputFiles('#files', file);
-      await message(other, /^Loaded mine/);
+      await untilMessage(other, /^Loaded mine/);
       ok(await other.locator('#mine').isHidden(), 'games of catch are offered beside fruit');
       await other.locator('#game input[value=catch]').check({ force: true });
       await until(other, '#mine-about', /recorded/);
@@ -95,7 +95,7 @@ export default [
   },
   {
     name: 'games that are played in two tabs are kept together',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const pages = [await visit.open({ hash: '#game=catch', context }), await visit.open({ hash: '#game=catch', context })];
@@ -113,7 +113,7 @@ export default [
   },
   {
     name: 'an agent that arrives after another game was picked stays off the stage',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       let release;
@@ -125,7 +125,7 @@ export default [
       await until(page, '#settings-of', /Catch$/);
       release();
       await (await arrives).finished();
-      for (let i = 0; i < 3; i += 1) await goesOn(page);
+      for (let i = 0; i < 3; i += 1) await untilStepped(page);
       ok(/Catch$/.test(await text(page, '#settings-of')), `the stage shows ${await text(page, '#settings-of')}`);
       ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is ticked');
     },
@@ -135,35 +135,35 @@ export default [
     slow: true,
     async run(visit) {
       const page = await visit.open();
-      const one = await visit.picture(page);
+      const one = await visit.describePicture(page);
       const size = () => page.locator('#stage').evaluate((stage) => [stage.offsetWidth, stage.offsetHeight].join());
       const outer = await size();
       for (const [place, games] of [[4, 16], [10, 1024]]) {
-        await slide(page, '#wall', place);
+        await setSlider(page, '#wall', place);
         ok((await size()) === outer, `the stage is ${await size()} with ${games} games, ${outer} with one`);
         ok((await text(page, '#wall-out')) === `${games}`, `not ${games} games`);
-        await until(page, '#tell-steps', /[1-9][\d.]*[kM]? steps a second/);
-        await goesOn(page);
-        await visit.shot(page, `wall-${games}`);
-        await eventually('another picture', () => visit.picture(page), ({ hash }) => hash !== one.hash);
+        await until(page, '#stat-steps', /[1-9][\d.]*[kM]? steps a second/);
+        await untilStepped(page);
+        await visit.screenshot(page, `wall-${games}`);
+        await eventually('another picture', () => visit.describePicture(page), ({ hash }) => hash !== one.hash);
       }
       // Each is shaded by its last score, once it has one.
-      await slide(page, '#speed', 8);
+      await setSlider(page, '#speed', 8);
       await until(page, '#episodes', /\d,\d{3}/);
-      await eventually('boards of many shades', async () => new Set(await pixels(page, '#shade')).size, (shades) => shades > 8);
+      await eventually('boards of many shades', async () => new Set(await readPixels(page, '#shade')).size, (shades) => shades > 8);
       await until(page, '#shade-how', /from [−\d]+ \(orange\) to \d+ \(green\)/);
-      await visit.shot(page, 'wall-shaded');
+      await visit.screenshot(page, 'wall-shaded');
       const cut = await page.locator('main *').evaluateAll((all) => all.filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > one.closest('main').getBoundingClientRect().right + 1).map(({ id, tagName }) => `${tagName} ${id}`));
       ok(cut.length === 0, `beyond the right edge are ${cut}`);
-      const rate = await text(page, '#tell-steps');
-      await slide(page, '#wall', 0);
-      await goesOn(page);
+      const rate = await text(page, '#stat-steps');
+      await setSlider(page, '#wall', 0);
+      await untilStepped(page);
       return rate;
     },
   },
   {
     name: 'Shift takes over, keys steer, both scores are there',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await page.keyboard.down('Shift');
@@ -175,10 +175,10 @@ export default [
       // To the wall at the right: then half of the picture is another.
       await page.keyboard.down('ArrowRight');
       await until(page, '#time', /step ([2-9]\d|100) /);
-      await visit.shot(page, 'takeover');
+      await visit.screenshot(page, 'takeover');
       await page.keyboard.up('ArrowRight');
       await page.keyboard.down('KeyA');
-      await slide(page, '#speed', 4);
+      await setSlider(page, '#speed', 4);
       await until(page, '#duel-last', /(You win|The agent wins|A draw), .* to .*Games won/);
       await page.keyboard.up('KeyA');
       const last = await text(page, '#duel-last');
@@ -186,13 +186,13 @@ export default [
       await page.keyboard.up('Shift');
       await until(page, '#takeover', /Play it yourself/);
       ok(await page.locator('#duel').isHidden(), 'the scores stay');
-      await goesOn(page);
+      await untilStepped(page);
       return last;
     },
   },
   {
     name: 'a person who does what the agent does has its score',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       await restart(page, 2);
@@ -212,9 +212,9 @@ export default [
       ok(/^A draw, 1 to 1/.test(last), `after ${steps} steps: ${last}`);
       // Frozen until the next level, which is the same for both.
       ok(await page.locator('#next-level').isVisible(), 'the next level is not offered');
-      ok((await page.evaluate(() => document.activeElement.id)) === 'next-level', 'Enter does not go on');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'next-level', 'Enter does not start the next level');
       await page.click('#play');
-      await standsStill(page, '#time', 'the duel goes on behind its end');
+      await assertUnchanged(page, '#time', 'the duel continues after its end');
       await page.click('#next-level');
       await until(page, '#time', /step [1-9]/);
       ok(await page.locator('#verdict').isHidden(), 'the verdict stays');
@@ -223,14 +223,14 @@ export default [
     },
   },
   {
-    name: 'taking over goes on with the very game, each name is over its board, and leaving gives the game back',
+    name: 'taking over continues the same game, each name is over its board, and leaving returns the game',
     async run(visit) {
       for (const game of ['fruit', 'cartpole']) {
         const page = await visit.open({ hash: `#game=${game}` });
         await until(page, '#time', /step (9|1\d) /);
         await page.click('#play');
         await until(page, '#play', /Play/);
-        await frames(page, 10); // all that is told is of where it stops
+        await waitFrames(page, 10); // until all texts describe the step at which it stopped
         const before = await text(page, '#time');
         await page.click('#takeover');
         await until(page, '#count', /[123]/);
@@ -245,7 +245,7 @@ export default [
           ok(false, `the names of ${game} are at ${agent.x}, ${agent.y} and ${person.x}, ${person.y}`);
         });
         await until(page, '#time', /step [4-9]\d /);
-        await visit.shot(page, `duel-${game}`);
+        await visit.screenshot(page, `duel-${game}`);
         await page.keyboard.press('Escape');
         await until(page, '#takeover', /Play it yourself/);
         const [, left] = /step (\d+)/.exec(before);
@@ -258,7 +258,7 @@ export default [
   },
   {
     name: 'the mean is of one policy, and on a wall of all its games, with its error; a click picks a board',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&games=16&speed=max' });
       await until(page, '#episodes', /\d{3}/);
@@ -274,7 +274,7 @@ export default [
       ok(after.x < stage.x + stage.width * 0.62 && after.x + after.width > stage.x + stage.width * 0.6, 'another board is framed');
       await page.locator('#actions input[value=sampled]').check({ force: true });
       await until(page, '#episodes', /^[\d,]{1,5} games?$/);
-      await visit.shot(page, 'wall-picked');
+      await visit.screenshot(page, 'wall-picked');
       // An agent beside another takes the place of the wall, in the link, too.
       await page.click('#beside summary');
       await page.check('#rivals input[value=untrained]');
@@ -287,11 +287,11 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&speed=max' });
       ok((await page.locator('#names span').allTextContents()).join() === 'Pretrained,Untrained', 'no untrained agent is beside it');
-      const { bytes } = await save(page);
+      const { bytes } = await saveAgent(page);
       const lazy = Buffer.from(bytes); // weights of 0: it goes to the left
       lazy.fill(0, 8 + Number(bytes.readBigUInt64LE(0)));
-      await load(page, [{ name: 'lazy.safetensors', buffer: lazy }]);
-      await load(page, [{ name: 'good.safetensors', buffer: bytes }]);
+      await loadAgents(page, [{ name: 'lazy.safetensors', buffer: lazy }]);
+      await loadAgents(page, [{ name: 'good.safetensors', buffer: bytes }]);
       await until(page, '#agent', /good/);
       const agents = await page.locator('#agent option').allTextContents();
       ok(agents.join() === 'Pretrained,Untrained,File good.safetensors,File lazy.safetensors', `the agents are ${agents}`);
@@ -302,7 +302,7 @@ export default [
       await until(page, '#rivals', /of [\d,]{3,}.*of [\d,]{3,}.*of [\d,]{3,}/);
       await page.click('#play');
       await until(page, '#play', /Play/);
-      await frames(page, 10); // all that is told is of where it stops
+      await waitFrames(page, 10); // until all texts describe the step at which it stopped
       const rows = await page.locator('#rivals li').allTextContents();
       const of = (name) => /([−\d.]+)(?: ± [\d.]+)? of (\d+)$/.exec(rows.find((row) => row.includes(name))).slice(1).map((x) => Number(x.replace('−', '-')));
       const [good, ready, bad] = ['good', 'Pretrained', 'lazy'].map(of);
@@ -310,7 +310,7 @@ export default [
       ok(good[1] === bad[1] && bad[0] < good[0] - 0.5, `beside ${good} the lazy one has ${bad}`);
       const names = await page.locator('#names span').allTextContents();
       ok(names.join() === 'File good.safetensors,Pretrained,File lazy.safetensors', `over the boards stands ${names}`);
-      await visit.shot(page, 'side-by-side');
+      await visit.screenshot(page, 'side-by-side');
       await page.click('#play');
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#references', /7\.75/);
@@ -318,8 +318,8 @@ export default [
     },
   },
   {
-    name: 'an agent beside another leaves its board with its training, or for the stage',
-    only: false,
+    name: 'an agent beside another leaves its board when its training is reset or it goes on the stage',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&speed=max&groups=16&size=8&width=16&layers=1&iterations=10000' });
       await page.click('#train-here');
@@ -336,14 +336,14 @@ export default [
     },
   },
   {
-    name: 'who takes over a game that has just ended begins the next level',
-    only: false,
+    name: 'taking over a game that has just ended begins the next level',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       await restart(page, 2);
       for (let time = await text(page, '#time'); !/step 9 of 9/.test(time); time = await text(page, '#time')) {
         await page.click('#single');
-        await changed(page, '#time', time);
+        await untilChanged(page, '#time', time);
       }
       // The panel at the first state, read in the page so that no later state is read.
       const [time, verdict] = await page.evaluate(async () => {
@@ -357,8 +357,8 @@ export default [
     },
   },
   {
-    name: 'a duel in another game begins anew, without the verdict of the one before',
-    only: false,
+    name: 'a duel in another game starts afresh, without the previous verdict',
+    webgpu: false,
     async run(visit) {
       // On a wall no agent comes beside the other, which would end the duel.
       const page = await visit.open({ hash: '#game=catch&games=4&speed=4' });
@@ -373,13 +373,13 @@ export default [
   },
   {
     name: 'reference scores belong to the settings of the policy',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       ok(/7\.75/.test(await text(page, '#references')), 'none for the usual game');
-      const { bytes } = await save(page);
-      const wide = Buffer.from(settings(bytes).replace('max_steps = 100', 'max_steps = 70'));
-      await load(page, [{ name: 'config.toml', buffer: wide }, { name: 'weights.safetensors', buffer: bytes }]);
+      const { bytes } = await saveAgent(page);
+      const wide = Buffer.from(settingsOf(bytes).replace('max_steps = 100', 'max_steps = 70'));
+      await loadAgents(page, [{ name: 'config.toml', buffer: wide }, { name: 'weights.safetensors', buffer: bytes }]);
       await until(page, '#time', /of 70/);
       ok((await text(page, '#references')) === '', `beside another game: ${await text(page, '#references')}`);
       ok(await page.locator('#ruler').isHidden(), 'the ruler stays');

@@ -1,21 +1,21 @@
-// Runs the checks of the page in headless Chromium: in one with WebGPU (SwiftShader) those with `only: true`, in one
-// without those with `only: false`, and in both the others, about drawing and the training device. Prints a line for
+// Runs the checks of the page in headless Chromium: in one with WebGPU (SwiftShader) those with `webgpu: true`, in one
+// without those with `webgpu: false`, and in both the others, about drawing and the training device. Prints a line for
 // each: whether it holds, its time, what it saw. A check fails, too, if a page logs an error or a warning, asks another
 // host, or asks for what is not there. Checks wait for states, never for so many seconds; a limit on each ends a hang.
-// One that fails is run once more, and both runs are told. Those with `slow: true` take minutes on SwiftShader: in the browser with
-// WebGPU they run with --slow, or if WORDS pick them.
+// One that fails is run once more, and both runs are printed. Those with `slow: true` take minutes on SwiftShader: in
+// the browser with WebGPU they run with --slow, or if WORDS pick them.
 //
-// node run.mjs DIST [--own] [--measure] [--slow] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with --own it
-// is that of examples/own_page, which has a check of its own; with --measure times are measured and printed instead of
-// anything being checked; GROVE is the native program, for what they do together; DIR takes a picture of each view
-// (with --measure "a picture" that of web/page/preview.png);
-// WORDS pick the checks whose names have them, and "with WebGPU" or "without WebGPU" one of the two browsers.
+// node run.mjs DIST [--own] [--measure] [--slow] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with
+// --own it is that of examples/own_page, which has a check of its own; with --measure times are measured and printed
+// instead of anything being checked; GROVE is the native program, for what they do together; DIR takes a picture of
+// each view (with --measure "a picture" that of web/page/preview.png); WORDS pick the checks whose names have them, and
+// "with WebGPU" or "without WebGPU" one of the two browsers.
 
 import { mkdirSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { chromium } from 'playwright-core';
 import { serve } from './server.mjs';
-import { HANG, Visit } from './visit.mjs';
+import { HANG_MS, Visit } from './visit.mjs';
 import greeting from './greeting.mjs';
 import live from './live.mjs';
 import watching from './watching.mjs';
@@ -57,17 +57,17 @@ const [dist, ...rest] = positionals;
 const words = rest.join(' ');
 if (values.shots) mkdirSync(values.shots, { recursive: true });
 
-/// Runs a check in a visit of its own; what it measured, as text.
-async function check({ run }, browser, gpu) {
+/** Runs a check in a visit of its own; what it measured, as text. */
+async function runCheck({ run }, browser, gpu) {
   const site = await serve(dist);
   const visit = new Visit(browser, site, { gpu, program: values.program, shots: values.shots });
   let timer;
   const late = new Promise((_, fail) => {
-    timer = setTimeout(() => fail(new Error('it hangs')), 3 * HANG);
+    timer = setTimeout(() => fail(new Error('it hangs')), 3 * HANG_MS);
   });
   try {
     const measured = await Promise.race([run(visit), visit.broken, late]);
-    visit.judge();
+    visit.assertNoComplaints();
     return measured ?? '';
   } catch (error) {
     throw new Error([error.message.split('\n')[0], ...visit.complaints].join('\n        '));
@@ -78,42 +78,43 @@ async function check({ run }, browser, gpu) {
   }
 }
 
-/// Runs a check and prints its line, which begins with `otherwise` if it fails; whether it holds.
-async function tell(one, browser, gpu, otherwise) {
+/** Runs a check and prints its line, which begins with `failure` if it fails; whether it holds. */
+async function runAndPrint(one, browser, gpu, failure) {
   const start = performance.now();
   const time = () => `${gpu ? 'GPU' : '2D '} ${((performance.now() - start) / 1000).toFixed(1).padStart(6)} s`;
   try {
-    const measured = await check(one, browser, gpu);
+    const measured = await runCheck(one, browser, gpu);
     console.log(`ok     ${time()}  ${one.name}${measured && `: ${measured}`}`);
     return true;
   } catch (error) {
-    console.log(`${otherwise} ${time()}  ${one.name}\n        ${error.message}`);
+    console.log(`${failure} ${time()}  ${one.name}\n        ${error.message}`);
     return false;
   }
 }
 
-let [failed, again, done] = [0, 0, 0];
+let [numFailed, numRetried, numDone] = [0, 0, 0];
 const checks = values.measure ? measures : values.own ? own : [...greeting, ...live, ...watching, ...playing, ...looking, ...training, ...keeping, ...textChecks, ...trouble, ...(values.program ? native : [])];
 async function runIn(mode, flags) {
   const gpu = mode === 'with WebGPU';
   const isFast = (slow) => !(gpu && slow) || values.slow || words;
-  const wanted = checks.filter(({ name, only, slow }) => `${name} ${mode}`.includes(words) && only !== !gpu && isFast(slow));
+  const wanted = checks.filter(({ name, webgpu, slow }) => `${name} ${mode}`.includes(words) && webgpu !== !gpu && isFast(slow));
   if (wanted.length === 0) return;
   const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
   const browser = await chromium.launch({ executablePath, args: [...ARGUMENTS, ...flags] });
   console.log(`Chromium ${browser.version()}, ${mode}`);
   for (const one of wanted) {
-    const first = await tell(one, browser, gpu, 'again ');
-    const holds = first || (await tell(one, browser, gpu, 'FAILED'));
-    failed += holds ? 0 : 1;
-    again += holds && !first ? 1 : 0;
-    done += 1;
+    const first = await runAndPrint(one, browser, gpu, 'again ');
+    const holds = first || (await runAndPrint(one, browser, gpu, 'FAILED'));
+    numFailed += holds ? 0 : 1;
+    numRetried += holds && !first ? 1 : 0;
+    numDone += 1;
   }
   await browser.close();
 }
-// Most of a check is waiting for the page, so the two browsers run beside each other; measurements have the machine alone.
+// Most of a check is waiting for the page, so the two browsers run beside each other; measurements have the machine
+// alone.
 if (values.measure) for (const [mode, flags] of Object.entries(BROWSERS)) await runIn(mode, flags);
 else await Promise.all(Object.entries(BROWSERS).map(([mode, flags]) => runIn(mode, flags)));
-if (again > 0) console.log(`${again} of ${done} checks held only at the second try`);
-if (done === 0) console.log(`FAILED: no check has "${words}" in its name`);
-process.exitCode = failed > 0 || done === 0 ? 1 : 0;
+if (numRetried > 0) console.log(`${numRetried} of ${numDone} checks held only at the second try`);
+if (numDone === 0) console.log(`FAILED: no check has "${words}" in its name`);
+process.exitCode = numFailed > 0 || numDone === 0 ? 1 : 0;

@@ -6,7 +6,7 @@ set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 
 source "$here/../tools.sh"
-(cd "$here" && node_packages)
+(cd "$here" && install_node_packages)
 dist="$here/../dist"
 if [ -d "${1:-}" ]; then
     dist="$1"

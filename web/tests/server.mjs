@@ -5,8 +5,8 @@ import { readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { join, normalize } from 'node:path';
 
-/// The path of the page on the host: not its root.
-export const BELOW = '/some/where/';
+/** The path of the page on the host: not its root. */
+const PAGE_PATH = '/some/where/';
 
 const TYPES = {
   html: 'text/html; charset=utf-8',
@@ -17,7 +17,7 @@ const TYPES = {
   png: 'image/png',
 };
 
-/// The same as in src/program/watch/site.rs, with the policy of the page.
+/** The same as in src/program/watch/site.rs, with the policy of the page. */
 const headers = (policy) => ({
   'Content-Security-Policy': `${policy}; frame-ancestors 'none'`,
   'X-Content-Type-Options': 'nosniff',
@@ -28,15 +28,15 @@ const headers = (policy) => ({
   'Cache-Control': 'no-cache',
 });
 
-/// Serves a folder. `missing` are the requests that found nothing, `instead` texts for files; a `plain` host cannot send
-/// headers of its own, and redirects `index.html` to the folder.
+/** Serves a folder. `missing` are the requests that found nothing, `instead` texts for files; a `plain` host cannot
+    send headers of its own, and redirects `index.html` to the folder. */
 export async function serve(folder, plain = false) {
   const site = { folder, missing: [], instead: {} };
   const [, policy] = /"Content-Security-Policy" content="([^"]*)"/.exec(await readFile(join(folder, 'index.html'), 'utf8'));
   const sent = plain ? {} : headers(policy);
   const server = createServer(async (request, response) => {
     const { pathname, search } = new URL(request.url, 'http://host/');
-    const path = pathname.startsWith(BELOW) ? pathname.slice(BELOW.length) || 'index.html' : undefined;
+    const path = pathname.startsWith(PAGE_PATH) ? pathname.slice(PAGE_PATH.length) || 'index.html' : undefined;
     try {
       if (plain && pathname.endsWith('/index.html')) return response.writeHead(308, { Location: './' }).end();
       if (path === undefined || normalize(path).startsWith('..')) throw new Error('not below');
@@ -50,7 +50,7 @@ export async function serve(folder, plain = false) {
     }
   });
   await new Promise((ready) => server.listen(0, '127.0.0.1', ready));
-  site.address = `http://127.0.0.1:${server.address().port}${BELOW}`;
+  site.address = `http://127.0.0.1:${server.address().port}${PAGE_PATH}`;
   site.close = () => server.close();
   return site;
 }

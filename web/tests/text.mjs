@@ -1,16 +1,16 @@
 // Text: a language model learns to sort on the page, watched completion by completion, and is asked.
 
-import { violations } from './looking.mjs';
-import { download, eventually, frames, message, ok, standsStill, stored, text, until } from './visit.mjs';
+import { findViolations } from './looking.mjs';
+import { assertUnchanged, download, eventually, ok, text, until, untilMessage, untilStored, waitFrames } from './visit.mjs';
 
-/// So many of the new prompts are to be answered rightly, of a hundred, before the training ends.
-const RIGHT = 60;
+/** The percentage of held-out prompts that must be answered rightly before the training ends. */
+const MIN_RIGHT_PERCENT = 60;
 
-/// A training that is over soon.
-export const brief = { 'text-length': 3, 'text-prompts': 8, 'text-size': 4, 'text-fit': 10, 'text-iterations': 30 };
+/** A training that is over soon. */
+const BRIEF = { 'text-length': 3, 'text-prompts': 8, 'text-size': 4, 'text-fit': 10, 'text-iterations': 30 };
 
-/// Opens the page at the text, with some settings.
-export async function open(visit, settings = {}, options = {}) {
+/** Opens the page at the text, with some settings. */
+export async function openText(visit, settings = {}, options = {}) {
   const page = await visit.open({ hash: '#game=sort', ...options });
   // It trains by itself; checks begin with settings of their own.
   await until(page, '#text-state', /^(SFT|GRPO|Getting|Finished)/);
@@ -21,12 +21,12 @@ export async function open(visit, settings = {}, options = {}) {
   return page;
 }
 
-const made = (page) => page.locator('#completions tbody tr');
+const completionRows = (page) => page.locator('#completions tbody tr');
 
 export default [
   {
-    name: 'beside the games a language model learns to sort, and one sees how',
-    only: false,
+    name: 'beside the games a language model learns to sort, step by step',
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const asked = new Set();
@@ -35,17 +35,17 @@ export default [
       await page.locator('#game input[value=sort]').check({ force: true });
       ok(await page.locator('#stage').isHidden(), 'the game stays');
       ok(page.url().includes('game=sort'), 'the link does not say it');
-      ok(/in ascending order/.test(await text(page, '#text-about')), 'nobody says what it is');
-      ok(/smaller than that of grove train sort/.test(await text(page, '#text-settings')), 'its size is not said');
-      await made(page).first().waitFor();
+      ok(/in ascending order/.test(await text(page, '#text-about')), 'there is no explanation');
+      ok(/smaller than that of grove train sort/.test(await text(page, '#text-settings')), 'its size is not shown');
+      await completionRows(page).first().waitFor();
       ok(asked.has('text'), `it asked for the modules ${[...asked].filter(Boolean)}`);
       await until(page, '#text-state', /^SFT, imitating solutions: iteration \d+ of \d+/);
-      await visit.shot(page, 'text-imitating');
+      await visit.screenshot(page, 'text-imitating');
       await until(page, '#text-state', /^GRPO, learning from rewards: .* tokens a second, .* left/);
       const rightOf = (state) => Number(/(\d+) % of held-out prompts right/.exec(state)?.[1] ?? 0);
-      const state = await eventually('right answers', () => text(page, '#text-state'), (state) => rightOf(state) >= RIGHT || /^(Finished|Stopped)/.test(state));
-      await visit.shot(page, 'text-learning', true);
-      ok(rightOf(state) >= RIGHT, `too few are right: ${state}`);
+      const state = await eventually('right answers', () => text(page, '#text-state'), (state) => rightOf(state) >= MIN_RIGHT_PERCENT || /^(Finished|Stopped)/.test(state));
+      await visit.screenshot(page, 'text-learning', true);
+      ok(rightOf(state) >= MIN_RIGHT_PERCENT, `too few are right: ${state}`);
       // The newest prompts, with shades, rewards and their parts.
       ok((await page.locator('#completions th').allTextContents()).slice(0, 6).join() === 'completion,reward,digits,exact,format,adv.', 'other columns');
       ok((await page.locator('#completions .mark.right').count()) > 0, 'none is ticked');
@@ -63,15 +63,15 @@ export default [
     },
   },
   {
-    name: 'the training of text pauses, goes on, ends and is reset',
-    only: false,
+    name: 'the training of text pauses, continues, ends and is reset',
+    webgpu: false,
     async run(visit) {
-      const page = await open(visit, { ...brief, 'text-iterations': 400 });
+      const page = await openText(visit, { ...BRIEF, 'text-iterations': 400 });
       await page.click('#text-start');
       await until(page, '#text-state', /iteration ([2-9]|\d\d)/);
       await page.click('#text-pause');
       await until(page, '#text-state', /^Paused: iteration/);
-      await standsStill(page, '#text-state', 'it trains in the pause', 90);
+      await assertUnchanged(page, '#text-state', 'it trains in the pause', 90);
       await page.click('#text-pause');
       await until(page, '#text-state', /^GRPO, learning/);
       await page.click('#text-reset');
@@ -87,53 +87,53 @@ export default [
     },
   },
   {
-    name: 'a button puts the defaults of text back, also by the keyboard',
-    only: false,
+    name: 'a button restores the defaults of text, also by the keyboard',
+    webgpu: false,
     async run(visit) {
       const values = (page) => page.locator('#text-fields input').evaluateAll((all) => all.map(({ value }) => value).join());
-      const defaults = await values(await open(visit));
-      const page = await open(visit, brief);
+      const defaults = await values(await openText(visit));
+      const page = await openText(visit, BRIEF);
       ok((await values(page)) !== defaults, 'nothing is changed');
       await page.click('#text-settings summary');
       await page.focus('#text-seed');
       await page.keyboard.press('Tab');
       ok((await page.evaluate(() => document.activeElement.id)) === 'text-defaults', 'the keyboard does not reach the button');
       await page.keyboard.press('Enter');
-      await message(page, /^The settings are the defaults again\./);
+      await untilMessage(page, /^The settings are the defaults again\./);
       ok((await values(page)) === defaults, `the form has ${await values(page)} instead of ${defaults}`);
       ok((await text(page, '#text-state')).startsWith('Not started'), 'the button starts a training');
     },
   },
   {
-    name: 'a reload in mid-training of text goes on, to the byte as without it',
-    only: false,
+    name: 'a reload resumes a training of text, which ends the same to the byte',
+    webgpu: false,
     async run(visit) {
-      const settings = { ...brief, 'text-iterations': 300 };
+      const settings = { ...BRIEF, 'text-iterations': 300 };
       const model = async (page) => {
         await until(page, '#text-state', /^Finished: iteration 300 of 300/);
         return (await download(page, '#text-save')).bytes;
       };
-      const whole = await open(visit, settings);
+      const whole = await openText(visit, settings);
       await whole.click('#text-start');
       const expected = await model(whole);
       await whole.context().close();
 
-      const page = await open(visit, settings, { options: {} });
+      const page = await openText(visit, settings, { options: {} });
       page.on('dialog', (dialog) => dialog.accept());
       await page.click('#text-start');
       await until(page, '#text-state', /iteration ([5-9]|\d\d)/);
       await page.click('#text-pause');
       await until(page, '#text-state', /^Paused: iteration/);
       await page.click('#text-pause');
-      await stored(page, 'text', (run) => run?.paused === false);
+      await untilStored(page, 'text', (run) => run?.paused === false);
       await page.reload();
-      await message(page, /Resuming the training of the language model/);
+      await untilMessage(page, /Resuming the training of the language model/);
       ok((await page.inputValue('#text-length')) === '3', 'the form has other settings');
       ok(Buffer.compare(await model(page), expected) === 0, 'it is another model');
       await page.click('#text-curves summary');
       const lines = (await download(page, '#text-csv')).bytes.toString().trim().split('\n');
       ok(lines.length === 301, `the curves have ${lines.length} lines`);
-      await stored(page, 'text', (run) => run === undefined);
+      await untilStored(page, 'text', (run) => run === undefined);
       await page.reload();
       await until(page, '#text-state', /^(SFT|Getting)/); // from the beginning
       // A second training of the same tab is kept as the first was.
@@ -147,17 +147,17 @@ export default [
       await page.click('#text-pause');
       await until(page, '#text-state', /^Paused: iteration/);
       const state = await text(page, '#text-state');
-      await stored(page, 'text', (run) => run?.paused === true);
+      await untilStored(page, 'text', (run) => run?.paused === true);
       await page.reload();
       await until(page, '#text-state', /^Paused: iteration/);
       ok((await text(page, '#text-state')).startsWith(state.split(',')[0]), 'it is not where it was');
     },
   },
   {
-    name: 'a prompt that one types is answered, before training and by the trained model, which is saved and loaded',
-    only: false,
+    name: 'a typed prompt is answered before training and by the trained model, which is saved and loaded',
+    webgpu: false,
     async run(visit) {
-      const page = await open(visit, brief);
+      const page = await openText(visit, BRIEF);
       await page.fill('#question', 'no digits');
       await page.click('#ask-now');
       await until(page, '#ask-about', /Type some digits/);
@@ -194,32 +194,32 @@ export default [
       await page.click('#ask-now');
       await until(page, '#text-state', /^Not trained yet/);
       await page.setInputFiles('#text-files', { name: 'mine.safetensors', mimeType: 'application/octet-stream', buffer: bytes });
-      await message(page, /Loaded mine\.safetensors/);
-      // It imitates nothing, but goes on from rewards.
+      await untilMessage(page, /Loaded mine\.safetensors/);
+      // It imitates nothing, but continues with rewards.
       await until(page, '#text-state', /^(GRPO, learning|Finished)/);
       await until(page, '#text-state', /^Finished: iteration 30 of 30/);
       await page.setInputFiles('#text-files', { name: 'no.safetensors', mimeType: 'application/octet-stream', buffer: Buffer.from('nothing') });
-      await message(page, /no\.safetensors: .*[Nn]ot an intact safetensors file/);
+      await untilMessage(page, /no\.safetensors: .*[Nn]ot an intact safetensors file/);
       ok((await text(page, '#text-state')).startsWith('Finished'), 'what was trained is gone');
       // On a game's view it opens the text.
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#rules', /ball falls/);
       await page.setInputFiles('#files', { name: 'again.safetensors', mimeType: 'application/octet-stream', buffer: bytes });
-      await message(page, /Loaded again\.safetensors/);
+      await untilMessage(page, /Loaded again\.safetensors/);
       ok(await page.locator('#text').isVisible(), 'the text is not opened');
       return `its surest answer to 312 is ${surest}`;
     },
   },
   {
-    name: 'files without a model leave a training of text as it is, and the page where it is',
-    only: false,
+    name: 'files without a model change neither a training of text nor the view',
+    webgpu: false,
     async run(visit) {
-      const page = await open(visit, { ...brief, 'text-iterations': 4000 });
+      const page = await openText(visit, { ...BRIEF, 'text-iterations': 4000 });
       await page.click('#text-start');
       await until(page, '#text-state', /iteration ([2-9]|\d\d)/);
       await page.click('#text-pause');
       await until(page, '#text-state', /^Paused: iteration/);
-      await stored(page, 'text', (run) => run?.paused === true);
+      await untilStored(page, 'text', (run) => run?.paused === true);
       const before = await text(page, '#text-state');
       const policy = await page.evaluate(async () => [...new Uint8Array(await (await fetch('policies/catch.safetensors')).arrayBuffer())]);
       const header = Buffer.from('{"model.embed_tokens.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}');
@@ -228,7 +228,7 @@ export default [
       const foreign = { name: 'foreign.safetensors', buffer: Buffer.concat([size, header, Buffer.alloc(4)]) };
       const refused = async (selector, { name, buffer }) => {
         await page.setInputFiles(selector, { name, buffer, mimeType: 'application/octet-stream' });
-        await message(page, new RegExp(`${name.replace('.', '\\.')}: \\S`));
+        await untilMessage(page, new RegExp(`${name.replace('.', '\\.')}: \\S`));
         ok((await text(page, '#text-state')) === before, `after ${name} it is ${await text(page, '#text-state')}`);
       };
       await refused('#text-files', { name: 'picture.png', buffer: Buffer.from('\x89PNG') });
@@ -242,7 +242,7 @@ export default [
         Object.defineProperty(event, 'dataTransfer', { value: { files: [folder], types: ['Files'] } });
         document.body.dispatchEvent(event);
       });
-      await message(page, /folder: It could not be found/);
+      await untilMessage(page, /folder: It could not be found/);
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#rules', /ball falls/);
       await refused('#files', foreign);
@@ -251,22 +251,22 @@ export default [
       await page.locator('#game input[value=sort]').check({ force: true });
       await page.click('#text-settings summary');
       await page.press('#text-rate', 'Enter');
-      ok((await text(page, '#text-state')) === before, 'Enter trains anew');
-      await stored(page, 'text', (run) => run?.paused === true);
+      ok((await text(page, '#text-state')) === before, 'Enter starts another training');
+      await untilStored(page, 'text', (run) => run?.paused === true);
       page.on('dialog', (dialog) => dialog.accept());
-      // A second tab does not begin by itself, and is told why.
+      // A second tab does not begin by itself, and says why.
       const second = await visit.open({ hash: '#game=sort', context: page.context() });
-      await message(second, /Another tab is training the language model/);
+      await untilMessage(second, /Another tab is training the language model/);
       ok((await text(second, '#text-state')) === 'Not started', 'it trains by itself');
       await page.reload();
-      await message(page, /training of the language model is still paused/);
+      await untilMessage(page, /training of the language model is still paused/);
     },
   },
   {
     name: 'completions are filtered by text, reward, end and iteration',
-    only: false,
+    webgpu: false,
     async run(visit) {
-      const page = await open(visit, { ...brief, 'text-length': 4, 'text-iterations': 16 });
+      const page = await openText(visit, { ...BRIEF, 'text-length': 4, 'text-iterations': 16 });
       await page.click('#text-start');
       await until(page, '#text-state', /^Finished/);
       await until(page, '#filter output', /^32 of 32 of iteration 16$/);
@@ -293,27 +293,27 @@ export default [
     },
   },
   {
-    name: 'text looks right at every width, light and dark, and stands in nobody\'s way',
-    only: false,
+    name: 'text fits every width, light and dark, and axe-core finds nothing',
+    webgpu: false,
     async run(visit) {
-      const told = [];
+      const found = [];
       for (const [width, height] of [[320, 640], [390, 844], [1280, 900], [1920, 1080]]) {
         for (const colorScheme of ['light', 'dark']) {
-          const page = await open(visit, { ...brief, 'text-length': 8, 'text-iterations': 14 }, { options: { viewport: { width, height }, colorScheme } });
+          const page = await openText(visit, { ...BRIEF, 'text-length': 8, 'text-iterations': 14 }, { options: { viewport: { width, height }, colorScheme } });
           await page.fill('#question', '42719305');
           await page.click('#ask-now');
           await until(page, '#text-state', /^Not trained yet/);
           await page.click('#text-pause');
           await until(page, '#text-state', /^Finished/);
-          await frames(page, 30);
+          await waitFrames(page, 30);
           const wide = await page.evaluate(() => document.documentElement.scrollWidth);
-          if (wide > width) told.push(`at ${width} the page is ${wide} px wide`);
-          await visit.shot(page, `text-${width}-${colorScheme}`, true);
-          told.push(...(await violations(page, `${width}, ${colorScheme}`)));
+          if (wide > width) found.push(`at ${width} the page is ${wide} px wide`);
+          await visit.screenshot(page, `text-${width}-${colorScheme}`, true);
+          found.push(...(await findViolations(page, `${width}, ${colorScheme}`)));
           await page.context().close();
         }
       }
-      ok(told.length === 0, told.join('; '));
+      ok(found.length === 0, found.join('; '));
     },
   },
 ];

@@ -2,56 +2,54 @@
 
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { save } from './keeping.mjs';
-import { download, eventually, goesOn, message, ok, slide, standsStill, stored, text, until } from './visit.mjs';
+import { saveAgent } from './keeping.mjs';
+import { assertUnchanged, download, eventually, ok, setSlider, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
 
-/// The greedy score at which catch counts as learnt; the optimum is 1.
-const SCORE = 0.9;
+/** The greedy score at which catch counts as learnt; the optimum is 1. */
+const LEARNT_SCORE = 0.9;
 
-/// The link of a training that is over soon, on WebGPU where there is any, be it software.
-export const small = ({ gpu }) =>
-  `#game=catch&groups=16&size=8&width=16&layers=1&iterations=12${gpu ? '&device=WebGPU' : ''}`;
+/** The link of a training that is over soon, on WebGPU where there is any, be it software. */
+export const shortTraining = ({ gpu }) => `#game=catch&groups=16&size=8&width=16&layers=1&iterations=12${gpu ? '&device=WebGPU' : ''}`;
 
-const number = (text) => Number(text.replace('−', '-'));
+const toNumber = (text) => Number(text.replace('−', '-'));
 
-/// Trains by the settings of a link until the greedy score is reached, and gives what the page says then; an error if the
-/// training ends before.
-export async function learn(visit, hash) {
+/** Trains by the settings of a link until the greedy score is reached; an error if the training ends before. */
+export async function trainToScore(visit, hash) {
   const page = await visit.open({ hash });
   await page.click('#start');
-  const greedy = (state) => number(/greedy ([−\d.]+)/.exec(state)?.[1] ?? 'NaN');
-  const state = await eventually('the score', () => text(page, '#state'), (state) => greedy(state) >= SCORE || /^(Finished|Stopped|Not started)/.test(state));
-  ok(greedy(state) >= SCORE, `catch is not learnt: ${state}`);
-  await visit.shot(page, 'training', true);
+  const greedy = (state) => toNumber(/greedy ([−\d.]+)/.exec(state)?.[1] ?? 'NaN');
+  const state = await eventually('the score', () => text(page, '#state'), (state) => greedy(state) >= LEARNT_SCORE || /^(Finished|Stopped|Not started)/.test(state));
+  ok(greedy(state) >= LEARNT_SCORE, `catch is not learnt: ${state}`);
+  await visit.screenshot(page, 'training', true);
   return { page, state };
 }
 
 export default [
   {
     name: 'catch is learnt to 0.9',
-    only: false,
-    run: async (visit) => (await learn(visit, '#game=catch')).state,
+    webgpu: false,
+    run: async (visit) => (await trainToScore(visit, '#game=catch')).state,
   },
   {
-    name: 'so it is on a GPU that is software, if that is asked for, by small groups',
-    only: true,
-    run: async (visit) => (await learn(visit, '#game=catch&device=WebGPU&groups=32&size=8&width=32&rate=0.02')).state,
+    name: 'catch is learnt on a software GPU, if that is requested, by small groups',
+    webgpu: true,
+    run: async (visit) => (await trainToScore(visit, '#game=catch&device=WebGPU&groups=32&size=8&width=32&rate=0.02')).state,
   },
   {
-    name: 'the agent on the stage is the newest, all curves are drawn, and the device is told',
+    name: 'the agent on the stage is the newest, all curves are drawn, and the device is shown',
     async run(visit) {
-      const page = await visit.open({ hash: small(visit) });
+      const page = await visit.open({ hash: shortTraining(visit) });
       const before = await text(page, '#agent-about');
       await page.click('#train-here');
       await until(page, '#state', /iteration ([2-9]|\d\d)/);
       ok((await page.locator('#agent').inputValue()).startsWith('here'), 'another agent is on the stage');
-      ok((await text(page, '#agent-about')) !== before, 'the agent has not the size that was asked for');
-      await goesOn(page);
+      ok((await text(page, '#agent-about')) !== before, 'the agent does not have the requested size');
+      await untilStepped(page);
       await until(page, '#state', /^Finished catch: iteration 12 of 12/);
       await page.waitForFunction(() => [...document.querySelectorAll('#charts figure canvas')].every(({ ariaLabel }) => /over the iterations [01] to 12/.test(ariaLabel)));
       // The scale has the whole climb, from a random player at -0.6 to the optimum.
       const label = await page.locator('figure.score canvas').getAttribute('aria-label');
-      const [low, high] = /on a scale from (\S+) to (\S+)\. /.exec(label)?.slice(1).map(number) ?? [];
+      const [low, high] = /on a scale from (\S+) to (\S+)\. /.exec(label)?.slice(1).map(toNumber) ?? [];
       ok(low <= -0.6 && high >= 1, `the curve is cut: ${label}`);
       for (const figure of await page.locator('#charts figure, figure.score').all()) {
         const [title, value] = [await figure.locator('b').textContent(), await figure.locator('output').textContent()];
@@ -59,29 +57,29 @@ export default [
       }
       ok(/Near zero is normal/.test(await text(page, 'figure.loss')) && (await page.locator('figure.loss .hint').isVisible()), 'a loss near zero is not explained');
       for (const figure of ['score', 'loss', 'steps_per_second']) {
-        ok((await visit.picture(page, `figure.${figure} canvas`)).colours > 5, `the chart of ${figure} is empty`);
+        ok((await visit.describePicture(page, `figure.${figure} canvas`)).colours > 5, `the chart of ${figure} is empty`);
       }
       await page.locator('figure.score canvas').focus();
       await page.keyboard.press('PageUp');
       await until(page, 'figure.loss output', /^2: /);
-      const told = await text(page, '#tell-training');
-      ok(told.includes(visit.gpu ? 'WebGPU' : 'CPU') && /steps a second/.test(told), `it tells: ${told}`);
-      ok(/MB of the worker/.test(await text(page, '#tell-memory')), 'the memory is not told');
-      return told;
+      const device = await text(page, '#stat-training');
+      ok(device.includes(visit.gpu ? 'WebGPU' : 'CPU') && /steps a second/.test(device), `the device is ${device}`);
+      ok(/MB of the worker/.test(await text(page, '#stat-memory')), 'the memory is not shown');
+      return device;
     },
   },
   {
-    name: 'training pauses, goes on and is reset',
+    name: 'training pauses, continues and is reset',
     async run(visit) {
-      // So many that it is not over before it has been seen to go on.
-      const page = await visit.open({ hash: small(visit).replace('iterations=12', `iterations=${visit.gpu ? 500 : 10_000}`) });
+      // So many that it is not over before it has been seen to continue.
+      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', `iterations=${visit.gpu ? 500 : 10_000}`) });
       await page.click('#start');
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
       await until(page, '#state', /^Paused/);
       const before = await text(page, '#state');
-      await standsStill(page, '#state', 'it trains in the pause', 90);
-      await goesOn(page);
+      await assertUnchanged(page, '#state', 'it trains in the pause', 90);
+      await untilStepped(page);
       await page.click('#pause');
       await page.waitForFunction((before) => /^Training/.test(document.querySelector('#state').textContent) && document.querySelector('#state').textContent.replace('Training', 'Paused') !== before, before);
       const [, done] = /iteration (\d+)/.exec(await text(page, '#state'));
@@ -89,23 +87,23 @@ export default [
       await page.click('#reset');
       await until(page, '#state', /^Not started/);
       await page.waitForFunction(() => /nothing yet/.test(document.querySelector('figure.entropy canvas').ariaLabel)); // the curves are gone
-      await standsStill(page, '#state', 'it trains on after a reset', 60);
+      await assertUnchanged(page, '#state', 'it trains on after a reset', 60);
       await page.fill('#set-iterations', '3');
       await page.click('#start');
       await until(page, '#state', /^Finished catch: iteration 3 of 3/);
     },
   },
   {
-    name: 'a reload in mid-training goes on, to the byte as without it, and leaving warns',
+    name: 'a reload resumes a training, which ends the same to the byte, and leaving warns',
     slow: true,
     async run(visit) {
-      const hash = small(visit).replace('iterations=12', `iterations=${visit.gpu ? 20 : 1000}&seeds=2`);
+      const hash = shortTraining(visit).replace('iterations=12', `iterations=${visit.gpu ? 20 : 1000}&seeds=2`);
       const files = async (page) => {
         await until(page, '#state', /^Finished catch: iteration \d+/);
         const all = [];
         for (const seed of [1, 2]) {
           await page.selectOption('#agent', `here ${seed}`);
-          all.push((await save(page)).bytes);
+          all.push((await saveAgent(page)).bytes);
         }
         return all;
       };
@@ -122,24 +120,24 @@ export default [
       await page.click('#pause');
       await until(page, '#state', /^Paused catch: iteration/);
       await page.click('#pause');
-      await stored(page, 'run', (run) => run?.paused === false);
+      await untilStored(page, 'run', (run) => run?.paused === false);
       await page.reload();
       ok(warned === 1, 'leaving does not warn');
-      await message(page, /Resuming the training of Catch/);
+      await untilMessage(page, /Resuming the training of Catch/);
       await until(page, '#state', /^(Training|Finished) catch: iteration/);
       const found = await files(page);
       found.forEach((file, i) => ok(Buffer.compare(file, expected[i]) === 0, `seed ${i + 1} is another policy`));
-      await stored(page, 'run', (run) => run === undefined);
+      await untilStored(page, 'run', (run) => run === undefined);
       await page.reload();
       await until(page, '#state', /^Not started/);
-      await standsStill(page, '#state', 'what is finished goes on');
+      await assertUnchanged(page, '#state', 'a finished training continues');
     },
   },
   {
-    name: 'game and training keep together: each game has its own form, and the buttons say what they train',
-    only: false,
+    name: 'each game has its own form, and the buttons say what they train',
+    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=3000') });
+      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=3000') });
       await page.click('#start');
       await until(page, '#state', /^Training catch: .*left/);
       await page.click('#pause');
@@ -156,7 +154,7 @@ export default [
       await until(page, '#settings-of', /Catch/);
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#settings-of', /Fruit/);
-      ok((await page.inputValue('#set-groups')) === '8', 'the game has not kept its settings');
+      ok((await page.inputValue('#set-groups')) === '8', 'the game has lost its settings');
       await page.click('#start');
       await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
       // The device is the same for all games, until a link says otherwise.
@@ -170,14 +168,14 @@ export default [
     },
   },
   {
-    name: 'who picks another game before the first policy is there stays on it',
-    only: false,
+    name: 'a visitor who picks another game before the first policy arrives stays on it',
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       let arrive;
       const late = new Promise((done) => { arrive = done; });
       await context.route('**/train*_bg.wasm', (route) => late.then(() => route.continue()));
-      const page = await visit.open({ hash: small(visit), context });
+      const page = await visit.open({ hash: shortTraining(visit), context });
       await page.click('#start');
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#settings-of', /Fruit/);
@@ -188,69 +186,69 @@ export default [
     },
   },
   {
-    name: 'Enter in a field replaces no training under way, but goes on to the button that does',
-    only: false,
+    name: 'Enter in a field does not replace a training, but moves to the button that does',
+    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
       await page.press('#set-iterations', 'Enter'); // nothing is there to be replaced
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
       await until(page, '#state', /^Paused/);
       await page.press('#set-rate', 'Enter');
-      await standsStill(page, '#state', 'it trains anew');
-      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not go on to the button');
+      await assertUnchanged(page, '#state', 'another training starts');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not move to the button');
       await page.keyboard.press('Enter');
       await until(page, '#state', /^(Getting ready|Training)/);
     },
   },
   {
-    name: 'one tab keeps its training, a second is told that its own is not kept, until the first ends',
-    only: false,
+    name: 'one tab stores its training, and a second says that its own is not stored until the first ends',
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
-      const [first, second] = [await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000'), context }), await visit.open({ hash: small(visit), context })];
+      const [first, second] = [await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000'), context }), await visit.open({ hash: shortTraining(visit), context })];
       await first.bringToFront();
       await first.click('#start');
       await until(first, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await first.click('#pause');
-      await stored(first, 'run', (run) => run?.paused === true);
+      await untilStored(first, 'run', (run) => run?.paused === true);
       await second.bringToFront();
       await second.click('#start');
-      await message(second, /not kept for a reload: another tab/);
+      await untilMessage(second, /not kept for a reload: another tab/);
       await until(second, '#state', /^Finished/);
-      await stored(second, 'run', (run) => run?.paused === true);
+      await untilStored(second, 'run', (run) => run?.paused === true);
       await first.bringToFront();
       await first.click('#reset');
-      await stored(first, 'run', (run) => run === undefined);
+      await untilStored(first, 'run', (run) => run === undefined);
       await second.bringToFront();
       await second.fill('#set-iterations', '10000');
       await second.click('#start');
       await until(second, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await second.click('#pause');
-      await stored(second, 'run', (run) => run?.paused === true);
+      await untilStored(second, 'run', (run) => run?.paused === true);
     },
   },
   {
-    name: 'a training that another tab has left waits on the shelf of the tab that trains next, and is replaced only when asked',
-    only: false,
+    name: 'a training that another tab has left waits on the shelf of the next tab, and is replaced only on request',
+    webgpu: false,
     async run(visit) {
       const context = await visit.context();
       const next = await visit.open({ hash: '#game=cartpole', context }); // it has looked for a kept run before there is one
-      const first = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000'), context });
+      const first = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000'), context });
       await first.click('#start');
       await until(first, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await first.click('#pause');
       await until(first, '#state', /^Paused catch/);
-      await stored(first, 'run', (run) => run?.paused === true);
+      await untilStored(first, 'run', (run) => run?.paused === true);
       const [at] = /iteration \d+/.exec(await text(first, '#state'));
       await first.close();
       await next.bringToFront();
       await next.fill('#set-iterations', '2');
       await next.click('#start');
-      await message(next, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
+      await untilMessage(next, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
       await until(next, '#state', /^Finished cartpole: iteration 2 of 2/);
-      await stored(next, 'shelf', Boolean);
-      // A tab of the same game cannot take it up while another has it, and is told of it afterwards.
+      await untilStored(next, 'shelf', Boolean);
+      // A tab of the same game cannot take it up while another has it, and names it afterwards.
       await context.addInitScript(() => {
         const { request } = navigator.locks;
         navigator.locks.request = (name, ...more) => {
@@ -264,7 +262,7 @@ export default [
       await same.bringToFront();
       await eventually('a free lock', () => same.evaluate(async () => (await navigator.locks.query()).held.length === 0));
       await same.click('#start');
-      await message(same, new RegExp(`A training of Catch is paused at ${at}, left by another tab\\. Press Resume`));
+      await untilMessage(same, new RegExp(`A training of Catch is paused at ${at}, left by another tab\\. Press Resume`));
       await until(same, '#state', /^Not started/);
       await until(same, '#train-here', /^Resume$/);
       await same.click('#train-here');
@@ -273,8 +271,8 @@ export default [
     },
   },
   {
-    name: 'the range of the seeds is that of those that have not failed, at the iterations that all have',
-    only: false,
+    name: 'the range of the seeds leaves out those that have failed, and iterations that not all have',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       const mean = await page.evaluate(async () => {
@@ -282,18 +280,18 @@ export default [
         const curves = new Curves();
         const scores = { 1: [1, 2, 3], 2: [3, NaN, 5, 7], 3: [9] };
         for (const [seed, all] of Object.entries(scores)) all.forEach((score, i) => curves.add(seed, { iteration: i + 1, score }));
-        curves.fail('3');
-        return curves.of('score').mean;
+        curves.markFailed('3');
+        return curves.chartData('score').mean;
       });
       const expected = [{ x: 1, y: 2, low: 1, high: 3 }, { x: 3, y: 4, low: 3, high: 5 }];
       ok(JSON.stringify(mean) === JSON.stringify(expected), `it is ${JSON.stringify(mean)}`);
     },
   },
   {
-    name: 'seeds are named and coloured, and their data are a file',
-    only: false,
+    name: 'seeds are named and coloured, and their data are saved as a file',
+    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: `${small(visit)}&seeds=2` });
+      const page = await visit.open({ hash: `${shortTraining(visit)}&seeds=2` });
       await page.click('#start');
       await until(page, '#state', /^Finished/);
       const seeds = await page.locator('#seeds li').allTextContents();
@@ -309,7 +307,7 @@ export default [
     name: 'several seeds side by side, and the same seed learns the same',
     slow: true,
     async run(visit) {
-      const page = await visit.open({ hash: `${small(visit)}&seeds=3` });
+      const page = await visit.open({ hash: `${shortTraining(visit)}&seeds=3` });
       const scores = async () => {
         await page.click('#start');
         await until(page, '#state', /^Finished/);
@@ -324,35 +322,34 @@ export default [
       await page.click('#beside summary');
       for (const seed of [1, 2]) await page.check(`#rivals input[value="here ${seed}"]`);
       await eventually('the seeds by name', async () => (await page.locator('#names span').allTextContents()).join(), (names) => /^Seed 3,(Untrained,)?Seed 1,Seed 2$/.test(names));
-      await goesOn(page);
-      await visit.shot(page, 'seeds', true);
+      await untilStepped(page);
+      await visit.screenshot(page, 'seeds', true);
       ok((await scores()) === first, 'the same seeds give other scores');
       return first;
     },
   },
   {
     name: 'workers share a run where they may, and learn to the byte what one does',
-    only: false,
+    webgpu: false,
     async run(visit) {
-      const hash = '#game=catch&groups=128&iterations=40';
       const alone = () => Object.defineProperty(globalThis, 'crossOriginIsolated', { value: false });
       const policies = [];
       for (const init of [undefined, alone]) {
-        const page = await visit.open({ hash, init });
+        const page = await visit.open({ hash: '#game=catch&groups=128&iterations=40', init });
         const cores = init ? 1 : await page.evaluate(() => navigator.hardwareConcurrency);
         const workers = cores > 2 ? Math.min(cores - 1, 8) : cores;
         await page.click('#start');
-        await until(page, '#tell-training', workers > 1 ? new RegExp(`CPU, ${workers} workers in WebAssembly`) : /CPU, in WebAssembly/);
+        await until(page, '#stat-training', workers > 1 ? new RegExp(`CPU, ${workers} workers in WebAssembly`) : /CPU, in WebAssembly/);
         await until(page, '#state', /^Finished catch: iteration 40/);
-        policies.push((await save(page)).bytes);
+        policies.push((await saveAgent(page)).bytes);
         await page.context().close();
       }
       ok(Buffer.compare(...policies) === 0, 'together they learn another policy');
     },
   },
   {
-    name: 'the module for all browsers learns, and about the same as the one with relaxed SIMD where that is built',
-    only: false,
+    name: 'the module for all browsers learns about the same as the one with relaxed SIMD, if that is built',
+    webgpu: false,
     async run(visit) {
       const scores = [];
       const relaxed = existsSync(join(visit.site.folder, 'train-relaxed.js')) ? ['train-relaxed_bg.wasm'] : [];
@@ -360,27 +357,27 @@ export default [
         const context = await visit.context();
         const asked = [];
         context.on('request', (request) => asked.push(new URL(request.url()).pathname.split('/').at(-1)));
-        const page = await visit.open({ hash: small({ gpu: false }), context });
+        const page = await visit.open({ hash: shortTraining({ gpu: false }), context });
         await page.click('#start');
         await until(page, '#state', /^Finished catch: iteration 12/);
         ok(asked.filter((name) => /^train.*wasm$/.test(name)).every((name) => name === module) && asked.includes(module), `it asked for ${asked.filter((name) => name.endsWith('wasm'))}`);
-        scores.push(number(/score ([−\d.]+)/.exec(await text(page, '#state'))[1]));
+        scores.push(toNumber(/score ([−\d.]+)/.exec(await text(page, '#state'))[1]));
         await context.close();
-        visit.site.instead['trainer.js'] = "export { trainer } from './trainer.js?real'; WebAssembly.validate = () => false;";
+        visit.site.instead['trainer.js'] = "export { importTrainer } from './trainer.js?real'; WebAssembly.validate = () => false;";
       }
       ok(scores.every((score) => Math.abs(score - scores[0]) < 0.1), `the scores are ${scores.join(' and ')}`);
       return scores.join(' and ');
     },
   },
   {
-    name: 'settings out of their limits are said, and nothing starts',
-    only: false,
+    name: 'settings out of range are reported, and nothing starts',
+    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: small(visit) });
+      const page = await visit.open({ hash: shortTraining(visit) });
       for (const [id, value, right] of [['rate', '7', '0.002'], ['size', '1', '8'], ['width', '', '16'], ['groups', '2.5', '16']]) {
         await page.fill(`#set-${id}`, value);
         await page.click('#start');
-        ok(await page.locator(`#set-${id}-note`).isVisible(), `nothing is said of ${id} = ${value}`);
+        ok(await page.locator(`#set-${id}-note`).isVisible(), `no note for ${id} = ${value}`);
         ok((await page.locator(`#set-${id}`).getAttribute('aria-invalid')) === 'true', `${id} is not marked`);
         ok(/^Not started/.test(await text(page, '#state')), `it starts with ${id} = ${value}`);
         await page.fill(`#set-${id}`, right);
@@ -398,14 +395,14 @@ export default [
     },
   },
   {
-    name: 'a button puts the defaults back, also by the keyboard, and the game keeps them',
-    only: false,
+    name: 'a button restores the defaults, also by the keyboard, and the game keeps them',
+    webgpu: false,
     async run(visit) {
       const plain = await visit.open({ hash: '#game=catch' });
       const values = (page) => page.locator('#fields input, #fields select').evaluateAll((all) => all.map(({ value }) => value).join());
       await until(plain, '#settings-of', /Catch/);
       const defaults = await values(plain);
-      const page = await visit.open({ hash: small(visit) });
+      const page = await visit.open({ hash: shortTraining(visit) });
       await until(page, '#settings-of', /Catch/);
       ok((await values(page)) !== defaults, 'the link changes nothing');
       await page.selectOption('#set-way', 'CPU');
@@ -413,10 +410,10 @@ export default [
       await page.click('#start');
       ok(await page.locator('#trouble').isVisible(), 'a rate of 7 is not refused');
       await page.focus('#start');
-      for (const _ of ['pause', 'defaults']) await page.keyboard.press('Tab');
+      for (let i = 0; i < 2; i += 1) await page.keyboard.press('Tab'); // past Pause
       ok((await page.evaluate(() => document.activeElement.id)) === 'defaults', 'the keyboard does not reach the button');
       await page.keyboard.press('Enter');
-      await message(page, /^The settings are the defaults again\./);
+      await untilMessage(page, /^The settings are the defaults again\./);
       ok((await values(page)) === defaults, `the form has ${await values(page)} instead of ${defaults}`);
       ok(await page.locator('#set-rate-note').isHidden(), 'a field is still wrong');
       ok(await page.locator('#trouble').isHidden(), 'it still says that a setting is out of range');
@@ -431,11 +428,11 @@ export default [
   },
   {
     name: 'a training that collapses stops and says so',
-    only: false,
+    webgpu: false,
     async run(visit) {
       visit.site.instead['trainer.js'] = `
-        import { trainer as real } from './trainer.js?real';
-        export async function trainer(name) {
+        import { importTrainer as real } from './trainer.js?real';
+        export async function importTrainer(name) {
           const { default: init, Training: Real, Place, Saved } = await real(name);
           class Training {
             static async create(...all) {
@@ -448,56 +445,56 @@ export default [
           }
           return { default: init, Training, Place, Saved };
         }`;
-      const page = await visit.open({ hash: small(visit) });
+      const page = await visit.open({ hash: shortTraining(visit) });
       await page.click('#start');
       await until(page, '#trouble', /Seed 1 stopped after iteration 3: The loss is NaN\./);
       await until(page, '#state', /^Stopped catch: iteration 3/);
-      ok(await page.locator('#trouble').isVisible(), 'nothing is said beside the button');
-      await visit.shot(page, 'nan', true);
-      await goesOn(page);
+      ok(await page.locator('#trouble').isVisible(), 'there is no message beside the button');
+      await visit.screenshot(page, 'nan', true);
+      await untilStepped(page);
     },
   },
   {
-    name: 'a training module that cannot be had is said, and the page goes on',
-    only: false,
+    name: 'a missing training module is reported, and the page continues',
+    webgpu: false,
     async run(visit) {
-      visit.site.instead['trainer.js'] = 'export function trainer() { throw new Error("broken on the way"); }';
-      const page = await visit.open({ hash: small(visit) });
+      visit.site.instead['trainer.js'] = 'export function importTrainer() { throw new Error("broken on the way"); }';
+      const page = await visit.open({ hash: shortTraining(visit) });
       await page.click('#start');
       await until(page, '#trouble', /Broken on the way\./);
-      await goesOn(page);
+      await untilStepped(page);
     },
   },
   {
-    name: 'games of the training device are drawn from its memory, one or a thousand, in a pause too',
-    only: true,
+    name: 'games of the training device are drawn from its memory, one or a thousand, also in a pause',
+    webgpu: true,
     async run(visit) {
-      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=500') });
+      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=500') });
       await page.click('#start');
       await until(page, '#state', /iteration ([2-9]|\d\d)/);
       await page.click('#device-wall summary');
-      const look = () => visit.picture(page, '#device-canvas canvas');
+      const look = () => visit.describePicture(page, '#device-canvas canvas');
       const moves = async (when) => {
         await page.waitForFunction(() => document.querySelector('#device-canvas canvas'));
         const first = await eventually(`a wall ${when}`, look, ({ colours }) => colours >= 4);
         await eventually(`a wall that moves ${when}`, look, ({ hash }) => hash !== first.hash);
       };
       await moves('while it trains');
-      await visit.shot(page, 'device-wall', true);
+      await visit.screenshot(page, 'device-wall', true);
       await page.click('#pause');
       await until(page, '#state', /^Paused/);
       await moves('in a pause');
       for (const [place, games] of [[10, 1024], [0, 1]]) {
-        await slide(page, '#device-games', place);
+        await setSlider(page, '#device-games', place);
         await until(page, '#device-games-out', new RegExp(`^${games}$`));
         await moves(`of ${games}`);
-        await visit.shot(page, `device-wall-${games}`, true);
+        await visit.screenshot(page, `device-wall-${games}`, true);
       }
       await page.click('#device-wall summary');
       await page.waitForFunction(() => !document.querySelector('#device-canvas canvas'));
       await page.click('#pause');
       await until(page, '#state', /^Training/);
-      await goesOn(page);
+      await untilStepped(page);
     },
   },
 ];

@@ -1,12 +1,12 @@
-// When something is refused or lost: a clear message, and the page goes on.
+// When something is refused or lost: a clear message, and the page continues.
 
-import { goesOn, message, ok, stored, text, until } from './visit.mjs';
-import { small } from './training.mjs';
+import { ok, text, until, untilMessage, untilStepped, untilStored } from './visit.mjs';
+import { shortTraining } from './training.mjs';
 
-/// The training module, with changes of the runs that it makes or resumes: `spoil` is code about `run`.
-const spoilt = (spoil) => `
-  import { trainer as real } from './trainer.js?real';
-  export async function trainer(name) {
+/** The training module, with changes of the runs that it makes or resumes: `spoil` is code about `run`. */
+const spoiltTrainer = (spoil) => `
+  import { importTrainer as real } from './trainer.js?real';
+  export async function importTrainer(name) {
     const module = await real(name);
     const spoil = (run) => { ${spoil} return run; };
     const { create, resume } = module.Training;
@@ -19,51 +19,51 @@ const spoilt = (spoil) => `
 
 export default [
   {
-    name: 'a training that is kept survives a reload on which it is refused or fails, until it is reset',
-    only: false,
+    name: 'a stored training survives a reload on which it is refused or fails, until it is reset',
+    webgpu: false,
     async run(visit) {
       const { instead } = visit.site;
-      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
       page.on('dialog', (dialog) => dialog.accept());
       await page.click('#start');
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
       await until(page, '#state', /^Paused catch/);
-      await stored(page, 'run', (run) => run?.paused === true);
+      await untilStored(page, 'run', (run) => run?.paused === true);
       const before = await text(page, '#state');
-      instead['trainer.js'] = 'export function trainer() { throw new Error("broken on the way"); }';
+      instead['trainer.js'] = 'export function importTrainer() { throw new Error("broken on the way"); }';
       await page.reload();
       await until(page, '#trouble', /^Broken on the way\. To resume the training, reload the page\.$/);
-      instead['trainer.js'] = spoilt("run.iterate = () => Promise.reject(new Error('the device is lost'));");
+      instead['trainer.js'] = spoiltTrainer("run.iterate = () => Promise.reject(new Error('the device is lost'));");
       await page.reload();
-      await message(page, /training of Catch is still paused/);
+      await untilMessage(page, /training of Catch is still paused/);
       await until(page, '#state', /^Paused catch/);
       await page.click('#train-here');
       await until(page, '#trouble', /^Seed 1 stopped after iteration \d+: The device is lost\.$/);
       await until(page, '#state', /^Stopped catch/);
       delete instead['trainer.js'];
       await page.reload();
-      await message(page, /Resuming the training of Catch/);
+      await untilMessage(page, /Resuming the training of Catch/);
       await until(page, '#state', /^Training catch: iteration/);
       await page.click('#train-here');
       await until(page, '#state', /^Paused catch/);
       const reached = async () => Number(/iteration (\d+)/.exec(await text(page, '#state'))[1]);
       ok((await reached()) >= Number(/iteration (\d+)/.exec(before)[1]), 'it starts from the beginning');
       await page.click('#reset');
-      await stored(page, 'run', (run) => run === undefined);
+      await untilStored(page, 'run', (run) => run === undefined);
     },
   },
   {
-    name: 'a training that has failed makes room for that of another game, and is resumed from where it was kept',
-    only: false,
+    name: 'a failed training makes room for that of another game, and is resumed from its checkpoint',
+    webgpu: false,
     async run(visit) {
       const { instead } = visit.site;
-      instead['trainer.js'] = spoilt(`
+      instead['trainer.js'] = spoiltTrainer(`
         const iterate = run.iterate.bind(run);
         let paused = false;
         addEventListener('message', ({ data }) => { paused ||= data.do === 'pause'; });
         run.iterate = () => (paused ? Promise.reject(new Error('the device is lost')) : iterate());`);
-      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
       await page.click('#start');
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
@@ -74,13 +74,13 @@ export default [
       delete instead['trainer.js'];
       // Enter in a field does not take its place.
       await page.press('#set-rate', 'Enter');
-      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not go on to the button');
+      ok((await page.evaluate(() => document.activeElement.id)) === 'start', 'the focus does not move to the button');
       ok((await text(page, '#start')) === 'Train again', `the button says ${await text(page, '#start')}`);
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#settings-of', /Fruit/);
       await page.fill('#set-iterations', '2');
       await page.click('#train-here');
-      await message(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
+      await untilMessage(page, new RegExp(`Catch is paused at ${at}\\. To continue, pick it and press Resume`));
       await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#train-here', /^Resume$/);
@@ -89,63 +89,63 @@ export default [
     },
   },
   {
-    name: 'a checkpoint that cannot be made in a pause ends the run with a reason',
-    only: false,
+    name: 'a checkpoint that fails in a pause ends the run with a reason',
+    webgpu: false,
     async run(visit) {
-      visit.site.instead['trainer.js'] = spoilt(`
+      visit.site.instead['trainer.js'] = spoiltTrainer(`
         const save = run.save.bind(run);
         let pausing = false;
         addEventListener('message', ({ data }) => { pausing ||= data.do === 'pause'; });
         run.save = () => (pausing ? Promise.reject(new Error('the memory is exhausted')) : save());`);
-      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=10000') });
+      const page = await visit.open({ hash: shortTraining(visit).replace('iterations=12', 'iterations=10000') });
       await page.click('#start');
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
       await until(page, '#trouble', /^Seed 1 stopped after iteration \d+: The memory is exhausted\.$/);
       await until(page, '#state', /^Stopped catch/);
       ok(await page.locator('#start').isEnabled(), 'no other training can be started');
-      await stored(page, 'run', (run) => run?.paused === false);
+      await untilStored(page, 'run', (run) => run?.paused === false);
     },
   },
   {
-    name: 'a browser that starts no workers is told, and the page goes on',
-    only: false,
+    name: 'without workers the page says so and continues',
+    webgpu: false,
     async run(visit) {
-      const page = await visit.open({ hash: small(visit), init: () => { window.Worker = class { constructor() { throw new Error('workers are switched off'); } }; } });
+      const page = await visit.open({ hash: shortTraining(visit), init: () => { window.Worker = class { constructor() { throw new Error('workers are switched off'); } }; } });
       await page.click('#start');
       await until(page, '#trouble', /^The training cannot be started: Workers are switched off\.$/);
       await until(page, '#train-here', /^Train an agent$/);
-      await goesOn(page);
+      await untilStepped(page);
     },
   },
   {
-    name: 'a refused storage gives a message, and training goes on',
-    only: false,
+    name: 'a refused storage gives a message, and training continues',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({
-        hash: small(visit),
+        hash: shortTraining(visit),
         init: () => {
           const refuse = () => { throw new DOMException('storage is switched off', 'SecurityError'); };
           for (const name of ['indexedDB', 'localStorage']) Object.defineProperty(window, name, { get: refuse });
         },
       });
-      await message(page, /stores nothing for the page.*storage is switched off/);
-      await visit.shot(page, 'no-storage');
+      await untilMessage(page, /stores nothing for the page.*storage is switched off/);
+      await visit.screenshot(page, 'no-storage');
       await page.click('#start');
       await until(page, '#state', /^Finished/);
-      await message(page, /Save the policy as a file/);
-      await goesOn(page);
+      await untilMessage(page, /Save the policy as a file/);
+      await untilStepped(page);
     },
   },
   {
-    name: 'a storage that breaks off gives a message, and games and text train without it',
-    only: false,
+    name: 'a storage whose connection closes gives a message, and games and text train without it',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({
-        hash: small(visit),
+        hash: shortTraining(visit),
         init: () => { IDBDatabase.prototype.transaction = () => { throw new DOMException('the connection is closing', 'InvalidStateError'); }; },
       });
-      await message(page, /stores nothing for the page \(the connection is closing\)/);
+      await untilMessage(page, /stores nothing for the page \(the connection is closing\)/);
       await page.click('#start');
       await until(page, '#state', /^Finished/);
       await page.locator('#game input[value=sort]').check({ force: true });
@@ -153,8 +153,8 @@ export default [
     },
   },
   {
-    name: 'a lost device is replaced, one lost again is done without',
-    only: true,
+    name: 'a lost device is replaced, and after a second loss the CPU draws',
+    webgpu: true,
     async run(visit) {
       const page = await visit.open({
         init: () => {
@@ -171,35 +171,35 @@ export default [
       const lose = () => page.evaluate(() => window.devices.at(-1).destroy());
       ok((await page.evaluate(() => window.devices.length)) === 1, 'it draws with another device');
       await lose();
-      await message(page, /GPU stopped responding; continuing on a new device/);
+      await untilMessage(page, /GPU stopped responding; continuing on a new device/);
       ok((await page.evaluate(() => window.devices.length)) === 2, 'no other device was asked for');
-      await goesOn(page);
-      ok((await visit.picture(page)).colours >= 4, 'nothing is drawn with the new device');
+      await untilStepped(page);
+      ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn with the new device');
       await lose();
-      await message(page, /GPU stopped responding; continuing on the CPU/);
+      await untilMessage(page, /GPU stopped responding; continuing on the CPU/);
       const notices = await page.locator('.notice').allTextContents();
-      ok(notices.length === 1, `what was told of the first loss stays: ${notices}`);
-      await goesOn(page);
-      ok((await visit.picture(page)).colours >= 4, 'nothing is drawn on the 2D canvas');
+      ok(notices.length === 1, `the message of the first loss stays: ${notices}`);
+      await untilStepped(page);
+      ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn on the 2D canvas');
       ok(/^Without WebGPU/.test(await text(page, '#way')), 'the line does not say so');
-      await visit.shot(page, 'lost-device');
+      await visit.screenshot(page, 'lost-device');
     },
   },
   {
-    name: 'a GPU that never answers is done without',
-    only: true,
+    name: 'if a GPU never answers the CPU draws and trains',
+    webgpu: true,
     async run(visit) {
-      const page = await visit.open({ hash: small({ gpu: false }), init: () => { GPU.prototype.requestAdapter = () => new Promise(() => {}); } });
+      const page = await visit.open({ hash: shortTraining({ gpu: false }), init: () => { GPU.prototype.requestAdapter = () => new Promise(() => {}); } });
       ok(/^Without WebGPU.*does not answer/.test(await text(page, '#way')), 'the line does not say so');
-      await goesOn(page);
-      ok((await visit.picture(page)).colours >= 4, 'nothing is drawn');
+      await untilStepped(page);
+      ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn');
       await page.click('#start');
       await until(page, '#state', /^Finished catch/);
     },
   },
   {
-    name: 'a GPU that is asked for and missing is said to be',
-    only: false,
+    name: 'a GPU that is requested and missing is reported',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&device=WebGPU' });
       await page.click('#start');
@@ -208,37 +208,37 @@ export default [
     },
   },
   {
-    name: 'a missing agent is said, and another game goes on',
-    only: false,
+    name: 'a missing agent is reported, and another game continues',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       visit.allow(/404/);
       await page.route('**/policies/catch.safetensors', (route) => route.fulfill({ status: 404 }));
       await page.locator('#game input[value=catch]').click({ force: true }); // it does not stay
-      await message(page, /No pretrained agent for catch was found/);
+      await untilMessage(page, /No pretrained agent for catch was found/);
       ok(await page.locator('#game input[value=fruit]').isChecked(), 'a game without an agent is picked');
       // Neither does a link to it change what is trained.
       await page.locator('.notice button').first().click();
       await page.evaluate(() => { location.hash = '#game=catch&groups=16'; });
-      await message(page, /No pretrained agent for catch was found/);
+      await untilMessage(page, /No pretrained agent for catch was found/);
       ok(/Fruit/.test(await text(page, '#settings-of')), `the form has the ${await text(page, '#settings-of')}`);
       visit.allow(/ERR_FAILED/);
       await page.route('**/policies/cartpole.safetensors', (route) => route.abort());
       await page.locator('#game input[value=cartpole]').click({ force: true });
-      await message(page, /The pretrained agent for cartpole cannot be fetched\. Is this device offline\?/);
-      await goesOn(page);
+      await untilMessage(page, /The pretrained agent for cartpole cannot be fetched\. Is this device offline\?/);
+      await untilStepped(page);
     },
   },
   {
     name: 'a page that cannot be started says so in place of the game',
-    only: false,
+    webgpu: false,
     async run(visit) {
       visit.allow(/404|WebAssembly/);
       const context = await visit.context();
       await context.route('**/watch_bg.wasm', (route) => route.fulfill({ status: 404 }));
       const cut = await visit.open({ context, frame: false });
       await until(cut, '#waiting', /^The page could not be started \(.+\)\. Reload it to try again\.$/);
-      await visit.shot(cut, 'not-started');
+      await visit.screenshot(cut, 'not-started');
       const without = await visit.open({ frame: false, init: () => { delete window.WebAssembly; } });
       await until(without, '#waiting', /^This page needs WebAssembly, which is disabled in this browser\.$/);
       // A module that does not arrive, and one of another version.
@@ -252,13 +252,13 @@ export default [
   },
   {
     name: 'without its first agent the page begins with an untrained one, and trains',
-    only: false,
+    webgpu: false,
     async run(visit) {
       visit.allow(/404/);
       const context = await visit.context();
       await context.route('**/policies/catch.safetensors', (route) => route.fulfill({ status: 404 }));
-      const page = await visit.open({ context, hash: small(visit) });
-      await message(page, /No pretrained agent for catch was found/);
+      const page = await visit.open({ context, hash: shortTraining(visit) });
+      await untilMessage(page, /No pretrained agent for catch was found/);
       await until(page, '#agent option:checked', /^Untrained$/);
       await page.click('#train-here');
       await until(page, '#state', /^Finished catch/);

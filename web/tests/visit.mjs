@@ -3,18 +3,20 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
-export function ok(holds, otherwise) {
-  if (!holds) throw new Error(otherwise);
+/** Fails with a message unless a condition holds. */
+export function ok(holds, failure) {
+  if (!holds) throw new Error(failure);
 }
 
-/// Upper limit of every wait, in milliseconds. It ends a hang and decides nothing else, so that a busy machine fails no check.
-export const HANG = 5 * 60_000;
+/** Upper limit of every wait, in milliseconds. It ends a hang and decides nothing else, so that a busy machine fails
+    no check. */
+export const HANG_MS = 5 * 60_000;
 
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
-/// Asks until the answer holds, and gives it; `what` names the state that is waited for.
+/** Asks until the answer holds, and gives it; `what` names the state that is waited for. */
 export async function eventually(what, ask, holds = Boolean) {
-  for (const end = Date.now() + HANG; ;) {
+  for (const end = Date.now() + HANG_MS; ;) {
     const answer = await ask();
     if (holds(answer)) return answer;
     ok(Date.now() < end, `waited in vain for ${what}; the last is ${JSON.stringify(answer)}`);
@@ -34,7 +36,7 @@ export class Visit {
     this.broken.catch(() => {});
   }
 
-  /// Complaints that this check brings about on purpose.
+  /** Complaints that this check brings about on purpose. */
   allow(...patterns) {
     this.allowed.push(...patterns);
   }
@@ -47,13 +49,13 @@ export class Visit {
     // On a GPU that is software, drawing a large picture takes most of the processors from all else.
     const viewport = this.gpu ? { width: 640, height: 450 } : { width: 1280, height: 900 };
     const context = await this.browser.newContext({ viewport, ...options });
-    context.setDefaultTimeout(HANG);
+    context.setDefaultTimeout(HANG_MS);
     this.contexts.push(context);
     return context;
   }
 
-  /// Opens the page, and waits for the first picture. `init` runs in the page before all else; the details are unfolded
-  /// unless the check looks at the page as it greets visitors, `folded`.
+  /** Opens the page, and waits for the first picture. `init` runs in the page before all else; the details are unfolded
+      unless the check looks at the page as it greets visitors, `folded`. */
   async open({ hash = '', context, options, init, address = this.site.address, frame = true, folded = false } = {}) {
     const page = await (context ?? (await this.context(options))).newPage();
     const { origin } = new URL(address);
@@ -66,7 +68,7 @@ export class Visit {
       const url = request.url();
       if (!url.startsWith(`${origin}/`) && !/^(data|blob):/.test(url)) this.complain(`a request to ${url}`);
     });
-    await page.addInitScript(watchTasks);
+    await page.addInitScript(recordLongTasks);
     if (init) await page.addInitScript(init);
     await page.goto(address + hash);
     const marked = () => ['first-frame', 'ready'].every((name) => performance.getEntriesByName(name).length > 0);
@@ -75,8 +77,8 @@ export class Visit {
     return page;
   }
 
-  /// Fails if there was something to complain about.
-  judge() {
+  /** Fails if there was something to complain about. */
+  assertNoComplaints() {
     if (this.site.missing.length > 0) this.complain(`asked for what is not there: ${this.site.missing.join(', ')}`);
     ok(this.complaints.length === 0, 'the page complains');
   }
@@ -86,14 +88,14 @@ export class Visit {
     for (const context of this.contexts) await context.close();
   }
 
-  /// Keeps a picture of a view.
-  async shot(page, name, fullPage = false) {
+  /** Keeps a picture of a view. */
+  async screenshot(page, name, fullPage = false) {
     if (!this.shots) return;
     await page.screenshot({ path: join(this.shots, `${name}${this.gpu ? '' : '-2d'}.png`), fullPage });
   }
 
-  /// Describes the picture of an element: how many colours, its size in pixels, and a number for the whole.
-  async picture(page, selector = '#stage .canvas canvas') {
+  /** Describes the picture of an element: how many colours, its size in pixels, and a number for the whole. */
+  async describePicture(page, selector = '#stage .canvas canvas') {
     const png = await page.locator(selector).screenshot();
     const blank = await (this.blank ??= this.context().then((context) => context.newPage()));
     return blank.evaluate(async (base64) => {
@@ -108,17 +110,17 @@ export class Visit {
   }
 }
 
-/// Runs in the page: notes the main thread's long tasks.
-function watchTasks() {
+/** Runs in the page: notes the main thread's long tasks. */
+function recordLongTasks() {
   window.longTasks = [];
   new PerformanceObserver((list) => {
     for (const { startTime, duration } of list.getEntries()) window.longTasks.push({ startTime, duration });
   }).observe({ type: 'longtask', buffered: true });
 }
 
-/// The pixels of the last canvas that a selector finds, read from a copy: Chromium warns if a canvas that the page draws on
-/// is read twice, and how often a check reads depends on how fast the page is.
-export async function pixels(page, selector) {
+/** The pixels of the last canvas that a selector finds, read from a copy: Chromium warns if a canvas that the page
+    draws on is read twice, and how often a check reads depends on how fast the page is. */
+export async function readPixels(page, selector) {
   return page.locator(selector).last().evaluate((canvas) => {
     const context = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
     context.drawImage(canvas, 0, 0);
@@ -128,22 +130,25 @@ export async function pixels(page, selector) {
 
 export const text = (page, selector) => page.locator(selector).textContent();
 
-/// Lets the page draw so many frames.
-export const frames = (page, count) => page.evaluate(async (count) => {
+/** The names of the games to pick from, in the page's order; the choice of text is none. */
+export const gameNames = (page) => page.locator('#game input').evaluateAll((all) => all.map(({ value }) => value).filter((name) => name !== 'sort'));
+
+/** Lets the page draw so many frames. */
+export const waitFrames = (page, count) => page.evaluate(async (count) => {
   for (let i = 0; i < count; i += 1) await new Promise(requestAnimationFrame);
 }, count);
 
-/// Fails if the text of an element changes within so many frames.
-export async function standsStill(page, selector, otherwise, count = 40) {
+/** Fails if the text of an element changes within so many frames. */
+export async function assertUnchanged(page, selector, failure, count = 40) {
   const before = await text(page, selector);
-  await frames(page, count);
+  await waitFrames(page, count);
   const after = await text(page, selector);
-  ok(after === before, `${otherwise}: ${before}, then ${after}`);
+  ok(after === before, `${failure}: ${before}, then ${after}`);
 }
 
-/// Waits until what the browser's storage has under a name holds: its size in bytes if it is a file, whether it is a
-/// paused run; undefined if there is nothing.
-export const stored = (page, name, holds) => eventually(`${name} in the storage`, () => page.evaluate((name) => new Promise((done, fail) => {
+/** Waits until what the browser's storage has under a name holds: its size in bytes if it is a file, whether it is a
+    paused run; undefined if there is nothing. */
+export const untilStored = (page, name, holds) => eventually(`${name} in the storage`, () => page.evaluate((name) => new Promise((done, fail) => {
   const opening = indexedDB.open('grove', 1);
   opening.onupgradeneeded = () => opening.transaction.abort();
   opening.onerror = () => done(undefined); // the page has not made it yet
@@ -159,14 +164,14 @@ export const stored = (page, name, holds) => eventually(`${name} in the storage`
   };
 }), name), holds);
 
-/// Clicks an element that offers a file: the file's path, name and bytes.
+/** Clicks an element that offers a file: the file's path, name and bytes. */
 export async function download(page, selector) {
   const [file] = await Promise.all([page.waitForEvent('download'), page.click(selector)]);
   const path = await file.path();
   return { path, name: file.suggestedFilename(), bytes: await readFile(path) };
 }
 
-/// Waits until the text of an element is so, and gives it.
+/** Waits until the text of an element is so, and gives it. */
 export async function until(page, selector, pattern) {
   const wanted = { selector, source: pattern.source };
   const there = ({ selector, source }) => new RegExp(source).exec(document.querySelector(selector)?.textContent ?? '')?.[0];
@@ -177,27 +182,27 @@ export async function until(page, selector, pattern) {
   return handle.jsonValue();
 }
 
-/// Waits for a message to the visitor.
-export const message = (page, pattern) => until(page, '#notices', pattern);
+/** Waits for a message to the visitor. */
+export const untilMessage = (page, pattern) => until(page, '#notices', pattern);
 
-/// The step of the game that is shown, and which game it is.
-export async function state(page) {
+/** The step of the game that is shown, and which game it is. */
+export async function shownStep(page) {
   const [, time, game] = /step (\d+) .* game (\d+)/.exec(await text(page, '#time'));
   return { time: Number(time), game: Number(game) };
 }
 
-/// Waits until the text of an element is another.
-export const changed = (page, selector, before) =>
+/** Waits until the text of an element is another. */
+export const untilChanged = (page, selector, before) =>
   page.waitForFunction(([selector, before]) => document.querySelector(selector).textContent !== before, [selector, before])
     .catch(() => { throw new Error(`${selector} stays ${before}`); });
 
-/// Waits until time has gone on.
-export const goesOn = async (page) => changed(page, '#time', await text(page, '#time'));
+/** Waits until time has gone on. */
+export const untilStepped = async (page) => untilChanged(page, '#time', await text(page, '#time'));
 
-/// Sets a slider as a hand does.
-export const slide = (page, selector, value) => page.locator(selector).fill(`${value}`);
+/** Sets a slider as a hand does. */
+export const setSlider = (page, selector, value) => page.locator(selector).fill(`${value}`);
 
-/// Starts anew from a seed, standing still.
+/** Restarts the game from a seed, paused. */
 export async function restart(page, seed) {
   if ((await text(page, '#play')) === 'Pause') await page.click('#play');
   await page.fill('#seed', `${seed}`);
@@ -207,24 +212,24 @@ export async function restart(page, seed) {
   await until(page, '#time', /step 0 /);
 }
 
-/// Waits until the picture of a game that stands still is the same twice, its last motion being over, and gives it.
-export async function stillPicture(visit, page) {
+/** Waits until the picture of a game that stands still is the same twice, its last motion being over, and gives it. */
+export async function untilStillPicture(visit, page) {
   let last;
   return eventually('a picture that stands still', async () => {
-    const [before, now] = [last, await visit.picture(page)];
+    const [before, now] = [last, await visit.describePicture(page)];
     last = now;
     return { ...now, still: before?.hash === now.hash };
   }, ({ still }) => still);
 }
 
-/// All that the panel says of the first steps of the game that is shown.
-export async function course(page, steps) {
+/** All that the panel says of the first steps of the game that is shown. */
+export async function recordSteps(page, steps) {
   const seen = [];
   for (let i = 0; i < steps; i += 1) {
     seen.push(await page.evaluate(() => ['#time', '#score', '#probabilities', '#features'].map((one) => document.querySelector(one).textContent).join('|')));
     const before = await text(page, '#time');
     await page.click('#single');
-    await changed(page, '#time', before);
+    await untilChanged(page, '#time', before);
   }
   return seen;
 }

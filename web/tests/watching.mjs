@@ -1,26 +1,36 @@
 // Watching: the first picture, the controls, the games.
 
-import { changed, course, eventually, frames, goesOn, ok, restart, slide, standsStill, state, stillPicture, text, until } from './visit.mjs';
+import { assertUnchanged, eventually, gameNames, ok, recordSteps, restart, setSlider, shownStep, text, until, untilStepped, untilStillPicture, waitFrames } from './visit.mjs';
+
+/** What the page says of each game: the number of its actions, a reference score, words of its rules, and whether
+    its ruler has the two ends that it needs. */
+const FACTS = new Map([
+  ['fruit', [3, /7\.75/, /Fruits fall/, true]],
+  ['catch', [3, /optimum1$/, /ball falls/, true]],
+  ['cartpole', [2, /500/, /upright/, true]],
+  ['recall', [4, /optimum1$/, /cue/, true]],
+  ['breakout', [3, /0\.4/, /brick/, false]],
+]);
 
 export default [
   {
-    name: 'the trained agent is there with the first picture',
+    name: 'the first picture shows the trained agent',
     async run(visit) {
       const page = await visit.open();
-      await visit.shot(page, 'first-frame');
-      const { colours } = await visit.picture(page);
+      await visit.screenshot(page, 'first-frame');
+      const { colours } = await visit.describePicture(page);
       ok(colours >= 4, `the picture has ${colours} colours`);
-      ok((await text(page, '#agent-about')).includes('parameters'), 'no agent is told of');
+      ok((await text(page, '#agent-about')).includes('parameters'), 'no agent is described');
     },
   },
   {
-    name: 'the page tells how it draws, how fast, and its version',
+    name: 'the page shows its renderer, its speed and its version',
     async run(visit) {
       const page = await visit.open();
-      await until(page, '#tell-steps', /[1-9]\d* steps a second/);
-      ok(/^\d+\.\d+\.\d+/.test(await text(page, '#tell-version')), 'no version');
-      ok(/MB of the page/.test(await text(page, '#tell-memory')), 'no memory');
-      const screen = await text(page, '#tell-screen');
+      await until(page, '#stat-steps', /[1-9]\d* steps a second/);
+      ok(/^\d+\.\d+\.\d+/.test(await text(page, '#stat-version')), 'no version');
+      ok(/MB of the page/.test(await text(page, '#stat-memory')), 'no memory');
+      const screen = await text(page, '#stat-screen');
       ok(screen.startsWith(visit.gpu ? 'WebGPU, ' : '2D canvas'), `drawn by ${screen}`);
       const way = await text(page, '#way');
       ok(visit.gpu ? way === '' : way.startsWith('Without WebGPU: '), `it says: ${way}`);
@@ -28,32 +38,32 @@ export default [
     },
   },
   {
-    name: 'pause stops time, a single step is one, play goes on',
+    name: 'pause stops time, a single step is one step, play continues',
     async run(visit) {
       const page = await visit.open();
-      await goesOn(page);
+      await untilStepped(page);
       await page.click('#play');
       await until(page, '#play', /Play/);
-      await frames(page, 10); // all that is told is of where it stops
-      await standsStill(page, '#time', 'time goes on in the pause');
+      await waitFrames(page, 10); // until all texts describe the step at which it stopped
+      await assertUnchanged(page, '#time', 'time continues in the pause');
       await restart(page, 3);
       for (let time = 1; time <= 5; time += 1) {
         await page.click('#single');
         await until(page, '#time', new RegExp(`step ${time} `));
       }
-      await standsStill(page, '#time', 'a step is more than one');
+      await assertUnchanged(page, '#time', 'a step is more than one');
       await page.click('#play');
-      await goesOn(page);
+      await untilStepped(page);
     },
   },
   {
-    name: 'speeds from a quarter to as fast as it goes',
+    name: 'speeds range from a quarter to unlimited',
     async run(visit) {
       const page = await visit.open();
       for (const [place, name] of [[0, '0.25×'], [2, '1×'], [4, '4×'], [7, '32×'], [8, 'max']]) {
-        await slide(page, '#speed', place);
+        await setSlider(page, '#speed', place);
         ok((await text(page, '#speed-out')) === name, `speed ${place} is not ${name}`);
-        await goesOn(page);
+        await untilStepped(page);
       }
       // The steps of a player in ten seconds of a clock that this check turns on, at sixty frames a second.
       const steps = await page.evaluate(async () => {
@@ -63,10 +73,10 @@ export default [
           let steps = 0;
           const player = new Player({ step: () => { steps += 1; }, draw: () => {}, changed: () => {} });
           Object.assign(player, { speed, playing: true });
-          if (speed === Infinity) player.hurry();
+          if (speed === Infinity) player.playUnlimited();
           else {
             performance.now = () => 0; // no frame runs out of time
-            for (let frame = 0; frame <= 600; frame += 1) player.picture(1000 + (frame * 1000) / 60);
+            for (let frame = 0; frame <= 600; frame += 1) player.drawFrame(1000 + (frame * 1000) / 60);
             performance.now = real;
           }
           player.play(false);
@@ -79,57 +89,58 @@ export default [
     },
   },
   {
-    name: 'a seed is a game: the same again, another with another',
-    only: false,
+    name: 'the same seed gives the same game, another seed another game',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
       await restart(page, 7);
-      const first = await course(page, 12);
-      const picture = await stillPicture(visit, page);
+      const first = await recordSteps(page, 12);
+      const picture = await untilStillPicture(visit, page);
       await restart(page, 7);
-      const again = await course(page, 12);
-      const same = await stillPicture(visit, page);
+      const again = await recordSteps(page, 12);
+      const same = await untilStillPicture(visit, page);
       await restart(page, 8);
-      const other = await course(page, 12);
+      const other = await recordSteps(page, 12);
       ok(first.join() === again.join(), 'the same seed gives another game');
       ok(new Set(first).size > 6, 'nothing happens in the game');
-      ok(picture.hash === same.hash, 'the same state looks otherwise');
+      ok(picture.hash === same.hash, 'the same state looks different');
       ok(first.join() !== other.join(), 'another seed gives the same game');
       await page.fill('#seed', '-1');
       await page.click('#restart');
       await until(page, '#notices', /whole number/);
-      await standsStill(page, '#time', 'a wrong seed starts something');
+      await assertUnchanged(page, '#time', 'a wrong seed starts something');
     },
   },
   {
-    name: 'five games to pick from, each with its rules and its agent',
+    name: 'every game to pick from has its rules and its agent',
     async run(visit) {
       const page = await visit.open();
       const hashes = new Set();
-      const games = [['cartpole', 2, /500/, /upright/], ['catch', 3, /optimum1$/, /ball falls/], ['breakout', 3, /0\.4/, /brick/], ['recall', 4, /optimum1$/, /cue/], ['fruit', 3, /7\.75/, /Fruits fall/]];
-      ok((await page.locator('#game input').count()) === games.length + 1, 'other games to pick from, or no text');
-      for (const [game, actions, best, rules] of games) {
+      const games = await gameNames(page);
+      ok([...games].sort().join() === [...FACTS.keys()].sort().join(), `FACTS has ${[...FACTS.keys()]}, the page ${games}`);
+      ok((await page.locator('#game input[value=sort]').count()) === 1, 'there is no text to pick');
+      for (const game of games) {
+        const [actions, reference, rules, hasRuler] = FACTS.get(game);
         await page.locator(`#game input[value=${game}]`).check({ force: true });
-        await until(page, '#references', best);
+        await until(page, '#references', reference);
         await until(page, '#rules', rules);
         await until(page, '#agent option:checked', /Pretrained/);
-        ok((await page.locator('#probabilities li').count()) === actions, `${game} has not ${actions} actions`);
-        await goesOn(page);
-        const { hash, colours } = await visit.picture(page);
+        ok((await page.locator('#probabilities li').count()) === actions, `${game} does not have ${actions} actions`);
+        await untilStepped(page);
+        const { hash, colours } = await visit.describePicture(page);
         ok(colours >= 4, `${game} has ${colours} colours`);
         hashes.add(hash);
-        await visit.shot(page, `game-${game}`);
+        await visit.screenshot(page, `game-${game}`);
         for (const [word] of (await text(page, '#features')).matchAll(/slack|close by/g)) ok((await text(page, '#words')).toLowerCase().includes(word), `${word} is not explained`);
-        // A line needs two ends.
         const marks = await page.evaluate(() => document.querySelector('#ruler:not([hidden])')?.children.length ?? 0);
-        ok(game === 'breakout' ? marks === 0 : marks >= 3, `${game} has ${marks} marks on its ruler`);
+        ok(hasRuler ? marks >= 3 : marks === 0, `${game} has ${marks} marks on its ruler`);
       }
-      ok(hashes.size === games.length, 'two games look alike');
+      ok(hashes.size === games.length, 'two games look the same');
     },
   },
   {
-    name: 'a bar that is longer than its room says so, at the end that is cut',
-    only: false,
+    name: 'a bar that is cut off is marked at that end',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#speed=8' });
       const sides = await page.evaluate(async () => {
@@ -138,9 +149,9 @@ export default [
           await new Promise(requestAnimationFrame);
           for (const row of document.querySelectorAll('#features li')) {
             const value = Number(row.querySelector('b').textContent.replace('−', '-'));
-            const told = getComputedStyle(row.querySelector('em'), '::after').content;
+            const mark = getComputedStyle(row.querySelector('em'), '::after').content;
             const wanted = value > 1 ? '"▸"' : value < -1 ? '"◂"' : 'none';
-            sides.wrong += told !== wanted;
+            sides.wrong += mark !== wanted;
             sides.high += value > 1;
             sides.low += value < -1;
           }
@@ -152,10 +163,10 @@ export default [
   },
   {
     name: 'the trained agent is good, and better than chance',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open();
-      await slide(page, '#speed', 8);
+      await setSlider(page, '#speed', 8);
       await until(page, '#episodes', /^[2-9]\d|\d{3}/);
       const mean = Number((await text(page, '#mean')).split(' ')[0].replace('−', '-'));
       ok(mean > 6.5 && mean < 9.5, `the mean score of fruit is ${mean}`);
@@ -164,12 +175,12 @@ export default [
   },
   {
     name: 'greedy takes the likeliest action, sampled does not always',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch' });
       // Count of actions that are not the likeliest, in some hundred looks.
       const others = async () => {
-        await slide(page, '#speed', 7);
+        await setSlider(page, '#speed', 7);
         return page.evaluate(async () => {
           let others = 0;
           for (let i = 0; i < 400; i += 1) {
@@ -192,13 +203,13 @@ export default [
   },
   {
     name: 'the link carries game and settings',
-    only: false,
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&seed=9&games=16&speed=8&rate=0.003&seeds=2' });
       ok(await page.locator('#game input[value=catch]').isChecked(), 'not that game');
       const values = await page.evaluate(() => ['seed', 'wall', 'speed', 'set-rate', 'set-seeds'].map((id) => document.getElementById(id).value).join());
       ok(values === '9,4,5,0.003,2', `the settings are ${values}`);
-      await slide(page, '#wall', 2);
+      await setSlider(page, '#wall', 2);
       await page.fill('#set-groups', '32');
       await until(page, '#wall-out', /^4$/);
       const hash = new URLSearchParams(new URL(page.url()).hash.slice(1));
@@ -211,12 +222,12 @@ export default [
       await other.evaluate(() => { location.hash = '#game=catch'; });
       await other.waitForFunction(() => ['seed', 'wall', 'speed'].map((id) => document.getElementById(id).value).join() === '1,0,2');
       await other.close();
-      await visit.open({ hash: '#game=%3Cb%3E&seed=x&games=99999&speed=7&rate=abc' }).then(goesOn);
+      await visit.open({ hash: '#game=%3Cb%3E&seed=x&games=99999&speed=7&rate=abc' }).then(untilStepped);
     },
   },
   {
-    name: 'each game keeps the settings of its link, past other games and text, and goes on where it was',
-    only: false,
+    name: 'each game keeps the settings of its link while other games or text are shown',
+    webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&groups=16' });
       const pick = async (page, game, title) => {
@@ -236,7 +247,7 @@ export default [
       const other = await visit.open({ hash: '#game=sort&groups=16' });
       await other.locator('#game input[value=fruit]').check({ force: true });
       await other.locator('#stage').waitFor();
-      await goesOn(other);
+      await untilStepped(other);
       ok((await other.inputValue('#set-groups')) !== '16', 'the settings of a link to text are those of a game');
     },
   },
@@ -248,22 +259,22 @@ export default [
         Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
         document.dispatchEvent(new Event('visibilitychange'));
       }, hidden);
-      await goesOn(page);
+      await untilStepped(page);
       await hide(true);
       const away = await page.evaluate(() => performance.now());
-      const before = await state(page);
+      const before = await shownStep(page);
       // An absence of less than a second is not worth a word.
       await eventually('an absence', () => page.evaluate(() => performance.now()), (now) => now > away + 1100);
-      const after = await state(page);
-      ok(after.time === before.time && after.game === before.game, 'the game goes on in the background');
+      const after = await shownStep(page);
+      ok(after.time === before.time && after.game === before.game, 'the game continues in the background');
       // The first step after the absence, read in the page so that none is missed.
-      const told = page.evaluate(() => new Promise((done) => {
+      const firstStep = page.evaluate(() => new Promise((done) => {
         const time = document.querySelector('#time');
         new MutationObserver(() => done(time.textContent)).observe(time, { childList: true, characterData: true, subtree: true });
       }));
       await hide(false);
       await until(page, '#notices', /paused while this tab was in the background/);
-      const time = Number(/step (\d+)/.exec(await told)[1]);
+      const time = Number(/step (\d+)/.exec(await firstStep)[1]);
       ok((time - before.time + 101) % 101 < 12, `it caught up from ${before.time} to ${time}`);
       // No message if nothing ran in the background.
       await page.click('#play');
@@ -272,7 +283,7 @@ export default [
       const again = await page.evaluate(() => performance.now());
       await eventually('an absence', () => page.evaluate(() => performance.now()), (now) => now > again + 1100);
       await hide(false);
-      await frames(page, 10);
+      await waitFrames(page, 10);
       ok((await text(page, '#notices')) === '', `of a game that was paused it says ${await text(page, '#notices')}`);
     },
   },

@@ -4,7 +4,7 @@ import { Policy } from "./watch.js";
 import { $, make, write, fixed, say, score, sentence } from "./dom.js";
 import { placeNames } from "./stage.js";
 
-/** The largest number of policies beside the first; as in beside.rs. */
+/** The largest number of policies beside the first; as in web/watch/src/beside.rs. */
 const MAX_RIVALS = 7;
 
 /** The name of a policy file's game, read from its header alone: many files arrive during training. */
@@ -14,40 +14,40 @@ function gameOf(file) {
   return /^env = "([^"]+)"/m.exec(JSON.parse(header.__metadata__.grove).config)?.[1];
 }
 
-export class Beside {
-  /** `set(policies)` puts these beside the agent on the stage, `renew(i, policy)` replaces the one at place `i` of them; both
-      throw if they cannot. */
+export class Rivals {
+  /** `set(policies)` puts these beside the agent on the stage, `renew(i, policy)` replaces the one at place `i` of
+      them; both throw if they cannot. */
   constructor(agents, { set, renew }) {
     Object.assign(this, { agents, set, renew });
     this.chosen = []; // their ids
-    agents.listed = () => this.list();
-    agents.renewed = (id) => this.update(id);
+    agents.onList = () => this.showList();
+    agents.onRenew = (id) => this.update(id);
     $("rivals").addEventListener("change", () => this.choose());
   }
 
   /** Sets the game on the stage. */
-  game(env) {
+  setGame(env) {
     this.env = env;
-    this.list();
+    this.showList();
   }
 
   /** Lists the agents of the game on the stage, the current one first. */
-  list() {
+  showList() {
     const own = this.agents.chosen;
     const gone = (id) => id === own || !this.agents.all.has(id);
-    if (this.chosen.some(gone)) this.place(this.chosen.filter((id) => !gone(id)));
-    const others = this.agents.ids().filter((id) => id !== own && gameOf(this.agents.all.get(id).file) === this.env);
+    if (this.chosen.some(gone)) this.placeAgents(this.chosen.filter((id) => !gone(id)));
+    const others = this.agents.sortedIds().filter((id) => id !== own && gameOf(this.agents.all.get(id).file) === this.env);
     $("beside").hidden = others.length === 0;
     const ids = [own, ...others];
-    if (ids.join() !== this.shown) {
-      this.shown = ids.join();
+    if (ids.join() !== this.listedIds) {
+      this.listedIds = ids.join();
       const focused = $("rivals").contains(document.activeElement) && document.activeElement.value;
       $("rivals").replaceChildren(...ids.map((id, i) => make("li", {},
         make("label", {}, make("input", { type: "checkbox", value: id, checked: i === 0 || this.chosen.includes(id), disabled: i === 0 }), make("span")),
         make("output", { "aria-live": "off" })))); // it changes all the time
       [...$("rivals").querySelectorAll("input")].find(({ value }) => value === focused)?.focus();
     }
-    this.name();
+    this.labelBoards();
     [...$("rivals").querySelectorAll("span")].forEach((span, i) => write(span, this.agents.all.get(ids[i])?.label ?? ""));
   }
 
@@ -59,7 +59,7 @@ export class Beside {
     try {
       this.renew(i, policy);
     } catch {
-      this.place(this.chosen.filter((one) => one !== id));
+      this.placeAgents(this.chosen.filter((one) => one !== id));
     } finally {
       policy.free();
     }
@@ -67,11 +67,11 @@ export class Beside {
 
   /** Puts the policies of the ticked agents on their boards. */
   choose() {
-    this.place([...$("rivals").querySelectorAll("input:checked:not(:disabled)")].map(({ value }) => value));
+    this.placeAgents([...$("rivals").querySelectorAll("input:checked:not(:disabled)")].map(({ value }) => value));
   }
 
   /** Puts these agents beside the one on the stage. */
-  place(ticked) {
+  placeAgents(ticked) {
     const before = this.chosen;
     this.chosen = ticked;
     try {
@@ -82,22 +82,22 @@ export class Beside {
       say(sentence(error));
     }
     for (const input of $("rivals").querySelectorAll("input:not(:disabled)")) input.checked = this.chosen.includes(input.value);
-    this.name();
+    this.labelBoards();
   }
 
   /** Removes all policies beside the agent. */
   end() {
     this.chosen = [];
-    this.shown = undefined;
-    this.list();
+    this.listedIds = undefined;
+    this.showList();
   }
 
   /** Labels the boards, if the labels are others: new ones have no place until the next picture. */
-  name() {
+  labelBoards() {
     const ids = this.chosen.length > 0 ? [this.agents.chosen, ...this.chosen] : [];
     const plates = ids.map((id) => this.agents.all.get(id)?.plate);
-    if (plates.join("\n") === this.plates) return;
-    this.plates = plates.join("\n");
+    if (plates.join("\n") === this.plateTexts) return;
+    this.plateTexts = plates.join("\n");
     $("names").replaceChildren(...plates.map((plate) => make("p", { className: "who" }, make("span", { textContent: plate }), make("strong"))));
   }
 

@@ -1,19 +1,19 @@
 // Text: a language model that learns a task, in this tab or in a watched run.
 
 import { $, make, write, say, announce, enable, fixed, sentence, short } from "./dom.js";
-import { Curves, TEXT } from "./curves.js";
+import { Curves, TEXT_CURVES } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
-import { Completions, legend, mark, shaded } from "./completions.js";
-import { BUTTON, Control, RESTORED, resuming } from "./control.js";
-import { inFrame } from "./frames.js";
+import { Completions, shadesLegend, verdictMark, shadedText } from "./completions.js";
+import { BUTTON_LABELS, Control, DEFAULTS_RESTORED, resumedMessage } from "./control.js";
+import { drawInFrame } from "./frames.js";
 import { download, readBytes } from "./keep.js";
-import { progress } from "./live.js";
+import { watchedProgress } from "./live.js";
 import { writeToml } from "./toml.js";
 
 /** The model: small enough to learn in front of one's eyes. */
 const MODEL = { hidden_size: 64, num_layers: 2, num_heads: 4, num_kv_heads: 2, intermediate_size: 192, context: 64 };
 /** Settings without a field. */
-const REST = { "checkpoint.eval_every": 10, "checkpoint.eval_episodes": 64, "generation.slots": 128, "fit.learning_rate": 0.002 };
+const FIXED_SETTINGS = { "checkpoint.eval_every": 10, "checkpoint.eval_episodes": 64, "generation.slots": 128, "fit.learning_rate": 0.002 };
 
 /** The fields: label, limits, default, and the path of the setting. */
 const FIELDS = [
@@ -27,50 +27,50 @@ const FIELDS = [
 ];
 
 /** Sampled completions of a visitor's prompt, beside the most likely one. */
-const DRAWN = 4;
+const NUM_SAMPLES = 4;
 /** Milliseconds between two requests for completions. */
-const BETWEEN = 1000;
+const REQUEST_MS = 1000;
 
 /** The longest prompt that fits the context with its answer: as many digits, and a token more for each. */
 const MAX_DIGITS = MODEL.context / 2 - 1;
 
 /** The tasks that are not named as they are in settings: what is learnt, and the name on the tab. */
-const TASKS = { sort: ["to sort", "sort"], data: ["a task of your own", "own task"] };
+const TASK_NAMES = { sort: ["to sort", "sort"], data: ["a task of your own", "own task"] };
 
 /** The advice in a warning: settings that the form has not. */
-const ADVICE = /: [^:]* may help\./g;
+const ADVICE_PATTERN = /: [^:]* may help\./g;
 
 /** The name of the one run. */
-const RUN = "here";
+const RUN_NAME = "here";
 
-export class Text extends Control {
+export class TextLab extends Control {
   /** `opened(on)` is called when the page shows text or stops showing it. */
   constructor(opened) {
-    super({ module: "text", product: "model", store: "text", trouble: "text-trouble", here: new Curves(TEXT), on: {
-      about: (_, about) => this.learns(about),
-      answers: (message) => this.answer(message),
+    super({ module: "text", product: "model", store: "text", trouble: "text-trouble", ownCurves: new Curves(TEXT_CURVES), on: {
+      about: (_, about) => this.setAbout(about),
+      answers: (message) => this.showAnswers(message),
       file: (bytes, why) => (bytes ? download("sort.safetensors", bytes) : say(`The model cannot be saved: ${why}`)),
     } });
     this.opened = opened;
-    this.renewed = () => this.renew();
+    this.onFrame = () => this.showState();
     this.on = false;
-    this.next = new Map(); // requests for completions that wait, by kind
-    this.curves = this.here;
+    this.waitingRequests = new Map(); // requests for completions that wait, by kind
+    this.curves = this.ownCurves;
     this.source = "here";
-    this.completions = new Completions($("completions"), $("filter"), (iteration) => this.fetch(iteration));
+    this.completions = new Completions($("completions"), $("filter"), (iteration) => this.fetchCompletions(iteration));
     for (const { id, label, min, max, step, value } of FIELDS) {
       const input = make("input", { type: "number", id: `text-${id}`, required: true, min, max, step, value });
       $("text-fields").append(make("label", { htmlFor: input.id, textContent: label }, input));
     }
-    $("shades").append(legend());
-    this.draw([]);
-    this.completions.show(RUN);
+    $("shades").append(shadesLegend());
+    this.drawCharts([]);
+    this.completions.show(RUN_NAME);
     $("text-settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
-    this.guard($("text-settings"), $("text-start"));
-    $("text-pause").addEventListener("click", () => this.toggle());
-    $("text-defaults").addEventListener("click", () => this.restore());
+    this.guardEnter($("text-settings"), $("text-start"));
+    $("text-pause").addEventListener("click", () => this.togglePause());
+    $("text-defaults").addEventListener("click", () => this.restoreDefaults());
     $("text-reset").addEventListener("click", () => this.reset());
-    $("text-save").addEventListener("click", () => this.training.tell({ do: "file" }));
+    $("text-save").addEventListener("click", () => this.training.post({ do: "file" }));
     $("text-load").addEventListener("click", () => $("text-files").click());
     $("text-files").addEventListener("change", async () => {
       await this.load($("text-files").files);
@@ -79,7 +79,7 @@ export class Text extends Control {
     $("text-csv").addEventListener("click", () => download("text-curves.csv", this.curves.csv()));
     $("ask").addEventListener("submit", (event) => { event.preventDefault(); this.ask(); });
     $("text-source").addEventListener("change", (event) => this.show(event.target.value));
-    this.renew();
+    this.showState();
   }
 
   /** Shows text, or games again. */
@@ -90,22 +90,22 @@ export class Text extends Control {
     $("text").hidden = !on;
     this.opened(on);
     this.charts.forEach((charts) => charts.touch());
-    this.completions.later();
+    this.completions.drawSoon();
     this.beginFirst();
   }
 
-  /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch, here or in another
-      tab of the browser. */
+  /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch, here or in
+      another tab of the browser. */
   async beginFirst() {
-    if (!this.on || !this.settled || this.begun || this.live || this.state !== "idle") return;
-    this.begun = true;
-    if (!(await this.hold())) return say("Another tab is training the language model. Press Train to train one here, too.");
+    if (!this.on || !this.searchEnded || this.hasBegun || this.watchedCurves || this.state !== "idle") return;
+    this.hasBegun = true;
+    if (!(await this.holdLock())) return say("Another tab is training the language model. Press Train to train one here, too.");
     if (this.state === "idle") this.start();
   }
 
   /** Called once kept and watched runs have been looked for. */
-  settle() {
-    this.settled = true;
+  endSearch() {
+    this.searchEnded = true;
     this.beginFirst();
   }
 
@@ -115,9 +115,9 @@ export class Text extends Control {
       const run = this.read(await readBytes(file));
       if (!run) return false;
       await this.training.check(run.wanted[0]);
-      this.begun = true; // the first training is this one
+      this.hasBegun = true; // the first training is this one
       const begins = await this.train(run);
-      if (begins) this.loaded = file.name;
+      if (begins) this.loadedName = file.name;
       if (begins === false) say(`${file.name} is not loaded: a training that another tab has left goes on. To replace it, load the file again.`);
       return true;
     } catch (error) {
@@ -127,7 +127,7 @@ export class Text extends Control {
   }
 
   /** Draws the charts, with one for each part of the reward. */
-  draw(parts) {
+  drawCharts(parts) {
     if (`${parts}` === this.parts) return;
     this.parts = `${parts}`;
     for (const id of ["text-charts", "text-more"]) $(id).replaceChildren();
@@ -140,12 +140,12 @@ export class Text extends Control {
     if (run) this.train(run, paused);
   }
 
-  /** Begins a new run, unless another tab has left one, which goes on instead; returns whether it has begun, undefined if
-      neither does. */
+  /** Begins a new run, unless another tab has left one, which continues instead; returns whether it has begun,
+      undefined if neither does. */
   async train(run, paused = false) {
     if (this.preparing || !(await this.prepare("text"))) return undefined;
-    if (this.left) {
-      this.goOn(paused);
+    if (this.leftRun) {
+      this.continueLeftRun(paused);
       return false;
     }
     this.beginNew(run, paused);
@@ -154,7 +154,7 @@ export class Text extends Control {
 
   /** Remembers the run that a reload or another tab has left. */
   adopt(left) {
-    this.left = left.find(({ own }) => own);
+    this.leftRun = left.find(({ own }) => own);
   }
 
   /** The run of the form, with a fresh model or the one in a file; undefined, with the reasons beside the fields, if
@@ -164,49 +164,49 @@ export class Text extends Control {
     if (!$("text-settings").reportValidity()) return undefined;
     const own = Object.fromEntries(FIELDS.map(({ id, path }) => [path, $(`text-${id}`).valueAsNumber]));
     const model = Object.fromEntries(Object.entries(MODEL).map(([key, value]) => [`model.${key}`, value]));
-    const text = writeToml({ task: "sort", ...own, ...model, ...REST });
-    return { own, way: "CPU", wanted: [{ seed: RUN, iterations: own.iterations, text, file }] };
+    const text = writeToml({ task: "sort", ...own, ...model, ...FIXED_SETTINGS });
+    return { own, way: "CPU", wanted: [{ seed: RUN_NAME, iterations: own.iterations, text, file }] };
   }
 
   /** Puts back the defaults of the form. */
-  restore() {
+  restoreDefaults() {
     for (const { id, value } of FIELDS) $(`text-${id}`).value = value;
-    announce(RESTORED);
+    announce(DEFAULTS_RESTORED);
   }
 
   /** Resumes a training that a reload or a closed tab has left. */
   async resume() {
-    if ((await this.stored()).length > 0 && (await this.hold()) && this.left && !this.busy()) this.goOn(this.left.paused);
+    if ((await this.storedRuns()).length > 0 && (await this.holdLock()) && this.leftRun && !this.isBusy()) this.continueLeftRun(this.leftRun.paused);
   }
 
   /** Continues the run that was left. */
-  goOn(paused) {
-    const run = this.left;
-    this.left = undefined;
+  continueLeftRun(paused) {
+    const run = this.leftRun;
+    this.leftRun = undefined;
     for (const { id, path } of FIELDS) $(`text-${id}`).value = run.own[path];
     this.begin(run, paused);
-    this.newest = run.records[RUN]?.at(-1);
+    this.newest = run.records[RUN_NAME]?.at(-1);
     this.touch();
-    announce(resuming("the language model", paused));
+    announce(resumedMessage("the language model", paused));
   }
 
   begin(run, paused) {
-    this.digits = run.own["sort.length"];
-    super.begin(run, paused, this.asked());
+    this.numDigits = run.own["sort.length"];
+    super.begin(run, paused, this.workerQuestion());
     this.show("here");
   }
 
   /** The task and the model of a run that has started. */
-  learns(about) {
+  setAbout(about) {
     this.about = about;
-    this.draw(about.parts);
-    if (this.loaded) announce(`Loaded ${this.loaded}; training continues by GRPO alone.`);
+    this.drawCharts(about.parts);
+    if (this.loadedName) announce(`Loaded ${this.loadedName}; training continues by GRPO alone.`);
   }
 
   clear() {
     super.clear();
-    this.loaded = undefined;
-    this.completions.clear(RUN);
+    this.loadedName = undefined;
+    this.completions.clear(RUN_NAME);
   }
 
   reset() {
@@ -217,24 +217,24 @@ export class Text extends Control {
 
   failed(seed, iteration, why) {
     super.failed(seed);
-    this.trouble(why);
-    this.renew();
+    this.showTrouble(why);
+    this.showState();
   }
 
-  record(seed, record, completions) {
-    super.record(seed, record);
-    this.completions.add(RUN, completions);
+  addRecord(seed, record, completions) {
+    super.addRecord(seed, record);
+    this.completions.add(RUN_NAME, completions);
     this.touch();
   }
 
   /** Redraws the charts and the words soon. */
   touch() {
     this.charts.forEach((charts) => charts.touch());
-    this.later();
+    this.showStateSoon();
   }
 
-  later() {
-    inFrame(this.renewed);
+  showStateSoon() {
+    drawInFrame(this.onFrame);
   }
 
   /** Sends the visitor's prompt, which the model answers now and after each iteration. */
@@ -247,27 +247,27 @@ export class Text extends Control {
     $("answers").replaceChildren();
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
     if (!this.training.workers) this.start(true);
-    else this.training.tell({ do: "ask", question: this.asked() });
+    else this.training.post({ do: "ask", question: this.workerQuestion() });
   }
 
   /** The visitor's prompt for the worker, if there is one. */
-  asked() {
-    return this.question && { prompt: this.question.prompt, drawn: DRAWN };
+  workerQuestion() {
+    return this.question && { prompt: this.question.prompt, drawn: NUM_SAMPLES };
   }
 
-  answer({ prompt, answers, why }) {
+  showAnswers({ prompt, answers, why }) {
     if (prompt !== this.question?.prompt) return;
     if (why) return write($("ask-about"), why);
     const { digits, solution } = this.question;
-    write($("ask-about"), digits.length === this.digits ? "" : `It is trained on ${this.digits} digits; ${digits.length} may not work.`);
-    const row = (one, i) => make("li", {}, mark(one.completion === solution), shaded(one),
+    write($("ask-about"), digits.length === this.numDigits ? "" : `It is trained on ${this.numDigits} digits; ${digits.length} may not work.`);
+    const row = (one, i) => make("li", {}, verdictMark(one.completion === solution), shadedText(one),
       make("span", { className: "hint", textContent: i === 0 ? "most likely" : "sampled" }));
     $("answers").replaceChildren(...answers.map(row));
   }
 
   /** Shows the curves of a run of the program. */
   follow(curves, { run, task }) {
-    this.live = curves;
+    this.watchedCurves = curves;
     this.task = task;
     write($("text-source-live"), run);
     $("text-source").hidden = false;
@@ -275,44 +275,45 @@ export class Text extends Control {
   }
 
   /** Redraws the curves of the watched run, and fetches its completions. */
-  news() {
-    const last = this.live.runs.get("run")?.last;
-    this.completions.highest.set("live", this.live.highest);
-    if (!this.live.replays && this.furthest > (last?.iteration ?? -1)) {
+  showNews() {
+    const last = this.watchedCurves.runs.get("run")?.last;
+    this.completions.highestScores.set("live", this.watchedCurves.highest);
+    if (!this.watchedCurves.replays && this.furthest > (last?.iteration ?? -1)) {
       // Another run took its place, or it was resumed from an earlier checkpoint.
-      this.known = this.furthest = undefined;
+      this.fetchedIteration = this.furthest = undefined;
       this.completions.clear("live");
     }
     if (this.source === "live") {
       const parts = Object.keys(last?.rewards ?? {}); // none if the verifier judged no completion, or in SFT
-      if (parts.length > 0) this.draw(parts);
+      if (parts.length > 0) this.drawCharts(parts);
       this.touch();
     }
-    if (last && !last.fit && last.iteration !== this.known) this.fetch();
+    if (last && !last.fit && last.iteration !== this.fetchedIteration) this.fetchCompletions();
   }
 
-  /** Fetches completions of an iteration, or the newest, one request at a time: of those that wait, the last of each kind. */
-  async fetch(iteration) {
-    if (!this.live) return;
-    this.next.set(iteration === undefined ? "newest" : "asked", iteration);
+  /** Fetches completions of an iteration, or the newest, one request at a time: of those that wait, the last of each
+      kind. */
+  async fetchCompletions(iteration) {
+    if (!this.watchedCurves) return;
+    this.waitingRequests.set(iteration === undefined ? "newest" : "asked", iteration);
     if (this.fetching) return;
     this.fetching = true;
-    while (this.next.size > 0) {
-      const [[kind, iteration]] = this.next;
-      this.next.delete(kind);
-      const newest = this.live.runs.get("run")?.last.iteration;
+    while (this.waitingRequests.size > 0) {
+      const [[kind, iteration]] = this.waitingRequests;
+      this.waitingRequests.delete(kind);
+      const newest = this.watchedCurves.runs.get("run")?.last.iteration;
       try {
         const answer = await fetch(`run/completions.jsonl${iteration === undefined ? "" : `?iteration=${iteration}`}`);
         if (answer.ok) this.completions.add("live", (await answer.text()).split("\n").filter(Boolean).map((line) => JSON.parse(line)));
         // The completions of an iteration are written before its record; a run may write none.
         if (iteration === undefined) {
-          this.known = newest;
+          this.fetchedIteration = newest;
           this.furthest = Math.max(newest ?? -1, this.furthest ?? -1);
         }
       } catch {
         // A lost connection is reported elsewhere; the next record causes another request.
       }
-      await new Promise((done) => setTimeout(done, BETWEEN));
+      await new Promise((done) => setTimeout(done, REQUEST_MS));
     }
     this.fetching = false;
   }
@@ -321,36 +322,36 @@ export class Text extends Control {
   show(source) {
     this.source = source;
     for (const input of document.getElementsByName("text-source")) input.checked = input.value === source;
-    this.curves = source === "live" ? this.live : this.here;
+    this.curves = source === "live" ? this.watchedCurves : this.ownCurves;
     this.charts.forEach((charts) => charts.show(this.curves));
     this.completions.show(source);
-    this.renew();
+    this.showState();
   }
 
   /** Names what the model learns, in the title and on the tab. */
-  name(task) {
-    const [what, short] = TASKS[task] ?? [`the task ${task}`, task];
+  showTask(task) {
+    const [what, short] = TASK_NAMES[task] ?? [`the task ${task}`, task];
     write($("text-title"), `A language model learns ${what}`);
     const tab = $("game").querySelector("input[value=sort] + span");
     if (tab) write(tab, `Text: ${short}`);
   }
 
   /** Writes the state of the training into buttons, titles and texts. */
-  renew() {
+  showState() {
     const { state, newest: last } = this;
     const live = this.source === "live";
     for (const id of ["text-settings", "ask"]) $(id).hidden = live;
     for (const id of ["text-run", "text-about-live"]) $(id).hidden = !live;
     $("text-about").hidden = live;
-    this.name(live ? this.task : "sort");
-    const worry = [...this.curves.runs.values()][0]?.worry;
-    $("text-warning").hidden = !worry;
-    write($("text-warning"), worry ? `Iteration ${worry.iteration}: ${live ? worry.warning : worry.warning.replace(ADVICE, ".")}` : "");
-    write($("text-start"), this.replaces() ? "Restart" : "Train");
+    this.showTask(live ? this.task : "sort");
+    const warned = [...this.curves.runs.values()][0]?.lastWarning;
+    $("text-warning").hidden = !warned;
+    write($("text-warning"), warned ? `Iteration ${warned.iteration}: ${live ? warned.warning : warned.warning.replace(ADVICE_PATTERN, ".")}` : "");
+    write($("text-start"), this.wouldReplace() ? "Restart" : "Train");
     enable($("text-start"), state !== "starting");
-    $("text-start").classList.toggle("strong", !this.busy());
+    $("text-start").classList.toggle("strong", !this.isBusy());
     enable($("text-pause"), ["running", "paused"].includes(state));
-    write($("text-pause"), BUTTON[state] ?? "Pause");
+    write($("text-pause"), BUTTON_LABELS[state] ?? "Pause");
     enable($("text-reset"), state !== "idle");
     enable($("text-save"), this.about && state !== "refused"); // else its worker is gone
     const { end } = this.curves;
@@ -362,16 +363,16 @@ export class Text extends Control {
       running: last?.fit ? "SFT, imitating solutions" : "GRPO, learning from rewards", pausing: "Pausing", paused: last ? "Paused" : "Not trained yet",
       done: this.failures.length > 0 ? "Stopped: see what is wrong" : "Finished",
     }[state];
-    const exact = this.here.evaluations("part exact").at(-1);
+    const exact = this.ownCurves.evaluations("part exact").at(-1);
     const rest = [
-      last && `iteration ${last.iteration} of ${this.here.end}`,
+      last && `iteration ${last.iteration} of ${this.ownCurves.end}`,
       Number.isFinite(exact) && `${fixed(100 * exact, 0)} % of held-out prompts right`,
       state === "running" && last && `${short(last.steps_per_second)} tokens a second`,
-      state === "running" && this.remaining(),
+      state === "running" && this.remainingTime(),
     ].filter(Boolean).join(", ");
     const phase = [...this.curves.runs.values()][0]?.last.fit ? ": SFT, imitating solutions" : "";
-    write($("text-state"), live ? `${progress(this.curves, iteration)}${phase}` : rest ? `${words}: ${rest}` : words);
-    if (live) write($("tell-training"), this.live.trainedOn);
-    else if (last && this.about) write($("tell-training"), `CPU, in WebAssembly, ${short(this.about.parameters)} parameters, ${short(last.steps_per_second)} tokens a second`);
+    write($("text-state"), live ? `${watchedProgress(this.curves, iteration)}${phase}` : rest ? `${words}: ${rest}` : words);
+    if (live) write($("stat-training"), this.watchedCurves.trainedOn);
+    else if (last && this.about) write($("stat-training"), `CPU, in WebAssembly, ${short(this.about.parameters)} parameters, ${short(last.steps_per_second)} tokens a second`);
   }
 }

@@ -2,12 +2,12 @@
 
 import { join_games as join, about_games as aboutGames } from "./watch.js";
 import { $, write, say, reason } from "./dom.js";
-import { keepGames, keptGames, download, readBytes } from "./keep.js";
+import { keepGames, loadGames, download, readBytes } from "./keep.js";
 
 /** The name of a game with these rules in the browser's storage. */
-const rules = (env, settings) => `${env} ${JSON.stringify(settings)}`;
+const storageName = (env, settings) => `${env} ${JSON.stringify(settings)}`;
 
-export class Mine {
+export class Recordings {
   /** `imitate(about, file)` trains on a file of games. */
   constructor(imitate) {
     this.imitate = imitate;
@@ -16,15 +16,15 @@ export class Mine {
   }
 
   /** Loads the stored games of the game and rules on the stage, if there are any. */
-  async game(env, settings) {
-    const of = rules(env, settings);
-    if (of === this.of) return;
-    this.of = of;
-    this.hold(undefined);
-    const file = await keptGames(of).catch(() => undefined); // a refused storage is reported when a policy is stored
-    if (!file || of !== this.of || this.file) return;
+  async setGame(env, settings) {
+    const name = storageName(env, settings);
+    if (name === this.storedAs) return;
+    this.storedAs = name;
+    this.setFile(undefined);
+    const file = await loadGames(name).catch(() => undefined); // a refused storage is reported when a policy is stored
+    if (!file || name !== this.storedAs || this.file) return;
     try {
-      this.hold(file);
+      this.setFile(file);
     } catch (error) {
       say(`Your recorded games cannot be read (${reason(error)}). The next ones take their place.`);
     }
@@ -33,7 +33,7 @@ export class Mine {
   /** Stores the games since the last time, if no game is under way. */
   collect(show) {
     const more = show?.take_games();
-    if (more) this.add(this.of, more);
+    if (more) this.add(this.storedAs, more);
   }
 
   /** Adds the games in a file that was saved here; what it holds, or undefined if that is no games. */
@@ -45,21 +45,21 @@ export class Mine {
     } catch {
       return undefined;
     }
-    const of = rules(about.env, about.settings);
-    const isKnown = of === this.of && this.file?.length === bytes.length && this.file.every((byte, i) => byte === bytes[i]);
-    if (!isKnown) this.add(of, bytes);
+    const name = storageName(about.env, about.settings);
+    const isKnown = name === this.storedAs && this.file?.length === bytes.length && this.file.every((byte, i) => byte === bytes[i]);
+    if (!isKnown) this.add(name, bytes);
     return about;
   }
 
-  add(of, more) {
-    if (of === this.of) this.hold(this.file ? join(this.file, more) : more);
-    keepGames(of, more).catch((error) => {
-      if (!this.refused) say(`This browser stores no games (${reason(error)}). Save them as a file to keep them.`);
-      this.refused = true;
+  add(name, more) {
+    if (name === this.storedAs) this.setFile(this.file ? join(this.file, more) : more);
+    keepGames(name, more).catch((error) => {
+      if (!this.hasComplained) say(`This browser stores no games (${reason(error)}). Save them as a file to keep them.`);
+      this.hasComplained = true;
     });
   }
 
-  hold(file) {
+  setFile(file) {
     this.about = file && JSON.parse(aboutGames(file)); // throws if there are none
     this.file = file;
     $("mine").hidden = !file;

@@ -1,7 +1,7 @@
 // Checkpoints: `Saved` in a module, plain data in the browser's storage.
 
 /** Converts a checkpoint to plain data, and frees it. */
-export function plain(all) {
+export function toPlainData(all) {
   const sections = all.names().map((name, i) => ({ name, version: all.version(i), bytes: all.bytes(i) }));
   const saved = { iteration: all.iteration(), sections };
   all.free();
@@ -9,7 +9,7 @@ export function plain(all) {
 }
 
 /** Converts plain data to a checkpoint of the module with this class. */
-export function restored(Saved, { iteration, sections }) {
+export function fromPlainData(Saved, { iteration, sections }) {
   const all = new Saved(iteration);
   for (const { name, version, bytes } of sections) all.put(name, version, bytes);
   return all;
