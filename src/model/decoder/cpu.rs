@@ -3,7 +3,7 @@
 //! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own
 //! observations alone. Keys and values are written into the games' memory in place.
 
-use crate::math::{at_least, each, exp, mul_add, sigmoid};
+use crate::math::{at_least, exp, map_array, mul_add, sigmoid};
 use crate::model::dense::Dense;
 use crate::model::{Actor, LANES, Lanes, PolicySizes};
 use crate::nn::DecoderShape;
@@ -289,7 +289,7 @@ fn attend_head(
             total[lane] += score[lane];
         }
     }
-    let inverse_sum = each(total, |total| 1.0 / total);
+    let inverse_sum = map_array(total, |total| 1.0 / total);
     for (i, found) in found.iter_mut().enumerate() {
         let mut sums = [0.0f32; LANES];
         for (weight, value) in scores.iter().zip(cache.values.chunks(cache.row)) {

@@ -17,7 +17,7 @@ mod tiles;
 pub use parts::{forward, multiply_block, weight_grad};
 
 use super::{Parallelism, WriteMode};
-use crate::math::{LANES, Lanes, each};
+use crate::math::{LANES, Lanes, map_array};
 use multiversion::multiversion;
 use std::cell::RefCell;
 use tiles::{Left, Strided};
@@ -231,7 +231,7 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
                 std::array::from_fn(|lane| &columns[lane * b.column..][..rows.len()]);
             let (blocks, rest) = rows.as_chunks_mut::<LANES>();
             for (number, block) in blocks.iter_mut().enumerate() {
-                let square = each(columns, |column| {
+                let square = map_array(columns, |column| {
                     *column[number * LANES..].first_chunk().expect("a block")
                 });
                 for (row, lanes) in block.iter_mut().zip(tiles::transpose(&square)) {
@@ -240,7 +240,7 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
             }
             let first = blocks.len() * LANES;
             for (k, row) in rest.iter_mut().enumerate() {
-                row[vector] = each(columns, |column| column[first + k]);
+                row[vector] = map_array(columns, |column| column[first + k]);
             }
         }
     }

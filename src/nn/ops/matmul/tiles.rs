@@ -255,14 +255,14 @@ pub fn transpose(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
-    use crate::math::each;
+    use crate::math::map_array;
     use std::arch::x86_64::{
         _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_shuffle_f32x4,
         _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
         _mm512_unpacklo_ps,
     };
     // SAFETY: each row has 16 numbers.
-    let rows = each(rows.each_ref(), |row| unsafe { _mm512_loadu_ps(row.as_ptr()) });
+    let rows = map_array(rows.each_ref(), |row| unsafe { _mm512_loadu_ps(row.as_ptr()) });
     let mut pairs = rows;
     for i in (0..LANES).step_by(2) {
         pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
@@ -272,7 +272,7 @@ unsafe fn transpose_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
     let mut fours = pairs;
     for i in (0..LANES).step_by(4) {
         for half in 0..2 {
-            let [a, b] = each([pairs[i + half], pairs[i + half + 2]], |x| _mm512_castps_pd(x));
+            let [a, b] = map_array([pairs[i + half], pairs[i + half + 2]], |x| _mm512_castps_pd(x));
             fours[i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
             fours[i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
         }

@@ -1,6 +1,6 @@
 //! The number formats of stored weights.
 
-use crate::math::{LANES, Lanes, each, mul_add};
+use crate::math::{LANES, Lanes, map_array, mul_add};
 
 /// The format of a stored number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,10 @@ impl Pair for Four {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        [each(self.0, |byte| f32::from(byte & 15)), each(self.0, |byte| f32::from(byte >> 4))]
+        [
+            map_array(self.0, |byte| f32::from(byte & 15)),
+            map_array(self.0, |byte| f32::from(byte >> 4)),
+        ]
     }
 }
 
@@ -98,7 +101,7 @@ impl Pair for Eight {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        each(self.0, |row| each(row, f32::from))
+        map_array(self.0, |row| map_array(row, f32::from))
     }
 }
 
@@ -114,8 +117,8 @@ impl Pair for Bf16 {
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
         [
-            each(self.0, |word| f32::from_bits(word << 16)),
-            each(self.0, |word| f32::from_bits(word & 0xffff_0000)),
+            map_array(self.0, |word| f32::from_bits(word << 16)),
+            map_array(self.0, |word| f32::from_bits(word & 0xffff_0000)),
         ]
     }
 }
@@ -130,7 +133,7 @@ impl Pair for F16 {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        each(self.0, |row| each(row, half_precision))
+        map_array(self.0, |row| map_array(row, half_precision))
     }
 }
 

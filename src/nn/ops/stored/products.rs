@@ -1,7 +1,7 @@
 //! Products with stored weights, which are expanded in registers for a few rows, else strip by strip in memory.
 
 use super::codes::Pair;
-use crate::math::{LANES, Lanes, each, mul_add};
+use crate::math::{LANES, Lanes, map_array, mul_add};
 use crate::nn::ops::matmul::{
     Packed, STRIP_COLUMNS, Target, View, has_many_registers, matmul_packed,
 };
@@ -111,10 +111,10 @@ fn add_up<P: Pair, const R: usize>(
     let mut sums = [[[0.0f32; LANES]; STRIPS]; R];
     let inner = x[0].len();
     for (number, first) in (0..inner).step_by(group).enumerate() {
-        let scales = each(strips, |strip| strip.scales[number]);
+        let scales = map_array(strips, |strip| strip.scales[number]);
         let count = group.min(inner - first);
-        let x = each(x, |x| &x[first..][..count]);
-        let pairs = each(strips, |strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
+        let x = map_array(x, |x| &x[first..][..count]);
+        let pairs = map_array(strips, |strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
         for k in 0..count.div_ceil(2) {
             let mut numbers = [[[0.0; LANES]; 2]; STRIPS];
             for ((numbers, pairs), scales) in numbers.iter_mut().zip(pairs).zip(&scales) {
