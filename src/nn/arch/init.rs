@@ -32,9 +32,9 @@ impl DecoderShape {
         }
         for (number, layer) in layout.layers.iter().enumerate() {
             let key = draw(key, 3 + number as u32);
-            for (linear, which) in layer.linears.iter().zip(Projection::ALL) {
-                let gain = if which.adds_to_stream() { added } else { 1.0 };
-                fill(&linear.weight, linear.inputs, gain, draw(key, which as u32));
+            for (linear, projection) in layer.linears.iter().zip(Projection::ALL) {
+                let gain = if projection.adds_to_stream() { added } else { 1.0 };
+                fill(&linear.weight, linear.inputs, gain, draw(key, projection as u32));
             }
         }
         if !self.tie_word_embeddings {
@@ -49,8 +49,9 @@ impl DecoderShape {
         let mut params = self.unit_norms();
         let added = (2.0 * self.num_layers as f64).sqrt().recip();
         let adds = |name: &str| {
-            let mut all = Projection::ALL.into_iter().filter(|which| which.adds_to_stream());
-            all.any(|which| name.ends_with(&format!("{}.weight", which.name())))
+            let mut all =
+                Projection::ALL.into_iter().filter(|projection| projection.adds_to_stream());
+            all.any(|projection| name.ends_with(&format!("{}.weight", projection.name())))
         };
         let mut end = 0;
         for (number, parameter) in self.parameters().iter().enumerate() {

@@ -297,9 +297,9 @@ impl Layout {
         let count = Projection::ALL.len();
         let layers = (0..shape.num_layers).map(|layer| {
             let norm = |name: &str| place(format!("layers.{layer}.{name}.weight"));
-            let linears = Projection::ALL.map(|which| {
-                let name = format!("layers.{layer}.{}", which.name());
-                linear(&name, layer * count + which as usize, which.sizes(shape))
+            let linears = Projection::ALL.map(|projection| {
+                let name = format!("layers.{layer}.{}", projection.name());
+                linear(&name, layer * count + projection as usize, projection.sizes(shape))
             });
             let norms = shape.norms.names().map(|name| name.map_or(0..0, norm));
             let first = if norms.before_attention.is_empty() {
