@@ -377,9 +377,9 @@ fn forward<O: Observer, I: Float>(
 ) -> Softmax {
     let all = FeatureSlots {
         first: 0usize.runtime(),
-        step: 1usize.runtime(),
-        share: 0usize.runtime(),
-        shares: 1usize,
+        stride: 1usize.runtime(),
+        worker: 0usize.runtime(),
+        num_workers: 1usize,
     };
     let x = scratch.x.as_mut_slice();
     O::observe::<f32>(words, &step.words, x, &all, comptime!(plan.observer));
