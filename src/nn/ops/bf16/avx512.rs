@@ -4,7 +4,7 @@
 //! for zero (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
 use super::output::{MAX_STRIPS, Output, Sums};
-use super::tiles::{Operand, TILE_SIDE, Tile};
+use super::tiles::{TILE_SIDE, Tile, TiledMatrix};
 use crate::math::map_array;
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_load_si512, _mm512_set1_epi32, _mm512_setzero_ps,
@@ -25,7 +25,12 @@ pub fn is_available() -> bool {
 ///
 /// # Panics
 /// If the processor lacks the instructions.
-pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
+pub unsafe fn multiply(
+    a: &TiledMatrix,
+    b: &TiledMatrix,
+    [rows, columns]: [Range<usize>; 2],
+    to: &Output,
+) {
     assert!(is_available());
     let few = a.outer() - rows.start * TILE_SIDE;
     // SAFETY: the processor has the instructions; this part of the output is this thread's.
@@ -46,8 +51,8 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
 /// The processor has the instructions, and no other thread writes to this part of `to`.
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn strips<const R: usize, const C: usize>(
-    a: &Operand,
-    b: &Operand,
+    a: &TiledMatrix,
+    b: &TiledMatrix,
     [rows, columns]: [Range<usize>; 2],
     to: &Output,
 ) {

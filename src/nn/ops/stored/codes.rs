@@ -6,9 +6,9 @@ use crate::math::{LANES, Lanes, map_array, mul_add};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberFormat {
     /// Whole numbers from 0 to 15, with a scale and an offset for each group.
-    Four,
+    FourBit,
     /// Whole numbers from -128 to 127, with a scale and an offset for each group.
-    Eight,
+    EightBit,
     /// bfloat16.
     Bf16,
     /// IEEE half precision.
@@ -19,8 +19,8 @@ impl NumberFormat {
     /// The number of a code, before it is scaled.
     pub fn number(self, code: u16) -> f32 {
         match self {
-            Self::Four => f32::from(code),
-            Self::Eight => f32::from(code as i8),
+            Self::FourBit => f32::from(code),
+            Self::EightBit => f32::from(code as i8),
             Self::Bf16 => f32::from_bits(u32::from(code) << 16),
             Self::F16 => half_precision(code),
         }
@@ -59,11 +59,11 @@ pub trait Pair: Copy + Default + Send + Sync + 'static {
 
 /// Codes of 4 bits: that of row 0 in the low half of a byte.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Four([u8; LANES]);
+pub struct FourBit([u8; LANES]);
 
 /// Codes of 8 bits.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Eight([[i8; LANES]; 2]);
+pub struct EightBit([[i8; LANES]; 2]);
 
 /// Numbers in bfloat16: those of both rows in a word, row 0 in the low half.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,7 +74,7 @@ pub struct Bf16([u32; LANES]);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct F16([[u16; LANES]; 2]);
 
-impl Pair for Four {
+impl Pair for FourBit {
     const SCALED: bool = true;
     const MAX_FUSED_ROWS: usize = 8;
 
@@ -91,7 +91,7 @@ impl Pair for Four {
     }
 }
 
-impl Pair for Eight {
+impl Pair for EightBit {
     const SCALED: bool = true;
     const MAX_FUSED_ROWS: usize = 8;
 

@@ -3,7 +3,7 @@
 //! It computes the same formulas as [`DeviceDecoder::step`], for one token of each row:
 //! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
 //! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are computed by
-//! [`Products`](crate::nn::tensors::products::Products).
+//! [`ProductPrecision`](crate::nn::tensors::products::ProductPrecision).
 
 mod batch;
 
