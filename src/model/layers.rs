@@ -112,8 +112,8 @@ impl HiddenLayers {
     /// Computes all layers for the inputs `x`: `[rows, inputs]`.
     pub fn forward(&self, params: &[f32], x: &[f32], tape: &mut HiddenTape) {
         tape.layers.resize_with(self.layers.len(), Default::default);
-        for (number, layer) in self.layers.iter().enumerate() {
-            let (below, above) = tape.layers.split_at_mut(number);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let (below, above) = tape.layers.split_at_mut(index);
             let [values, derivatives] = &mut above[0];
             values.resize(x.len() / self.layers[0].inputs * layer.outputs, 0.0);
             derivatives.resize(values.len(), 0.0);
@@ -132,11 +132,11 @@ impl HiddenLayers {
         gradient: &mut [f32],
     ) {
         let HiddenTape { layers, gradients: [above, current] } = tape;
-        for (number, layer) in self.layers.iter().enumerate().rev() {
-            let (below, rest) = layers.split_at(number);
+        for (index, layer) in self.layers.iter().enumerate().rev() {
+            let (below, rest) = layers.split_at(index);
             let [_, derivatives] = &rest[0];
             current.resize(derivatives.len(), 0.0);
-            match self.layers.get(number + 1) {
+            match self.layers.get(index + 1) {
                 Some(next) => next.input_grad(above, current, WriteMode::Overwrite),
                 None => next.input_grad(dy, current, WriteMode::Overwrite),
             }

@@ -24,7 +24,7 @@ pub struct GruSequenceModel {
 /// Activations of some games, `[num_steps, games, width]` each, which the backward pass overwrites with gradients.
 #[derive(Debug, Default)]
 pub struct Tape {
-    games: usize,
+    num_games: usize,
     obs: Vec<f32>,
     /// 1 where an episode starts: `[num_steps, games]`.
     starts: Vec<f32>,
@@ -93,8 +93,8 @@ impl GruSequenceModel {
 
     /// Runs step `t`; `memory`, `[games, size]` or empty for zeros, is the memory before the first step.
     fn step(&self, t: usize, memory: &[f32], tape: &mut Tape) {
-        let Tape { games, starts, gates, memory_products, before, after, .. } = tape;
-        let (size, games) = (self.head.inputs, *games);
+        let Tape { num_games, starts, gates, memory_products, before, after, .. } = tape;
+        let (size, games) = (self.head.inputs, *num_games);
         let (step, wide) = (games * size, 3 * games * size);
         let (earlier, after) = after.split_at_mut(t * step);
         let remembered = if t == 0 { memory } else { &earlier[(t - 1) * step..] };
@@ -164,7 +164,7 @@ impl SequenceModel for GruSequenceModel {
             sequences.memory.is_empty() || sequences.memory.len() == sequences.num_games * size,
             "memory"
         );
-        tape.games = games.len();
+        tape.num_games = games.len();
         sequences.rows(&sequences.obs, games.clone(), &mut tape.obs);
         sequences.rows(&sequences.starts, games.clone(), &mut tape.starts);
         self.encode(tape);
@@ -179,16 +179,16 @@ impl SequenceModel for GruSequenceModel {
 
     fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {
         let size = self.head.inputs;
-        let Tape { games, obs, starts, hidden, gates, memory_products, before, after, scratch } =
+        let Tape { num_games, obs, starts, hidden, gates, memory_products, before, after, scratch } =
             tape;
         let Scratch { d_after, d_before } = scratch;
         d_after.resize(after.len(), 0.0);
         self.head.input_grad(d_logits, d_after, WriteMode::Overwrite);
         self.head.param_grads(after, d_logits, gradient);
         d_before.clear();
-        d_before.resize(*games * size, 0.0);
-        let (step, wide) = (*games * size, 3 * *games * size);
-        for (t, starts) in starts.chunks_exact(*games).enumerate().rev() {
+        d_before.resize(*num_games * size, 0.0);
+        let (step, wide) = (*num_games * size, 3 * *num_games * size);
+        for (t, starts) in starts.chunks_exact(*num_games).enumerate().rev() {
             let d_after = &d_after[t * step..][..step];
             let [gates, memory_products] =
                 [&mut *gates, &mut *memory_products].map(|all| &mut all[t * wide..][..wide]);

@@ -93,7 +93,7 @@ mod tests {
         let shape = DecoderShape::from_config(&config).unwrap();
         assert_eq!(shape.sliding.as_ref().unwrap().layers, [false, true, false]);
         assert_eq!(DecoderShape::from_config(&shape.to_config(&[])).unwrap(), shape);
-        assert_eq!([0, 1, 2].map(|layer| shape.rope_table(layer)), [0, 1, 0]);
+        assert_eq!([0, 1, 2].map(|layer| shape.rope_table_index(layer)), [0, 1, 0]);
         let still = &shape.rope_tables()[1];
         assert!(still.at(77).all(|rotation| rotation == [1.0, 0.0]));
     }

@@ -72,7 +72,7 @@ impl DecoderWeights {
             scratch.d_block = d_block;
         }
         self.attention_backward(layer, activations, segments, scratch);
-        let rotations = &tape.rotations[self.shape.rope_table(layer)];
+        let rotations = &tape.rotations[self.shape.rope_table_index(layer)];
         self.heads_backward(layout, activations, rotations, d_stream, gradient, scratch);
         scratch.recomputed = recomputed;
     }

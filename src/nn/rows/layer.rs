@@ -50,7 +50,7 @@ impl DecoderWeights {
         let norms = &layout.norms;
         let input = &mut activations.attention_input;
         self.norm_input(&norms.before_attention, stream, input, &mut scratch.input);
-        let rotations = &rotations[self.shape.rope_table(layer)];
+        let rotations = &rotations[self.shape.rope_table_index(layer)];
         self.project_heads(layer, &scratch.input, rotations, activations, &mut scratch.normed);
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);

@@ -118,7 +118,7 @@ impl DecoderWeights {
         let Self { layout, params, packed, parallelism, .. } = self;
         let Some(packed) = Arc::get_mut(packed) else { return self.drop_packed() };
         let mut linears: Vec<&LinearLayout> = layout.linears().collect();
-        linears.sort_by_key(|linear| linear.number);
+        linears.sort_by_key(|linear| linear.index);
         let copies = packed.forward.par_iter_mut().zip(&mut packed.transpose);
         copies.zip(linears).for_each(|((forward, transpose), linear)| {
             let (view, LinearLayout { inputs, outputs, .. }) = (linear.view(params), linear);
@@ -162,7 +162,7 @@ impl DecoderWeights {
                 linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, mode);
             } else {
                 let pack = || self.pack(linear);
-                products.push((self.packed.forward[linear.number].get_or_init(pack), &mut **y));
+                products.push((self.packed.forward[linear.index].get_or_init(pack), &mut **y));
             }
         }
         linear::forward_all(self.parallelism, x, &mut products, mode);
@@ -238,7 +238,7 @@ impl DecoderWeights {
                     linear::pack(arithmetic, self.parallelism, transpose, sizes)
                 })
             };
-            let packed = self.packed.transpose[linear.number].get_or_init(pack);
+            let packed = self.packed.transpose[linear.index].get_or_init(pack);
             linear::forward(self.parallelism, dy, packed, dx, mode);
         }
     }

@@ -302,7 +302,7 @@ impl Decoder {
             let apply =
                 |projection: Projection, x: Tensor<3>| self.apply(adapters, i, projection, x);
             let norms = layer.norms(self.shape.norms);
-            let rotations = &rotations[self.shape.rope_table(i)];
+            let rotations = &rotations[self.shape.rope_table_index(i)];
             let head_norms = layer.head_norms();
             let input = self.norm_if(norms.before_attention, x.clone());
             // A separate product: values are cached, and a buffer of all three would keep the others alive.
@@ -448,7 +448,7 @@ impl Decoder {
         masks: &[Tensor<3>],
         prefix: Option<Prefix>,
     ) -> Tensor<3> {
-        let mask = masks[self.shape.window_number(layer)].clone();
+        let mask = masks[self.shape.window_index(layer)].clone();
         let scale = self.shape.head_shape().scale;
         attention::attend((self.products, scale), queries, own, mask, prefix)
     }

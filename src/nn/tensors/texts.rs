@@ -456,7 +456,7 @@ impl DeviceDecoder {
         prompts: &'a PromptCaches,
         masks: &'a [Tensor<3>],
     ) -> Prefix<'a> {
-        let mask = &masks[self.module.shape().window_number(layer)];
+        let mask = &masks[self.module.shape().window_index(layer)];
         Prefix { keys_values: &prompts.keys_values[layer], mask }
     }
 }

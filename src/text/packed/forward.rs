@@ -335,7 +335,7 @@ impl<'a> PackedPass<'a> {
 
     /// The rotations of a layer.
     pub(super) fn rotations_of(&self, layer: usize) -> &CubeTensor {
-        &self.rotations[self.shape().rope_table(layer)]
+        &self.rotations[self.shape().rope_table_index(layer)]
     }
 
     /// Norms and rotates queries and keys.

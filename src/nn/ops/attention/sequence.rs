@@ -99,12 +99,12 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn new(shape: &HeadShape, heads: Heads<'a>, number: usize) -> Self {
-        let kv_start = number / shape.group_size() * shape.dim;
+    fn new(shape: &HeadShape, heads: Heads<'a>, head_index: usize) -> Self {
+        let kv_start = head_index / shape.group_size() * shape.dim;
         let view =
             |values: &'a [f32], row_stride: usize| View { values, row_stride, column_stride: 1 };
         Self {
-            queries: view(&heads.queries[number * shape.dim..], shape.query_size()),
+            queries: view(&heads.queries[head_index * shape.dim..], shape.query_size()),
             keys: view(&heads.keys[kv_start..], shape.kv_size()),
             values: view(&heads.values[kv_start..], shape.kv_size()),
         }
@@ -128,9 +128,9 @@ pub fn forward(
     scratch: &mut Scratch,
 ) {
     let (dim, num_keys) = (shape.dim, mask.prefix + mask.rows);
-    for number in 0..shape.heads {
-        let head = Head::new(shape, heads, number);
-        if number % shape.group_size() == 0 {
+    for head_index in 0..shape.heads {
+        let head = Head::new(shape, heads, head_index);
+        if head_index % shape.group_size() == 0 {
             scratch.key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, num_keys);
             scratch.rows.pack(Parallelism::Sequential, head.values, num_keys, dim);
         }
@@ -140,10 +140,10 @@ pub fn forward(
             for (q, weights) in weights.chunks_exact_mut(tile.num_keys).enumerate() {
                 let t = tile.first_query + q;
                 let visible = mask.first(t) - tile.first_key..mask.prefix + t + 1 - tile.first_key;
-                log_sum_exps[t * shape.heads + number] = softmax(weights, visible, shape.scale);
+                log_sum_exps[t * shape.heads + head_index] = softmax(weights, visible, shape.scale);
             }
             let target = Target {
-                values: &mut output[tile.first_query * shape.query_size() + number * dim..],
+                values: &mut output[tile.first_query * shape.query_size() + head_index * dim..],
                 row_stride: shape.query_size(),
                 mode: WriteMode::Overwrite,
             };
@@ -164,14 +164,14 @@ pub fn backward(
 ) {
     let (dim, size, kv) = (shape.dim, shape.query_size(), shape.kv_size());
     let [d_queries, d_keys, d_values] = to;
-    for number in 0..shape.heads {
-        let head = Head::new(shape, heads, number);
-        let column = number * dim;
-        let kv_start = number / shape.group_size() * dim;
+    for head_index in 0..shape.heads {
+        let head = Head::new(shape, heads, head_index);
+        let column = head_index * dim;
+        let kv_start = head_index / shape.group_size() * dim;
         let gradient =
             View { values: &pass.gradient[column..], row_stride: size, column_stride: 1 };
         let Scratch { weights, d_weights, key_columns, value_columns, rows } = scratch;
-        if number % shape.group_size() == 0 {
+        if head_index % shape.group_size() == 0 {
             let num_keys = mask.prefix + mask.rows;
             key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, num_keys);
             value_columns.pack(Parallelism::Sequential, head.values.transpose(), dim, num_keys);
@@ -188,7 +188,7 @@ pub fn backward(
                 let products = pass.output[row.clone()].iter().zip(&pass.gradient[row]);
                 let mean: f32 = products.map(|(x, y)| x * y).sum();
                 let visible = mask.first(t) - first_key..mask.prefix + t + 1 - first_key;
-                let log_sum_exp = pass.log_sum_exps[t * shape.heads + number];
+                let log_sum_exp = pass.log_sum_exps[t * shape.heads + head_index];
                 softmax_backward(weights, d_weights, visible, [shape.scale, log_sum_exp, mean]);
             }
             let (weights, d_weights) =

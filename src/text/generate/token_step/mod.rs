@@ -85,7 +85,7 @@ impl TokenStep {
             let [queries, keys, values] = module
                 .apply_all(adapters, i, Projection::OF_ATTENTION, tensor(&input))
                 .map(cube_tensor);
-            row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table(i)]);
+            row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table_index(i)]);
             let attended = apply(Projection::Output, &row.attend(i, &queries));
             let attended = Some((attended, norms.after_attention));
             let (input, sum) = add_norm(shape, sum, attended, norms.before_mlp, row.operand);
