@@ -2,7 +2,7 @@
 
 use super::buffers;
 use super::gpu_load::GpuLoad;
-pub use crate::nn::buffers::runs_kernels as has_kernels;
+pub use crate::nn::buffers::has_kernels;
 use crate::settings::Precision;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;

@@ -64,8 +64,8 @@ impl AdamWTensors {
         let Self { params, first, second } = self;
         let first = first * factors.beta1 + gradient.clone() * factors.one_minus_beta1;
         let second = second * factors.beta2 + gradient.square() * factors.one_minus_beta2;
-        let root = second.clone().sqrt() / factors.correction + factors.epsilon;
-        let params = params * factors.decay - first.clone() / root * factors.rate;
+        let root = second.clone().sqrt() / factors.bias_correction2_sqrt + factors.epsilon;
+        let params = params * factors.decay - first.clone() / root * factors.step_size;
         Self { params, first, second }
     }
 }

@@ -23,7 +23,10 @@ names! {
 impl Activation {
     /// Whether the derivative is a function of the value, so that a backward pass need not keep the input.
     pub fn has_derivative_by_value(self) -> bool {
-        matches!(self, Self::Relu | Self::Tanh)
+        match self {
+            Self::Relu | Self::Tanh => true,
+            Self::Silu | Self::Gelu => false,
+        }
     }
 }
 
@@ -36,18 +39,18 @@ pub struct ActivationValue {
     pub derivative: f32,
 }
 
-/// Evaluates `$run` with the activation as a constant, so that the compiler specializes its loops.
+/// Evaluates `$body` with the activation as a constant, so that the compiler specializes its loops.
 macro_rules! for_activation {
-    (@ $activation:expr, $known:ident => $run:expr; $($Kind:ident)+) => {
+    (@ $activation:expr, $known:ident => $body:expr; $($Kind:ident)+) => {
         match $activation {
             $(Activation::$Kind => {
                 const $known: Activation = Activation::$Kind;
-                $run
+                $body
             })+
         }
     };
-    ($activation:expr, $known:ident => $run:expr) => {
-        for_activation!(@ $activation, $known => $run; Relu Tanh Silu Gelu)
+    ($activation:expr, $known:ident => $body:expr) => {
+        for_activation!(@ $activation, $known => $body; Relu Tanh Silu Gelu)
     };
 }
 pub(crate) use for_activation;
@@ -90,7 +93,7 @@ fn gelu(x: f32) -> ActivationValue {
 /// Evaluates an activation function and its derivative at `x`.
 #[cube]
 #[inline(always)]
-pub fn activated(x: f32, #[comptime] activation: Activation) -> ActivationValue {
+pub fn value_and_derivative(x: f32, #[comptime] activation: Activation) -> ActivationValue {
     match comptime!(activation) {
         Activation::Relu => relu(x),
         Activation::Tanh => tanh_with_derivative(x),
@@ -103,7 +106,7 @@ pub fn activated(x: f32, #[comptime] activation: Activation) -> ActivationValue 
 #[cube]
 #[inline(always)]
 pub fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
-    activated(x, activation).value
+    value_and_derivative(x, activation).value
 }
 
 /// Evaluates the derivative of [`activate()`] from its value `y`, for activations with
@@ -112,8 +115,11 @@ pub fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
 #[inline(always)]
 pub fn derivative_by_value(y: f32, #[comptime] activation: Activation) -> f32 {
     match comptime!(activation) {
+        Activation::Relu => select(y > 0.0f32, 1.0f32, 0.0f32),
         Activation::Tanh => 1.0f32 - y * y,
-        _ => select(y > 0.0f32, 1.0f32, 0.0f32),
+        Activation::Silu | Activation::Gelu => {
+            unreachable!("the value does not determine the derivative")
+        }
     }
 }
 
@@ -126,7 +132,7 @@ pub(crate) fn activate_with_derivatives(
 ) {
     for_activation!(activation, KNOWN => {
         for (x, derivative) in values.iter_mut().zip(derivatives) {
-            let at = activated(*x, KNOWN);
+            let at = value_and_derivative(*x, KNOWN);
             (*x, *derivative) = (at.value, at.derivative);
         }
     });
@@ -135,6 +141,7 @@ pub(crate) fn activate_with_derivatives(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::catch_unwind;
 
     fn exact(x: f64, activation: Activation) -> f64 {
         match activation {
@@ -154,13 +161,19 @@ mod tests {
             for i in -1000..1000 {
                 let x = i as f32 * 0.013 + 0.001;
                 let at = f64::from(x);
-                let got = activated(x, activation);
+                let got = value_and_derivative(x, activation);
                 let h = 1e-5;
                 let rise = (exact(at + h, activation) - exact(at - h, activation)) / (2.0 * h);
                 let off = (f64::from(got.value) - exact(at, activation)).abs();
                 assert!(off < 1e-6 * (1.0 + at.abs()), "{activation:?}({x})");
                 assert!((f64::from(got.derivative) - rise).abs() < 3e-6, "{activation:?}'({x})");
+                if activation.has_derivative_by_value() {
+                    let by_value = derivative_by_value(got.value, activation);
+                    assert_eq!(by_value, got.derivative, "{activation:?}'({x})");
+                }
             }
+            let by_value = catch_unwind(|| derivative_by_value(0.5, activation));
+            assert_eq!(by_value.is_ok(), activation.has_derivative_by_value());
         }
     }
 }

@@ -30,13 +30,13 @@ pub struct Factors {
     /// `1 - beta2`.
     pub one_minus_beta2: f32,
     /// Square root of the second moment's bias correction, `sqrt(1 - beta2^step)`.
-    pub correction: f32,
+    pub bias_correction2_sqrt: f32,
     /// Added to the denominator for numerical stability.
     pub epsilon: f32,
     /// Factor that applies weight decay: `1 - learning_rate * weight_decay`.
     pub decay: f32,
     /// Learning rate over the first moment's bias correction, `learning_rate / (1 - beta1^step)`.
-    pub rate: f32,
+    pub step_size: f32,
 }
 
 impl Factors {
@@ -49,10 +49,10 @@ impl Factors {
             one_minus_beta1: (1.0 - beta1) as f32,
             beta2: beta2 as f32,
             one_minus_beta2: (1.0 - beta2) as f32,
-            correction: bias(beta2).sqrt() as f32,
+            bias_correction2_sqrt: bias(beta2).sqrt() as f32,
             epsilon: epsilon as f32,
             decay: (1.0 - learning_rate * weight_decay) as f32,
-            rate: (learning_rate / bias(beta1)) as f32,
+            step_size: (learning_rate / bias(beta1)) as f32,
         }
     }
 
@@ -63,10 +63,10 @@ impl Factors {
             self.one_minus_beta1,
             self.beta2,
             self.one_minus_beta2,
-            self.correction,
+            self.bias_correction2_sqrt,
             self.epsilon,
             self.decay,
-            self.rate,
+            self.step_size,
         )
     }
 }
@@ -88,8 +88,12 @@ pub struct ParamState {
 pub fn step(before: &ParamState, gradient: f32, factors: &Factors) -> ParamState {
     let first = before.first * factors.beta1 + gradient * factors.one_minus_beta1;
     let second = before.second * factors.beta2 + gradient * gradient * factors.one_minus_beta2;
-    let root = second.sqrt() / factors.correction + factors.epsilon;
-    ParamState { param: before.param * factors.decay - first / root * factors.rate, first, second }
+    let denominator = second.sqrt() / factors.bias_correction2_sqrt + factors.epsilon;
+    ParamState {
+        param: before.param * factors.decay - first / denominator * factors.step_size,
+        first,
+        second,
+    }
 }
 
 /// Factor that scales a gradient of norm `norm` to at most `max_norm`; the formula of

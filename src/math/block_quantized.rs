@@ -9,9 +9,9 @@
 pub const BLOCK: usize = 128;
 
 /// Bits of a number in f32 that are rounded off.
-const DROPPED: u32 = 20;
+const DROPPED_BITS: u32 = 20;
 /// Bits of a NaN, above those of all other numbers without a sign.
-const NAN: u32 = 0x7fc0_0000;
+const NAN_BITS: u32 = 0x7fc0_0000;
 
 /// A quantized number: `u8` without a sign, `i8` with one. 0 stands for 0, and the largest code for the scale.
 pub trait BlockCode: Copy + Default + Send + Sync {
@@ -88,7 +88,7 @@ pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
     let base = base::<B>(scale);
     for (number, x) in block.iter().zip(numbers) {
         let code = number.code();
-        let bits = if code == 0 { 0 } else { (base + code) << DROPPED };
+        let bits = if code == 0 { 0 } else { (base + code) << DROPPED_BITS };
         *x = number.signed(f32::from_bits(bits));
     }
 }
@@ -99,22 +99,23 @@ pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
 /// Numbers too small for the block become, at random, 0 or its smallest number. In an unsigned block they always become
 /// the smallest number unless they are 0, so that dividing by them is safe.
 #[inline(always)]
-pub fn quantize<B: BlockCode>(numbers: &[f32], shares: &[u32], block: &mut [B]) -> u16 {
-    let bits = |x: f32| if x.is_nan() { NAN } else { x.abs().to_bits() };
+pub fn quantize<B: BlockCode>(numbers: &[f32], thresholds: &[u32], block: &mut [B]) -> u16 {
+    let bits = |x: f32| if x.is_nan() { NAN_BITS } else { x.abs().to_bits() };
     let min_code = |bits: u32| u32::from(B::ROUNDS_UP_TO_LEAST && bits > 0);
-    let rounded = |bits: u32, share: u32| ((bits + (share << 4)) >> DROPPED).max(min_code(bits));
-    let all = numbers.iter().zip(shares);
-    let top = all.clone().map(|(x, share)| rounded(bits(*x), *share)).fold(0, u32::max);
+    let rounded =
+        |bits: u32, threshold: u32| ((bits + (threshold << 4)) >> DROPPED_BITS).max(min_code(bits));
+    let all = numbers.iter().zip(thresholds);
+    let top = all.clone().map(|(x, threshold)| rounded(bits(*x), *threshold)).fold(0, u32::max);
     let scale = (top << 4) as u16;
     let base = base::<B>(scale);
     // Below this number there is only 0.
-    let lowest = (base + 1) << DROPPED;
+    let lowest = (base + 1) << DROPPED_BITS;
     let spacing = f32::from_bits(lowest) / 65536.0;
-    for ((x, share), number) in all.zip(block) {
+    for ((x, threshold), number) in all.zip(block) {
         let bits = bits(*x);
         let is_within = bits >= lowest || base == 0;
-        let within = rounded(bits, *share).saturating_sub(base);
-        let below = min_code(bits) | u32::from(x.abs() > *share as f32 * spacing);
+        let within = rounded(bits, *threshold).saturating_sub(base);
+        let below = min_code(bits) | u32::from(x.abs() > *threshold as f32 * spacing);
         *number = B::new(if is_within { within } else { below }, *x);
     }
     scale
@@ -130,14 +131,14 @@ mod tests {
         numbers
     }
 
-    fn quantized<B: BlockCode>(numbers: &[f32], share: u32) -> (Vec<B>, u16) {
+    fn quantized<B: BlockCode>(numbers: &[f32], threshold: u32) -> (Vec<B>, u16) {
         let mut codes = vec![B::default(); numbers.len()];
-        let scale = quantize(numbers, &vec![share; numbers.len()], &mut codes);
+        let scale = quantize(numbers, &vec![threshold; numbers.len()], &mut codes);
         (codes, scale)
     }
 
-    fn round<B: BlockCode>(numbers: &[f32], share: u32) -> Vec<f32> {
-        let (codes, scale) = quantized::<B>(numbers, share);
+    fn round<B: BlockCode>(numbers: &[f32], threshold: u32) -> Vec<f32> {
+        let (codes, scale) = quantized::<B>(numbers, threshold);
         dequantized(&codes, scale)
     }
 
@@ -150,8 +151,8 @@ mod tests {
                 all.iter().copied().filter(|number| number.code() <= largest).collect();
             let numbers = dequantized(&block, (top << 4) as u16);
             assert!(numbers.iter().all(|x| x.is_finite()));
-            for share in [0, 1, 0x8000, 0xffff] {
-                assert_eq!(quantized(&numbers, share), (block.clone(), (top << 4) as u16));
+            for threshold in [0, 1, 0x8000, 0xffff] {
+                assert_eq!(quantized(&numbers, threshold), (block.clone(), (top << 4) as u16));
             }
         }
         assert_eq!(quantized(&[0.0, -0.0], 0xffff), (vec![B::default(); 2], 0));
@@ -167,8 +168,8 @@ mod tests {
     fn rounding_is_right_on_average() {
         let numbers = [1.0f32, -0.937, 0.3001, -7.77e-3, 1.26e-5, -3.0e-7, 5e-13];
         let mut sums = [0.0f64; 7];
-        for share in 0..1 << 16 {
-            for (sum, x) in sums.iter_mut().zip(round::<i8>(&numbers, share)) {
+        for threshold in 0..1 << 16 {
+            for (sum, x) in sums.iter_mut().zip(round::<i8>(&numbers, threshold)) {
                 *sum += f64::from(x);
             }
         }
@@ -179,8 +180,8 @@ mod tests {
             let spacing = (x.abs() / 8.0).max(smallest);
             assert!((mean - x).abs() <= spacing / 65536.0, "{mean} instead of {x}");
         }
-        for share in [0, 0x8000, 0xffff] {
-            for (got, x) in round::<i8>(&numbers, share).into_iter().zip(numbers) {
+        for threshold in [0, 0x8000, 0xffff] {
+            for (got, x) in round::<i8>(&numbers, threshold).into_iter().zip(numbers) {
                 let tolerance =
                     if f64::from(x.abs()) < smallest { smallest as f32 } else { x.abs() / 8.0 };
                 assert!((got - x).abs() <= tolerance, "{got} instead of {x}");
@@ -191,12 +192,12 @@ mod tests {
     #[test]
     fn small_numbers_without_a_sign_stay_above_zero() {
         // The distance between the smallest numbers in f32.
-        let spacing = f32::from_bits(1 << DROPPED);
+        let spacing = f32::from_bits(1 << DROPPED_BITS);
         for largest in [1e6f32, 1.0, 1e-28, 1e-37, 1e-44] {
             for small in [1.0, 1e-4, 1e-9, 1e-24, 1e-36] {
                 let numbers = [largest, largest * small, f32::from_bits(1), 0.0];
-                for share in [0, 0x8000, 0xffff] {
-                    let got = round::<u8>(&numbers, share);
+                for threshold in [0, 0x8000, 0xffff] {
+                    let got = round::<u8>(&numbers, threshold);
                     assert!(got[2] > 0.0 && got[3] == 0.0);
                     assert!(numbers[1] == 0.0 || got[1] > 0.0, "{largest} {small}");
                     let smallest = 1.1 * 2f32.powf(-31.75) * got[0];
@@ -209,9 +210,9 @@ mod tests {
     #[test]
     fn nothing_hides_numbers_that_are_not_finite() {
         for bits in [f32::NAN.to_bits(), 0x7fff_ffff, 0xffff_ffff, 0x7f80_0001] {
-            for share in [0, 1, 0xffff] {
-                assert!(round::<u8>(&[1.0, f32::from_bits(bits)], share)[1].is_nan());
-                assert!(round::<i8>(&[f32::from_bits(bits), 1.0], share)[0].is_nan());
+            for threshold in [0, 1, 0xffff] {
+                assert!(round::<u8>(&[1.0, f32::from_bits(bits)], threshold)[1].is_nan());
+                assert!(round::<i8>(&[f32::from_bits(bits), 1.0], threshold)[0].is_nan());
             }
         }
         assert_eq!(round::<i8>(&[f32::NEG_INFINITY], 0xffff), [f32::NEG_INFINITY]);

@@ -21,13 +21,13 @@ pub const LANES: usize = 16;
 pub type Lanes = [f32; LANES];
 
 pub use activation::Activation;
-pub(crate) use elementary::{MAX_EXPONENT, any, mul_add};
+pub(crate) use elementary::{MAX_EXPONENT, any_nonzero, mul_add};
 pub use elementary::{at_least, at_most, exp, ln, sigmoid, tanh};
 
 /// Applies a function to each element, always inlined. The compiler often makes a call of [`array::map`], which costs
 /// more than the function and lacks the vector instructions that its caller is compiled for.
 #[inline(always)]
-pub(crate) fn each<T: Copy, U, const N: usize>(from: [T; N], f: impl Fn(T) -> U) -> [U; N] {
+pub(crate) fn map_array<T: Copy, U, const N: usize>(from: [T; N], f: impl Fn(T) -> U) -> [U; N] {
     std::array::from_fn(
         #[inline(always)]
         |i| f(from[i]),

@@ -17,8 +17,8 @@ pub struct Normalizer {
     pub inverse_sum: f32,
 }
 
-/// Logit of a masked action: finite, with probability 0 beside any legal action.
-pub const ILLEGAL: f32 = -1e30;
+/// Logit of a masked action, or score of a masked key: finite, with probability 0 beside any legal action.
+pub const MASKED_LOGIT: f32 = -1e30;
 
 /// Unnormalized probability of a logit, `exp(z - m)`.
 #[cube]
@@ -58,14 +58,14 @@ pub fn entropy_of(prob: f32, logprob: f32) -> f32 {
 /// Lower bound of the sampling threshold. Since [`exp()`] never returns 0, `u = 0` could otherwise
 /// select a masked action. The total is at least 1 and nonzero `u` are at least 2^-24, so no other
 /// draw changes.
-pub(crate) const MIN_SUM: f32 = 1e-30;
+pub(crate) const MIN_THRESHOLD: f32 = 1e-30;
 
 /// 1 if an action precedes the sampled one: the cumulative sum of [`unnormalized()`] up to it does
 /// not exceed `u` times the total, for `u` uniform in `[0, 1)`.
 #[cube]
 #[inline(always)]
 pub fn lies_before(sum: f32, u: f32, total: f32) -> u32 {
-    select(sum <= at_least(MIN_SUM, u * total), 1u32, 0u32)
+    select(sum <= at_least(MIN_THRESHOLD, u * total), 1u32, 0u32)
 }
 
 /// A sampled action.
@@ -78,33 +78,33 @@ pub struct SampledAction {
 }
 
 /// Samples an action by inverse transform: the first one whose cumulative probability exceeds `u`,
-/// uniform in `[0, 1)`. The logits are `logits[first..first + actions]`.
+/// uniform in `[0, 1)`. The logits are `logits[first..first + num_actions]`.
 #[cube]
 pub fn sample_action(
     logits: &[f32],
     first: usize,
     u: f32,
-    #[comptime] actions: usize,
+    #[comptime] num_actions: usize,
 ) -> SampledAction {
     let mut max = logits[first];
     #[unroll]
-    for a in 1..actions {
+    for a in 1..num_actions {
         max = at_least(logits[first + a], max);
     }
     let mut total = 0.0f32;
     #[unroll]
-    for a in 0..actions {
+    for a in 0..num_actions {
         total += unnormalized(logits[first + a], max);
     }
-    let mut below = 0u32;
+    let mut num_before = 0u32;
     let mut sum = 0.0f32;
     #[unroll]
-    for a in 0..actions {
+    for a in 0..num_actions {
         sum += unnormalized(logits[first + a], max);
-        below += lies_before(sum, u, total);
+        num_before += lies_before(sum, u, total);
     }
-    let last = comptime!(actions as u32 - 1);
-    let action = select(below > last, last, below);
+    let last = comptime!(num_actions as u32 - 1);
+    let action = select(num_before > last, last, num_before);
     let logprob = logprob(logits[first + action as usize], &normalizer(max, total));
     SampledAction { action, logprob }
 }

@@ -15,17 +15,17 @@ pub trait Actor: Sync {
 
     /// The number of features of an observation.
     fn num_features(&self) -> usize {
-        self.sizes().features
+        self.sizes().num_features
     }
 
     /// The number of actions.
     fn num_actions(&self) -> usize {
-        self.sizes().actions
+        self.sizes().num_actions
     }
 
     /// The number of floats of memory for each game.
     fn memory_size(&self) -> usize {
-        self.sizes().memory
+        self.sizes().memory_size
     }
 
     /// The memory of a game at the start of an episode, `[memory_size]`.
@@ -38,7 +38,7 @@ pub trait Actor: Sync {
 
     /// The features that were not 0 in some lane of the last observations, in ascending order; `None` for
     /// policies that do not track them.
-    fn active<'a>(&self, _scratch: &'a Self::Scratch) -> Option<&'a [usize]> {
+    fn active_features<'a>(&self, _scratch: &'a Self::Scratch) -> Option<&'a [usize]> {
         None
     }
 

@@ -1,6 +1,6 @@
 //! The distribution over actions: a softmax of logits.
 
-use crate::math::softmax::{ILLEGAL, SampledAction, sample_action};
+use crate::math::softmax::{MASKED_LOGIT, SampledAction, sample_action};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
@@ -21,7 +21,7 @@ impl Categorical {
     /// illegal action has probability 0.
     pub fn masked(logits: Tensor<2>, legal: Option<Tensor<2>>) -> Self {
         match legal {
-            Some(legal) => Self::new(logits.mask_fill(legal.lower_elem(0.5), ILLEGAL)),
+            Some(legal) => Self::new(logits.mask_fill(legal.lower_elem(0.5), MASKED_LOGIT)),
             None => Self::new(logits),
         }
     }

@@ -7,7 +7,7 @@
 use super::lanes::{LANES, Lanes};
 use crate::math::Activation;
 use crate::math::activation::{self, for_activation};
-use crate::math::any;
+use crate::math::any_nonzero;
 #[cfg(not(target_family = "wasm"))]
 use crate::math::{at_least, mul_add};
 use multiversion::multiversion;
@@ -48,21 +48,21 @@ pub struct Scratch {
     front: Vec<Lanes>,
     back: Vec<Lanes>,
     /// Features that were not 0 in some lane, where zeros are skipped.
-    active: Option<Vec<usize>>,
+    active_features: Option<Vec<usize>>,
 }
 
 impl Scratch {
     /// Allocates buffers for the results of these layers.
     pub(super) fn new(layers: &[Dense]) -> Self {
         let widest = layers.iter().map(|layer| layer.outputs).max().unwrap_or(0);
-        let room = || vec![[0.0; LANES]; widest];
-        let active = (layers[0].inputs >= MANY_FEATURES).then(Vec::new);
-        Self { front: room(), back: room(), active }
+        let zeros = || vec![[0.0; LANES]; widest];
+        let active_features = (layers[0].inputs >= MANY_FEATURES).then(Vec::new);
+        Self { front: zeros(), back: zeros(), active_features }
     }
 
     /// The features of the last observations that were not 0 in some lane; `None` if zeros are not skipped.
-    pub(super) fn active(&self) -> Option<&[usize]> {
-        self.active.as_deref()
+    pub(super) fn active_features(&self) -> Option<&[usize]> {
+        self.active_features.as_deref()
     }
 }
 
@@ -73,13 +73,13 @@ pub(super) fn stack<'a>(
     obs: &[Lanes],
     scratch: &'a mut Scratch,
 ) -> &'a [Lanes] {
-    let Scratch { front, back, active } = scratch;
+    let Scratch { front, back, active_features } = scratch;
     let last = layers.len() - 1;
     for (i, layer) in layers.iter().enumerate() {
         let Dense { weight, bias, inputs, outputs } = layer;
         let output = &mut front[..*outputs];
         let rectified = i < last && activation == Activation::Relu;
-        match active {
+        match active_features {
             Some(active) if i == 0 => {
                 find_active(obs, active);
                 sparse(weight, bias, obs, active, output, rectified);
@@ -125,7 +125,7 @@ fn sparse(
 fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
     active.clear();
     for (i, lanes) in input.iter().enumerate() {
-        if any(lanes) {
+        if any_nonzero(lanes) {
             active.push(i);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::math::Activation;
 use crate::math::activation::activate_with_derivatives;
-use crate::nn::ops::linear::{self, Arithmetic, Weight};
+use crate::nn::ops::linear::{self, Arithmetic, PackedWeight};
 use crate::nn::ops::matmul::View;
 use crate::nn::ops::{Parallelism, WriteMode, bias};
 use std::ops::Range;
@@ -17,18 +17,18 @@ pub(super) struct Layer {
     weight: Range<usize>,
     bias: Range<usize>,
     arithmetic: Arithmetic,
-    forward: Weight,
-    transpose: Weight,
+    forward: PackedWeight,
+    transpose: PackedWeight,
 }
 
 impl Layer {
-    /// The layer whose parameters begin at `end`, which becomes their end: weights `[inputs, outputs]`, then biases.
-    /// [`Layer::repack`] gives it its weight.
-    pub fn take(end: &mut usize, inputs: usize, outputs: usize, arithmetic: Arithmetic) -> Self {
-        let weight = *end..*end + inputs * outputs;
+    /// The layer whose parameters, weights `[inputs, outputs]` and then biases, begin at `offset`, which advances past
+    /// them. [`Layer::repack`] gives it its weight.
+    pub fn take(offset: &mut usize, inputs: usize, outputs: usize, arithmetic: Arithmetic) -> Self {
+        let weight = *offset..*offset + inputs * outputs;
         let bias = weight.end..weight.end + outputs;
-        *end = bias.end;
-        let [forward, transpose] = [(); 2].map(|()| Weight::empty(arithmetic));
+        *offset = bias.end;
+        let [forward, transpose] = [(); 2].map(|()| PackedWeight::empty(arithmetic));
         Self { inputs, outputs, weight, bias, arithmetic, forward, transpose }
     }
 
@@ -68,14 +68,14 @@ pub(super) struct HiddenLayers {
 
 /// Activations of hidden layers for some rows, and buffers of the backward pass.
 #[derive(Debug, Default)]
-pub(super) struct HiddenRecord {
+pub(super) struct HiddenTape {
     /// Activations of each layer, and their derivatives: `[rows, outputs]` each.
     layers: Vec<[Vec<f32>; 2]>,
     /// Gradients of two successive layers.
     gradients: [Vec<f32>; 2],
 }
 
-impl HiddenRecord {
+impl HiddenTape {
     /// The results of the last of `layers`, or the inputs `x` if there are no layers.
     fn after<'a>(layers: &'a [[Vec<f32>; 2]], x: &'a [f32]) -> &'a [f32] {
         layers.last().map_or(x, |[values, _]| values)
@@ -88,14 +88,14 @@ impl HiddenRecord {
 }
 
 impl HiddenLayers {
-    /// Layers of these widths, inputs included, whose parameters begin at `end`, which becomes their end.
+    /// Layers of these widths, inputs included, whose parameters begin at `offset`, which advances past them.
     pub fn take(
-        end: &mut usize,
+        offset: &mut usize,
         widths: &[usize],
         activation: Activation,
         arithmetic: Arithmetic,
     ) -> Self {
-        let layer = |pair: &[usize]| Layer::take(end, pair[0], pair[1], arithmetic);
+        let layer = |pair: &[usize]| Layer::take(offset, pair[0], pair[1], arithmetic);
         Self { layers: widths.windows(2).map(layer).collect(), activation }
     }
 
@@ -110,14 +110,14 @@ impl HiddenLayers {
     }
 
     /// Computes all layers for the inputs `x`: `[rows, inputs]`.
-    pub fn forward(&self, params: &[f32], x: &[f32], record: &mut HiddenRecord) {
-        record.layers.resize_with(self.layers.len(), Default::default);
-        for (number, layer) in self.layers.iter().enumerate() {
-            let (below, above) = record.layers.split_at_mut(number);
+    pub fn forward(&self, params: &[f32], x: &[f32], tape: &mut HiddenTape) {
+        tape.layers.resize_with(self.layers.len(), Default::default);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let (below, above) = tape.layers.split_at_mut(index);
             let [values, derivatives] = &mut above[0];
             values.resize(x.len() / self.layers[0].inputs * layer.outputs, 0.0);
             derivatives.resize(values.len(), 0.0);
-            layer.forward(params, HiddenRecord::after(below, x), values);
+            layer.forward(params, HiddenTape::after(below, x), values);
             activate_with_derivatives(self.activation, values, derivatives);
         }
     }
@@ -128,21 +128,21 @@ impl HiddenLayers {
         &self,
         x: &[f32],
         (next, dy): (&Layer, &[f32]),
-        record: &mut HiddenRecord,
+        tape: &mut HiddenTape,
         gradient: &mut [f32],
     ) {
-        let HiddenRecord { layers, gradients: [above, own] } = record;
-        for (number, layer) in self.layers.iter().enumerate().rev() {
-            let (below, rest) = layers.split_at(number);
+        let HiddenTape { layers, gradients: [above, current] } = tape;
+        for (index, layer) in self.layers.iter().enumerate().rev() {
+            let (below, rest) = layers.split_at(index);
             let [_, derivatives] = &rest[0];
-            own.resize(derivatives.len(), 0.0);
-            match self.layers.get(number + 1) {
-                Some(next) => next.input_grad(above, own, WriteMode::Overwrite),
-                None => next.input_grad(dy, own, WriteMode::Overwrite),
+            current.resize(derivatives.len(), 0.0);
+            match self.layers.get(index + 1) {
+                Some(next) => next.input_grad(above, current, WriteMode::Overwrite),
+                None => next.input_grad(dy, current, WriteMode::Overwrite),
             }
-            own.iter_mut().zip(derivatives).for_each(|(d, derivative)| *d *= derivative);
-            layer.param_grads(HiddenRecord::after(below, x), own, gradient);
-            std::mem::swap(above, own);
+            current.iter_mut().zip(derivatives).for_each(|(d, derivative)| *d *= derivative);
+            layer.param_grads(HiddenTape::after(below, x), current, gradient);
+            std::mem::swap(above, current);
         }
     }
 }

@@ -32,11 +32,11 @@ impl Memory for Tensor<2> {
     }
 }
 
-/// Resets memory, `[batch, memory_size]`, at the start of an episode: takes the rows of `fresh` where `starts`,
+/// Resets memory, `[batch, memory_size]`, at the start of an episode: takes the rows of `initial` where `starts`,
 /// `[batch]`, is 1, and keeps the rows of `memory` where it is 0.
-pub(crate) fn reset(memory: Tensor<2>, fresh: &Tensor<2>, starts: Tensor<1>) -> Tensor<2> {
+pub(crate) fn reset(memory: Tensor<2>, initial: &Tensor<2>, starts: Tensor<1>) -> Tensor<2> {
     let batch = memory.dims()[0];
     let starts = starts.reshape([batch, 1]);
     // Exact: one of the two products is 0, the other is a row unchanged.
-    memory * (-starts.clone() + 1.0) + fresh.clone() * starts
+    memory * (-starts.clone() + 1.0) + initial.clone() * starts
 }

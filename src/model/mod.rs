@@ -16,9 +16,9 @@ mod network;
 mod observer;
 mod policy;
 mod registry;
-mod rows;
 pub mod saved;
 mod sequence_model;
+mod sequence_model_actor;
 mod tensors;
 
 pub use actor::Actor;
@@ -41,8 +41,8 @@ pub(crate) use registry::mlp::kernel as kernels;
 #[cfg(feature = "kernels")]
 pub use registry::mlp::kernel::FlatMlp;
 pub use registry::{
-    BuiltIn, Decoder, DecoderConfig, Gru, Mlp, ModelKind, NativeDecoder, NativeGru, NativeMlp,
-    NewSequenceModel, OwnSettings,
+    BuiltIn, Decoder, DecoderConfig, Gru, KindSettings, Mlp, ModelKind, NativeDecoder, NativeGru,
+    NativeMlp, NewSequenceModel,
 };
 pub use sequence_model::sequence_model;
 
@@ -81,14 +81,14 @@ pub trait Model: Module + Sync + 'static {
     /// first of an episode, which resets memory, and 0 elsewhere.
     fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Self::Memory) -> Tensor<3> {
         let [num_steps, batch, _] = obs.dims();
-        let fresh = self.initial_memory(batch, &obs.device()).into_rows();
+        let initial = self.initial_memory(batch, &obs.device()).into_rows();
         let mut memory = memory.into_rows();
         let mut logits = Vec::with_capacity(num_steps);
         for t in 0..num_steps {
             let starts = starts.clone().narrow(0, t, 1).reshape([batch]);
             let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
-            let before = memory.zip(fresh.as_ref());
-            let before = before.map(|(memory, fresh)| memory::reset(memory, fresh, starts));
+            let before = memory.zip(initial.as_ref());
+            let before = before.map(|(memory, initial)| memory::reset(memory, initial, starts));
             let (step, after) = self.step(obs, Memory::from_rows(before));
             logits.push(step);
             memory = after.into_rows();

@@ -1,6 +1,6 @@
 //! A policy of any network on the CPU: on vector units for built-in networks, else by Burn's operations.
 
-use super::rows::RowsActor;
+use super::sequence_model_actor::SequenceModelActor;
 use super::{Actor, DynSequenceModel, Lanes, Network, PolicySizes, TensorActor};
 use crate::nn::parameters;
 use burn::cubecl::future::block_on;
@@ -50,7 +50,9 @@ impl<A: Actor<Scratch: Send + 'static> + Debug + Send> AnyActor for A {
 
 impl NativePolicy {
     /// A policy that acts by `actor`.
-    pub(super) fn of(actor: impl Actor<Scratch: Send + 'static> + Debug + Send + 'static) -> Self {
+    pub(super) fn from_actor(
+        actor: impl Actor<Scratch: Send + 'static> + Debug + Send + 'static,
+    ) -> Self {
         Self {
             sizes: actor.sizes(),
             initial_memory: actor.initial_memory(),
@@ -69,15 +71,15 @@ impl NativePolicy {
     /// If the device fails, or the network is user-defined in a build without the feature `general`.
     pub async fn new_async(network: &Network, num_features: usize, num_actions: usize) -> Self {
         if network.kind().is_none() {
-            return Self::of(TensorActor::new(network, num_features, num_actions));
+            return Self::from_actor(TensorActor::new(network, num_features, num_actions));
         }
         let params = parameters::read(network.flatten()).await;
-        Self::of_built_in(network, &params).expect("a built-in network")
+        Self::from_built_in(network, &params).expect("a built-in network")
     }
 
-    /// A policy that acts by the forward pass of `gradients`, so that learning has the same logits to the last bit.
-    pub(crate) fn sequence_model(gradients: Box<dyn DynSequenceModel>) -> Self {
-        Self::of(RowsActor(gradients))
+    /// A policy that acts by the forward pass of `model`, so that learning has the same logits to the last bit.
+    pub(crate) fn from_sequence_model(model: Box<dyn DynSequenceModel>) -> Self {
+        Self::from_actor(SequenceModelActor(model))
     }
 }
 
@@ -90,14 +92,14 @@ impl Network {
     pub(crate) fn sizes(&self, num_features: usize) -> PolicySizes {
         // The values of the parameters, which may be on a device, do not matter.
         let zeros = vec![0.0; self.num_params()];
-        if let Some(policy) = NativePolicy::of_built_in(self, &zeros) {
+        if let Some(policy) = NativePolicy::from_built_in(self, &zeros) {
             return policy.sizes;
         }
         let device = self.device();
         let initial_memory = self.initial_memory(1, &device);
-        let memory = initial_memory.as_ref().map_or(0, |rows| rows.dims()[1]);
+        let memory_size = initial_memory.as_ref().map_or(0, |rows| rows.dims()[1]);
         let (logits, _) = self.step(Tensor::zeros([1, num_features], &device), initial_memory);
-        PolicySizes { features: num_features, actions: logits.dims()[1], memory }
+        PolicySizes { num_features, num_actions: logits.dims()[1], memory_size }
     }
 }
 

@@ -27,18 +27,18 @@ pub struct StepWords {
     pub stride: usize,
 }
 
-/// The destination of a step's features, feature `i` at `first + i * step`, and a unit's share of them.
+/// The destination of a step's features, feature `i` at `first + i * stride`, and which of them a unit computes.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct FeatureSlots {
     /// The place of the first feature.
     pub first: usize,
     /// The distance from one feature to the next.
-    pub step: usize,
-    /// The unit computes the features `i` with `i % shares == share`.
-    pub share: usize,
-    /// The number of units that share the work.
+    pub stride: usize,
+    /// The unit computes the features `i` with `i % num_workers == worker`.
+    pub worker: usize,
+    /// The number of units that compute features of the step.
     #[cube(comptime)]
-    pub shares: usize,
+    pub num_workers: usize,
 }
 
 /// Computes the policy's observations inside a kernel, from the words that a rollout has stored.
@@ -90,9 +90,9 @@ impl Observer for StoredFeatures {
         to: &FeatureSlots,
         #[comptime] observer: Self,
     ) {
-        for i in range_stepped(to.share, comptime!(observer.features), to.shares) {
+        for i in range_stepped(to.worker, comptime!(observer.features), to.num_workers) {
             let word = words[i * step.stride + step.at];
-            x[to.first + i * to.step] = I::cast_from(f32::reinterpret(word));
+            x[to.first + i * to.stride] = I::cast_from(f32::reinterpret(word));
         }
     }
 

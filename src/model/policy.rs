@@ -1,6 +1,6 @@
 //! The settings of a policy: which network, and how large.
 
-use super::registry::OwnSettings;
+use super::registry::KindSettings;
 use crate::math::Activation;
 use crate::schema::settings;
 
@@ -16,18 +16,18 @@ settings! {
         /// Activation after each hidden layer but a recurrent one.
         activation: Activation = Activation::Relu;
         /// Settings of one kind of network alone.
-        @flatten own: OwnSettings;
+        @flatten kind_settings: KindSettings;
     }
 }
 
 impl PolicyConfig {
     /// A network of this kind with these hidden layers, and defaults for the other settings.
     pub fn new(kind: ModelKind, hidden: &[usize], activation: Activation) -> Self {
-        Self { kind, hidden: hidden.to_vec(), activation, own: OwnSettings::default() }
+        Self { kind, hidden: hidden.to_vec(), activation, kind_settings: KindSettings::default() }
     }
 
     /// The hidden layers in words.
-    pub(super) fn hidden_sizes(&self) -> String {
+    pub(super) fn describe_hidden(&self) -> String {
         format!("hidden {:?}", self.hidden)
     }
 

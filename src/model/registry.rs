@@ -62,9 +62,9 @@ pub trait BuiltIn: Model {
         None
     }
 
-    /// The sizes, for reports.
-    fn sizes(config: &PolicyConfig) -> String {
-        config.hidden_sizes()
+    /// The sizes in words, for reports.
+    fn describe_sizes(config: &PolicyConfig) -> String {
+        config.describe_hidden()
     }
 }
 
@@ -98,7 +98,7 @@ macro_rules! networks {
 
         settings! {
             /// The settings that one kind of network has alone.
-            pub struct OwnSettings: Eq {
+            pub struct KindSettings: Eq {
                 $($(
                     /// The settings of this network.
                     @flatten $field: $Settings;
@@ -107,11 +107,11 @@ macro_rules! networks {
         }
 
         impl PolicyConfig {
-            /// The sizes of the network, for reports.
-            pub fn sizes(&self) -> String {
+            /// The sizes of the network in words, for reports.
+            pub fn describe_sizes(&self) -> String {
                 match self.kind {
-                    $(ModelKind::$Kind => <$Kind as BuiltIn>::sizes(self),)*
-                    ModelKind::UserDefined(_) => self.hidden_sizes(),
+                    $(ModelKind::$Kind => <$Kind as BuiltIn>::describe_sizes(self),)*
+                    ModelKind::UserDefined(_) => self.describe_hidden(),
                 }
             }
 
@@ -180,7 +180,7 @@ macro_rules! networks {
                 params: &[f32],
             ) -> Self {
                 match &config.kind {
-                    $(ModelKind::$Kind => Self::of(
+                    $(ModelKind::$Kind => Self::from_actor(
                         <$Kind as BuiltIn>::native(num_features, num_actions, config, params)
                     ),)*
                     ModelKind::UserDefined(name) => not_built_in(name),
@@ -188,9 +188,9 @@ macro_rules! networks {
             }
 
             /// A built-in network like this one with other parameters; `None` for a user-defined one.
-            pub(crate) fn of_built_in(network: &Network, params: &[f32]) -> Option<Self> {
+            pub(crate) fn from_built_in(network: &Network, params: &[f32]) -> Option<Self> {
                 $(if let Some(network) = network.get::<$Kind>() {
-                    return Some(Self::of(network.native_with(params)));
+                    return Some(Self::from_actor(network.native_with(params)));
                 })*
                 None
             }

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// The key of the metadata's only entry; several entries would be written in random order.
-const ENTRY: &str = "grove";
+const METADATA_KEY: &str = "grove";
 
 /// The run that a policy comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,9 +28,9 @@ pub enum SavedError {
     /// The file is not an intact safetensors file.
     #[error("it is not an intact safetensors file: {0}")]
     Unreadable(String),
-    /// The parameters belong to another network.
+    /// The tensors are not those of the network's parameters.
     #[error("it does not fit the network: {0}")]
-    OtherShape(String),
+    Mismatch(String),
     /// The parameters are there, but no settings.
     #[error(
         "its header has no game and settings; use a file saved by grove, or put config.toml beside it"
@@ -39,7 +39,7 @@ pub enum SavedError {
 }
 
 /// The end of the name of a tensor of scales, after the name of the tensor that they belong to.
-const SCALES: &str = ".scales";
+const SCALES_SUFFIX: &str = ".scales";
 
 /// The numbers of a parameter vector, in the precision in which a file keeps them.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ pub fn write_parameter_data(
 ) -> Vec<u8> {
     let (of_numbers, of_scales) = (data.bytes(), data.scales().map(ParameterData::bytes));
     let scale_tensors = parameters.iter().map(|Parameter { name, shape }| Parameter {
-        name: format!("{name}{SCALES}"),
+        name: format!("{name}{SCALES_SUFFIX}"),
         shape: vec![block_quantized::blocks(shape.iter().product())],
     });
     let scale_tensors: Vec<Parameter> = scale_tensors.collect();
@@ -136,7 +136,7 @@ pub fn with_header(bytes: &[u8], header: &Header) -> Result<Vec<u8>, SavedError>
 
 fn metadata(header: &Header) -> HashMap<String, String> {
     let text = serde_json::to_string(header).expect("a header is a number and a text");
-    HashMap::from([(ENTRY.to_string(), text)])
+    HashMap::from([(METADATA_KEY.to_string(), text)])
 }
 
 /// Reads the parameter vector from a safetensors file with these tensors, in f32, bf16 or 8 bits.
@@ -145,10 +145,10 @@ fn metadata(header: &Header) -> HashMap<String, String> {
 /// If the file is damaged, its tensors differ, or a number is not finite.
 pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, SavedError> {
     let tensors = SafeTensors::deserialize(bytes).map_err(unreadable)?;
-    let found = tensors.names().into_iter().filter(|name| !name.ends_with(SCALES)).count();
+    let found = tensors.names().into_iter().filter(|name| !name.ends_with(SCALES_SUFFIX)).count();
     if found != parameters.len() {
         let expected = parameters.len();
-        return Err(other(format!("it holds {found} tensors instead of {expected}")));
+        return Err(mismatch(format!("it holds {found} tensors instead of {expected}")));
     }
     let mut params: Vec<f32> = Vec::new();
     for Parameter { name, shape } in parameters {
@@ -156,7 +156,9 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
         let (found, dtype, data) = (view.shape(), view.dtype(), view.data());
         let is_known = matches!(dtype, Dtype::F32 | Dtype::BF16 | Dtype::I8 | Dtype::U8);
         if found != shape || !is_known {
-            return Err(other(format!("`{name}` is {dtype:?} {found:?} instead of F32 {shape:?}")));
+            return Err(mismatch(format!(
+                "`{name}` is {dtype:?} {found:?} instead of F32 {shape:?}"
+            )));
         }
         let start = params.len();
         match dtype {
@@ -184,12 +186,14 @@ fn read_blocks<B: BlockCode>(
     numbers: &[B],
     params: &mut Vec<f32>,
 ) -> Result<(), SavedError> {
-    let name = format!("{name}{SCALES}");
+    let name = format!("{name}{SCALES_SUFFIX}");
     let view = tensor(tensors, &name)?;
     let (found, dtype, expected) =
         (view.shape(), view.dtype(), [block_quantized::blocks(numbers.len())]);
     if found != expected || dtype != Dtype::BF16 {
-        return Err(other(format!("`{name}` is {dtype:?} {found:?} instead of BF16 {expected:?}")));
+        return Err(mismatch(format!(
+            "`{name}` is {dtype:?} {found:?} instead of BF16 {expected:?}"
+        )));
     }
     for (block, scale) in numbers.chunks(block_quantized::BLOCK).zip(view.data().as_chunks().0) {
         let start = params.len();
@@ -201,7 +205,7 @@ fn read_blocks<B: BlockCode>(
 
 /// The tensor of this name.
 fn tensor<'a>(tensors: &SafeTensors<'a>, name: &str) -> Result<TensorView<'a>, SavedError> {
-    tensors.tensor(name).map_err(|_| other(format!("the tensor `{name}` is missing")))
+    tensors.tensor(name).map_err(|_| mismatch(format!("the tensor `{name}` is missing")))
 }
 
 /// Reads the header of a policy file.
@@ -210,12 +214,12 @@ fn tensor<'a>(tensors: &SafeTensors<'a>, name: &str) -> Result<TensorView<'a>, S
 /// If the file is damaged or has no header.
 pub fn read_header(bytes: &[u8]) -> Result<Header, SavedError> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(unreadable)?;
-    let entry = metadata.metadata().as_ref().and_then(|entries| entries.get(ENTRY));
+    let entry = metadata.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
     serde_json::from_str(entry.ok_or(SavedError::NoHeader)?).map_err(unreadable)
 }
 
-fn other(reason: String) -> SavedError {
-    SavedError::OtherShape(reason)
+fn mismatch(reason: String) -> SavedError {
+    SavedError::Mismatch(reason)
 }
 
 fn unreadable(error: impl ToString) -> SavedError {
@@ -255,15 +259,15 @@ mod tests {
         for cut in [0, 7, 20, good.len() - 1] {
             assert!(matches!(fails(&good[..cut]), SavedError::Unreadable(_)), "{cut} bytes");
         }
-        let other = perceptron(3, &[3]);
+        let wider = perceptron(3, &[3]);
         assert!(matches!(
-            fails(&write_params(&other, &[0.5; 20], None)),
-            SavedError::OtherShape(reason) if reason.contains("[3, 3] instead of F32 [2, 3]")
+            fails(&write_params(&wider, &[0.5; 20], None)),
+            SavedError::Mismatch(reason) if reason.contains("[3, 3] instead of F32 [2, 3]")
         ));
         let deeper = perceptron(2, &[3, 3]);
         assert!(matches!(
             fails(&write_params(&deeper, &[0.5; 29], None)),
-            SavedError::OtherShape(reason) if reason.contains("6 tensors instead of 4")
+            SavedError::Mismatch(reason) if reason.contains("6 tensors instead of 4")
         ));
         let wild = write_params(&parameters, &[f32::NAN; 17], None);
         assert!(matches!(
@@ -307,10 +311,10 @@ mod tests {
         let error = read_params(&wild, &parameters).unwrap_err();
         assert!(matches!(error, SavedError::Unreadable(reason) if reason.contains("not finite")));
         let tensors = SafeTensors::deserialize(&good).unwrap();
-        let name = format!("{}{SCALES}", parameters[0].name);
-        let without = |other: Option<TensorView>| {
+        let name = format!("{}{SCALES_SUFFIX}", parameters[0].name);
+        let without = |scales: Option<TensorView>| {
             let all = tensors.iter().filter(|(at, _)| *at != name);
-            let all = all.chain(other.map(|view| (&*name, view)));
+            let all = all.chain(scales.map(|view| (&*name, view)));
             let bytes = safetensors::serialize(all, None).unwrap();
             read_params(&bytes, &parameters).unwrap_err().to_string()
         };

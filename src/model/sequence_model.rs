@@ -15,7 +15,7 @@ pub fn sequence_model(
 ) -> Option<Box<dyn DynSequenceModel>> {
     let new = network.new_sequence_model()?;
     let params = block_on(parameters::read(network.flatten()));
-    Some(new(params, Arithmetic::of(precision), checkpointing))
+    Some(new(params, Arithmetic::for_precision(precision), checkpointing))
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
     fn games(from: usize, memory: Vec<f32>) -> Sequences {
         let starts = (from * LANES..STEPS * LANES).map(|i| f32::from(u8::from(i % 37 == 5)));
         Sequences {
-            games: LANES,
+            num_games: LANES,
             obs: wave(STEPS * LANES * 3, 1.3)[from * LANES * 3..].to_vec(),
             starts: starts.collect(),
             memory,
@@ -78,7 +78,7 @@ mod tests {
         {
             let sequence_model = gradients(network, precision);
             let all = games(0, Vec::new());
-            let actor = NativePolicy::sequence_model(sequence_model.clone());
+            let actor = NativePolicy::from_sequence_model(sequence_model.clone());
             let mut scratch = actor.scratch();
             let mut memory = vec![[0.0; LANES]; actor.memory_size()];
             let (mut logits, mut remembered) = (Vec::new(), Vec::new());

@@ -77,9 +77,9 @@ impl Actor for TensorActor {
 
     fn sizes(&self) -> PolicySizes {
         PolicySizes {
-            features: self.num_features,
-            actions: self.num_actions,
-            memory: self.initial_memory.len(),
+            num_features: self.num_features,
+            num_actions: self.num_actions,
+            memory_size: self.initial_memory.len(),
         }
     }
 

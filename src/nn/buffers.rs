@@ -12,7 +12,7 @@ use burn_cubecl::tensor::CubeTensor;
 pub(crate) const ALIGNMENT: usize = 128;
 
 /// Whether Grove's CubeCL kernels can run on a device.
-pub fn runs_kernels(device: &Device) -> bool {
+pub fn has_kernels(device: &Device) -> bool {
     matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn largest_allocation(device: &Device) -> u64 {
 
 /// Maximum number of units of a plane (subgroup, warp) of a device; 0 if no kernels run there.
 pub(crate) fn plane_units(device: &Device) -> usize {
-    if !runs_kernels(device) {
+    if !has_kernels(device) {
         return 0;
     }
     probe(device).client.properties().hardware.plane_size_max as usize

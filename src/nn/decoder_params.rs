@@ -49,19 +49,19 @@ impl StoredParameter {
             Self::Weight(matrix) => (matrix.columns(), &|number, to| matrix.row(number, to)),
             Self::Table(matrix) => (matrix.inner(), &|number, to| matrix.column(number, to)),
         };
-        let head = ((width - first % width) % width).min(to.len());
-        let (to_head, rest) = to.split_at_mut(head);
-        let partly = |number: usize, from: usize, to: &mut [f32]| {
+        let lead = ((width - first % width) % width).min(to.len());
+        let (to_lead, rest) = to.split_at_mut(lead);
+        let read_part = |number: usize, from: usize, to: &mut [f32]| {
             let mut whole = vec![0.0; width];
             line(number, &mut whole);
             to.copy_from_slice(&whole[from..][..to.len()]);
         };
-        if head > 0 {
-            partly(first / width, first % width, to_head);
+        if lead > 0 {
+            read_part(first / width, first % width, to_lead);
         }
         let number = first.div_ceil(width);
         rest.par_chunks_mut(width).enumerate().for_each(|(i, to)| {
-            if to.len() == width { line(number + i, to) } else { partly(number + i, 0, to) }
+            if to.len() == width { line(number + i, to) } else { read_part(number + i, 0, to) }
         });
     }
 }
@@ -84,8 +84,8 @@ impl DecoderParams {
         if parts.iter().all(|part| matches!(part, StoredParameter::Values(_))) {
             let mut values = Vec::with_capacity(parts.iter().map(StoredParameter::len).sum());
             for part in parts {
-                if let StoredParameter::Values(some) = part {
-                    values.extend(some);
+                if let StoredParameter::Values(numbers) = part {
+                    values.extend(numbers);
                 }
             }
             return values.into();
@@ -132,9 +132,9 @@ impl DecoderParams {
         while done < to.len() {
             let at = first + done;
             let (place, part) = self.part(at).expect("so many parameters");
-            let some = (place.end - at).min(to.len() - done);
-            part.read(at - place.start, &mut to[done..][..some]);
-            done += some;
+            let count = (place.end - at).min(to.len() - done);
+            part.read(at - place.start, &mut to[done..][..count]);
+            done += count;
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
     use crate::nn::ops::stored::NumberFormat;
 
     fn matrix(sizes: [usize; 2]) -> StoredMatrix {
-        StoredMatrix::new(NumberFormat::Eight, sizes, 2, |j, to| {
+        StoredMatrix::new(NumberFormat::EightBit, sizes, 2, |j, to| {
             to.codes.iter_mut().enumerate().for_each(|(k, code)| *code = (10 * k + j) as u16);
             to.scales.fill([1.0, 0.0]);
         })
@@ -201,9 +201,9 @@ mod tests {
         assert!(params.stored(&(6..8)).is_none() && params.stored(&(8..14)).is_some());
         for first in 0..all.len() {
             for end in first..=all.len() {
-                let mut some = vec![0.0; end - first];
-                params.read(first, &mut some);
-                assert_eq!(some, all[first..end]);
+                let mut numbers = vec![0.0; end - first];
+                params.read(first, &mut numbers);
+                assert_eq!(numbers, all[first..end]);
             }
         }
         assert_eq!(params.values(), all);

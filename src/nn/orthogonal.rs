@@ -9,18 +9,18 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 /// A layer with orthogonal weights of norm `gain`, and biases of 0.
-pub(crate) fn linear(
+pub(crate) fn orthogonal_linear(
     inputs: usize,
     outputs: usize,
     gain: f64,
     key: u32,
     device: &Device,
 ) -> Linear {
-    layer(orthogonal(inputs, outputs, gain, key), outputs, device)
+    linear_with_weight(orthogonal(inputs, outputs, gain, key), outputs, device)
 }
 
 /// A layer of these weights, `[inputs, outputs]`, and biases of 0.
-pub(crate) fn layer(weight: Vec<f32>, outputs: usize, device: &Device) -> Linear {
+pub(crate) fn linear_with_weight(weight: Vec<f32>, outputs: usize, device: &Device) -> Linear {
     let inputs = weight.len() / outputs;
     let bias = vec![0.0f32; outputs];
     Linear {
@@ -50,7 +50,7 @@ pub(crate) fn orthogonal(inputs: usize, outputs: usize, gain: f64, key: u32) -> 
         let vectors = gram_schmidt(count, len, key);
         arrange(&|vector, i| vectors[vector][i])
     } else {
-        let vectors = reflected(count, len, key);
+        let vectors = by_reflections(count, len, key);
         arrange(&|vector, i| {
             f64::from(vectors[vector / VECTORS_PER_THREAD][i][vector % VECTORS_PER_THREAD])
         })
@@ -96,7 +96,7 @@ const BLOCK_REFLECTIONS: usize = 8;
 /// `count` orthonormal vectors `[len]`, [`VECTORS_PER_THREAD`] of them in each `[len][VECTORS_PER_THREAD]`: the first
 /// columns of a product of random reflections (Stewart 1980, "The efficient generation of random orthogonal matrices").
 /// Costs a third of Gram-Schmidt with its second pass, and runs on all threads.
-fn reflected(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; VECTORS_PER_THREAD]>> {
+fn by_reflections(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; VECTORS_PER_THREAD]>> {
     let firsts: Vec<usize> = (0..count).step_by(BLOCK_REFLECTIONS).collect();
     let blocks: Vec<Reflections> = firsts
         .into_par_iter()
@@ -105,8 +105,8 @@ fn reflected(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; VECTORS_PER_TH
     let firsts: Vec<usize> = (0..count).step_by(VECTORS_PER_THREAD).collect();
     let vectors = firsts.into_par_iter().map(|first| {
         let mut vectors = vec![[0.0; VECTORS_PER_THREAD]; len];
-        for (side, column) in (first..count).take(VECTORS_PER_THREAD).enumerate() {
-            vectors[column][side] =
+        for (lane, column) in (first..count).take(VECTORS_PER_THREAD).enumerate() {
+            vectors[column][lane] =
                 blocks[column / BLOCK_REFLECTIONS].signs[column % BLOCK_REFLECTIONS];
         }
         // Later blocks leave these unit vectors unchanged.
@@ -174,9 +174,9 @@ fn reflect(
     let mut dots = [[0.0f32; VECTORS_PER_THREAD]; BLOCK_REFLECTIONS];
     for (v, x) in v.iter().zip(vectors.iter()) {
         // This loop order keeps the sums in registers.
-        for (side, x) in x.iter().enumerate() {
+        for (lane, x) in x.iter().enumerate() {
             for (dots, v) in dots.iter_mut().zip(v) {
-                dots[side] = mul_add(*v, *x, dots[side]);
+                dots[lane] = mul_add(*v, *x, dots[lane]);
             }
         }
     }
@@ -189,8 +189,8 @@ fn reflect(
         }
     }
     for (v, x) in v.iter().zip(vectors) {
-        for (side, x) in x.iter_mut().enumerate() {
-            *x = v.iter().zip(&parts).fold(*x, |x, (v, parts)| mul_add(*v, parts[side], x));
+        for (lane, x) in x.iter_mut().enumerate() {
+            *x = v.iter().zip(&parts).fold(*x, |x, (v, parts)| mul_add(*v, parts[lane], x));
         }
     }
 }

@@ -145,7 +145,7 @@ impl History {
         }
         let policy = self.settings.get("policy").cloned();
         let policy = policy.and_then(|policy| policy.try_into::<PolicyConfig>().ok());
-        policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.sizes()))
+        policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.describe_sizes()))
     }
 
     /// Settings that differ from the defaults of the game or task, or of `grove fit` with it; `None` if this program

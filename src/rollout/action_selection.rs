@@ -80,9 +80,9 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
         &self.masked
     }
 
-    /// The features that were not 0 in some lane of the last block, as [`Actor::active`].
+    /// The features that were not 0 in some lane of the last block, as [`Actor::active_features`].
     #[inline(always)]
-    pub fn active(&self) -> Option<&[usize]> {
-        self.policy.active(&self.scratch)
+    pub fn active_features(&self) -> Option<&[usize]> {
+        self.policy.active_features(&self.scratch)
     }
 }

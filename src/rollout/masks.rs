@@ -1,13 +1,13 @@
 //! Action masks: masking of logits and sampling of legal actions.
 
 use crate::env::Rules;
-use crate::math::softmax::ILLEGAL;
+use crate::math::softmax::MASKED_LOGIT;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Returns `logit`, or [`ILLEGAL`] if bit `a` of the mask is not set.
+/// Returns `logit`, or [`MASKED_LOGIT`] if bit `a` of the mask is not set.
 pub(super) fn masked(legal: u32, a: usize, logit: f32) -> f32 {
-    if legal >> a & 1 == 1 { logit } else { ILLEGAL }
+    if legal >> a & 1 == 1 { logit } else { MASKED_LOGIT }
 }
 
 /// Samples a legal action with equal probabilities, by `u` uniform in [0, 1).

@@ -263,7 +263,7 @@ impl<G: Rules> Block<'_, G> {
             let slot = lane * num_steps + t;
             let row = &mut self.obs[slot * stride..][..obs.len()];
             prefetch(row.as_ptr().wrapping_add(PREFETCH_STEPS * stride));
-            match policy.active() {
+            match policy.active_features() {
                 None => row.iter_mut().zip(obs).for_each(|(x, feature)| *x = feature[lane]),
                 Some(active) => {
                     row.fill(0.0);

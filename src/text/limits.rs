@@ -4,7 +4,7 @@ use super::{TokenDecoder, packed};
 use crate::device::{buffer_limit, largest_buffer, workgroup_limit};
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, Parameter};
-use crate::nn::tensors::products::Products;
+use crate::nn::tensors::products::ProductPrecision;
 use burn::backend::DType;
 use burn::tensor::Device;
 
@@ -55,7 +55,7 @@ pub(crate) fn size_limit(
     if let Some(obstacle) = model_limit {
         return Some(format!("{obstacle}: use another device, such as the CPU"));
     }
-    let bytes = row_bytes(shape, tokens, Products::new(precision).dtype());
+    let bytes = row_bytes(shape, tokens, ProductPrecision::new(precision).dtype());
     let obstacle = buffer_limit(device, "the KV cache of a completion", bytes)?;
     Some(format!("{obstacle}: lower generation.max_new_tokens, or use the CPU"))
 }

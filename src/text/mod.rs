@@ -37,7 +37,7 @@ pub use crate::nn::rows::{
 pub(crate) use crate::nn::tensors::arenas::{Arenas, Packing};
 #[cfg(text_kernels)]
 pub use crate::nn::tensors::texts::{
-    Completions, DeviceDecoder, HiddenStates, Prompts, upload_integers,
+    CompletionCaches, DeviceDecoder, HiddenStates, PromptCaches, upload_integers,
 };
 pub use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 pub use characters::{Characters, END};

@@ -42,10 +42,10 @@ impl<G: Rules> EngineInputs<G> {
         let (features, actions) = (game.num_features(), game.num_actions());
         let found = model.sizes(features);
         assert!(
-            (found.features, found.actions) == (features, actions),
+            (found.num_features, found.num_actions) == (features, actions),
             "the network has {} features and {} actions, but the game `{}` has {features} and {actions}",
-            found.features,
-            found.actions,
+            found.num_features,
+            found.num_actions,
             G::NAME
         );
         let path = &config.data.path;

@@ -13,7 +13,7 @@ use grove::settings::{DecoderConfig, ModelKind, Start, TrainConfig};
 pub fn decoder_run(start: Start) -> TrainConfig {
     let mut config = short_run(start);
     config.policy.kind = ModelKind::Decoder;
-    config.policy.own.decoder = DecoderConfig {
+    config.policy.kind_settings.decoder = DecoderConfig {
         hidden_size: 8,
         num_layers: 2,
         num_heads: 2,

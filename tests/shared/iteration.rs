@@ -46,7 +46,7 @@ async fn learn_from_rollout<G: Rules>(
         auto_reset: true,
     };
     let policy = mlp(sizes, None, device);
-    let flat = FlatMlp::of(&policy).expect("one hidden layer");
+    let flat = FlatMlp::from_mlp(&policy).expect("one hidden layer");
     let mut largest = 0.0f64;
     for groups in [7, 3] {
         let keys = RolloutKeys::new(5);

@@ -193,7 +193,7 @@ pub async fn play_fused<G: Rules>(
     policy: &Mlp,
     iteration: u32,
 ) -> Trajectory {
-    let policy = FlatMlp::of(policy).expect("one or two hidden layers");
+    let policy = FlatMlp::from_mlp(policy).expect("one or two hidden layers");
     unpack(game, &rollout.collect(&policy, iteration), &cpu()).await
 }
 

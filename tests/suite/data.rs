@@ -62,10 +62,10 @@ fn config(kind: ModelKind, windows: usize, window: usize) -> TrainConfig {
     config.iterations = 12;
     config.policy.kind = kind;
     config.policy.hidden = vec![8];
-    config.policy.own.decoder.hidden_size = 16;
-    config.policy.own.decoder.num_layers = 1;
-    config.policy.own.decoder.intermediate_size = 16;
-    config.policy.own.decoder.context = 6;
+    config.policy.kind_settings.decoder.hidden_size = 16;
+    config.policy.kind_settings.decoder.num_layers = 1;
+    config.policy.kind_settings.decoder.intermediate_size = 16;
+    config.policy.kind_settings.decoder.context = 6;
     config.loss.loss_type = LossType::Nll;
     (config.update.update_epochs, config.update.num_minibatches) = (1, 4);
     config.data = DataConfig {

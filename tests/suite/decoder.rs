@@ -38,7 +38,8 @@ fn on_an_adapter_a_decoder_repeats_and_resumes_byte_for_byte() {
 fn any_number_of_threads_makes_the_same_bytes() {
     for engine in [EngineChoice::Auto, EngineChoice::General] {
         let mut config = TrainConfig { engine, ..decoder_run(Start::Branch) };
-        config.policy.own.decoder = DecoderConfig { context: 8, ..DecoderConfig::default() };
+        config.policy.kind_settings.decoder =
+            DecoderConfig { context: 8, ..DecoderConfig::default() };
         assert_any_threads_agree(config, 32);
     }
 }

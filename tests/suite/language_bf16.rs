@@ -182,7 +182,7 @@ fn gradients_are_nearly_those_of_single_precision() {
         decoder.forward_texts(&texts, Retention::All, &mut forward);
         let d_hidden: Vec<f32> =
             (0..forward.hidden().len()).map(|i| (i as f32 * 0.37).sin()).collect();
-        let mut gradient = vec![0.0; decoder.num_trained()];
+        let mut gradient = vec![0.0; decoder.num_trainable()];
         decoder.backward_texts(&mut forward, &d_hidden, &mut gradient, |_, _| ());
         gradient
     };

@@ -43,8 +43,8 @@ fn steps_on_a_device_are_those_of_the_cpu() {
                 assert!((got.loss - want.loss).abs() < 1e-4 * want.loss.abs().max(0.1));
             }
             let changed = |learner: &LanguageLearner| -> Vec<f32> {
-                let trained = learner.decoder.trained().iter();
-                trained.zip(decoder.trained()).map(|(now, before)| now - before).collect()
+                let trained = learner.decoder.trainable().iter();
+                trained.zip(decoder.trainable()).map(|(now, before)| now - before).collect()
             };
             let [want, got] = [&here, &there].map(changed);
             let off: Vec<f32> = want.iter().zip(&got).map(|(a, b)| a - b).collect();
@@ -59,7 +59,7 @@ fn steps_on_a_device_are_those_of_the_cpu() {
             assert!(off(&want.first_moment, &got.first_moment) < 2e-5);
             assert!(off(&want.second_moment, &got.second_moment) < 2e-5);
             // The reference is what the policy was before, although a step changes tensors in their own memory.
-            assert_eq!(there.reference.unwrap().trained(), decoder.trained());
+            assert_eq!(there.reference.unwrap().trainable(), decoder.trainable());
         }
     }
 }
@@ -74,7 +74,7 @@ fn a_learner_continues_on_a_device_from_what_was_saved_to_the_byte() {
                 learner.update(&rule, &groups, iteration, 0.1, &[1e-2; 2]).unwrap();
             };
             let saved = |learner: &LanguageLearner| -> (Vec<f32>, Moments) {
-                (learner.decoder.trained().to_vec(), learner.moments().into_owned())
+                (learner.decoder.trainable().to_vec(), learner.moments().into_owned())
             };
             update(&mut whole, 0);
             let (trained, moments) = saved(&whole);
@@ -127,7 +127,7 @@ fn weights_moments_and_gradients_do_not_cross_the_bus() {
     let Some(device) = adapter() else { return };
     let decoder = wide(1);
     let mut learner = learner(&decoder, Some(&device));
-    let weights = size_of_val(decoder.trained()) as u64;
+    let weights = size_of_val(decoder.trainable()) as u64;
     assert!(weights > 8 << 16, "the weights are {weights} bytes");
     let mut update = |iteration| {
         let (rule, transfers) = (smooth(0.0), TransferCount::start());

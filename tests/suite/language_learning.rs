@@ -84,7 +84,7 @@ fn shapes() -> Vec<DecoderShape> {
 }
 
 fn decoder(shape: &DecoderShape, device: &Device) -> Decoder {
-    let decoder = Decoder::of_shape(shape.clone(), 1, device);
+    let decoder = Decoder::from_shape(shape.clone(), 1, device);
     let params = flatten(&decoder);
     let count = params.dims()[0];
     let waves: Vec<f32> = (0..count).map(|i| (i as f32 * 0.77).sin() * 0.2).collect();
@@ -164,7 +164,7 @@ fn by_hand(decoder: &TokenDecoder, retention: Retention) -> (Vec<f32>, Vec<f32>)
         }
     }
     let (mut of_hidden, mut gradient) =
-        (vec![0.0; hidden.len()], vec![0.0; decoder.trained().len()]);
+        (vec![0.0; hidden.len()], vec![0.0; decoder.trainable().len()]);
     decoder.backward_head(&hidden, &of_logits, &mut of_hidden, &mut gradient);
     decoder.backward_texts(&mut forward, &of_hidden, &mut gradient, |_, _| {});
     (all, gradient)
@@ -445,7 +445,7 @@ fn an_update_ends_at_its_divergence() {
         };
         let mut learner = LanguageLearner::new(decoder.clone(), 1, MomentPrecision::F32);
         let means = learner.update(&rule, &groups, 0, 0.0, &[1e-2; 4]).unwrap();
-        (learner.decoder.trained().to_vec(), learner.moments().steps, means)
+        (learner.decoder.trainable().to_vec(), learner.moments().steps, means)
     };
     let (whole, steps, means) = learnt(0.0, 4);
     assert!(steps == 4 && means.update.approx_kl > 1e-4, "{means:?}");

@@ -53,7 +53,7 @@ fn play_and_learn(
 ) -> (Vec<i32>, Vec<f32>, Vec<f32>, Vec<f32>) {
     let (game, config) = (Fruit::default(), config(precision));
     let policy = perceptron(hidden, device);
-    let flat = FlatMlp::of(&policy).expect("one or two hidden layers");
+    let flat = FlatMlp::from_mlp(&policy).expect("one or two hidden layers");
     let rollout = FusedRollout::new(game, &config.rollout, RolloutKeys::new(3), device);
     let (recording, _) = rollout.clone().with_precision(precision).play(&flat, 0);
     let played = block_on(unpack(game, &recording, &cpu()));

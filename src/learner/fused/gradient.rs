@@ -53,15 +53,15 @@ fn observe_tile<O: Observer>(
 ) {
     let unit = UNIT_POS as usize;
     let (tile, stride) = comptime!((plan.tiling.tile, plan.tiling.stride));
-    let (sample, share) = (unit % tile, unit / tile);
-    let shares = comptime!(plan.tiling.units / plan.tiling.tile);
+    let (sample, worker) = (unit % tile, unit / tile);
+    let num_workers = comptime!(plan.tiling.units / plan.tiling.tile);
     let number = start + sample;
     if number < batch.games * data.sizes.learn_steps {
         let step = data.step(batch, number % batch.games, number / batch.games);
-        let to = FeatureSlots { first: sample, step: stride.runtime(), share, shares };
+        let to = FeatureSlots { first: sample, stride: stride.runtime(), worker, num_workers };
         O::observe::<f32>(&data.words, &step.words, x, &to, comptime!(plan.observer));
     } else {
-        for i in range_stepped(share, comptime!(plan.mlp.features), shares) {
+        for i in range_stepped(worker, comptime!(plan.mlp.features), num_workers) {
             x[i * stride + sample] = 0.0f32;
         }
     }

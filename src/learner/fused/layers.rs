@@ -6,7 +6,7 @@
 //! knows. Each sum goes over inputs or samples in their order, whichever unit computes it.
 
 use super::tiles::Tiling;
-use crate::math::activation::{activated, derivative_by_value};
+use crate::math::activation::{derivative_by_value, value_and_derivative};
 use crate::model::kernels::{DenseLayout, load_rounded, round_to};
 use crate::settings::Activation;
 use burn::cubecl;
@@ -162,7 +162,7 @@ pub(super) fn forward<I: Float>(
             let row = (column + comptime!(n * columns)) * stride + sample;
             #[unroll]
             for s in 0..part {
-                let output = activated(sums[comptime!(n * part + s)], activation);
+                let output = value_and_derivative(sums[comptime!(n * part + s)], activation);
                 room[row + comptime!(layer.to * stride + s)] = round_to::<I>(output.value);
                 if comptime!(tiling.keeps_derivatives) {
                     derivatives[row + comptime!(layer.derivatives * stride + s)] =

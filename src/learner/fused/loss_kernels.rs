@@ -5,7 +5,7 @@ use crate::data::ENDED;
 use crate::data::summary::{SCALE, STEPS};
 use crate::device::buffers::Buffer;
 use crate::math::softmax::{
-    ILLEGAL, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
+    MASKED_LOGIT, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
 };
 use crate::math::{at_least, exp};
 use crate::model::kernels::{MlpShape, mlp_logits, round_to};
@@ -264,7 +264,7 @@ pub(super) fn mask_logits<O: Observer>(
         for a in 0..comptime!(plan.mlp.actions) {
             let at = first + comptime!(a * stride);
             let legal = O::legal(words, &step.words, a, comptime!(plan.observer));
-            logits[at] = select(legal, logits[at], comptime!(ILLEGAL));
+            logits[at] = select(legal, logits[at], comptime!(MASKED_LOGIT));
         }
     }
 }
@@ -377,9 +377,9 @@ fn forward<O: Observer, I: Float>(
 ) -> Softmax {
     let all = FeatureSlots {
         first: 0usize.runtime(),
-        step: 1usize.runtime(),
-        share: 0usize.runtime(),
-        shares: 1usize,
+        stride: 1usize.runtime(),
+        worker: 0usize.runtime(),
+        num_workers: 1usize,
     };
     let x = scratch.x.as_mut_slice();
     O::observe::<f32>(words, &step.words, x, &all, comptime!(plan.observer));

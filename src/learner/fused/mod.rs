@@ -47,7 +47,7 @@ pub struct FusedLearner {
 impl FusedLearner {
     /// Whether the kernels support a policy: one or two hidden layers of up to 256 units.
     pub fn supports(policy: &Mlp) -> bool {
-        MlpShape::of(policy).is_some_and(|shape| Tiling::new(&shape).is_some())
+        MlpShape::from_mlp(policy).is_some_and(|shape| Tiling::new(&shape).is_some())
     }
 
     /// Trains `policy` on its device. If `kl_coef` is not 0, the initial policy becomes the
@@ -57,7 +57,7 @@ impl FusedLearner {
     /// If the policy is not supported ([`FusedLearner::supports`]), or the device lacks the configured
     /// precision ([`crate::device::has_precision`]).
     pub fn new(policy: Mlp, config: &TrainConfig) -> Self {
-        let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
+        let mlp = MlpShape::from_mlp(&policy).expect("one or two hidden layers");
         let tiling = Tiling::new(&mlp).expect("a policy of a supported width");
         let loss = LossForm::of(&config.loss);
         let weights = Weights::new(policy.into(), config);

@@ -2,7 +2,9 @@
 //! [`objective`](crate::objective) in loops that vectorize.
 
 use crate::learner::means::NUM_SUMS;
-use crate::math::softmax::{ILLEGAL, Normalizer, entropy_of, logprob, normalizer, unnormalized};
+use crate::math::softmax::{
+    MASKED_LOGIT, Normalizer, entropy_of, logprob, normalizer, unnormalized,
+};
 use crate::math::{at_least, exp};
 use crate::model::LANES;
 use crate::objective::kl::{k3, kl_estimate};
@@ -191,7 +193,7 @@ fn logprobs_of(
     actions: &[i32; LANE_STEPS],
     legal: Option<&[u32; LANE_STEPS]>,
 ) -> LaneBlock {
-    mask(logits, legal, ILLEGAL);
+    mask(logits, legal, MASKED_LOGIT);
     log_softmax(logits, probs);
     chosen(logits, actions)
 }

@@ -43,7 +43,7 @@ impl SequenceSteps {
         let padded = (steps * games.len()).next_multiple_of(LANE_STEPS);
         let step_slots = StepSlots { games, slots: from.num_steps, steps };
         let width = from.memory.len() / from.num_envs;
-        let Sequences { games: count, obs, starts, memory } = &mut self.sequences;
+        let Sequences { num_games: count, obs, starts, memory } = &mut self.sequences;
         *count = games.len();
         obs.clear();
         obs.reserve(steps * games.len() * from.num_features);
@@ -309,9 +309,9 @@ impl HostLearner for SequenceLearner {
 
     fn policy(&self) -> HostPolicy {
         if self.context.config.precision != Precision::F32 {
-            return HostPolicy::Other(NativePolicy::sequence_model(self.policy.clone()));
+            return HostPolicy::Other(NativePolicy::from_sequence_model(self.policy.clone()));
         }
-        let policy = NativePolicy::of_built_in(&self.network, self.policy.params());
+        let policy = NativePolicy::from_built_in(&self.network, self.policy.params());
         HostPolicy::Other(policy.expect("it has a hand-written backward pass"))
     }
 
@@ -369,7 +369,7 @@ impl HostLearner for SequenceLearner {
         let partials = MAX_PARTIALS.div_ceil(shards.count());
         let inputs = MinibatchInputs { experience, minibatch, partials, loss, denominators };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
-        let parts = match self.policy.sizes().memory {
+        let parts = match self.policy.sizes().memory_size {
             0 => {
                 parts.max(denominators.steps as usize / (shards.count() * partials * PARTIAL_STEPS))
             }

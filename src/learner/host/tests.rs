@@ -196,7 +196,8 @@ impl Case {
         let mut config =
             PolicyConfig { kind: kind.clone(), ..PolicyConfig::mlp(&[6, 5], self.activation) };
         let small = DecoderConfig::default();
-        config.own.decoder = DecoderConfig { hidden_size: 8, num_heads: 2, context: 4, ..small };
+        config.kind_settings.decoder =
+            DecoderConfig { hidden_size: 8, num_heads: 2, context: 4, ..small };
         let network = Network::new(self.features, self.actions, &config, 5, &Device::flex());
         let network = network.unflatten(&away_from_zero(network.flatten()));
         let start = floats(network.flatten());

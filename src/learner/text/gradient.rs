@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// The gradient of an optimizer step, in the memory of the device that computed it.
 pub(super) enum Gradient {
-    /// In host memory: `[num_trained]`.
+    /// In host memory: `[num_trainable]`.
     Host(Vec<f32>),
     /// On a device, parameter by parameter.
     #[cfg(text_kernels)]
@@ -16,7 +16,7 @@ pub(super) enum Gradient {
 }
 
 impl Gradient {
-    /// Copies the gradient to host memory: `[num_trained]`. `sizes` are the numbers of elements of the parameters.
+    /// Copies the gradient to host memory: `[num_trainable]`. `sizes` are the numbers of elements of the parameters.
     #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "of devices"))]
     pub fn into_host(self, sizes: &[usize]) -> Vec<f32> {
         match self {
@@ -42,7 +42,7 @@ impl Differentiation<'_> {
         Ok((Gradient::Host(vector), sums))
     }
 
-    /// Computes the gradient in host memory, summed over all ranks: `[num_trained]`.
+    /// Computes the gradient in host memory, summed over all ranks: `[num_trainable]`.
     fn shared_gradient(&self, chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
         let (ranks, shards) = (self.team.size(), self.shards.count());
         let on_cpus = (2..=shards).contains(&ranks) && !self.team.has_devices();
@@ -55,7 +55,7 @@ impl Differentiation<'_> {
             max_ratio_distance = max_ratio_distance.max(distance);
             sum
         });
-        let len = PartialSumLen { vector: self.decoder.num_trained(), numbers: Sums::NUM_ADDED };
+        let len = PartialSumLen { vector: self.decoder.num_trainable(), numbers: Sums::NUM_ADDED };
         let sum = self.team.all_reduce_shards(self.shards, ours.collect(), len)?;
         Ok((sum.vector, Sums::from_added(&sum.numbers, max_ratio_distance)))
     }

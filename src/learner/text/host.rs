@@ -188,7 +188,7 @@ impl Differentiation<'_> {
                 lefts: left_siblings(last).into_iter().map(&mut sum).collect(),
                 last_shard: last.end - 1,
                 starts: self.decoder.layer_starts(),
-                end: self.decoder.num_trained(),
+                end: self.decoder.num_trainable(),
                 send,
             };
             let done = |vector: &[f32], start: usize| sender.send_layer(vector, start);
@@ -196,7 +196,7 @@ impl Differentiation<'_> {
             sender.send_rest(&shard);
             max_ratio_distance = max_ratio_distance.max(distance);
         })?;
-        let (gradient, numbers) = join_pieces(pieces, self.decoder.num_trained());
+        let (gradient, numbers) = join_pieces(pieces, self.decoder.num_trainable());
         Ok((gradient, Sums::from_added(&numbers, max_ratio_distance)))
     }
 
@@ -220,7 +220,7 @@ impl Differentiation<'_> {
     ) -> (PartialSum, f64) {
         let chosen = self.select_shards(chosen, shard..shard + 1);
         let mut vector = self.buffers.gradients.take();
-        vector.resize(self.decoder.num_trained(), 0.0);
+        vector.resize(self.decoder.num_trainable(), 0.0);
         let parallelism = self.decoder.parallelism();
         parallelism.each_chunk([(&mut vector[..], CLEARED_AT_A_TIME)], |_, [part]| part.fill(0.0));
         let mut sums = Sums::default();

@@ -81,7 +81,7 @@ pub struct LanguageLearner {
 impl LanguageLearner {
     /// Trains `decoder` with moments in a precision in host memory; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32, moments: MomentPrecision) -> Self {
-        let optimizer = Optimizer::new(moments, decoder.trained_counts());
+        let optimizer = Optimizer::new(moments, decoder.trainable_counts());
         let (team, buffers) = (Team::alone(), Buffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
@@ -100,7 +100,7 @@ impl LanguageLearner {
     /// Restores a saved state of the optimizer, which host memory keeps in this precision.
     pub fn restore_moments(&mut self, moments: Moments, precision: MomentPrecision) {
         self.optimizer = Optimizer::F32(moments);
-        self.optimizer.convert_to(precision, || self.decoder.trained_counts());
+        self.optimizer.convert_to(precision, || self.decoder.trainable_counts());
     }
 
     /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its learnt parameters are
@@ -194,7 +194,7 @@ impl LanguageLearner {
         config: &OptimizerConfig,
     ) -> f32 {
         let TextStepSettings { max_norm, learning_rate } = settings;
-        self.optimizer.convert_to(config.moments, || self.decoder.trained_counts());
+        self.optimizer.convert_to(config.moments, || self.decoder.trainable_counts());
         let spared =
             if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
         let key = draw(self.key, ROUNDING_COUNTER);
@@ -266,7 +266,7 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
     }
 }
 
-/// Gradient of the loss of all groups as one minibatch, `[num_trained]`. `reference_logprobs` are those under the
+/// Gradient of the loss of all groups as one minibatch, `[num_trainable]`. `reference_logprobs` are those under the
 /// reference, by group, sample and token.
 pub fn gradient(
     decoder: &TokenDecoder,
@@ -288,5 +288,5 @@ pub fn gradient(
         buffers: &Buffers::default(),
     };
     let (gradient, _) = differentiation.gradient(&all).expect("a single rank");
-    gradient.into_host(&decoder.trained_counts())
+    gradient.into_host(&decoder.trainable_counts())
 }

@@ -8,7 +8,7 @@ use burn::tensor::{Device, Int, Tensor};
 impl DecoderShape {
     /// The shape of a decoder with these settings.
     pub fn new(num_features: usize, num_actions: usize, config: &PolicyConfig) -> Self {
-        let decoder = &config.own.decoder;
+        let decoder = &config.kind_settings.decoder;
         Self {
             num_features,
             num_actions,
@@ -33,11 +33,11 @@ impl Decoder {
         key: u32,
         device: &Device,
     ) -> Self {
-        Self::of_shape(DecoderShape::new(num_features, num_actions, config), key, device)
+        Self::from_shape(DecoderShape::new(num_features, num_actions, config), key, device)
     }
 
     /// A decoder of this shape with fresh weights ([`DecoderShape::orthogonal_weights`]).
-    pub fn of_shape(shape: DecoderShape, key: u32, device: &Device) -> Self {
+    pub fn from_shape(shape: DecoderShape, key: u32, device: &Device) -> Self {
         let params = shape.orthogonal_weights(key);
         Self::from_params(shape, &params, device)
     }

@@ -24,7 +24,7 @@ settings! {
 
 impl DecoderConfig {
     /// The sizes in words.
-    pub(super) fn sizes(&self) -> String {
+    pub(super) fn describe_sizes(&self) -> String {
         let Self { hidden_size, num_layers, num_heads, context, .. } = self;
         format!(
             "{num_layers} layers of {hidden_size}, {num_heads} heads, {context} steps of context"

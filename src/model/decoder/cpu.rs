@@ -3,7 +3,7 @@
 //! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own
 //! observations alone. Keys and values are written into the games' memory in place.
 
-use crate::math::{at_least, each, exp, mul_add, sigmoid};
+use crate::math::{at_least, exp, map_array, mul_add, sigmoid};
 use crate::model::dense::Dense;
 use crate::model::{Actor, LANES, Lanes, PolicySizes};
 use crate::nn::DecoderShape;
@@ -43,7 +43,7 @@ pub struct Scratch {
     /// The residual stream, the stream after a norm, and the result of a block: `[hidden_size]` each.
     stream: Vec<Lanes>,
     normed: Vec<Lanes>,
-    added: Vec<Lanes>,
+    block: Vec<Lanes>,
     queries: Vec<Lanes>,
     keys: Vec<Lanes>,
     values: Vec<Lanes>,
@@ -98,31 +98,31 @@ impl NativeDecoder {
         Self { input, layers, norm, head, rope, shape: Box::new(shape) }
     }
 
-    /// Computes a layer's attention from `scratch.normed` to `scratch.added`, after appending the step's keys and
+    /// Computes a layer's attention from `scratch.normed` to `scratch.block`, after appending the step's keys and
     /// values to the layer's cache in `memory`.
-    fn attend(&self, number: usize, layer: &Layer, memory: &mut [Lanes], scratch: &mut Scratch) {
+    fn attend(&self, index: usize, layer: &Layer, memory: &mut [Lanes], scratch: &mut Scratch) {
         let (shape, s) = (&self.shape, scratch);
         let (kv, head_dim) = (shape.kv_size(), shape.head_dim);
-        let seen = memory[0];
+        let past_steps = memory[0];
         layer.queries.apply(&s.normed, &mut s.queries);
         layer.keys.apply(&s.normed, &mut s.keys);
         layer.values.apply(&s.normed, &mut s.values);
         let scale = shape.head_shape().scale;
         s.queries.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &s.rotations, scale));
         s.keys.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &s.rotations, 1.0));
-        let cache = &mut memory[shape.cache_start(number)..][..2 * shape.cache_size()];
+        let cache = &mut memory[shape.cache_start(index)..][..2 * shape.cache_size()];
         let (keys, values) = cache.split_at_mut(shape.cache_size());
-        write(keys, &s.keys, &seen, shape.context);
-        write(values, &s.values, &seen, shape.context);
-        let rows = seen.iter().map(|n| *n as usize + 1).max().unwrap_or(0).min(shape.context);
-        let group = shape.head_shape().group();
+        write(keys, &s.keys, &past_steps, shape.context);
+        write(values, &s.values, &past_steps, shape.context);
+        let rows = past_steps.iter().map(|n| *n as usize + 1).max().unwrap_or(0).min(shape.context);
+        let group = shape.head_shape().group_size();
         for (head, query) in s.queries.chunks_exact(head_dim).enumerate() {
-            let from = head / group * head_dim;
-            let found = &mut s.normed[head * head_dim..][..head_dim];
-            let cache = Cache { keys: &keys[from..], values: &values[from..], row: kv };
-            attend_head(query, &cache, &seen, &mut s.scores[..rows], found);
+            let start = head / group * head_dim;
+            let output = &mut s.normed[head * head_dim..][..head_dim];
+            let cache = Cache { keys: &keys[start..], values: &values[start..], stride: kv };
+            attend_head(query, &cache, &past_steps, &mut s.scores[..rows], output);
         }
-        layer.output.apply(&s.normed, &mut s.added);
+        layer.output.apply(&s.normed, &mut s.block);
     }
 }
 
@@ -131,28 +131,28 @@ impl Actor for NativeDecoder {
 
     fn sizes(&self) -> PolicySizes {
         PolicySizes {
-            features: self.shape.num_features,
-            actions: self.shape.num_actions,
-            memory: self.shape.memory_size(),
+            num_features: self.shape.num_features,
+            num_actions: self.shape.num_actions,
+            memory_size: self.shape.memory_size(),
         }
     }
 
     fn scratch(&self) -> Scratch {
         let shape = &self.shape;
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
-        let room = |count: usize| vec![[0.0; LANES]; count];
+        let zeros = |count: usize| vec![[0.0; LANES]; count];
         Scratch {
-            stream: room(size),
-            normed: room(size),
-            added: room(size),
-            queries: room(size),
-            keys: room(shape.kv_size()),
-            values: room(shape.kv_size()),
-            gate: room(inner),
-            up: room(inner),
-            scores: room(shape.context),
-            rotations: [room(shape.head_dim / 2), room(shape.head_dim / 2)],
-            logits: room(shape.num_actions),
+            stream: zeros(size),
+            normed: zeros(size),
+            block: zeros(size),
+            queries: zeros(size),
+            keys: zeros(shape.kv_size()),
+            values: zeros(shape.kv_size()),
+            gate: zeros(inner),
+            up: zeros(inner),
+            scores: zeros(shape.context),
+            rotations: [zeros(shape.head_dim / 2), zeros(shape.head_dim / 2)],
+            logits: zeros(shape.num_actions),
         }
     }
 
@@ -166,8 +166,8 @@ impl Actor for NativeDecoder {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
         let eps = self.shape.rms_norm_eps;
-        for (lane, seen) in memory[0].iter().enumerate() {
-            for (i, rotation) in self.rope.at(*seen as usize).enumerate() {
+        for (lane, count) in memory[0].iter().enumerate() {
+            for (i, rotation) in self.rope.at(*count as usize).enumerate() {
                 let numbers = scratch.rotations.iter_mut().zip(rotation);
                 numbers.for_each(|(lanes, number)| lanes[i][lane] = number);
             }
@@ -176,15 +176,15 @@ impl Actor for NativeDecoder {
         for (i, layer) in self.layers.iter().enumerate() {
             norm(&scratch.stream, &layer.input_layernorm, eps, &mut scratch.normed);
             self.attend(i, layer, memory, scratch);
-            add(&scratch.added, &mut scratch.stream);
+            add(&scratch.block, &mut scratch.stream);
             norm(&scratch.stream, &layer.pre_feedforward_layernorm, eps, &mut scratch.normed);
             layer.gate.apply(&scratch.normed, &mut scratch.gate);
             layer.up.apply(&scratch.normed, &mut scratch.up);
             gated(&scratch.up, &mut scratch.gate);
-            layer.down.apply(&scratch.gate, &mut scratch.added);
-            add(&scratch.added, &mut scratch.stream);
+            layer.down.apply(&scratch.gate, &mut scratch.block);
+            add(&scratch.block, &mut scratch.stream);
         }
-        memory[0].iter_mut().for_each(|seen| *seen += 1.0);
+        memory[0].iter_mut().for_each(|count| *count += 1.0);
         norm(&scratch.stream, &self.norm, eps, &mut scratch.normed);
         self.head.apply(&scratch.normed, &mut scratch.logits);
         &scratch.logits
@@ -212,8 +212,8 @@ fn norm(x: &[Lanes], weight: &[f32], eps: f32, normed: &mut [Lanes]) {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn add(added: &[Lanes], stream: &mut [Lanes]) {
-    stream.as_flattened_mut().iter_mut().zip(added.as_flattened()).for_each(|(x, y)| *x += y);
+fn add(block: &[Lanes], stream: &mut [Lanes]) {
+    stream.as_flattened_mut().iter_mut().zip(block.as_flattened()).for_each(|(x, y)| *x += y);
 }
 
 /// Replaces `gate` by `silu(gate) * up`.
@@ -239,8 +239,8 @@ fn rotate(head: &mut [Lanes], rotations: &[Vec<Lanes>; 2], scale: f32) {
 }
 
 /// Puts a step's keys or values into each lane's row of a cache, `[context][kv_size]`.
-fn write(cache: &mut [Lanes], step: &[Lanes], seen: &Lanes, context: usize) {
-    let rows = seen.map(|n| n as usize % context);
+fn write(cache: &mut [Lanes], step: &[Lanes], past_steps: &Lanes, context: usize) {
+    let rows = past_steps.map(|n| n as usize % context);
     if rows == [rows[0]; LANES] {
         cache[rows[0] * step.len()..][..step.len()].copy_from_slice(step);
         return;
@@ -251,25 +251,25 @@ fn write(cache: &mut [Lanes], step: &[Lanes], seen: &Lanes, context: usize) {
     }
 }
 
-/// Keys and values of a head; those of consecutive steps are `row` apart.
+/// Keys and values of a head; those of consecutive steps are `stride` apart.
 struct Cache<'a> {
     keys: &'a [Lanes],
     values: &'a [Lanes],
-    row: usize,
+    stride: usize,
 }
 
 /// Computes the attention of one query over the first `scores.len()` rows of a cache. A lane with `n` earlier steps
-/// (`seen`) attends to rows `0..=n` alone.
+/// (`past_steps`) attends to rows `0..=n` alone.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn attend_head(
     query: &[Lanes],
     cache: &Cache,
-    seen: &Lanes,
+    past_steps: &Lanes,
     scores: &mut [Lanes],
-    found: &mut [Lanes],
+    output: &mut [Lanes],
 ) {
     let mut max = [f32::NEG_INFINITY; LANES];
-    for (row, (score, key)) in scores.iter_mut().zip(cache.keys.chunks(cache.row)).enumerate() {
+    for (row, (score, key)) in scores.iter_mut().zip(cache.keys.chunks(cache.stride)).enumerate() {
         let mut sums = [0.0f32; LANES];
         for (query, key) in query.iter().zip(key) {
             for lane in 0..LANES {
@@ -277,7 +277,8 @@ fn attend_head(
             }
         }
         for lane in 0..LANES {
-            score[lane] = if row as f32 <= seen[lane] { sums[lane] } else { f32::NEG_INFINITY };
+            score[lane] =
+                if row as f32 <= past_steps[lane] { sums[lane] } else { f32::NEG_INFINITY };
             max[lane] = at_least(score[lane], max[lane]);
         }
     }
@@ -285,20 +286,20 @@ fn attend_head(
     for (row, score) in scores.iter_mut().enumerate() {
         for lane in 0..LANES {
             let weight = exp(score[lane] - max[lane]);
-            score[lane] = if row as f32 <= seen[lane] { weight } else { 0.0 };
+            score[lane] = if row as f32 <= past_steps[lane] { weight } else { 0.0 };
             total[lane] += score[lane];
         }
     }
-    let inverse_sum = each(total, |total| 1.0 / total);
-    for (i, found) in found.iter_mut().enumerate() {
+    let inverse_sum = map_array(total, |total| 1.0 / total);
+    for (i, output) in output.iter_mut().enumerate() {
         let mut sums = [0.0f32; LANES];
-        for (weight, value) in scores.iter().zip(cache.values.chunks(cache.row)) {
+        for (weight, value) in scores.iter().zip(cache.values.chunks(cache.stride)) {
             for lane in 0..LANES {
                 sums[lane] = mul_add(weight[lane], value[i][lane], sums[lane]);
             }
         }
         for lane in 0..LANES {
-            found[lane] = sums[lane] * inverse_sum[lane];
+            output[lane] = sums[lane] * inverse_sum[lane];
         }
     }
 }

@@ -2,15 +2,15 @@
 
 use super::{Decoder, DecoderConfig, NativeDecoder};
 use crate::math::Activation;
-use crate::model::{BuiltIn, ModelKind, NewSequenceModel, OwnSettings, Parameter, PolicyConfig};
+use crate::model::{BuiltIn, KindSettings, ModelKind, NewSequenceModel, Parameter, PolicyConfig};
 use crate::nn::DecoderShape;
 use crate::nn::rows::{DecoderSequenceModel, PooledSequenceModel};
 
 impl PolicyConfig {
     /// A transformer of these sizes.
     pub fn decoder(sizes: DecoderConfig) -> Self {
-        let own = OwnSettings { decoder: sizes };
-        Self { own, ..Self::new(ModelKind::Decoder, &[64, 64], Activation::Relu) }
+        let kind_settings = KindSettings { decoder: sizes };
+        Self { kind_settings, ..Self::new(ModelKind::Decoder, &[64, 64], Activation::Relu) }
     }
 }
 
@@ -47,7 +47,7 @@ impl BuiltIn for Decoder {
         }))
     }
 
-    fn sizes(config: &PolicyConfig) -> String {
-        config.own.decoder.sizes()
+    fn describe_sizes(config: &PolicyConfig) -> String {
+        config.kind_settings.decoder.describe_sizes()
     }
 }

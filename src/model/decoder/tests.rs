@@ -43,7 +43,7 @@ fn shapes() -> Vec<DecoderShape> {
 
 /// With weights that are all different, norms and biases too.
 fn decoder(shape: &DecoderShape, device: &Device) -> Decoder {
-    let decoder = Decoder::of_shape(shape.clone(), 1, device);
+    let decoder = Decoder::from_shape(shape.clone(), 1, device);
     let params = flatten(&decoder);
     let count = params.dims()[0];
     let waves: Vec<f32> = (0..count).map(|i| (i as f32 * 0.77).sin() * 0.3).collect();
@@ -130,7 +130,7 @@ impl<'a> Reference<'a> {
             let near = &cache[cache.len().saturating_sub(shape.context)..];
             let mut found = Vec::new();
             for (head, query) in query.chunks(dim).enumerate() {
-                let own = head / shape.head_shape().group() * dim;
+                let own = head / shape.head_shape().group_size() * dim;
                 let weights: Vec<f64> = near
                     .iter()
                     .map(|[key, _]| {
@@ -214,12 +214,12 @@ impl Games {
 
     /// The logits of the first steps as the decoder acts, and what it remembers then.
     fn acted(&self, decoder: &Decoder, steps: usize, device: &Device) -> (Vec<f64>, Tensor<2>) {
-        let fresh = decoder.initial_memory(GAMES, device);
-        let (mut memory, mut logits) = (fresh.clone(), Vec::new());
+        let initial = decoder.initial_memory(GAMES, device);
+        let (mut memory, mut logits) = (initial.clone(), Vec::new());
         for t in 0..steps {
             let starts = self.starts(t..t + 1, device).reshape([GAMES]);
             let obs = self.obs(t..t + 1, device).reshape([GAMES, 3]);
-            let (step, next) = decoder.step(obs, reset(memory, &fresh, starts));
+            let (step, next) = decoder.step(obs, reset(memory, &initial, starts));
             memory = next;
             logits.extend(doubles(step));
         }
@@ -238,7 +238,7 @@ fn assert_near(got: &[f64], want: &[f64], what: &str) {
 fn parameters_are_those_that_files_hold() {
     let device = Device::flex();
     for shape in shapes() {
-        let decoder = Decoder::of_shape(shape.clone(), 1, &device);
+        let decoder = Decoder::from_shape(shape.clone(), 1, &device);
         assert_eq!(named_parameters(&decoder), shape.parameters());
         assert_eq!(decoder.initial_memory(2, &device).dims(), [2, shape.memory_size()]);
     }
@@ -301,7 +301,7 @@ fn by_hand_and_by_autodiff(
     let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
     let floats = |data: TensorData| data.iter::<f32>().collect::<Vec<f32>>();
     let sequences = Sequences {
-        games: GAMES,
+        num_games: GAMES,
         obs: floats(obs.clone().into_data()),
         starts: floats(starts.clone().into_data()),
         memory: floats(memory.clone().into_data()),

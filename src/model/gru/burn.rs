@@ -3,9 +3,9 @@
 use crate::math::Activation;
 use crate::model::registry::mlp::hidden;
 use crate::model::{Model, PolicyConfig};
-use crate::nn::orthogonal::{layer, linear, orthogonal};
+use crate::nn::orthogonal::{linear_with_weight, orthogonal, orthogonal_linear};
 use crate::nn::tensors::activation::tanh;
-use crate::nn::tensors::products::Products;
+use crate::nn::tensors::products::ProductPrecision;
 use crate::rng::draw;
 use burn::module::{Module, Param};
 use burn::nn::Linear;
@@ -34,13 +34,13 @@ pub struct Gru {
     activation: Activation,
 }
 
-/// The longest time constant of a fresh network's units, in steps.
+/// The longest time constant of a fresh network's neurons, in steps.
 const LONGEST_SPAN: f64 = 64.0;
 
 impl Gru {
     /// A network with fresh weights on `device`, the same for the same `key`: orthogonal, each gate by itself, with
     /// the gains of [`Mlp`](crate::model::Mlp) and 1 in the gates. Biases are 0, but for those of `z`, which give
-    /// the units time constants of up to 64 steps (the "chrono initialization" of Tallec and Ollivier 2018, evenly
+    /// the neurons time constants of up to 64 steps (the "chrono initialization" of Tallec and Ollivier 2018, evenly
     /// spaced instead of drawn).
     pub fn new(
         num_features: usize,
@@ -50,31 +50,43 @@ impl Gru {
         device: &Device,
     ) -> Self {
         let widths = config.widths(num_features, num_actions);
-        let encoders = widths.len() - 3;
-        let [inputs, size] = [widths[encoders], widths[encoders + 1]];
-        let encoder = widths.windows(2).take(encoders).enumerate().map(|(i, pair)| {
-            linear(pair[0], pair[1], std::f64::consts::SQRT_2, draw(key, i as u32), device)
+        let num_encoder_layers = widths.len() - 3;
+        let [inputs, size] = [widths[num_encoder_layers], widths[num_encoder_layers + 1]];
+        let encoder = widths.windows(2).take(num_encoder_layers).enumerate().map(|(i, pair)| {
+            orthogonal_linear(
+                pair[0],
+                pair[1],
+                std::f64::consts::SQRT_2,
+                draw(key, i as u32),
+                device,
+            )
         });
         let gates = |inputs: usize, key: u32| {
             let gates = [0, 1, 2].map(|gate| orthogonal(inputs, size, 1.0, draw(key, gate)));
             let rows = (0..inputs).flat_map(|i| {
                 gates.iter().flat_map(move |gate| gate[i * size..(i + 1) * size].iter().copied())
             });
-            layer(rows.collect(), 3 * size, device)
+            linear_with_weight(rows.collect(), 3 * size, device)
         };
-        let mut input_gates = gates(inputs, draw(key, encoders as u32));
+        let mut input_gates = gates(inputs, draw(key, num_encoder_layers as u32));
         let mut bias = vec![0.0; 3 * size];
-        for (j, keep) in bias[size..2 * size].iter_mut().enumerate() {
+        for (j, bias) in bias[size..2 * size].iter_mut().enumerate() {
             let span = (j as f64 + 0.5) / size as f64 * LONGEST_SPAN;
-            *keep = span.max(1.0).ln() as f32;
+            *bias = span.max(1.0).ln() as f32;
         }
         let bias = TensorData::new(bias, [3 * size]);
         input_gates.bias = Some(Param::from_data(bias, device));
         Self {
             encoder: encoder.collect(),
             input_gates,
-            memory_gates: gates(size, draw(key, encoders as u32 + 1)),
-            head: linear(size, num_actions, 0.01, draw(key, encoders as u32 + 2), device),
+            memory_gates: gates(size, draw(key, num_encoder_layers as u32 + 1)),
+            head: orthogonal_linear(
+                size,
+                num_actions,
+                0.01,
+                draw(key, num_encoder_layers as u32 + 2),
+                device,
+            ),
             activation: config.activation,
         }
     }
@@ -113,8 +125,8 @@ impl Gru {
             }
         };
         Cell {
-            inputs: [0, 1, 2].map(|gate| part(&self.input_gates, gate)),
-            own: [0, 1, 2].map(|gate| part(&self.memory_gates, gate)),
+            input_weights: [0, 1, 2].map(|gate| part(&self.input_gates, gate)),
+            memory_weights: [0, 1, 2].map(|gate| part(&self.memory_gates, gate)),
         }
     }
 }
@@ -129,27 +141,29 @@ struct Affine {
 /// concatenate the gates at every step.
 struct Cell {
     /// The gates' weights of the input, in the order `r`, `z`, `n`.
-    inputs: [Affine; 3],
+    input_weights: [Affine; 3],
     /// Memory weights of the gates, in the same order.
-    own: [Affine; 3],
+    memory_weights: [Affine; 3],
 }
 
 impl Cell {
     /// The memory after a step with input `x`.
     fn step(&self, x: Tensor<2>, memory: Tensor<2>) -> Tensor<2> {
         let product = |input: &Tensor<2>, layer: &Affine| {
-            Products::default().of(input.clone(), layer.weight.clone()) + layer.bias.clone()
+            ProductPrecision::default().matmul(input.clone(), layer.weight.clone())
+                + layer.bias.clone()
         };
-        let sums =
-            |gate: usize| (product(&x, &self.inputs[gate]), product(&memory, &self.own[gate]));
+        let products = |gate: usize| {
+            (product(&x, &self.input_weights[gate]), product(&memory, &self.memory_weights[gate]))
+        };
         let gate = |gate: usize| {
-            let (input, own) = sums(gate);
-            activation::sigmoid(input + own)
+            let (of_input, of_memory) = products(gate);
+            activation::sigmoid(of_input + of_memory)
         };
-        let (reset, keep) = (gate(0), gate(1));
-        let (input, own) = sums(2);
-        let new = tanh(input + reset * own);
-        (memory - new.clone()) * keep + new
+        let (reset, update) = (gate(0), gate(1));
+        let (of_input, of_memory) = products(2);
+        let new = tanh(of_input + reset * of_memory);
+        (memory - new.clone()) * update + new
     }
 }
 
@@ -163,7 +177,7 @@ impl Model for Gru {
 
     fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
         let memory = self.cell().step(self.encode(obs), memory);
-        (Products::default().linear(&self.head, memory.clone()), memory)
+        (ProductPrecision::default().linear(&self.head, memory.clone()), memory)
     }
 
     /// Steps one by one, and the head for all steps at once. Encoding all steps at once does not pay: the gradient of
@@ -179,7 +193,7 @@ impl Model for Gru {
             memory = cell.step(self.encode(obs), memory * continues);
             memories.push(memory.clone());
         }
-        let logits = Products::default().linear(&self.head, Tensor::cat(memories, 0));
+        let logits = ProductPrecision::default().linear(&self.head, Tensor::cat(memories, 0));
         let num_actions = logits.dims()[1];
         logits.reshape([num_steps, batch, num_actions])
     }
@@ -224,7 +238,7 @@ mod tests {
         };
         let (encoder, encoder_bias) = (take(21), take(7));
         let (input, input_bias) = (take(7 * 15), take(15));
-        let (own, own_bias) = (take(5 * 15), take(15));
+        let (memory_weight, memory_bias) = (take(5 * 15), take(15));
         let (head, head_bias) = (take(20), take(4));
         let product = |weight: &[f64], bias: &[f64], x: &[f64], j: usize| {
             x.iter().enumerate().fold(bias[j], |sum, (i, x)| sum + x * weight[i * bias.len() + j])
@@ -242,7 +256,10 @@ mod tests {
                     (0..7).map(|j| product(encoder, encoder_bias, seen, j).tanh()).collect();
                 let next = (0..5).map(|j| {
                     let sums = |j: usize| {
-                        (product(input, input_bias, &x, j), product(own, own_bias, &h, j))
+                        (
+                            product(input, input_bias, &x, j),
+                            product(memory_weight, memory_bias, &h, j),
+                        )
                     };
                     let ((ir, hr), (iz, hz)) = (sums(j), sums(5 + j));
                     let (i_new, h_new) = sums(10 + j);
@@ -263,7 +280,7 @@ mod tests {
         let device = Device::flex();
         let (gru, (obs, starts, memory)) = (gru(&device), games(&device));
         let whole = gru.sequence(obs.clone(), starts.clone(), memory.clone());
-        let (params, fresh) = (doubles(flatten(&gru)), gru.initial_memory(3, &device));
+        let (params, initial) = (doubles(flatten(&gru)), gru.initial_memory(3, &device));
         let want = reference(
             &params,
             &doubles(obs.clone()),
@@ -274,7 +291,7 @@ mod tests {
         for (t, want) in want.chunks_exact(12).enumerate() {
             let starts = starts.clone().narrow(0, t, 1).reshape([3]);
             let seen = obs.clone().narrow(0, t, 1).reshape([3, 3]);
-            let (logits, next) = gru.step(seen, reset(remembered, &fresh, starts));
+            let (logits, next) = gru.step(seen, reset(remembered, &initial, starts));
             remembered = next;
             let at_once = doubles(whole.clone().narrow(0, t, 1));
             for ((step, at_once), want) in doubles(logits).iter().zip(at_once).zip(want) {

@@ -24,7 +24,7 @@ pub struct NativeGru {
 pub struct Scratch {
     layers: dense::Scratch,
     /// The products of memory and the gates' weights, then the logits.
-    own: Vec<Lanes>,
+    memory_products: Vec<Lanes>,
 }
 
 impl NativeGru {
@@ -57,15 +57,18 @@ impl Actor for NativeGru {
 
     fn sizes(&self) -> PolicySizes {
         PolicySizes {
-            features: self.layers[0].inputs,
-            actions: self.head.outputs,
-            memory: self.memory_gates.inputs,
+            num_features: self.layers[0].inputs,
+            num_actions: self.head.outputs,
+            memory_size: self.memory_gates.inputs,
         }
     }
 
     fn scratch(&self) -> Scratch {
         let widest = self.memory_gates.outputs.max(self.head.outputs);
-        Scratch { layers: dense::Scratch::new(&self.layers), own: vec![[0.0; LANES]; widest] }
+        Scratch {
+            layers: dense::Scratch::new(&self.layers),
+            memory_products: vec![[0.0; LANES]; widest],
+        }
     }
 
     fn act<'a>(
@@ -76,12 +79,12 @@ impl Actor for NativeGru {
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
-        let Scratch { layers, own } = scratch;
+        let Scratch { layers, memory_products } = scratch;
         let inputs = stack(&self.layers, self.activation, obs, layers);
-        let gates = &mut own[..self.memory_gates.outputs];
+        let gates = &mut memory_products[..self.memory_gates.outputs];
         self.memory_gates.apply(memory, gates);
         remember(inputs, gates, memory);
-        let logits = &mut own[..self.head.outputs];
+        let logits = &mut memory_products[..self.head.outputs];
         self.head.apply(memory, logits);
         logits
     }
@@ -89,11 +92,12 @@ impl Actor for NativeGru {
 
 /// Computes the memory after a step from the gates' products with input and memory (see [`Gru`](super::Gru)).
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
+fn remember(inputs: &[Lanes], memory_products: &[Lanes], memory: &mut [Lanes]) {
     let size = memory.len();
     for (j, memory) in memory.iter_mut().enumerate() {
         let (ir, iz, i_new) = (inputs[j], inputs[size + j], inputs[2 * size + j]);
-        let (hr, hz, h_new) = (own[j], own[size + j], own[2 * size + j]);
+        let (hr, hz, h_new) =
+            (memory_products[j], memory_products[size + j], memory_products[2 * size + j]);
         for lane in 0..LANES {
             let gates = [ir[lane] + hr[lane], iz[lane] + hz[lane], i_new[lane]];
             [.., memory[lane]] = cell(gates, h_new[lane], memory[lane]);

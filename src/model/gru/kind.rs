@@ -24,9 +24,9 @@ impl BuiltIn for Gru {
         config: &PolicyConfig,
     ) -> Vec<Parameter> {
         let widths = config.widths(num_features, num_actions);
-        let encoders = widths.len() - 3;
-        let [inputs, size] = [widths[encoders], widths[encoders + 1]];
-        let layers = widths.windows(2).take(encoders).enumerate();
+        let num_encoder_layers = widths.len() - 3;
+        let [inputs, size] = [widths[num_encoder_layers], widths[num_encoder_layers + 1]];
+        let layers = widths.windows(2).take(num_encoder_layers).enumerate();
         let encoder = layers
             .flat_map(|(i, pair)| Parameter::linear(&format!("encoder.{i}"), pair[0], pair[1]));
         let rest = [

@@ -4,7 +4,7 @@
 //! all gradients of weights process the rows of all steps at once.
 
 use crate::math::{Activation, LANES, Lanes, sigmoid, tanh};
-use crate::model::layers::{HiddenLayers, HiddenRecord, Layer};
+use crate::model::layers::{HiddenLayers, HiddenTape, Layer};
 use crate::nn::ops::WriteMode;
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{PolicySizes, SequenceModel, Sequences, to_lanes, to_rows};
@@ -23,16 +23,16 @@ pub struct GruSequenceModel {
 
 /// Activations of some games, `[num_steps, games, width]` each, which the backward pass overwrites with gradients.
 #[derive(Debug, Default)]
-pub struct Record {
-    games: usize,
+pub struct Tape {
+    num_games: usize,
     obs: Vec<f32>,
     /// 1 where an episode starts: `[num_steps, games]`.
     starts: Vec<f32>,
-    hidden: HiddenRecord,
+    hidden: HiddenTape,
     /// The gates `r`, `z` and `n`.
     gates: Vec<f32>,
     /// The memory's products with the gates' weights.
-    own: Vec<f32>,
+    memory_products: Vec<f32>,
     /// The memory before and after each step.
     before: Vec<f32>,
     after: Vec<f32>,
@@ -62,9 +62,9 @@ impl GruSequenceModel {
         let [.., inputs, size, actions] = widths else {
             panic!("widths: of a hidden layer or more")
         };
-        let (mut end, encoder) = (0, &widths[..widths.len() - 2]);
-        let encoder = HiddenLayers::take(&mut end, encoder, activation, arithmetic);
-        let mut layer = |inputs, outputs| Layer::take(&mut end, inputs, outputs, arithmetic);
+        let (mut num_params, encoder) = (0, &widths[..widths.len() - 2]);
+        let encoder = HiddenLayers::take(&mut num_params, encoder, activation, arithmetic);
+        let mut layer = |inputs, outputs| Layer::take(&mut num_params, inputs, outputs, arithmetic);
         let mut network = Self {
             params,
             encoder,
@@ -72,19 +72,19 @@ impl GruSequenceModel {
             memory_gates: layer(*size, 3 * size),
             head: layer(*size, *actions),
         };
-        assert_eq!(network.params.len(), end, "params: [num_params]");
+        assert_eq!(network.params.len(), num_params, "params: [num_params]");
         network.repack();
         network
     }
 
     /// Computes the hidden layers and the gates' products with the input for all steps.
-    fn encode(&self, record: &mut Record) {
+    fn encode(&self, tape: &mut Tape) {
         let (params, size) = (&self.params[..], self.head.inputs);
-        let Record { obs, starts, hidden, gates, own, before, after, .. } = record;
+        let Tape { obs, starts, hidden, gates, memory_products, before, after, .. } = tape;
         let rows = starts.len();
         self.encoder.forward(params, obs, hidden);
         for (buffer, width) in
-            [(&mut *gates, 3 * size), (own, 3 * size), (before, size), (after, size)]
+            [(&mut *gates, 3 * size), (memory_products, 3 * size), (before, size), (after, size)]
         {
             buffer.resize(rows * width, 0.0);
         }
@@ -92,9 +92,9 @@ impl GruSequenceModel {
     }
 
     /// Runs step `t`; `memory`, `[games, size]` or empty for zeros, is the memory before the first step.
-    fn step(&self, t: usize, memory: &[f32], record: &mut Record) {
-        let Record { games, starts, gates, own, before, after, .. } = record;
-        let (size, games) = (self.head.inputs, *games);
+    fn step(&self, t: usize, memory: &[f32], tape: &mut Tape) {
+        let Tape { num_games, starts, gates, memory_products, before, after, .. } = tape;
+        let (size, games) = (self.head.inputs, *num_games);
         let (step, wide) = (games * size, 3 * games * size);
         let (earlier, after) = after.split_at_mut(t * step);
         let remembered = if t == 0 { memory } else { &earlier[(t - 1) * step..] };
@@ -105,9 +105,9 @@ impl GruSequenceModel {
             before.copy_from_slice(remembered)
         }
         clear_started(before, &starts[t * games..][..games], size);
-        let own = &mut own[t * wide..][..wide];
-        self.memory_gates.forward(&self.params, before, own);
-        remember(&mut gates[t * wide..][..wide], own, before, &mut after[..step], size);
+        let memory_products = &mut memory_products[t * wide..][..wide];
+        self.memory_gates.forward(&self.params, before, memory_products);
+        remember(&mut gates[t * wide..][..wide], memory_products, before, &mut after[..step], size);
     }
 }
 
@@ -121,11 +121,11 @@ fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
 }
 
 impl SequenceModel for GruSequenceModel {
-    type Record = Record;
+    type Tape = Tape;
 
     fn sizes(&self) -> PolicySizes {
-        let features = self.encoder.first().unwrap_or(&self.input_gates).inputs;
-        PolicySizes { features, actions: self.head.outputs, memory: self.head.inputs }
+        let num_features = self.encoder.first().unwrap_or(&self.input_gates).inputs;
+        PolicySizes { num_features, num_actions: self.head.outputs, memory_size: self.head.inputs }
     }
 
     fn params(&self) -> &[f32] {
@@ -144,70 +144,79 @@ impl SequenceModel for GruSequenceModel {
         }
     }
 
-    fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Record, logits: &mut [f32]) {
+    fn act(&self, obs: &[f32], memory: &mut [Lanes], tape: &mut Tape, logits: &mut [f32]) {
         let starts = vec![0.0; LANES];
         let sequences =
-            Sequences { games: LANES, obs: obs.to_vec(), starts, memory: to_rows(memory) };
-        self.forward(&sequences, 0..LANES, record, logits);
-        to_lanes(&record.after, memory);
+            Sequences { num_games: LANES, obs: obs.to_vec(), starts, memory: to_rows(memory) };
+        self.forward(&sequences, 0..LANES, tape, logits);
+        to_lanes(&tape.after, memory);
     }
 
     fn forward(
         &self,
         sequences: &Sequences,
         games: Range<usize>,
-        record: &mut Record,
+        tape: &mut Tape,
         logits: &mut [f32],
     ) {
         let size = self.head.inputs;
         assert!(
-            sequences.memory.is_empty() || sequences.memory.len() == sequences.games * size,
+            sequences.memory.is_empty() || sequences.memory.len() == sequences.num_games * size,
             "memory"
         );
-        record.games = games.len();
-        sequences.rows(&sequences.obs, games.clone(), &mut record.obs);
-        sequences.rows(&sequences.starts, games.clone(), &mut record.starts);
-        self.encode(record);
+        tape.num_games = games.len();
+        sequences.rows(&sequences.obs, games.clone(), &mut tape.obs);
+        sequences.rows(&sequences.starts, games.clone(), &mut tape.starts);
+        self.encode(tape);
         let memory = if sequences.memory.is_empty() {
             &[][..]
         } else {
             &sequences.memory[games.start * size..games.end * size]
         };
-        (0..sequences.num_steps()).for_each(|t| self.step(t, memory, record));
-        self.head.forward(&self.params, &record.after, logits);
+        (0..sequences.num_steps()).for_each(|t| self.step(t, memory, tape));
+        self.head.forward(&self.params, &tape.after, logits);
     }
 
-    fn backward(&self, record: &mut Record, d_logits: &[f32], gradient: &mut [f32]) {
+    fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {
         let size = self.head.inputs;
-        let Record { games, obs, starts, hidden, gates, own, before, after, scratch } = record;
+        let Tape { num_games, obs, starts, hidden, gates, memory_products, before, after, scratch } =
+            tape;
         let Scratch { d_after, d_before } = scratch;
         d_after.resize(after.len(), 0.0);
         self.head.input_grad(d_logits, d_after, WriteMode::Overwrite);
         self.head.param_grads(after, d_logits, gradient);
         d_before.clear();
-        d_before.resize(*games * size, 0.0);
-        let (step, wide) = (*games * size, 3 * *games * size);
-        for (t, starts) in starts.chunks_exact(*games).enumerate().rev() {
+        d_before.resize(*num_games * size, 0.0);
+        let (step, wide) = (*num_games * size, 3 * *num_games * size);
+        for (t, starts) in starts.chunks_exact(*num_games).enumerate().rev() {
             let d_after = &d_after[t * step..][..step];
-            let [gates, own] = [&mut *gates, &mut *own].map(|all| &mut all[t * wide..][..wide]);
-            remember_backward(gates, own, &before[t * step..][..step], d_after, d_before, size);
-            self.memory_gates.input_grad(own, d_before, WriteMode::Accumulate);
+            let [gates, memory_products] =
+                [&mut *gates, &mut *memory_products].map(|all| &mut all[t * wide..][..wide]);
+            remember_backward(
+                gates,
+                memory_products,
+                &before[t * step..][..step],
+                d_after,
+                d_before,
+                size,
+            );
+            self.memory_gates.input_grad(memory_products, d_before, WriteMode::Accumulate);
             clear_started(d_before, starts, size);
         }
-        self.memory_gates.param_grads(before, own, gradient);
+        self.memory_gates.param_grads(before, memory_products, gradient);
         self.input_gates.param_grads(hidden.results(obs), gates, gradient);
         self.encoder.backward(obs, (&self.input_gates, gates), hidden, gradient);
     }
 }
 
-/// The blocks of three gates in a row from unit `$j` of `$size` on. A macro, since `array::map` would not be compiled
+/// The blocks of three gates in a row from neuron `$j` of `$size` on. A macro, since `array::map` would not be compiled
 /// for the instruction set of its caller.
-macro_rules! blocks {
+macro_rules! load_blocks {
     ($row:expr, $size:expr, $j:expr) => {
         [
-            block(&$row[..$size], $j),
-            block(&$row[$size..2 * $size], $j),
-            block(&$row[2 * $size..3 * $size], $j),
+            load_block(&$row[..$size], $j),
+            load_block(&$row[$size..2 * $size], $j),
+            load_block(&$row[2 * $size..3 * $size], $j),
         ]
     };
 }
@@ -215,33 +224,39 @@ macro_rules! blocks {
 /// Computes the memory after a step of some games and overwrites the gates' products with the input, `gates`, with the
 /// activated gates (see [`Gru`](super::Gru)).
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn remember(gates: &mut [f32], own: &[f32], before: &[f32], after: &mut [f32], size: usize) {
+fn remember(
+    gates: &mut [f32],
+    memory_products: &[f32],
+    before: &[f32],
+    after: &mut [f32],
+    size: usize,
+) {
     for (row, before) in before.chunks_exact(size).enumerate() {
         let gates = &mut gates[3 * size * row..][..3 * size];
-        let own = &own[3 * size * row..][..3 * size];
+        let memory_products = &memory_products[3 * size * row..][..3 * size];
         let after = &mut after[size * row..][..size];
         for j in (0..size).step_by(LANES) {
-            let [own_reset, own_keep, own_new] = blocks!(own, size, j);
-            let [reset, keep, new] = blocks!(gates, size, j);
-            let before = block(before, j);
+            let [memory_reset, memory_update, memory_new] = load_blocks!(memory_products, size, j);
+            let [reset, update, new] = load_blocks!(gates, size, j);
+            let before = load_block(before, j);
             let mut cells = [[0.0; LANES]; 4];
             for i in 0..LANES {
-                let gates = [reset[i] + own_reset[i], keep[i] + own_keep[i], new[i]];
-                let lane = cell(gates, own_new[i], before[i]);
+                let gates = [reset[i] + memory_reset[i], update[i] + memory_update[i], new[i]];
+                let lane = cell(gates, memory_new[i], before[i]);
                 (cells[0][i], cells[1][i], cells[2][i], cells[3][i]) =
                     (lane[0], lane[1], lane[2], lane[3]);
             }
             for (gate, lanes) in gates.chunks_exact_mut(size).zip(&cells[..3]) {
-                put(lanes, gate, j);
+                store_block(lanes, gate, j);
             }
-            put(&cells[3], after, j);
+            store_block(&cells[3], after, j);
         }
     }
 }
 
 /// A block of a row from position `at` on; zeros beyond its end.
 #[inline(always)]
-fn block(row: &[f32], at: usize) -> Lanes {
+fn load_block(row: &[f32], at: usize) -> Lanes {
     row[at..].first_chunk().copied().unwrap_or_else(|| {
         let mut lanes = [0.0; LANES];
         lanes[..row.len() - at].copy_from_slice(&row[at..]);
@@ -251,7 +266,7 @@ fn block(row: &[f32], at: usize) -> Lanes {
 
 /// Writes a block to a row from position `at` on, up to its end.
 #[inline(always)]
-fn put(lanes: &Lanes, row: &mut [f32], at: usize) {
+fn store_block(lanes: &Lanes, row: &mut [f32], at: usize) {
     let count = LANES.min(row.len() - at);
     match row[at..].first_chunk_mut() {
         Some(to) => *to = *lanes,
@@ -259,22 +274,22 @@ fn put(lanes: &Lanes, row: &mut [f32], at: usize) {
     }
 }
 
-/// The gates `r`, `z` and `n` of a unit and its memory after a step. `r` and `z` are given as sums of their products
-/// with input and memory, `n` as its product with the input alone and `own_new`, that with the memory.
+/// The gates `r`, `z` and `n` of a neuron and its memory after a step. `r` and `z` are given as sums of their products
+/// with input and memory, `n` as its product with the input alone and `memory_new`, that with the memory.
 #[inline(always)]
-pub(super) fn cell([reset, keep, new]: [f32; 3], own_new: f32, before: f32) -> [f32; 4] {
-    let (reset, keep) = (sigmoid(reset), sigmoid(keep));
-    let new = tanh(new + reset * own_new);
-    [reset, keep, new, (before - new) * keep + new]
+pub(super) fn cell([reset, update, new]: [f32; 3], memory_new: f32, before: f32) -> [f32; 4] {
+    let (reset, update) = (sigmoid(reset), sigmoid(update));
+    let new = tanh(new + reset * memory_new);
+    [reset, update, new, (before - new) * update + new]
 }
 
 /// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient by the memory after this step
 /// that comes from later ones; on exit it is the gradient by the memory before this step, without the path through the
-/// gates. The gradients by the gates' products with input and memory overwrite `gates` and `own`.
+/// gates. The gradients by the gates' products with input and memory overwrite `gates` and `memory_products`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember_backward(
     gates: &mut [f32],
-    own: &mut [f32],
+    memory_products: &mut [f32],
     before: &[f32],
     d_after: &[f32],
     d_before: &mut [f32],
@@ -282,17 +297,18 @@ fn remember_backward(
 ) {
     for (row, before) in before.chunks_exact(size).enumerate() {
         let gates = &mut gates[3 * size * row..][..3 * size];
-        let own = &mut own[3 * size * row..][..3 * size];
+        let memory_products = &mut memory_products[3 * size * row..][..3 * size];
         let d_after = &d_after[size * row..][..size];
         let d_before = &mut d_before[size * row..][..size];
         for j in (0..size).step_by(LANES) {
-            let [reset, keep, new] = blocks!(gates, size, j);
-            let (own_new, before) = (block(&own[2 * size..], j), block(before, j));
-            let (after, later) = (block(d_after, j), block(d_before, j));
+            let [reset, update, new] = load_blocks!(gates, size, j);
+            let (memory_new, before) =
+                (load_block(&memory_products[2 * size..], j), load_block(before, j));
+            let (after, later) = (load_block(d_after, j), load_block(d_before, j));
             let mut gradients = [[0.0; LANES]; 5];
             for i in 0..LANES {
-                let lane = [reset[i], keep[i], new[i]];
-                let d = cell_backward(lane, own_new[i], before[i], after[i] + later[i]);
+                let lane = [reset[i], update[i], new[i]];
+                let d = cell_backward(lane, memory_new[i], before[i], after[i] + later[i]);
                 (
                     gradients[0][i],
                     gradients[1][i],
@@ -302,26 +318,28 @@ fn remember_backward(
                 ) = (d[0], d[1], d[2], d[3], d[4]);
             }
             for (gate, lanes) in gates.chunks_exact_mut(size).zip(&gradients[..3]) {
-                put(lanes, gate, j);
+                store_block(lanes, gate, j);
             }
-            for (own, lanes) in
-                own.chunks_exact_mut(size).zip([&gradients[0], &gradients[1], &gradients[3]])
-            {
-                put(lanes, own, j);
+            for (gate, lanes) in memory_products.chunks_exact_mut(size).zip([
+                &gradients[0],
+                &gradients[1],
+                &gradients[3],
+            ]) {
+                store_block(lanes, gate, j);
             }
-            put(&gradients[4], d_before, j);
+            store_block(&gradients[4], d_before, j);
         }
     }
 }
 
 /// The backward pass of [`cell`], from the gradient `d` by the memory after the step: the gradients by the arguments of
-/// `r`, `z` and `n`, by `own_new`, and by the memory before the step without the path through the gates.
+/// `r`, `z` and `n`, by `memory_new`, and by the memory before the step without the path through the gates.
 #[inline(always)]
-fn cell_backward([r, z, n]: [f32; 3], own_new: f32, before: f32, d: f32) -> [f32; 5] {
+fn cell_backward([r, z, n]: [f32; 3], memory_new: f32, before: f32, d: f32) -> [f32; 5] {
     let d_new = d * (1.0 - z) * (1.0 - n * n);
-    let d_keep = d * (before - n) * (z * (1.0 - z));
-    let d_reset = d_new * own_new * (r * (1.0 - r));
-    [d_reset, d_keep, d_new, d_new * r, d * z]
+    let d_update = d * (before - n) * (z * (1.0 - z));
+    let d_reset = d_new * memory_new * (r * (1.0 - r));
+    [d_reset, d_update, d_new, d_new * r, d * z]
 }
 
 #[cfg(test)]
@@ -361,7 +379,7 @@ mod tests {
             let starts = (0..STEPS * GAMES).map(|i| f32::from(u8::from(i % 11 == 0)));
             let size = hidden[hidden.len() - 1];
             let sequences = Sequences {
-                games: GAMES,
+                num_games: GAMES,
                 obs: wave(STEPS * GAMES * 3, 1.3),
                 starts: starts.collect(),
                 memory: wave(GAMES * remembered, 0.9),

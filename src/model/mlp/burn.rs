@@ -2,9 +2,9 @@
 
 use crate::math::Activation;
 use crate::model::{Memoryless, PolicyConfig};
-use crate::nn::orthogonal::linear;
+use crate::nn::orthogonal::orthogonal_linear;
 use crate::nn::tensors::activation::activate;
-use crate::nn::tensors::products::Products;
+use crate::nn::tensors::products::ProductPrecision;
 use crate::rng::draw;
 use burn::module::Module;
 use burn::nn::Linear;
@@ -38,7 +38,7 @@ impl Mlp {
             .enumerate()
             .map(|(i, size)| {
                 let gain = if i == last { 0.01 } else { std::f64::consts::SQRT_2 };
-                linear(size[0], size[1], gain, draw(key, i as u32), device)
+                orthogonal_linear(size[0], size[1], gain, draw(key, i as u32), device)
             })
             .collect();
         Self { layers, activation: config.activation }
@@ -49,7 +49,7 @@ impl Mlp {
         &self.layers
     }
 
-    /// Features, units of the hidden layers and actions.
+    /// Features, neurons of the hidden layers and actions.
     pub fn widths(&self) -> Vec<usize> {
         let outputs = self.layers.iter().map(|layer| layer.weight.dims()[1]);
         std::iter::once(self.layers[0].weight.dims()[0]).chain(outputs).collect()
@@ -64,7 +64,7 @@ impl Mlp {
 impl Memoryless for Mlp {
     fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
         let (last, layers) = self.layers.split_last().expect("a layer");
-        Products::default().linear(last, hidden(layers, self.activation, obs))
+        ProductPrecision::default().linear(last, hidden(layers, self.activation, obs))
     }
 }
 
@@ -74,6 +74,6 @@ pub(in crate::model) fn hidden(
     activation: Activation,
     obs: Tensor<2>,
 ) -> Tensor<2> {
-    let apply = |x, layer| activate(Products::default().linear(layer, x), activation);
+    let apply = |x, layer| activate(ProductPrecision::default().linear(layer, x), activation);
     layers.iter().fold(obs, apply)
 }

@@ -42,9 +42,9 @@ impl Actor for NativeMlp {
 
     fn sizes(&self) -> PolicySizes {
         PolicySizes {
-            features: self.layers[0].inputs,
-            actions: self.layers[self.layers.len() - 1].outputs,
-            memory: 0,
+            num_features: self.layers[0].inputs,
+            num_actions: self.layers[self.layers.len() - 1].outputs,
+            memory_size: 0,
         }
     }
 
@@ -52,8 +52,8 @@ impl Actor for NativeMlp {
         Scratch::new(&self.layers)
     }
 
-    fn active<'a>(&self, scratch: &'a Scratch) -> Option<&'a [usize]> {
-        scratch.active()
+    fn active_features<'a>(&self, scratch: &'a Scratch) -> Option<&'a [usize]> {
+        scratch.active_features()
     }
 
     fn act<'a>(
@@ -84,7 +84,7 @@ mod tests {
                 obs[*cell][5 * lane] = 1.5 - lane as f32;
             }
             let got = policy.act(&obs, &mut [], &mut scratch).to_vec();
-            assert_eq!(policy.active(&scratch), Some(cells));
+            assert_eq!(policy.active_features(&scratch), Some(cells));
             // The active rows of the first layer are a policy of fewer features.
             let Dense { outputs, weight, bias, .. } = &policy.layers[0];
             let rows = cells.iter().flat_map(|cell| &weight[cell * outputs..(cell + 1) * outputs]);
@@ -101,7 +101,7 @@ mod tests {
             let obs: Vec<Lanes> = cells.iter().map(|cell| obs[*cell]).collect();
             let mut scratch = fewer.scratch();
             assert_eq!(fewer.act(&obs, &mut [], &mut scratch), got);
-            assert_eq!(fewer.active(&scratch), None);
+            assert_eq!(fewer.active_features(&scratch), None);
         }
     }
 }

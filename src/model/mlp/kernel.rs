@@ -15,15 +15,15 @@ use burn::tensor::Tensor;
 pub(crate) struct MlpShape {
     /// Features of an observation.
     pub features: usize,
-    /// Units of the first hidden layer.
+    /// Neurons of the first hidden layer.
     pub first: usize,
-    /// Units of the second hidden layer; 0 without one.
+    /// Neurons of the second hidden layer; 0 without one.
     pub second: usize,
     /// Actions.
     pub actions: usize,
     /// The activation of the hidden layers.
     pub activation: Activation,
-    /// Units of the first hidden layer that [`mlp_logits`] computes side by side.
+    /// Neurons of the first hidden layer that [`mlp_logits`] computes side by side.
     pub block: usize,
 }
 
@@ -50,22 +50,22 @@ pub struct FlatMlp {
 impl FlatMlp {
     /// The parameters of a perceptron in one buffer on its device; `None` unless it has one or two
     /// hidden layers.
-    pub fn of(mlp: &Mlp) -> Option<Self> {
-        let shape = MlpShape::of(mlp)?;
+    pub fn from_mlp(mlp: &Mlp) -> Option<Self> {
+        let shape = MlpShape::from_mlp(mlp)?;
         Some(Self { shape, params: flatten(mlp).without_autodiff() })
     }
 }
 
 impl MlpShape {
     /// The shape of a perceptron; `None` unless it has one or two hidden layers.
-    pub fn of(mlp: &Mlp) -> Option<Self> {
+    pub fn from_mlp(mlp: &Mlp) -> Option<Self> {
         let (features, first, second, actions) = match mlp.widths()[..] {
             [features, first, actions] => (features, first, 0, actions),
             [features, first, second, actions] => (features, first, second, actions),
             _ => return None,
         };
         let wide = plane_units(&mlp.layers()[0].weight.device()) >= MIN_WIDE_PLANE;
-        let block = if wide { unit_block(first) } else { 1 };
+        let block = if wide { neuron_block(first) } else { 1 };
         Some(Self { features, first, second, actions, activation: mlp.activation(), block })
     }
 
@@ -81,7 +81,7 @@ impl MlpShape {
 
     /// Iterations of loops in a call of [`mlp_logits`].
     pub fn loop_iterations(&self) -> usize {
-        self.first / self.block + self.second / unit_block(self.second) * (1 + self.first)
+        self.first / self.block + self.second / neuron_block(self.second) * (1 + self.first)
     }
 
     /// The offset of the first layer's biases; its weights `[features, first]` start at 0.
@@ -125,13 +125,13 @@ impl MlpShape {
     }
 }
 
-/// Minimum units of a plane for which units are computed side by side. Drivers that run on a processor have planes of
-/// its vectors, 4 to 8 units; there the sums of one unit are fastest.
+/// Minimum units of a plane for which neurons are computed side by side. Drivers that run on a processor have planes of
+/// its vectors, 4 to 8 units; there the sums of one neuron are fastest.
 const MIN_WIDE_PLANE: usize = 16;
 
-/// Number of units of a layer that are computed side by side.
-pub(crate) fn unit_block(units: usize) -> usize {
-    if units.is_multiple_of(4) { 4 } else { 1 }
+/// Number of neurons of a layer that are computed side by side.
+pub(crate) fn neuron_block(neurons: usize) -> usize {
+    if neurons.is_multiple_of(4) { 4 } else { 1 }
 }
 
 /// Rounds an input to `I`.
@@ -147,14 +147,14 @@ pub(crate) fn load_rounded<W: Float, I: Float>(weights: &[W], at: usize) -> f32 
 }
 
 /// Largest layer whose activations a unit keeps in registers; those of larger ones are in local memory.
-const MAX_REGISTER_UNITS: usize = 128;
+const MAX_REGISTER_NEURONS: usize = 128;
 /// Largest first layer whose products with the second are unrolled completely on CUDA: there the compiler then overlaps
-/// sums of several units, which makes 64 units twice as fast on an H100.
-const MAX_UNROLLED_UNITS: usize = 64;
+/// sums of several neurons, which makes 64 neurons twice as fast on an H100.
+const MAX_UNROLLED_NEURONS: usize = 64;
 
-/// Activations of the units `j..j + block` of the first hidden layer.
+/// Activations of the neurons `j..j + block` of the first hidden layer.
 #[cube]
-fn first_units<W: Float, I: Float>(
+fn first_neurons<W: Float, I: Float>(
     weights: &[W],
     x: &Array<f32>,
     j: usize,
@@ -193,7 +193,7 @@ pub(crate) fn set_logits_to_biases<W: Float, I: Float>(
     }
 }
 
-/// Adds the contribution of the units `j..j + block` of the last hidden layer, with the values `h`, to the logits.
+/// Adds the contribution of the neurons `j..j + block` of the last hidden layer, with the values `h`, to the logits.
 #[cube]
 pub(crate) fn add_to_logits<W: Float, I: Float>(
     weights: &[W],
@@ -214,8 +214,8 @@ pub(crate) fn add_to_logits<W: Float, I: Float>(
     }
 }
 
-/// Adds the contribution of unit `j` of the first hidden layer, with the value `h`, to the units `k..k + block` of the
-/// second.
+/// Adds the contribution of neuron `j` of the first hidden layer, with the value `h`, to the neurons `k..k + block` of
+/// the second.
 #[cube]
 fn add_to_second<W: Float, I: Float>(
     weights: &[W],
@@ -233,10 +233,10 @@ fn add_to_second<W: Float, I: Float>(
     }
 }
 
-/// Computes the units `k..k + block` of the second hidden layer from the activations `front` of the first, and adds
+/// Computes the neurons `k..k + block` of the second hidden layer from the activations `front` of the first, and adds
 /// their contribution to the logits.
 #[cube]
-fn add_second_units<W: Float, I: Float>(
+fn add_second_neurons<W: Float, I: Float>(
     weights: &[W],
     front: &Array<f32>,
     logits: &mut Array<f32>,
@@ -249,7 +249,7 @@ fn add_second_units<W: Float, I: Float>(
     for c in 0..block {
         sums[c] = load_rounded::<W, I>(weights, comptime!(shape.second_bias() + c) + k);
     }
-    if comptime!(shape.first <= MAX_REGISTER_UNITS) {
+    if comptime!(shape.first <= MAX_REGISTER_NEURONS) {
         for j in 0..comptime!(shape.first) {
             add_to_second::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
         }
@@ -270,12 +270,12 @@ fn add_second_units<W: Float, I: Float>(
 /// The forward pass of one game in one unit: `logits`, `[actions]`, from the features `x`, `[features]`. Features,
 /// weights and activations are rounded to `I`; sums are f32.
 ///
-/// `weights` is the parameter vector, in global or workgroup memory. Units are computed four at a time if their number
-/// is a multiple of four (in the first layer only on a GPU), so that weights are read four at a time. With one hidden
-/// layer no activation is stored; with two, the activations of the first layer are.
+/// `weights` is the parameter vector, in global or workgroup memory. Neurons are computed four at a time if their
+/// number is a multiple of four (in the first layer only on a GPU), so that weights are read four at a time. With one
+/// hidden layer no activation is stored; with two, the activations of the first layer are.
 ///
 /// Loops that must not be unrolled are `while` loops: CubeCL asks LLVM to unroll each `for` loop over an array of a
-/// unit completely, nested ones too, and compiling two layers of 256 units took minutes.
+/// unit completely, nested ones too, and compiling two layers of 256 neurons took minutes.
 #[cube]
 pub(crate) fn mlp_logits<W: Float, I: Float>(
     weights: &[W],
@@ -289,15 +289,15 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
     if comptime!(shape.second == 0) {
         let mut j = 0usize;
         while j < first {
-            let h = first_units::<W, I>(weights, x, j, block, shape);
+            let h = first_neurons::<W, I>(weights, x, j, block, shape);
             add_to_logits::<W, I>(weights, logits, &h, j, block, shape);
             j += block;
         }
     } else {
         let mut front = Array::<f32>::new(first);
-        if comptime!(first <= MAX_REGISTER_UNITS) {
+        if comptime!(first <= MAX_REGISTER_NEURONS) {
             for b in 0..comptime!(first / block) {
-                let h = first_units::<W, I>(weights, x, b * block, block, shape);
+                let h = first_neurons::<W, I>(weights, x, b * block, block, shape);
                 #[unroll]
                 for c in 0..block {
                     front[b * block + c] = h[c];
@@ -306,7 +306,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
         } else {
             let mut j = 0usize;
             while j < first {
-                let h = first_units::<W, I>(weights, x, j, block, shape);
+                let h = first_neurons::<W, I>(weights, x, j, block, shape);
                 #[unroll]
                 for c in 0..block {
                     front[j + c] = h[c];
@@ -314,15 +314,15 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
                 j += block;
             }
         }
-        let block = comptime!(unit_block(shape.second));
-        if comptime!(first <= MAX_UNROLLED_UNITS) {
+        let block = comptime!(neuron_block(shape.second));
+        if comptime!(first <= MAX_UNROLLED_NEURONS) {
             for b in 0..comptime!(shape.second / block) {
-                add_second_units::<W, I>(weights, &front, logits, b * block, block, shape);
+                add_second_neurons::<W, I>(weights, &front, logits, b * block, block, shape);
             }
         } else {
             let mut k = 0usize;
             while k < comptime!(shape.second) {
-                add_second_units::<W, I>(weights, &front, logits, k, block, shape);
+                add_second_neurons::<W, I>(weights, &front, logits, k, block, shape);
                 k += block;
             }
         }

@@ -4,7 +4,7 @@
 //! in bf16 are of packed rows, and pay where layers are wide.
 
 use crate::math::{Activation, Lanes};
-use crate::model::layers::{HiddenLayers, HiddenRecord, Layer};
+use crate::model::layers::{HiddenLayers, HiddenTape, Layer};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::{PolicySizes, SequenceModel, Sequences};
 use std::ops::Range;
@@ -19,9 +19,9 @@ pub struct MlpSequenceModel {
 
 /// Observations of some steps, `[steps, num_features]`, and the activations of the hidden layers.
 #[derive(Debug, Default)]
-pub struct Record {
+pub struct Tape {
     obs: Vec<f32>,
-    hidden: HiddenRecord,
+    hidden: HiddenTape,
 }
 
 impl MlpSequenceModel {
@@ -36,28 +36,28 @@ impl MlpSequenceModel {
         arithmetic: Arithmetic,
     ) -> Self {
         let [.., inputs, actions] = widths else { panic!("widths: of features and actions") };
-        let (mut end, hidden) = (0, &widths[..widths.len() - 1]);
-        let hidden = HiddenLayers::take(&mut end, hidden, activation, arithmetic);
-        let head = Layer::take(&mut end, *inputs, *actions, arithmetic);
-        assert_eq!(params.len(), end, "params: [num_params]");
+        let (mut num_params, hidden) = (0, &widths[..widths.len() - 1]);
+        let hidden = HiddenLayers::take(&mut num_params, hidden, activation, arithmetic);
+        let head = Layer::take(&mut num_params, *inputs, *actions, arithmetic);
+        assert_eq!(params.len(), num_params, "params: [num_params]");
         let mut network = Self { params, hidden, head };
         network.repack();
         network
     }
 
-    /// Computes the logits of the steps in `record`.
-    fn logits(&self, Record { obs, hidden }: &mut Record, logits: &mut [f32]) {
+    /// Computes the logits of the steps in `tape`.
+    fn logits(&self, Tape { obs, hidden }: &mut Tape, logits: &mut [f32]) {
         self.hidden.forward(&self.params, obs, hidden);
         self.head.forward(&self.params, hidden.results(obs), logits);
     }
 }
 
 impl SequenceModel for MlpSequenceModel {
-    type Record = Record;
+    type Tape = Tape;
 
     fn sizes(&self) -> PolicySizes {
-        let features = self.hidden.first().unwrap_or(&self.head).inputs;
-        PolicySizes { features, actions: self.head.outputs, memory: 0 }
+        let num_features = self.hidden.first().unwrap_or(&self.head).inputs;
+        PolicySizes { num_features, num_actions: self.head.outputs, memory_size: 0 }
     }
 
     fn params(&self) -> &[f32] {
@@ -73,24 +73,24 @@ impl SequenceModel for MlpSequenceModel {
         self.head.repack(&self.params);
     }
 
-    fn act(&self, obs: &[f32], _memory: &mut [Lanes], record: &mut Record, logits: &mut [f32]) {
-        obs.clone_into(&mut record.obs);
-        self.logits(record, logits);
+    fn act(&self, obs: &[f32], _memory: &mut [Lanes], tape: &mut Tape, logits: &mut [f32]) {
+        obs.clone_into(&mut tape.obs);
+        self.logits(tape, logits);
     }
 
     fn forward(
         &self,
         sequences: &Sequences,
         games: Range<usize>,
-        record: &mut Record,
+        tape: &mut Tape,
         logits: &mut [f32],
     ) {
-        sequences.rows(&sequences.obs, games, &mut record.obs);
-        self.logits(record, logits);
+        sequences.rows(&sequences.obs, games, &mut tape.obs);
+        self.logits(tape, logits);
     }
 
-    fn backward(&self, record: &mut Record, d_logits: &[f32], gradient: &mut [f32]) {
-        let Record { obs, hidden } = record;
+    fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {
+        let Tape { obs, hidden } = tape;
         self.head.param_grads(hidden.results(obs), d_logits, gradient);
         self.hidden.backward(obs, (&self.head, d_logits), hidden, gradient);
     }

@@ -1,7 +1,9 @@
 //! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
 use super::entries::{ConfigError, count, entry, for_each_layer, is_on, number, text, unsupported};
-use super::rope::{check_rotated_part, check_table, rope, rotary, scaling};
+use super::rope::{
+    check_rotated_part, check_table_size, read_scaling, rope_settings, rotary_setting,
+};
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Map, Value, json};
@@ -41,8 +43,8 @@ impl DecoderShape {
             qkv_bias: has_bias,
             output_bias: has_bias,
             tie_word_embeddings: is_on(config, "tie_word_embeddings")?,
-            rope_theta: rotary(config, family, "rope_theta")?.unwrap_or(1e4),
-            rope_scaling: scaling(&rope(config, family)?, context)?,
+            rope_theta: rotary_setting(config, family, "rope_theta")?.unwrap_or(1e4),
+            rope_scaling: read_scaling(&rope_settings(config, family)?, context)?,
             rms_norm_eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
             ..Self::default()
         };
@@ -67,12 +69,12 @@ impl DecoderShape {
         if !(0.0..=1.0).contains(&partial) || is_odd || self.rotary_dim() == 0 {
             return Err(unsupported("partial_rotary_factor", partial));
         }
-        for (name, value, bound) in bounded(self) {
+        for (name, value, bound) in bounded_entries(self) {
             if !(value > bound && value.is_finite()) {
                 return Err(unsupported(name, value));
             }
         }
-        check_table(self)?;
+        check_table_size(self)?;
         if let Some(rotated) = self.rope_layers.as_ref().filter(|all| all.len() != self.num_layers)
         {
             return Err(unsupported("no_rope_layers", rotated.len()));
@@ -169,7 +171,7 @@ fn check_sizes(shape: &DecoderShape) -> Result<(), ConfigError> {
 }
 
 /// Entries that are divisors or arguments of roots and logarithms: names, values, and exclusive lower bounds.
-fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
+fn bounded_entries(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
     let mut all = vec![
         ("rms_norm_eps", f64::from(shape.rms_norm_eps), 0.0),
         ("rope_theta", shape.rope_theta, 0.0),
@@ -216,7 +218,7 @@ fn bounded(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
 }
 
 /// The tokens of a sliding window, 4,096 if the entry is absent, as in `transformers`; `None` if it is null.
-pub(super) fn window(config: &Value) -> Result<Option<usize>, ConfigError> {
+pub(super) fn window_size(config: &Value) -> Result<Option<usize>, ConfigError> {
     match config.get("sliding_window") {
         None => Ok(Some(4096)),
         Some(_) => count(config, "sliding_window"),

@@ -1,9 +1,9 @@
 //! Gemma 3 (Gemma Team 2025), text alone: norms around the blocks, a GELU gate, scaled embeddings, and local attention
 //! with different rotary frequencies in most layers.
 
-use super::config::{activation, activation_name, describe_sliding, sliding_layers, window};
+use super::config::{activation, activation_name, describe_sliding, sliding_layers, window_size};
 use super::entries::{count, number, refuse};
-use super::rope::{rotary, sliding_theta};
+use super::rope::{rotary_setting, sliding_theta};
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Value, json};
@@ -30,11 +30,11 @@ pub(super) static GEMMA3: Family = Family {
         if config["tie_word_embeddings"].is_null() {
             shape.tie_word_embeddings = true;
         }
-        shape.rope_theta = rotary(config, shape.family, "rope_theta")?.unwrap_or(1e6);
+        shape.rope_theta = rotary_setting(config, shape.family, "rope_theta")?.unwrap_or(1e6);
         let pattern = count(config, "sliding_window_pattern")?.unwrap_or(6).max(1);
         let theta = sliding_theta(config)?.or(number(config, "rope_local_base_freq")?);
         shape.sliding = Some(SlidingWindow {
-            size: window(config)?.unwrap_or(4096),
+            size: window_size(config)?.unwrap_or(4096),
             layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % pattern != 0)?,
             rope_theta: Some(theta.unwrap_or(1e4)),
         });

@@ -30,11 +30,11 @@ impl DecoderShape {
             }
             None => fill(&layout.embed_tokens, self.num_actions, EMBEDDING_NORM, draw(key, 0)),
         }
-        for (number, layer) in layout.layers.iter().enumerate() {
-            let key = draw(key, 3 + number as u32);
-            for (linear, which) in layer.linears.iter().zip(Projection::ALL) {
-                let gain = if which.adds_to_stream() { added } else { 1.0 };
-                fill(&linear.weight, linear.inputs, gain, draw(key, which as u32));
+        for (index, layer) in layout.layers.iter().enumerate() {
+            let key = draw(key, 3 + index as u32);
+            for (linear, projection) in layer.linears.iter().zip(Projection::ALL) {
+                let gain = if projection.adds_to_stream() { added } else { 1.0 };
+                fill(&linear.weight, linear.inputs, gain, draw(key, projection as u32));
             }
         }
         if !self.tie_word_embeddings {
@@ -49,11 +49,12 @@ impl DecoderShape {
         let mut params = self.unit_norms();
         let added = (2.0 * self.num_layers as f64).sqrt().recip();
         let adds = |name: &str| {
-            let mut all = Projection::ALL.into_iter().filter(|which| which.adds_to_stream());
-            all.any(|which| name.ends_with(&format!("{}.weight", which.name())))
+            let mut all =
+                Projection::ALL.into_iter().filter(|projection| projection.adds_to_stream());
+            all.any(|projection| name.ends_with(&format!("{}.weight", projection.name())))
         };
         let mut end = 0;
-        for (number, parameter) in self.parameters().iter().enumerate() {
+        for (index, parameter) in self.parameters().iter().enumerate() {
             let start = end;
             end += parameter.count();
             if parameter.shape.len() == 1 {
@@ -65,7 +66,7 @@ impl DecoderShape {
                 name if adds(name) => unit * added,
                 _ => unit,
             };
-            let key = draw(key, number as u32);
+            let key = draw(key, index as u32);
             for (i, x) in params[start..end].iter_mut().enumerate() {
                 *x = (deviation * normal(key, i as u32)) as f32;
             }

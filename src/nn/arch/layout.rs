@@ -244,7 +244,7 @@ pub struct LinearLayout {
     /// Whether the weight is stored transposed: it is the table of token embeddings.
     pub transposed: bool,
     /// Index of the matrix in the decoder, which also indexes packed copies and adapters.
-    pub number: usize,
+    pub index: usize,
 }
 
 /// The places of a layer's parameters; a range is empty where there is no such parameter.
@@ -286,20 +286,20 @@ impl Layout {
         });
         let places: HashMap<String, Range<usize>> = places.collect();
         let place = |name: String| places.get(&name).cloned().unwrap_or(0..0);
-        let linear = |name: &str, number: usize, [inputs, outputs]: [usize; 2]| LinearLayout {
+        let linear = |name: &str, index: usize, [inputs, outputs]: [usize; 2]| LinearLayout {
             weight: place(format!("{name}.weight")),
             bias: place(format!("{name}.bias")),
             inputs,
             outputs,
             transposed: false,
-            number,
+            index,
         };
         let count = Projection::ALL.len();
         let layers = (0..shape.num_layers).map(|layer| {
             let norm = |name: &str| place(format!("layers.{layer}.{name}.weight"));
-            let linears = Projection::ALL.map(|which| {
-                let name = format!("layers.{layer}.{}", which.name());
-                linear(&name, layer * count + which as usize, which.sizes(shape))
+            let linears = Projection::ALL.map(|projection| {
+                let name = format!("layers.{layer}.{}", projection.name());
+                linear(&name, layer * count + projection as usize, projection.sizes(shape))
             });
             let norms = shape.norms.names().map(|name| name.map_or(0..0, norm));
             let first = if norms.before_attention.is_empty() {
@@ -330,7 +330,7 @@ impl Layout {
         Self { embed_tokens, input, layers, norm: place("norm.weight".into()), head }
     }
 
-    /// The number of matrices, one more than the largest [`LinearLayout::number`].
+    /// The number of matrices, one more than the largest [`LinearLayout::index`].
     pub fn matrices(&self) -> usize {
         Projection::ALL.len() * self.layers.len() + 1 + usize::from(self.input.is_some())
     }

@@ -101,7 +101,7 @@ pub struct AdapterLayout {
 pub struct Adapters {
     config: LoraConfig,
     parameters: Vec<Parameter>,
-    /// The place of each matrix's adapter, by [`LinearLayout::number`].
+    /// The place of each matrix's adapter, by [`LinearLayout::index`].
     pub(crate) layouts: Vec<Option<AdapterLayout>>,
     pub(crate) params: Vec<f32>,
 }
@@ -110,10 +110,10 @@ impl Adapters {
     /// Fresh adapters, which change nothing yet: `a` is uniform in `+-1 / sqrt(inputs)`, `b` is 0.
     pub fn fresh(shape: &DecoderShape, config: &LoraConfig, key: u32) -> Self {
         let mut adapters = Self::zeros(shape, config);
-        for (number, layout) in adapters.layouts.iter().enumerate() {
+        for (index, layout) in adapters.layouts.iter().enumerate() {
             let Some(AdapterLayout { a, .. }) = layout else { continue };
             let bound = ((a.len() / config.r) as f32).sqrt().recip();
-            let key = draw(key, number as u32);
+            let key = draw(key, index as u32);
             for (i, x) in adapters.params[a.clone()].iter_mut().enumerate() {
                 *x = (2.0 * uniform(draw(key, i as u32)) - 1.0) * bound;
             }
@@ -185,7 +185,7 @@ impl Adapters {
 
     /// The adapter of a matrix, if it has one.
     pub(crate) fn of(&self, linear: &LinearLayout) -> Option<(&AdapterLayout, LowRank<'_>)> {
-        let layout = self.layouts.get(linear.number)?.as_ref()?;
+        let layout = self.layouts.get(linear.index)?.as_ref()?;
         let (a, b) = (&self.params[layout.a.clone()], &self.params[layout.b.clone()]);
         Some((layout, LowRank { a, b, rank: self.config.r, scale: self.scale() }))
     }

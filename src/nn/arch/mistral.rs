@@ -1,6 +1,6 @@
 //! Mistral (Jiang et al. 2023): Llama's form, with a sliding window in all layers.
 
-use super::config::{describe_sliding, sliding_layers, window};
+use super::config::{describe_sliding, sliding_layers, window_size};
 use super::{Family, SlidingWindow, llama};
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ pub(super) static MISTRAL: Family = Family {
     ropes_by_kind: false,
     configure: |config, shape| {
         (shape.qkv_bias, shape.output_bias) = (false, false);
-        if let Some(size) = window(config)? {
+        if let Some(size) = window_size(config)? {
             let layers = sliding_layers(config, shape.num_layers, |_| true)?;
             shape.sliding = Some(SlidingWindow { size, layers, rope_theta: None });
         }

@@ -265,8 +265,8 @@ impl DecoderShape {
         [self.full_window()].into_iter().chain(sliding).collect()
     }
 
-    /// The number of a layer's window among [`DecoderShape::windows`].
-    pub fn window_number(&self, layer: usize) -> usize {
+    /// The index of a layer's window among [`DecoderShape::windows`].
+    pub fn window_index(&self, layer: usize) -> usize {
         usize::from(self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer]))
     }
 
@@ -280,8 +280,8 @@ impl DecoderShape {
         tables
     }
 
-    /// The number of a layer's table among [`DecoderShape::rope_tables`].
-    pub fn rope_table(&self, layer: usize) -> usize {
+    /// The index of a layer's table among [`DecoderShape::rope_tables`].
+    pub fn rope_table_index(&self, layer: usize) -> usize {
         let local = self.sliding.as_ref().filter(|sliding| sliding.rope_theta.is_some());
         match &self.rope_layers {
             Some(rotated) if !rotated[layer] => 1 + usize::from(local.is_some()),

@@ -1,9 +1,9 @@
 //! OLMo 3 (OLMo Team 2025): OLMo 2's form, with a sliding window in three of four layers, whose rotary frequencies are
 //! not scaled.
 
-use super::config::{describe_sliding, sliding_layers, window};
+use super::config::{describe_sliding, sliding_layers, window_size};
 use super::olmo2::OLMO2;
-use super::rope::{rotary, sliding_theta};
+use super::rope::{rotary_setting, sliding_theta};
 use super::{Family, SlidingWindow};
 use serde_json::{Value, json};
 
@@ -17,9 +17,9 @@ pub(super) static OLMO3: Family = Family {
     ropes_by_kind: true,
     configure: |config, shape| {
         (OLMO2.configure)(config, shape)?;
-        shape.rope_theta = rotary(config, shape.family, "rope_theta")?.unwrap_or(THETA);
+        shape.rope_theta = rotary_setting(config, shape.family, "rope_theta")?.unwrap_or(THETA);
         shape.sliding = Some(SlidingWindow {
-            size: window(config)?.unwrap_or(4096),
+            size: window_size(config)?.unwrap_or(4096),
             layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % 4 != 0)?,
             // As in `transformers`, where `rope_theta` is of full attention alone.
             rope_theta: Some(sliding_theta(config)?.unwrap_or(THETA)),

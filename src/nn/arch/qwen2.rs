@@ -1,6 +1,6 @@
 //! Qwen2 and Qwen2.5 (Yang et al. 2024): biases of queries, keys and values.
 
-use super::config::{describe_sliding, sliding_layers, window};
+use super::config::{describe_sliding, sliding_layers, window_size};
 use super::entries::{count, is_on};
 use super::{ConfigError, DecoderShape, Family, GgufForm, QkNorm, SlidingWindow};
 use serde_json::Value;
@@ -31,7 +31,7 @@ pub(super) fn configure_window(
     if !is_on(config, "use_sliding_window")? {
         return Ok(());
     }
-    let Some(size) = window(config)? else { return Ok(()) };
+    let Some(size) = window_size(config)? else { return Ok(()) };
     let first = count(config, "max_window_layers")?.unwrap_or(28);
     let layers = sliding_layers(config, shape.num_layers, |layer| layer >= first)?;
     shape.sliding = Some(SlidingWindow { size, layers, rope_theta: None });

@@ -166,7 +166,7 @@ fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 
 
 /// The table of rotary settings of full attention: `rope_scaling`, or `rope_parameters` in files of newer versions of
 /// `transformers`, which also prefers the former. Of tables by kind of layer, the one of full attention.
-pub(super) fn rope(config: &Value, family: &Family) -> Result<Value, ConfigError> {
+pub(super) fn rope_settings(config: &Value, family: &Family) -> Result<Value, ConfigError> {
     let parameters = section(config, "rope_parameters")?;
     let scaling = section(config, "rope_scaling")?;
     if family.ropes_by_kind {
@@ -195,19 +195,19 @@ pub(super) fn rope(config: &Value, family: &Family) -> Result<Value, ConfigError
 
 /// A number of the rotary embedding, such as `rope_theta`, which is in its table or at the top of a configuration;
 /// `None` if it is absent.
-pub(super) fn rotary(
+pub(super) fn rotary_setting(
     config: &Value,
     family: &Family,
     name: &str,
 ) -> Result<Option<f64>, ConfigError> {
-    Ok(number(&rope(config, family)?, name)?.or(number(config, name)?))
+    Ok(number(&rope_settings(config, family)?, name)?.or(number(config, name)?))
 }
 
 /// Checks `partial_rotary_factor`, which the classes of these families in `transformers` do not honour: there, plain
 /// rotary embeddings rotate whole heads whatever the factor is, and scaled ones fail if it is below 1.
 pub(super) fn check_rotated_part(config: &Value, shape: &DecoderShape) -> Result<(), ConfigError> {
     let name = "partial_rotary_factor";
-    let part = rotary(config, shape.family, name)?.unwrap_or(1.0);
+    let part = rotary_setting(config, shape.family, name)?.unwrap_or(1.0);
     let is_whole = (shape.head_dim as f64 * part) as usize == shape.head_dim;
     if is_whole || shape.rope_scaling.is_none() { Ok(()) } else { Err(unsupported(name, part)) }
 }
@@ -217,14 +217,14 @@ pub(super) fn check_rotated_part(config: &Value, shape: &DecoderShape) -> Result
 pub(super) fn sliding_theta(config: &Value) -> Result<Option<f64>, ConfigError> {
     let name = "sliding_attention";
     let sliding = section(&config["rope_parameters"], name)?.unwrap_or(&Value::Null);
-    match kind(sliding)? {
+    match scaling_kind(sliding)? {
         "default" => number(sliding, "rope_theta"),
         other => Err(unsupported(&format!("rope_parameters.{name}.rope_type"), other)),
     }
 }
 
 /// The kind of scaling in a table of rotary settings.
-fn kind(rope: &Value) -> Result<&str, ConfigError> {
+fn scaling_kind(rope: &Value) -> Result<&str, ConfigError> {
     Ok(text(rope, "rope_type")?.or(text(rope, "type")?).unwrap_or("default"))
 }
 
@@ -234,7 +234,7 @@ const MAX_POSITIONS: f64 = 1048576.0;
 const USUAL_HEAD_DIM: usize = 128;
 
 /// Checks that a table with frequencies by position is not too large.
-pub(super) fn check_table(shape: &DecoderShape) -> Result<(), ConfigError> {
+pub(super) fn check_table_size(shape: &DecoderShape) -> Result<(), ConfigError> {
     let Some(RopeScaling::Dynamic { factor, original_max_position_embeddings: original }) =
         shape.rope_scaling
     else {
@@ -249,13 +249,16 @@ pub(super) fn check_table(shape: &DecoderShape) -> Result<(), ConfigError> {
 }
 
 /// The scaling of the rotary frequencies, if there is one.
-pub(super) fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
+pub(super) fn read_scaling(
+    rope: &Value,
+    context: usize,
+) -> Result<Option<RopeScaling>, ConfigError> {
     let needed = |name: &str| {
         number(rope, name)?.ok_or_else(|| ConfigError::Missing(format!("rope_scaling.{name}")))
     };
     let context = context as f64;
     let original = number(rope, ORIGINAL)?;
-    Ok(match kind(rope)? {
+    Ok(match scaling_kind(rope)? {
         "default" => None,
         "linear" => Some(RopeScaling::Linear { factor: needed("factor")? }),
         "dynamic" => Some(RopeScaling::Dynamic {

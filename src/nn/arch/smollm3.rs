@@ -2,7 +2,7 @@
 
 use super::config::{describe_sliding, sliding_layers};
 use super::entries::{count, entry, for_each_layer, is_on, switch, unsupported};
-use super::rope::rotary;
+use super::rope::rotary_setting;
 use super::{ConfigError, Family, SlidingWindow};
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(super) static SMOLLM3: Family = Family {
     configure: |config, shape| {
         shape.mlp_bias = is_on(config, "mlp_bias")?;
         shape.tie_word_embeddings = switch(config, "tie_word_embeddings")?.unwrap_or(true);
-        shape.rope_theta = rotary(config, shape.family, "rope_theta")?.unwrap_or(2e6);
+        shape.rope_theta = rotary_setting(config, shape.family, "rope_theta")?.unwrap_or(2e6);
         let rotated = rope_layers(config, shape.num_layers)?;
         let size = count(config, "sliding_window")?;
         let is_windowed = size.is_some() && is_on(config, "use_sliding_window")?;
@@ -93,7 +93,7 @@ mod tests {
         let shape = DecoderShape::from_config(&config).unwrap();
         assert_eq!(shape.sliding.as_ref().unwrap().layers, [false, true, false]);
         assert_eq!(DecoderShape::from_config(&shape.to_config(&[])).unwrap(), shape);
-        assert_eq!([0, 1, 2].map(|layer| shape.rope_table(layer)), [0, 1, 0]);
+        assert_eq!([0, 1, 2].map(|layer| shape.rope_table_index(layer)), [0, 1, 0]);
         let still = &shape.rope_tables()[1];
         assert!(still.at(77).all(|rotation| rotation == [1.0, 0.0]));
     }

@@ -1,7 +1,7 @@
 //! The gate of a feed-forward block (Shazeer 2020): `activation(gate) * up`, element by element.
 
 use crate::math::Activation;
-use crate::math::activation::{activate, activated, for_activation};
+use crate::math::activation::{activate, for_activation, value_and_derivative};
 use crate::nn::ops::{Parallelism, by_rows};
 use multiversion::multiversion;
 
@@ -50,7 +50,7 @@ fn gated_backward(
 ) {
     for_activation!(activation, KNOWN => {
         for (((gate, up), d), d_up) in gate.iter().zip(up).zip(d).zip(d_up) {
-            let at = activated(*gate, KNOWN);
+            let at = value_and_derivative(*gate, KNOWN);
             *d_up = *d * at.value;
             *d *= up * at.derivative;
         }

@@ -3,8 +3,8 @@
 //! Each number of a result is the same sum in the same order for any number of threads; [`weight_grads`],
 //! [`backward_stored`] and [`multiply_unpacked`] add up the inner dimension in blocks of fixed length.
 
-use super::bf16::{self, Kernel, Operand, Side};
-use super::matmul::{self, Packed, View, multiply_block};
+use super::bf16::{self, Kernel, Side, TiledMatrix};
+use super::matmul::{self, PackedMatrix, View, multiply_block};
 use super::stored::StoredMatrix;
 use super::{Parallelism, WriteMode};
 use crate::math::LANES;
@@ -32,7 +32,7 @@ pub enum Arithmetic {
 impl Arithmetic {
     /// The arithmetic of a precision on the CPU, with the fastest instructions of this processor; the CPU has no
     /// products in f16 and tf32 and computes in f32 instead.
-    pub fn of(precision: Precision) -> Self {
+    pub fn for_precision(precision: Precision) -> Self {
         match precision {
             Precision::F32 | Precision::Tf32 | Precision::F16 => Self::F32,
             Precision::Bf16 => Self::Bf16(Kernel::best()),
@@ -42,21 +42,21 @@ impl Arithmetic {
 
 /// A weight, `[inner, columns]`, packed for products.
 #[derive(Clone, Debug)]
-pub enum Weight {
+pub enum PackedWeight {
     /// Packed in f32.
-    F32(Packed),
+    F32(PackedMatrix),
     /// In the number format of its file, for products in f32.
     Stored(StoredMatrix),
     /// In bf16, with the instructions of its products.
-    Bf16(Kernel, Operand),
+    Bf16(Kernel, TiledMatrix),
 }
 
-impl Weight {
+impl PackedWeight {
     /// No weight yet.
     pub fn empty(arithmetic: Arithmetic) -> Self {
         match arithmetic {
-            Arithmetic::F32 => Self::F32(Packed::default()),
-            Arithmetic::Bf16(kernel) => Self::Bf16(kernel, Operand::default()),
+            Arithmetic::F32 => Self::F32(PackedMatrix::default()),
+            Arithmetic::Bf16(kernel) => Self::Bf16(kernel, TiledMatrix::default()),
         }
     }
 
@@ -80,8 +80,8 @@ pub fn pack(
     parallelism: Parallelism,
     weight: View,
     sizes: [usize; 2],
-) -> Weight {
-    let mut packed = Weight::empty(arithmetic);
+) -> PackedWeight {
+    let mut packed = PackedWeight::empty(arithmetic);
     packed.repack(parallelism, weight, sizes);
     packed
 }
@@ -89,7 +89,13 @@ pub fn pack(
 /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
 ///
 /// With the packed transpose of a weight and the gradient of its result for `x`, this gives the gradient of its input.
-pub fn forward(parallelism: Parallelism, x: &[f32], w: &Weight, y: &mut [f32], mode: WriteMode) {
+pub fn forward(
+    parallelism: Parallelism,
+    x: &[f32],
+    w: &PackedWeight,
+    y: &mut [f32],
+    mode: WriteMode,
+) {
     forward_all(parallelism, x, &mut [(w, y)], mode);
 }
 
@@ -97,15 +103,19 @@ pub fn forward(parallelism: Parallelism, x: &[f32], w: &Weight, y: &mut [f32], m
 pub fn forward_all(
     parallelism: Parallelism,
     x: &[f32],
-    products: &mut [(&Weight, &mut [f32])],
+    products: &mut [(&PackedWeight, &mut [f32])],
     mode: WriteMode,
 ) {
     let mut halves = Vec::new();
     for (w, y) in products {
         match w {
-            Weight::F32(w) => matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode),
-            Weight::Stored(w) => matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode),
-            Weight::Bf16(kernel, w) => halves.push((*kernel, (w, &mut **y))),
+            PackedWeight::F32(w) => {
+                matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode)
+            }
+            PackedWeight::Stored(w) => {
+                matmul::forward(parallelism, (x, w.inner()), w.strips(), y, mode)
+            }
+            PackedWeight::Bf16(kernel, w) => halves.push((*kernel, (w, &mut **y))),
         }
     }
     if let Some((kernel, _)) = halves.first() {
@@ -126,7 +136,7 @@ pub fn multiply_unpacked(
     mode: WriteMode,
 ) {
     for k in (0..inner).step_by(depth) {
-        let w = View { values: &w.values[k * w.row..], ..w };
+        let w = View { values: &w.values[k * w.row_stride..], ..w };
         multiply_block(
             (x, k),
             w,
@@ -214,10 +224,11 @@ mod tests {
         for [rows, inner, columns] in [[1, 32, 5], [7, 64, 130], [131, 32, 97], [40, 32, 2100]] {
             let codes: Vec<u16> =
                 (0..inner * columns).map(|i| (i * 7919 % 255) as u8 as u16).collect();
-            let stored = StoredMatrix::new(NumberFormat::Eight, [inner, columns], 32, |j, to| {
-                to.codes.copy_from_slice(&codes[j * inner..][..inner]);
-                to.scales.fill([0.125 / (1.0 + j as f32), 0.0]);
-            });
+            let stored =
+                StoredMatrix::new(NumberFormat::EightBit, [inner, columns], 32, |j, to| {
+                    to.codes.copy_from_slice(&codes[j * inner..][..inner]);
+                    to.scales.fill([0.125 / (1.0 + j as f32), 0.0]);
+                });
             let mut table = vec![0.0; inner * columns];
             for (j, to) in table.chunks_mut(inner).enumerate() {
                 stored.column(j, to);
@@ -227,7 +238,7 @@ mod tests {
             let parallelism = Parallelism::Parallel;
             let weights = [
                 pack(Arithmetic::F32, parallelism, view, [inner, columns]),
-                Weight::Stored(stored.clone()),
+                PackedWeight::Stored(stored.clone()),
             ];
             let [expanded, compact] = weights.map(|weight| {
                 let mut y = vec![0.5; rows * columns];
@@ -248,7 +259,7 @@ mod tests {
     fn products_of_no_rows_change_nothing() {
         let w = [1.0; 6];
         let view = View::rows(&w, 3);
-        let stored = StoredMatrix::new(NumberFormat::Eight, [2, 3], 2, |_, to| to.codes.fill(1));
+        let stored = StoredMatrix::new(NumberFormat::EightBit, [2, 3], 2, |_, to| to.codes.fill(1));
         for mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
             multiply_unpacked(&[], view, [2, 3], 2, &mut [], mode);
             backward_stored(&[], &stored, &mut [], mode);

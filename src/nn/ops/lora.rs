@@ -1,7 +1,7 @@
 //! Low-rank adapters (LoRA, Hu et al. 2021): `y += scale x a b`, in addition to the product with a weight. The product
 //! `a b` is never computed.
 
-use super::linear::{self, Arithmetic, Weight};
+use super::linear::{self, Arithmetic, PackedWeight};
 use super::matmul::View;
 use super::{Parallelism, WriteMode};
 
@@ -66,7 +66,7 @@ impl LowRank<'_> {
 }
 
 /// Packs a matrix of these sizes for products in f32.
-fn packed(view: View, sizes: [usize; 2]) -> Weight {
+fn packed(view: View, sizes: [usize; 2]) -> PackedWeight {
     linear::pack(Arithmetic::F32, Parallelism::Sequential, view, sizes)
 }
 

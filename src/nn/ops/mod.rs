@@ -76,13 +76,13 @@ pub(crate) fn by_rows<const R: usize, const W: usize>(
     if parallelism == Parallelism::Sequential || portions < 2 {
         return work(reads, writes);
     }
-    let some = rows.div_ceil(portions);
+    let portion_rows = rows.div_ceil(portions);
     let writes = writes.map(|all| {
-        let length = all.len() / rows * some;
+        let length = all.len() / rows * portion_rows;
         (all, length)
     });
     parallelism.each_chunk(writes, |number, writes| {
-        let part = number * some..(number * some + some).min(rows);
+        let part = number * portion_rows..(number * portion_rows + portion_rows).min(rows);
         let read = |all: &[f32]| {
             let width = all.len() / rows;
             part.start * width..part.end * width

@@ -1,6 +1,6 @@
 //! The backward pass of a decoder's layers over packed rows.
 
-use super::weights::Weights;
+use super::weights::DecoderWeights;
 use super::{
     Activations, Attend, HeadRows, KeyValueRows, Prefix, Scratch, Segment, SegmentScratch, Tape,
 };
@@ -13,14 +13,14 @@ use std::mem;
 use std::ops::Range;
 
 /// A forward pass to differentiate.
-pub(super) struct ForwardRecord<'a> {
+pub(super) struct ForwardTape<'a> {
     /// The activations.
     pub tape: &'a Tape,
     /// The sequences of its rows, in the order of the rows.
     pub segments: &'a [Segment],
 }
 
-impl Weights {
+impl DecoderWeights {
     /// Runs the backward pass of the last norm: fills `d_stream`, the gradient of its input, from `d_normed`, that of
     /// its result, and adds the gradient of its weights to `gradient`.
     pub(super) fn last_norm_backward(
@@ -39,35 +39,28 @@ impl Weights {
     /// recomputes the layer if its activations were not kept.
     pub(super) fn layer_backward(
         &self,
-        number: usize,
-        record: &ForwardRecord,
+        layer: usize,
+        forward_tape: &ForwardTape,
         attend: &mut impl Attend,
         d_stream: &mut [f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        let ForwardRecord { tape, segments } = record;
+        let ForwardTape { tape, segments } = forward_tape;
         let mut recomputed = mem::take(&mut scratch.recomputed);
-        let activations = match tape.streams.get(number) {
+        let activations = match tape.streams.get(layer) {
             Some(kept) => {
                 let mut stream = mem::take(&mut scratch.stream);
                 kept.clone_into(&mut stream);
                 let rotations = &tape.rotations;
-                self.layer_forward(
-                    number,
-                    rotations,
-                    &mut stream,
-                    attend,
-                    &mut recomputed,
-                    scratch,
-                );
+                self.layer_forward(layer, rotations, &mut stream, attend, &mut recomputed, scratch);
                 scratch.stream = stream;
                 &recomputed
             }
-            None => &tape.layers[number],
+            None => &tape.layers[layer],
         };
-        self.mlp_backward(number, activations, d_stream, gradient, scratch);
-        let layout = &self.layout.layers[number];
+        self.mlp_backward(layer, activations, d_stream, gradient, scratch);
+        let layout = &self.layout.layers[layer];
         let linear = &layout.linears[Projection::Output as usize];
         let output = (&activations.attention_output, &layout.norms.after_attention);
         let d_block = self.output_backward(output, d_stream, gradient, scratch);
@@ -78,8 +71,8 @@ impl Weights {
         if let Some(d_block) = d_block {
             scratch.d_block = d_block;
         }
-        self.attention_backward(number, activations, segments, scratch);
-        let rotations = &tape.rotations[self.shape.rope_table(number)];
+        self.attention_backward(layer, activations, segments, scratch);
+        let rotations = &tape.rotations[self.shape.rope_table_index(layer)];
         self.heads_backward(layout, activations, rotations, d_stream, gradient, scratch);
         scratch.recomputed = recomputed;
     }
@@ -139,14 +132,14 @@ impl Weights {
     /// input to `d_stream`.
     fn mlp_backward(
         &self,
-        number: usize,
+        layer: usize,
         activations: &Activations,
         d_stream: &mut [f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
     ) {
         let Activations { mlp_input, gate, up, mlp_output, .. } = activations;
-        let LayerLayout { norms, linears, .. } = &self.layout.layers[number];
+        let LayerLayout { norms, linears, .. } = &self.layout.layers[layer];
         let d_block =
             self.output_backward((mlp_output, &norms.after_mlp), d_stream, gradient, scratch);
         let mut d_gate = mem::take(&mut scratch.d_gate);
@@ -176,7 +169,7 @@ impl Weights {
     /// Computes the gradients of the rows' queries, keys and values from the gradient of the result of attention.
     fn attention_backward(
         &self,
-        number: usize,
+        layer: usize,
         activations: &Activations,
         segments: &[Segment],
         scratch: &mut Scratch,
@@ -193,8 +186,8 @@ impl Weights {
         let mut all = Vec::with_capacity(segments.len());
         for segment in segments {
             let size = segment.rows.len() * self.shape.query_size();
-            let (own, after) = rest.split_at_mut(size);
-            all.push((segment, own, Default::default()));
+            let (d_queries, after) = rest.split_at_mut(size);
+            all.push((segment, d_queries, Default::default()));
             rest = after;
         }
         let Scratch { d_attended, segments: scratches, d_segments, .. } = &*scratch;
@@ -202,7 +195,7 @@ impl Weights {
             *d_segment = d_segments.take();
             scratches.with(|scratch| {
                 let d = (&d_attended[..], &mut **d_queries, d_segment);
-                self.segment_backward(number, activations, segment, d, scratch);
+                self.segment_backward(layer, activations, segment, d, scratch);
             });
         });
         self.parallelism.each_mut(&mut [d_keys, d_values], |which, to| {
@@ -218,7 +211,7 @@ impl Weights {
     /// `[prefix + rows, kv_size]` each.
     fn segment_backward(
         &self,
-        number: usize,
+        layer: usize,
         activations: &Activations,
         segment: &Segment,
         (d_attended, d_queries, d_keys_values): (&[f32], &mut [f32], &mut KeyValueRows),
@@ -226,7 +219,7 @@ impl Weights {
     ) {
         let (shape, rows) = (self.shape.head_shape(), &segment.rows);
         let SegmentScratch { attention, keys_values } = scratch;
-        segment.gather(number, &activations.heads, shape.kv_size(), keys_values);
+        segment.gather(layer, &activations.heads, shape.kv_size(), keys_values);
         for (d, all) in d_keys_values.both_mut().into_iter().zip(keys_values.both()) {
             d.clear();
             d.resize(all.len(), 0.0);
@@ -245,7 +238,7 @@ impl Weights {
         };
         let KeyValueRows { keys: d_keys, values: d_values } = d_keys_values;
         let to = [d_queries, &mut d_keys[..], &mut d_values[..]];
-        let mask = segment.mask(self, number);
+        let mask = segment.mask(self, layer);
         sequence::backward(&shape, Heads { queries, keys, values }, &mask, pass, to, attention);
     }
 

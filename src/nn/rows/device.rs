@@ -26,15 +26,15 @@ impl TokenDecoder {
         self.device.missing_bytes(self.weights.shape.num_params(), self.weights.adapters.as_ref())
     }
 
-    /// Replaces each arena of the learnt parameters on the device, `[len]`, with the result of `change` for its number
-    /// and the arena. The host frees its own copy, and downloads the result when it needs it
-    /// ([`TokenDecoder::trained`]).
+    /// Replaces each arena of the trainable parameters on the device, `[len]`, with the result of `change` for its
+    /// number and the arena. The host frees its own copy, and downloads the result when it needs it
+    /// ([`TokenDecoder::trainable`]).
     ///
     /// # Panics
     /// If the decoder is on the CPU.
     pub fn change_on_device(&mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) {
         let present = self.on_device().expect("a decoder on a device");
-        self.device.change(present, |present| present.map_learnt(change));
+        self.device.change(present, |present| present.map_trainable(change));
         if self.weights.adapters.is_none() {
             self.weights.params = DecoderParams::default();
             self.weights.drop_packed();

@@ -4,9 +4,9 @@
 //! One thread runs the whole forward and backward pass of a game. Acting runs the code of learning, so that both give
 //! the same logits to the last bit.
 
-use super::backward::ForwardRecord;
+use super::backward::ForwardTape;
 use super::sequences::{PolicySizes, SequenceModel, Sequences};
-use super::weights::Weights;
+use super::weights::DecoderWeights;
 use super::{
     Activations, Attend, KeyValueRows, Pool, Prefix, Retention, Scratch, Segment, SegmentScratch,
     Tape,
@@ -21,14 +21,14 @@ use std::ops::Range;
 /// A decoder over observations that learns from sequences, and acts.
 #[derive(Clone, Debug)]
 pub struct DecoderSequenceModel {
-    weights: Weights,
+    weights: DecoderWeights,
     retention: Retention,
     scratches: Pool<Scratch>,
 }
 
 /// The activations of a game for the backward pass, or of a step of some games.
 #[derive(Debug, Default)]
-pub struct Game {
+pub struct GameTape {
     obs: Vec<f32>,
     segment: Option<Segment>,
     tape: Tape,
@@ -42,7 +42,7 @@ struct SequenceAttention<'a> {
 }
 
 impl Attend for SequenceAttention<'_> {
-    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
+    fn attend(&mut self, weights: &DecoderWeights, layer: usize, activations: &mut Activations) {
         let shape = weights.shape.head_shape();
         let Activations { heads, attended, log_sum_exps, .. } = activations;
         let SegmentScratch { attention, keys_values } = &mut self.scratch;
@@ -61,27 +61,27 @@ struct StepAttention<'a> {
 }
 
 impl Attend for StepAttention<'_> {
-    /// Attends game by game, since each has seen another number of steps.
-    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
+    /// Attends game by game, since each has had another number of steps.
+    fn attend(&mut self, weights: &DecoderWeights, layer: usize, activations: &mut Activations) {
         let (shape, head_shape) = (&weights.shape, weights.shape.head_shape());
         let (size, kv) = (head_shape.query_size(), head_shape.kv_size());
         let Activations { heads, attended, log_sum_exps, .. } = activations;
         let SegmentScratch { attention, keys_values } = &mut self.scratch;
-        let (seen, caches) = self.memory.split_at_mut(shape.cache_start(layer));
+        let (counts, caches) = self.memory.split_at_mut(shape.cache_start(layer));
         for lane in 0..LANES {
-            let seen = seen[0][lane] as usize;
-            let prefix = seen.min(shape.context - 1);
+            let past_steps = counts[0][lane] as usize;
+            let prefix = past_steps.min(shape.context - 1);
             let caches = caches.chunks_exact_mut(shape.cache_size());
             let new = [&heads.keys, &heads.values];
             for ((cache, new), to) in caches.zip(new).zip(keys_values.both_mut()) {
                 let new = &new[lane * kv..][..kv];
                 to.clear();
-                for step in seen - prefix..seen {
+                for step in past_steps - prefix..past_steps {
                     let row = &cache[step % shape.context * kv..][..kv];
                     to.extend(row.iter().map(|lanes| lanes[lane]));
                 }
                 to.extend_from_slice(new);
-                let row = &mut cache[seen % shape.context * kv..][..kv];
+                let row = &mut cache[past_steps % shape.context * kv..][..kv];
                 row.iter_mut().zip(new).for_each(|(lanes, x)| lanes[lane] = *x);
             }
             let KeyValueRows { keys, values } = &*keys_values;
@@ -96,14 +96,14 @@ impl Attend for StepAttention<'_> {
 }
 
 impl SequenceModel for DecoderSequenceModel {
-    type Record = Vec<Game>;
+    type Tape = Vec<GameTape>;
 
     fn sizes(&self) -> PolicySizes {
         let shape = &self.weights.shape;
         PolicySizes {
-            features: shape.num_features,
-            actions: shape.num_actions,
-            memory: shape.memory_size(),
+            num_features: shape.num_features,
+            num_actions: shape.num_actions,
+            memory_size: shape.memory_size(),
         }
     }
 
@@ -119,19 +119,25 @@ impl SequenceModel for DecoderSequenceModel {
         self.weights.repack();
     }
 
-    fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Vec<Game>, logits: &mut [f32]) {
+    fn act(
+        &self,
+        obs: &[f32],
+        memory: &mut [Lanes],
+        tapes: &mut Vec<GameTape>,
+        logits: &mut [f32],
+    ) {
         let size = self.weights.shape.memory_size();
         assert_eq!(memory.len(), size, "memory: [memory_size][LANES]");
-        record.resize_with(1, Game::default);
-        let game = &mut record[0];
+        tapes.resize_with(1, GameTape::default);
+        let game = &mut tapes[0];
         obs.clone_into(&mut game.obs);
-        game.tape.rotate(&self.weights.rope, memory[0].iter().map(|seen| *seen as usize));
+        game.tape.rotate(&self.weights.rope, memory[0].iter().map(|count| *count as usize));
         self.scratches.with(|scratch| {
             let mut attend = StepAttention { memory, scratch: std::mem::take(&mut scratch.game) };
             self.game_forward(game, Retention::Nothing, &mut attend, scratch);
             scratch.game = attend.scratch;
         });
-        memory[0].iter_mut().for_each(|seen| *seen += 1.0);
+        memory[0].iter_mut().for_each(|count| *count += 1.0);
         logits.copy_from_slice(&game.logits);
     }
 
@@ -140,33 +146,37 @@ impl SequenceModel for DecoderSequenceModel {
         &self,
         sequences: &Sequences,
         games: Range<usize>,
-        record: &mut Vec<Game>,
+        tapes: &mut Vec<GameTape>,
         logits: &mut [f32],
     ) {
         let (shape, count) = (&self.weights.shape, games.len());
         let (rows, actions) = (sequences.memory.len() / shape.memory_size(), shape.num_actions);
-        assert!(rows == 0 || rows == sequences.games, "memory: [games, memory_size], or nothing");
+        assert!(
+            rows == 0 || rows == sequences.num_games,
+            "memory: [games, memory_size], or nothing"
+        );
         assert_eq!(sequences.num_features(), shape.num_features, "obs: [steps, games, features]");
-        record.resize_with(count, Game::default);
+        tapes.resize_with(count, GameTape::default);
         self.scratches.with(|scratch| {
-            for (i, game) in games.zip(&mut *record) {
+            for (i, game) in games.zip(&mut *tapes) {
                 let segment = self.begin(sequences, i, game);
-                let own = std::mem::take(&mut scratch.game);
-                let mut attend = SequenceAttention { segment: &segment, scratch: own };
+                let attention_scratch = std::mem::take(&mut scratch.game);
+                let mut attend =
+                    SequenceAttention { segment: &segment, scratch: attention_scratch };
                 self.game_forward(game, self.retention, &mut attend, scratch);
                 scratch.game = attend.scratch;
                 game.segment = Some(segment);
             }
         });
         for (slot, to) in logits.chunks_exact_mut(actions).enumerate() {
-            to.copy_from_slice(&record[slot % count].logits[slot / count * actions..][..actions]);
+            to.copy_from_slice(&tapes[slot % count].logits[slot / count * actions..][..actions]);
         }
     }
 
-    fn backward(&self, record: &mut Vec<Game>, d_logits: &[f32], gradient: &mut [f32]) {
-        let (games, actions) = (record.len(), self.weights.shape.num_actions);
+    fn backward(&self, tapes: &mut Vec<GameTape>, d_logits: &[f32], gradient: &mut [f32]) {
+        let (games, actions) = (tapes.len(), self.weights.shape.num_actions);
         self.scratches.with(|scratch| {
-            for (i, game) in record.iter().enumerate() {
+            for (i, game) in tapes.iter().enumerate() {
                 let rows = d_logits.chunks_exact(actions).skip(i).step_by(games);
                 let d_logits = rows.flatten().copied().collect::<Vec<f32>>();
                 self.game_backward(game, &d_logits, gradient, scratch);
@@ -189,9 +199,9 @@ impl DecoderSequenceModel {
         checkpointing: bool,
     ) -> Self {
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
-        let weights = Weights::new(shape.clone(), params.into(), Parallelism::Sequential);
+        let weights = DecoderWeights::new(shape.clone(), params.into(), Parallelism::Sequential);
         Self {
-            weights: Weights { arithmetic, ..weights },
+            weights: DecoderWeights { arithmetic, ..weights },
             retention: if checkpointing { Retention::Inputs } else { Retention::All },
             scratches: Pool::default(),
         }
@@ -205,13 +215,13 @@ impl DecoderSequenceModel {
     /// Runs the forward pass of the rows of one game, or of a step of some games.
     fn game_forward(
         &self,
-        game: &mut Game,
+        game: &mut GameTape,
         retention: Retention,
         attend: &mut impl Attend,
         scratch: &mut Scratch,
     ) {
-        let Weights { shape, layout, .. } = &self.weights;
-        let Game { obs, tape, logits, .. } = game;
+        let DecoderWeights { shape, layout, .. } = &self.weights;
+        let GameTape { obs, tape, logits, .. } = game;
         let rows = obs.len() / shape.num_features;
         let mut stream = std::mem::take(&mut scratch.stream);
         stream.resize(rows * shape.hidden_size, 0.0);
@@ -223,16 +233,16 @@ impl DecoderSequenceModel {
     }
 
     /// Copies the inputs of game `i` into `game`; returns its rows and the keys that they attend to.
-    fn begin(&self, sequences: &Sequences, i: usize, game: &mut Game) -> Segment {
-        let (shape, games) = (&self.weights.shape, sequences.games);
+    fn begin(&self, sequences: &Sequences, i: usize, game: &mut GameTape) -> Segment {
+        let (shape, games) = (&self.weights.shape, sequences.num_games);
         let memory = sequences.memory.chunks_exact(shape.memory_size()).nth(i);
-        let seen = memory.map_or(0, |memory| memory[0] as usize);
+        let past_steps = memory.map_or(0, |memory| memory[0] as usize);
         let steps = sequences.num_steps();
         let context = shape.context;
         sequences.rows(&sequences.obs, i..i + 1, &mut game.obs);
         let is_start = |t: usize| sequences.starts[t * games + i] == 1.0;
-        let prefix = if is_start(0) { 0 } else { seen.min(context - 1) };
-        let (mut start, mut position) = (0, seen);
+        let prefix = if is_start(0) { 0 } else { past_steps.min(context - 1) };
+        let (mut start, mut position) = (0, past_steps);
         let (mut starts, mut positions) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
         for t in 0..steps {
             if is_start(t) {
@@ -246,7 +256,7 @@ impl DecoderSequenceModel {
         // The steps in memory that the first rows attend to, oldest first.
         let kv = shape.kv_size();
         let rows = |cache: &[f32]| {
-            let rows = (seen - prefix..seen).map(|step| step % context);
+            let rows = (past_steps - prefix..past_steps).map(|step| step % context);
             rows.flat_map(|row| &cache[row * kv..][..kv]).copied().collect::<Vec<f32>>()
         };
         let caches = |layer: usize| {
@@ -262,7 +272,7 @@ impl DecoderSequenceModel {
     /// Adds the gradient of the parameters to `gradient`, from the gradient of a game's logits.
     fn game_backward(
         &self,
-        game: &Game,
+        game: &GameTape,
         d_logits: &[f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
@@ -277,10 +287,17 @@ impl DecoderSequenceModel {
         weights.linears_backward(&tape.hidden, head, &mut d_normed, gradient);
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         scratch.d_input = d_normed;
-        let record = ForwardRecord { tape, segments: std::slice::from_ref(segment) };
+        let forward_tape = ForwardTape { tape, segments: std::slice::from_ref(segment) };
         let mut attend = SequenceAttention { segment, scratch: std::mem::take(&mut scratch.game) };
-        for number in (0..weights.shape.num_layers).rev() {
-            weights.layer_backward(number, &record, &mut attend, &mut d_stream, gradient, scratch);
+        for layer in (0..weights.shape.num_layers).rev() {
+            weights.layer_backward(
+                layer,
+                &forward_tape,
+                &mut attend,
+                &mut d_stream,
+                gradient,
+                scratch,
+            );
         }
         weights.weight_grads(&game.obs, [(self.input(), &d_stream[..])], gradient);
         scratch.d_stream = d_stream;

@@ -1,6 +1,6 @@
 //! The forward pass of a decoder's layers over packed rows.
 
-use super::weights::Weights;
+use super::weights::DecoderWeights;
 use super::{Activations, Attend, Retention, Scratch, Tape};
 use crate::nn::arch::{Projection, QkNorm, QkNorms};
 use crate::nn::ops::linear::Arithmetic;
@@ -10,7 +10,7 @@ use crate::nn::ops::{WriteMode, bf16, gate};
 use std::mem;
 use std::ops::Range;
 
-impl Weights {
+impl DecoderWeights {
     /// Runs all layers and the last norm on the stream, `[rows, hidden_size]`. The tape has the rows' rotations.
     pub(super) fn forward(
         &self,
@@ -25,12 +25,12 @@ impl Weights {
         tape.layers.resize_with(if is_all { layers } else { 1 }, Activations::default);
         let kept = if retention == Retention::Inputs { layers } else { 0 };
         tape.streams.resize_with(kept, Vec::new);
-        for number in 0..layers {
-            if let Some(kept) = tape.streams.get_mut(number) {
+        for layer in 0..layers {
+            if let Some(kept) = tape.streams.get_mut(layer) {
                 stream.clone_into(kept);
             }
-            let activations = &mut tape.layers[if is_all { number } else { 0 }];
-            self.layer_forward(number, &tape.rotations, stream, attend, activations, scratch);
+            let activations = &mut tape.layers[if is_all { layer } else { 0 }];
+            self.layer_forward(layer, &tape.rotations, stream, attend, activations, scratch);
         }
         let norm = self.norm(&self.layout.norm);
         tape.last.forward(self.parallelism, stream, norm, &mut tape.hidden);
@@ -39,39 +39,32 @@ impl Weights {
     /// Runs a layer on the stream, in place.
     pub(super) fn layer_forward(
         &self,
-        number: usize,
+        layer: usize,
         rotations: &[Vec<Rotation>],
         stream: &mut [f32],
         attend: &mut impl Attend,
         activations: &mut Activations,
         scratch: &mut Scratch,
     ) {
-        let layout = &self.layout.layers[number];
+        let layout = &self.layout.layers[layer];
         let norms = &layout.norms;
         let input = &mut activations.attention_input;
         self.norm_input(&norms.before_attention, stream, input, &mut scratch.input);
-        let rotations = &rotations[self.shape.rope_table(number)];
-        self.project_heads(number, &scratch.input, rotations, activations, &mut scratch.normed);
+        let rotations = &rotations[self.shape.rope_table_index(layer)];
+        self.project_heads(layer, &scratch.input, rotations, activations, &mut scratch.normed);
         let rows = stream.len() / self.shape.hidden_size;
         activations.attended.resize(rows * self.shape.query_size(), 0.0);
         activations.log_sum_exps.resize(rows * self.shape.num_heads, 0.0);
-        attend.attend(self, number, activations);
+        attend.attend(self, layer, activations);
         let Activations { attended, attention_output, .. } = activations;
         let output = (Projection::Output, &norms.after_attention);
         let blocks = [&mut scratch.block, &mut scratch.normed];
-        self.add_output(number, output, attended, attention_output, stream, blocks);
+        self.add_output(layer, output, attended, attention_output, stream, blocks);
         self.norm_input(&norms.before_mlp, stream, &mut activations.mlp_input, &mut scratch.input);
-        self.feed_forward(number, &scratch.input, activations, &mut scratch.inner);
+        self.feed_forward(layer, &scratch.input, activations, &mut scratch.inner);
         let output = (Projection::Down, &norms.after_mlp);
         let blocks = [&mut scratch.block, &mut scratch.normed];
-        self.add_output(
-            number,
-            output,
-            &scratch.inner,
-            &mut activations.mlp_output,
-            stream,
-            blocks,
-        );
+        self.add_output(layer, output, &scratch.inner, &mut activations.mlp_output, stream, blocks);
     }
 
     /// Computes the input of a block: the stream, normed where there is a norm before the block.
@@ -93,13 +86,13 @@ impl Weights {
     /// which the gradient ignores (straight through).
     fn project_heads(
         &self,
-        number: usize,
+        layer: usize,
         input: &[f32],
         rotations: &[Rotation],
         activations: &mut Activations,
         scratch: &mut Vec<f32>,
     ) {
-        let (shape, layout) = (&self.shape, &self.layout.layers[number]);
+        let (shape, layout) = (&self.shape, &self.layout.layers[layer]);
         let Activations { heads, qk_norms, .. } = activations;
         let rows = input.len() / shape.hidden_size;
         let mut results = Vec::new();
@@ -131,13 +124,13 @@ impl Weights {
     /// Computes the gate, the values that it multiplies, and their product.
     fn feed_forward(
         &self,
-        number: usize,
+        layer: usize,
         input: &[f32],
         activations: &mut Activations,
         inner: &mut Vec<f32>,
     ) {
         let Activations { gate, up, .. } = activations;
-        let linears = &self.layout.layers[number].linears;
+        let linears = &self.layout.layers[layer].linears;
         let count = input.len() / self.shape.hidden_size * self.shape.intermediate_size;
         gate.resize(count, 0.0);
         up.resize(count, 0.0);
@@ -153,14 +146,14 @@ impl Weights {
     /// Adds the result of a block to the stream, normed where there is a norm after the block.
     fn add_output(
         &self,
-        number: usize,
+        layer: usize,
         (linear, place): (Projection, &Range<usize>),
         x: &[f32],
         normed: &mut NormActivations,
         stream: &mut [f32],
         [block, result]: [&mut Vec<f32>; 2],
     ) {
-        let linear = &self.layout.layers[number].linears[linear as usize];
+        let linear = &self.layout.layers[layer].linears[linear as usize];
         if place.is_empty() {
             self.linear(linear, x, stream, WriteMode::Accumulate);
             return;

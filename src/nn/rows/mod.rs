@@ -25,7 +25,7 @@ use crate::nn::ops::attention::sequence;
 use crate::nn::ops::norm::NormActivations;
 use crate::nn::ops::rope::{RopeTable, Rotation};
 use std::ops::Range;
-use weights::Weights;
+use weights::DecoderWeights;
 
 /// Queries, keys and values of rows, or their gradients: `[rows, query_size]`, then `[rows, kv_size]` twice.
 #[derive(Clone, Debug, Default)]
@@ -173,7 +173,7 @@ struct SegmentScratch {
 /// Attention of rows over the keys and values of earlier rows, wherever these are stored.
 trait Attend {
     /// Fills `attended` and `log_sum_exps` of a layer from its queries, keys and values.
-    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations);
+    fn attend(&mut self, weights: &DecoderWeights, layer: usize, activations: &mut Activations);
 }
 
 /// A sequence of rows, and the further keys that it attends to.
@@ -214,7 +214,7 @@ impl Segment {
     }
 
     /// The attention mask of a layer.
-    fn mask(&self, weights: &Weights, layer: usize) -> sequence::AttentionMask<'_> {
+    fn mask(&self, weights: &DecoderWeights, layer: usize) -> sequence::AttentionMask<'_> {
         sequence::AttentionMask {
             rows: self.rows.len(),
             prefix: self.prefix_len(weights.shape.kv_size()),

@@ -14,16 +14,16 @@ impl<T: Default> Pool<T> {
     }
 
     /// Returns a buffer to the list.
-    pub fn put(&self, one: T) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+    pub fn put(&self, buffer: T) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
 
     /// Lends a buffer to `work`.
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        let mut one = self.take();
-        let done = work(&mut one);
-        self.put(one);
-        done
+        let mut buffer = self.take();
+        let result = work(&mut buffer);
+        self.put(buffer);
+        result
     }
 }
 

@@ -16,7 +16,7 @@ const SUM_CHUNK: usize = 1 << 12;
 #[derive(Clone, Debug, Default)]
 pub struct Sequences {
     /// Number of games.
-    pub games: usize,
+    pub num_games: usize,
     /// `[num_steps, games, num_features]`.
     pub obs: Vec<f32>,
     /// `[num_steps, games]`: 1 where an episode starts.
@@ -28,14 +28,14 @@ pub struct Sequences {
 impl Sequences {
     /// The number of steps of each game.
     pub fn num_steps(&self) -> usize {
-        self.starts.len() / self.games
+        self.starts.len() / self.num_games
     }
 
     /// The rows of some games, from `[num_steps, games, width]`: `[num_steps, range, width]`.
     pub fn rows(&self, all: &[f32], range: Range<usize>, rows: &mut Vec<f32>) {
         let width = all.len() / self.starts.len();
         rows.clear();
-        for step in all.chunks_exact(self.games * width) {
+        for step in all.chunks_exact(self.num_games * width) {
             rows.extend_from_slice(&step[range.start * width..range.end * width]);
         }
     }
@@ -62,17 +62,17 @@ pub fn to_lanes(rows: &[f32], lanes: &mut [Lanes]) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicySizes {
     /// Features of an observation.
-    pub features: usize,
+    pub num_features: usize,
     /// Number of actions.
-    pub actions: usize,
+    pub num_actions: usize,
     /// Floats of memory of each game.
-    pub memory: usize,
+    pub memory_size: usize,
 }
 
 /// A network with a hand-written backward pass over sequences.
 pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// The activations of some games that the backward pass needs.
-    type Record: Debug + Default + Send;
+    type Tape: Debug + Default + Send;
 
     /// Widths of observations, logits and memory.
     fn sizes(&self) -> PolicySizes;
@@ -89,19 +89,19 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// Computes a step of [`LANES`](crate::math::LANES) games: logits `[LANES, num_actions]` of observations
     /// `[LANES, num_features]`, equal to those of whole sequences to the last bit; updates `memory`,
     /// `[memory_size][LANES]`, in place.
-    fn act(&self, obs: &[f32], memory: &mut [Lanes], record: &mut Self::Record, logits: &mut [f32]);
+    fn act(&self, obs: &[f32], memory: &mut [Lanes], tape: &mut Self::Tape, logits: &mut [f32]);
 
     /// Runs the forward pass of the games in this range: logits `[num_steps, range, num_actions]`.
     fn forward(
         &self,
         sequences: &Sequences,
         games: Range<usize>,
-        record: &mut Self::Record,
+        tape: &mut Self::Tape,
         logits: &mut [f32],
     );
 
     /// Adds the gradient of the parameters to `gradient`, from the gradient of the logits.
-    fn backward(&self, record: &mut Self::Record, d_logits: &[f32], gradient: &mut [f32]);
+    fn backward(&self, tape: &mut Self::Tape, d_logits: &[f32], gradient: &mut [f32]);
 }
 
 /// A [`SequenceModel`] without its type, which lends its buffers; several calls may be in progress at a time.
@@ -156,9 +156,8 @@ impl Clone for Box<dyn DynSequenceModel> {
 #[derive(Debug)]
 pub struct PooledSequenceModel<M: SequenceModel> {
     model: M,
-    /// Records of acting.
-    steps: Pool<M::Record>,
-    passes: Pool<Vec<ThreadPass<M::Record>>>,
+    act_tapes: Pool<M::Tape>,
+    passes: Pool<Vec<ThreadPass<M::Tape>>>,
     gradients: Pool<Vec<f32>>,
 }
 
@@ -166,7 +165,7 @@ pub struct PooledSequenceModel<M: SequenceModel> {
 #[derive(Debug, Default)]
 struct ThreadPass<R> {
     games: Range<usize>,
-    record: R,
+    tape: R,
     /// Logits of the forward pass, then their gradient: `[num_steps, games, num_actions]`.
     logits: Vec<f32>,
 }
@@ -180,30 +179,31 @@ impl<M: SequenceModel> Clone for PooledSequenceModel<M> {
 impl<M: SequenceModel> PooledSequenceModel<M> {
     /// Wraps a network with empty pools of buffers.
     pub fn new(model: M) -> Self {
-        let steps = Pool::default();
-        Self { model, steps, passes: Pool::default(), gradients: Pool::default() }
+        let (act_tapes, passes) = (Pool::default(), Pool::default());
+        Self { model, act_tapes, passes, gradients: Pool::default() }
     }
 
     /// Runs the forward pass of all games, in at most `count` parts in parallel.
     fn forward(
         &self,
         sequences: &Sequences,
-        parts: &mut Vec<ThreadPass<M::Record>>,
+        parts: &mut Vec<ThreadPass<M::Tape>>,
         count: usize,
     ) -> Vec<f32> {
-        let (PolicySizes { actions, .. }, steps) = (self.model.sizes(), sequences.num_steps());
-        let share = sequences.games.div_ceil(count);
-        parts.resize_with(sequences.games.div_ceil(share), ThreadPass::default);
+        let (PolicySizes { num_actions, .. }, steps) = (self.model.sizes(), sequences.num_steps());
+        let games_per_part = sequences.num_games.div_ceil(count);
+        parts.resize_with(sequences.num_games.div_ceil(games_per_part), ThreadPass::default);
         parts.par_iter_mut().enumerate().for_each(|(number, part)| {
-            part.games = number * share..((number + 1) * share).min(sequences.games);
-            part.logits.resize(steps * part.games.len() * actions, 0.0);
-            self.model.forward(sequences, part.games.clone(), &mut part.record, &mut part.logits);
+            part.games =
+                number * games_per_part..((number + 1) * games_per_part).min(sequences.num_games);
+            part.logits.resize(steps * part.games.len() * num_actions, 0.0);
+            self.model.forward(sequences, part.games.clone(), &mut part.tape, &mut part.logits);
         });
-        let mut logits = vec![0.0; steps * sequences.games * actions];
-        for (all, t) in logits.chunks_exact_mut(sequences.games * actions).zip(0..) {
+        let mut logits = vec![0.0; steps * sequences.num_games * num_actions];
+        for (all, t) in logits.chunks_exact_mut(sequences.num_games * num_actions).zip(0..) {
             for ThreadPass { games, logits, .. } in &*parts {
-                let width = games.len() * actions;
-                all[games.start * actions..][..width]
+                let width = games.len() * num_actions;
+                all[games.start * num_actions..][..width]
                     .copy_from_slice(&logits[t * width..][..width]);
             }
         }
@@ -213,20 +213,20 @@ impl<M: SequenceModel> PooledSequenceModel<M> {
     /// Runs the backward pass of all games and sums their gradients.
     fn backward(
         &self,
-        parts: &mut [ThreadPass<M::Record>],
+        parts: &mut [ThreadPass<M::Tape>],
         d_logits: &[f32],
         games: usize,
     ) -> Vec<f32> {
-        let PolicySizes { actions, .. } = self.model.sizes();
-        let partial = |ThreadPass { games: range, record, logits }: &mut ThreadPass<M::Record>| {
+        let PolicySizes { num_actions, .. } = self.model.sizes();
+        let partial = |ThreadPass { games: range, tape, logits }: &mut ThreadPass<M::Tape>| {
             let mut gradient = self.gradients.take();
             gradient.clear();
             gradient.resize(self.model.params().len(), 0.0);
             logits.clear();
-            for all in d_logits.chunks_exact(games * actions) {
-                logits.extend_from_slice(&all[range.start * actions..range.end * actions]);
+            for all in d_logits.chunks_exact(games * num_actions) {
+                logits.extend_from_slice(&all[range.start * num_actions..range.end * num_actions]);
             }
-            self.model.backward(record, logits, &mut gradient);
+            self.model.backward(tape, logits, &mut gradient);
             gradient
         };
         let partials: Vec<_> = parts.par_iter_mut().map(partial).collect();
@@ -259,11 +259,11 @@ impl<M: SequenceModel> DynSequenceModel for PooledSequenceModel<M> {
     }
 
     fn act(&self, obs: &[f32], memory: &mut [Lanes], logits: &mut [f32]) {
-        self.steps.with(|record| self.model.act(obs, memory, record, logits));
+        self.act_tapes.with(|tape| self.model.act(obs, memory, tape, logits));
     }
 
     fn logits(&self, sequences: &Sequences) -> Vec<f32> {
-        self.passes.with(|parts| self.forward(sequences, parts, sequences.games))
+        self.passes.with(|parts| self.forward(sequences, parts, sequences.num_games))
     }
 
     fn gradient(
@@ -274,7 +274,7 @@ impl<M: SequenceModel> DynSequenceModel for PooledSequenceModel<M> {
     ) -> Vec<f32> {
         self.passes.with(|parts| {
             let d_logits = d_logits_of(self.forward(sequences, parts, partials));
-            self.backward(parts, &d_logits, sequences.games)
+            self.backward(parts, &d_logits, sequences.num_games)
         })
     }
 

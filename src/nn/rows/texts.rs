@@ -4,8 +4,8 @@
 //! generated and when it is learnt from. A prompt goes forward and backward once, whatever the number of its
 //! completions: the gradients that reach its keys and values from all of them are added up.
 
-use super::backward::ForwardRecord;
-use super::weights::Weights;
+use super::backward::ForwardTape;
+use super::weights::DecoderWeights;
 use super::{
     Activations, Attend, Cache, HeadRows, Pool, Prefix, PrefixCache, Retention, Scratch, Segment,
     Tape,
@@ -26,7 +26,7 @@ const MIN_PARALLEL_PARAMS: usize = 1 << 22;
 /// A decoder over tokens with its weights in host memory. Clones share the weights until one of them changes its own.
 #[derive(Clone, Debug)]
 pub struct TokenDecoder {
-    pub(super) weights: Weights,
+    pub(super) weights: DecoderWeights,
     /// The device that runs the passes over texts, if it is not the CPU.
     pub(super) device: DeviceCopy,
     /// Buffers of generation.
@@ -102,7 +102,7 @@ impl CachedAttention<'_> {
 }
 
 impl Attend for CachedAttention<'_> {
-    fn attend(&mut self, weights: &Weights, layer: usize, activations: &mut Activations) {
+    fn attend(&mut self, weights: &DecoderWeights, layer: usize, activations: &mut Activations) {
         let (shape, window) = (weights.shape.head_shape(), weights.shape.window(layer));
         let Activations { heads, attended, log_sum_exps, .. } = activations;
         let HeadRows { queries, keys, values } = &*heads;
@@ -132,7 +132,7 @@ impl TokenDecoder {
         } else {
             Parallelism::Parallel
         };
-        let weights = Weights::new(shape, params, parallelism);
+        let weights = DecoderWeights::new(shape, params, parallelism);
         Self { weights, device: DeviceCopy::default(), decode_buffers: Pool::default() }
     }
 
@@ -176,19 +176,19 @@ impl TokenDecoder {
         self.weights.adapters.as_ref().map(|host| self.device.adapters(host))
     }
 
-    /// The parameters that are learnt: the adapters', or, without adapters, all weights; downloaded if a device has
+    /// The trainable parameters: the adapters', or, without adapters, all weights; downloaded if a device has
     /// changed them.
-    pub fn trained(&self) -> &[f32] {
+    pub fn trainable(&self) -> &[f32] {
         self.adapters().map_or_else(|| self.params().values(), |adapters| adapters.params())
     }
 
-    /// The number of parameters that are learnt.
-    pub fn num_trained(&self) -> usize {
-        self.trained_counts().iter().sum()
+    /// The number of trainable parameters.
+    pub fn num_trainable(&self) -> usize {
+        self.trainable_counts().iter().sum()
     }
 
-    /// The number of elements of each learnt parameter.
-    pub fn trained_counts(&self) -> Vec<usize> {
+    /// The number of elements of each trainable parameter.
+    pub fn trainable_counts(&self) -> Vec<usize> {
         let count = |all: &[Parameter]| all.iter().map(Parameter::count).collect();
         match &self.weights.adapters {
             Some(adapters) => count(adapters.parameters()),
@@ -206,7 +206,7 @@ impl TokenDecoder {
         }
     }
 
-    /// Changes the learnt parameters in host memory.
+    /// Changes the trainable parameters in host memory.
     pub fn update<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> T {
         self.sync_from_device();
         self.device.invalidate(self.has_adapters());
@@ -218,7 +218,7 @@ impl TokenDecoder {
         result
     }
 
-    /// Downloads the learnt parameters if a device has changed them.
+    /// Downloads the trainable parameters if a device has changed them.
     pub(super) fn sync_from_device(&mut self) {
         if self.device.is_newer() {
             let (params, adapters) = (self.params().clone(), self.adapters().cloned());
@@ -281,7 +281,7 @@ impl TokenDecoder {
 
     /// Logits of normed vectors: `[rows, vocabulary]`.
     pub fn logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
-        let Weights { shape, layout, .. } = &self.weights;
+        let DecoderWeights { shape, layout, .. } = &self.weights;
         logits.resize(hidden.len() / shape.hidden_size * shape.num_actions, 0.0);
         self.weights.linear(&layout.head, hidden, logits, WriteMode::Overwrite);
     }
@@ -296,8 +296,8 @@ pub struct TextPass {
     /// The prompts, then the completions.
     segments: Vec<Segment>,
     /// The number of prompts, and of their rows.
-    prompts: usize,
-    prompt_rows: usize,
+    num_prompts: usize,
+    num_prompt_rows: usize,
     /// The segment that is the first completion of each text.
     first_segments: Vec<usize>,
     /// The normed streams from which tokens are predicted: of each prompt's last token, then of the completions' tokens
@@ -317,12 +317,12 @@ impl TextPass {
         let Segment { rows, .. } = &self.segments[self.first_segments[text] + completion];
         match at {
             0 => text,
-            _ => self.prompts + rows.start - self.prompt_rows + at - 1,
+            _ => self.num_prompts + rows.start - self.num_prompt_rows + at - 1,
         }
     }
 
     /// Replaces the texts and returns their rows.
-    fn begin(&mut self, weights: &Weights, texts: &[PromptWithCompletions]) -> Vec<Row> {
+    fn begin(&mut self, weights: &DecoderWeights, texts: &[PromptWithCompletions]) -> Vec<Row> {
         let mut all = Vec::new();
         let mut segment = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
             let start = all.len();
@@ -331,20 +331,20 @@ impl TextPass {
             Segment { rows: start..all.len(), prefix: Prefix::Rows(prefix), starts: Vec::new() }
         };
         let prompts = texts.iter().enumerate();
-        self.segments = prompts.map(|(number, text)| segment(number, text.prompt, 0..0)).collect();
-        self.prompts = texts.len();
-        self.prompt_rows = self.segments.last().map_or(0, |segment| segment.rows.end);
+        self.segments = prompts.map(|(index, text)| segment(index, text.prompt, 0..0)).collect();
+        self.num_prompts = texts.len();
+        self.num_prompt_rows = self.segments.last().map_or(0, |segment| segment.rows.end);
         self.first_segments.clear();
         let count: usize = texts.iter().map(|text| text.completions.len()).sum();
         self.caches.resize_with(texts.len() + count, Cache::default);
-        for (number, text) in texts.iter().enumerate() {
-            let rows = self.segments[number].rows.clone();
+        for (index, text) in texts.iter().enumerate() {
+            let rows = self.segments[index].rows.clone();
             // A layer reads its own keys and values alone, so one layer's memory is enough.
-            weights.begin_cache(&mut self.caches[number], 1, rows.len(), None);
+            weights.begin_cache(&mut self.caches[index], 1, rows.len(), None);
             self.first_segments.push(self.segments.len());
             for tokens in &text.completions {
                 let cache = self.segments.len();
-                let prefix = PrefixCache { index: number, tokens: rows.len() };
+                let prefix = PrefixCache { index, tokens: rows.len() };
                 weights.begin_cache(&mut self.caches[cache], 1, tokens.len(), Some(prefix));
                 // The last token predicts nothing.
                 self.segments.push(segment(cache, &tokens[..tokens.len() - 1], rows.clone()));
@@ -370,13 +370,13 @@ impl TokenDecoder {
         self.forward(&rows, &mut forward.caches, retention, &mut forward.pass);
         let hidden = forward.pass.hidden();
         forward.hidden.clear();
-        for Segment { rows, .. } in &forward.segments[..forward.prompts] {
+        for Segment { rows, .. } in &forward.segments[..forward.num_prompts] {
             forward.hidden.extend_from_slice(&hidden[(rows.end - 1) * size..rows.end * size]);
         }
-        forward.hidden.extend_from_slice(&hidden[forward.prompt_rows * size..]);
+        forward.hidden.extend_from_slice(&hidden[forward.num_prompt_rows * size..]);
     }
 
-    /// The offsets in [`TokenDecoder::trained`] at which the layers begin, in order, preceded by 0 unless the first
+    /// The offsets in [`TokenDecoder::trainable`] at which the layers begin, in order, preceded by 0 unless the first
     /// layer begins there: a gradient is complete from one of these on as soon as [`TokenDecoder::backward_texts`] has
     /// left that layer.
     pub fn layer_starts(&self) -> Vec<usize> {
@@ -390,24 +390,24 @@ impl TokenDecoder {
         starts
     }
 
-    /// Adds the gradient of the learnt parameters to `gradient`, from `d_hidden`, that of [`TextPass::hidden`]. After
-    /// each layer, last to first, calls `done(gradient, start)`: `gradient[start..]` is final, and `start` is one of
-    /// [`TokenDecoder::layer_starts`].
+    /// Adds the gradient of the trainable parameters to `gradient`, from `d_hidden`, that of [`TextPass::hidden`].
+    /// After each layer, last to first, calls `on_layer(gradient, start)`: `gradient[start..]` is final, and `start` is
+    /// one of [`TokenDecoder::layer_starts`].
     pub fn backward_texts(
         &self,
         forward: &mut TextPass,
         d_hidden: &[f32],
         gradient: &mut [f32],
-        mut done: impl FnMut(&[f32], usize),
+        mut on_layer: impl FnMut(&[f32], usize),
     ) {
         let (size, weights) = (self.shape().hidden_size, &self.weights);
         let TextPass { pass, caches, segments, .. } = forward;
         let Pass { rows, tape, scratch, .. } = pass;
-        let (d_last, d_completions) = d_hidden.split_at(forward.prompts * size);
+        let (d_last, d_completions) = d_hidden.split_at(forward.num_prompts * size);
         let mut d_normed = std::mem::take(&mut scratch.d_normed);
         let mut d_stream = std::mem::take(&mut scratch.d_stream);
         d_normed.clear();
-        d_normed.resize(forward.prompt_rows * size, 0.0);
+        d_normed.resize(forward.num_prompt_rows * size, 0.0);
         for (Segment { rows, .. }, d) in segments.iter().zip(d_last.chunks(size)) {
             d_normed[(rows.end - 1) * size..rows.end * size].copy_from_slice(d);
         }
@@ -416,11 +416,18 @@ impl TokenDecoder {
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         let starts = self.layer_starts();
         let first = starts.len() - self.shape().num_layers;
-        let record = ForwardRecord { tape, segments };
+        let forward_tape = ForwardTape { tape, segments };
         let mut attend = CachedAttention { rows, caches };
-        for number in (0..self.shape().num_layers).rev() {
-            weights.layer_backward(number, &record, &mut attend, &mut d_stream, gradient, scratch);
-            done(gradient, starts[first + number]);
+        for layer in (0..self.shape().num_layers).rev() {
+            weights.layer_backward(
+                layer,
+                &forward_tape,
+                &mut attend,
+                &mut d_stream,
+                gradient,
+                scratch,
+            );
+            on_layer(gradient, starts[first + layer]);
         }
         if !self.has_adapters() {
             let d_table = &mut gradient[weights.layout.embed_tokens.clone()];

@@ -4,7 +4,7 @@ use crate::math::LANES;
 use crate::nn::DecoderParams;
 use crate::nn::arch::{Adapters, DecoderShape, Layout, LinearLayout};
 use crate::nn::ops::attention::cache::{Cache, CacheFormat, PrefixCache};
-use crate::nn::ops::linear::{self, Arithmetic, Weight};
+use crate::nn::ops::linear::{self, Arithmetic, PackedWeight};
 use crate::nn::ops::matmul::View;
 use crate::nn::ops::norm::RmsNorm;
 use crate::nn::ops::rope::RopeTable;
@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 /// A decoder's weights, and what follows from its shape. Clones share the weights until one of them changes.
 #[derive(Clone, Debug)]
-pub struct Weights {
+pub struct DecoderWeights {
     pub(super) shape: DecoderShape,
     pub(super) layout: Layout,
     pub(super) rope: Vec<RopeTable>,
@@ -36,8 +36,8 @@ pub struct Weights {
 /// backward pass.
 #[derive(Debug)]
 pub(super) struct PackedWeights {
-    forward: Vec<OnceLock<Weight>>,
-    transpose: Vec<OnceLock<Weight>>,
+    forward: Vec<OnceLock<PackedWeight>>,
+    transpose: Vec<OnceLock<PackedWeight>>,
 }
 
 impl PackedWeights {
@@ -79,7 +79,7 @@ impl LinearLayout {
     }
 }
 
-impl Weights {
+impl DecoderWeights {
     /// The weights of a shape, in the order of [`DecoderShape::parameters`].
     pub(super) fn new(
         shape: DecoderShape,
@@ -118,7 +118,7 @@ impl Weights {
         let Self { layout, params, packed, parallelism, .. } = self;
         let Some(packed) = Arc::get_mut(packed) else { return self.drop_packed() };
         let mut linears: Vec<&LinearLayout> = layout.linears().collect();
-        linears.sort_by_key(|linear| linear.number);
+        linears.sort_by_key(|linear| linear.index);
         let copies = packed.forward.par_iter_mut().zip(&mut packed.transpose);
         copies.zip(linears).for_each(|((forward, transpose), linear)| {
             let (view, LinearLayout { inputs, outputs, .. }) = (linear.view(params), linear);
@@ -145,7 +145,7 @@ impl Weights {
         self.linears(x, &mut [(linear, y)], mode);
     }
 
-    /// The results of some linear layers for one input, as [`Weights::linear`].
+    /// The results of some linear layers for one input, as [`DecoderWeights::linear`].
     pub(super) fn linears(
         &self,
         x: &[f32],
@@ -162,7 +162,7 @@ impl Weights {
                 linear::multiply_unpacked(x, view, [inputs, linear.outputs], inputs, y, mode);
             } else {
                 let pack = || self.pack(linear);
-                products.push((self.packed.forward[linear.number].get_or_init(pack), &mut **y));
+                products.push((self.packed.forward[linear.index].get_or_init(pack), &mut **y));
             }
         }
         linear::forward_all(self.parallelism, x, &mut products, mode);
@@ -181,9 +181,11 @@ impl Weights {
     }
 
     /// The matrix of a linear layer, packed for its forward pass.
-    fn pack(&self, linear: &LinearLayout) -> Weight {
+    fn pack(&self, linear: &LinearLayout) -> PackedWeight {
         match self.params.stored(&linear.weight) {
-            Some(matrix) if self.arithmetic == Arithmetic::F32 => Weight::Stored(matrix.clone()),
+            Some(matrix) if self.arithmetic == Arithmetic::F32 => {
+                PackedWeight::Stored(matrix.clone())
+            }
             _ => linear.with_view(&self.params, self.parallelism, |view| {
                 let sizes = [linear.inputs, linear.outputs];
                 linear::pack(self.arithmetic, self.parallelism, view, sizes)
@@ -191,8 +193,8 @@ impl Weights {
         }
     }
 
-    /// Adds the gradient of the learnt parameters of linear layers with the input `x` to `gradient`, from the gradient
-    /// of each layer's result; `dx` becomes the gradient of the input.
+    /// Adds the gradient of the trainable parameters of linear layers with the input `x` to `gradient`, from the
+    /// gradient of each layer's result; `dx` becomes the gradient of the input.
     pub(super) fn linears_backward<const N: usize>(
         &self,
         x: &[f32],
@@ -236,7 +238,7 @@ impl Weights {
                     linear::pack(arithmetic, self.parallelism, transpose, sizes)
                 })
             };
-            let packed = self.packed.transpose[linear.number].get_or_init(pack);
+            let packed = self.packed.transpose[linear.index].get_or_init(pack);
             linear::forward(self.parallelism, dy, packed, dx, mode);
         }
     }

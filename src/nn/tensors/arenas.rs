@@ -1,8 +1,8 @@
-//! Learnt parameters, their gradients and their moments in a few large buffers, so that an optimizer step is one launch
-//! per buffer instead of one per tensor.
+//! Trainable parameters, their gradients and their moments in a few large buffers, so that an optimizer step is one
+//! launch per buffer instead of one per tensor.
 
 use crate::nn::arch::Parameter;
-use crate::nn::buffers::{ALIGNMENT, cube_tensor, largest_allocation, runs_kernels, view};
+use crate::nn::buffers::{ALIGNMENT, cube_tensor, has_kernels, largest_allocation, view};
 use burn::backend::Cube;
 use burn::tensor::{Device, Tensor};
 use std::ops::Range;
@@ -37,7 +37,7 @@ struct Arena {
 impl Packing {
     /// The places of parameters on a device: each has its own arena where no kernels run.
     pub fn new(parameters: &[Parameter], device: &Device) -> Self {
-        if runs_kernels(device) {
+        if has_kernels(device) {
             let largest = usize::try_from(largest_allocation(device)).unwrap_or(usize::MAX);
             let numbers = largest / size_of::<f32>();
             return Self::within(parameters, numbers.min(MAX_LEN));
@@ -53,10 +53,10 @@ impl Packing {
         for parameter in parameters {
             let (count, is_vector) = (parameter.count(), parameter.shape.len() == 1);
             let last = &mut last[usize::from(is_vector)];
-            let behind = last.map(|arena: usize| (arena, arenas[arena].len));
-            let behind = behind.map(|(arena, len)| (arena, len.next_multiple_of(ALIGNMENT)));
+            let next = last.map(|arena: usize| (arena, arenas[arena].len));
+            let next = next.map(|(arena, len)| (arena, len.next_multiple_of(ALIGNMENT)));
             let (arena, start) =
-                behind.filter(|(_, start)| start + count <= max_len).unwrap_or_else(|| {
+                next.filter(|(_, start)| start + count <= max_len).unwrap_or_else(|| {
                     arenas.push(Arena { len: 0, has_vectors: is_vector });
                     (arenas.len() - 1, 0)
                 });
@@ -122,8 +122,8 @@ impl Arenas {
 
     /// Elements from the vector of all, taken to the device by `upload` arena by arena.
     pub fn upload(mut self, all: &[f32], upload: impl Fn(Vec<f32>) -> Tensor<1>) -> Self {
-        for (arena, form) in self.packing.arenas.iter().enumerate() {
-            let mut numbers = vec![0.0; form.len];
+        for (arena, arena_layout) in self.packing.arenas.iter().enumerate() {
+            let mut numbers = vec![0.0; arena_layout.len];
             for (from, to) in self.packing.moves().filter(|(_, to)| to.arena == arena) {
                 numbers[to.range.clone()].copy_from_slice(&all[from]);
             }
@@ -157,8 +157,8 @@ impl Arenas {
 
     /// An arena, `[len]`, whose zeros get memory.
     fn arena(&mut self, number: usize) -> &Tensor<1> {
-        let (form, device) = (&self.packing.arenas[number], &self.device);
-        self.buffers[number].get_or_insert_with(|| Tensor::zeros([form.len], device))
+        let (arena_layout, device) = (&self.packing.arenas[number], &self.device);
+        self.buffers[number].get_or_insert_with(|| Tensor::zeros([arena_layout.len], device))
     }
 
     /// All arenas, each `[len]`.
@@ -209,14 +209,14 @@ impl Arenas {
         places.windows(2).all(follows).then(|| part(self.arena(first.arena), range))
     }
 
-    /// Adds `more / scale`, element by element.
-    pub fn add(&mut self, more: Self, scale: f32) {
-        let right = |x: Tensor<1>| if scale == 1.0 { x } else { x / scale };
-        for (sum, more) in self.buffers.iter_mut().zip(more.buffers) {
-            let more = more.map(right);
-            *sum = match (sum.take(), more) {
-                (Some(sum), Some(more)) => Some(sum + more),
-                (sum, more) => sum.or(more),
+    /// Adds `other / scale`, element by element.
+    pub fn add(&mut self, other: Self, scale: f32) {
+        let scaled = |x: Tensor<1>| if scale == 1.0 { x } else { x / scale };
+        for (sum, other) in self.buffers.iter_mut().zip(other.buffers) {
+            let other = other.map(scaled);
+            *sum = match (sum.take(), other) {
+                (Some(sum), Some(other)) => Some(sum + other),
+                (sum, other) => sum.or(other),
             };
         }
     }
@@ -237,7 +237,7 @@ fn part(arena: &Tensor<1>, range: Range<usize>) -> Tensor<1> {
         return arena.clone();
     }
     assert!(
-        runs_kernels(&arena.device()),
+        has_kernels(&arena.device()),
         "an arena of several tensors is on a device that runs kernels"
     );
     Tensor::from_primitive::<Cube>(view(
@@ -277,17 +277,20 @@ mod tests {
         for max_len in [0, 1000, 1300, 1 << 20] {
             let packing = Packing::within(&all, max_len);
             assert!(packing.counts().eq(all.iter().map(Parameter::count)));
-            for (arena, form) in packing.arenas.iter().enumerate() {
+            for (arena, arena_layout) in packing.arenas.iter().enumerate() {
                 let own = (0..all.len()).filter(|i| packing.places[*i].arena == arena);
                 let mut end = 0;
                 for i in own.clone() {
                     let range = packing.places[i].range.clone();
                     assert_eq!(range.start, usize::next_multiple_of(end, ALIGNMENT));
-                    assert_eq!(all[i].shape.len() == 1, form.has_vectors);
+                    assert_eq!(all[i].shape.len() == 1, arena_layout.has_vectors);
                     end = range.end;
                 }
-                assert_eq!(end, form.len);
-                assert!(form.len <= max_len || own.count() == 1, "{form:?} of {max_len}");
+                assert_eq!(end, arena_layout.len);
+                assert!(
+                    arena_layout.len <= max_len || own.count() == 1,
+                    "{arena_layout:?} of {max_len}"
+                );
             }
         }
         // One of matrices, one of vectors.

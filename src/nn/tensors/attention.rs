@@ -1,11 +1,11 @@
 //! Attention in tensors: over a row's own sequence, and over a prefix that several sequences share.
 
-use super::products::Products;
+use super::products::ProductPrecision;
 use burn::tensor::{Device, Int, Tensor, activation};
 use std::ops::Range;
 
 /// The number added to the scores of keys that a query does not see.
-pub(super) const UNSEEN: f32 = -1e9;
+pub(super) const MASKED_SCORE: f32 = -1e9;
 
 /// Keys and values: `[batch, columns, num_kv_heads, head_dim]` each.
 pub(crate) type KeysValues = [Tensor<4>; 2];
@@ -14,17 +14,17 @@ pub(crate) type KeysValues = [Tensor<4>; 2];
 pub(super) struct Prefix<'a> {
     /// `[groups, longest, num_kv_heads, head_dim]` each; `rows / groups` rows follow each of them.
     pub keys_values: &'a KeysValues,
-    /// 0 or [`UNSEEN`]: `[groups, steps or 1, longest]`.
+    /// 0 or [`MASKED_SCORE`]: `[groups, steps or 1, longest]`.
     pub mask: &'a Tensor<3>,
 }
 
 /// The result of attention for `queries`, `[rows, steps, heads, head_dim]`, over `own` keys and values,
 /// `[rows, columns, num_kv_heads, head_dim]`, and over those of a prefix: `[rows, steps, heads * head_dim]`.
 ///
-/// `mask`, `[rows or 1, steps, columns]`, is 0 where a query sees a key of its own sequence, else [`UNSEEN`]. Scores
-/// are multiplied by `scale`.
+/// `mask`, `[rows or 1, steps, columns]`, is 0 where a query sees a key of its own sequence, else [`MASKED_SCORE`].
+/// Scores are multiplied by `scale`.
 pub(super) fn attend(
-    (products, scale): (Products, f32),
+    (products, scale): (ProductPrecision, f32),
     queries: Tensor<4>,
     own: &KeysValues,
     mask: Tensor<3>,
@@ -37,15 +37,15 @@ pub(super) fn attend(
         .reshape([rows, steps, kv_heads, group, head_dim])
         .permute([0, 2, 3, 1, 4])
         .reshape([rows, kv_heads, group * steps, head_dim]);
-    let scores = products.of(queries.clone(), by_head(&own[0]).swap_dims(2, 3));
-    let masked = mask.dims()[0];
+    let scores = products.matmul(queries.clone(), by_head(&own[0]).swap_dims(2, 3));
+    let mask_rows = mask.dims()[0];
     let scores = scores.reshape([rows, kv_heads, group, steps, columns])
-        + mask.reshape([masked, 1, 1, steps, columns]);
+        + mask.reshape([mask_rows, 1, 1, steps, columns]);
     let attended = match prefix {
         None => {
             let weights = activation::softmax(scores, 4);
             let weights = weights.reshape([rows, kv_heads, group * steps, columns]);
-            products.of(weights, by_head(&own[1]))
+            products.matmul(weights, by_head(&own[1]))
         }
         Some(prefix) => attend_with_prefix(products, queries, scores, by_head(&own[1]), prefix),
     };
@@ -61,14 +61,14 @@ fn by_head(x: &Tensor<4>) -> Tensor<4> {
 /// The result of attention for `queries`, `[rows, kv_heads, group * steps, head_dim]`, over a prefix and over keys and
 /// values of their own, whose masked scores, `[rows, kv_heads, group, steps, columns]`, and values by head are given.
 fn attend_with_prefix(
-    products: Products,
+    products: ProductPrecision,
     queries: Tensor<4>,
     scores: Tensor<5>,
     own_values: Tensor<4>,
     Prefix { keys_values: [keys, values], mask }: Prefix,
 ) -> Tensor<4> {
     let ([rows, kv_heads, group, steps, columns], [.., head_dim]) = (scores.dims(), queries.dims());
-    let [groups, masked, longest] = mask.dims();
+    let [groups, mask_steps, longest] = mask.dims();
     let members = rows / groups;
     // The rows of a group are compared with its prefix in one product.
     let together = |x: Tensor<4>, width: usize| {
@@ -79,17 +79,17 @@ fn attend_with_prefix(
         let x = x.reshape([groups, kv_heads, members, group * steps, width]);
         x.swap_dims(1, 2).reshape([rows, kv_heads, group * steps, width])
     };
-    let of_prefix = products.of(together(queries, head_dim), by_head(keys).swap_dims(2, 3));
-    let of_prefix = of_prefix.reshape([groups, kv_heads * members * group, steps, longest])
-        + mask.clone().reshape([groups, 1, masked, longest]);
-    let of_prefix = of_prefix.reshape([groups, kv_heads, members * group * steps, longest]);
-    let of_prefix = apart(of_prefix, longest);
-    let of_prefix = of_prefix.reshape([rows, kv_heads, group, steps, longest]);
-    let weights = activation::softmax(Tensor::cat(vec![of_prefix, scores], 4), 4);
+    let prefix_scores = products.matmul(together(queries, head_dim), by_head(keys).swap_dims(2, 3));
+    let prefix_scores = prefix_scores.reshape([groups, kv_heads * members * group, steps, longest])
+        + mask.clone().reshape([groups, 1, mask_steps, longest]);
+    let prefix_scores = prefix_scores.reshape([groups, kv_heads, members * group * steps, longest]);
+    let prefix_scores = apart(prefix_scores, longest);
+    let prefix_scores = prefix_scores.reshape([rows, kv_heads, group, steps, longest]);
+    let weights = activation::softmax(Tensor::cat(vec![prefix_scores, scores], 4), 4);
     let weights = weights.reshape([rows, kv_heads, group * steps, longest + columns]);
-    let of_prefix = together(weights.clone().narrow(3, 0, longest), longest);
-    let of_prefix = apart(products.of(of_prefix, by_head(values)), head_dim);
-    of_prefix + products.of(weights.narrow(3, longest, columns), own_values)
+    let prefix_weights = together(weights.clone().narrow(3, 0, longest), longest);
+    let prefix_output = apart(products.matmul(prefix_weights, by_head(values)), head_dim);
+    prefix_output + products.matmul(weights.narrow(3, longest, columns), own_values)
 }
 
 /// The mask of some of a text's `count` tokens, computed on the device: each sees itself and those before it, `window`
@@ -112,5 +112,5 @@ pub(super) fn causal(
     } else {
         later
     };
-    hidden * UNSEEN
+    hidden * MASKED_SCORE
 }

@@ -2,7 +2,7 @@
 
 use super::activation::activate;
 use super::attention::{self, KeysValues, Prefix, causal};
-use super::products::{Products, single};
+use super::products::{ProductPrecision, to_f32};
 use super::rope::{Rope, rotate};
 use super::steps::Steps;
 use crate::nn::Precision;
@@ -39,7 +39,7 @@ pub struct Decoder {
     #[module(skip)]
     shape: DecoderShape,
     #[module(skip)]
-    pub(crate) products: Products,
+    pub(crate) products: ProductPrecision,
 }
 
 /// A layer of a [`Decoder`], with the names of Hugging Face's files.
@@ -104,8 +104,8 @@ impl Layer {
     }
 
     /// A matrix of the layer.
-    pub(crate) fn linear(&self, which: Projection) -> &Linear {
-        match which {
+    pub(crate) fn linear(&self, projection: Projection) -> &Linear {
+        match projection {
             Projection::Query => &self.self_attn.q_proj,
             Projection::Key => &self.self_attn.k_proj,
             Projection::Value => &self.self_attn.v_proj,
@@ -134,21 +134,21 @@ pub(crate) struct AdapterTensors {
 
 impl AdapterTensors {
     /// The adapter of a layer's matrix; `None` if it has none.
-    pub fn pair(&self, (layer, which): (usize, Projection)) -> Option<&[Tensor<2>; 2]> {
-        self.pairs[layer * Projection::ALL.len() + which as usize].as_ref()
+    pub fn pair(&self, (layer, projection): (usize, Projection)) -> Option<&[Tensor<2>; 2]> {
+        self.pairs[layer * Projection::ALL.len() + projection as usize].as_ref()
     }
 
     fn add(
         &self,
-        products: Products,
+        products: ProductPrecision,
         matrix: (usize, Projection),
         x: Tensor<3>,
         y: Tensor<3>,
     ) -> Tensor<3> {
         match self.pair(matrix) {
             Some([a, b]) => {
-                let inner = products.of(x, a.clone().unsqueeze()) * self.scale;
-                y + products.of(inner, b.clone().unsqueeze())
+                let inner = products.matmul(x, a.clone().unsqueeze()) * self.scale;
+                y + products.matmul(inner, b.clone().unsqueeze())
             }
             None => y,
         }
@@ -164,8 +164,8 @@ impl Decoder {
         let mut others = params;
         // One tensor of all would be larger than a device binds.
         let decoder = Self::placeholder(shape, device).with_parameters(|count| {
-            let own = others.split_off(..count).expect("params: [num_params]").to_vec();
-            Tensor::from_data(TensorData::new(own, [count]), device)
+            let numbers = others.split_off(..count).expect("params: [num_params]").to_vec();
+            Tensor::from_data(TensorData::new(numbers, [count]), device)
         });
         assert!(others.is_empty(), "params: [num_params]");
         decoder
@@ -208,9 +208,9 @@ impl Decoder {
         let norm = |size: usize| RmsNorm { weight: vector(size) };
         let names = shape.norms.names();
         let layers = (0..shape.num_layers).map(|_| {
-            let of = |which: Projection| {
-                let [inputs, outputs] = which.sizes(&shape);
-                linear(inputs, outputs, which.has_bias(&shape))
+            let of = |projection: Projection| {
+                let [inputs, outputs] = projection.sizes(&shape);
+                linear(inputs, outputs, projection.has_bias(&shape))
             };
             let named = |name: &str| names.contains(name).then(|| norm(size));
             let qk_norms = shape.qk_norm_sizes();
@@ -246,13 +246,13 @@ impl Decoder {
             lm_head: (!shape.tie_word_embeddings).then(|| linear(size, shape.num_actions, false)),
             rope,
             shape,
-            products: Products::default(),
+            products: ProductPrecision::default(),
         }
     }
 
     /// The same decoder, with products in this precision.
     pub(crate) fn in_precision(&self, precision: Precision) -> Self {
-        Self { products: Products::new(precision), ..self.clone() }
+        Self { products: ProductPrecision::new(precision), ..self.clone() }
     }
 
     /// The sizes and switches of the decoder.
@@ -299,9 +299,10 @@ impl Decoder {
         mut attend: impl FnMut(usize, Tensor<4>, KeysValues) -> Tensor<3>,
     ) -> Tensor<3> {
         for (i, layer) in self.layers.iter().enumerate() {
-            let apply = |which: Projection, x: Tensor<3>| self.apply(adapters, i, which, x);
+            let apply =
+                |projection: Projection, x: Tensor<3>| self.apply(adapters, i, projection, x);
             let norms = layer.norms(self.shape.norms);
-            let rotations = &rotations[self.shape.rope_table(i)];
+            let rotations = &rotations[self.shape.rope_table_index(i)];
             let head_norms = layer.head_norms();
             let input = self.norm_if(norms.before_attention, x.clone());
             // A separate product: values are cached, and a buffer of all three would keep the others alive.
@@ -326,10 +327,10 @@ impl Decoder {
         &self,
         adapters: Option<&AdapterTensors>,
         layer: usize,
-        which: Projection,
+        projection: Projection,
         x: Tensor<3>,
     ) -> Tensor<3> {
-        let [y] = self.apply_all(adapters, layer, [which], x);
+        let [y] = self.apply_all(adapters, layer, [projection], x);
         y
     }
 
@@ -338,14 +339,14 @@ impl Decoder {
         &self,
         adapters: Option<&AdapterTensors>,
         layer: usize,
-        which: [Projection; N],
+        projections: [Projection; N],
         x: Tensor<3>,
     ) -> [Tensor<3>; N] {
-        let linears = which.map(|which| self.layers[layer].linear(which));
+        let linears = projections.map(|projection| self.layers[layer].linear(projection));
         let mut all = self.products.linears(linears, x.clone());
         if let Some(adapters) = adapters {
-            for (y, which) in all.iter_mut().zip(which) {
-                *y = adapters.add(self.products, (layer, which), x.clone(), y.clone());
+            for (y, projection) in all.iter_mut().zip(projections) {
+                *y = adapters.add(self.products, (layer, projection), x.clone(), y.clone());
             }
         }
         all
@@ -447,7 +448,7 @@ impl Decoder {
         masks: &[Tensor<3>],
         prefix: Option<Prefix>,
     ) -> Tensor<3> {
-        let mask = masks[self.shape.window_number(layer)].clone();
+        let mask = masks[self.shape.window_index(layer)].clone();
         let scale = self.shape.head_shape().scale;
         attention::attend((self.products, scale), queries, own, mask, prefix)
     }
@@ -461,7 +462,7 @@ impl Decoder {
         let x = self.table().select(0, tokens.reshape([batch * count]));
         // Rounded as the operands of products are: generation keeps the table in their precision.
         let x = match self.products.half {
-            Some(half) => single(x.cast(half)),
+            Some(half) => to_f32(x.cast(half)),
             None => x,
         };
         let x = x.reshape([batch, count, self.shape.hidden_size]);
@@ -486,7 +487,7 @@ impl Decoder {
         match (&self.lm_head, &self.embed_tokens) {
             (Some(head), _) => self.products.linear(head, hidden),
             (None, Some(table)) => {
-                self.products.of(hidden, table.weight.val().transpose().unsqueeze())
+                self.products.matmul(hidden, table.weight.val().transpose().unsqueeze())
             }
             (None, None) => unreachable!("a head of its own, or the table of embeddings"),
         }

@@ -16,11 +16,11 @@ pub struct DeviceCopy {
     weights: Arc<OnceLock<DeviceDecoder>>,
     /// The adapters, uploaded when first needed.
     adapters: Arc<OnceLock<DeviceAdapters>>,
-    /// The learnt parameters, if the device has changed them after the host; downloaded when first needed.
+    /// The trainable parameters, if the device has changed them after the host; downloaded when first needed.
     newer: Option<Newer>,
 }
 
-/// Learnt parameters that a device has changed, downloaded when first needed.
+/// Trainable parameters that a device has changed, downloaded when first needed.
 #[derive(Clone, Debug)]
 enum Newer {
     Weights(OnceLock<DecoderParams>),
@@ -34,7 +34,7 @@ impl DeviceCopy {
         Self { device, ..Self::default() }
     }
 
-    /// Drops the uploaded learnt parameters, because the host's have changed: the adapters if these are learnt, else
+    /// Drops the uploaded trainable parameters, because the host's have changed: the adapters if these are learnt, else
     /// all weights.
     pub(crate) fn invalidate(&mut self, are_adapters: bool) {
         self.newer = None;
@@ -105,7 +105,7 @@ impl DeviceCopy {
         }
     }
 
-    /// Whether the device has changed the learnt parameters after the host.
+    /// Whether the device has changed the trainable parameters after the host.
     pub(crate) fn is_newer(&self) -> bool {
         self.newer.is_some()
     }

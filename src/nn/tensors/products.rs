@@ -1,6 +1,6 @@
 //! Products of tensors in single precision, in TF32 or in half precision.
 
-use super::single;
+use super::kernel_products;
 use crate::nn::Precision;
 use burn::backend::DType;
 use burn::nn::Linear;
@@ -10,21 +10,21 @@ use burn::tensor::{FloatDType, Tensor};
 /// attention; but Burn's kernels, which multiply in half precision where a device has no matrix units of 16 x 16 x 16,
 /// round the results of products with many tiles to it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Products {
+pub(crate) struct ProductPrecision {
     /// The type of the operands, if it is not f32.
     pub half: Option<FloatDType>,
     /// Whether operands in f32 may be rounded to TF32.
-    may_round: bool,
+    allows_tf32: bool,
 }
 
-impl Products {
+impl ProductPrecision {
     pub fn new(precision: Precision) -> Self {
         let half = match precision {
             Precision::F32 | Precision::Tf32 => None,
             Precision::F16 => Some(FloatDType::F16),
             Precision::Bf16 => Some(FloatDType::BF16),
         };
-        Self { half, may_round: precision == Precision::Tf32 }
+        Self { half, allows_tf32: precision == Precision::Tf32 }
     }
 
     /// The type of the operands, and of keys and values.
@@ -34,38 +34,38 @@ impl Products {
 
     /// Whether Grove's kernels compute a product: in single precision on every device that runs kernels; in half
     /// precision if no autodiff is needed and the product is too narrow for Burn's kernels or runs on matrix units.
-    fn is_ours<const D: usize>(self, a: &Tensor<D>, b: &Tensor<D>) -> bool {
-        single::is_ours(a, b, self.half, self.may_round)
+    fn uses_kernel<const D: usize>(self, a: &Tensor<D>, b: &Tensor<D>) -> bool {
+        kernel_products::uses_kernel(a, b, self.half, self.allows_tf32)
             && !(self.half.is_some() && has_autodiff(a, b))
     }
 
     /// The product `a b`.
-    pub fn of<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
-        let ours = self.is_ours(&a, &b);
+    pub fn matmul<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+        let uses_kernel = self.uses_kernel(&a, &b);
         match self.half {
-            None if ours => single::product(a, b),
+            None if uses_kernel => kernel_products::product(a, b),
             None => a.matmul(b),
-            Some(_) if ours => {
-                let [product] = single::linear(a, [b], None, self.half, None);
+            Some(_) if uses_kernel => {
+                let [product] = kernel_products::products(a, [b], None, self.half, None);
                 product
             }
-            Some(half) => single(a.cast(half).matmul(b.cast(half))),
+            Some(half) => to_f32(a.cast(half).matmul(b.cast(half))),
         }
     }
 
     /// The products of one matrix with several, at most three: in one launch if Grove's kernels compute them without
     /// autodiff. If one launch makes all of them, it takes `into` and writes the products there, each at the next
     /// multiple of the alignment of buffers.
-    pub fn of_all<const D: usize, const N: usize>(
+    pub fn matmul_all<const D: usize, const N: usize>(
         self,
         a: Tensor<D>,
         matrices: [Tensor<D>; N],
         into: &mut Option<Tensor<1>>,
     ) -> [Tensor<D>; N] {
         if matrices.iter().all(|matrix| self.is_joined(&a, matrix)) {
-            return single::linear(a, matrices, None, self.half, into.take());
+            return kernel_products::products(a, matrices, None, self.half, into.take());
         }
-        matrices.map(|matrix| self.of(a.clone(), matrix))
+        matrices.map(|matrix| self.matmul(a.clone(), matrix))
     }
 
     /// The linear layer `x w + b`.
@@ -80,7 +80,7 @@ impl Products {
         linears: [&Linear; N],
         x: Tensor<D>,
     ) -> [Tensor<D>; N] {
-        if self.half.is_none() && !single::runs_kernels(&x.device()) {
+        if self.half.is_none() && !kernel_products::has_kernels(&x.device()) {
             return linears.map(|linear| linear.forward(x.clone()));
         }
         let weights = linears.map(|linear| linear.weight.val().unsqueeze());
@@ -88,10 +88,10 @@ impl Products {
         let all_have_one = biases.iter().all(Option::is_some);
         if all_have_one && weights.iter().all(|weight| self.is_joined(&x, weight)) {
             let biases = biases.map(|bias| bias.expect("all have one"));
-            return single::linear(x, weights, Some(biases), self.half, None);
+            return kernel_products::products(x, weights, Some(biases), self.half, None);
         }
         let mut biases = biases.into_iter();
-        self.of_all(x, weights, &mut None).map(|y| match biases.next().flatten() {
+        self.matmul_all(x, weights, &mut None).map(|y| match biases.next().flatten() {
             Some(bias) => y + bias.unsqueeze(),
             None => y,
         })
@@ -99,16 +99,16 @@ impl Products {
 
     /// Whether a product with a weight can be made in one launch with its bias, and with others.
     fn is_joined<const D: usize>(self, x: &Tensor<D>, weight: &Tensor<D>) -> bool {
-        !has_autodiff(x, weight) && self.is_ours(x, weight)
+        !has_autodiff(x, weight) && self.uses_kernel(x, weight)
     }
 
     /// Whether gradients leave the range of the operands unless they are scaled.
-    pub(super) fn need_scale(self) -> bool {
+    pub(super) fn needs_scale(self) -> bool {
         matches!(self.half, Some(FloatDType::F16))
     }
 
     /// Casts numbers that only products read.
-    pub(crate) fn operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+    pub(crate) fn cast_operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self.half {
             None => x,
             Some(half) => x.cast(half),
@@ -122,13 +122,13 @@ fn has_autodiff<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> bool {
 }
 
 /// Casts to single precision.
-pub(crate) fn single<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+pub(crate) fn to_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.cast(FloatDType::F32)
 }
 
 /// The power of two that scales a gradient's `largest` number to about 1/16, within the range of f32; 1 if it is 0 or
 /// not finite.
-pub(super) fn scale_of(largest: f32) -> f32 {
+pub(super) fn gradient_scale(largest: f32) -> f32 {
     if largest == 0.0 || !largest.is_finite() {
         return 1.0;
     }
@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn gradients_are_scaled_by_finite_powers_of_two() {
         for (largest, scale) in [(0.0, 1.0), (f32::NAN, 1.0), (1.0, 0.0625), (3e-5, 2048.0)] {
-            assert_eq!(scale_of(largest), scale, "{largest}");
+            assert_eq!(gradient_scale(largest), scale, "{largest}");
         }
         for largest in [f32::MIN_POSITIVE, 1e-41, f32::from_bits(1), f32::MAX] {
-            let scale = scale_of(largest);
+            let scale = gradient_scale(largest);
             assert!(scale > 0.0 && scale.is_finite(), "{largest}: {scale}");
         }
     }

@@ -33,7 +33,7 @@ impl Rope {
         let high = positions.div_scalar(low_parts).remainder_scalar(high_parts) + low_parts;
         let rows = |numbers: Tensor<1, Int>| {
             let rows = self.rotations.clone().select(0, numbers);
-            [0, 1].map(|which| rows.clone().narrow(2, which, 1))
+            [0, 1].map(|part| rows.clone().narrow(2, part, 1))
         };
         let ([cl, sl], [ch, sh]) = (rows(low), rows(high));
         let cos = ch.clone() * cl.clone() - sh.clone() * sl.clone();

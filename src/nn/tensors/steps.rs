@@ -1,12 +1,12 @@
 //! Attention over the steps of a batch of games in tensors, within episodes, windows and memory.
 
-use super::attention::{KeysValues, UNSEEN, attend};
-use super::products::Products;
+use super::attention::{KeysValues, MASKED_SCORE, attend};
+use super::products::ProductPrecision;
 use crate::nn::arch::DecoderShape;
 use burn::tensor::{Tensor, TensorData};
 
 /// Queries of a tile: the memory of the scores grows with the length of a sequence, not with its square.
-const QUERIES: usize = 128;
+const TILE_QUERIES: usize = 128;
 
 /// The steps of a batch of sequences, as attention needs to know them.
 pub(super) struct Steps {
@@ -16,7 +16,7 @@ pub(super) struct Steps {
     episodes: Tensor<2>,
     memory: Option<MemoryRows>,
     context: usize,
-    products: Products,
+    products: ProductPrecision,
     /// The factor of the scores.
     scale: f32,
 }
@@ -35,7 +35,7 @@ impl Steps {
         shape: &DecoderShape,
         starts: Tensor<2>,
         memory: Option<&Tensor<2>>,
-        products: Products,
+        products: ProductPrecision,
     ) -> Self {
         let ([batch, steps], device) = (starts.dims(), starts.device());
         let context = shape.context;
@@ -66,9 +66,9 @@ impl Steps {
         cached: Option<&KeysValues>,
     ) -> Tensor<3> {
         let [_, steps, _, _] = queries.dims();
-        let mut attended = Vec::with_capacity(steps.div_ceil(QUERIES));
-        for from in (0..steps).step_by(QUERIES) {
-            let to = (from + QUERIES).min(steps);
+        let mut attended = Vec::with_capacity(steps.div_ceil(TILE_QUERIES));
+        for from in (0..steps).step_by(TILE_QUERIES) {
+            let to = (from + TILE_QUERIES).min(steps);
             let first = (from + 1).saturating_sub(self.context);
             let part = |x: &Tensor<4>| x.clone().narrow(1, first, to - first);
             let mut mask = self.mask(from..to, first);
@@ -92,16 +92,16 @@ impl Steps {
         let (from, count, keys) = (queries.start, queries.len(), queries.end - first);
         let batch = self.episodes.dims()[0];
         let distance = |q: usize, k: usize| (from + q).wrapping_sub(first + k);
-        let seen = (0..count)
+        let visible = (0..count)
             .flat_map(|q| (0..keys).map(move |k| f32::from(distance(q, k) < self.context)));
-        let seen = TensorData::new(seen.collect::<Vec<f32>>(), [1, count, keys]);
-        let seen = Tensor::<3>::from_data(seen, &self.episodes.device());
+        let visible = TensorData::new(visible.collect::<Vec<f32>>(), [1, count, keys]);
+        let visible = Tensor::<3>::from_data(visible, &self.episodes.device());
         let episodes = |from: usize, count: usize, shape: [usize; 3]| {
             self.episodes.clone().narrow(1, from, count).reshape(shape)
         };
         let of_query = episodes(from, count, [batch, count, 1]).expand([batch, count, keys]);
         let of_key = episodes(first, keys, [batch, 1, keys]).expand([batch, count, keys]);
-        unseen(of_query.equal(of_key).float() * seen)
+        additive_mask(of_query.equal(of_key).float() * visible)
     }
 
     /// The mask of the rows of memory: `[batch, queries, context]`.
@@ -117,11 +117,11 @@ impl Steps {
             ages.expand([batch, count, context]).lower(limits.expand([batch, count, context]));
         let same = self.episodes.clone().narrow(1, from, count).equal_elem(0.0).float();
         let filled = filled.float().reshape([batch, 1, context]);
-        unseen(near.float() * filled * same.reshape([batch, count, 1]))
+        additive_mask(near.float() * filled * same.reshape([batch, count, 1]))
     }
 }
 
-/// The mask of attention: 0 where `seen` is 1, and [`UNSEEN`] where `seen` is 0.
-fn unseen(seen: Tensor<3>) -> Tensor<3> {
-    (-seen + 1.0) * UNSEEN
+/// The mask of attention: 0 where `visible` is 1, and [`MASKED_SCORE`] where it is 0.
+fn additive_mask(visible: Tensor<3>) -> Tensor<3> {
+    (-visible + 1.0) * MASKED_SCORE
 }

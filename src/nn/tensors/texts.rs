@@ -5,9 +5,9 @@
 
 use super::Decoder;
 use super::arenas::{Arenas, Packing};
-use super::attention::{KeysValues, Prefix, UNSEEN};
+use super::attention::{KeysValues, MASKED_SCORE, Prefix};
 use super::decoder::AdapterTensors;
-use super::products::scale_of;
+use super::products::gradient_scale;
 use crate::nn::Precision;
 use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
 use crate::nn::parameters::floats;
@@ -85,7 +85,7 @@ impl Decoder {
 
 /// The keys and values of `groups` prompts, for completions to follow.
 #[derive(Clone, Debug)]
-pub struct Prompts {
+pub struct PromptCaches {
     /// Keys and values, layer by layer: `[groups, longest, num_kv_heads, head_dim]`.
     pub(crate) keys_values: Vec<KeysValues>,
     /// The tokens of each prompt: `[groups, 1]`.
@@ -94,8 +94,9 @@ pub struct Prompts {
     pub last: Tensor<2>,
 }
 
-impl Prompts {
-    /// The streams of [`Prompts::last`] for `rows` completions, equally many of each prompt: `[rows, hidden_size]`.
+impl PromptCaches {
+    /// The streams of [`PromptCaches::last`] for `rows` completions, equally many of each prompt: `[rows,
+    /// hidden_size]`.
     pub(crate) fn last_for(&self, rows: usize) -> Tensor<2> {
         let [groups, size] = self.last.dims();
         let last = self.last.clone().reshape([groups, 1, size]);
@@ -110,7 +111,7 @@ impl Prompts {
 
 /// The keys and values of completions in progress, of at most `max_tokens` tokens each.
 #[derive(Clone, Debug)]
-pub struct Completions {
+pub struct CompletionCaches {
     /// Keys and values, layer by layer: `[rows, max_tokens, num_kv_heads, head_dim]`.
     pub(crate) keys_values: Vec<KeysValues>,
     /// Maximum number of tokens of a completion.
@@ -185,14 +186,17 @@ impl DeviceDecoder {
         self.adapters.as_ref().map(|adapters| &adapters.tensors)
     }
 
-    /// The learnt parameters: those of the adapters, or without any all weights.
-    pub(crate) fn learnt(&self) -> &Arenas {
+    /// The trainable parameters: those of the adapters, or without any all weights.
+    pub(crate) fn trainable(&self) -> &Arenas {
         self.adapters.as_ref().map_or(&self.weights, |adapters| &adapters.arenas)
     }
 
-    /// Replaces each arena of the learnt parameters, `[len]`, with the result of `change` for its number and the arena.
-    /// `change` owns the arena, so that the result can reuse its memory.
-    pub(crate) fn map_learnt(mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
+    /// Replaces each arena of the trainable parameters, `[len]`, with the result of `change` for its number and the
+    /// arena. `change` owns the arena, so that the result can reuse its memory.
+    pub(crate) fn map_trainable(
+        mut self,
+        change: impl FnMut(usize, Tensor<1>) -> Tensor<1>,
+    ) -> Self {
         // Views go first: nothing else may refer to memory that changes.
         match self.adapters.take() {
             Some(DeviceAdapters { tensors: AdapterTensors { pairs, scale }, arenas }) => {
@@ -222,8 +226,8 @@ impl DeviceDecoder {
     /// the result of the backward pass. If products are in f16 it is the power of two that makes the largest number
     /// about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
     pub fn loss_scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
-        if self.module.products.need_scale() {
-            scale_of(first.fold(0.0f32, |max, x| max.max(x.abs())))
+        if self.module.products.needs_scale() {
+            gradient_scale(first.fold(0.0f32, |max, x| max.max(x.abs())))
         } else {
             1.0
         }
@@ -237,7 +241,7 @@ impl DeviceDecoder {
         }
         let packing = self.weights.packing().clone();
         let mut weights = self.weights.map(|number, arena| {
-            if packing.has_vectors(number) { arena } else { products.operand(arena) }
+            if packing.has_vectors(number) { arena } else { products.cast_operand(arena) }
         });
         Self { module: self.module.viewing(&mut weights), weights, ..self }
     }
@@ -252,8 +256,8 @@ impl DeviceDecoder {
         self.weights.device()
     }
 
-    /// The same decoder with its learnt parameters as the leaves of autodiff's graph.
-    pub fn trainable(&self) -> Self {
+    /// The same decoder with its trainable parameters as the leaves of autodiff's graph.
+    pub fn with_autodiff(&self) -> Self {
         struct Leaves;
         impl ModuleMapper for Leaves {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
@@ -261,19 +265,19 @@ impl DeviceDecoder {
                 Param::initialized(id, value.autodiff().require_grad())
             }
         }
-        let mut own = self.clone();
-        match &mut own.adapters {
+        let mut leaves = self.clone();
+        match &mut leaves.adapters {
             Some(DeviceAdapters { tensors, .. }) => {
                 for pair in tensors.pairs.iter_mut().flatten() {
                     *pair = pair.each_ref().map(|x| x.clone().autodiff().require_grad());
                 }
             }
-            None => own.module = own.module.map(&mut Leaves),
+            None => leaves.module = leaves.module.map(&mut Leaves),
         }
-        own
+        leaves
     }
 
-    /// The gradients of the learnt parameters by autodiff, on a device that runs no kernels.
+    /// The gradients of the trainable parameters by autodiff, on a device that runs no kernels.
     pub(crate) fn gradients(&self, autodiff: &mut Gradients) -> Arenas {
         struct Collect<'a>(&'a mut Gradients, Vec<Option<Tensor<1>>>);
         impl ModuleVisitor for Collect<'_> {
@@ -293,7 +297,7 @@ impl DeviceDecoder {
                 collect.1
             }
         };
-        let mut gradients = self.learnt().zeros_like();
+        let mut gradients = self.trainable().zeros_like();
         for (parameter, gradient) in all.into_iter().enumerate() {
             gradient.into_iter().for_each(|numbers| gradients.put_alone(parameter, numbers));
         }
@@ -304,7 +308,7 @@ impl DeviceDecoder {
     ///
     /// # Panics
     /// If one has no token.
-    pub fn prefill(&self, prompts: &[&[u32]]) -> Prompts {
+    pub fn prefill(&self, prompts: &[&[u32]]) -> PromptCaches {
         let (groups, device) = (prompts.len(), self.device());
         let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
         let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
@@ -319,7 +323,7 @@ impl DeviceDecoder {
         let x = self.module.embed(tokens);
         let adapters = self.adapter_tensors();
         let hidden = self.module.run_layers(x, &rotations, adapters, |i, queries, own| {
-            let own = own.map(|x| products.operand(x));
+            let own = own.map(|x| products.cast_operand(x));
             let attended = self.module.attend(i, queries, &own, &masks, None);
             keys_values.push(own);
             attended
@@ -328,26 +332,26 @@ impl DeviceDecoder {
         let first = Tensor::<1, Int>::arange(0..groups as i64, device) * longest as i32;
         let rows = first + lengths.clone().reshape([groups]) - 1;
         let last = hidden.reshape([groups * longest, size]).select(0, rows);
-        Prompts { keys_values, lengths, last }
+        PromptCaches { keys_values, lengths, last }
     }
 
     /// Memory for `rows` completions of `max_tokens` tokens each.
-    pub fn allocate_completions(&self, rows: usize, max_tokens: usize) -> Completions {
+    pub fn allocate_completions(&self, rows: usize, max_tokens: usize) -> CompletionCaches {
         let (shape, products) = (self.module.shape(), self.module.products);
         let zeros = || {
             let size = [rows, max_tokens, shape.num_kv_heads, shape.head_dim];
-            [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, self.device())))
+            [(); 2].map(|()| products.cast_operand(Tensor::<4>::zeros(size, self.device())))
         };
         let keys_values = (0..shape.num_layers).map(|_| zeros()).collect();
-        Completions { keys_values, max_tokens, count: 0 }
+        CompletionCaches { keys_values, max_tokens, count: 0 }
     }
 
     /// Runs all layers on the next token of each completion, `[rows]`; returns the normed streams, `[rows,
     /// hidden_size]`. The same number of completions follows each prompt, group by group.
     pub fn step(
         &self,
-        prompts: &Prompts,
-        all: &mut Completions,
+        prompts: &PromptCaches,
+        all: &mut CompletionCaches,
         tokens: Tensor<1, Int>,
     ) -> Tensor<2> {
         let (rows, at) = (tokens.dims()[0], all.count);
@@ -365,7 +369,7 @@ impl DeviceDecoder {
                 let [_, _, heads, head_dim] = new.dims();
                 let here = [0..rows, at..at + 1, 0..heads, 0..head_dim];
                 let old = std::mem::replace(all, Tensor::empty([1; 4], self.device()));
-                *all = old.slice_assign(here, products.operand(new));
+                *all = old.slice_assign(here, products.cast_operand(new));
             }
             let prefix = self.prefix(i, prompts, &prefix_masks);
             self.module.attend(i, queries, &all.keys_values[i], &own_masks, Some(prefix))
@@ -381,7 +385,8 @@ impl DeviceDecoder {
         let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
         let prompts = self.prefill(&all);
         let members = texts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
-        let lengths = texts.iter().flat_map(|text| text.completions.iter().map(|one| one.len()));
+        let lengths =
+            texts.iter().flat_map(|text| text.completions.iter().map(|tokens| tokens.len()));
         let steps = lengths.max().unwrap_or(1) - 1;
         if steps == 0 {
             return HiddenStates { hidden: prompts.last, groups, members, steps };
@@ -419,13 +424,13 @@ impl DeviceDecoder {
 
     /// Masks of the prompts' tokens for these steps of their completions, one for each window:
     /// `[groups, steps or 1, longest]` each.
-    fn prefix_masks(&self, prompts: &Prompts, steps: Range<usize>) -> Vec<Tensor<3>> {
+    fn prefix_masks(&self, prompts: &PromptCaches, steps: Range<usize>) -> Vec<Tensor<3>> {
         let (groups, longest) = (prompts.lengths.dims()[0], prompts.longest());
         let columns = Tensor::<1, Int>::arange(0..longest as i64, self.device());
         let columns = columns.reshape([1, 1, longest]).expand([groups, 1, longest]);
         let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
         let is_token = columns.clone().lower(lengths.clone().expand([groups, 1, longest]));
-        let padding = (is_token.float() - 1.0) * -UNSEEN;
+        let padding = (is_token.float() - 1.0) * -MASKED_SCORE;
         let windows = self.module.shape().windows().into_iter().map(|window| {
             if window == UNLIMITED {
                 return padding.clone();
@@ -439,14 +444,19 @@ impl DeviceDecoder {
             let firsts = (positions - (window as i32 - 1)).expand([groups, count, longest]);
             let columns = columns.clone().expand([groups, count, longest]);
             let is_far = columns.lower(firsts);
-            padding.clone().expand([groups, count, longest]) + is_far.float() * UNSEEN
+            padding.clone().expand([groups, count, longest]) + is_far.float() * MASKED_SCORE
         });
         windows.collect()
     }
 
     /// The prompts as the prefix of a layer.
-    fn prefix<'a>(&self, layer: usize, prompts: &'a Prompts, masks: &'a [Tensor<3>]) -> Prefix<'a> {
-        let mask = &masks[self.module.shape().window_number(layer)];
+    fn prefix<'a>(
+        &self,
+        layer: usize,
+        prompts: &'a PromptCaches,
+        masks: &'a [Tensor<3>],
+    ) -> Prefix<'a> {
+        let mask = &masks[self.module.shape().window_index(layer)];
         Prefix { keys_values: &prompts.keys_values[layer], mask }
     }
 }

@@ -91,7 +91,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         learn_steps: config.rollout.learn_steps,
         num_features: game.num_features(),
         hidden: &config.policy.hidden,
-        policy: format!("{} of {}", config.policy.kind, config.policy.sizes()),
+        policy: format!("{} of {}", config.policy.kind, config.policy.describe_sizes()),
         update_epochs: config.update.update_epochs,
         optimizer_steps_per_iteration: config.update.update_epochs * config.update.num_minibatches,
         repeats: args.repeats,

@@ -5,7 +5,7 @@ use super::{branch_member, branch_step, played_steps, staggered_time};
 use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, new_game, num_words};
-use crate::math::softmax::ILLEGAL;
+use crate::math::softmax::MASKED_LOGIT;
 use crate::rng::draw;
 use crate::settings::{RolloutConfig, Start};
 use burn::backend::{DType, Shape};
@@ -119,7 +119,7 @@ pub(super) fn mask_logits<G: Rules>(
     if comptime!(G::MASKED) {
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
-            logits[a] = select(G::legal(state, a, game), logits[a], comptime!(ILLEGAL));
+            logits[a] = select(G::legal(state, a, game), logits[a], comptime!(MASKED_LOGIT));
         }
     }
 }

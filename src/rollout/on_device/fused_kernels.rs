@@ -341,11 +341,11 @@ impl<G: Rules> Observer for PackedStates<G> {
     ) {
         let game = comptime!(observer.0);
         let state = load_state::<G>(words, 0usize, step.at, step.stride, game);
-        let shares = comptime!(to.shares);
+        let num_workers = comptime!(to.num_workers);
         #[unroll]
         for i in 0..comptime!(game.num_features()) {
-            if comptime!(i % shares) == to.share {
-                x[to.first + i * to.step] = I::cast_from(G::feature(&state, i, game));
+            if comptime!(i % num_workers) == to.worker {
+                x[to.first + i * to.stride] = I::cast_from(G::feature(&state, i, game));
             }
         }
     }

@@ -9,7 +9,8 @@
 
 use crate::math::activation::activate;
 use crate::model::kernels::{
-    DenseLayout, MlpShape, add_to_logits, load_rounded, round_to, set_logits_to_biases, unit_block,
+    DenseLayout, MlpShape, add_to_logits, load_rounded, neuron_block, round_to,
+    set_logits_to_biases,
 };
 use crate::settings::Activation;
 use burn::cubecl;
@@ -69,13 +70,13 @@ impl Workgroup {
             return shape.loop_iterations();
         }
         let inputs = [shape.features, shape.first, shape.second];
-        inputs.iter().map(|inputs| inputs / unit_block(*inputs)).sum()
+        inputs.iter().map(|inputs| inputs / neuron_block(*inputs)).sum()
     }
 }
 
 /// Columns of units that compute a layer, each of which computes several neurons.
 fn columns(layer: &DenseLayout) -> usize {
-    layer.outputs / unit_block(layer.outputs)
+    layer.outputs / neuron_block(layer.outputs)
 }
 
 /// Replaces the inputs of a layer in `activations`, `[inputs][games]`, by its activations, `[outputs][games]`.
@@ -91,9 +92,9 @@ fn hidden_layer<W: Float, I: Float>(
 ) {
     let unit = UNIT_POS as usize;
     let parts = comptime!(games / PART);
-    let neurons = comptime!(unit_block(layer.outputs));
+    let neurons = comptime!(neuron_block(layer.outputs));
     let columns = comptime!(columns(&layer));
-    let step = comptime!(unit_block(layer.inputs));
+    let step = comptime!(neuron_block(layer.inputs));
     // Place of the unit's first game, and its first neuron; its other neurons are `columns` apart.
     let (place, column) = (unit % parts * RUN, unit / parts);
     let works = column < columns;
@@ -175,7 +176,7 @@ pub(super) fn last_layer<W: Float, I: Float>(
     #[comptime] games: usize,
     #[comptime] shape: MlpShape,
 ) {
-    let block = comptime!(unit_block(shape.second));
+    let block = comptime!(neuron_block(shape.second));
     set_logits_to_biases::<W, I>(weights, logits, shape);
     let mut h = Array::<f32>::new(block);
     let mut k = 0usize;

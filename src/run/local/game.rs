@@ -93,7 +93,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
                 rollout.num_groups, rollout.group_size, rollout.num_steps, rollout.learn_steps
             )
         };
-        let (kind, sizes) = (&config.policy.kind, config.policy.sizes());
+        let (kind, sizes) = (&config.policy.kind, config.policy.describe_sizes());
         RunSizes {
             num_parameters,
             policy: format!("{kind} of {sizes}, {num_parameters} parameters"),

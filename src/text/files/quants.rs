@@ -66,14 +66,14 @@ impl Format {
         match number {
             0 => whole(4, Kind::Single),
             1 => whole(2, Kind::Half(NumberFormat::F16)),
-            2 => codes(32, 18, NumberFormat::Four, 32, split_q4_q5::<false, false>),
-            3 => codes(32, 20, NumberFormat::Four, 32, split_q4_q5::<true, false>),
-            6 => codes(32, 22, NumberFormat::Eight, 32, split_q4_q5::<false, true>),
-            7 => codes(32, 24, NumberFormat::Eight, 32, split_q4_q5::<true, true>),
-            8 => codes(32, 34, NumberFormat::Eight, 32, split_q8_0),
-            12 => codes(256, 144, NumberFormat::Four, 32, split_q4k_q5k::<false>),
-            13 => codes(256, 176, NumberFormat::Eight, 32, split_q4k_q5k::<true>),
-            14 => codes(256, 210, NumberFormat::Eight, 16, split_q6_k),
+            2 => codes(32, 18, NumberFormat::FourBit, 32, split_q4_q5::<false, false>),
+            3 => codes(32, 20, NumberFormat::FourBit, 32, split_q4_q5::<true, false>),
+            6 => codes(32, 22, NumberFormat::EightBit, 32, split_q4_q5::<false, true>),
+            7 => codes(32, 24, NumberFormat::EightBit, 32, split_q4_q5::<true, true>),
+            8 => codes(32, 34, NumberFormat::EightBit, 32, split_q8_0),
+            12 => codes(256, 144, NumberFormat::FourBit, 32, split_q4k_q5k::<false>),
+            13 => codes(256, 176, NumberFormat::EightBit, 32, split_q4k_q5k::<true>),
+            14 => codes(256, 210, NumberFormat::EightBit, 16, split_q6_k),
             30 => whole(2, Kind::Half(NumberFormat::Bf16)),
             _ => {
                 let name = NAMES.iter().find(|(known, _)| *known == number);

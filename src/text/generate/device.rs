@@ -9,7 +9,7 @@ use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
 use crate::text::limits::{max_items, row_bytes};
 use crate::text::packed;
-use crate::text::{Completions, DeviceDecoder, Prompts};
+use crate::text::{CompletionCaches, DeviceDecoder, PromptCaches};
 use burn::backend::DType;
 use std::ops::Range;
 
@@ -178,8 +178,8 @@ impl<'a> Batch<'a> {
 struct TensorBatch<'a> {
     decoder: &'a DeviceDecoder,
     sampling: &'a Sampling,
-    prompts: Prompts,
-    decoding: Completions,
+    prompts: PromptCaches,
+    decoding: CompletionCaches,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,
     rows: usize,
@@ -191,7 +191,7 @@ struct TensorBatch<'a> {
 }
 
 impl<'a> TensorBatch<'a> {
-    fn new(decoder: &'a DeviceDecoder, batch: &Batch<'a>, prompts: Prompts) -> Self {
+    fn new(decoder: &'a DeviceDecoder, batch: &Batch<'a>, prompts: PromptCaches) -> Self {
         let (rows, sampling) = (batch.rows(), batch.generator.sampling);
         Self {
             decoder,

@@ -1,6 +1,6 @@
 //! Sampling of tokens from logits.
 
-use crate::math::softmax::{MIN_SUM, logprob};
+use crate::math::softmax::{MIN_THRESHOLD, logprob};
 use crate::text::{inverse_temperature, restrict, softmax};
 use multiversion::multiversion;
 
@@ -98,10 +98,10 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
 }
 
 /// The first index at which the cumulative sum of the weights exceeds the fraction `u` of their total. No weight is 0,
-/// so for `u = 0` the sum must exceed [`MIN_SUM`].
+/// so for `u = 0` the sum must exceed [`MIN_THRESHOLD`].
 fn invert(weights: &[f32], u: f32) -> usize {
     let parts: Vec<f64> = weights.chunks(256).map(sum).collect();
-    let target = (f64::from(u) * parts.iter().sum::<f64>()).max(f64::from(MIN_SUM));
+    let target = (f64::from(u) * parts.iter().sum::<f64>()).max(f64::from(MIN_THRESHOLD));
     let mut sum = 0.0;
     for (number, part) in parts.iter().enumerate() {
         if sum + part > target {

@@ -8,7 +8,7 @@ use super::progress::Progress;
 use super::{AT_ONCE, UNITS};
 use crate::device::buffers::Buffer;
 use crate::math::exp;
-use crate::math::softmax::ILLEGAL;
+use crate::math::softmax::MASKED_LOGIT;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -111,13 +111,13 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
         for part in 0..parts {
             sums[part] = Vector::<f32, V>::new(0.0f32);
         }
-        let mut peak = f32::new(ILLEGAL);
+        let mut peak = f32::new(MASKED_LOGIT);
         let mut sum = 0.0f32;
         let end = longest + passing + 1;
         // The bound is an argument, so that control flow at the barriers is uniform.
         for start in range_stepped(0, bound, UNITS) {
             let i = start + unit;
-            let mut score = f32::new(ILLEGAL);
+            let mut score = f32::new(MASKED_LOGIT);
             if i < end {
                 let mut at = i;
                 let mut is_token = i < prompt;
@@ -148,7 +148,7 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
                 }
             }
             let mut weight = 0.0f32;
-            if score > ILLEGAL {
+            if score > MASKED_LOGIT {
                 weight = exp(score - peak);
             }
             weights[unit] = weight;

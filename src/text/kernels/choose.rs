@@ -4,7 +4,7 @@ use super::UNITS;
 use super::progress::Progress;
 use super::rows::{largest_logit, total};
 use crate::device::buffers::Buffer;
-use crate::math::softmax::{MIN_SUM, logprob, normalizer, unnormalized};
+use crate::math::softmax::{MIN_THRESHOLD, logprob, normalizer, unnormalized};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -110,8 +110,8 @@ pub(crate) fn choose_kernel(
             }
         } else {
             let mut target = draws[number * rows + row] * all;
-            if target < MIN_SUM {
-                target = f32::new(MIN_SUM);
+            if target < MIN_THRESHOLD {
+                target = f32::new(MIN_THRESHOLD);
             }
             let mut before = 0.0f32;
             let mut passed = 0.0f32;

@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::rows::{largest, largest_logit, total};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
-use crate::math::softmax::{MIN_SUM, unnormalized};
+use crate::math::softmax::{MIN_THRESHOLD, unnormalized};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -335,8 +335,8 @@ fn sum_drawable(
 #[cube]
 fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -> usize {
     let mut goal = goal;
-    if goal < MIN_SUM {
-        goal = f32::new(MIN_SUM);
+    if goal < MIN_THRESHOLD {
+        goal = f32::new(MIN_THRESHOLD);
     }
     let place = search(scratch, row, cut.bits, goal, comptime!(Goal::Draw));
     let mut before = ((goal - place.above) / f32::reinterpret(place.bits)).floor();

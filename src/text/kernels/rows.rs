@@ -1,7 +1,7 @@
 //! Kernels over whole rows: addition with norm, gate, column sums and scatter, and their backward passes.
 
 use super::{AT_ONCE, UNITS};
-use crate::math::activation::{Activation, activate, activated};
+use crate::math::activation::{Activation, activate, value_and_derivative};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -259,7 +259,7 @@ pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
         let mut derivatives = gate[i];
         #[unroll]
         for j in 0..vector {
-            let open = activated(values.extract(j), activation);
+            let open = value_and_derivative(values.extract(j), activation);
             values.insert(j, open.value);
             derivatives.insert(j, open.derivative);
         }

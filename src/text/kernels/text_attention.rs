@@ -9,7 +9,7 @@ use super::text_heads::Segments;
 use super::tiles::{
     Rows, Tiles, WIDTH, accumulate, clear, load_keys, load_queries, multiply, pad, store_queries,
 };
-use crate::math::softmax::ILLEGAL;
+use crate::math::softmax::MASKED_LOGIT;
 use crate::math::{exp, ln};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -58,7 +58,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
         pad(&mut of_keys, tiles.keys, tiles);
         // A tile may have more queries than the cube has units.
         for query in range_stepped(unit, tiles.queries, UNITS) {
-            peaks[query] = f32::new(ILLEGAL);
+            peaks[query] = f32::new(MASKED_LOGIT);
             totals[query] = 0.0f32;
         }
         let mut products = Array::<f32>::new(comptime!(part[0] * part[1]));
@@ -82,7 +82,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
                     let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
                     let number = start + key;
                     let is_seen = query < count && number <= position && number + window > position;
-                    let mut score = f32::new(ILLEGAL);
+                    let mut score = f32::new(MASKED_LOGIT);
                     if is_seen {
                         score = products[comptime!(i * part[1] + j)];
                     }
@@ -116,7 +116,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
                     let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
                     let score = products[comptime!(i * part[1] + j)];
                     let mut weight = 0.0f32;
-                    if score > ILLEGAL {
+                    if score > MASKED_LOGIT {
                         weight = exp(score - peaks[query]);
                     }
                     if query < comptime!(tiles.queries) {

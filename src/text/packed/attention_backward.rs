@@ -111,7 +111,7 @@ impl PackedPass<'_> {
             self.add_head_norms(layer, &partials, gradients);
         }
         let products = self.decoder.module.products;
-        [d_queries, d_keys].map(|d| cube_tensor(products.operand(as_rows(d))))
+        [d_queries, d_keys].map(|d| cube_tensor(products.cast_operand(as_rows(d))))
     }
 
     /// Adds the gradients of the weights of the norms of queries and keys, from their partial sums, `[cubes, weights]`.

@@ -187,7 +187,7 @@ impl PackedPass<'_> {
         let d_inputs = linears
             .iter()
             .zip(&d)
-            .map(|(linear, d)| products.of(d.clone(), linear.weight.val().transpose()));
+            .map(|(linear, d)| products.matmul(d.clone(), linear.weight.val().transpose()));
         let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
         let Some(adapters) = adapters else {
             self.add_weight_gradients(layer, which, (input(), d), d_results, gradients);
@@ -218,7 +218,7 @@ impl PackedPass<'_> {
         let module = &self.decoder.module;
         let names = which.map(|which| named(layer, which.name()));
         gradients.add(names.each_ref().map(|name| &name[..]), |into| {
-            module.products.of_all(x.transpose(), d, into)
+            module.products.matmul_all(x.transpose(), d, into)
         });
         for (which, d_result) in which.into_iter().zip(d_results) {
             if module.layers[layer].linear(which).bias.is_some() {
@@ -239,15 +239,15 @@ impl PackedPass<'_> {
     ) -> Option<Tensor<2>> {
         let (products, adapters) = (self.decoder.module.products, self.decoder.adapter_tensors()?);
         let [a, b] = adapters.pair(matrix)?;
-        let inner = products.of(x.clone(), a.clone()) * adapters.scale;
-        let d_inner = products.of(d.clone(), b.clone().transpose()) * adapters.scale;
+        let inner = products.matmul(x.clone(), a.clone()) * adapters.scale;
+        let d_inner = products.matmul(d.clone(), b.clone().transpose()) * adapters.scale;
         gradients.add_adapter(matrix, AdapterMatrix::A, |into| {
-            products.of_all(x.clone().transpose(), [d_inner.clone()], into)
+            products.matmul_all(x.clone().transpose(), [d_inner.clone()], into)
         });
         gradients.add_adapter(matrix, AdapterMatrix::B, |into| {
-            products.of_all(inner.transpose(), [d], into)
+            products.matmul_all(inner.transpose(), [d], into)
         });
-        Some(products.of(d_inner, a.clone().transpose()))
+        Some(products.matmul(d_inner, a.clone().transpose()))
     }
 
     /// Computes the gradient of the input of a layer's feed-forward block.

@@ -15,7 +15,7 @@ use crate::text::kernels::text_gradients::KEY_BLOCK_ENTRIES;
 use crate::text::kernels::text_heads::{SegmentsLaunch, rotate_kernel, text_rotation_kernel};
 use crate::text::kernels::tiles::Tiles;
 use crate::text::{
-    CompletionIndex, DeviceDecoder, PromptWithCompletions, Prompts, Retention, upload_integers,
+    CompletionIndex, DeviceDecoder, PromptCaches, PromptWithCompletions, Retention, upload_integers,
 };
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -329,13 +329,13 @@ impl<'a> PackedPass<'a> {
         let products = self.decoder.module.products;
         match products.half {
             None => values,
-            Some(_) => cube_tensor(products.operand(as_rows(values))),
+            Some(_) => cube_tensor(products.cast_operand(as_rows(values))),
         }
     }
 
     /// The rotations of a layer.
     pub(super) fn rotations_of(&self, layer: usize) -> &CubeTensor {
-        &self.rotations[self.shape().rope_table(layer)]
+        &self.rotations[self.shape().rope_table_index(layer)]
     }
 
     /// Norms and rotates queries and keys.
@@ -412,7 +412,7 @@ pub(super) fn as_rows(x: CubeTensor) -> Tensor<2> {
 ///
 /// # Panics
 /// If a prompt has no tokens.
-pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
+pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> PromptCaches {
     let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
     let texts: Vec<PromptWithCompletions> = prompts
         .iter()
@@ -440,7 +440,7 @@ pub(crate) fn prefill(decoder: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
     let ends: Vec<i32> = places.iter().map(|place| place.end as i32 - 1).collect();
     let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
     let last = pass.hidden().select(0, upload(&ends));
-    Prompts { keys_values, lengths: upload(&lengths).reshape([groups, 1]), last }
+    PromptCaches { keys_values, lengths: upload(&lengths).reshape([groups, 1]), last }
 }
 
 #[cfg(test)]

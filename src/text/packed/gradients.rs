@@ -53,7 +53,7 @@ impl Gradients {
                 Places::Weights(parameters.enumerate().map(|(i, of)| (of.name, i)).collect())
             }
         };
-        let all = decoder.learnt().zeros_like();
+        let all = decoder.trainable().zeros_like();
         let reached = vec![false; all.packing().counts().count()];
         Self { all, reached, places }
     }

@@ -112,15 +112,15 @@ impl<'a> Targets<'a> {
         match module.lm_head() {
             Some(head) => {
                 gradients.add(["lm_head.weight"], |into| {
-                    products.of_all(self.hidden.clone().transpose(), [d.clone()], into)
+                    products.matmul_all(self.hidden.clone().transpose(), [d.clone()], into)
                 });
-                products.of(d, head.transpose())
+                products.matmul(d, head.transpose())
             }
             None => {
                 gradients.add(["embed_tokens.weight"], |into| {
-                    products.of_all(d.clone().transpose(), [self.hidden.clone()], into)
+                    products.matmul_all(d.clone().transpose(), [self.hidden.clone()], into)
                 });
-                products.of(d, module.table())
+                products.matmul(d, module.table())
             }
         }
     }

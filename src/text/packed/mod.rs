@@ -3,7 +3,7 @@
 //! Rows are packed without padding: a prompt passes through once, and all its completions attend to its keys and
 //! values. The backward pass of attention recomputes probabilities, so that memory is linear in the length of texts.
 //! Gradients are summed in an order that depends on the texts alone. Products are those of
-//! [`Products`](crate::nn::tensors::products::Products).
+//! [`ProductPrecision`](crate::nn::tensors::products::ProductPrecision).
 
 mod attention_backward;
 mod backward;

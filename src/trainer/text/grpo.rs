@@ -232,6 +232,6 @@ impl Engine for TextEngine {
     }
 
     async fn params(&self) -> Cow<'_, [f32]> {
-        Cow::Borrowed(self.learner.decoder.trained())
+        Cow::Borrowed(self.learner.decoder.trainable())
     }
 }

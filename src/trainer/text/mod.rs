@@ -210,7 +210,7 @@ impl LanguageTrainer {
             config.generation.max_new_tokens = default_max_new_tokens(&*task, &model)?;
         }
         adapt(&mut model, &mut config)?;
-        let decoder = model.decoder().with_arithmetic(Arithmetic::of(config.precision));
+        let decoder = model.decoder().with_arithmetic(Arithmetic::for_precision(config.precision));
         // From now on the decoder owns them.
         model.params = DecoderParams::default();
         if config.update.num_shards == 0 {
@@ -312,7 +312,7 @@ impl LanguageTrainer {
     pub fn broadcast_weights(&mut self) -> Result<(), TeamError> {
         let TextEngine { team, learner, .. } = &mut self.engine;
         if team.size() > 1 {
-            let ours = bytemuck::cast_slice(learner.decoder.trained());
+            let ours = bytemuck::cast_slice(learner.decoder.trainable());
             let first: Vec<f32> = bytemuck::pod_collect_to_vec(&team.broadcast(ours)?);
             learner.decoder.update(|trained| trained.copy_from_slice(&first));
         }

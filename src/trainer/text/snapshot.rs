@@ -17,7 +17,7 @@ impl Persistent for TextEngine {
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
             section(CONFIG, self.settings.to_string().into_bytes()),
-            section(WEIGHTS, bytes(self.learner.decoder.trained())),
+            section(WEIGHTS, bytes(self.learner.decoder.trainable())),
         ];
         let optimizer_steps = self.learner.save_moments(|moments| {
             let names_of = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
@@ -26,7 +26,7 @@ impl Persistent for TextEngine {
             );
         });
         if let Some(reference) = &self.learner.reference {
-            sections.push(section(REFERENCE, bytes(reference.trained())));
+            sections.push(section(REFERENCE, bytes(reference.trainable())));
         }
         #[cfg(on_disk)]
         sections.extend(super::saved_model::sections(self));

@@ -67,7 +67,7 @@ fn games_on_a_device_advance_as_native_ones() {
     let mut config = config(count, 1, 1, Start::Branch);
     config.learn_steps = 1;
     let policy = perceptron(game, &[16], Activation::Tanh, &device);
-    let (flat, native_policy) = (FlatMlp::of(&policy).unwrap(), NativeMlp::new(&policy));
+    let (flat, native_policy) = (FlatMlp::from_mlp(&policy).unwrap(), NativeMlp::new(&policy));
     let mut native = NativeRollout::new(game, &config, RolloutKeys::new(9));
     let mut games = DeviceGames::new(game, count, 9, &device);
     let words = |seats: Tensor<2, Int>| -> Vec<u32> {

@@ -136,7 +136,7 @@ fn games_that_a_gpu_plays_move_between_their_steps() {
     let Some(graphics) = graphics() else { return };
     let (game, count) = (Catch::default(), 67);
     let policy = perceptron(game, &[16], Activation::Tanh, &graphics.burn);
-    let policy = FlatMlp::of(&policy).unwrap();
+    let policy = FlatMlp::from_mlp(&policy).unwrap();
     let mut games = DeviceGames::new(game, count, 9, &graphics.burn);
     games.step(&policy);
     let [before, now] = games.step(&policy);

@@ -106,7 +106,7 @@ impl<G: Playable> Run for Session<G> {
     }
 
     fn step(&mut self) -> Result<(), JsError> {
-        let policy = self.trainer.model().get().and_then(FlatMlp::of);
+        let policy = self.trainer.model().get().and_then(FlatMlp::from_mlp);
         self.wall()?.step(&policy.expect("the fused engine trains perceptrons"));
         Ok(())
     }

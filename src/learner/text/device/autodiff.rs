@@ -60,7 +60,7 @@ impl<'a> DevicePass<'a> for AutodiffPass {
     ) -> Self {
         let decoder = match retention {
             Retention::Nothing => decoder.clone(),
-            Retention::Inputs | Retention::All => decoder.trainable(),
+            Retention::Inputs | Retention::All => decoder.with_autodiff(),
         };
         let states = decoder.forward_texts(texts);
         Self { decoder, states }
@@ -93,7 +93,7 @@ impl<'a> DevicePass<'a> for AutodiffPass {
         let chosen = tokens.tokens(device);
         let [d_logprobs, weights] =
             [grads.d_logprobs, grads.entropy_weights].map(|x| device::upload(x, device));
-        let mut gradient = self.decoder.learnt().zeros_like();
+        let mut gradient = self.decoder.trainable().zeros_like();
         let d_hidden = tokens.split_into_parts(self.decoder.vocabulary()).map(|part| {
             let (start, len) = (part.start, part.len());
             let narrow = |x: &Tensor<1>| x.clone().narrow(0, start, len);

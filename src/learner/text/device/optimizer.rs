@@ -30,7 +30,7 @@ impl DeviceMoments {
     pub fn upload(from: &Moments, decoder: &TokenDecoder) -> Self {
         let device_decoder = decoder.on_device().expect("a decoder on a device");
         let moments = [&from.first_moment, &from.second_moment].map(|moment| {
-            let zeros = device_decoder.learnt().zeros_like();
+            let zeros = device_decoder.trainable().zeros_like();
             match from.steps {
                 0 => zeros,
                 _ => {
@@ -41,8 +41,9 @@ impl DeviceMoments {
         Self {
             moments,
             steps: from.steps,
-            portions: device::has_kernels(device_decoder.device())
-                .then(|| Portions::new(device_decoder.learnt().packing(), device_decoder.device())),
+            portions: device::has_kernels(device_decoder.device()).then(|| {
+                Portions::new(device_decoder.trainable().packing(), device_decoder.device())
+            }),
         }
     }
 

@@ -263,10 +263,10 @@ mod tests {
             one_minus_beta1: 0.1,
             beta2: 0.99,
             one_minus_beta2: 0.01,
-            correction: 0.7,
+            bias_correction2_sqrt: 0.7,
             epsilon: 1e-3,
             decay: 0.999,
-            rate: 0.1,
+            step_size: 0.1,
         };
         for (number, gradient) in gradients.into_iter().enumerate() {
             let [params, first, second] = values.each_mut().map(|all| all.take(number));

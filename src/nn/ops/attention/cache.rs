@@ -121,23 +121,23 @@ impl Cache {
         (layer % self.layers * shape.kv_heads + head) * self.head_words(shape)
     }
 
-    /// The tokens `first..seen` of a head.
+    /// The tokens `first..end` of a head.
     fn segment(
         &self,
         shape: &HeadShape,
         [layer, head]: [usize; 2],
-        [first, seen]: [usize; 2],
+        [first, end]: [usize; 2],
     ) -> CacheSegment<'_> {
         let (start, n) = (self.start(shape, layer, head), self.format.numbers());
         // Whole blocks, so that a window changes no sum.
-        let [block, end] = [first / LANES * LANES, seen.next_multiple_of(LANES)];
-        let keys = [block, end].map(|token| start + token * shape.dim.div_ceil(n));
-        let values = [block, end].map(|token| start + token / n * shape.dim);
+        let [block, block_end] = [first / LANES * LANES, end.next_multiple_of(LANES)];
+        let keys = [block, block_end].map(|token| start + token * shape.dim.div_ceil(n));
+        let values = [block, block_end].map(|token| start + token / n * shape.dim);
         CacheSegment {
             keys: &self.keys[keys[0]..keys[1]],
             values: &self.values[values[0]..values[1]],
             first: first - block,
-            seen: seen - block,
+            end: end - block,
         }
     }
 
@@ -167,9 +167,9 @@ impl Cache {
         [output, log_sum_exps]: [&mut [f32]; 2],
     ) {
         let mut scores = SCORES.take();
-        let width = shape.group() * shape.dim;
+        let width = shape.group_size() * shape.dim;
         let heads = queries.chunks_exact(width).zip(output.chunks_exact_mut(width));
-        let log_sum_exps = log_sum_exps.chunks_exact_mut(shape.group());
+        let log_sum_exps = log_sum_exps.chunks_exact_mut(shape.group_size());
         let first = (self.position(token) + 1).saturating_sub(window);
         for ((head, (queries, output)), log_sum_exps) in heads.enumerate().zip(log_sum_exps) {
             let layer_head = [layer, head];
@@ -219,12 +219,12 @@ fn attend_group<const N: usize>(
     }
 }
 
-/// The tokens `first..seen` of some blocks, for one head.
+/// The tokens `first..end` of some blocks, for one head.
 struct CacheSegment<'a> {
     keys: &'a [u32],
     values: &'a [u32],
     first: usize,
-    seen: usize,
+    end: usize,
 }
 
 /// Fills the results of attention for `Q` queries over segments in order, and the log-sum-exps of their
@@ -237,19 +237,19 @@ fn attend<const Q: usize, const N: usize>(
     [output, log_sum_exps]: [&mut [f32]; 2],
 ) {
     let dim = queries.len() / Q;
-    let tokens = |segment: &CacheSegment| segment.seen.next_multiple_of(LANES);
+    let tokens = |segment: &CacheSegment| segment.end.next_multiple_of(LANES);
     let length = segments.iter().map(tokens).sum();
     scores.resize(Q * length, 0.0);
     let mut start = 0;
     for segment in segments {
         let (keys, _) = segment.keys.as_chunks::<LANES>();
         compare::<Q, N>(queries, keys, scale, &mut scores[start..], length);
-        let end = start + tokens(segment);
+        let next = start + tokens(segment);
         for scores in scores.chunks_exact_mut(length) {
             scores[start..start + segment.first].fill(f32::NEG_INFINITY);
-            scores[start + segment.seen..end].fill(f32::NEG_INFINITY);
+            scores[start + segment.end..next].fill(f32::NEG_INFINITY);
         }
-        start = end;
+        start = next;
     }
     let mut sums = [0.0f32; Q];
     for ((scores, sum), log_sum_exp) in
@@ -262,8 +262,8 @@ fn attend<const Q: usize, const N: usize>(
     output.fill(0.0);
     let mut start = 0;
     for segment in segments {
-        let seen = &segment.values[..segment.seen.div_ceil(N) * dim];
-        gather::<Q, N>(&scores[start..], length, seen, segment.seen, output);
+        let values = &segment.values[..segment.end.div_ceil(N) * dim];
+        gather::<Q, N>(&scores[start..], length, values, segment.end, output);
         start += tokens(segment);
     }
     for (output, sum) in output.chunks_exact_mut(dim).zip(sums) {
@@ -281,8 +281,8 @@ fn softmax(scores: &mut [f32]) -> (f32, f32) {
     let mut sum = [0.0f32; LANES];
     for block in blocks {
         for (score, sum) in block.iter_mut().zip(&mut sum) {
-            let unseen = *score == f32::NEG_INFINITY;
-            *score = if unseen { 0.0 } else { exp(*score - max) };
+            let is_hidden = *score == f32::NEG_INFINITY;
+            *score = if is_hidden { 0.0 } else { exp(*score - max) };
             *sum += *score;
         }
     }

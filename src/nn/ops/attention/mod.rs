@@ -33,7 +33,7 @@ impl HeadShape {
     }
 
     /// Heads of queries that share a head of keys and values.
-    pub fn group(&self) -> usize {
+    pub fn group_size(&self) -> usize {
         self.heads / self.kv_heads
     }
 }

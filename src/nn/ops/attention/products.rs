@@ -4,7 +4,7 @@
 //! and whatever the instruction set.
 
 use super::words::{Words, number};
-use crate::math::{LANES, each, mul_add};
+use crate::math::{LANES, map_array, mul_add};
 use multiversion::multiversion;
 
 /// Fills `scores` of `Q` queries, `[Q, dim]`, with `blocks` blocks of keys, `[blocks, dim / N, LANES]` words of `N`
@@ -76,7 +76,7 @@ fn plain_compare<const Q: usize, const N: usize>(
                 if at == dim {
                     break;
                 }
-                let key = each(*words, |word| number::<N>(word, n));
+                let key = map_array(*words, |word| number::<N>(word, n));
                 for (q, sums) in sums.iter_mut().enumerate() {
                     let x = queries[q * dim + at];
                     for (sum, key) in sums.iter_mut().zip(&key) {
@@ -113,7 +113,7 @@ fn plain_gather<const Q: usize, const N: usize, const V: usize>(
                 if at == tokens {
                     break;
                 }
-                let value = each(*words, |word| number::<N>(word, n));
+                let value = map_array(*words, |word| number::<N>(word, n));
                 for (q, sums) in sums.iter_mut().enumerate() {
                     let weight = weights[q * length + at];
                     for (sum, x) in sums.iter_mut().zip(&value) {

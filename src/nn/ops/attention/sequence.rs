@@ -3,12 +3,14 @@
 
 use super::HeadShape;
 use crate::math::{LANES, exp, ln};
-use crate::nn::ops::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul, matmul_packed};
+use crate::nn::ops::matmul::{
+    PackedMatrix, STRIP_COLUMNS, Strips, Target, View, matmul, matmul_packed,
+};
 use crate::nn::ops::{Parallelism, WriteMode, largest};
 use multiversion::multiversion;
 
 /// Queries of a tile: as many as a strip of keys.
-const QUERIES: usize = STRIP_COLUMNS;
+const TILE_QUERIES: usize = STRIP_COLUMNS;
 
 /// The keys that each row of a sequence sees: an interval that ends with the row's own key.
 ///
@@ -60,28 +62,32 @@ pub struct AttentionPass<'a> {
 pub struct Scratch {
     weights: Vec<f32>,
     d_weights: Vec<f32>,
-    key_columns: Packed,
-    value_columns: Packed,
-    rows: Packed,
+    key_columns: PackedMatrix,
+    value_columns: PackedMatrix,
+    rows: PackedMatrix,
 }
 
 /// A tile of queries, and whole strips of the keys that they see.
 struct Tile {
-    /// The first query, and their number.
-    from: usize,
-    count: usize,
-    /// The first key, and their number.
-    first: usize,
-    keys: usize,
+    first_query: usize,
+    num_queries: usize,
+    first_key: usize,
+    num_keys: usize,
 }
 
 fn tiles<'a>(mask: &AttentionMask<'a>) -> impl Iterator<Item = Tile> + use<'a> {
     let mask = *mask;
-    (0..mask.rows).step_by(QUERIES).map(move |from| {
-        let to = (from + QUERIES).min(mask.rows);
-        let first = mask.first(from) / STRIP_COLUMNS * STRIP_COLUMNS;
-        let end = (mask.prefix + to).next_multiple_of(STRIP_COLUMNS).min(mask.prefix + mask.rows);
-        Tile { from, count: to - from, first, keys: end - first }
+    (0..mask.rows).step_by(TILE_QUERIES).map(move |first_query| {
+        let end_query = (first_query + TILE_QUERIES).min(mask.rows);
+        let first_key = mask.first(first_query) / STRIP_COLUMNS * STRIP_COLUMNS;
+        let end_key =
+            (mask.prefix + end_query).next_multiple_of(STRIP_COLUMNS).min(mask.prefix + mask.rows);
+        Tile {
+            first_query,
+            num_queries: end_query - first_query,
+            first_key,
+            num_keys: end_key - first_key,
+        }
     })
 }
 
@@ -93,23 +99,24 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn new(shape: &HeadShape, heads: Heads<'a>, number: usize) -> Self {
-        let own = number / shape.group() * shape.dim;
-        let view = |values: &'a [f32], row: usize| View { values, row, column: 1 };
+    fn new(shape: &HeadShape, heads: Heads<'a>, head_index: usize) -> Self {
+        let kv_start = head_index / shape.group_size() * shape.dim;
+        let view =
+            |values: &'a [f32], row_stride: usize| View { values, row_stride, column_stride: 1 };
         Self {
-            queries: view(&heads.queries[number * shape.dim..], shape.query_size()),
-            keys: view(&heads.keys[own..], shape.kv_size()),
-            values: view(&heads.values[own..], shape.kv_size()),
+            queries: view(&heads.queries[head_index * shape.dim..], shape.query_size()),
+            keys: view(&heads.keys[kv_start..], shape.kv_size()),
+            values: view(&heads.values[kv_start..], shape.kv_size()),
         }
     }
 }
 
 /// Fills `to` with the products of a tile's rows of `a` with its columns of `b`.
 fn compare(a: View, b: Strips, tile: &Tile, to: &mut Vec<f32>) {
-    to.resize(tile.count * tile.keys, 0.0);
-    let target = Target { values: to, row: tile.keys, mode: WriteMode::Overwrite };
-    let b = b.strips_from(tile.first / STRIP_COLUMNS, tile.keys);
-    matmul_packed(a.rows_from(tile.from), b, target, tile.count);
+    to.resize(tile.num_queries * tile.num_keys, 0.0);
+    let target = Target { values: to, row_stride: tile.num_keys, mode: WriteMode::Overwrite };
+    let b = b.strips_from(tile.first_key / STRIP_COLUMNS, tile.num_keys);
+    matmul_packed(a.rows_from(tile.first_query), b, target, tile.num_queries);
 }
 
 /// Fills `output` and `log_sum_exps`, as [`AttentionPass`] describes them.
@@ -120,28 +127,28 @@ pub fn forward(
     [output, log_sum_exps]: [&mut [f32]; 2],
     scratch: &mut Scratch,
 ) {
-    let (dim, seen) = (shape.dim, mask.prefix + mask.rows);
-    for number in 0..shape.heads {
-        let head = Head::new(shape, heads, number);
-        if number % shape.group() == 0 {
-            scratch.key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, seen);
-            scratch.rows.pack(Parallelism::Sequential, head.values, seen, dim);
+    let (dim, num_keys) = (shape.dim, mask.prefix + mask.rows);
+    for head_index in 0..shape.heads {
+        let head = Head::new(shape, heads, head_index);
+        if head_index % shape.group_size() == 0 {
+            scratch.key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, num_keys);
+            scratch.rows.pack(Parallelism::Sequential, head.values, num_keys, dim);
         }
         for tile in tiles(mask) {
             let weights = &mut scratch.weights;
             compare(head.queries, scratch.key_columns.strips(), &tile, weights);
-            for (q, weights) in weights.chunks_exact_mut(tile.keys).enumerate() {
-                let t = tile.from + q;
-                let seen = mask.first(t) - tile.first..mask.prefix + t + 1 - tile.first;
-                log_sum_exps[t * shape.heads + number] = softmax(weights, seen, shape.scale);
+            for (q, weights) in weights.chunks_exact_mut(tile.num_keys).enumerate() {
+                let t = tile.first_query + q;
+                let visible = mask.first(t) - tile.first_key..mask.prefix + t + 1 - tile.first_key;
+                log_sum_exps[t * shape.heads + head_index] = softmax(weights, visible, shape.scale);
             }
             let target = Target {
-                values: &mut output[tile.from * shape.query_size() + number * dim..],
-                row: shape.query_size(),
+                values: &mut output[tile.first_query * shape.query_size() + head_index * dim..],
+                row_stride: shape.query_size(),
                 mode: WriteMode::Overwrite,
             };
-            let values = scratch.rows.strips().rows(tile.first, tile.keys);
-            matmul_packed(View::rows(weights, tile.keys), values, target, tile.count);
+            let values = scratch.rows.strips().rows(tile.first_key, tile.num_keys);
+            matmul_packed(View::rows(weights, tile.num_keys), values, target, tile.num_queries);
         }
     }
 }
@@ -157,60 +164,73 @@ pub fn backward(
 ) {
     let (dim, size, kv) = (shape.dim, shape.query_size(), shape.kv_size());
     let [d_queries, d_keys, d_values] = to;
-    for number in 0..shape.heads {
-        let head = Head::new(shape, heads, number);
-        let column = number * dim;
-        let own = number / shape.group() * dim;
-        let gradient = View { values: &pass.gradient[column..], row: size, column: 1 };
+    for head_index in 0..shape.heads {
+        let head = Head::new(shape, heads, head_index);
+        let column = head_index * dim;
+        let kv_start = head_index / shape.group_size() * dim;
+        let gradient =
+            View { values: &pass.gradient[column..], row_stride: size, column_stride: 1 };
         let Scratch { weights, d_weights, key_columns, value_columns, rows } = scratch;
-        if number % shape.group() == 0 {
-            let seen = mask.prefix + mask.rows;
-            key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, seen);
-            value_columns.pack(Parallelism::Sequential, head.values.transpose(), dim, seen);
-            rows.pack(Parallelism::Sequential, head.keys, seen, dim);
+        if head_index % shape.group_size() == 0 {
+            let num_keys = mask.prefix + mask.rows;
+            key_columns.pack(Parallelism::Sequential, head.keys.transpose(), dim, num_keys);
+            value_columns.pack(Parallelism::Sequential, head.values.transpose(), dim, num_keys);
+            rows.pack(Parallelism::Sequential, head.keys, num_keys, dim);
         }
         for tile in tiles(mask) {
-            let Tile { from, count, first, keys: n } = tile;
+            let Tile { first_query, num_queries, first_key, num_keys } = tile;
             compare(head.queries, key_columns.strips(), &tile, weights);
             compare(gradient, value_columns.strips(), &tile, d_weights);
-            let rows_of = weights.chunks_exact_mut(n).zip(d_weights.chunks_exact_mut(n));
-            for (t, (weights, d_weights)) in (from..).zip(rows_of) {
+            let rows_of =
+                weights.chunks_exact_mut(num_keys).zip(d_weights.chunks_exact_mut(num_keys));
+            for (t, (weights, d_weights)) in (first_query..).zip(rows_of) {
                 let row = t * size + column..t * size + column + dim;
                 let products = pass.output[row.clone()].iter().zip(&pass.gradient[row]);
                 let mean: f32 = products.map(|(x, y)| x * y).sum();
-                let seen = mask.first(t) - first..mask.prefix + t + 1 - first;
-                let log_sum_exp = pass.log_sum_exps[t * shape.heads + number];
-                softmax_backward(weights, d_weights, seen, [shape.scale, log_sum_exp, mean]);
+                let visible = mask.first(t) - first_key..mask.prefix + t + 1 - first_key;
+                let log_sum_exp = pass.log_sum_exps[t * shape.heads + head_index];
+                softmax_backward(weights, d_weights, visible, [shape.scale, log_sum_exp, mean]);
             }
-            let (weights, d_weights) = (View::rows(weights, n), View::rows(d_weights, n));
+            let (weights, d_weights) =
+                (View::rows(weights, num_keys), View::rows(d_weights, num_keys));
             let target = Target {
-                values: &mut d_values[first * kv + own..],
-                row: kv,
+                values: &mut d_values[first_key * kv + kv_start..],
+                row_stride: kv,
                 mode: WriteMode::Accumulate,
             };
-            matmul(weights.transpose(), gradient.rows_from(from), target, [n, count, dim]);
+            matmul(
+                weights.transpose(),
+                gradient.rows_from(first_query),
+                target,
+                [num_keys, num_queries, dim],
+            );
             let target = Target {
-                values: &mut d_keys[first * kv + own..],
-                row: kv,
+                values: &mut d_keys[first_key * kv + kv_start..],
+                row_stride: kv,
                 mode: WriteMode::Accumulate,
             };
-            matmul(d_weights.transpose(), head.queries.rows_from(from), target, [n, count, dim]);
+            matmul(
+                d_weights.transpose(),
+                head.queries.rows_from(first_query),
+                target,
+                [num_keys, num_queries, dim],
+            );
             let target = Target {
-                values: &mut d_queries[from * size + column..],
-                row: size,
+                values: &mut d_queries[first_query * size + column..],
+                row_stride: size,
                 mode: WriteMode::Overwrite,
             };
-            matmul_packed(d_weights, rows.strips().rows(first, n), target, count);
+            matmul_packed(d_weights, rows.strips().rows(first_key, num_keys), target, num_queries);
         }
     }
 }
 
-/// Turns scores into weights that add up to 1, 0 outside of `seen`; returns the log-sum-exp of the scaled scores.
+/// Turns scores into weights that add up to 1, 0 outside of `visible`; returns the log-sum-exp of the scaled scores.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn softmax(scores: &mut [f32], seen: std::ops::Range<usize>, scale: f32) -> f32 {
-    scores[..seen.start].fill(0.0);
-    scores[seen.end..].fill(0.0);
-    let scores = &mut scores[seen];
+fn softmax(scores: &mut [f32], visible: std::ops::Range<usize>, scale: f32) -> f32 {
+    scores[..visible.start].fill(0.0);
+    scores[visible.end..].fill(0.0);
+    let scores = &mut scores[visible];
     let max = largest(scores) * scale;
     let (vectors, rest) = scores.as_chunks_mut::<LANES>();
     let mut sum = [0.0f32; LANES];
@@ -235,14 +255,14 @@ fn softmax(scores: &mut [f32], seen: std::ops::Range<usize>, scale: f32) -> f32 
 fn softmax_backward(
     scores: &mut [f32],
     d_weights: &mut [f32],
-    seen: std::ops::Range<usize>,
+    visible: std::ops::Range<usize>,
     [scale, log_sum_exp, mean]: [f32; 3],
 ) {
     for values in [&mut *scores, &mut *d_weights] {
-        values[..seen.start].fill(0.0);
-        values[seen.end..].fill(0.0);
+        values[..visible.start].fill(0.0);
+        values[visible.end..].fill(0.0);
     }
-    for (score, d_weight) in scores[seen.clone()].iter_mut().zip(&mut d_weights[seen]) {
+    for (score, d_weight) in scores[visible.clone()].iter_mut().zip(&mut d_weights[visible]) {
         *score = exp(*score * scale - log_sum_exp);
         *d_weight = *score * (*d_weight - mean) * scale;
     }
@@ -259,7 +279,7 @@ mod tests {
         for round in 0..8 {
             let (kv_heads, group, dim) = (draws.size(2), draws.size(2), 2 * draws.size(3));
             // Some sequences are longer than a tile.
-            let rows = if round == 0 { QUERIES + 5 } else { draws.size(9) };
+            let rows = if round == 0 { TILE_QUERIES + 5 } else { draws.size(9) };
             let (prefix, window) = (draws.size(5) - 1, draws.size(12));
             let starts: Vec<usize> = match round % 2 {
                 0 => Vec::new(),

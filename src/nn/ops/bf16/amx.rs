@@ -6,7 +6,7 @@
 //! volume 2).
 
 use super::output::{Output, Sums};
-use super::tiles::{Operand, TILE_SIDE, Tile};
+use super::tiles::{TILE_SIDE, Tile, TiledMatrix};
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::ops::Range;
@@ -60,7 +60,12 @@ pub fn is_available() -> bool {
 ///
 /// # Panics
 /// If the processor lacks the instructions, or the system does not permit them.
-pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
+pub unsafe fn multiply(
+    a: &TiledMatrix,
+    b: &TiledMatrix,
+    [rows, columns]: [Range<usize>; 2],
+    to: &Output,
+) {
     assert!(is_available());
     let configuration = CONFIGURATION;
     // SAFETY: the processor has the instructions, and the configuration is a valid one.
@@ -103,7 +108,8 @@ enum Start {
 /// Multiplies two strips of rows by two of columns into the tiles of `to` from `[i, j]` on, up to `ends`.
 ///
 /// # Safety
-/// Tiles are configured, all strips have the same length, which is not 0, and no other thread accesses these tiles of `to`.
+/// Tiles are configured, all strips have the same length, which is not 0, and no other thread accesses these tiles of
+/// `to`.
 unsafe fn square_of(
     [left, right]: [[&[Tile]; 2]; 2],
     [i, j]: [usize; 2],
@@ -193,7 +199,8 @@ unsafe fn square(
     (start, ahead): (Start, Option<usize>),
 ) {
     let row = row * size_of::<f32>();
-    // SAFETY: the strips are read from their start to their end, and the destinations read and written as far as they go.
+    // SAFETY: the strips are read from their start to their end, and the destinations read and written as far as they
+    // go.
     unsafe {
         match start {
             Start::Zero => asm!(

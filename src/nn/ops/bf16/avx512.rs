@@ -4,8 +4,8 @@
 //! for zero (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
 use super::output::{MAX_STRIPS, Output, Sums};
-use super::tiles::{Operand, TILE_SIDE, Tile};
-use crate::math::each;
+use super::tiles::{TILE_SIDE, Tile, TiledMatrix};
+use crate::math::map_array;
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_load_si512, _mm512_set1_epi32, _mm512_setzero_ps,
     _mm512_store_ps,
@@ -25,7 +25,12 @@ pub fn is_available() -> bool {
 ///
 /// # Panics
 /// If the processor lacks the instructions.
-pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
+pub unsafe fn multiply(
+    a: &TiledMatrix,
+    b: &TiledMatrix,
+    [rows, columns]: [Range<usize>; 2],
+    to: &Output,
+) {
     assert!(is_available());
     let few = a.outer() - rows.start * TILE_SIDE;
     // SAFETY: the processor has the instructions; this part of the output is this thread's.
@@ -46,8 +51,8 @@ pub unsafe fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>;
 /// The processor has the instructions, and no other thread writes to this part of `to`.
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn strips<const R: usize, const C: usize>(
-    a: &Operand,
-    b: &Operand,
+    a: &TiledMatrix,
+    b: &TiledMatrix,
     [rows, columns]: [Range<usize>; 2],
     to: &Output,
 ) {
@@ -56,7 +61,7 @@ unsafe fn strips<const R: usize, const C: usize>(
     for j in columns.clone().step_by(C) {
         // Beyond the last strip, it is multiplied again.
         let some: [usize; C] = std::array::from_fn(|c| (j + c).min(columns.end - 1));
-        let right = each(some, |j| b.strip(j));
+        let right = map_array(some, |j| b.strip(j));
         for i in rows.clone() {
             // SAFETY: as this function demands.
             unsafe {
@@ -78,11 +83,11 @@ unsafe fn strips<const R: usize, const C: usize>(
 unsafe fn block<const R: usize, const C: usize>(a: &[Tile], b: [&[Tile]; C], to: &mut [Sums; C]) {
     let mut sums: [[__m512; C]; R] = [[_mm512_setzero_ps(); C]; R];
     for (at, a) in a.iter().enumerate() {
-        let b = each(b, |b| &b[at]);
+        let b = map_array(b, |b| &b[at]);
         for k in 0..TILE_SIDE {
             // SAFETY: a row of a tile is 64 aligned bytes, as are the vectors that it is read as.
             let right: [__m512bh; C] =
-                each(b, |b| unsafe { transmute(_mm512_load_si512(b.0[k].as_ptr().cast())) });
+                map_array(b, |b| unsafe { transmute(_mm512_load_si512(b.0[k].as_ptr().cast())) });
             for (r, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: both are 512 bits.
                 let left: __m512bh = unsafe { transmute(_mm512_set1_epi32(a.0[r][k] as i32)) };

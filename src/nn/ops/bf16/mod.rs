@@ -19,7 +19,7 @@ mod portable;
 mod tiled;
 mod tiles;
 
-pub use tiles::{Operand, Side, rounded, to_bf16};
+pub use tiles::{Side, TiledMatrix, rounded, to_bf16};
 
 use super::matmul::View;
 use super::{Parallelism, WriteMode, by_rows};
@@ -81,7 +81,7 @@ impl Kernel {
             (0..count).map(|i| (i * step % 17) as f32 - 8.0).collect()
         };
         let (x, w) = (numbers(rows * inner, 5), numbers(inner * columns, 7));
-        let mut right = Operand::default();
+        let mut right = TiledMatrix::default();
         let view = View::rows(&w, columns).transpose();
         right.pack(Parallelism::Sequential, view, [columns, inner], Side::Right);
         let product = |kernel| {
@@ -100,7 +100,7 @@ pub fn forward(
     kernel: Kernel,
     parallelism: Parallelism,
     x: &[f32],
-    products: &mut [(&Operand, &mut [f32])],
+    products: &mut [(&TiledMatrix, &mut [f32])],
     mode: WriteMode,
 ) {
     if x.is_empty() {
@@ -157,8 +157,8 @@ mod tests {
         f64::from(rounded(x))
     }
 
-    fn pack(values: &[f32], width: usize) -> Operand {
-        let (mut w, inner) = (Operand::default(), values.len() / width);
+    fn pack(values: &[f32], width: usize) -> TiledMatrix {
+        let (mut w, inner) = (TiledMatrix::default(), values.len() / width);
         let view = View::rows(values, width).transpose();
         w.pack(Parallelism::Sequential, view, [width, inner], Side::Right);
         w

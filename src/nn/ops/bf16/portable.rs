@@ -1,6 +1,6 @@
 //! Products in bf16 by operands widened to f32, on any processor.
 
-use super::tiles::{Operand, rounded};
+use super::tiles::{TiledMatrix, rounded};
 use crate::math::{LANES, Lanes};
 use crate::nn::ops::matmul;
 use crate::nn::ops::stored::{self, Bf16, Expand, StoredStrips, Strip};
@@ -20,7 +20,7 @@ thread_local! {
 pub fn forward(
     parallelism: Parallelism,
     x: &[f32],
-    products: &mut [(&Operand, &mut [f32])],
+    products: &mut [(&TiledMatrix, &mut [f32])],
     mode: WriteMode,
 ) {
     let [mut rows, other] = ROUNDED.take();
@@ -48,7 +48,7 @@ pub fn weight_grads<const N: usize>(
     ROUNDED.set([rows, d_rows]);
 }
 
-impl Operand {
+impl TiledMatrix {
     /// A strip of 16 columns.
     fn columns(&self, number: usize) -> Strip<'_, Bf16> {
         Strip { pairs: self.pairs(number), scales: UNSCALED }
@@ -60,7 +60,7 @@ impl Operand {
     }
 }
 
-impl Expand for Operand {
+impl Expand for TiledMatrix {
     fn expand(&self, strip: usize, to: &mut [Lanes], step: usize) {
         stored::expand(self.columns(strip), self.group(), to, step);
     }

@@ -3,7 +3,7 @@
 #[cfg(target_os = "linux")]
 use super::amx;
 use super::output::{MAX_STRIPS, Output};
-use super::tiles::{Operand, Side};
+use super::tiles::{Side, TiledMatrix};
 use super::{Kernel, avx512};
 use crate::nn::ops::matmul::View;
 use crate::nn::ops::{Parallelism, WriteMode};
@@ -16,7 +16,7 @@ const PARTS_PER_THREAD: usize = 4;
 
 thread_local! {
     /// The memory of operands that are packed for one product, for reuse.
-    static OPERANDS: RefCell<[Operand; 2]> = RefCell::default();
+    static OPERANDS: RefCell<[TiledMatrix; 2]> = RefCell::default();
 }
 
 /// Products of rows with weights, as [`super::forward`].
@@ -24,7 +24,7 @@ pub fn forward(
     kernel: Kernel,
     parallelism: Parallelism,
     x: &[f32],
-    products: &mut [(&Operand, &mut [f32])],
+    products: &mut [(&TiledMatrix, &mut [f32])],
     mode: WriteMode,
 ) {
     let Some(inner) = products.first().map(|(w, _)| w.inner()) else { return };
@@ -57,8 +57,8 @@ pub fn weight_grads<const N: usize>(
 fn multiply(
     kernel: Kernel,
     parallelism: Parallelism,
-    a: &Operand,
-    products: &mut [(&Operand, &mut [f32])],
+    a: &TiledMatrix,
+    products: &mut [(&TiledMatrix, &mut [f32])],
     mode: WriteMode,
 ) {
     let rows = a.strips();
@@ -73,7 +73,7 @@ fn multiply(
     };
     let width = strips.div_ceil(across).max(1).next_multiple_of(MAX_STRIPS);
     let mut parts = Vec::new();
-    let outputs: Vec<(&Operand, Output)> = products
+    let outputs: Vec<(&TiledMatrix, Output)> = products
         .iter_mut()
         .map(|(b, y)| {
             assert_eq!(a.inner(), b.inner(), "inner dimensions");

@@ -10,7 +10,7 @@ pub const TILE_SIDE: usize = 16;
 /// Elements of the inner dimension in a tile: two in a word.
 pub const DEPTH: usize = 2 * TILE_SIDE;
 /// Strips of columns that are packed side by side.
-const STRIPS: usize = 4;
+const PACKED_STRIPS: usize = 4;
 
 /// A tile of an operand: `[16, 16]` words of two adjacent elements of the inner dimension, the first in the low half.
 /// The rows of a tile are rows of a left operand, or pairs of the inner dimension of a right one.
@@ -29,13 +29,13 @@ pub enum Side {
 
 /// An operand in bf16: a strip of tiles for each 16 rows or columns. The last tiles are padded with zeros.
 #[derive(Clone, Debug, Default)]
-pub struct Operand {
+pub struct TiledMatrix {
     tiles: Vec<Tile>,
     outer: usize,
     inner: usize,
 }
 
-impl Operand {
+impl TiledMatrix {
     /// Rounds and packs a matrix, `[outer, inner]`, into this operand's memory: the rows of a left operand, or the
     /// columns of a right one.
     pub fn pack(
@@ -49,7 +49,7 @@ impl Operand {
         let blocks = inner.div_ceil(DEPTH);
         self.tiles.resize(outer.div_ceil(TILE_SIDE) * blocks, Tile([[0; TILE_SIDE]; TILE_SIDE]));
         // Strips of columns are packed side by side, since a cache line of the matrix reaches over several.
-        let group = if matrix.row == 1 { STRIPS } else { 1 };
+        let group = if matrix.row_stride == 1 { PACKED_STRIPS } else { 1 };
         let parallelism =
             if self.tiles.len() > 2 * TILE_SIDE { parallelism } else { Parallelism::Sequential };
         let groups = [(&mut self.tiles[..], (group * blocks).max(1))];
@@ -57,7 +57,7 @@ impl Operand {
             for block in 0..blocks {
                 for (strip, tile) in tiles.iter_mut().skip(block).step_by(blocks).enumerate() {
                     let (i, k) = ((number * group + strip) * TILE_SIDE, block * DEPTH);
-                    let values = &matrix.values[i * matrix.row + k * matrix.column..];
+                    let values = &matrix.values[i * matrix.row_stride + k * matrix.column_stride..];
                     let sizes = [TILE_SIDE.min(outer - i), DEPTH.min(inner - k)];
                     pack_tile(View { values, ..matrix }, sizes, side, tile);
                 }
@@ -124,22 +124,22 @@ fn pair(low: f32, high: f32) -> u32 {
 
 /// Packs up to 16 rows of 32 numbers.
 fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Tile) {
-    let View { values, row, column } = matrix;
+    let View { values, row_stride, column_stride } = matrix;
     let is_whole = outer == TILE_SIDE && depth == DEPTH;
     // Rows that lie side by side give the words of a left operand, and columns those of a right one.
-    let filled = match (is_whole, row, column) {
+    let filled = match (is_whole, row_stride, column_stride) {
         (true, _, 1) => {
-            pack_rows(values, row, tile);
+            pack_rows(values, row_stride, tile);
             Side::Left
         }
         (true, 1, _) => {
-            pack_columns(values, column, tile);
+            pack_columns(values, column_stride, tile);
             Side::Right
         }
         (_, 1, _) => {
             let mut padded = [[0.0; TILE_SIDE]; DEPTH];
             for (k, to) in padded.iter_mut().take(depth).enumerate() {
-                to[..outer].copy_from_slice(&values[k * column..][..outer]);
+                to[..outer].copy_from_slice(&values[k * column_stride..][..outer]);
             }
             pack_columns(padded.as_flattened(), TILE_SIDE, tile);
             Side::Right
@@ -147,7 +147,7 @@ fn pack_tile(matrix: View, [outer, depth]: [usize; 2], side: Side, tile: &mut Ti
         _ => {
             let mut padded = [[0.0; DEPTH]; TILE_SIDE];
             for (i, to) in padded.iter_mut().take(outer).enumerate() {
-                let from = values[i * row..].iter().step_by(column);
+                let from = values[i * row_stride..].iter().step_by(column_stride);
                 to.iter_mut().zip(from.take(depth)).for_each(|(to, x)| *to = *x);
             }
             pack_rows(padded.as_flattened(), DEPTH, tile);
@@ -267,7 +267,7 @@ mod tests {
         for side in [Side::Left, Side::Right] {
             let views = [View::rows(&values, inner), View::rows(&turned, rows).transpose()];
             for view in views {
-                let mut operand = Operand::default();
+                let mut operand = TiledMatrix::default();
                 operand.pack(Parallelism::Sequential, view, [rows, inner], side);
                 for i in 0..operand.strips() * TILE_SIDE {
                     for k in 0..inner.div_ceil(DEPTH) * DEPTH {

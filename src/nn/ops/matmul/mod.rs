@@ -8,8 +8,8 @@
 //! Each element is summed in the order of the inner dimension with one rounding a step, so it depends on its own
 //! row and column alone: not on the sizes of the product, the number of threads or the instruction set.
 //!
-//! [`Packed`] owns the storage format of the right operand: callers pack and multiply, and never see its layout.
-//! Weights in other formats implement [`Columns`].
+//! [`PackedMatrix`] owns the storage format of the right operand: callers pack and multiply, and never see its layout.
+//! Weights in other formats implement [`WeightColumns`].
 
 mod parts;
 mod tiles;
@@ -17,48 +17,48 @@ mod tiles;
 pub use parts::{forward, multiply_block, weight_grad};
 
 use super::{Parallelism, WriteMode};
-use crate::math::{LANES, Lanes, each};
+use crate::math::{LANES, Lanes, map_array};
 use multiversion::multiversion;
 use std::cell::RefCell;
-use tiles::{Left, Strided};
+use tiles::{LeftRows, Strided};
 
 pub(crate) use tiles::{has_many_registers, transpose};
 
-/// A matrix whose element `[i, k]` is `values[i * row + k * column]`.
+/// A matrix whose element `[i, k]` is `values[i * row_stride + k * column_stride]`.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The storage that contains the matrix.
     pub values: &'a [f32],
     /// Stride between rows.
-    pub row: usize,
+    pub row_stride: usize,
     /// Stride between columns.
-    pub column: usize,
+    pub column_stride: usize,
 }
 
 impl<'a> View<'a> {
     /// A row-major matrix of this width.
     pub fn rows(values: &'a [f32], width: usize) -> Self {
-        Self { values, row: width, column: 1 }
+        Self { values, row_stride: width, column_stride: 1 }
     }
 
     /// The transpose, without a copy.
     pub fn transpose(self) -> Self {
-        Self { row: self.column, column: self.row, ..self }
+        Self { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
     }
 
     /// The rows from index `row` on.
     pub fn rows_from(self, row: usize) -> Self {
-        Self { values: &self.values[row * self.row..], ..self }
+        Self { values: &self.values[row * self.row_stride..], ..self }
     }
 }
 
-/// The destination of a product: row `i` begins at `values[i * row]`.
+/// The destination of a product: row `i` begins at `values[i * row_stride]`.
 #[derive(Debug)]
 pub struct Target<'a> {
     /// The storage that contains the destination.
     pub values: &'a mut [f32],
     /// Stride between rows.
-    pub row: usize,
+    pub row_stride: usize,
     /// Whether the product replaces the destination or is added to it.
     pub mode: WriteMode,
 }
@@ -72,7 +72,7 @@ const STRIP_VECTORS: usize = 3;
 /// A right operand packed in reading order: strips of 3 vectors of columns (fewer in the last strip),
 /// each `[inner, vectors]`. The last vector is padded with zeros.
 #[derive(Clone, Debug, Default)]
-pub struct Packed {
+pub struct PackedMatrix {
     lanes: Vec<Lanes>,
     inner: usize,
     columns: usize,
@@ -86,16 +86,16 @@ pub const STRIP_COLUMNS: usize = STRIP_VECTORS * LANES;
 pub struct Strips<'a> {
     lanes: &'a [Lanes],
     /// Rows in the packed operand.
-    packed: usize,
+    packed_rows: usize,
     /// First row of the range.
-    first: usize,
+    first_row: usize,
     /// Rows in the range.
     inner: usize,
     columns: usize,
 }
 
 /// Adjacent columns of a weight for products in f32.
-pub trait Columns: Copy + Send + Sync {
+pub trait WeightColumns: Copy + Send + Sync {
     /// The number of columns.
     fn columns(self) -> usize;
 
@@ -109,19 +109,19 @@ pub trait Columns: Copy + Send + Sync {
     fn strips_of_block(self, numbers: usize) -> usize;
 
     /// The columns packed in f32, in `memory` unless they are already.
-    fn expanded<'a>(self, parallelism: Parallelism, memory: &'a mut Packed) -> Strips<'a>
+    fn expanded<'a>(self, parallelism: Parallelism, memory: &'a mut PackedMatrix) -> Strips<'a>
     where
         Self: 'a;
 }
 
-impl Columns for Strips<'_> {
+impl WeightColumns for Strips<'_> {
     fn columns(self) -> usize {
         self.columns
     }
 
     fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
         let columns = strips * STRIP_COLUMNS;
-        self.lanes.chunks((strips * STRIP_VECTORS * self.packed).max(1)).enumerate().map(
+        self.lanes.chunks((strips * STRIP_VECTORS * self.packed_rows).max(1)).enumerate().map(
             move |(number, lanes)| {
                 let columns = columns.min(self.columns - number * columns);
                 Self { lanes, columns, ..self }
@@ -130,7 +130,7 @@ impl Columns for Strips<'_> {
     }
 
     fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode) {
-        let target = Target { values: y, row: self.columns, mode };
+        let target = Target { values: y, row_stride: self.columns, mode };
         matmul_packed(View::rows(x, self.inner), self, target, x.len() / self.inner);
     }
 
@@ -138,7 +138,7 @@ impl Columns for Strips<'_> {
         self.columns.div_ceil(STRIP_COLUMNS)
     }
 
-    fn expanded<'a>(self, _: Parallelism, _: &'a mut Packed) -> Strips<'a>
+    fn expanded<'a>(self, _: Parallelism, _: &'a mut PackedMatrix) -> Strips<'a>
     where
         Self: 'a,
     {
@@ -154,18 +154,18 @@ impl Strips<'_> {
             columns == left || columns < left && columns.is_multiple_of(STRIP_COLUMNS),
             "strips"
         );
-        let lanes = &self.lanes[from * STRIP_VECTORS * self.packed..];
-        Self { lanes: &lanes[..columns.div_ceil(LANES) * self.packed], columns, ..self }
+        let lanes = &self.lanes[from * STRIP_VECTORS * self.packed_rows..];
+        Self { lanes: &lanes[..columns.div_ceil(LANES) * self.packed_rows], columns, ..self }
     }
 
     /// The `inner` rows from index `first` on.
     pub fn rows(self, first: usize, inner: usize) -> Self {
         assert!(first + inner <= self.inner, "{inner} rows from {first} on, of {}", self.inner);
-        Self { first: self.first + first, inner, ..self }
+        Self { first_row: self.first_row + first, inner, ..self }
     }
 }
 
-impl Packed {
+impl PackedMatrix {
     /// Packs `b`, `[inner, columns]`, into this operand's memory.
     pub fn pack(&mut self, parallelism: Parallelism, b: View, inner: usize, columns: usize) {
         let sizes = [inner, columns];
@@ -194,14 +194,14 @@ impl Packed {
     /// All strips.
     pub fn strips(&self) -> Strips<'_> {
         let Self { lanes, inner, columns } = self;
-        Strips { lanes, packed: *inner, first: 0, inner: *inner, columns: *columns }
+        Strips { lanes, packed_rows: *inner, first_row: 0, inner: *inner, columns: *columns }
     }
 }
 
 /// Packs the columns of one strip.
 fn pack_strip(b: View, number: usize, strip: &mut [Lanes], [inner, columns]: [usize; 2]) {
     let (vectors, j) = (strip.len() / inner, number * STRIP_COLUMNS);
-    let b = View { values: &b.values[j * b.column..], ..b };
+    let b = View { values: &b.values[j * b.column_stride..], ..b };
     match vectors {
         1 => pack_rows_of::<1>(b, strip, columns - j),
         2 => pack_rows_of::<2>(b, strip, columns - j),
@@ -213,25 +213,26 @@ fn pack_strip(b: View, number: usize, strip: &mut [Lanes], [inner, columns]: [us
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
     let (rows, _) = strip.as_chunks_mut::<V>();
-    let whole = if b.column == 1 || b.row == 1 { (columns / LANES).min(V) } else { 0 };
-    if b.column == 1 {
+    let whole =
+        if b.column_stride == 1 || b.row_stride == 1 { (columns / LANES).min(V) } else { 0 };
+    if b.column_stride == 1 {
         for (k, row) in rows.iter_mut().enumerate() {
-            let (from, _) = b.values[k * b.row..].as_chunks::<LANES>();
+            let (from, _) = b.values[k * b.row_stride..].as_chunks::<LANES>();
             match from.first_chunk() {
                 // Vectors in registers, where a slice of any length would be a call.
                 Some(from) if whole == V => *row = *from,
                 _ => row[..whole].copy_from_slice(&from[..whole]),
             }
         }
-    } else if b.row == 1 {
+    } else if b.row_stride == 1 {
         for (vector, columns) in
-            (0..whole).map(|vector| (vector, &b.values[vector * LANES * b.column..]))
+            (0..whole).map(|vector| (vector, &b.values[vector * LANES * b.column_stride..]))
         {
             let columns: [&[f32]; LANES] =
-                std::array::from_fn(|lane| &columns[lane * b.column..][..rows.len()]);
+                std::array::from_fn(|lane| &columns[lane * b.column_stride..][..rows.len()]);
             let (blocks, rest) = rows.as_chunks_mut::<LANES>();
             for (number, block) in blocks.iter_mut().enumerate() {
-                let square = each(columns, |column| {
+                let square = map_array(columns, |column| {
                     *column[number * LANES..].first_chunk().expect("a block")
                 });
                 for (row, lanes) in block.iter_mut().zip(tiles::transpose(&square)) {
@@ -240,7 +241,7 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
             }
             let first = blocks.len() * LANES;
             for (k, row) in rest.iter_mut().enumerate() {
-                row[vector] = each(columns, |column| column[first + k]);
+                row[vector] = map_array(columns, |column| column[first + k]);
             }
         }
     }
@@ -250,7 +251,7 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
             let first = vector * LANES;
             let width = LANES.min(columns.saturating_sub(first));
             for (lane, to) in row[vector][..width].iter_mut().enumerate() {
-                *to = b.values[k * b.row + (first + lane) * b.column];
+                *to = b.values[k * b.row_stride + (first + lane) * b.column_stride];
             }
         }
     }
@@ -271,7 +272,7 @@ const MAX_TILE_ROWS: usize = 8;
 /// Packing buffers of a thread.
 #[derive(Default)]
 struct Scratch {
-    right: Packed,
+    right: PackedMatrix,
     left: Vec<f32>,
 }
 
@@ -319,7 +320,7 @@ fn multiply_tile_rows<const R: usize>(
     // page: those would compete for the same few cache lines.
     let max_columns_in_place = MAX_STRIPS_IN_PLACE * STRIP_COLUMNS;
     let is_apart = |stride: usize| !stride.is_multiple_of(PAGE_FLOATS);
-    let in_place = match (a.row, a.column) {
+    let in_place = match (a.row_stride, a.column_stride) {
         (row, 1) => is_apart(row),
         (1, column) => b.columns <= max_columns_in_place && is_apart(column),
         _ => false,
@@ -327,12 +328,15 @@ fn multiply_tile_rows<const R: usize>(
     let mut i = from;
     while rows - i >= R {
         let tiles = ((rows - i) / R).min(PACKED_ROWS / R);
-        let c = Target { values: &mut c.values[i * c.row..], ..*c };
-        if in_place && a.column == 1 {
-            let rows = |t: usize| Strided::rows(&a.values[(i + t * R) * a.row..], a.row, inner);
+        let c = Target { values: &mut c.values[i * c.row_stride..], ..*c };
+        if in_place && a.column_stride == 1 {
+            let rows = |t: usize| {
+                Strided::rows(&a.values[(i + t * R) * a.row_stride..], a.row_stride, inner)
+            };
             multiply_panel::<R, _>(rows, tiles, b, c);
         } else if in_place {
-            let columns = |t: usize| Strided::columns(&a.values[i + t * R..], a.column, inner);
+            let columns =
+                |t: usize| Strided::columns(&a.values[i + t * R..], a.column_stride, inner);
             multiply_panel::<R, _>(columns, tiles, b, c);
         } else {
             left.resize((tiles * R * inner).max(left.len()), 0.0);
@@ -349,15 +353,15 @@ fn multiply_tile_rows<const R: usize>(
 
 /// Computes a column of `tiles` tiles of `R` rows each: as many as stay in the cache while all strips are traversed.
 #[inline(never)]
-fn multiply_panel<const R: usize, A: Left<R>>(
+fn multiply_panel<const R: usize, A: LeftRows<R>>(
     left: impl Fn(usize) -> A,
     tiles: usize,
     b: Strips,
     c: Target,
 ) {
-    for (number, strip) in b.lanes.chunks((STRIP_VECTORS * b.packed).max(1)).enumerate() {
-        let (j, vectors) = (number * STRIP_COLUMNS, strip.len() / b.packed);
-        let strip = &strip[b.first * vectors..][..b.inner * vectors];
+    for (number, strip) in b.lanes.chunks((STRIP_VECTORS * b.packed_rows).max(1)).enumerate() {
+        let (j, vectors) = (number * STRIP_COLUMNS, strip.len() / b.packed_rows);
+        let strip = &strip[b.first_row * vectors..][..b.inner * vectors];
         let c = Target { values: &mut c.values[j..], ..c };
         let width = (b.columns - j).min(STRIP_COLUMNS);
         match vectors {
@@ -370,7 +374,7 @@ fn multiply_panel<const R: usize, A: Left<R>>(
 
 /// Computes the tiles of one strip.
 #[inline(never)]
-fn multiply_strip<const R: usize, const V: usize, A: Left<R>>(
+fn multiply_strip<const R: usize, const V: usize, A: LeftRows<R>>(
     left: &impl Fn(usize) -> A,
     tiles: usize,
     strip: &[Lanes],
@@ -378,7 +382,7 @@ fn multiply_strip<const R: usize, const V: usize, A: Left<R>>(
     width: usize,
 ) {
     for t in 0..tiles {
-        let c = Target { values: &mut c.values[t * R * c.row..], ..c };
+        let c = Target { values: &mut c.values[t * R * c.row_stride..], ..c };
         tiles::tile::<R, V>(left(t), strip, c, width);
     }
 }
@@ -387,18 +391,18 @@ fn multiply_strip<const R: usize, const V: usize, A: Left<R>>(
 #[inline(always)]
 fn pack_rows<const R: usize>(a: View, panel: &mut [[f32; R]]) {
     let inner = panel.len();
-    if a.row == 1 {
+    if a.row_stride == 1 {
         for (k, to) in panel.iter_mut().enumerate() {
-            *to = *a.values[k * a.column..].first_chunk().expect("R rows");
+            *to = *a.values[k * a.column_stride..].first_chunk().expect("R rows");
         }
-    } else if a.column == 1 {
-        let rows: [&[f32]; R] = std::array::from_fn(|r| &a.values[r * a.row..][..inner]);
+    } else if a.column_stride == 1 {
+        let rows: [&[f32]; R] = std::array::from_fn(|r| &a.values[r * a.row_stride..][..inner]);
         for (k, to) in panel.iter_mut().enumerate() {
             *to = std::array::from_fn(|r| rows[r][k]);
         }
     } else {
         for (k, to) in panel.iter_mut().enumerate() {
-            *to = std::array::from_fn(|r| a.values[r * a.row + k * a.column]);
+            *to = std::array::from_fn(|r| a.values[r * a.row_stride + k * a.column_stride]);
         }
     }
 }
@@ -435,13 +439,13 @@ mod tests {
                 ] {
                     let mut c = wave(rows * (columns + 3), 1.1);
                     let before = c.clone();
-                    let target = Target { values: &mut c, row: columns + 3, mode };
+                    let target = Target { values: &mut c, row_stride: columns + 3, mode };
                     matmul(a, b, target, [rows, inner, columns]);
                     for (at, (got, before)) in c.iter().zip(&before).enumerate() {
                         let (i, j) = (at / (columns + 3), at % (columns + 3));
                         let term = |k: usize| {
-                            let x = f64::from(a.values[i * a.row + k * a.column]);
-                            x * f64::from(b.values[k * b.row + j * b.column])
+                            let x = f64::from(a.values[i * a.row_stride + k * a.column_stride]);
+                            x * f64::from(b.values[k * b.row_stride + j * b.column_stride])
                         };
                         let want = match (j < columns, mode) {
                             (false, _) => f64::from(*before),
@@ -465,7 +469,8 @@ mod tests {
             let some = |first: usize, count: usize| {
                 let mut c = vec![0.0; count * columns];
                 let a = View::rows(&a, inner).rows_from(first);
-                let target = Target { values: &mut c, row: columns, mode: WriteMode::Overwrite };
+                let target =
+                    Target { values: &mut c, row_stride: columns, mode: WriteMode::Overwrite };
                 matmul(a, View::rows(&b, columns), target, [count, inner, columns]);
                 c
             };

@@ -1,7 +1,9 @@
 //! Products in f32 divided into parts for several threads. Each number of a result is still the same sum in the same
 //! order.
 
-use super::{Columns, MAX_TILE_ROWS, Packed, STRIP_COLUMNS, Target, View, matmul_packed};
+use super::{
+    MAX_TILE_ROWS, PackedMatrix, STRIP_COLUMNS, Target, View, WeightColumns, matmul_packed,
+};
 use crate::nn::ops::{Parallelism, WriteMode};
 use std::cell::RefCell;
 
@@ -12,13 +14,13 @@ const MAX_PART_STRIPS: usize = 4;
 /// Rows of a weight gradient in one part.
 const PART_INPUTS: usize = 64;
 /// Rows summed at a time for a weight gradient: as many as the caches hold.
-const DEPTH: usize = 512;
+const SUMMED_ROWS: usize = 512;
 /// Elements in a block of a large weight.
 const BLOCK_ELEMENTS: usize = 1 << 20;
 
 thread_local! {
     /// The memory of a packed operand, for reuse.
-    static OPERAND: RefCell<Packed> = RefCell::default();
+    static OPERAND: RefCell<PackedMatrix> = RefCell::default();
     /// The memory of partial results, for reuse.
     static PARTS: RefCell<Vec<f32>> = RefCell::default();
 }
@@ -27,7 +29,7 @@ thread_local! {
 pub fn forward(
     parallelism: Parallelism,
     (x, inner): (&[f32], usize),
-    w: impl Columns,
+    w: impl WeightColumns,
     y: &mut [f32],
     mode: WriteMode,
 ) {
@@ -44,7 +46,7 @@ pub fn forward(
 fn by_rows(
     parallelism: Parallelism,
     (x, inner): (&[f32], usize),
-    w: impl Columns,
+    w: impl WeightColumns,
     y: &mut [f32],
     mode: WriteMode,
 ) {
@@ -59,7 +61,7 @@ fn by_rows(
         parallelism.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
             let x = View::rows(&x[number * rows * inner..], inner);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[from..], row: columns, mode };
+            let target = Target { values: &mut y[from..], row_stride: columns, mode };
             matmul_packed(x, strips, target, rows);
         });
         from += block.columns();
@@ -68,7 +70,7 @@ fn by_rows(
 }
 
 /// Computes parts of the columns in parallel, each in its own buffer, and copies them to the rows of the result.
-fn by_columns((x, inner): (&[f32], usize), w: impl Columns, y: &mut [f32], mode: WriteMode) {
+fn by_columns((x, inner): (&[f32], usize), w: impl WeightColumns, y: &mut [f32], mode: WriteMode) {
     let (rows, columns) = (x.len() / inner, w.columns());
     let mut scratch = PARTS.take();
     scratch.resize(scratch.len().max(rows * columns), 0.0);
@@ -116,12 +118,12 @@ pub fn multiply_block(
     let width = (BLOCK_ELEMENTS / depth).max(1).next_multiple_of(STRIP_COLUMNS);
     let mut block = OPERAND.take();
     for j in (0..columns).step_by(width) {
-        let view = View { values: &w.values[j * w.column..], ..w };
+        let view = View { values: &w.values[j * w.column_stride..], ..w };
         block.pack(Parallelism::Parallel, view, depth, width.min(columns - j));
         Parallelism::Parallel.each_chunk([(&mut *y, rows * columns)], |number, [y]| {
             let x = View::rows(&x[number * rows * inner + k..], inner);
             let rows = y.len() / columns;
-            let target = Target { values: &mut y[j..], row: columns, mode };
+            let target = Target { values: &mut y[j..], row_stride: columns, mode };
             matmul_packed(x, block.strips(), target, rows);
         });
     }
@@ -137,12 +139,13 @@ pub fn weight_grad(
 ) {
     let outputs = gradient.len() / inputs;
     let mut packed = OPERAND.take();
-    for (x, dy) in x.chunks(DEPTH * inputs).zip(dy.chunks(DEPTH * outputs)) {
+    for (x, dy) in x.chunks(SUMMED_ROWS * inputs).zip(dy.chunks(SUMMED_ROWS * outputs)) {
         packed.pack(parallelism, View::rows(dy, outputs), dy.len() / outputs, outputs);
         parallelism.each_chunk([(&mut *gradient, PART_INPUTS * outputs)], |number, [gradient]| {
             let x = View::rows(&x[number * PART_INPUTS..], inputs).transpose();
             let rows = gradient.len() / outputs;
-            let target = Target { values: gradient, row: outputs, mode: WriteMode::Accumulate };
+            let target =
+                Target { values: gradient, row_stride: outputs, mode: WriteMode::Accumulate };
             matmul_packed(x, packed.strips(), target, rows);
         });
     }

@@ -18,7 +18,7 @@ pub fn has_many_registers() -> bool {
 }
 
 /// `R` rows of a left operand.
-pub trait Left<const R: usize>: Copy {
+pub trait LeftRows<const R: usize>: Copy {
     /// The number of columns.
     fn columns(self) -> usize;
 
@@ -30,7 +30,7 @@ pub trait Left<const R: usize>: Copy {
 }
 
 /// Packed column by column.
-impl<const R: usize> Left<R> for &[[f32; R]] {
+impl<const R: usize> LeftRows<R> for &[[f32; R]] {
     #[inline(always)]
     fn columns(self) -> usize {
         self.len()
@@ -75,7 +75,7 @@ impl<'a, const R: usize> Strided<'a, R, false> {
     }
 }
 
-impl<const R: usize, const ROW_MAJOR: bool> Left<R> for Strided<'_, R, ROW_MAJOR> {
+impl<const R: usize, const ROW_MAJOR: bool> LeftRows<R> for Strided<'_, R, ROW_MAJOR> {
     #[inline(always)]
     fn columns(self) -> usize {
         self.columns
@@ -95,7 +95,7 @@ impl<const R: usize, const ROW_MAJOR: bool> Left<R> for Strided<'_, R, ROW_MAJOR
 /// If the rows and the strip differ in length, or `c` is too short.
 #[inline]
 pub fn tile<const R: usize, const V: usize>(
-    a: impl Left<R>,
+    a: impl LeftRows<R>,
     strip: &[Lanes],
     c: Target,
     width: usize,
@@ -103,7 +103,10 @@ pub fn tile<const R: usize, const V: usize>(
     let (strip, _) = strip.as_chunks::<V>();
     assert_eq!(a.columns(), strip.len(), "rows of a strip");
     assert!((V - 1) * LANES < width && width <= V * LANES, "{width} of {V} vectors");
-    assert!((R - 1) * c.row + width <= c.values.len(), "room for {R} rows of {width} numbers");
+    assert!(
+        (R - 1) * c.row_stride + width <= c.values.len(),
+        "room for {R} rows of {width} numbers"
+    );
     #[cfg(target_arch = "x86_64")]
     if has_many_registers() {
         // SAFETY: the CPU has AVX-512, and the lengths were checked above.
@@ -115,7 +118,7 @@ pub fn tile<const R: usize, const V: usize>(
         plain(a, strip, v, &mut sums);
     }
     for (r, sums) in sums.iter().enumerate() {
-        let row = &mut c.values[r * c.row..][..width];
+        let row = &mut c.values[r * c.row_stride..][..width];
         let sums = &sums.as_flattened()[..width];
         c.mode.write_row(row, sums);
     }
@@ -128,7 +131,7 @@ pub fn tile<const R: usize, const V: usize>(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512<const R: usize, const V: usize>(
-    a: impl Left<R>,
+    a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     c: Target,
     width: usize,
@@ -159,7 +162,7 @@ unsafe fn avx512<const R: usize, const V: usize>(
             let mask = if v + 1 < V { u16::MAX } else { last };
             // SAFETY: `c` holds R rows of `width` numbers.
             unsafe {
-                let to = c.values.as_mut_ptr().add(r * c.row + v * LANES);
+                let to = c.values.as_mut_ptr().add(r * c.row_stride + v * LANES);
                 let sum = match c.mode {
                     WriteMode::Accumulate => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), sum),
                     WriteMode::Overwrite => sum,
@@ -174,7 +177,7 @@ unsafe fn avx512<const R: usize, const V: usize>(
 #[cfg(not(target_family = "wasm"))]
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
 fn plain<const R: usize, const V: usize>(
-    a: impl Left<R>,
+    a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     v: usize,
     to: &mut [[Lanes; V]; R],
@@ -199,7 +202,7 @@ fn plain<const R: usize, const V: usize>(
 /// four floats each.
 #[cfg(target_family = "wasm")]
 fn plain<const R: usize, const V: usize>(
-    a: impl Left<R>,
+    a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     v: usize,
     to: &mut [[Lanes; V]; R],
@@ -211,7 +214,7 @@ fn plain<const R: usize, const V: usize>(
 /// Computes the half of vector `v` that begins at lane `FIRST`.
 #[cfg(target_family = "wasm")]
 fn half<const R: usize, const V: usize, const FIRST: usize>(
-    a: impl Left<R>,
+    a: impl LeftRows<R>,
     strip: &[[Lanes; V]],
     v: usize,
     to: &mut [[Lanes; V]; R],
@@ -255,14 +258,14 @@ pub fn transpose(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
-    use crate::math::each;
+    use crate::math::map_array;
     use std::arch::x86_64::{
         _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_shuffle_f32x4,
         _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
         _mm512_unpacklo_ps,
     };
     // SAFETY: each row has 16 numbers.
-    let rows = each(rows.each_ref(), |row| unsafe { _mm512_loadu_ps(row.as_ptr()) });
+    let rows = map_array(rows.each_ref(), |row| unsafe { _mm512_loadu_ps(row.as_ptr()) });
     let mut pairs = rows;
     for i in (0..LANES).step_by(2) {
         pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
@@ -272,7 +275,7 @@ unsafe fn transpose_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
     let mut fours = pairs;
     for i in (0..LANES).step_by(4) {
         for half in 0..2 {
-            let [a, b] = each([pairs[i + half], pairs[i + half + 2]], |x| _mm512_castps_pd(x));
+            let [a, b] = map_array([pairs[i + half], pairs[i + half + 2]], |x| _mm512_castps_pd(x));
             fours[i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
             fours[i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
         }

@@ -1,14 +1,14 @@
 //! The number formats of stored weights.
 
-use crate::math::{LANES, Lanes, each, mul_add};
+use crate::math::{LANES, Lanes, map_array, mul_add};
 
 /// The format of a stored number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberFormat {
     /// Whole numbers from 0 to 15, with a scale and an offset for each group.
-    Four,
+    FourBit,
     /// Whole numbers from -128 to 127, with a scale and an offset for each group.
-    Eight,
+    EightBit,
     /// bfloat16.
     Bf16,
     /// IEEE half precision.
@@ -19,8 +19,8 @@ impl NumberFormat {
     /// The number of a code, before it is scaled.
     pub fn number(self, code: u16) -> f32 {
         match self {
-            Self::Four => f32::from(code),
-            Self::Eight => f32::from(code as i8),
+            Self::FourBit => f32::from(code),
+            Self::EightBit => f32::from(code as i8),
             Self::Bf16 => f32::from_bits(u32::from(code) << 16),
             Self::F16 => half_precision(code),
         }
@@ -59,11 +59,11 @@ pub trait Pair: Copy + Default + Send + Sync + 'static {
 
 /// Codes of 4 bits: that of row 0 in the low half of a byte.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Four([u8; LANES]);
+pub struct FourBit([u8; LANES]);
 
 /// Codes of 8 bits.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Eight([[i8; LANES]; 2]);
+pub struct EightBit([[i8; LANES]; 2]);
 
 /// Numbers in bfloat16: those of both rows in a word, row 0 in the low half.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,7 +74,7 @@ pub struct Bf16([u32; LANES]);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct F16([[u16; LANES]; 2]);
 
-impl Pair for Four {
+impl Pair for FourBit {
     const SCALED: bool = true;
     const MAX_FUSED_ROWS: usize = 8;
 
@@ -84,11 +84,14 @@ impl Pair for Four {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        [each(self.0, |byte| f32::from(byte & 15)), each(self.0, |byte| f32::from(byte >> 4))]
+        [
+            map_array(self.0, |byte| f32::from(byte & 15)),
+            map_array(self.0, |byte| f32::from(byte >> 4)),
+        ]
     }
 }
 
-impl Pair for Eight {
+impl Pair for EightBit {
     const SCALED: bool = true;
     const MAX_FUSED_ROWS: usize = 8;
 
@@ -98,7 +101,7 @@ impl Pair for Eight {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        each(self.0, |row| each(row, f32::from))
+        map_array(self.0, |row| map_array(row, f32::from))
     }
 }
 
@@ -114,8 +117,8 @@ impl Pair for Bf16 {
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
         [
-            each(self.0, |word| f32::from_bits(word << 16)),
-            each(self.0, |word| f32::from_bits(word & 0xffff_0000)),
+            map_array(self.0, |word| f32::from_bits(word << 16)),
+            map_array(self.0, |word| f32::from_bits(word & 0xffff_0000)),
         ]
     }
 }
@@ -130,7 +133,7 @@ impl Pair for F16 {
 
     #[inline(always)]
     fn numbers(&self) -> [Lanes; 2] {
-        each(self.0, |row| each(row, half_precision))
+        map_array(self.0, |row| map_array(row, half_precision))
     }
 }
 

@@ -10,10 +10,10 @@ mod products;
 pub use codes::{Bf16, NumberFormat};
 pub use products::{Strip, expand, multiply};
 
-use super::matmul::{self, Columns, Packed, STRIP_COLUMNS, transpose};
+use super::matmul::{self, PackedMatrix, STRIP_COLUMNS, WeightColumns, transpose};
 use super::{Parallelism, WriteMode};
 use crate::math::{LANES, Lanes};
-use codes::{Eight, F16, Four, Pair};
+use codes::{EightBit, F16, FourBit, Pair};
 use products::STRIPS;
 use rayon::prelude::*;
 use std::fmt::{self, Debug};
@@ -49,8 +49,8 @@ impl StoredMatrix {
         fill: impl Fn(usize, Column) + Sync,
     ) -> Self {
         let storage: Arc<dyn Storage> = match format {
-            NumberFormat::Four => Arc::new(Strips::<Four>::new(sizes, group, fill)),
-            NumberFormat::Eight => Arc::new(Strips::<Eight>::new(sizes, group, fill)),
+            NumberFormat::FourBit => Arc::new(Strips::<FourBit>::new(sizes, group, fill)),
+            NumberFormat::EightBit => Arc::new(Strips::<EightBit>::new(sizes, group, fill)),
             NumberFormat::Bf16 => Arc::new(Strips::<Bf16>::new(sizes, group, fill)),
             NumberFormat::F16 => Arc::new(Strips::<F16>::new(sizes, group, fill)),
         };
@@ -132,7 +132,7 @@ impl<'a> StoredStrips<'a> {
     }
 }
 
-impl Columns for StoredStrips<'_> {
+impl WeightColumns for StoredStrips<'_> {
     fn columns(self) -> usize {
         self.columns
     }
@@ -154,7 +154,11 @@ impl Columns for StoredStrips<'_> {
         (numbers / (self.inner * STRIP_COLUMNS)).max(1)
     }
 
-    fn expanded<'a>(self, parallelism: Parallelism, memory: &'a mut Packed) -> matmul::Strips<'a>
+    fn expanded<'a>(
+        self,
+        parallelism: Parallelism,
+        memory: &'a mut PackedMatrix,
+    ) -> matmul::Strips<'a>
     where
         Self: 'a,
     {
@@ -296,7 +300,7 @@ mod tests {
     use ::half::{bf16, f16};
 
     const FORMATS: [NumberFormat; 4] =
-        [NumberFormat::Four, NumberFormat::Eight, NumberFormat::Bf16, NumberFormat::F16];
+        [NumberFormat::FourBit, NumberFormat::EightBit, NumberFormat::Bf16, NumberFormat::F16];
 
     /// A matrix in a format, and its elements, column by column.
     fn stored(
@@ -311,8 +315,8 @@ mod tests {
         // As many bits as the scales of files have.
         let scales: Vec<f32> = scales.iter().map(|x| f16::from_f32(*x).to_f32()).collect();
         let code = |x: f32| match format {
-            NumberFormat::Four => (x.abs() * 40.0) as u16 % 16,
-            NumberFormat::Eight => (x * 400.0) as i8 as u16,
+            NumberFormat::FourBit => (x.abs() * 40.0) as u16 % 16,
+            NumberFormat::EightBit => (x * 400.0) as i8 as u16,
             NumberFormat::Bf16 => bf16::from_f32(x).to_bits(),
             NumberFormat::F16 => f16::from_f32(x * 1e-5).to_bits(),
         };
@@ -325,8 +329,8 @@ mod tests {
         let want = (0..inner * columns).map(|at| {
             let (bits, group) = (code(numbers[at]), (at / inner * groups + at % inner / group) * 2);
             match format {
-                NumberFormat::Four => f32::from(bits) * scales[group] + scales[group + 1],
-                NumberFormat::Eight => f32::from(bits as i8) * scales[group] + scales[group + 1],
+                NumberFormat::FourBit => f32::from(bits) * scales[group] + scales[group + 1],
+                NumberFormat::EightBit => f32::from(bits as i8) * scales[group] + scales[group + 1],
                 NumberFormat::Bf16 => bf16::from_bits(bits).to_f32(),
                 NumberFormat::F16 => f16::from_bits(bits).to_f32(),
             }
@@ -361,7 +365,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "one strip")]
     fn columns_within_a_strip_are_rejected() {
-        stored(NumberFormat::Eight, [4, 20], 2).0.columns_from(1, &mut [0.0; 4]);
+        stored(NumberFormat::EightBit, [4, 20], 2).0.columns_from(1, &mut [0.0; 4]);
     }
 
     #[test]
@@ -375,7 +379,7 @@ mod tests {
                     for mode in [WriteMode::Overwrite, WriteMode::Accumulate] {
                         let mut want = draws.numbers(rows * columns);
                         let before = want.clone();
-                        let target = Target { values: &mut want, row: columns, mode };
+                        let target = Target { values: &mut want, row_stride: columns, mode };
                         let w = View::rows(&numbers, inner).transpose();
                         matmul(View::rows(&x, inner), w, target, [rows, inner, columns]);
                         let mut from = 0;

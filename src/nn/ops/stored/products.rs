@@ -1,9 +1,9 @@
 //! Products with stored weights, which are expanded in registers for a few rows, else strip by strip in memory.
 
 use super::codes::Pair;
-use crate::math::{LANES, Lanes, each, mul_add};
+use crate::math::{LANES, Lanes, map_array, mul_add};
 use crate::nn::ops::matmul::{
-    Packed, STRIP_COLUMNS, Target, View, has_many_registers, matmul_packed,
+    PackedMatrix, STRIP_COLUMNS, Target, View, has_many_registers, matmul_packed,
 };
 use crate::nn::ops::{Parallelism, WriteMode};
 use multiversion::multiversion;
@@ -19,7 +19,7 @@ const MAX_FUSED_ROWS: usize = 4;
 
 thread_local! {
     /// The memory of expanded strips, for reuse.
-    static EXPANDED: RefCell<Packed> = RefCell::default();
+    static EXPANDED: RefCell<PackedMatrix> = RefCell::default();
 }
 
 /// A strip of [`LANES`] columns.
@@ -55,7 +55,7 @@ pub fn multiply<'a, P: Pair>(
                     expand(strip(first + v), group, &mut lanes[v..], vectors);
                 }
             });
-            let y = Target { values: &mut y[from..], row: columns, mode };
+            let y = Target { values: &mut y[from..], row_stride: columns, mode };
             matmul_packed(View::rows(x, inner), expanded.strips(), y, rows);
             continue;
         }
@@ -64,7 +64,7 @@ pub fn multiply<'a, P: Pair>(
         let mut done = 0;
         while done < rows {
             let x = &x[done * inner..];
-            let y = Target { values: &mut y[done * columns + from..], row: columns, mode };
+            let y = Target { values: &mut y[done * columns + from..], row_stride: columns, mode };
             done += match rows - done {
                 1 => fused::<P, 1>(strips, [inner, group], x, y, width),
                 rows if rows < ROWS_AT_A_TIME || by_two => {
@@ -89,7 +89,7 @@ fn fused<P: Pair, const R: usize>(
     let mut sums = [[[0.0; LANES]; STRIPS]; R];
     add_up::<P, R>(strips, group, x, &mut sums);
     for (r, sums) in sums.iter().enumerate() {
-        let y_row = &mut y.values[r * y.row..][..width];
+        let y_row = &mut y.values[r * y.row_stride..][..width];
         let sums = &sums.as_flattened()[..width];
         y.mode.write_row(y_row, sums);
     }
@@ -111,10 +111,10 @@ fn add_up<P: Pair, const R: usize>(
     let mut sums = [[[0.0f32; LANES]; STRIPS]; R];
     let inner = x[0].len();
     for (number, first) in (0..inner).step_by(group).enumerate() {
-        let scales = each(strips, |strip| strip.scales[number]);
+        let scales = map_array(strips, |strip| strip.scales[number]);
         let count = group.min(inner - first);
-        let x = each(x, |x| &x[first..][..count]);
-        let pairs = each(strips, |strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
+        let x = map_array(x, |x| &x[first..][..count]);
+        let pairs = map_array(strips, |strip| &strip.pairs[first / 2..][..count.div_ceil(2)]);
         for k in 0..count.div_ceil(2) {
             let mut numbers = [[[0.0; LANES]; 2]; STRIPS];
             for ((numbers, pairs), scales) in numbers.iter_mut().zip(pairs).zip(&scales) {

@@ -6,7 +6,7 @@
 
 use super::matrix_units::by_matrix_units;
 use super::operands::{Operand, RightOperands};
-use super::sides::Moved;
+use super::staging::StagedVectors;
 use super::tiles::{Sizes, Tiling, Work, add_groups, store};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -53,14 +53,14 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     let (tile_rows, tile_columns) = comptime!((tiling.rows(), tiling.columns()));
     let (part_rows, part_columns) = comptime!((tiling.part[0], tiling.part[1]));
     let (depth, groups) = comptime!((tiling.depth, tiling.groups));
-    let (a_side, b_side) = comptime!((tiling.side(0), tiling.side(1)));
+    let (a_layout, b_layout) = comptime!((tiling.layout(0), tiling.layout(1)));
     let joined = comptime!(tiling.joined);
-    let group = UNIT_POS as usize / comptime!(tiling.group());
-    let unit = UNIT_POS as usize % comptime!(tiling.group());
+    let group = UNIT_POS as usize / comptime!(tiling.group_units());
+    let unit = UNIT_POS as usize % comptime!(tiling.group_units());
     let staged = comptime!(tiling.staged().max(tiling.sums()));
-    let mut room = Shared::<[f32]>::new_aligned_slice(comptime!(groups * staged), 16usize);
-    let a_room = group * comptime!(tiling.staged());
-    let b_room = a_room + comptime!(a_side.elements());
+    let mut shared = Shared::<[f32]>::new_aligned_slice(comptime!(groups * staged), 16usize);
+    let a_offset = group * comptime!(tiling.staged());
+    let b_offset = a_offset + comptime!(a_layout.elements());
     let from_row = unit / comptime!(tiling.parts[1]) * part_rows;
     let from_column = unit % comptime!(tiling.parts[1]) * part_columns;
 
@@ -69,39 +69,39 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     for i in 0..comptime!(part_rows * part_columns) {
         sums[i] = 0.0f32;
     }
-    let a_tile = work.tile(a.batch_stride, work.row, rows, a_room, unit);
+    let a_tile = work.tile(a.batch_stride, work.row, rows, a_offset, unit);
     // Several right operands have no batches.
     let b_batch = rights.first.operand.batch_stride;
-    let b_tile = work.tile(b_batch, work.column, work.block.columns, b_room, unit);
-    let mut a_moved = Moved::<A, V>::new(a_side);
-    let mut b_moved = Moved::<B, W>::new(b_side);
+    let b_tile = work.tile(b_batch, work.column, work.block.columns, b_offset, unit);
+    let mut a_staged = StagedVectors::<A, V>::new(a_layout);
+    let mut b_staged = StagedVectors::<B, W>::new(b_layout);
     let mut a_values = Array::<f32>::new(part_rows);
 
     let (mut first, end) = (work.first, work.end);
     let from = first + group * depth;
-    a_moved.read(a, &a_tile, from, a_side);
-    b_moved.read_right(rights, work.block.number, &b_tile, from, b_side, joined);
+    a_staged.read(a, &a_tile, from, a_layout);
+    b_staged.read_right(rights, work.block.number, &b_tile, from, b_layout, joined);
     while first < end {
         sync_cube();
-        a_moved.write::<I>(&mut room, &a_tile, a_side);
-        b_moved.write::<I>(&mut room, &b_tile, b_side);
+        a_staged.write::<I>(&mut shared, &a_tile, a_layout);
+        b_staged.write::<I>(&mut shared, &b_tile, b_layout);
         sync_cube();
         first += comptime!(depth * groups);
         // Prefetches the next tiles while these are multiplied.
         let from = first + group * depth;
-        a_moved.read(a, &a_tile, from, a_side);
-        b_moved.read_right(rights, work.block.number, &b_tile, from, b_side, joined);
+        a_staged.read(a, &a_tile, from, a_layout);
+        b_staged.read_right(rights, work.block.number, &b_tile, from, b_layout, joined);
         #[unroll]
         for k in 0..depth {
-            let a_at = a_room + from_row + comptime!(k * a_side.stride);
-            let b_at = b_room + from_column + comptime!(k * b_side.stride);
+            let a_at = a_offset + from_row + comptime!(k * a_layout.stride);
+            let b_at = b_offset + from_column + comptime!(k * b_layout.stride);
             #[unroll]
             for i in 0..part_rows {
-                a_values[i] = room[a_at + i];
+                a_values[i] = shared[a_at + i];
             }
             #[unroll]
             for j in 0..part_columns {
-                let value = room[b_at + j];
+                let value = shared[b_at + j];
                 #[unroll]
                 for i in 0..part_rows {
                     sums[comptime!(i * part_columns + j)] += a_values[i] * value;
@@ -123,16 +123,17 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     } else {
         let tile = comptime!(tile_rows * tile_columns);
         sync_cube();
-        let own = group * tile + from_row * tile_columns + from_column;
+        let start = group * tile + from_row * tile_columns + from_column;
         #[unroll]
         for i in 0..part_rows {
             #[unroll]
             for j in 0..part_columns {
-                room[own + comptime!(i * tile_columns + j)] = sums[comptime!(i * part_columns + j)];
+                shared[start + comptime!(i * tile_columns + j)] =
+                    sums[comptime!(i * part_columns + j)];
             }
         }
         sync_cube();
-        add_groups::<B, W>(&room, work, rights, product, rows, tiling);
+        add_groups::<B, W>(&shared, work, rights, product, rows, tiling);
     }
 }
 
@@ -140,7 +141,7 @@ fn by_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
 /// element.
 #[cube(launch_unchecked)]
 pub(super) fn add_spans_kernel(
-    shares: &[f32],
+    partials: &[f32],
     product: &mut [f32],
     spans: usize,
     elements: usize,
@@ -149,9 +150,9 @@ pub(super) fn add_spans_kernel(
     let at = ABSOLUTE_POS;
     if at < all {
         let first = at / elements * spans * elements + at % elements;
-        let mut sum = shares[first];
+        let mut sum = partials[first];
         for span in 1..spans {
-            sum += shares[first + span * elements];
+            sum += partials[first + span * elements];
         }
         product[at] = sum;
     }

@@ -5,11 +5,11 @@
 //! they use few units for products of few rows or columns, which are most of those of generation, and of the gradients
 //! of small layers.
 
-mod factors;
 mod kernel;
 mod matrix_units;
+mod operand_tensors;
 mod operands;
-mod sides;
+mod staging;
 mod tiles;
 
 use crate::nn::buffers::{ALIGNMENT, argument, element_of, grid, uninit, view};
@@ -18,8 +18,8 @@ use burn::cubecl::features::MmaConfig;
 use burn::cubecl::ir::{DeviceProperties, ElemType, FloatKind};
 use burn::cubecl::prelude::CubeDim;
 use burn_cubecl::tensor::CubeTensor;
-use factors::Factors;
 use kernel::*;
+use operand_tensors::OperandTensors;
 use operands::*;
 use tiles::{FRAGMENT, Sizes, SizesLaunch, Tiling};
 
@@ -44,21 +44,21 @@ pub(super) fn products<const N: usize>(
     rounded: ElemType,
     into: Option<CubeTensor>,
 ) -> [CubeTensor; N] {
-    let factors = Factors::new(a, right);
-    let plan = Plan::new(&factors, rounded, biases.is_some());
-    let Sizes { batches, elements, spans, .. } = plan.sizes;
+    let operands = OperandTensors::new(a, right);
+    let launch = ProductLaunch::new(&operands, rounded, biases.is_some());
+    let Sizes { batches, elements, spans, .. } = launch.sizes;
     let len = batches * elements;
-    let product = into.unwrap_or_else(|| uninit(&factors.left.tensor, &[len], DType::F32));
+    let product = into.unwrap_or_else(|| uninit(&operands.left.tensor, &[len], DType::F32));
     assert_eq!(product.meta.num_elements(), len, "numbers of the products");
     if spans == 1 {
-        multiply(&factors, &plan, biases, rounded, &product);
+        multiply(&operands, &launch, biases, rounded, &product);
     } else {
-        let shares = uninit(&factors.left.tensor, &[spans * len], DType::F32);
-        multiply(&factors, &plan, biases, rounded, &shares);
-        add_spans(&plan.sizes, &shares, &product);
+        let partials = uninit(&operands.left.tensor, &[spans * len], DType::F32);
+        multiply(&operands, &launch, biases, rounded, &partials);
+        add_spans(&launch.sizes, &partials, &product);
     }
     std::array::from_fn(|number| {
-        view(&product, plan.blocks[number].place, factors.shape(number).into())
+        view(&product, launch.blocks[number].place, operands.shape(number).into())
     })
 }
 
@@ -72,20 +72,20 @@ struct BlockStart {
 }
 
 /// Division of a launch's products among its cubes.
-struct Plan<const N: usize> {
+struct ProductLaunch<const N: usize> {
     tiling: Tiling,
     sizes: Sizes,
     /// The blocks of the right operands.
     blocks: [BlockStart; N],
 }
 
-impl<const N: usize> Plan<N> {
-    fn new(factors: &Factors<N>, rounded: ElemType, has_bias: bool) -> Self {
-        let tiling = tiling_of(factors, rounded, has_bias);
-        let &Factors { count, rows, inner, columns, .. } = factors;
+impl<const N: usize> ProductLaunch<N> {
+    fn new(operands: &OperandTensors<N>, rounded: ElemType, has_bias: bool) -> Self {
+        let tiling = tiling_of(operands, rounded, has_bias);
+        let &OperandTensors { count, rows, inner, columns, .. } = operands;
         let row_tiles = rows.div_ceil(tiling.rows());
         let column_tiles = columns.iter().map(|columns| columns.div_ceil(tiling.columns())).sum();
-        let spans = spans(count * row_tiles * column_tiles, inner, factors.is_narrow(), &tiling);
+        let spans = spans(count * row_tiles * column_tiles, inner, operands.is_narrow(), &tiling);
         let span = inner.div_ceil(spans).next_multiple_of(tiling.depth * tiling.groups).max(1);
         let spans = inner.div_ceil(span).max(1);
         let (blocks, elements) = blocks(rows, columns, tiling.columns());
@@ -97,22 +97,23 @@ impl<const N: usize> Plan<N> {
 
 /// Multiplies: the products of each span of the inner dimension, `[batches, spans, elements]`.
 fn multiply<const N: usize>(
-    factors: &Factors<N>,
-    plan: &Plan<N>,
+    operands: &OperandTensors<N>,
+    launch: &ProductLaunch<N>,
     biases: Option<&[CubeTensor; N]>,
     rounded: ElemType,
-    shares: &CubeTensor,
+    partials: &CubeTensor,
 ) {
-    let Factors { left, right, columns, .. } = factors;
-    let Plan { tiling, blocks, .. } = *plan;
-    let Sizes { batches, rows, elements, inner, span, spans, row_tiles, column_tiles } = plan.sizes;
+    let OperandTensors { left, right, columns, .. } = operands;
+    let ProductLaunch { tiling, blocks, .. } = *launch;
+    let Sizes { batches, rows, elements, inner, span, spans, row_tiles, column_tiles } =
+        launch.sizes;
     let sizes =
         SizesLaunch::new(batches, rows, elements, inner, span, spans, row_tiles, column_tiles);
     // Those beyond the last are not read.
-    let launch = |number: usize| {
+    let right_launch = |number: usize| {
         let number = number.min(N - 1);
         let BlockStart { tile, place } = blocks[number];
-        let operand = right[number].argument(tiling.side(1));
+        let operand = right[number].argument(tiling.layout(1));
         // The kernel does not read this buffer if there is no bias.
         let bias = biases.map_or(&left.tensor, |biases| &biases[number]);
         RightOperandLaunch::new(operand, columns[number], tile, place, argument(bias))
@@ -120,12 +121,12 @@ fn multiply<const N: usize>(
     // SAFETY: accesses stay below the sizes, whose operands have these strides; all units of a cube reach its barriers.
     unsafe {
         product_kernel::launch_unchecked(
-            &shares.client,
-            grid(shares, batches * spans * row_tiles * column_tiles),
-            CubeDim::new_1d(tiling.cube() as u32),
-            left.argument(tiling.side(0)),
-            RightOperandsLaunch::new(launch(0), launch(1), launch(2)),
-            argument(shares),
+            &partials.client,
+            grid(partials, batches * spans * row_tiles * column_tiles),
+            CubeDim::new_1d(tiling.cube_units() as u32),
+            left.argument(tiling.layout(0)),
+            RightOperandsLaunch::new(right_launch(0), right_launch(1), right_launch(2)),
+            argument(partials),
             sizes,
             tiling,
             element_of(&left.tensor),
@@ -138,7 +139,7 @@ fn multiply<const N: usize>(
 }
 
 /// Adds up the products of the spans, `[batches, spans, elements]`: `[batches, elements]`.
-fn add_spans(sizes: &Sizes, shares: &CubeTensor, product: &CubeTensor) {
+fn add_spans(sizes: &Sizes, partials: &CubeTensor, product: &CubeTensor) {
     let len = sizes.batches * sizes.elements;
     // SAFETY: accesses stay below the number of shares and of results.
     unsafe {
@@ -146,7 +147,7 @@ fn add_spans(sizes: &Sizes, shares: &CubeTensor, product: &CubeTensor) {
             &product.client,
             grid(product, len.div_ceil(UNITS)),
             CubeDim::new_1d(UNITS as u32),
-            argument(shares),
+            argument(partials),
             argument(product),
             sizes.spans,
             sizes.elements,
@@ -178,16 +179,20 @@ pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
 }
 
 /// The tiling for these operands: as many groups as have room, and the largest vectors that they can be read in.
-fn tiling_of<const N: usize>(factors: &Factors<N>, rounded: ElemType, has_bias: bool) -> Tiling {
-    let properties = factors.left.tensor.client.properties();
+fn tiling_of<const N: usize>(
+    operands: &OperandTensors<N>,
+    rounded: ElemType,
+    has_bias: bool,
+) -> Tiling {
+    let properties = operands.left.tensor.client.properties();
     let tiling = match matrix_units(properties, rounded) {
-        Some(plane) => matrix_tiling(factors.rows, factors.all_columns(), plane),
-        None => tiling(factors.rows, factors.is_narrow()),
+        Some(plane) => matrix_tiling(operands.rows, operands.all_columns(), plane),
+        None => tiling(operands.rows, operands.is_narrow()),
     };
-    let inner_first = factors.inner_first();
+    let inner_first = operands.inner_first();
     let tiling = Tiling { inner_first, has_bias, joined: N, ..tiling };
     let tiling = tiling.within(properties.hardware.max_shared_memory_size);
-    Tiling { vectors: factors.vectors(&tiling), ..tiling }
+    Tiling { vectors: operands.vectors(&tiling), ..tiling }
 }
 
 /// Tiling of products of `rows` rows.
@@ -215,7 +220,14 @@ fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
         0..=64 => ([64, 32], [1, 4], 1, 4),
         _ => ([64, 32], [2, 2], 1, 4),
     };
-    Tiling { part, parts, workers: plane, groups, depth: steps * FRAGMENT, ..Tiling::default() }
+    Tiling {
+        part,
+        parts,
+        units_per_part: plane,
+        groups,
+        depth: steps * FRAGMENT,
+        ..Tiling::default()
+    }
 }
 
 /// Units of a plane whose matrix units multiply numbers of this type, in fragments of [`FRAGMENT`] rows, columns and
@@ -243,7 +255,7 @@ fn spans(tiles: usize, inner: usize, is_narrow: bool, tiling: &Tiling) -> usize 
         (false, false) => (128 << 10, 512),
         (_, true) => (32 << 10, 512),
     };
-    (units / (tiles * tiling.cube()).max(1)).min(inner / min_span).max(1)
+    (units / (tiles * tiling.cube_units()).max(1)).min(inner / min_span).max(1)
 }
 
 #[cfg(test)]
@@ -257,8 +269,8 @@ mod tests {
                 let tiling = Tiling { inner_first, ..matrix_tiling(shape[0], shape[1], 32) };
                 assert!(tiling.has_matrix_units() && tiling.part.iter().all(|x| x % FRAGMENT == 0));
                 // 32 bytes, of operands in half precision and of sums.
-                for side in [tiling.side(0), tiling.side(1)] {
-                    assert_eq!((side.elements() % 16, side.stride % 8), (0, 0), "{tiling:?}");
+                for layout in [tiling.layout(0), tiling.layout(1)] {
+                    assert_eq!((layout.elements() % 16, layout.stride % 8), (0, 0), "{tiling:?}");
                 }
                 assert_eq!(tiling.sums() % 8, 0, "{tiling:?}");
                 // The smallest workgroup memory of devices with matrix units.

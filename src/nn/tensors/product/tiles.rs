@@ -4,7 +4,7 @@
 #![allow(clippy::collapsible_if)]
 
 use super::operands::{Block, RightOperands};
-use super::sides::{Side, Tile};
+use super::staging::{Tile, TileLayout};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -19,7 +19,7 @@ pub(super) struct Tiling {
     /// Parts of a tile, along its rows and its columns.
     pub parts: [usize; 2],
     /// Units that compute a part: one, or the plane whose matrix units do.
-    pub workers: usize,
+    pub units_per_part: usize,
     /// Groups that divide the inner dimension among them.
     pub groups: usize,
     /// Steps of the inner dimension that a group has in workgroup memory.
@@ -41,7 +41,7 @@ impl Default for Tiling {
         Self {
             part: [1; 2],
             parts: [1; 2],
-            workers: 1,
+            units_per_part: 1,
             groups: 1,
             depth: 1,
             inner_first: [false; 2],
@@ -63,7 +63,7 @@ impl Tiling {
 
     /// Whether matrix units multiply.
     pub fn has_matrix_units(&self) -> bool {
-        self.workers > 1
+        self.units_per_part > 1
     }
 
     /// Rows of a tile.
@@ -77,23 +77,23 @@ impl Tiling {
     }
 
     /// Units of a group.
-    pub fn group(&self) -> usize {
-        self.parts[0] * self.parts[1] * self.workers
+    pub fn group_units(&self) -> usize {
+        self.parts[0] * self.parts[1] * self.units_per_part
     }
 
     /// Units of a cube.
-    pub fn cube(&self) -> usize {
-        self.group() * self.groups
+    pub fn cube_units(&self) -> usize {
+        self.group_units() * self.groups
     }
 
     /// The tile of an operand.
-    pub fn side(&self, operand: usize) -> Side {
+    pub fn layout(&self, operand: usize) -> TileLayout {
         let width = if operand == 0 { self.rows() } else { self.columns() };
         let (inner_first, keeps_order) = (self.inner_first[operand], self.has_matrix_units());
-        Side {
+        TileLayout {
             width,
             depth: self.depth,
-            group: self.group(),
+            num_units: self.group_units(),
             inner_first,
             vector: self.vectors[operand],
             keeps_order,
@@ -105,13 +105,13 @@ impl Tiling {
 
     /// Elements of a group's tiles in workgroup memory.
     pub fn staged(&self) -> usize {
-        self.side(0).elements() + self.side(1).elements()
+        self.layout(0).elements() + self.layout(1).elements()
     }
 
     /// Sums of a group in workgroup memory: a tile where groups add theirs up, or a fragment of each plane on its way
     /// from the matrix units to the product.
     pub fn sums(&self) -> usize {
-        match (self.groups, self.workers) {
+        match (self.groups, self.units_per_part) {
             (1, 1) => 0,
             (1, _) => self.parts[0] * self.parts[1] * FRAGMENT * FRAGMENT,
             _ => self.rows() * self.columns(),
@@ -206,10 +206,10 @@ impl Work {
         batch: usize,
         outer: usize,
         outer_end: usize,
-        room: usize,
+        offset: usize,
         unit: usize,
     ) -> Tile {
-        Tile { matrix: self.batch * batch, outer, outer_end, inner_end: self.end, room, unit }
+        Tile { matrix: self.batch * batch, outer, outer_end, inner_end: self.end, offset, unit }
     }
 }
 
@@ -261,7 +261,7 @@ pub(super) fn add_groups<B: Float, W: Size>(
 ) {
     let columns = comptime!(tiling.columns());
     let tile = comptime!(tiling.rows() * tiling.columns());
-    for e in range_stepped(UNIT_POS as usize, tile, comptime!(tiling.cube())) {
+    for e in range_stepped(UNIT_POS as usize, tile, comptime!(tiling.cube_units())) {
         let mut sum = sums[e];
         #[unroll]
         for group in 1..comptime!(tiling.groups) {

@@ -16,7 +16,7 @@ use crate::text::kernels::narrow::{
     NarrowScratchLaunch, NarrowingLaunch, TOKENS_PER_FLOAT_WORD, narrow_kernel,
 };
 use crate::text::kernels::progress::{COUNTS, ProgressLaunch};
-use crate::text::{DeviceDecoder, Prompts, inverse_temperature};
+use crate::text::{DeviceDecoder, PromptCaches, inverse_temperature};
 use burn::backend::{Cube, DType};
 use burn::cubecl::client::Graph;
 use burn::cubecl::prelude::CubeDim;
@@ -33,7 +33,7 @@ pub(in crate::text::generate) struct KernelBatch<'a> {
     step: &'a TokenStep,
     decoder: &'a DeviceDecoder,
     sampling: &'a Sampling,
-    prompts: Prompts,
+    prompts: PromptCaches,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: CubeTensor,
     state: State,
@@ -65,7 +65,7 @@ struct RecordedStep {
 impl State {
     fn new(
         decoder: &DeviceDecoder,
-        prompts: &Prompts,
+        prompts: &PromptCaches,
         draws: &CubeTensor,
         sampling: &Sampling,
     ) -> Self {
@@ -128,7 +128,7 @@ impl<'a> KernelBatch<'a> {
         step: &'a TokenStep,
         decoder: &'a DeviceDecoder,
         sampling: &'a Sampling,
-        prompts: Prompts,
+        prompts: PromptCaches,
         draws: Tensor<2>,
     ) -> Self {
         let draws = cube_tensor(draws);

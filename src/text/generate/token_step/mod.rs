@@ -3,7 +3,7 @@
 //! It computes the same formulas as [`DeviceDecoder::step`], for one token of each row:
 //! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
 //! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are computed by
-//! [`Products`](crate::nn::tensors::products::Products).
+//! [`ProductPrecision`](crate::nn::tensors::products::ProductPrecision).
 
 mod batch;
 
@@ -85,7 +85,7 @@ impl TokenStep {
             let [queries, keys, values] = module
                 .apply_all(adapters, i, Projection::OF_ATTENTION, tensor(&input))
                 .map(cube_tensor);
-            row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table(i)]);
+            row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table_index(i)]);
             let attended = apply(Projection::Output, &row.attend(i, &queries));
             let attended = Some((attended, norms.after_attention));
             let (input, sum) = add_norm(shape, sum, attended, norms.before_mlp, row.operand);

@@ -2,7 +2,7 @@
 
 use super::is_narrow;
 use super::operands::{MAX_JOINED, OperandLaunch};
-use super::sides::Side;
+use super::staging::TileLayout;
 use super::tiles::Tiling;
 use crate::nn::buffers::vector_size;
 use burn::backend::Cube;
@@ -12,9 +12,9 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 /// The operands of a launch.
-pub(super) struct Factors<const N: usize> {
-    pub left: Factor,
-    pub right: [Factor; N],
+pub(super) struct OperandTensors<const N: usize> {
+    pub left: OperandTensor,
+    pub right: [OperandTensor; N],
     /// Leading dimensions of the results.
     batches: Vec<usize>,
     /// Rows of a result.
@@ -28,16 +28,16 @@ pub(super) struct Factors<const N: usize> {
     pub columns: [usize; N],
 }
 
-impl<const N: usize> Factors<N> {
+impl<const N: usize> OperandTensors<N> {
     /// # Panics
     /// If the sizes do not match, or the right operands are more than [`MAX_JOINED`], or several with batches.
     pub fn new(a: CubeTensor, right: [CubeTensor; N]) -> Self {
         let dims = a.meta.shape().len();
         let batches: Vec<usize> =
             (0..dims - 2).map(|d| a.meta.shape()[d].max(right[0].meta.shape()[d])).collect();
-        let mut left = Factor::new(matrices(a, &batches), [dims - 2, dims - 1]);
+        let mut left = OperandTensor::new(matrices(a, &batches), [dims - 2, dims - 1]);
         let [result_rows, inner] = left.extents;
-        let right = right.map(|b| Factor::new(matrices(b, &batches), [dims - 1, dims - 2]));
+        let right = right.map(|b| OperandTensor::new(matrices(b, &batches), [dims - 1, dims - 2]));
         let columns = right.each_ref().map(|b| {
             assert_eq!(inner, b.extents[1], "the inner dimensions of a product");
             b.extents[0]
@@ -77,8 +77,8 @@ impl<const N: usize> Factors<N> {
 
     /// Maximum number of elements that a unit can read at a time, of the left operand and of each right one.
     pub fn vectors(&self, tiling: &Tiling) -> [usize; 2] {
-        let right = self.right.iter().map(|b| b.vector(tiling.side(1)));
-        [self.left.vector(tiling.side(0)), right.min().expect("a right operand")]
+        let right = self.right.iter().map(|b| b.vector(tiling.layout(1)));
+        [self.left.vector(tiling.layout(0)), right.min().expect("a right operand")]
     }
 
     /// Shape of the product with a right operand.
@@ -89,7 +89,7 @@ impl<const N: usize> Factors<N> {
 }
 
 /// An operand: matrices in batches one stride apart, and the distances between its elements.
-pub(super) struct Factor {
+pub(super) struct OperandTensor {
     pub tensor: CubeTensor,
     /// Extents of the outer and the inner dimension.
     extents: [usize; 2],
@@ -98,7 +98,7 @@ pub(super) struct Factor {
     inner: usize,
 }
 
-impl Factor {
+impl OperandTensor {
     /// A tensor from [`matrices`], whose outer and inner dimensions are these axes.
     fn new(tensor: CubeTensor, axes: [usize; 2]) -> Self {
         let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
@@ -109,30 +109,30 @@ impl Factor {
     }
 
     /// Distances along the near and the far dimension of a tile.
-    fn near_and_far(&self, side: Side) -> [usize; 2] {
-        if side.inner_first { [self.inner, self.outer] } else { [self.outer, self.inner] }
+    fn near_and_far(&self, layout: TileLayout) -> [usize; 2] {
+        if layout.inner_first { [self.inner, self.outer] } else { [self.outer, self.inner] }
     }
 
     /// Maximum number of elements that a unit can read at a time: all in the matrix or none, and each vector in a place
     /// that is a multiple of its size.
-    fn vector(&self, side: Side) -> usize {
-        let [near, far] = self.near_and_far(side);
-        let extent = self.extents[usize::from(side.inner_first)];
+    fn vector(&self, layout: TileLayout) -> usize {
+        let [near, far] = self.near_and_far(layout);
+        let extent = self.extents[usize::from(layout.inner_first)];
         vector_size(&[&self.tensor], |vector| {
             near == 1
                 && [extent, far, self.batch].iter().all(|part| part.is_multiple_of(vector))
-                && side.can_move(vector)
+                && layout.can_move(vector)
         })
     }
 
     /// The argument of a kernel.
-    pub fn argument<N: Float, V: Size>(&self, side: Side) -> OperandLaunch<N, V> {
+    pub fn argument<N: Float, V: Size>(&self, layout: TileLayout) -> OperandLaunch<N, V> {
         let (shape, strides) = (self.tensor.meta.shape(), self.tensor.meta.strides());
         let last: usize = (0..shape.len()).map(|d| (shape[d] - 1) * strides[d]).sum();
         // SAFETY: the buffer holds all elements up to the last.
         let elements = unsafe { BufferArg::from_raw_parts(self.tensor.handle.clone(), last + 1) };
-        let [near, far] = self.near_and_far(side);
-        OperandLaunch::new(elements, self.batch / side.vector, near, far / side.vector)
+        let [near, far] = self.near_and_far(layout);
+        OperandLaunch::new(elements, self.batch / layout.vector, near, far / layout.vector)
     }
 }
 

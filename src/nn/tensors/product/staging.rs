@@ -7,15 +7,15 @@ use super::operands::{Operand, RightOperands};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// A tile of an operand in workgroup memory; a compile-time value. Units read vectors of neighbours in memory, along
-/// the near dimension; the other one is the far dimension.
+/// The layout of an operand's tile in workgroup memory; a compile-time value. Units read vectors of neighbours in
+/// memory, along the near dimension; the other one is the far dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Side {
+pub(super) struct TileLayout {
     /// Rows of the left operand's tile, or columns of the right one's.
     pub width: usize,
     pub depth: usize,
     /// Units that move it.
-    pub group: usize,
+    pub num_units: usize,
     /// Whether the inner dimension is the near one.
     pub inner_first: bool,
     /// Elements of a vector.
@@ -26,7 +26,7 @@ pub(super) struct Side {
     pub stride: usize,
 }
 
-impl Side {
+impl TileLayout {
     /// Vectors along the near dimension, and elements along the far one.
     fn extents(&self) -> [usize; 2] {
         let [near, far] =
@@ -35,20 +35,21 @@ impl Side {
     }
 
     /// Vectors that each unit moves.
-    pub fn moved(&self) -> usize {
-        self.extents().iter().product::<usize>() / self.group
+    pub fn vectors_per_unit(&self) -> usize {
+        self.extents().iter().product::<usize>() / self.num_units
     }
 
     /// Whether the units can move it in vectors of `vector` numbers.
     pub fn can_move(self, vector: usize) -> bool {
         let [near, far] = Self { vector: 1, ..self }.extents();
-        let side = Self { vector, ..self };
-        near.is_multiple_of(vector) && side.moved() * self.group * vector == near * far
+        let layout = Self { vector, ..self };
+        near.is_multiple_of(vector)
+            && layout.vectors_per_unit() * self.num_units * vector == near * far
     }
 
     /// Units along the near dimension.
     fn across(&self) -> usize {
-        self.group.min(self.extents()[0])
+        self.num_units.min(self.extents()[0])
     }
 
     /// Place of vector `i` of a unit, from its first one on: vectors along the near dimension, elements along the far
@@ -56,17 +57,17 @@ impl Side {
     fn place(&self, i: usize) -> (usize, usize) {
         let across = self.across();
         let along = self.extents()[0] / across;
-        (i % along * across, i / along * (self.group / across))
+        (i % along * across, i / along * (self.num_units / across))
     }
 
     /// Distances in workgroup memory between neighbours along the near and the far dimension.
-    fn steps(&self) -> [usize; 2] {
+    fn strides(&self) -> [usize; 2] {
         if self.inner_first && !self.keeps_order { [self.stride, 1] } else { [1, self.stride] }
     }
 
     /// Distance in workgroup memory from a unit's first number to number `j` of its vector `i`.
-    fn step(&self, i: usize, j: usize) -> usize {
-        let ((near, far), [by_near, by_far]) = (self.place(i), self.steps());
+    fn element_offset(&self, i: usize, j: usize) -> usize {
+        let ((near, far), [by_near, by_far]) = (self.place(i), self.strides());
         (near * self.vector + j) * by_near + far * by_far
     }
 
@@ -94,31 +95,39 @@ pub(super) struct Tile {
     /// End of the inner steps.
     pub inner_end: usize,
     /// Place in workgroup memory.
-    pub room: usize,
+    pub offset: usize,
     pub unit: usize,
 }
 
 /// The elements of a tile that a unit moves to workgroup memory. They are as in the operand until they are written, so
 /// that nothing waits for them before.
 #[derive(CubeType)]
-pub(super) struct Moved<N: Float, V: Size> {
+pub(super) struct StagedVectors<N: Float, V: Size> {
     vectors: Array<Vector<N, V>>,
 }
 
 #[cube]
-impl<N: Float, V: Size> Moved<N, V> {
-    pub fn new(#[comptime] side: Side) -> Moved<N, V> {
-        Moved::<N, V> { vectors: Array::<Vector<N, V>>::new(comptime!(side.moved())) }
+impl<N: Float, V: Size> StagedVectors<N, V> {
+    pub fn new(#[comptime] layout: TileLayout) -> StagedVectors<N, V> {
+        StagedVectors::<N, V> {
+            vectors: Array::<Vector<N, V>>::new(comptime!(layout.vectors_per_unit())),
+        }
     }
 
     /// Reads a unit's elements of a tile from inner step `at` on; those past the ends are 0.
-    pub fn read(&mut self, from: &Operand<N, V>, tile: &Tile, at: usize, #[comptime] side: Side) {
-        let vector = comptime!(side.vector);
-        let mut near = side_near(tile.unit, side) * vector;
-        let mut far = side_far(tile.unit, side);
+    pub fn read(
+        &mut self,
+        from: &Operand<N, V>,
+        tile: &Tile,
+        at: usize,
+        #[comptime] layout: TileLayout,
+    ) {
+        let vector = comptime!(layout.vector);
+        let mut near = first_near(tile.unit, layout) * vector;
+        let mut far = first_far(tile.unit, layout);
         let mut near_end = tile.outer_end;
         let mut far_end = tile.inner_end;
-        if comptime!(side.inner_first) {
+        if comptime!(layout.inner_first) {
             near += at;
             far += tile.outer;
             near_end = tile.inner_end;
@@ -142,8 +151,8 @@ impl<N: Float, V: Size> Moved<N, V> {
         }
         let place = tile.matrix + near / vector * by_near + far * from.far_stride;
         #[unroll]
-        for i in 0..comptime!(side.moved()) {
-            let (near, far) = comptime!(side.place(i));
+        for i in 0..comptime!(layout.vectors_per_unit()) {
+            let (near, far) = comptime!(layout.place(i));
             let mut elements = Vector::<N, V>::new(N::from_int(0));
             if near < near_left && far < far_left {
                 elements = from.elements[place + near * by_near + far * from.far_stride];
@@ -159,35 +168,35 @@ impl<N: Float, V: Size> Moved<N, V> {
         number: usize,
         tile: &Tile,
         at: usize,
-        #[comptime] side: Side,
+        #[comptime] layout: TileLayout,
         #[comptime] joined: usize,
     ) {
         if number == 0 {
-            self.read(&rights.first.operand, tile, at, side);
+            self.read(&rights.first.operand, tile, at, layout);
         }
         if comptime!(joined > 1) {
             if number == 1 {
-                self.read(&rights.second.operand, tile, at, side);
+                self.read(&rights.second.operand, tile, at, layout);
             }
         }
         if comptime!(joined > 2) {
             if number == 2 {
-                self.read(&rights.third.operand, tile, at, side);
+                self.read(&rights.third.operand, tile, at, layout);
             }
         }
     }
 
     /// Writes them to workgroup memory element by element, rounded to `I`.
-    pub fn write<I: Float>(&self, room: &mut [f32], tile: &Tile, #[comptime] side: Side) {
-        let [by_near, by_far] = comptime!(side.steps());
-        let first = side_near(tile.unit, side) * comptime!(side.vector * by_near);
-        let to = tile.room + first + side_far(tile.unit, side) * by_far;
+    pub fn write<I: Float>(&self, shared: &mut [f32], tile: &Tile, #[comptime] layout: TileLayout) {
+        let [by_near, by_far] = comptime!(layout.strides());
+        let first = first_near(tile.unit, layout) * comptime!(layout.vector * by_near);
+        let to = tile.offset + first + first_far(tile.unit, layout) * by_far;
         #[unroll]
-        for i in 0..comptime!(side.moved()) {
+        for i in 0..comptime!(layout.vectors_per_unit()) {
             let elements = Vector::<f32, V>::cast_from(Vector::<I, V>::cast_from(self.vectors[i]));
             #[unroll]
-            for j in 0..comptime!(side.vector) {
-                room[to + comptime!(side.step(i, j))] = elements.extract(j);
+            for j in 0..comptime!(layout.vector) {
+                shared[to + comptime!(layout.element_offset(i, j))] = elements.extract(j);
             }
         }
     }
@@ -195,40 +204,40 @@ impl<N: Float, V: Size> Moved<N, V> {
     /// Writes them to workgroup memory in the order of memory, rounded to `I`.
     pub fn write_vectors<I: Float>(
         &self,
-        room: &mut [Vector<I, V>],
+        shared: &mut [Vector<I, V>],
         tile: &Tile,
-        #[comptime] side: Side,
+        #[comptime] layout: TileLayout,
     ) {
-        let far = side_far(tile.unit, side) * comptime!(side.stride / side.vector);
-        let to = tile.room + side_near(tile.unit, side) + far;
+        let far = first_far(tile.unit, layout) * comptime!(layout.stride / layout.vector);
+        let to = tile.offset + first_near(tile.unit, layout) + far;
         #[unroll]
-        for i in 0..comptime!(side.moved()) {
+        for i in 0..comptime!(layout.vectors_per_unit()) {
             let elements = Vector::<I, V>::cast_from(self.vectors[i]);
-            room[to + comptime!(side.step(i, 0) / side.vector)] = elements;
+            shared[to + comptime!(layout.element_offset(i, 0) / layout.vector)] = elements;
         }
     }
 }
 
 /// The place of a unit's first vector in a tile along the near dimension, in vectors.
 #[cube]
-fn side_near(unit: usize, #[comptime] side: Side) -> usize {
-    unit % comptime!(side.across())
+fn first_near(unit: usize, #[comptime] layout: TileLayout) -> usize {
+    unit % comptime!(layout.across())
 }
 
 /// The place of a unit's first vector in a tile along the far dimension.
 #[cube]
-fn side_far(unit: usize, #[comptime] side: Side) -> usize {
-    unit / comptime!(side.across())
+fn first_far(unit: usize, #[comptime] layout: TileLayout) -> usize {
+    unit / comptime!(layout.across())
 }
 
 /// The place of the vector with a number of a tile in workgroup memory, in the order of memory.
 #[cube]
-pub(super) fn place_in(outer: usize, inner: usize, #[comptime] side: Side) -> usize {
-    let mut place = inner * side.stride + outer;
-    if comptime!(side.inner_first) {
-        place = outer * side.stride + inner;
+pub(super) fn vector_offset(outer: usize, inner: usize, #[comptime] layout: TileLayout) -> usize {
+    let mut place = inner * layout.stride + outer;
+    if comptime!(layout.inner_first) {
+        place = outer * layout.stride + inner;
     }
-    place / side.vector
+    place / layout.vector
 }
 
 #[cfg(test)]
@@ -241,7 +250,7 @@ mod tests {
         let plain = [([8, 8], [8, 8], 1, 16), ([2, 4], [8, 4], 1, 16), ([8, 4], [8, 4], 1, 16)];
         let on_matrix_units =
             [([32, 32], [2, 4], 32, 32), ([16, 16], [1, 1], 32, 32), ([16, 32], [4, 1], 64, 32)];
-        for (part, parts, workers, depth) in plain.into_iter().chain(on_matrix_units) {
+        for (part, parts, units_per_part, depth) in plain.into_iter().chain(on_matrix_units) {
             for (inner_first, vector) in
                 [false, true].into_iter().flat_map(|x| [1, 2, 4, 8].map(|v| (x, v)))
             {
@@ -249,34 +258,37 @@ mod tests {
                 let tiling = Tiling {
                     part,
                     parts,
-                    workers,
+                    units_per_part,
                     depth,
                     inner_first,
                     vectors,
                     ..Tiling::default()
                 };
-                for side in [tiling.side(0), tiling.side(1)] {
-                    if !side.can_move(vector) {
+                for layout in [tiling.layout(0), tiling.layout(1)] {
+                    if !layout.can_move(vector) {
                         continue;
                     }
                     let (mut seen, mut places) = (HashSet::new(), HashSet::new());
-                    let [by_near, by_far] = side.steps();
-                    for unit in 0..side.group {
-                        let [near, far] = [unit % side.across(), unit / side.across()];
+                    let [by_near, by_far] = layout.strides();
+                    for unit in 0..layout.num_units {
+                        let [near, far] = [unit % layout.across(), unit / layout.across()];
                         let first = near * vector * by_near + far * by_far;
-                        for (i, j) in
-                            (0..side.moved()).flat_map(|i| (0..vector).map(move |j| (i, j)))
+                        for (i, j) in (0..layout.vectors_per_unit())
+                            .flat_map(|i| (0..vector).map(move |j| (i, j)))
                         {
-                            let (more_near, more_far) = side.place(i);
+                            let (more_near, more_far) = layout.place(i);
                             let number = [(near + more_near) * vector + j, far + more_far];
-                            let [near_end, far_end] = side.extents();
+                            let [near_end, far_end] = layout.extents();
                             assert!(number[0] < near_end * vector && number[1] < far_end);
-                            assert!(seen.insert(number), "{side:?}: {number:?} twice");
-                            let place = first + side.step(i, j);
-                            assert!(place < side.elements() && places.insert(place), "{side:?}");
+                            assert!(seen.insert(number), "{layout:?}: {number:?} twice");
+                            let place = first + layout.element_offset(i, j);
+                            assert!(
+                                place < layout.elements() && places.insert(place),
+                                "{layout:?}"
+                            );
                         }
                     }
-                    assert_eq!(seen.len(), side.width * side.depth, "{side:?}");
+                    assert_eq!(seen.len(), layout.width * layout.depth, "{layout:?}");
                 }
             }
         }

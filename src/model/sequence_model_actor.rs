@@ -6,13 +6,13 @@ use crate::nn::rows::{DynSequenceModel, to_lanes, to_rows};
 /// A policy that acts through the forward pass of its learner, since operands rounded to bf16 make the logits of two
 /// different forward passes differ by more than the last bits.
 #[derive(Debug)]
-pub(super) struct RowsActor(pub Box<dyn DynSequenceModel>);
+pub(super) struct SequenceModelActor(pub Box<dyn DynSequenceModel>);
 
 /// The logits of a step: `[LANES, num_actions]`, and `[num_actions][LANES]`.
 #[derive(Debug, Default)]
 pub(super) struct Scratch(Vec<f32>, Vec<Lanes>);
 
-impl Actor for RowsActor {
+impl Actor for SequenceModelActor {
     type Scratch = Scratch;
 
     fn sizes(&self) -> PolicySizes {

@@ -1,7 +1,7 @@
 //! Products on devices that run kernels, as operations of Burn's tensors with autodiff.
 
 use super::product;
-pub(super) use crate::nn::buffers::runs_kernels;
+pub(super) use crate::nn::buffers::has_kernels;
 use crate::nn::buffers::{cube_tensor, float_element};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
@@ -17,18 +17,18 @@ use burn_cubecl::tensor::CubeTensor;
 
 /// Whether Grove's kernels compute a product: always in single precision, unless Burn's may round operands to TF32; in
 /// half precision on matrix units; and if the product is narrow.
-pub(super) fn is_ours<const D: usize>(
+pub(super) fn uses_kernel<const D: usize>(
     a: &Tensor<D>,
     b: &Tensor<D>,
     half: Option<FloatDType>,
-    may_round: bool,
+    allows_tf32: bool,
 ) -> bool {
     let device = a.device();
-    runs_kernels(&device)
+    has_kernels(&device)
         && (is_narrow(a, b)
             || match half {
                 Some(half) => has_matrix_units(&device, half),
-                None => !(may_round && has_tf32(&device)),
+                None => !(allows_tf32 && has_tf32(&device)),
             })
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
 /// The products `a b + bias` with several matrices, at most three, in one launch, without autodiff, of operands that
 /// are rounded to half precision if `half` is given. The results are in single precision, in `into` if it is given
 /// ([`product::products`]).
-pub(crate) fn linear<const D: usize, const N: usize>(
+pub(crate) fn products<const D: usize, const N: usize>(
     a: Tensor<D>,
     matrices: [Tensor<D>; N],
     biases: Option<[Tensor<1>; N]>,
@@ -274,7 +274,7 @@ mod tests {
                     continue;
                 }
                 let bias = numbers(8, [20], &device);
-                let [got] = linear(a.clone(), [b.clone()], Some([bias]), Some(half), None);
+                let [got] = products(a.clone(), [b.clone()], Some([bias]), Some(half), None);
                 let got = floats(got);
                 let [a, b] = [numbers(6, [40, 90], &cpu), numbers(7, [90, 20], &cpu)];
                 let rounded = |x: Tensor<2>| x.cast(half).cast(FloatDType::F32);
@@ -298,7 +298,7 @@ mod tests {
                 };
                 let (x, matrices, biases) = of(&device);
                 let (y, on_host, host_biases) = of(&Device::flex());
-                let got = linear(x.clone(), matrices.clone(), Some(biases), None, None);
+                let got = products(x.clone(), matrices.clone(), Some(biases), None, None);
                 for (number, got) in got.into_iter().enumerate() {
                     let want = y.clone().matmul(on_host[number].clone())
                         + host_biases[number].clone().unsqueeze();
@@ -307,7 +307,7 @@ mod tests {
                 }
                 let [_, second, third] = matrices;
                 for (got, matrix) in
-                    linear(x, [second, third], None, None, None).into_iter().zip(1..)
+                    products(x, [second, third], None, None, None).into_iter().zip(1..)
                 {
                     let want = floats(y.clone().matmul(on_host[matrix].clone()));
                     assert_near(&format!("{rows} rows, {inner}, pair"), &floats(got), &want);

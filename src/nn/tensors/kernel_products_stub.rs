@@ -3,16 +3,16 @@
 use burn::tensor::{Device, FloatDType, Tensor};
 
 /// Whether a device runs the kernel of products: none of this build does.
-pub(super) fn runs_kernels(_device: &Device) -> bool {
+pub(super) fn has_kernels(_device: &Device) -> bool {
     false
 }
 
-/// Whether a product is one of Grove's kernels: none is.
-pub(super) fn is_ours<const D: usize>(
+/// Whether Grove's kernels compute a product: none does.
+pub(super) fn uses_kernel<const D: usize>(
     _a: &Tensor<D>,
     _b: &Tensor<D>,
     _half: Option<FloatDType>,
-    _may_round: bool,
+    _allows_tf32: bool,
 ) -> bool {
     false
 }
@@ -24,7 +24,7 @@ pub(crate) fn product<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
 
 /// The products `a b + bias` with several matrices without autodiff: never called, since no device of this build runs
 /// their kernel.
-pub(crate) fn linear<const D: usize, const N: usize>(
+pub(crate) fn products<const D: usize, const N: usize>(
     _a: Tensor<D>,
     _matrices: [Tensor<D>; N],
     _biases: Option<[Tensor<1>; N]>,
