@@ -8,7 +8,7 @@ mod text;
 pub(crate) use jsonl::iteration;
 pub use jsonl::{JsonLines, MetricsError};
 pub use memory_leak::MemoryLeakDetector;
-pub use text::{TextEvaluation, TextRecord};
+pub use text::{LanguageEvaluation, LanguageRecord};
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub struct IterationRecord {
     /// Number of episodes that ended in this rollout; an episode of texts is a completion.
     pub episodes: u64,
     /// Mean number of steps of these episodes, from the first step of each; `None` if none ended, and for texts, which
-    /// have [`TextRecord::completion_length`].
+    /// have [`LanguageRecord::completion_length`].
     #[serde(default)]
     pub mean_length: Option<f64>,
     /// Mean reward per step.
@@ -71,7 +71,7 @@ pub struct IterationRecord {
     pub reduction: Option<Communication>,
     /// Metrics that only runs of language models have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub text: Option<TextRecord>,
+    pub text: Option<LanguageRecord>,
     /// Evaluation of the greedy policy, if one was due.
     pub evaluation: Option<EvaluationRecord>,
 }
@@ -158,7 +158,7 @@ pub struct EvaluationRecord {
     pub held_out: Option<HeldOut>,
     /// Figures that only evaluations of language models have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub text: Option<TextEvaluation>,
+    pub text: Option<LanguageEvaluation>,
 }
 
 impl EvaluationRecord {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Metrics of an iteration about completions and tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TextRecord {
+pub struct LanguageRecord {
     /// Whether the iteration was supervised fine-tuning (SFT); there are no completions and no rewards then.
     pub fit: bool,
     /// Mean of each part of the reward, without its weight; empty if no completion could be scored.
@@ -56,7 +56,7 @@ pub struct TextRecord {
 
 /// Metrics of an evaluation about completions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TextEvaluation {
+pub struct LanguageEvaluation {
     /// Completions per prompt.
     pub k: usize,
     /// Fraction of the completions with the highest possible score; `None` if a reward is above 1, so that it is not

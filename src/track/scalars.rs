@@ -70,15 +70,15 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::TextRecord;
+    use crate::metrics::LanguageRecord;
 
     #[test]
     fn a_mean_of_no_rewards_is_left_out() {
-        let mean = |score: Option<f64>, text: Option<TextRecord>| {
+        let mean = |score: Option<f64>, text: Option<LanguageRecord>| {
             let all = scalars(&IterationRecord { score, text, ..IterationRecord::default() });
             all.into_iter().find(|(name, _)| name == "charts/mean_reward").unwrap().1
         };
-        let text = || Some(TextRecord::default());
+        let text = || Some(LanguageRecord::default());
         assert_eq!((mean(None, None), mean(Some(0.5), text())), (Some(0.0), Some(0.0)));
         assert_eq!(mean(None, text()), None);
     }

@@ -11,7 +11,7 @@ use burn::tensor::Device;
 use std::borrow::Cow;
 
 /// The part of a [`Trainer`](super::Trainer) that differs between policies for games
-/// ([`GameEngine`](super::GameEngine)) and language models ([`TextEngine`](super::text::TextEngine)). Only the
+/// ([`GameEngine`](super::GameEngine)) and language models ([`LanguageEngine`](super::text::LanguageEngine)). Only the
 /// constructors of these two create trainers; the trait serves code that is generic over both.
 ///
 /// All ranks that share a run must call its methods together.

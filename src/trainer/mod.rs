@@ -26,7 +26,7 @@ pub use game::{
     layered_settings, load_policy, load_weights, new_settings, policy_bytes, policy_params,
     read_policy_file, saved_config, saved_game_name,
 };
-pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
+pub use snapshot::{Counters, Export, LanguageCounters, Persistent, SnapshotError};
 
 use crate::device::{self, TransferCount};
 use crate::env::HostEnvError;

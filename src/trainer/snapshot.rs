@@ -36,12 +36,12 @@ pub struct Counters {
     pub played_steps: Option<u64>,
     /// Counters of a language model's run.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub text: Option<TextCounters>,
+    pub text: Option<LanguageCounters>,
 }
 
 /// Counters that only a language model's run has.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TextCounters {
+pub struct LanguageCounters {
     /// Index of the next prompt.
     pub next_prompt: u64,
     /// Number of tokens generated, and learnt from by SFT.
@@ -186,7 +186,7 @@ pub struct Export {
     /// Number of steps played, where it does not follow from the number of iterations.
     pub played_steps: Option<u64>,
     /// Counters of a language model's run.
-    pub text: Option<TextCounters>,
+    pub text: Option<LanguageCounters>,
 }
 
 impl<E: Persistent> Trainer<E> {

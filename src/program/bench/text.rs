@@ -9,7 +9,9 @@ use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, ChosenDevice};
 use crate::program::settings::{InitialModel, language_defaults};
 use crate::program::text::device::{default_precision, device_name};
-use crate::program::text::{ENGINE, TextOverrides, load, model_path, open, settings_of_new_run};
+use crate::program::text::{
+    ENGINE, LanguageOverrides, load, model_path, open, settings_of_new_run,
+};
 use crate::rng::{draw, uniform};
 use crate::run::counted;
 use crate::settings::{EngineChoice, Precision};
@@ -100,7 +102,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let precision = trained.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
     let (own, mut config) =
-        settings_of_new_run(task, Table::new(), defaults, file, &TextOverrides::of(&args.set))?;
+        settings_of_new_run(task, Table::new(), defaults, file, &LanguageOverrides::of(&args.set))?;
     config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.

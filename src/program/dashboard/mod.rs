@@ -225,7 +225,7 @@ fn completion_lines(records: &[CompletionRecord]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{Memory, Phases, TextRecord};
+    use crate::metrics::{LanguageRecord, Memory, Phases};
 
     fn record(iteration: u32, score: f64) -> IterationRecord {
         let evaluation =
@@ -271,7 +271,7 @@ mod tests {
         let record = IterationRecord {
             seconds: Seconds { total: 1.0, phases: Some(phases), ..Seconds::default() },
             memory: Memory { in_use: Some(1 << 40), ..Memory::default() },
-            text: Some(TextRecord::default()),
+            text: Some(LanguageRecord::default()),
             ..record(10, 10.0)
         };
         let mut dashboard = Dashboard::empty(10);
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn losses_and_scores_share_no_curve() {
         let record = |score, fit: Option<bool>| {
-            let text = fit.map(|fit| TextRecord { fit, ..TextRecord::default() });
+            let text = fit.map(|fit| LanguageRecord { fit, ..LanguageRecord::default() });
             IterationRecord { score, text, loss: 5.0, ..IterationRecord::default() }
         };
         let names = |records: &[IterationRecord]| -> Vec<(&'static str, Option<f64>)> {

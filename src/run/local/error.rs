@@ -21,7 +21,7 @@ pub enum RunError {
     Train(#[from] TrainError),
     /// Training of a language model failed.
     #[error(transparent)]
-    Text(#[from] LanguageTrainError),
+    Language(#[from] LanguageTrainError),
     /// Another rank failed, does not respond, or has other settings or weights.
     #[error(transparent)]
     Team(#[from] TeamError),
@@ -190,7 +190,7 @@ impl RunError {
     pub fn is_about_another_rank(&self) -> bool {
         match self {
             Self::Team(_) | Self::Train(TrainError::Team(_)) => true,
-            Self::Text(error) => error.is_about_another_rank(),
+            Self::Language(error) => error.is_about_another_rank(),
             _ => false,
         }
     }

@@ -52,7 +52,7 @@ impl IterationReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::TextRecord;
+    use crate::metrics::LanguageRecord;
 
     #[test]
     fn progress_lines_depend_on_the_kind_of_run() {
@@ -76,7 +76,7 @@ mod tests {
         let told = EvaluationRecord { held_out, ..Default::default() };
         let expected = "loss 0.0000  held out 0.2500, accuracy 99.7 %  2.3M steps/s  entropy 0.500";
         assert_eq!(words(&game, Some(&told)), expected);
-        let text = |fit| Some(TextRecord { fit, ..TextRecord::default() });
+        let text = |fit| Some(LanguageRecord { fit, ..LanguageRecord::default() });
         let sft = IterationRecord { text: text(true), ..game.clone() };
         let expected = "loss 0.0000  greedy 7.70  2.3M tokens/s  entropy 0.500";
         assert_eq!(words(&sft, Some(&played)), expected);

@@ -36,7 +36,7 @@ pub use panics::{Panic, caught, caught_on_devices, keep_silent};
 pub use preview::{Preview, preview};
 pub use report::{FinalScores, HeldOutReport, Report, Scores};
 pub use run_summary::RunSummary;
-pub use text::TextRun;
+pub use text::LanguageRun;
 pub use trainer_status::TrainerStatus;
 
 use crate::checkpoint::Checkpoint;

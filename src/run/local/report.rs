@@ -2,7 +2,7 @@
 
 use super::{Run, RunFiles, RunSummary, Subject, counted, with_unit_prefix};
 use crate::checkpoint::Checkpoint;
-use crate::metrics::{EvaluationRecord, HeldOut, TextEvaluation};
+use crate::metrics::{EvaluationRecord, HeldOut, LanguageEvaluation};
 use crate::rollout::ReferenceScore;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -216,8 +216,8 @@ impl Display for Scores {
 }
 
 /// Describes the fraction of completions with the highest reward, if that is known.
-fn exactly_right(text: &TextEvaluation) -> String {
-    let TextEvaluation { k, pass_at_1, pass_at_k, problems, .. } = text;
+fn exactly_right(text: &LanguageEvaluation) -> String {
+    let LanguageEvaluation { k, pass_at_1, pass_at_k, problems, .. } = text;
     let mut words = match pass_at_1 {
         Some(rate) => format!("pass@1 {rate:.4} ({:.1} % exactly right)", 100.0 * rate),
         None => "no pass@1, since rewards exceed 1".to_string(),
@@ -246,11 +246,11 @@ mod tests {
     fn scores_of_completions_that_were_not_judged_are_not_shown() {
         let scores = |rewards: &[f64]| {
             let [mean_score, min_score, max_score] = [rewards.first().copied(); 3];
-            let text = TextEvaluation {
+            let text = LanguageEvaluation {
                 k: 1,
                 problems: 2 - rewards.len(),
                 rewards: rewards.iter().map(|mean| ("form".to_string(), *mean)).collect(),
-                ..TextEvaluation::default()
+                ..LanguageEvaluation::default()
             };
             let greedy = EvaluationRecord {
                 episodes: 2,

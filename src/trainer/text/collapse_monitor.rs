@@ -1,6 +1,6 @@
 //! Detection of collapses of training, described in words when they begin.
 
-use crate::metrics::{IterationRecord, TextRecord, counted};
+use crate::metrics::{IterationRecord, LanguageRecord, counted};
 use crate::task::RewardPart;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -81,7 +81,7 @@ impl CollapseMonitor {
         let is_poor = |score: f64| score < NEAR_BEST * best || !is_best_known;
         let poor = rewarded && record.score.is_some_and(is_poor);
         let zero_variance = record.zero_variance_groups;
-        let TextRecord { truncated, sampling_entropy, problems, .. } = text;
+        let LanguageRecord { truncated, sampling_entropy, problems, .. } = text;
         let low_entropy = poor && *sampling_entropy < ENTROPY_LOW;
         let signs = [
             (Collapse::AllTruncated, rewarded && *truncated >= 1.0, *truncated <= RECOVERED),
@@ -112,7 +112,7 @@ impl CollapseMonitor {
 }
 
 /// Describes a collapse, and what may help.
-fn describe(collapse: Collapse, grad_norm: f64, text: &TextRecord, times: f64) -> String {
+fn describe(collapse: Collapse, grad_norm: f64, text: &LanguageRecord, times: f64) -> String {
     match collapse {
         Collapse::AllTruncated => "Every completion is cut off before it ends: SFT first, a larger \
               generation.max_new_tokens or reward.overlong_buffer may help."
@@ -143,11 +143,11 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn healthy() -> TextRecord {
-        TextRecord { truncated: 0.1, sampling_entropy: 1.0, ..TextRecord::default() }
+    fn healthy() -> LanguageRecord {
+        LanguageRecord { truncated: 0.1, sampling_entropy: 1.0, ..LanguageRecord::default() }
     }
 
-    fn record(text: TextRecord) -> IterationRecord {
+    fn record(text: LanguageRecord) -> IterationRecord {
         IterationRecord {
             score: Some(0.4),
             zero_variance_groups: 0.2,
@@ -170,13 +170,13 @@ mod tests {
     #[test]
     fn a_trouble_is_named_when_it_begins_and_again_after_it_was_over() {
         let troubles: [(Trouble, &str); 3] = [
-            (|x| record(TextRecord { truncated: x, ..healthy() }), "is cut off"),
+            (|x| record(LanguageRecord { truncated: x, ..healthy() }), "is cut off"),
             (
                 |x| IterationRecord { zero_variance_groups: x, ..record(healthy()) },
                 "nothing is learnt",
             ),
             (
-                |x| record(TextRecord { sampling_entropy: 0.025 - 0.02 * x, ..healthy() }),
+                |x| record(LanguageRecord { sampling_entropy: 0.025 - 0.02 * x, ..healthy() }),
                 "0.0050 nats",
             ),
         ];
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_policy_near_the_highest_score_may_be_certain() {
-        let certain = TextRecord { sampling_entropy: 0.001, ..healthy() };
+        let certain = LanguageRecord { sampling_entropy: 0.001, ..healthy() };
         let certain =
             IterationRecord { zero_variance_groups: 1.0, score: Some(0.79), ..record(certain) };
         assert_eq!(observed(std::slice::from_ref(&certain)), [None]);
@@ -205,7 +205,7 @@ mod tests {
         for rewards in [vec![("exact", 1.6), ("format", 0.0)], vec![("exact", 5.0)]] {
             let rewards: BTreeMap<String, f64> =
                 rewards.into_iter().map(|(name, mean)| (name.to_string(), mean)).collect();
-            let text = TextRecord { rewards, ..healthy() };
+            let text = LanguageRecord { rewards, ..healthy() };
             let equal =
                 IterationRecord { zero_variance_groups: 1.0, score: Some(0.8), ..record(text) };
             let words = observed(&[equal])[0].clone().unwrap();
@@ -218,7 +218,7 @@ mod tests {
         let with_norm = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy()) };
         let fit = |grad_norm: f64| IterationRecord {
             grad_norm,
-            ..record(TextRecord { fit: true, ..healthy() })
+            ..record(LanguageRecord { fit: true, ..healthy() })
         };
         let mut records: Vec<_> = (0..10).map(|i| with_norm(0.4 + 0.02 * f64::from(i))).collect();
         records.extend([
@@ -246,7 +246,7 @@ mod tests {
     fn an_error_of_the_verifier_is_quoted() {
         for (problems, begin) in [(1, "1 completion has"), (3, "3 completions have")] {
             let problem = Some("the verifier reported: \"no\"".to_string());
-            let text = TextRecord { problems, problem, ..healthy() };
+            let text = LanguageRecord { problems, problem, ..healthy() };
             let expected = format!("{begin} no reward: the verifier reported: \"no\".");
             assert_eq!(observed(&[record(text)]), [Some(expected)]);
         }

@@ -1,6 +1,6 @@
 //! Reasons why a language model's run, or one of its texts, does not fit its device.
 
-use super::{LanguageConfig, LanguageTrainError, TextEngine};
+use super::{LanguageConfig, LanguageEngine, LanguageTrainError};
 use crate::device;
 use crate::learner::text::Group;
 use crate::model::DecoderShape;
@@ -74,7 +74,7 @@ impl TokenLimits {
     }
 }
 
-impl TextEngine {
+impl LanguageEngine {
     /// Checks that there is room for a prompt with its distinct completions, which pass through the decoder together.
     /// `advice` is what the user can do besides using the CPU.
     ///

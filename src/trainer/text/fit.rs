@@ -1,6 +1,6 @@
 //! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
 
-use super::{HeldOutPart, LanguageTrainError, TextEngine, exchange};
+use super::{HeldOutPart, LanguageEngine, LanguageTrainError, exchange};
 use crate::learner::text::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
@@ -20,7 +20,7 @@ fn reword_for_solution(error: LanguageTrainError) -> LanguageTrainError {
     }
 }
 
-impl TextEngine {
+impl LanguageEngine {
     /// The next prompts with their solutions, as texts to learn from: `num_prompts` of them if the run is SFT alone,
     /// otherwise as many as GRPO has completions.
     pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {

@@ -2,8 +2,8 @@
 
 use super::scored::{RolloutSeconds, ScoredCompletions};
 use super::{
-    CompletionRecord, HeldOutPart, LanguageConfig, LanguageTrainError, TextEngine, TrainingStage,
-    advantages, record,
+    CompletionRecord, HeldOutPart, LanguageConfig, LanguageEngine, LanguageTrainError,
+    TrainingStage, advantages, record,
 };
 use crate::learner::learning_rate;
 use crate::learner::text::{Group, LanguageMeans};
@@ -16,7 +16,7 @@ use burn::tensor::Device;
 use std::borrow::Cow;
 
 /// The rollout of an iteration: completions, or, in SFT, solutions.
-pub(in crate::trainer) struct TextRollout {
+pub(in crate::trainer) struct LanguageRollout {
     iteration: u32,
     /// Solutions for SFT.
     solutions: Vec<Group>,
@@ -25,20 +25,20 @@ pub(in crate::trainer) struct TextRollout {
 }
 
 /// Result of an update.
-pub(in crate::trainer) struct TextStats {
+pub(in crate::trainer) struct LanguageStats {
     means: LanguageMeans,
     /// Number of tokens learnt from.
     learnt_tokens: u64,
 }
 
 /// Totals of an iteration.
-pub(in crate::trainer) struct TextTotals {
+pub(in crate::trainer) struct LanguageTotals {
     record: IterationRecord,
     learnt_tokens: u64,
     seconds: RolloutSeconds,
 }
 
-impl TextEngine {
+impl LanguageEngine {
     /// The stage of training that an iteration belongs to.
     fn stage(&self, iteration: u32) -> TrainingStage {
         match self.config.is_sft_only() || iteration < self.config.fit.iterations {
@@ -90,22 +90,25 @@ impl TextEngine {
     }
 }
 
-impl Grpo for TextEngine {
-    type Trajectory = TextRollout;
+impl Grpo for LanguageEngine {
+    type Trajectory = LanguageRollout;
     type Advantages = Vec<Vec<f32>>;
-    type Stats = TextStats;
-    type Totals = TextTotals;
+    type Stats = LanguageStats;
+    type Totals = LanguageTotals;
     type Error = LanguageTrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<TextRollout, LanguageTrainError> {
+    fn rollout(&mut self, iteration: u32) -> Result<LanguageRollout, LanguageTrainError> {
         let (solutions, scored) = match self.stage(iteration) {
             TrainingStage::Sft => (self.demonstrations()?, None),
             TrainingStage::Grpo => (Vec::new(), Some(self.complete_prompts()?)),
         };
-        Ok(TextRollout { iteration, solutions, scored })
+        Ok(LanguageRollout { iteration, solutions, scored })
     }
 
-    fn advantages(&mut self, rollout: &TextRollout) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
+    fn advantages(
+        &mut self,
+        rollout: &LanguageRollout,
+    ) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
         let scale = self.config.reward.scale_rewards;
         let scored = rollout.scored.as_ref();
         Ok(scored.map_or(Vec::new(), |scored| advantages::advantages(&scored.totals(), scale)))
@@ -113,10 +116,10 @@ impl Grpo for TextEngine {
 
     fn update(
         &mut self,
-        rollout: &TextRollout,
+        rollout: &LanguageRollout,
         advantages: &Vec<Vec<f32>>,
         iteration: u32,
-    ) -> Result<TextStats, LanguageTrainError> {
+    ) -> Result<LanguageStats, LanguageTrainError> {
         let groups = match &rollout.scored {
             Some(scored) => &advantages::groups_to_learn(scored, advantages, &self.config.reward),
             None => &rollout.solutions,
@@ -125,17 +128,17 @@ impl Grpo for TextEngine {
             self.check_groups(groups)?;
         }
         let means = self.learn(groups, iteration)?;
-        Ok(TextStats { means, learnt_tokens: record::count_tokens(groups) })
+        Ok(LanguageStats { means, learnt_tokens: record::count_tokens(groups) })
     }
 
     async fn totals(
         &mut self,
-        rollout: TextRollout,
+        rollout: LanguageRollout,
         advantages: Vec<Vec<f32>>,
-        stats: TextStats,
+        stats: LanguageStats,
         _next: Option<u32>,
-    ) -> Result<TextTotals, LanguageTrainError> {
-        let TextRollout { iteration, scored, .. } = rollout;
+    ) -> Result<LanguageTotals, LanguageTrainError> {
+        let LanguageRollout { iteration, scored, .. } = rollout;
         let seconds = scored.as_ref().map(|scored| scored.seconds).unwrap_or_default();
         let parts = &self.parts[..];
         let mut record = match &scored {
@@ -147,7 +150,7 @@ impl Grpo for TextEngine {
             let number = iteration + 1;
             CompletionRecord::of_iteration(number, &scored, &advantages, parts, &self.model)
         });
-        Ok(TextTotals { record, learnt_tokens: stats.learnt_tokens, seconds })
+        Ok(LanguageTotals { record, learnt_tokens: stats.learnt_tokens, seconds })
     }
 
     fn finish_phase(&self) -> bool {
@@ -155,7 +158,7 @@ impl Grpo for TextEngine {
     }
 }
 
-impl Engine for TextEngine {
+impl Engine for LanguageEngine {
     type Config = LanguageConfig;
     type Error = LanguageTrainError;
 
@@ -210,7 +213,7 @@ impl Engine for TextEngine {
         next: Option<u32>,
     ) -> Result<Iteration, LanguageTrainError> {
         let (totals, phases) = iterate(self, iteration, next).await?;
-        let TextTotals { mut record, learnt_tokens, seconds } = totals;
+        let LanguageTotals { mut record, learnt_tokens, seconds } = totals;
         let text = record.text.get_or_insert_default();
         let steps = if text.fit { learnt_tokens } else { text.tokens };
         let Phases { rollout, advantage, update, .. } = phases.unwrap_or_default();

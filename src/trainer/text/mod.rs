@@ -55,7 +55,7 @@ use toml::Table;
 const MAX_EVALUATED_COMPLETIONS: usize = 1 << 13;
 
 /// A language model in training on a task.
-pub struct TextEngine {
+pub struct LanguageEngine {
     task: Arc<dyn Task>,
     /// Parts of a reward, with the weights of this run.
     parts: Vec<RewardPart>,
@@ -94,7 +94,7 @@ enum HeldOutPart {
 }
 
 /// Training of a language model on a task.
-pub type LanguageTrainer = Trainer<TextEngine>;
+pub type LanguageTrainer = Trainer<LanguageEngine>;
 
 /// Errors that end the training of a language model.
 #[derive(Debug, thiserror::Error)]
@@ -220,7 +220,7 @@ impl LanguageTrainer {
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, key, config.optimizer.moments);
         let learner = learner.with_team(team.clone());
-        let engine = TextEngine {
+        let engine = LanguageEngine {
             task,
             parts,
             config,
@@ -253,7 +253,7 @@ impl LanguageTrainer {
     /// # Errors
     /// If a setting is only for the CPU, or the device lacks the precision or the room for the model or its prompts.
     pub fn with_device(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
-        let TextEngine { config, learner, .. } = &self.engine;
+        let LanguageEngine { config, learner, .. } = &self.engine;
         if let Some(reason) = unsupported_reason(config, &learner.decoder, device.as_ref()) {
             return Err(LanguageTrainError::Settings(reason));
         }
@@ -310,7 +310,7 @@ impl LanguageTrainer {
     /// # Errors
     /// If another rank fails or does not respond.
     pub fn broadcast_weights(&mut self) -> Result<(), TeamError> {
-        let TextEngine { team, learner, .. } = &mut self.engine;
+        let LanguageEngine { team, learner, .. } = &mut self.engine;
         if team.size() > 1 {
             let ours = bytemuck::cast_slice(learner.decoder.trained());
             let first: Vec<f32> = bytemuck::pod_collect_to_vec(&team.broadcast(ours)?);
@@ -338,7 +338,7 @@ impl LanguageTrainer {
 
     /// The current model.
     pub fn model(&self) -> LanguageModel {
-        let TextEngine { model, learner, .. } = &self.engine;
+        let LanguageEngine { model, learner, .. } = &self.engine;
         let mut model = model.clone();
         model.params = learner.decoder.params().clone();
         model.adapters = learner.decoder.adapters().cloned();
@@ -367,7 +367,7 @@ impl LanguageTrainer {
     }
 }
 
-impl TextEngine {
+impl LanguageEngine {
     /// Sampling settings of training.
     fn sampling(&self) -> Sampling {
         self.config.sampling(&self.model.stop_tokens)

@@ -3,7 +3,7 @@
 use super::advantages::{self, mean};
 use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, LanguageMeans};
-use crate::metrics::{IterationRecord, TextRecord};
+use crate::metrics::{IterationRecord, LanguageRecord};
 use crate::task::{RewardPart, Rewards};
 use crate::text::LanguageModel;
 use crate::trainer::engine::record_means;
@@ -62,7 +62,7 @@ fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTr
 
 /// Creates the record of an SFT iteration, before the update.
 pub(super) fn sft_record() -> IterationRecord {
-    let text = TextRecord { fit: true, ..TextRecord::default() };
+    let text = LanguageRecord { fit: true, ..LanguageRecord::default() };
     IterationRecord { text: Some(text), ..IterationRecord::default() }
 }
 
@@ -79,7 +79,7 @@ pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> I
     let (judged_tokens, reward) = judged
         .fold((0, 0.0), |(tokens, sum), (one, reward)| (tokens + one.tokens.len(), sum + reward));
     let highest_score = mean(scored.judged().map(|rewards| rewards.highest_score(parts)));
-    let text = TextRecord {
+    let text = LanguageRecord {
         fit: false,
         highest_score: scored.judged().next().map(|_| highest_score),
         rewards: mean_rewards_by_part(scored, parts),
@@ -91,7 +91,7 @@ pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> I
         distinct: mean(scored.groups.iter().map(distinct)),
         tokens: tokens as u64,
         sampling_entropy: mean(completions().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
-        ..TextRecord::default()
+        ..LanguageRecord::default()
     };
     let have_zero_variance =
         scored.groups.iter().map(|group| advantages::has_zero_variance(&group.totals));

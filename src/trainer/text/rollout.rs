@@ -5,7 +5,7 @@ use super::advantages::{has_zero_variance, overlong_penalty};
 use super::exchange::{self, CompletionGroup};
 use super::scored::{RolloutSeconds, ScoredCompletions, ScoredGroup};
 use super::verification::Verification;
-use super::{GenerationConfig, LanguageTrainError, TextEngine};
+use super::{GenerationConfig, LanguageEngine, LanguageTrainError};
 use crate::rng::{Stream, draw};
 use crate::task::{Prompt, Rewards, Split, TaskError};
 use crate::text::generate::{self, Completion, Generator, Sampling, stop};
@@ -14,7 +14,7 @@ use web_time::Instant;
 /// Minimum number of completions that an evaluation may decode at a time.
 const EVALUATION_SLOTS: usize = 64;
 
-impl TextEngine {
+impl LanguageEngine {
     /// Generates and scores completions of the next prompts. Groups without variance are replaced, up to
     /// `generation.resample` times.
     pub(super) fn complete_prompts(&mut self) -> Result<ScoredCompletions, LanguageTrainError> {

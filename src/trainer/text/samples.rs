@@ -1,7 +1,7 @@
 //! Sample completions of a run's policy, for display.
 
 use super::advantages::advantages;
-use super::{CompletionRecord, LanguageTrainError, LanguageTrainer, TextEngine};
+use super::{CompletionRecord, LanguageEngine, LanguageTrainError, LanguageTrainer};
 use crate::task::Split;
 use crate::text::generate::{Completion, Generator, Request, Sampling};
 
@@ -30,7 +30,7 @@ impl LanguageTrainer {
         let scored =
             self.engine.complete_and_score(Split::Test, &numbers, completions, &self.sampling())?;
         let advantages = advantages(&scored.totals(), self.engine.config.reward.scale_rewards);
-        let TextEngine { parts, model, .. } = &self.engine;
+        let LanguageEngine { parts, model, .. } = &self.engine;
         Ok(CompletionRecord::of_iteration(self.iteration, &scored, &advantages, parts, model))
     }
 

@@ -1,17 +1,17 @@
 //! Checkpoints of a language model's run.
 
-use super::TextEngine;
+use super::LanguageEngine;
 use crate::checkpoint::Checkpoint;
 use crate::learner::Moments;
 use crate::model::saved::{write_parameter_data, write_params};
 use crate::parallel::TeamError;
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
-    CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, STATE,
-    TextCounters, WEIGHTS, read_params, section, unreadable,
+    CONFIG, Counters, Export, FIRST_MOMENT, LanguageCounters, Persistent, REFERENCE, SECOND_MOMENT,
+    STATE, WEIGHTS, read_params, section, unreadable,
 };
 
-impl Persistent for TextEngine {
+impl Persistent for LanguageEngine {
     async fn export_state(&self, _iteration: u32) -> Result<Export, TeamError> {
         let names = self.model.trained_parameters();
         let bytes = |params: &[f32]| write_params(&names, params, None);
@@ -30,7 +30,7 @@ impl Persistent for TextEngine {
         }
         #[cfg(on_disk)]
         sections.extend(super::saved_model::sections(self));
-        let text = TextCounters {
+        let text = LanguageCounters {
             next_prompt: self.next_prompt,
             env_steps: self.steps,
             validated: self.validation_prompts(),

@@ -2,7 +2,7 @@
 
 use super::advantages::ROUNDING;
 use super::scored::ScoredCompletions;
-use crate::metrics::{EvaluationRecord, TextEvaluation};
+use crate::metrics::{EvaluationRecord, LanguageEvaluation};
 use crate::rollout::std_error;
 use crate::task::RewardPart;
 use std::ops::RangeInclusive;
@@ -133,7 +133,7 @@ impl<'a> EvaluationTally<'a> {
             max_score,
             mean_length: self.length.value().unwrap_or(0.0),
             held_out: None,
-            text: Some(TextEvaluation {
+            text: Some(LanguageEvaluation {
                 k: self.completions_per_prompt,
                 pass_at_1: self.pass_at_1.value().filter(|_| self.is_highest_known),
                 pass_at_k: self.pass_at_k.value().filter(|_| self.is_highest_known),
