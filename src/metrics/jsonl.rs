@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// The metrics file cannot be written or read.
+/// Records cannot be written or read.
 #[derive(Debug, thiserror::Error)]
-#[error("the metrics file {path} cannot be {action}: {source}")]
-pub struct MetricsError {
+#[error("the records in {path} cannot be {action}: {source}")]
+pub struct RecordsError {
     path: PathBuf,
     action: &'static str,
     source: std::io::Error,
@@ -17,11 +17,11 @@ pub struct MetricsError {
 
 /// The field that all records share: the iteration, from 1.
 #[derive(Deserialize)]
-struct Numbered {
+struct NumberedRecord {
     iteration: u32,
 }
 
-/// An open metrics file, to which records are appended.
+/// An open file of JSON lines, to which records are appended.
 #[derive(Debug)]
 pub struct JsonLines {
     path: PathBuf,
@@ -34,13 +34,14 @@ impl JsonLines {
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub fn resume(path: &Path, last: u32) -> Result<Self, MetricsError> {
+    pub fn resume(path: &Path, last: u32) -> Result<Self, RecordsError> {
         if let Some(file) =
             input::if_present(disk::open_unlinked(path)).map_err(error_of(path, "read"))?
         {
             let (end, has_gaps) =
                 find_end_of_iteration(file, last).map_err(error_of(path, "read"))?;
-            let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
+            let keeps =
+                |line: &[u8]| parse_iteration(line).is_some_and(|iteration| iteration <= last);
             if has_gaps {
                 keep_lines(path, |_, line| keeps(line))
             } else {
@@ -56,7 +57,7 @@ impl JsonLines {
     ///
     /// # Errors
     /// The errors of [`JsonLines::write_all`].
-    pub fn write(&mut self, record: &impl Serialize) -> Result<(), MetricsError> {
+    pub fn write(&mut self, record: &impl Serialize) -> Result<(), RecordsError> {
         self.write_all(std::slice::from_ref(record))
     }
 
@@ -64,7 +65,7 @@ impl JsonLines {
     ///
     /// # Errors
     /// If they cannot be written, for instance because the disk is full.
-    pub fn write_all(&mut self, records: &[impl Serialize]) -> Result<(), MetricsError> {
+    pub fn write_all(&mut self, records: &[impl Serialize]) -> Result<(), RecordsError> {
         let mut lines = Vec::new();
         for record in records {
             serde_json::to_writer(&mut lines, record).expect("records are plain data");
@@ -79,7 +80,7 @@ impl JsonLines {
     ///
     /// # Errors
     /// If the file cannot be read or written; it is unchanged then.
-    pub fn keep_newest(&mut self, bytes: u64) -> Result<(), MetricsError> {
+    pub fn keep_newest(&mut self, bytes: u64) -> Result<(), RecordsError> {
         let Self { path, file } = self;
         let length = file.metadata().map_err(error_of(path, "read"))?.len();
         if length <= bytes {
@@ -100,7 +101,7 @@ impl JsonLines {
     ///
     /// # Errors
     /// If the system cannot write them.
-    pub fn sync(&self) -> Result<(), MetricsError> {
+    pub fn sync(&self) -> Result<(), RecordsError> {
         disk::sync(&self.file).map_err(error_of(&self.path, "written"))
     }
 }
@@ -111,7 +112,7 @@ fn find_end_of_iteration(file: File, last: u32) -> std::io::Result<(u64, bool)> 
     for line in input::lines(file) {
         let line = line?;
         at += line.len() as u64;
-        match iteration(&line) {
+        match parse_iteration(&line) {
             Some(iteration) if iteration <= last => {
                 has_gaps |= is_gap;
                 end = at;
@@ -122,9 +123,9 @@ fn find_end_of_iteration(file: File, last: u32) -> std::io::Result<(u64, bool)> 
     Ok((end, has_gaps))
 }
 
-/// The iteration of a line with its end, if it holds a record.
-pub(crate) fn iteration(line: &[u8]) -> Option<u32> {
-    let record = serde_json::from_slice::<Numbered>(line.strip_suffix(b"\n")?);
+/// Parses the iteration of a line with its end, if it holds a record.
+pub(crate) fn parse_iteration(line: &[u8]) -> Option<u32> {
+    let record = serde_json::from_slice::<NumberedRecord>(line.strip_suffix(b"\n")?);
     Some(record.ok()?.iteration)
 }
 
@@ -133,7 +134,7 @@ fn start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> 
     let (mut at, mut start, mut last) = (0, 0, None);
     for line in input::lines(file) {
         let line = line?;
-        let iteration = iteration(&line);
+        let iteration = parse_iteration(&line);
         if iteration != last && length - start > bytes {
             start = at;
         }
@@ -158,8 +159,8 @@ fn keep_lines(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Resul
     })
 }
 
-fn error_of(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> MetricsError {
-    move |source| MetricsError { path: path.to_path_buf(), action, source }
+fn error_of(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> RecordsError {
+    move |source| RecordsError { path: path.to_path_buf(), action, source }
 }
 
 #[cfg(test)]
@@ -212,7 +213,8 @@ mod tests {
         train(&mut JsonLines::resume(&torn, 25).unwrap(), 26, 40);
         let [whole, torn] = [whole, torn].map(|path| fs::read_to_string(path).unwrap());
         assert_eq!(torn, whole);
-        let first = iteration(whole.split_inclusive('\n').next().unwrap().as_bytes()).unwrap();
+        let first =
+            parse_iteration(whole.split_inclusive('\n').next().unwrap().as_bytes()).unwrap();
         assert!(whole.len() <= 400 && whole.lines().count() as u32 == 2 * (41 - first));
 
         let path = folder.path().join("tight");

@@ -74,8 +74,8 @@ impl LanguageModel {
         self
     }
 
-    /// Names and shapes of the trained parameters: the adapters' if there are any, else all weights.
-    pub fn trained_parameters(&self) -> Vec<Parameter> {
+    /// Names and shapes of the trainable parameters: the adapters' if there are any, else all weights.
+    pub fn trainable_parameters(&self) -> Vec<Parameter> {
         match &self.adapters {
             Some(adapters) => adapters.parameters().to_vec(),
             None => self.shape.parameters(),

@@ -35,7 +35,7 @@ pub(crate) fn pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
 
 /// The reason why a decoder does not fit on a device if its prompts with completions have at most `tokens` tokens, and
 /// what to change; `None` if it fits.
-pub(crate) fn size_limit(
+pub(crate) fn size_reason(
     decoder: &TokenDecoder,
     precision: Precision,
     tokens: usize,

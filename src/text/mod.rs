@@ -46,7 +46,7 @@ pub use error::LanguageError;
 pub use files::GgufType;
 pub use language_model::LanguageModel;
 #[cfg(text_kernels)]
-pub(crate) use limits::{pass_tokens, prefill_tokens, size_limit};
+pub(crate) use limits::{pass_tokens, prefill_tokens, size_reason};
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 

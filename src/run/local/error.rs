@@ -3,7 +3,7 @@
 use super::Panic;
 use crate::checkpoint::CheckpointError;
 use crate::disk::FolderError;
-use crate::metrics::MetricsError;
+use crate::metrics::RecordsError;
 use crate::model::saved::SavedError;
 use crate::parallel::TeamError;
 use crate::text::LanguageError;
@@ -33,7 +33,7 @@ pub enum RunError {
     Snapshot(#[from] SnapshotError),
     /// Records cannot be written.
     #[error(transparent)]
-    Metrics(#[from] MetricsError),
+    Metrics(#[from] RecordsError),
     /// The folder of a language model cannot be written.
     #[error(transparent)]
     Model(#[from] LanguageError),

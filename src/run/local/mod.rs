@@ -20,7 +20,7 @@ mod run_summary;
 mod text;
 mod trainer_status;
 
-pub use crate::metrics::counted;
+pub use crate::metrics::pluralize;
 pub use drive::{RunObserver, drive, finish, restore_best};
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};

@@ -23,7 +23,7 @@ pub struct LanguageRun {
 impl LanguageRun {
     /// Creates a run of this trainer.
     pub fn new(trainer: LanguageTrainer) -> Self {
-        Self { collapse_monitor: CollapseMonitor::new(trainer.parts()), trainer }
+        Self { collapse_monitor: CollapseMonitor::new(trainer.reward_parts()), trainer }
     }
 }
 

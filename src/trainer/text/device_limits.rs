@@ -18,9 +18,9 @@ pub(super) fn unsupported_reason(
     let LanguageConfig { precision, update, optimizer, .. } = config;
     // The CPU supports bf16 for language models.
     let is_bf16_on_cpu = device.is_none() && *precision == Precision::Bf16;
-    let reason = device::precision_limit(device, *precision).filter(|_| !is_bf16_on_cpu);
-    if reason.is_some() {
-        return reason;
+    let precision_reason = device::precision_limit(device, *precision).filter(|_| !is_bf16_on_cpu);
+    if precision_reason.is_some() {
+        return precision_reason;
     }
     let device = device?;
     if cfg!(not(text_kernels)) {
@@ -40,7 +40,7 @@ pub(super) fn unsupported_reason(
     {
         let generates = !config.is_sft_only() || config.checkpoint.eval_episodes > 0;
         let tokens = if generates { config.generation.max_new_tokens } else { 0 };
-        crate::text::size_limit(decoder, *precision, tokens, device)
+        crate::text::size_reason(decoder, *precision, tokens, device)
     }
     #[cfg(not(text_kernels))]
     {

@@ -6,9 +6,9 @@ use crate::task::{Prompt, Split};
 use std::ops::Range;
 
 /// Number of held-out solutions per evaluation of a task with unlimited prompts.
-const HELD_OUT_DEFAULT: u64 = 256;
+const DEFAULT_HELD_OUT_SOLUTIONS: u64 = 256;
 /// Maximum number of held-out solutions per evaluation of a task that lists its prompts.
-const HELD_OUT_MAX: u64 = 2048;
+const MAX_HELD_OUT_SOLUTIONS: u64 = 2048;
 
 /// Rewords an error about the room for a completion as one about a solution, whose length no setting determines.
 fn reword_for_solution(error: LanguageTrainError) -> LanguageTrainError {
@@ -55,8 +55,8 @@ impl LanguageEngine {
     /// Maximum number of held-out solutions per evaluation.
     pub(super) fn max_held_out_solutions(&self) -> u64 {
         match self.task.num_prompts(Split::Test) {
-            None => HELD_OUT_DEFAULT,
-            Some(_) => HELD_OUT_MAX,
+            None => DEFAULT_HELD_OUT_SOLUTIONS,
+            Some(_) => MAX_HELD_OUT_SOLUTIONS,
         }
     }
 
@@ -68,8 +68,8 @@ impl LanguageEngine {
             return Ok(0.0);
         }
         let items = self.team.shards(count, self.config.update.num_shards).own_items();
-        let own = numbers.start + items.start as u64..numbers.start + items.end as u64;
-        let ours = self.held_out_logprobs(own);
+        let own_numbers = numbers.start + items.start as u64..numbers.start + items.end as u64;
+        let ours = self.held_out_logprobs(own_numbers);
         let ours = ours.map(|logprobs| bytemuck::cast_slice(&logprobs).to_vec());
         let bytes = exchange::gather_bytes(&self.team, ours)?.concat();
         let logprobs: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);

@@ -7,10 +7,10 @@ use super::{
 };
 use crate::learner::learning_rate;
 use crate::learner::text::{Group, LanguageMeans};
-use crate::metrics::{EvaluationRecord, IterationRecord, Phases};
+use crate::metrics::{EvaluationRecord, IterationRecord, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::text::Arithmetic;
-use crate::trainer::engine::{Engine, Grpo, Iteration};
+use crate::trainer::engine::{Engine, Grpo, IterationResult};
 use crate::trainer::{in_pool, iterate, may_enter_pool};
 use burn::tensor::Device;
 use std::borrow::Cow;
@@ -57,7 +57,7 @@ impl LanguageEngine {
         };
         let steps = config.optimizer_steps_per_iteration() as u64;
         let first = u64::from(iteration) * steps;
-        let rates: Vec<f64> = (first..first + steps).map(|step| self.rate(step)).collect();
+        let rates: Vec<f64> = (first..first + steps).map(|step| self.learning_rate(step)).collect();
         let settings = config.update_settings(stage);
         let is_pooled = self.device.is_none() && may_enter_pool(&self.team);
         let learner = &mut self.learner;
@@ -70,7 +70,8 @@ impl LanguageEngine {
         let loss = &self.config.loss;
         let all_pass = loss.entropy_coef != 0.0 || loss.kl_coef != 0.0;
         let passes = |group: &&Group| {
-            all_pass || group.samples.iter().any(|one| one.advantages.iter().any(|x| *x != 0.0))
+            all_pass
+                || group.samples.iter().any(|sample| sample.advantages.iter().any(|x| *x != 0.0))
         };
         let advice = "lower generation.group_size or generation.max_new_tokens";
         groups.iter().filter(passes).try_for_each(|group| self.check_group(group, advice))
@@ -78,7 +79,7 @@ impl LanguageEngine {
 
     /// Learning rate of an optimizer step: the constant rate of SFT, then the rate of the schedule. Steps are counted
     /// as if every iteration took all of its steps.
-    fn rate(&self, step: u64) -> f64 {
+    fn learning_rate(&self, step: u64) -> f64 {
         let LanguageConfig { fit, iterations, .. } = &self.config;
         let steps = self.config.optimizer_steps_per_iteration() as u64;
         let sft_steps = u64::from(fit.iterations) * steps;
@@ -111,7 +112,8 @@ impl Grpo for LanguageEngine {
     ) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
         let scale = self.config.reward.scale_rewards;
         let scored = rollout.scored.as_ref();
-        Ok(scored.map_or(Vec::new(), |scored| advantages::advantages(&scored.totals(), scale)))
+        Ok(scored
+            .map_or(Vec::new(), |scored| advantages::advantages(&scored.learnt_rewards(), scale)))
     }
 
     fn update(
@@ -140,7 +142,7 @@ impl Grpo for LanguageEngine {
     ) -> Result<LanguageTotals, LanguageTrainError> {
         let LanguageRollout { iteration, scored, .. } = rollout;
         let seconds = scored.as_ref().map(|scored| scored.seconds).unwrap_or_default();
-        let parts = &self.parts[..];
+        let parts = &self.reward_parts[..];
         let mut record = match &scored {
             Some(scored) => record::grpo_record(scored, parts),
             None => record::sft_record(),
@@ -171,7 +173,7 @@ impl Engine for LanguageEngine {
     }
 
     fn env_steps(&self) -> u64 {
-        self.steps
+        self.env_steps
     }
 
     fn team(&self) -> &Team {
@@ -211,23 +213,24 @@ impl Engine for LanguageEngine {
         &mut self,
         iteration: u32,
         next: Option<u32>,
-    ) -> Result<Iteration, LanguageTrainError> {
+    ) -> Result<IterationResult, LanguageTrainError> {
         let (totals, phases) = iterate(self, iteration, next).await?;
         let LanguageTotals { mut record, learnt_tokens, seconds } = totals;
         let text = record.text.get_or_insert_default();
-        let steps = if text.fit { learnt_tokens } else { text.tokens };
-        let Phases { rollout, advantage, update, .. } = phases.unwrap_or_default();
+        let steps = if text.is_sft { learnt_tokens } else { text.tokens };
+        let PhaseSeconds { rollout, advantage, update, .. } = phases.unwrap_or_default();
         text.generated_per_second = text.tokens as f64 / seconds.generate.max(1e-9);
         text.learnt_per_second = learnt_tokens as f64 / update.max(1e-9);
         let RolloutSeconds { generate, verify } = seconds;
         let advantage = advantage + (rollout - generate - verify).max(0.0);
         let verify = Some(verify);
-        record.seconds.phases = Some(Phases { rollout: generate, advantage, update, verify });
-        self.steps += steps;
-        record.env_steps = self.steps;
-        let optimizer_steps = self.config.optimizer_steps_per_iteration() as u64;
-        record.learning_rate = self.rate(u64::from(iteration + 1) * optimizer_steps - 1);
-        Ok(Iteration { record, steps })
+        record.seconds.phases = Some(PhaseSeconds { rollout: generate, advantage, update, verify });
+        self.env_steps += steps;
+        record.env_steps = self.env_steps;
+        let steps_per_iteration = self.config.optimizer_steps_per_iteration() as u64;
+        record.learning_rate =
+            self.learning_rate(u64::from(iteration + 1) * steps_per_iteration - 1);
+        Ok(IterationResult { record, steps })
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {

@@ -35,7 +35,7 @@ pub use crate::settings::{
 
 use super::{TrainError, Trainer};
 use crate::learner::text::LanguageLearner;
-use crate::metrics::{EvaluationRecord, HeldOut};
+use crate::metrics::{EvaluationRecord, HeldOutMeans};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
 use crate::task::{Prompt, RewardPart, Split, Task, TaskError, with_weights};
@@ -44,7 +44,7 @@ use crate::text::{Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use device_limits::{TokenLimits, unsupported_reason};
 use start::{
-    adapt, check_ranks, check_settings, default_max_new_tokens, default_shards, new_model,
+    check_ranks, check_settings, default_max_new_tokens, default_shards, new_model, set_up_adapters,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ const MAX_EVALUATED_COMPLETIONS: usize = 1 << 13;
 pub struct LanguageEngine {
     task: Arc<dyn Task>,
     /// Parts of a reward, with the weights of this run.
-    parts: Vec<RewardPart>,
+    reward_parts: Vec<RewardPart>,
     config: LanguageConfig,
     /// Settings saved with every checkpoint.
     settings: Table,
@@ -76,10 +76,10 @@ pub struct LanguageEngine {
     team: Team,
     /// Index of the next prompt.
     next_prompt: u64,
-    /// Largest number of held-out prompts of an evaluation before the run was resumed.
-    validated: u64,
+    /// Largest number of held-out prompts of a validation before the run was resumed.
+    past_validation_prompts: u64,
     /// Number of tokens generated, and learnt from by SFT.
-    steps: u64,
+    env_steps: u64,
     /// Completions of the last iteration.
     completions: Vec<CompletionRecord>,
 }
@@ -179,8 +179,8 @@ impl LanguageTrainer {
     ///
     /// # Errors
     /// If a setting is out of range, `model` is `None` although `config.model.path` names one, a completion may have no
-    /// tokens, a new model is to learn a task without an alphabet, or the model cannot process the task's prompts, all of
-    /// which are checked if the task lists them.
+    /// tokens, a new model is to learn a task without an alphabet, or the model cannot process the task's prompts, all
+    /// of which are checked if the task lists them.
     pub fn for_task(
         task: Arc<dyn Task>,
         config: LanguageConfig,
@@ -195,8 +195,8 @@ impl LanguageTrainer {
     /// [`GameTrainer::with_team`](crate::trainer::GameTrainer::with_team).
     ///
     /// # Errors
-    /// As [`LanguageTrainer::for_task`], and if there are more ranks than shards (`update.num_shards`, of whole
-    /// groups).
+    /// The errors of [`LanguageTrainer::for_task`], and one if there are more ranks than shards (`update.num_shards`, of
+    /// whole groups).
     pub fn for_task_of_team(
         task: Arc<dyn Task>,
         mut config: LanguageConfig,
@@ -204,12 +204,12 @@ impl LanguageTrainer {
         team: Team,
     ) -> Result<Self, LanguageTrainError> {
         check_settings(&config, model.as_ref())?;
-        let parts = with_weights(&*task, &config.reward.weights)?;
+        let reward_parts = with_weights(&*task, &config.reward.weights)?;
         let mut model = model.map_or_else(|| new_model(&*task, &config), Ok)?;
         if config.generation.max_new_tokens == 0 {
             config.generation.max_new_tokens = default_max_new_tokens(&*task, &model)?;
         }
-        adapt(&mut model, &mut config)?;
+        set_up_adapters(&mut model, &mut config)?;
         let decoder = model.decoder().with_arithmetic(Arithmetic::of(config.precision));
         // From now on the decoder owns them.
         model.params = DecoderParams::default();
@@ -222,7 +222,7 @@ impl LanguageTrainer {
         let learner = learner.with_team(team.clone());
         let engine = LanguageEngine {
             task,
-            parts,
+            reward_parts,
             config,
             settings: Table::new(),
             model,
@@ -233,8 +233,8 @@ impl LanguageTrainer {
             limits: TokenLimits::UNLIMITED,
             team,
             next_prompt: 0,
-            validated: 0,
-            steps: 0,
+            past_validation_prompts: 0,
+            env_steps: 0,
             completions: Vec::new(),
         };
         engine.check_prompts()?;
@@ -357,13 +357,13 @@ impl LanguageTrainer {
     }
 
     /// Parts of a reward, with the weights of this run.
-    pub fn parts(&self) -> &[RewardPart] {
-        &self.engine.parts
+    pub fn reward_parts(&self) -> &[RewardPart] {
+        &self.engine.reward_parts
     }
 
     /// Highest possible score of a completion.
     pub fn highest_score(&self) -> f64 {
-        RewardPart::highest_score(self.parts())
+        RewardPart::highest_score(self.reward_parts())
     }
 }
 
@@ -377,17 +377,19 @@ impl LanguageEngine {
     /// run was resumed with other settings.
     fn validation_prompts(&self) -> u64 {
         let solutions = if self.config.is_sft_only() { self.max_held_out_solutions() } else { 0 };
-        solutions.max(self.config.checkpoint.eval_episodes as u64).max(self.validated)
+        solutions.max(self.config.checkpoint.eval_episodes as u64).max(self.past_validation_prompts)
     }
 
     /// Indices of `count` held-out prompts of a part, or of as many as it has. Validation takes as many as it
     /// evaluates, at most half of all; if prompts are unlimited, the final part is unlimited too.
     fn held_out_prompts(&self, part: HeldOutPart, count: u64) -> Range<u64> {
         let end = self.task.num_prompts(Split::Test).unwrap_or(u64::MAX);
-        let border = self.validation_prompts().min(end.div_ceil(2));
+        let final_start = self.validation_prompts().min(end.div_ceil(2));
         match part {
-            HeldOutPart::Final if border < end => border..border.saturating_add(count).min(end),
-            HeldOutPart::Validation | HeldOutPart::Final => 0..count.min(border),
+            HeldOutPart::Final if final_start < end => {
+                final_start..final_start.saturating_add(count).min(end)
+            }
+            HeldOutPart::Validation | HeldOutPart::Final => 0..count.min(final_start),
         }
     }
 
@@ -399,7 +401,7 @@ impl LanguageEngine {
         completions: usize,
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
-        let mut tally = EvaluationTally::new(&self.parts);
+        let mut tally = EvaluationTally::new(&self.reward_parts);
         let prompts = self.held_out_prompts(part, count as u64);
         // This number is the same on all ranks.
         let prompts_at_a_time = (MAX_EVALUATED_COMPLETIONS / completions).max(1);
@@ -424,7 +426,8 @@ impl LanguageEngine {
             count => self.evaluate(part, count, 1, &greedy)?,
         };
         if self.config.is_sft_only() {
-            evaluation.held_out = Some(HeldOut { loss: self.held_out_loss(part)?, accuracy: None });
+            evaluation.held_out =
+                Some(HeldOutMeans { loss: self.held_out_loss(part)?, accuracy: None });
         }
         Ok(evaluation)
     }
