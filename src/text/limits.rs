@@ -45,19 +45,19 @@ pub(crate) fn size_reason(
     let mut parameters = shape.parameters();
     parameters.extend(adapters.into_iter().flat_map(|adapters| adapters.parameters().to_vec()));
     let largest = parameters.iter().max_by_key(|parameter| parameter.count());
-    let parameter_limit = |parameter: &Parameter| {
+    let parameter_reason = |parameter: &Parameter| {
         let bytes = (parameter.count() * size_of::<f32>()) as u64;
         buffer_limit(device, &parameter.name, bytes)
     };
-    let model_limit = largest.and_then(parameter_limit).or_else(|| {
+    let model_reason = largest.and_then(parameter_reason).or_else(|| {
         workgroup_limit(device, "the model's attention", packed::attention_bytes(shape))
     });
-    if let Some(obstacle) = model_limit {
-        return Some(format!("{obstacle}: use another device, such as the CPU"));
+    if let Some(reason) = model_reason {
+        return Some(format!("{reason}: use another device, such as the CPU"));
     }
     let bytes = row_bytes(shape, tokens, Products::new(precision).dtype());
-    let obstacle = buffer_limit(device, "the KV cache of a completion", bytes)?;
-    Some(format!("{obstacle}: lower generation.max_new_tokens, or use the CPU"))
+    let reason = buffer_limit(device, "the KV cache of a completion", bytes)?;
+    Some(format!("{reason}: lower generation.max_new_tokens, or use the CPU"))
 }
 
 #[cfg(test)]

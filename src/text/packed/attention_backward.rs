@@ -1,7 +1,7 @@
 //! The backward pass of attention over packed texts.
 
 use super::backward::{columns, named};
-use super::forward::{Activations, Block, KeyBlocks, PackedPass, as_rows};
+use super::forward::{Activations, KeyBlocks, PackedPass, RowBlocks, as_rows};
 use super::gradients::Gradients;
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::nn::arch::Projection;
@@ -178,7 +178,7 @@ impl Attention<'_> {
     fn query_gradient(&self) -> CubeTensor {
         let Activations { queries, keys, lse_and_delta, .. } = self.kept;
         let heads = self.pass.heads;
-        let Block { tiles, place, count } = self.pass.blocks.query_gradient;
+        let RowBlocks { tiles, place, count } = self.pass.blocks.query_gradient;
         let d_queries = self.new_rows(heads.query_size(), DType::F32);
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
@@ -214,8 +214,8 @@ impl Attention<'_> {
     fn key_and_value_parts(&self) -> [CubeTensor; 2] {
         let Activations { queries, keys, lse_and_delta, .. } = self.kept;
         let heads = self.pass.heads;
-        let KeyBlocks { block, parts, .. } = self.pass.blocks.key_gradient;
-        let Block { tiles, place, count } = block;
+        let KeyBlocks { blocks, parts, .. } = self.pass.blocks.key_gradient;
+        let RowBlocks { tiles, place, count } = blocks;
         let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.

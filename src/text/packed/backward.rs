@@ -10,7 +10,7 @@ use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::launch::{add_norm, gated, rows_of};
 use crate::text::kernels::rows::{
-    COLUMNS_PER_CUBE, NormBackward, ROWS_PER_CUBE, Row, columns_kernel, gate_backward_kernel,
+    COLUMNS_PER_CUBE, NormBackward, ROWS_PER_CUBE, RowLayout, columns_kernel, gate_backward_kernel,
     norm_backward_kernel,
 };
 use burn::backend::{Cube, DType};
@@ -142,7 +142,7 @@ impl PackedPass<'_> {
         let (shape, rows) = (self.shape(), self.rows());
         let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS_PER_CUBE));
         let learns = gradients.are_of_weights();
-        let row = Row::new(size);
+        let row = RowLayout::new(size);
         let form = NormBackward { row, adds: into.is_some(), learns };
         let d_input = into.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
         let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);

@@ -16,7 +16,7 @@ pub(crate) struct Gradients {
     all: Arenas,
     /// Whether each parameter has a gradient yet; otherwise it is 0.
     reached: Vec<bool>,
-    places: Places,
+    indices: ParameterIndices,
 }
 
 /// The two matrices of a low-rank adapter, in the order of their gradients.
@@ -27,7 +27,7 @@ pub(crate) enum AdapterMatrix {
 }
 
 /// Indices of the learnt parameters.
-enum Places {
+enum ParameterIndices {
     /// All weights, by name.
     Weights(HashMap<String, usize>),
     /// The matrix `a` of each adapter, followed by `b`; `None` for matrices without adapter.
@@ -37,30 +37,32 @@ enum Places {
 impl Gradients {
     /// Creates gradients of 0 for the learnt parameters of a decoder.
     pub fn new(decoder: &DeviceDecoder) -> Self {
-        let places = match decoder.adapter_tensors() {
+        let indices = match decoder.adapter_tensors() {
             Some(adapters) => {
                 let mut count = 0;
-                let places = adapters.pairs.iter().map(|pair| {
+                let pairs = adapters.pairs.iter().map(|pair| {
                     pair.as_ref().map(|_| {
                         count += 2;
                         count - 2
                     })
                 });
-                Places::Adapters(places.collect())
+                ParameterIndices::Adapters(pairs.collect())
             }
             None => {
                 let parameters = decoder.module.shape().parameters().into_iter();
-                Places::Weights(parameters.enumerate().map(|(i, of)| (of.name, i)).collect())
+                ParameterIndices::Weights(
+                    parameters.enumerate().map(|(i, parameter)| (parameter.name, i)).collect(),
+                )
             }
         };
         let all = decoder.learnt().zeros_like();
         let reached = vec![false; all.packing().counts().count()];
-        Self { all, reached, places }
+        Self { all, reached, indices }
     }
 
     /// Whether the weights are learnt, not adapters.
     pub fn are_of_weights(&self) -> bool {
-        matches!(self.places, Places::Weights(_))
+        matches!(self.indices, ParameterIndices::Weights(_))
     }
 
     /// Adds the gradients of some weights, if weights are learnt. `make` is given one buffer for all of them, in which
@@ -71,8 +73,8 @@ impl Gradients {
         names: [&str; N],
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<D>; N],
     ) {
-        let Places::Weights(places) = &self.places else { return };
-        let numbers = names.map(|name| places[name]);
+        let ParameterIndices::Weights(indices) = &self.indices else { return };
+        let numbers = names.map(|name| indices[name]);
         self.add_to(numbers, make);
     }
 
@@ -84,16 +86,16 @@ impl Gradients {
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<2>; 1],
     ) {
         let number = layer * Projection::ALL.len() + which as usize;
-        let Places::Adapters(places) = &self.places else { return };
-        let Some(place) = places[number] else { return };
-        self.add_to([place + matrix as usize], make);
+        let ParameterIndices::Adapters(indices) = &self.indices else { return };
+        let Some(index) = indices[number] else { return };
+        self.add_to([index + matrix as usize], make);
     }
 
     /// The memory of the gradient of a weight so far, `[count]`, to which the caller adds; `None` if adapters are
     /// learnt.
     pub fn present(&mut self, name: &str) -> Option<CubeTensor> {
-        let Places::Weights(places) = &self.places else { return None };
-        let number = places[name];
+        let ParameterIndices::Weights(indices) = &self.indices else { return None };
+        let number = indices[name];
         self.reached[number] = true;
         Some(cube_tensor(self.all.view(number)))
     }
