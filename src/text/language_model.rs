@@ -1,6 +1,6 @@
 //! Language models: weights, vocabulary, chat template, and the other files of their folder.
 
-use super::characters::{Characters, END, END_NAME};
+use super::characters::{Characters, END_TOKEN, END_TOKEN_NAME};
 use super::error::LanguageError;
 use super::prompt_cache::PromptCache;
 use super::template::ChatTemplate;
@@ -48,7 +48,7 @@ impl LanguageModel {
             shape,
             tokenizer: Arc::new(characters),
             template: None,
-            stop_tokens: vec![END],
+            stop_tokens: vec![END_TOKEN],
             base: PathBuf::new(),
             prompt_cache: PromptCache::default(),
         }
@@ -99,7 +99,7 @@ impl LanguageModel {
     /// object, whose keys keep the order in which they are serialized.
     ///
     /// # Errors
-    /// As [`LanguageModel::tokenize_prompt`].
+    /// The errors of [`LanguageModel::tokenize_prompt`].
     pub fn tokenize_prompt_with(
         &self,
         text: &str,
@@ -253,7 +253,8 @@ fn conversation_key(conversation: &impl Serialize) -> Result<(String, String), L
 /// Creates the tokenizer's files of a new model.
 fn tokenizer_files(characters: &Characters) -> BTreeMap<String, Vec<u8>> {
     let bytes = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
-    let config = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_NAME });
+    let config =
+        json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_TOKEN_NAME });
     let files = [("tokenizer.json", characters.to_json()), ("tokenizer_config.json", config)];
     files.map(|(name, value)| (name.to_string(), bytes(&value))).into()
 }
@@ -277,7 +278,7 @@ mod tests {
         let answer = |model: &LanguageModel, text| {
             model.tokenize_answer("", &[] as &[()], text, &Map::new())
         };
-        assert_eq!(answer(&model, "").unwrap(), [END]);
+        assert_eq!(answer(&model, "").unwrap(), [END_TOKEN]);
         model.stop_tokens.clear();
         assert_eq!(answer(&model, "b").unwrap(), [2]);
         assert!(matches!(answer(&model, ""), Err(LanguageError::NoAnswer)));

@@ -16,7 +16,7 @@ pub(super) fn max_items(item_bytes: u64, max_bytes: Option<u64>) -> usize {
 
 /// Size of the largest buffer needed to decode a completion of at most `tokens` tokens, bytes: keys or values of a
 /// layer, which have type `dtype`, or logits.
-pub(super) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
+pub(super) fn completion_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
     let cache = [tokens, shape.kv_size(), dtype.size()];
     let logits = [shape.num_actions, size_of::<f32>()];
     let product = |sizes: &[usize]| sizes.iter().map(|size| *size as u64).product::<u64>();
@@ -24,12 +24,12 @@ pub(super) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u6
 }
 
 /// Maximum number of tokens, at least 1, that a device has buffers for when it prefills a prompt.
-pub(crate) fn prefill_tokens(shape: &DecoderShape, device: &Device) -> usize {
+pub(crate) fn max_prefill_tokens(shape: &DecoderShape, device: &Device) -> usize {
     max_items(packed::forward_bytes(shape), largest_buffer(device))
 }
 
 /// Maximum number of tokens, at least 1, that a device has buffers for in a forward and backward pass.
-pub(crate) fn pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
+pub(crate) fn max_pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
     max_items(packed::backward_bytes(shape), largest_buffer(device))
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn size_reason(
     if let Some(reason) = model_reason {
         return Some(format!("{reason}: use another device, such as the CPU"));
     }
-    let bytes = row_bytes(shape, tokens, Products::new(precision).dtype());
+    let bytes = completion_bytes(shape, tokens, Products::new(precision).dtype());
     let reason = buffer_limit(device, "the KV cache of a completion", bytes)?;
     Some(format!("{reason}: lower generation.max_new_tokens, or use the CPU"))
 }
@@ -73,9 +73,9 @@ mod tests {
             head_dim: 8,
             ..DecoderShape::default()
         };
-        assert_eq!(row_bytes(&shape, 100, DType::F32), 100 * 2 * 8 * 4);
-        assert_eq!(row_bytes(&shape, 100, DType::F16), 100 * 2 * 8 * 2);
-        assert_eq!(row_bytes(&shape, 1, DType::F32), 40 * 4);
+        assert_eq!(completion_bytes(&shape, 100, DType::F32), 100 * 2 * 8 * 4);
+        assert_eq!(completion_bytes(&shape, 100, DType::F16), 100 * 2 * 8 * 2);
+        assert_eq!(completion_bytes(&shape, 1, DType::F32), 40 * 4);
         assert_eq!(max_items(6400, None), usize::MAX);
         assert_eq!(max_items(6400, Some(64 * 6400)), 64);
         assert_eq!(max_items(6400, Some(64 * 6400 - 1)), 63);

@@ -443,8 +443,8 @@ impl<'a> Gguf<'a> {
 /// Reads a model from a file.
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     let opened = input::open(path).map_err(file_error("read", path))?;
-    // SAFETY: any bytes are valid numbers, and texts are copied before they are used. If another process modifies the file
-    // while it is mapped, values change, or the program is stopped by SIGBUS, but memory safety is not affected.
+    // SAFETY: any bytes are valid numbers, and texts are copied before they are used. If another process modifies the
+    // file while it is mapped, values change, or the program is stopped by SIGBUS, but memory safety is not affected.
     let bytes = unsafe { Mmap::map(&opened) }.map_err(file_error("read", path))?;
     check_fetched(&bytes, path)?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;

@@ -132,8 +132,8 @@ pub(super) fn apply(environment: &mut Environment<'_>, python_text: PythonText, 
     }
 }
 
-/// Rewrites a template so that every assigned value is checked: `{% set x = y %}` becomes `{% set x = (y)|_assigned %}`, and
-/// `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`.
+/// Rewrites a template so that every assigned value is checked: `{% set x = y %}` becomes
+/// `{% set x = (y)|_assigned %}`, and `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`.
 ///
 /// Namespaces are the only mutable values, so a cyclic value, which is printed or compared without end, needs the
 /// assignment of a namespace; and a string can double many times only through assignments.

@@ -72,8 +72,8 @@ impl WeightFiles {
                 return Err(unusable(folder, reason));
             }
             let opened = input::open(&path).map_err(file_error("read", &path))?;
-            // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values change,
-            // or the program is stopped by SIGBUS, but memory safety is not affected.
+            // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values
+            // change, or the program is stopped by SIGBUS, but memory safety is not affected.
             let map = unsafe { Mmap::map(&opened) }.map_err(file_error("read", &path))?;
             check_fetched(&map, &path)?;
             // Ranges and shapes are checked against the length of the file.

@@ -7,7 +7,7 @@ use super::{Completion, Generator, Request, SampledToken, Sampling, Scratch, cho
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
-use crate::text::limits::{max_items, row_bytes};
+use crate::text::limits::{completion_bytes, max_items};
 use crate::text::packed;
 use crate::text::{Completions, DeviceDecoder, Prompts};
 use burn::backend::DType;
@@ -54,7 +54,7 @@ pub(super) fn generate(
     let model = &decoder.module;
     let (shape, dtype) = (model.shape(), model.products.dtype());
     let max_bytes = device::largest_buffer(decoder.device());
-    let max_rows = max_items(row_bytes(shape, max_new_tokens, dtype), max_bytes);
+    let max_rows = max_items(completion_bytes(shape, max_new_tokens, dtype), max_bytes);
     let rows = generator.slots.min(max_rows).max(1);
     let capacity = PrefillCapacity::new(shape, dtype, max_bytes);
     let mut all = Vec::with_capacity(prompts.len());

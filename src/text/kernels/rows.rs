@@ -359,7 +359,7 @@ pub(crate) fn norm_backward_kernel(
     }
 }
 
-/// Columns of a cube of [`columns_kernel`].
+/// Columns of a cube of [`column_sums_kernel`].
 pub(crate) const COLUMNS_PER_CUBE: usize = 8;
 
 /// Sums the columns of a matrix, one cube per [`COLUMNS_PER_CUBE`]; each unit sums one column over one of 8 runs of
@@ -367,7 +367,7 @@ pub(crate) const COLUMNS_PER_CUBE: usize = 8;
 ///
 /// Buffers: `[rows, width]`; `[width]`. Workgroup memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
-pub(crate) fn columns_kernel<N: Float>(
+pub(crate) fn column_sums_kernel<N: Float>(
     matrix: &[N],
     sums: &mut [f32],
     rows: usize,
@@ -401,7 +401,12 @@ pub(crate) fn columns_kernel<N: Float>(
 ///
 /// Buffers: `[count]` each.
 #[cube(launch_unchecked)]
-pub(crate) fn put_kernel(from: &[f32], to: &mut [f32], count: usize, #[comptime] adds: bool) {
+pub(crate) fn copy_or_add_kernel(
+    from: &[f32],
+    to: &mut [f32],
+    count: usize,
+    #[comptime] adds: bool,
+) {
     let i = ABSOLUTE_POS;
     if i < count {
         let mut number = from[i];

@@ -4,12 +4,12 @@
 //! by tile into workgroup memory.
 
 use super::UNITS;
-use super::heads::Heads;
-use super::text_heads::Segments;
-use super::tiles::{
+use super::attention_tiles::{
     RowBlock, Tiles, WIDTH, accumulate, clear, load_keys, load_queries, multiply, pad,
     store_queries,
 };
+use super::heads::Heads;
+use super::text_heads::Segments;
 use crate::math::softmax::ILLEGAL;
 use crate::math::{exp, ln};
 use burn::cubecl;

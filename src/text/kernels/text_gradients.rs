@@ -2,12 +2,12 @@
 //! the length. A row's gradient is one cube's, so nothing is added atomically.
 
 use super::UNITS;
-use super::heads::Heads;
-use super::text_heads::{COMPLETIONS_END, Segments};
-use super::tiles::{
+use super::attention_tiles::{
     RowBlock, Tiles, WIDTH, accumulate, add_teams, clear, load_keys, load_queries, multiply, pad,
     store_queries,
 };
+use super::heads::Heads;
+use super::text_heads::{COMPLETIONS_END, Segments};
 use crate::math::exp;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;

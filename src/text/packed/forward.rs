@@ -8,12 +8,12 @@ use crate::device::upload_indices;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::rope::Rope;
 use crate::text::kernels::UNITS;
+use crate::text::kernels::attention_tiles::Tiles;
 use crate::text::kernels::heads::Heads;
 use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK_ENTRIES;
 use crate::text::kernels::text_heads::{SegmentsLaunch, rotate_kernel, text_rotation_kernel};
-use crate::text::kernels::tiles::Tiles;
 use crate::text::{
     CompletionIndex, DeviceDecoder, PromptWithCompletions, Prompts, Retention, upload_integers,
 };
@@ -55,9 +55,9 @@ pub(super) struct Blocks {
 pub(super) struct KeyBlocks {
     pub blocks: RowBlocks,
     /// Rows of all parts.
-    pub parts: usize,
+    pub part_rows: usize,
     /// Place in the table of segments of the parts of each row.
-    pub sums: usize,
+    pub row_parts: usize,
 }
 
 /// Blocks of rows that the cubes of a kernel take.
@@ -87,11 +87,11 @@ impl Blocks {
         let place = table.len();
         let parts = layout.key_parts(keys.keys, keys.queries.div_ceil(heads_per_key));
         table.extend(&parts.blocks);
-        let sums = table.len();
-        table.extend(&parts.of_rows);
+        let row_parts = table.len();
+        table.extend(&parts.row_parts);
         let blocks =
             RowBlocks { tiles: keys, place, count: parts.blocks.len() / KEY_BLOCK_ENTRIES };
-        let key_gradient = KeyBlocks { blocks, parts: parts.rows, sums };
+        let key_gradient = KeyBlocks { blocks, part_rows: parts.rows, row_parts };
         (Self { attention, query_gradient, key_gradient }, table)
     }
 }

@@ -5,7 +5,7 @@ use crate::nn::arch::Projection;
 use crate::nn::tensors::arenas::Arenas;
 use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::rows::put_kernel;
+use crate::text::kernels::rows::copy_or_add_kernel;
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
@@ -93,7 +93,7 @@ impl Gradients {
 
     /// The memory of the gradient of a weight so far, `[count]`, to which the caller adds; `None` if adapters are
     /// learnt.
-    pub fn present(&mut self, name: &str) -> Option<CubeTensor> {
+    pub fn accumulator(&mut self, name: &str) -> Option<CubeTensor> {
         let ParameterIndices::Weights(indices) = &self.indices else { return None };
         let number = indices[name];
         self.reached[number] = true;
@@ -113,7 +113,11 @@ impl Gradients {
         for (number, gradient) in numbers.into_iter().zip(made) {
             let was_reached = std::mem::replace(&mut self.reached[number], true);
             if !is_there {
-                put(&cube_tensor(gradient), &cube_tensor(self.all.view(number)), was_reached);
+                copy_or_add(
+                    &cube_tensor(gradient),
+                    &cube_tensor(self.all.view(number)),
+                    was_reached,
+                );
             }
         }
     }
@@ -125,12 +129,12 @@ impl Gradients {
 }
 
 /// Copies elements to the memory of `to`, or adds them to it.
-fn put(from: &CubeTensor, to: &CubeTensor, adds: bool) {
+fn copy_or_add(from: &CubeTensor, to: &CubeTensor, adds: bool) {
     let count = to.meta.num_elements();
     assert_eq!(from.meta.num_elements(), count, "numbers of a gradient");
     // SAFETY: accesses stay below `count`; only gradients refer to the memory that changes.
     unsafe {
-        put_kernel::launch_unchecked(
+        copy_or_add_kernel::launch_unchecked(
             &to.client,
             grid(to, count.div_ceil(UNITS)),
             CubeDim::new_1d(UNITS as u32),

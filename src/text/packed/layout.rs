@@ -97,7 +97,7 @@ impl Layout {
                 }
                 for row in 0..end - first {
                     let numbers: [usize; ROW_ENTRIES] = [begin + row, end - first, parts];
-                    all.of_rows.extend(numbers.map(|number| number as i32));
+                    all.row_parts.extend(numbers.map(|number| number as i32));
                 }
             }
         }
@@ -130,7 +130,7 @@ pub(super) struct KeyParts {
     /// [`KEY_BLOCK_ENTRIES`] entries of each part of each block.
     pub blocks: Vec<i32>,
     /// [`ROW_ENTRIES`] entries of each row.
-    pub of_rows: Vec<i32>,
+    pub row_parts: Vec<i32>,
     /// Rows of all parts.
     pub rows: usize,
 }
@@ -177,8 +177,8 @@ mod tests {
         ];
         let layout = Layout::new(&texts);
         assert_eq!(layout.tokens, [5, 6, 7, 8, 9, 10, 1, 2, 11]);
-        let (of_rows, bounds) = layout.table.split_at(9);
-        assert_eq!(of_rows, [0, 0, 1, 2, 2, 2, 3, 3, 5]);
+        let (row_parts, bounds) = layout.table.split_at(9);
+        assert_eq!(row_parts, [0, 0, 1, 2, 2, 2, 3, 3, 5]);
         assert_eq!(bounds[..6], [0, 2, 0, 0, 6, 8]);
         assert_eq!(bounds[6..12], [2, 3, 0, 0, 0, 0]);
         assert_eq!(bounds[12..18], [3, 6, 0, 0, 8, 9]);
@@ -199,13 +199,13 @@ mod tests {
             PromptWithCompletions { prompt: &[8], completions: vec![&[3; 200]] },
         ];
         let layout = Layout::new(&texts);
-        let KeyParts { blocks, of_rows, rows } = layout.key_parts(2, 1);
+        let KeyParts { blocks, row_parts, rows } = layout.key_parts(2, 1);
         let (mut found, mut of_prompts) = (vec![false; rows], Vec::new());
         for block in blocks.chunks_exact(KEY_BLOCK_ENTRIES) {
             let [first, end, part, parts, to] = *block else { panic!("five numbers") };
             for row in first..end {
                 let place = to + row - first;
-                let [begin, step, of_row] = of_rows[row as usize * ROW_ENTRIES..][..3] else {
+                let [begin, step, of_row] = row_parts[row as usize * ROW_ENTRIES..][..3] else {
                     panic!("three numbers")
                 };
                 assert_eq!((place, parts), (begin + part * step, of_row));

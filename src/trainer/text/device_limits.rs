@@ -64,8 +64,8 @@ impl TokenLimits {
     pub fn of(device: &Device, shape: &DecoderShape) -> Self {
         #[cfg(text_kernels)]
         {
-            let prompt = crate::text::prefill_tokens(shape, device);
-            Self { prompt, group: crate::text::pass_tokens(shape, device) }
+            let prompt = crate::text::max_prefill_tokens(shape, device);
+            Self { prompt, group: crate::text::max_pass_tokens(shape, device) }
         }
         #[cfg(not(text_kernels))]
         {
