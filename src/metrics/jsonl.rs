@@ -29,19 +29,20 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Opens a file to append records after iteration `last`. Records of later iterations are dropped, since the
-    /// iterations will be repeated; so are malformed lines and an incomplete last line. A missing file is created.
+    /// Opens a file to append records after iteration `last_iteration`. Records of later iterations are dropped, since
+    /// the iterations will be repeated; so are malformed lines and an incomplete last line. A missing file is created.
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub fn resume(path: &Path, last: u32) -> Result<Self, RecordsError> {
+    pub fn resume(path: &Path, last_iteration: u32) -> Result<Self, RecordsError> {
         if let Some(file) =
             input::if_present(disk::open_unlinked(path)).map_err(error_of(path, "read"))?
         {
             let (end, has_gaps) =
-                find_end_of_iteration(file, last).map_err(error_of(path, "read"))?;
-            let keeps =
-                |line: &[u8]| parse_iteration(line).is_some_and(|iteration| iteration <= last);
+                find_end_of_iteration(file, last_iteration).map_err(error_of(path, "read"))?;
+            let keeps = |line: &[u8]| {
+                parse_iteration(line).is_some_and(|iteration| iteration <= last_iteration)
+            };
             if has_gaps {
                 keep_lines(path, |_, line| keeps(line))
             } else {
@@ -106,14 +107,15 @@ impl JsonLines {
     }
 }
 
-/// The end of the last record of an iteration up to `last`, bytes, and whether there are other lines before that.
-fn find_end_of_iteration(file: File, last: u32) -> std::io::Result<(u64, bool)> {
+/// The end of the last record of an iteration up to `last_iteration`, bytes, and whether there are other lines before
+/// that.
+fn find_end_of_iteration(file: File, last_iteration: u32) -> std::io::Result<(u64, bool)> {
     let (mut at, mut end, mut is_gap, mut has_gaps) = (0, 0, false, false);
     for line in input::lines(file) {
         let line = line?;
         at += line.len() as u64;
         match parse_iteration(&line) {
-            Some(iteration) if iteration <= last => {
+            Some(iteration) if iteration <= last_iteration => {
                 has_gaps |= is_gap;
                 end = at;
             }
@@ -131,14 +133,14 @@ pub(crate) fn parse_iteration(line: &[u8]) -> Option<u32> {
 
 /// The start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else of the newest.
 fn start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
-    let (mut at, mut start, mut last) = (0, 0, None);
+    let (mut at, mut start, mut last_iteration) = (0, 0, None);
     for line in input::lines(file) {
         let line = line?;
         let iteration = parse_iteration(&line);
-        if iteration != last && length - start > bytes {
+        if iteration != last_iteration && length - start > bytes {
             start = at;
         }
-        last = iteration;
+        last_iteration = iteration;
         at += line.len() as u64;
     }
     Ok(start)

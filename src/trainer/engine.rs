@@ -74,8 +74,8 @@ pub trait Engine: Send {
 pub struct IterationResult {
     /// Metrics, without those that the trainer measures.
     pub record: IterationRecord,
-    /// Environment steps, or tokens for a language model.
-    pub steps: u64,
+    /// Environment steps of the iteration, or tokens for a language model.
+    pub env_steps: u64,
 }
 
 /// The phases of GRPO, which `iterate` of [`trainer`](super) calls in order. Each fails if an environment or a task
@@ -161,8 +161,8 @@ pub(super) struct GameTotals {
     pub update: UpdateMeans,
 }
 
-/// Copies the metrics of an update into the record of its iteration.
-pub(super) fn record_means(record: &mut IterationRecord, update: UpdateMeans) {
+/// Writes the means of an update to the record of its iteration.
+pub(super) fn write_means(record: &mut IterationRecord, update: UpdateMeans) {
     UpdateMeans {
         approx_kl: record.approx_kl,
         clip_fraction: record.clip_fraction,

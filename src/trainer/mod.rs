@@ -147,7 +147,7 @@ fn advice(what: &str) -> &'static str {
 
 impl<E: Engine> Trainer<E> {
     /// Creates a run at iteration 0.
-    fn start(engine: E) -> Self {
+    fn from_engine(engine: E) -> Self {
         Self { engine, iteration: 0, best: None }
     }
 
@@ -178,7 +178,7 @@ impl<E: Engine> Trainer<E> {
         let started = Instant::now();
         let next = self.iteration + 1;
         let next = (next < self.engine.iterations()).then_some(next);
-        let IterationResult { mut record, steps } =
+        let IterationResult { mut record, env_steps } =
             self.engine.iterate(self.iteration, next).await?;
         self.iteration += 1;
         let total = started.elapsed().as_secs_f64();
@@ -186,7 +186,7 @@ impl<E: Engine> Trainer<E> {
         record.communication = self.measure_communication(total).await?;
         check_finite(&record)?;
         record.seconds = IterationSeconds { total, ..record.seconds };
-        record.steps_per_second = steps as f64 / total.max(1e-9);
+        record.steps_per_second = env_steps as f64 / total.max(1e-9);
         record.memory = device::memory(self.engine.device());
         record.utilization = device::load(self.engine.device());
         let transfers = transfers.stop();

@@ -105,9 +105,9 @@ fn blocking_and_async_forms_give_the_same_bytes() {
                 let want = waits.iterate().unwrap();
                 let got = block_on(awaited.iterate_async()).unwrap();
                 // Everything except measurements of time and memory.
-                let IterationRecord { seconds, memory, steps_per_second, load, .. } = want;
+                let IterationRecord { seconds, memory, steps_per_second, utilization, .. } = want;
                 assert_eq!(
-                    IterationRecord { seconds, memory, steps_per_second, load, ..got },
+                    IterationRecord { seconds, memory, steps_per_second, utilization, ..got },
                     want
                 );
             }

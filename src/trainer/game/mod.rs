@@ -16,7 +16,7 @@ pub use snapshot::{
 use super::choose::{
     AnyEngine, fallback_precision_reason, fallback_reason, initial_network, with_engine,
 };
-use super::engine::{Engine, GameTotals, IterationResult, PolicyEngine, record_means};
+use super::engine::{Engine, GameTotals, IterationResult, PolicyEngine, write_means};
 use super::rank_part::{EngineInputs, RankPart};
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
@@ -149,7 +149,7 @@ impl<G: Rules> GameTrainer<G> {
         let uploaded_bytes = transfers.stop().uploaded;
         let device = device.clone();
         let env_steps = 0;
-        Ok(Self::start(GameEngine {
+        Ok(Self::from_engine(GameEngine {
             game,
             device,
             part,
@@ -168,8 +168,8 @@ impl<G: Rules> GameTrainer<G> {
         started.elapsed().as_secs_f64()
     }
 
-    /// Measures the seconds of a rollout, after another one that compiles the kernels; infinite if the requested engine or
-    /// precision is not available.
+    /// Measures the seconds of a rollout, after another one that compiles the kernels; infinite if the requested engine
+    /// or precision is not available.
     pub fn measure_rollout_seconds(&mut self) -> f64 {
         if self.unsupported_reason().is_some() {
             return f64::INFINITY;
@@ -350,10 +350,10 @@ impl<G: Rules> Engine for GameEngine<G> {
             ..IterationRecord::default()
         };
         match self.held_out {
-            None => record_means(&mut record, update),
-            Some(_) => record_means(&mut record, update.without_approx_kl()),
+            None => write_means(&mut record, update),
+            Some(_) => write_means(&mut record, update.without_approx_kl()),
         }
-        Ok(IterationResult { record, steps })
+        Ok(IterationResult { record, env_steps: steps })
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, TrainError> {

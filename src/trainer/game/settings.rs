@@ -28,8 +28,8 @@ where
     layered_settings(std::slice::from_ref(file), assignments)
 }
 
-/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of `assignments`.
-/// A setting may have another of its names in each.
+/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of
+/// `assignments`. A setting may have another of its names in each.
 ///
 /// The game's parameters are read first, since defaults may depend on them
 /// ([`Env::defaults`](crate::env::Env::defaults)).

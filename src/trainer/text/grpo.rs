@@ -147,7 +147,7 @@ impl Grpo for LanguageEngine {
             Some(scored) => record::grpo_record(scored, parts),
             None => record::sft_record(),
         };
-        record::add_means(&mut record, &stats.means);
+        record::write_language_means(&mut record, &stats.means);
         self.completions = scored.map_or(Vec::new(), |scored| {
             let number = iteration + 1;
             CompletionRecord::of_iteration(number, &scored, &advantages, parts, &self.model)
@@ -230,7 +230,7 @@ impl Engine for LanguageEngine {
         let steps_per_iteration = self.config.optimizer_steps_per_iteration() as u64;
         record.learning_rate =
             self.learning_rate(u64::from(iteration + 1) * steps_per_iteration - 1);
-        Ok(IterationResult { record, steps })
+        Ok(IterationResult { record, env_steps: steps })
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {

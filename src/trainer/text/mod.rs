@@ -4,7 +4,6 @@ mod advantages;
 mod collapse_monitor;
 mod device_limits;
 mod exchange;
-mod fit;
 mod grpo;
 mod prompts;
 mod record;
@@ -14,6 +13,7 @@ mod samples;
 mod saved_model;
 mod scored;
 mod settings;
+mod sft;
 mod snapshot;
 mod start;
 mod tally;
@@ -195,8 +195,8 @@ impl LanguageTrainer {
     /// [`GameTrainer::with_team`](crate::trainer::GameTrainer::with_team).
     ///
     /// # Errors
-    /// The errors of [`LanguageTrainer::for_task`], and one if there are more ranks than shards (`update.num_shards`, of
-    /// whole groups).
+    /// The errors of [`LanguageTrainer::for_task`], and one if there are more ranks than shards (`update.num_shards`,
+    /// of whole groups).
     pub fn for_task_of_team(
         task: Arc<dyn Task>,
         mut config: LanguageConfig,
@@ -238,7 +238,7 @@ impl LanguageTrainer {
             completions: Vec::new(),
         };
         engine.check_prompts()?;
-        Ok(Self::start(engine))
+        Ok(Self::from_engine(engine))
     }
 
     /// Saves these settings with every checkpoint ([`language_settings`]).

@@ -6,7 +6,7 @@ use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{IterationRecord, LanguageRecord};
 use crate::task::{RewardPart, Rewards};
 use crate::text::LanguageModel;
-use crate::trainer::engine::record_means;
+use crate::trainer::engine::write_means;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 
@@ -116,8 +116,8 @@ pub(super) fn count_tokens(groups: &[Group]) -> u64 {
     samples.map(|sample| sample.tokens.len() as u64).sum()
 }
 
-/// Adds the means of an update to the record of its iteration.
-pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
+/// Writes the means of a language model's update to the record of its iteration.
+pub(super) fn write_language_means(record: &mut IterationRecord, means: &LanguageMeans) {
     let mut update = means.update.without_approx_kl();
     if let Some(text) = record.text.as_mut().filter(|text| !text.is_sft) {
         text.first_ratio_distance = means.first_ratio_distance;
@@ -127,7 +127,7 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
             update.entropy = text.sampling_entropy;
         }
     }
-    record_means(record, update);
+    write_means(record, update);
 }
 
 impl CompletionRecord {

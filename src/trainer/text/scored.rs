@@ -34,7 +34,8 @@ pub(super) struct ScoredGroup {
     /// Text of each completion.
     pub texts: Vec<String>,
     pub rewards: Vec<Rewards>,
-    /// Reward of each completion that is learnt from: the score minus the length penalty; NaN if the verifier could not judge it.
+    /// Reward of each completion that is learnt from: the score minus the length penalty; NaN if the verifier could not
+    /// judge it.
     pub learnt_rewards: Vec<f64>,
 }
 

@@ -270,8 +270,8 @@ mod tests {
         calls: Vec<usize>,
     }
 
-    /// Generates and verifies `completions_per_prompt` completions of each of eight prompts, one at a time on each thread of the
-    /// pool. `at_token` is called for every token, with the tokens of the completion so far.
+    /// Generates and verifies `completions_per_prompt` completions of each of eight prompts, one at a time on each
+    /// thread of the pool. `at_token` is called for every token, with the tokens of the completion so far.
     fn run(
         (threads, end): (usize, CallEnd),
         completions_per_prompt: usize,
