@@ -64,7 +64,9 @@ impl Session {
         // Beside a GPU, a CPU without the memory is no choice.
         if self.is_auto && check_rollout(game, config).is_ok() {
             self.chosen = device::choose_faster(self.chosen.clone(), |chosen| {
-                PyResult::Ok(GameTrainer::new(game, config, &chosen.device).rehearsed_seconds())
+                PyResult::Ok(
+                    GameTrainer::new(game, config, &chosen.device).measure_rollout_seconds(),
+                )
             })?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use super::session::{Session, detached, interruptible};
 use super::value_error;
 use grove::rng::Stream;
-use grove::run::{RunFolder, TextRun, load_model};
+use grove::run::{LanguageRun, RunFolder, load_model};
 use grove::settings::{GenerationConfig, overlay};
 use grove::task::{
     self, Completion, Json, MAX_NEW_TOKENS, Message, PYTHON, PromptSet, RewardPart, Rewards, Split,
@@ -310,7 +310,7 @@ pub fn train_text(
         let trainer = LanguageTrainer::for_task(Arc::new(task), config, loaded);
         let trainer = trainer.map_err(value_error)?.with_settings(settings.clone());
         let device = (session.chosen.info.name != "cpu").then(|| session.chosen.device.clone());
-        let mut run = TextRun::new(trainer.with_device(device).map_err(value_error)?);
+        let mut run = LanguageRun::new(trainer.with_device(device).map_err(value_error)?);
         session.train(&mut run, PYTHON, &settings.to_string())
     })
 }

@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// The metrics file cannot be written or read.
+/// Records cannot be written or read.
 #[derive(Debug, thiserror::Error)]
-#[error("the metrics file {path} cannot be {action}: {source}")]
-pub struct MetricsError {
+#[error("the records in {path} cannot be {action}: {source}")]
+pub struct RecordsError {
     path: PathBuf,
     action: &'static str,
     source: std::io::Error,
@@ -17,11 +17,11 @@ pub struct MetricsError {
 
 /// The field that all records share: the iteration, from 1.
 #[derive(Deserialize)]
-struct Numbered {
+struct NumberedRecord {
     iteration: u32,
 }
 
-/// An open metrics file, to which records are appended.
+/// An open file of JSON lines, to which records are appended.
 #[derive(Debug)]
 pub struct JsonLines {
     path: PathBuf,
@@ -29,18 +29,20 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Opens a file to append records after iteration `last`. Records of later iterations are dropped, since the
-    /// iterations will be repeated; so are malformed lines and an incomplete last line. A missing file is created.
+    /// Opens a file to append records after iteration `last_iteration`. Records of later iterations are dropped, since
+    /// the iterations will be repeated; so are malformed lines and an incomplete last line. A missing file is created.
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub fn resume(path: &Path, last: u32) -> Result<Self, MetricsError> {
+    pub fn resume(path: &Path, last_iteration: u32) -> Result<Self, RecordsError> {
         if let Some(file) =
             input::if_present(disk::open_unlinked(path)).map_err(error_of(path, "read"))?
         {
             let (end, has_gaps) =
-                find_end_of_iteration(file, last).map_err(error_of(path, "read"))?;
-            let keeps = |line: &[u8]| iteration(line).is_some_and(|it| it <= last);
+                find_end_of_iteration(file, last_iteration).map_err(error_of(path, "read"))?;
+            let keeps = |line: &[u8]| {
+                parse_iteration(line).is_some_and(|iteration| iteration <= last_iteration)
+            };
             if has_gaps {
                 keep_lines(path, |_, line| keeps(line))
             } else {
@@ -56,7 +58,7 @@ impl JsonLines {
     ///
     /// # Errors
     /// The errors of [`JsonLines::write_all`].
-    pub fn write(&mut self, record: &impl Serialize) -> Result<(), MetricsError> {
+    pub fn write(&mut self, record: &impl Serialize) -> Result<(), RecordsError> {
         self.write_all(std::slice::from_ref(record))
     }
 
@@ -64,7 +66,7 @@ impl JsonLines {
     ///
     /// # Errors
     /// If they cannot be written, for instance because the disk is full.
-    pub fn write_all(&mut self, records: &[impl Serialize]) -> Result<(), MetricsError> {
+    pub fn write_all(&mut self, records: &[impl Serialize]) -> Result<(), RecordsError> {
         let mut lines = Vec::new();
         for record in records {
             serde_json::to_writer(&mut lines, record).expect("records are plain data");
@@ -79,7 +81,7 @@ impl JsonLines {
     ///
     /// # Errors
     /// If the file cannot be read or written; it is unchanged then.
-    pub fn keep_newest(&mut self, bytes: u64) -> Result<(), MetricsError> {
+    pub fn keep_newest(&mut self, bytes: u64) -> Result<(), RecordsError> {
         let Self { path, file } = self;
         let length = file.metadata().map_err(error_of(path, "read"))?.len();
         if length <= bytes {
@@ -100,19 +102,20 @@ impl JsonLines {
     ///
     /// # Errors
     /// If the system cannot write them.
-    pub fn sync(&self) -> Result<(), MetricsError> {
+    pub fn sync(&self) -> Result<(), RecordsError> {
         disk::sync(&self.file).map_err(error_of(&self.path, "written"))
     }
 }
 
-/// The end of the last record of an iteration up to `last`, bytes, and whether there are other lines before that.
-fn find_end_of_iteration(file: File, last: u32) -> std::io::Result<(u64, bool)> {
+/// The end of the last record of an iteration up to `last_iteration`, bytes, and whether there are other lines before
+/// that.
+fn find_end_of_iteration(file: File, last_iteration: u32) -> std::io::Result<(u64, bool)> {
     let (mut at, mut end, mut is_gap, mut has_gaps) = (0, 0, false, false);
     for line in input::lines(file) {
         let line = line?;
         at += line.len() as u64;
-        match iteration(&line) {
-            Some(iteration) if iteration <= last => {
+        match parse_iteration(&line) {
+            Some(iteration) if iteration <= last_iteration => {
                 has_gaps |= is_gap;
                 end = at;
             }
@@ -122,22 +125,22 @@ fn find_end_of_iteration(file: File, last: u32) -> std::io::Result<(u64, bool)> 
     Ok((end, has_gaps))
 }
 
-/// The iteration of a line with its end, if it holds a record.
-pub(crate) fn iteration(line: &[u8]) -> Option<u32> {
-    let record = serde_json::from_slice::<Numbered>(line.strip_suffix(b"\n")?);
+/// Parses the iteration of a line with its end, if it holds a record.
+pub(crate) fn parse_iteration(line: &[u8]) -> Option<u32> {
+    let record = serde_json::from_slice::<NumberedRecord>(line.strip_suffix(b"\n")?);
     Some(record.ok()?.iteration)
 }
 
 /// The start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else of the newest.
 fn start_of_newest(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
-    let (mut at, mut start, mut last) = (0, 0, None);
+    let (mut at, mut start, mut last_iteration) = (0, 0, None);
     for line in input::lines(file) {
         let line = line?;
-        let iteration = iteration(&line);
-        if iteration != last && length - start > bytes {
+        let iteration = parse_iteration(&line);
+        if iteration != last_iteration && length - start > bytes {
             start = at;
         }
-        last = iteration;
+        last_iteration = iteration;
         at += line.len() as u64;
     }
     Ok(start)
@@ -158,8 +161,8 @@ fn keep_lines(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Resul
     })
 }
 
-fn error_of(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> MetricsError {
-    move |source| MetricsError { path: path.to_path_buf(), action, source }
+fn error_of(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> RecordsError {
+    move |source| RecordsError { path: path.to_path_buf(), action, source }
 }
 
 #[cfg(test)]
@@ -212,7 +215,8 @@ mod tests {
         train(&mut JsonLines::resume(&torn, 25).unwrap(), 26, 40);
         let [whole, torn] = [whole, torn].map(|path| fs::read_to_string(path).unwrap());
         assert_eq!(torn, whole);
-        let first = iteration(whole.split_inclusive('\n').next().unwrap().as_bytes()).unwrap();
+        let first =
+            parse_iteration(whole.split_inclusive('\n').next().unwrap().as_bytes()).unwrap();
         assert!(whole.len() <= 400 && whole.lines().count() as u32 == 2 * (41 - first));
 
         let path = folder.path().join("tight");

@@ -28,9 +28,9 @@ impl MemoryLeakDetector {
         let (first, now) = (last[0], last[LEAK_EPOCHS]);
         let growth = now.saturating_sub(first);
         let share = growth as f64 * MIN_SHARE;
-        let grows = last.windows(2).all(|pair| pair[1] as f64 >= pair[0] as f64 + share);
-        let much = growth >= MIN_GROWTH_BYTES.max((first as f64 * MIN_RELATIVE_GROWTH) as u64);
-        if self.has_warned || !grows || !much {
+        let is_growing = last.windows(2).all(|pair| pair[1] as f64 >= pair[0] as f64 + share);
+        let is_large = growth >= MIN_GROWTH_BYTES.max((first as f64 * MIN_RELATIVE_GROWTH) as u64);
+        if self.has_warned || !is_growing || !is_large {
             return None;
         }
         self.has_warned = true;

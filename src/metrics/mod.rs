@@ -5,10 +5,10 @@ mod memory_leak;
 mod text;
 
 #[cfg(feature = "program")]
-pub(crate) use jsonl::iteration;
-pub use jsonl::{JsonLines, MetricsError};
+pub(crate) use jsonl::parse_iteration;
+pub use jsonl::{JsonLines, RecordsError};
 pub use memory_leak::MemoryLeakDetector;
-pub use text::{TextEvaluation, TextRecord};
+pub use text::{LanguageEvaluation, LanguageRecord};
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub struct IterationRecord {
     /// Number of episodes that ended in this rollout; an episode of texts is a completion.
     pub episodes: u64,
     /// Mean number of steps of these episodes, from the first step of each; `None` if none ended, and for texts, which
-    /// have [`TextRecord::completion_length`].
+    /// have [`LanguageRecord::completion_length`].
     #[serde(default)]
     pub mean_length: Option<f64>,
     /// Mean reward per step.
@@ -48,7 +48,7 @@ pub struct IterationRecord {
     /// Learning rate of the last optimizer step.
     pub learning_rate: f64,
     /// Duration of the iteration and its phases.
-    pub seconds: Seconds,
+    pub seconds: IterationSeconds,
     /// Environment steps per second, excluding evaluation and saving.
     pub steps_per_second: f64,
     /// Memory of the device.
@@ -64,14 +64,14 @@ pub struct IterationRecord {
     pub uploaded_bytes: u64,
     /// Recent utilization of the device, 0 to 1: the driver's counter for a GPU, this process's share
     /// of all cores for the CPU. `None` if the platform does not report it.
-    #[serde(default)]
-    pub load: Option<f64>,
+    #[serde(default, rename = "load")]
+    pub utilization: Option<f64>,
     /// Communication between the ranks of the run; `None` for a single rank.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reduction: Option<Communication>,
+    #[serde(default, rename = "reduction", skip_serializing_if = "Option::is_none")]
+    pub communication: Option<Communication>,
     /// Metrics that only runs of language models have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub text: Option<TextRecord>,
+    pub text: Option<LanguageRecord>,
     /// Evaluation of the greedy policy, if one was due.
     pub evaluation: Option<EvaluationRecord>,
 }
@@ -97,19 +97,19 @@ pub struct Communication {
 
 /// Duration of an iteration, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seconds {
+pub struct IterationSeconds {
     /// The whole iteration.
     pub total: f64,
     /// Time spent waiting for data that a thread prefetches.
     #[serde(default)]
     pub waiting_for_data: f64,
     /// The phases; `None` if a device runs them without synchronization in between.
-    pub phases: Option<Phases>,
+    pub phases: Option<PhaseSeconds>,
 }
 
 /// Duration of the phases of an iteration, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Phases {
+pub struct PhaseSeconds {
     /// Playing the games, or generating completions; verification that runs meanwhile takes no time of its own.
     pub rollout: f64,
     /// Computing advantages.
@@ -155,45 +155,45 @@ pub struct EvaluationRecord {
     pub mean_length: f64,
     /// Metrics on held-out episodes, for runs that learn from data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_out: Option<HeldOut>,
+    pub held_out: Option<HeldOutMeans>,
     /// Figures that only evaluations of language models have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub text: Option<TextEvaluation>,
+    pub text: Option<LanguageEvaluation>,
 }
 
 impl EvaluationRecord {
-    /// Mean score of what was played; `None` if nothing was, or no completion could be scored.
+    /// Mean score of what was played; `None` if nothing was, or no completion could be judged.
     pub fn score(&self) -> Option<f64> {
         // Older records have a score of 0 in both cases.
         let is_scored =
-            self.text.as_ref().is_none_or(|text| text.problems < text.k * self.episodes);
+            self.text.as_ref().is_none_or(|text| text.unjudged < text.k * self.episodes);
         self.mean_score.filter(|_| self.episodes > 0 && is_scored)
     }
 
     /// The value by which policies are compared: the negative loss on held-out demonstrations, or the mean score;
-    /// `None` if no completion could be scored.
+    /// `None` if no completion could be judged.
     pub fn value(&self) -> Option<f64> {
         self.held_out.map(|held_out| -held_out.loss).or_else(|| self.score())
     }
 
-    /// A warning if completions were generated, but none could be scored.
+    /// A warning if completions were generated, but none could be judged.
     pub fn warning(&self) -> Option<String> {
         let text = self.text.as_ref().filter(|_| self.episodes > 0 && self.score().is_none())?;
         Some(format!(
             "no score: none of the {} of held-out prompts could be scored",
-            counted(text.problems, "completion")
+            pluralize(text.unjudged, "completion")
         ))
     }
 }
 
 /// Formats a number of things: `1 seed`, `2 seeds`.
-pub fn counted(count: usize, thing: &str) -> String {
+pub fn pluralize(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Metrics of a policy on demonstrations that were held out of training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HeldOut {
+pub struct HeldOutMeans {
     /// Mean negative log-likelihood of the demonstrated actions (of texts, tokens), nats.
     pub loss: f64,
     /// Fraction of steps at which the most likely action is the demonstrated one; `None` for texts.

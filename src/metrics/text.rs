@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 
 /// Metrics of an iteration about completions and tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TextRecord {
+pub struct LanguageRecord {
     /// Whether the iteration was supervised fine-tuning (SFT); there are no completions and no rewards then.
-    pub fit: bool,
-    /// Mean of each part of the reward, without its weight; empty if no completion could be scored.
+    #[serde(rename = "fit")]
+    pub is_sft: bool,
+    /// Mean of each part of the reward, without its weight; empty if no completion could be judged.
     #[serde(default)]
     pub rewards: BTreeMap<String, f64>,
-    /// Completions that the verifier could not score; means of scores and rewards leave them out.
-    #[serde(default)]
-    pub problems: usize,
-    /// The reason for the first of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-    /// Mean of the highest scores that the scored completions could have; not saved.
+    /// Completions that the verifier could not judge; means of scores and rewards leave them out.
+    #[serde(default, rename = "problems")]
+    pub unjudged: usize,
+    /// The reason why it could not judge the first of them.
+    #[serde(default, rename = "problem", skip_serializing_if = "Option::is_none")]
+    pub first_problem: Option<String>,
+    /// Mean of the highest scores that the judged completions could have; not saved.
     #[serde(skip)]
     pub highest_score: Option<f64>,
     /// Groups without variance in their rewards that were replaced by others.
@@ -56,20 +57,20 @@ pub struct TextRecord {
 
 /// Metrics of an evaluation about completions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TextEvaluation {
+pub struct LanguageEvaluation {
     /// Completions per prompt.
     pub k: usize,
     /// Fraction of the completions with the highest possible score; `None` if a reward is above 1, so that it is not
-    /// known, or no completion could be scored.
+    /// known, or no completion could be judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_at_1: Option<f64>,
     /// Fraction of the prompts with such a completion among their `k`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_at_k: Option<f64>,
-    /// Completions that the verifier could not score, which all other figures but `truncated` leave out.
-    #[serde(default)]
-    pub problems: usize,
-    /// Mean of each part of the reward, without its weight; empty if no completion could be scored.
+    /// Completions that the verifier could not judge, which all other figures but `truncated` leave out.
+    #[serde(default, rename = "problems")]
+    pub unjudged: usize,
+    /// Mean of each part of the reward, without its weight; empty if no completion could be judged.
     pub rewards: BTreeMap<String, f64>,
     /// Fraction of the completions that were cut off at their maximum length.
     pub truncated: f64,

@@ -5,7 +5,7 @@ use super::games::{Games, Playable};
 use super::output::{print_json, print_result};
 use crate::device::{self, DeviceInfo};
 use crate::env::{self, CheckOptions, CheckReport, Finding};
-use crate::run::counted;
+use crate::run::pluralize;
 use crate::trainer::new_settings;
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -43,7 +43,7 @@ pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
     }
     match found {
         0 => Ok(()),
-        _ => bail!("{} found in {}", counted(found, "problem"), G::NAME),
+        _ => bail!("{} found in {}", pluralize(found, "problem"), G::NAME),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::env::{Episode, ScriptedPlayer, advance, new_game, random_legal};
 use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
-use crate::run::{counted, with_unit_prefix};
+use crate::run::{pluralize, with_unit_prefix};
 use crate::trainer::{new_settings, saved_game_name};
 use anyhow::{Result, bail};
 use rayon::prelude::*;
@@ -64,7 +64,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
         ..Manifest::new(G::NAME)
     };
     let mut writer = DatasetWriter::create(&args.out, manifest)?;
-    let what = format!("Playing {}.", counted(args.episodes as usize, "episode"));
+    let what = format!("Playing {}.", pluralize(args.episodes as usize, "episode"));
     let results = with_note(&what, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
     let Evaluation { mean_score, std_error, .. } = Evaluation::of(&results);
@@ -79,7 +79,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
     print_result(format_args!(
         "Wrote {} of {} ({} steps) by `{}` to {out}; mean score {mean_score:.3} ± {std_error:.3} \
          (standard error).",
-        counted(episodes as usize, "episode"),
+        pluralize(episodes as usize, "episode"),
         G::NAME,
         with_unit_prefix(steps as f64),
         args.player

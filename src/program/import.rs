@@ -10,7 +10,7 @@ use crate::data::{
 };
 use crate::disk::{self, input};
 use crate::env::Env;
-use crate::run::counted;
+use crate::run::pluralize;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
         "Wrote {} rows of {} to {out}: {} are labelled ({}). The last {} rows, {} of them labelled, are \
          held out for validation.",
         learnt.rows + held_out.rows,
-        counted(features.len(), "column"),
+        pluralize(features.len(), "column"),
         learnt.labelled + held_out.labelled,
         labels.join(", "),
         held_out.rows,

@@ -211,7 +211,7 @@ fn check_name<'a>(records: impl Iterator<Item = &'a IterationRecord>, y: &str) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::TextRecord;
+    use crate::metrics::LanguageRecord;
     use crate::program::dispatch::builtin;
     use crate::settings::{TrainConfig, overlay};
 
@@ -263,7 +263,7 @@ mod tests {
     fn records_without_a_figure_give_no_point() {
         let record = |iteration, parts: &[(&str, f64)]| {
             let rewards = parts.iter().map(|(part, mean)| (part.to_string(), *mean)).collect();
-            let text = TextRecord { rewards, ..TextRecord::default() };
+            let text = LanguageRecord { rewards, ..LanguageRecord::default() };
             IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
         };
         let records = [record(1, &[]), record(2, &[("exact", 0.5)])];

@@ -7,7 +7,7 @@ use super::jobs::{Slots, command_line, option, side_by_side};
 use super::output::{eprint_line, print_json, print_result, with_causes};
 use super::progress::Board;
 use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
-use crate::run::counted;
+use crate::run::pluralize;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
@@ -34,9 +34,9 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let jobs = jobs(args, seeds);
     eprint_line!(
         "Training {}, {} at a time, with {} each.",
-        counted(seeds.len(), "seed"),
+        pluralize(seeds.len(), "seed"),
         slots.count,
-        counted(slots.threads, "thread")
+        pluralize(slots.threads, "thread")
     );
     let interrupt = Interrupt::listen(Some(STOPPING))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
@@ -63,7 +63,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         (Ok(()), 0) => bail!("interrupted; {}", rest.unwrap_or_default()),
         (Ok(()), count) => format!(
             "{count} of {} failed; a run that has a checkpoint is continued by `grove train --resume RUN`",
-            counted(seeds.len(), "run")
+            pluralize(seeds.len(), "run")
         ),
     };
     if !runs.is_empty() {

@@ -291,7 +291,7 @@ fn train_rank<G: Playable>(
         with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
             let alone = Team::alone();
             let trial = ranks::trainer(game, network(chosen), config, chosen, None, alone);
-            trial.map(|mut trial| trial.rehearsed_seconds())
+            trial.map(|mut trial| trial.measure_rollout_seconds())
         })
     };
     let (chosen, team) = match (&source, &session.origin) {

@@ -5,9 +5,9 @@ use super::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// Token that ends a text.
-pub const END: u32 = 0;
+pub const END_TOKEN: u32 = 0;
 /// Name of that token in files.
-pub(super) const END_NAME: &str = "<|end|>";
+pub(super) const END_TOKEN_NAME: &str = "<|end|>";
 
 /// A vocabulary of single characters; token 0 ends a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,13 +34,13 @@ impl Characters {
     pub fn to_json(&self) -> Value {
         let named = self.characters.iter().zip(1u32..).map(|(c, id)| (c.to_string(), json!(id)));
         let mut vocabulary: serde_json::Map<String, Value> = named.collect();
-        vocabulary.insert(END_NAME.to_string(), json!(END));
+        vocabulary.insert(END_TOKEN_NAME.to_string(), json!(END_TOKEN));
         json!({
             "version": "1.0",
             "truncation": null,
             "padding": null,
             "added_tokens": [{
-                "id": END, "content": END_NAME, "single_word": false, "lstrip": false,
+                "id": END_TOKEN, "content": END_TOKEN_NAME, "single_word": false, "lstrip": false,
                 "rstrip": false, "normalized": false, "special": true,
             }],
             "normalizer": null,
@@ -50,18 +50,19 @@ impl Characters {
             },
             "post_processor": null,
             "decoder": { "type": "Fuse" },
-            "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": END_NAME },
+            "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": END_TOKEN_NAME },
         })
     }
 
     /// Reads a `tokenizer.json` written by [`Characters::to_json`]; `None` for any other.
     pub fn from_json(json: &Value) -> Option<Self> {
         let model = &json["model"];
-        if model["type"] != "WordLevel" || model["unk_token"] != END_NAME {
+        if model["type"] != "WordLevel" || model["unk_token"] != END_TOKEN_NAME {
             return None;
         }
         let vocabulary = model["vocab"].as_object()?;
-        let names: String = vocabulary.keys().filter(|name| *name != END_NAME).cloned().collect();
+        let names: String =
+            vocabulary.keys().filter(|name| *name != END_TOKEN_NAME).cloned().collect();
         let all = Self::from_text(&names);
         (&all.to_json() == json).then_some(all)
     }
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(characters.vocabulary(), 7);
         let tokens = characters.encode("1 5\n").unwrap();
         assert_eq!(tokens, [3, 2, 6, 1]);
-        assert_eq!(characters.decode(&[3, 2, 6, 1, END]), "1 5\n");
+        assert_eq!(characters.decode(&[3, 2, 6, 1, END_TOKEN]), "1 5\n");
         let error = characters.encode("1 9").unwrap_err().to_string();
         assert_eq!(error, "the model's vocabulary has no '9'");
         assert_eq!(Characters::from_json(&characters.to_json()), Some(characters));

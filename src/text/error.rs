@@ -61,7 +61,7 @@ pub enum LanguageError {
     EmptyPrompt(String),
     /// The chat template does not put the answer after its prompt, which ends with this text.
     #[error(
-        "the model's chat template does not put the answer behind the prompt, which ends with {0:?}, so that answers to \
+        "the model's chat template does not put the answer after the prompt, which ends with {0:?}, so that answers to \
          messages cannot be learnt; give prompts as plain texts instead, with the template's marks in them"
     )]
     Answer(String),

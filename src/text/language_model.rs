@@ -1,6 +1,6 @@
 //! Language models: weights, vocabulary, chat template, and the other files of their folder.
 
-use super::characters::{Characters, END, END_NAME};
+use super::characters::{Characters, END_TOKEN, END_TOKEN_NAME};
 use super::error::LanguageError;
 use super::prompt_cache::PromptCache;
 use super::template::ChatTemplate;
@@ -32,7 +32,7 @@ pub struct LanguageModel {
     pub files: BTreeMap<String, Vec<u8>>,
     /// Folder or file of the weights without adapters; empty for a new model.
     pub base: PathBuf,
-    pub(super) prompts: PromptCache,
+    pub(super) prompt_cache: PromptCache,
 }
 
 impl LanguageModel {
@@ -48,9 +48,9 @@ impl LanguageModel {
             shape,
             tokenizer: Arc::new(characters),
             template: None,
-            stop_tokens: vec![END],
+            stop_tokens: vec![END_TOKEN],
             base: PathBuf::new(),
-            prompts: PromptCache::default(),
+            prompt_cache: PromptCache::default(),
         }
     }
 
@@ -74,8 +74,8 @@ impl LanguageModel {
         self
     }
 
-    /// Names and shapes of the trained parameters: the adapters' if there are any, else all weights.
-    pub fn trained_parameters(&self) -> Vec<Parameter> {
+    /// Names and shapes of the trainable parameters: the adapters' if there are any, else all weights.
+    pub fn trainable_parameters(&self) -> Vec<Parameter> {
         match &self.adapters {
             Some(adapters) => adapters.parameters().to_vec(),
             None => self.shape.parameters(),
@@ -99,7 +99,7 @@ impl LanguageModel {
     /// object, whose keys keep the order in which they are serialized.
     ///
     /// # Errors
-    /// As [`LanguageModel::tokenize_prompt`].
+    /// The errors of [`LanguageModel::tokenize_prompt`].
     pub fn tokenize_prompt_with(
         &self,
         text: &str,
@@ -109,7 +109,7 @@ impl LanguageModel {
         // Builds without the files of models have no templates.
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
-            return self.prompts.tokens(conversation_key(&(messages, values))?, || {
+            return self.prompt_cache.tokens(conversation_key(&(messages, values))?, || {
                 // The template inserts all special tokens.
                 let rendered = template.render_with(messages, values, true)?;
                 let tokens = self.tokenizer.encode(&rendered)?;
@@ -125,7 +125,7 @@ impl LanguageModel {
             return Err(LanguageError::NoTemplate);
         }
         let key = (text.to_string(), String::new());
-        self.prompts.tokens(key, || match self.tokenizer.encode_whole(text)? {
+        self.prompt_cache.tokens(key, || match self.tokenizer.encode_whole(text)? {
             tokens if tokens.is_empty() => Err(LanguageError::NoPrompt),
             tokens => Ok(tokens),
         })
@@ -135,8 +135,8 @@ impl LanguageModel {
     /// to the rendered prompt, up to the end of the turn; otherwise it is the plain answer.
     ///
     /// # Errors
-    /// If the prompt or the answer cannot be tokenized or is empty, or the template fails or does not put the answer behind
-    /// the prompt.
+    /// If the prompt or the answer cannot be tokenized or is empty, or the template fails or does not put the answer
+    /// after the prompt.
     pub fn tokenize_answer(
         &self,
         text: &str,
@@ -146,22 +146,26 @@ impl LanguageModel {
     ) -> Result<Vec<u32>, LanguageError> {
         #[cfg(on_disk)]
         if let Some(template) = self.template_for(messages) {
-            return self.prompts.tokens(conversation_key(&(messages, values, answer))?, || {
-                let prompt = template.render_with(messages, values, true)?;
-                let answered = template.render_answered(messages, values, answer)?;
-                let added = answered.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
-                let added = added.ok_or_else(|| {
-                    let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
-                    LanguageError::Answer(prompt[start..].to_string())
-                })?;
-                let mut tokens = self.added_tokens(&prompt, added)?;
-                let is_end = |token: &u32| Some(*token) == template.turn_end;
-                match tokens.iter().rposition(is_end) {
-                    Some(end) => tokens.truncate(end + 1),
-                    None => tokens.extend(self.end_of_answer(messages)),
-                }
-                require_tokens(tokens)
-            });
+            return self.prompt_cache.tokens(
+                conversation_key(&(messages, values, answer))?,
+                || {
+                    let prompt = template.render_with(messages, values, true)?;
+                    let answered = template.render_answered(messages, values, answer)?;
+                    let added =
+                        answered.strip_prefix(&prompt[..]).filter(|added| !added.is_empty());
+                    let added = added.ok_or_else(|| {
+                        let start = prompt.char_indices().rev().nth(39).map_or(0, |(at, _)| at);
+                        LanguageError::Answer(prompt[start..].to_string())
+                    })?;
+                    let mut tokens = self.added_tokens(&prompt, added)?;
+                    let is_end = |token: &u32| Some(*token) == template.turn_end;
+                    match tokens.iter().rposition(is_end) {
+                        Some(end) => tokens.truncate(end + 1),
+                        None => tokens.extend(self.end_of_answer(messages)),
+                    }
+                    require_tokens(tokens)
+                },
+            );
         }
         let _ = values;
         self.tokenize_bare_answer(text, messages, answer)
@@ -192,7 +196,7 @@ impl LanguageModel {
             return Ok(Vec::new());
         }
         let key = (text.to_string(), continuation.to_string());
-        self.prompts.tokens(key, || self.added_tokens(text, continuation))
+        self.prompt_cache.tokens(key, || self.added_tokens(text, continuation))
     }
 
     /// Tokenizes what is added to a text together with it, since many tokenizers put a space before the first token of
@@ -249,7 +253,8 @@ fn conversation_key(conversation: &impl Serialize) -> Result<(String, String), L
 /// Creates the tokenizer's files of a new model.
 fn tokenizer_files(characters: &Characters) -> BTreeMap<String, Vec<u8>> {
     let bytes = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
-    let config = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_NAME });
+    let config =
+        json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_TOKEN_NAME });
     let files = [("tokenizer.json", characters.to_json()), ("tokenizer_config.json", config)];
     files.map(|(name, value)| (name.to_string(), bytes(&value))).into()
 }
@@ -273,7 +278,7 @@ mod tests {
         let answer = |model: &LanguageModel, text| {
             model.tokenize_answer("", &[] as &[()], text, &Map::new())
         };
-        assert_eq!(answer(&model, "").unwrap(), [END]);
+        assert_eq!(answer(&model, "").unwrap(), [END_TOKEN]);
         model.stop_tokens.clear();
         assert_eq!(answer(&model, "b").unwrap(), [2]);
         assert!(matches!(answer(&model, ""), Err(LanguageError::NoAnswer)));

@@ -16,7 +16,7 @@ pub(super) fn max_items(item_bytes: u64, max_bytes: Option<u64>) -> usize {
 
 /// Size of the largest buffer needed to decode a completion of at most `tokens` tokens, bytes: keys or values of a
 /// layer, which have type `dtype`, or logits.
-pub(super) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
+pub(super) fn completion_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u64 {
     let cache = [tokens, shape.kv_size(), dtype.size()];
     let logits = [shape.num_actions, size_of::<f32>()];
     let product = |sizes: &[usize]| sizes.iter().map(|size| *size as u64).product::<u64>();
@@ -24,18 +24,18 @@ pub(super) fn row_bytes(shape: &DecoderShape, tokens: usize, dtype: DType) -> u6
 }
 
 /// Maximum number of tokens, at least 1, that a device has buffers for when it prefills a prompt.
-pub(crate) fn prefill_tokens(shape: &DecoderShape, device: &Device) -> usize {
+pub(crate) fn max_prefill_tokens(shape: &DecoderShape, device: &Device) -> usize {
     max_items(packed::forward_bytes(shape), largest_buffer(device))
 }
 
 /// Maximum number of tokens, at least 1, that a device has buffers for in a forward and backward pass.
-pub(crate) fn pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
+pub(crate) fn max_pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
     max_items(packed::backward_bytes(shape), largest_buffer(device))
 }
 
 /// The reason why a decoder does not fit on a device if its prompts with completions have at most `tokens` tokens, and
 /// what to change; `None` if it fits.
-pub(crate) fn size_limit(
+pub(crate) fn size_reason(
     decoder: &TokenDecoder,
     precision: Precision,
     tokens: usize,
@@ -45,19 +45,19 @@ pub(crate) fn size_limit(
     let mut parameters = shape.parameters();
     parameters.extend(adapters.into_iter().flat_map(|adapters| adapters.parameters().to_vec()));
     let largest = parameters.iter().max_by_key(|parameter| parameter.count());
-    let parameter_limit = |parameter: &Parameter| {
+    let parameter_reason = |parameter: &Parameter| {
         let bytes = (parameter.count() * size_of::<f32>()) as u64;
         buffer_limit(device, &parameter.name, bytes)
     };
-    let model_limit = largest.and_then(parameter_limit).or_else(|| {
+    let model_reason = largest.and_then(parameter_reason).or_else(|| {
         workgroup_limit(device, "the model's attention", packed::attention_bytes(shape))
     });
-    if let Some(obstacle) = model_limit {
-        return Some(format!("{obstacle}: use another device, such as the CPU"));
+    if let Some(reason) = model_reason {
+        return Some(format!("{reason}: use another device, such as the CPU"));
     }
-    let bytes = row_bytes(shape, tokens, ProductPrecision::new(precision).dtype());
-    let obstacle = buffer_limit(device, "the KV cache of a completion", bytes)?;
-    Some(format!("{obstacle}: lower generation.max_new_tokens, or use the CPU"))
+    let bytes = completion_bytes(shape, tokens, ProductPrecision::new(precision).dtype());
+    let reason = buffer_limit(device, "the KV cache of a completion", bytes)?;
+    Some(format!("{reason}: lower generation.max_new_tokens, or use the CPU"))
 }
 
 #[cfg(test)]
@@ -73,9 +73,9 @@ mod tests {
             head_dim: 8,
             ..DecoderShape::default()
         };
-        assert_eq!(row_bytes(&shape, 100, DType::F32), 100 * 2 * 8 * 4);
-        assert_eq!(row_bytes(&shape, 100, DType::F16), 100 * 2 * 8 * 2);
-        assert_eq!(row_bytes(&shape, 1, DType::F32), 40 * 4);
+        assert_eq!(completion_bytes(&shape, 100, DType::F32), 100 * 2 * 8 * 4);
+        assert_eq!(completion_bytes(&shape, 100, DType::F16), 100 * 2 * 8 * 2);
+        assert_eq!(completion_bytes(&shape, 1, DType::F32), 40 * 4);
         assert_eq!(max_items(6400, None), usize::MAX);
         assert_eq!(max_items(6400, Some(64 * 6400)), 64);
         assert_eq!(max_items(6400, Some(64 * 6400 - 1)), 63);

@@ -40,13 +40,13 @@ pub use crate::nn::tensors::texts::{
     CompletionCaches, DeviceDecoder, HiddenStates, PromptCaches, upload_integers,
 };
 pub use crate::nn::text::{CompletionIndex, PromptWithCompletions};
-pub use characters::{Characters, END};
+pub use characters::{Characters, END_TOKEN};
 pub use error::LanguageError;
 #[cfg(on_disk)]
 pub use files::GgufType;
 pub use language_model::LanguageModel;
 #[cfg(text_kernels)]
-pub(crate) use limits::{pass_tokens, prefill_tokens, size_limit};
+pub(crate) use limits::{max_pass_tokens, max_prefill_tokens, size_reason};
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 

@@ -19,7 +19,7 @@ impl PromptCache {
     /// Returns the tokens of a prompt, computed by `tokenize` unless they are cached.
     ///
     /// # Errors
-    /// As `tokenize`.
+    /// The errors of `tokenize`.
     pub fn tokens(
         &self,
         key: Key,

@@ -14,7 +14,7 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// Encodes a text with the special tokens that the model expects around it, such as a beginning-of-text token.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// The errors of [`Tokenizer::encode`].
     fn encode_whole(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
         self.encode(text)
     }

@@ -115,14 +115,14 @@ fn replace(path: &Path, header: &str, rows: &str) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::TextRecord;
+    use crate::metrics::LanguageRecord;
     use std::fs;
     use tempfile::TempDir;
 
     /// The record of an iteration with the means of some parts of the reward.
     fn record(iteration: u32, parts: &[(&str, f64)]) -> IterationRecord {
         let rewards = parts.iter().map(|(part, mean)| (part.to_string(), *mean)).collect();
-        let text = TextRecord { rewards, ..TextRecord::default() };
+        let text = LanguageRecord { rewards, ..LanguageRecord::default() };
         IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
     }
 

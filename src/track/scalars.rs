@@ -1,6 +1,6 @@
 //! Metrics of a record by the names that CleanRL and TRL use.
 
-use crate::metrics::{IterationRecord, Phases};
+use crate::metrics::{IterationRecord, PhaseSeconds};
 
 /// A metric with its name; `None` in iterations without it.
 pub type Scalar = (String, Option<f64>);
@@ -10,7 +10,8 @@ pub type Scalar = (String, Option<f64>);
 /// Groups before the slash are TensorBoard's sections: `charts` and `losses` as in CleanRL, `completions` and
 /// `rewards` as in TRL, `eval` for the greedy policy.
 pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
-    let Phases { rollout, advantage, update, verify } = record.seconds.phases.unwrap_or_default();
+    let PhaseSeconds { rollout, advantage, update, verify } =
+        record.seconds.phases.unwrap_or_default();
     let timed = |seconds: f64| record.seconds.phases.map(|_| seconds);
     let evaluation = record.evaluation.as_ref();
     let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
@@ -44,18 +45,18 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
         ("time/update", timed(update)),
         ("time/verify", verify),
         ("system/memory", bytes(record.memory.in_use)),
-        ("system/load", record.load),
+        ("system/load", record.utilization),
     ]
     .map(|(name, value)| (name.to_string(), value))
     .into();
     if let Some(text) = &record.text {
-        let generated = |value: f64| (!text.fit).then_some(value);
+        let generated = |value: f64| (!text.is_sft).then_some(value);
         let evaluated = evaluation.and_then(|evaluation| evaluation.text.as_ref());
         let figures = [
             ("completions/mean_length", generated(text.completion_length)),
             ("completions/clipped_ratio", generated(text.truncated)),
             ("completions/distinct", generated(text.distinct)),
-            ("completions/unverified", generated(text.problems as f64)),
+            ("completions/unverified", generated(text.unjudged as f64)),
             ("eval/pass_at_1", evaluated.and_then(|evaluated| evaluated.pass_at_1)),
             ("eval/pass_at_k", evaluated.and_then(|evaluated| evaluated.pass_at_k)),
         ];
@@ -70,15 +71,15 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::TextRecord;
+    use crate::metrics::LanguageRecord;
 
     #[test]
     fn a_mean_of_no_rewards_is_left_out() {
-        let mean = |score: Option<f64>, text: Option<TextRecord>| {
+        let mean = |score: Option<f64>, text: Option<LanguageRecord>| {
             let all = scalars(&IterationRecord { score, text, ..IterationRecord::default() });
             all.into_iter().find(|(name, _)| name == "charts/mean_reward").unwrap().1
         };
-        let text = || Some(TextRecord::default());
+        let text = || Some(LanguageRecord::default());
         assert_eq!((mean(None, None), mean(Some(0.5), text())), (Some(0.0), Some(0.0)));
         assert_eq!(mean(None, text()), None);
     }

@@ -26,15 +26,15 @@ pub(super) enum AnyEngine<G: Rules> {
     Fused(Box<FusedEngine<G>>),
 }
 
-/// Evaluates an expression with the engine of a run bound to a name, for each kind of engine.
+/// Evaluates an expression, `$body`, with the engine inside an [`AnyEngine`] bound to the name `$engine`.
 macro_rules! with_engine {
-    ($engines:expr, $engine:ident => $run:expr) => {
-        match $engines {
-            $crate::trainer::choose::AnyEngine::Native($engine) => $run,
+    ($any_engine:expr, $engine:ident => $body:expr) => {
+        match $any_engine {
+            $crate::trainer::choose::AnyEngine::Native($engine) => $body,
             #[cfg(feature = "general")]
-            $crate::trainer::choose::AnyEngine::General($engine) => $run,
+            $crate::trainer::choose::AnyEngine::General($engine) => $body,
             #[cfg(feature = "kernels")]
-            $crate::trainer::choose::AnyEngine::Fused($engine) => $run,
+            $crate::trainer::choose::AnyEngine::Fused($engine) => $body,
         }
     };
 }
@@ -53,7 +53,7 @@ impl<G: Rules> AnyEngine<G> {
         #[cfg(feature = "general")]
         if reason.is_some() {
             let (inputs, part) =
-                inputs.of_rank(config, team, crate::learner::MIN_AUTODIFF_SHARD_STEPS)?;
+                inputs.for_rank(config, team, crate::learner::MIN_AUTODIFF_SHARD_STEPS)?;
             let engine = GeneralEngine::new(inputs, part.clone(), device);
             return Ok((Self::General(Box::new(engine)), part));
         }
@@ -63,12 +63,12 @@ impl<G: Rules> AnyEngine<G> {
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
             let mlp = inputs.model.get::<Mlp>().expect("kernels take MLPs only").clone();
-            let (inputs, part) = inputs.of_rank(config, team, crate::learner::MIN_SHARD_STEPS)?;
+            let (inputs, part) = inputs.for_rank(config, team, crate::learner::MIN_SHARD_STEPS)?;
             let engine = FusedEngine::new(inputs, mlp, part.clone(), device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }
         let learner = host_learner(&inputs.model, config).expect("it has no reason to fall back");
-        let (inputs, part) = inputs.of_rank(config, team, learner.min_shard_steps())?;
+        let (inputs, part) = inputs.for_rank(config, team, learner.min_shard_steps())?;
         let engine = NativeEngine::new(inputs, learner, part.clone());
         Ok((Self::Native(Box::new(engine)), part))
     }
@@ -87,7 +87,7 @@ pub(super) fn initial_network<G: Rules>(game: G, config: &TrainConfig, device: &
 
 /// The reason why the configured precision is unavailable for a run that cannot use a fast engine, for the reason
 /// `fallback`; `None` if the general engine has it.
-pub(super) fn fallback_precision_limit(
+pub(super) fn fallback_precision_reason(
     model: &Network,
     config: &TrainConfig,
     device: &Device,

@@ -11,7 +11,7 @@ use burn::tensor::Device;
 use std::borrow::Cow;
 
 /// The part of a [`Trainer`](super::Trainer) that differs between policies for games
-/// ([`GameEngine`](super::GameEngine)) and language models ([`TextEngine`](super::text::TextEngine)). Only the
+/// ([`GameEngine`](super::GameEngine)) and language models ([`LanguageEngine`](super::text::LanguageEngine)). Only the
 /// constructors of these two create trainers; the trait serves code that is generic over both.
 ///
 /// All ranks that share a run must call its methods together.
@@ -57,7 +57,7 @@ pub trait Engine: Send {
         &mut self,
         iteration: u32,
         next: Option<u32>,
-    ) -> Result<Iteration, Self::Error>;
+    ) -> Result<IterationResult, Self::Error>;
 
     /// Evaluates the greedy policy, including on held-out demonstrations if there are any.
     ///
@@ -71,11 +71,11 @@ pub trait Engine: Send {
 
 /// Result of one iteration of an engine.
 #[derive(Clone, Debug)]
-pub struct Iteration {
+pub struct IterationResult {
     /// Metrics, without those that the trainer measures.
     pub record: IterationRecord,
-    /// Environment steps, or tokens for a language model.
-    pub steps: u64,
+    /// Environment steps of the iteration, or tokens for a language model.
+    pub env_steps: u64,
 }
 
 /// The phases of GRPO, which `iterate` of [`trainer`](super) calls in order. Each fails if an environment or a task
@@ -122,8 +122,8 @@ pub(super) trait Grpo {
     fn finish_phase(&self) -> bool;
 }
 
-/// An engine for policies: rollouts, advantages and updates in matching formats.
-pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
+/// An engine for policies of games: rollouts, advantages and updates in matching formats.
+pub(super) trait PolicyEngine: Grpo<Totals = GameTotals, Error = TrainError> {
     /// Plays the rollout of `iteration` and discards it; the run is unchanged.
     fn rehearse(&mut self, iteration: u32);
 
@@ -131,7 +131,7 @@ pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
     fn describe(&self) -> String;
 
     /// The reason why a rollout does not fit on the device, and which settings reduce its size; `None` if it fits.
-    fn size_limit(&self) -> Option<String> {
+    fn size_reason(&self) -> Option<String> {
         None
     }
 
@@ -139,30 +139,30 @@ pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
     fn model(&self) -> Network;
 
     /// Exports the state, with this rank's part of the games. On a device this reads back.
-    async fn export_state(&self) -> State;
+    async fn export_state(&self) -> PolicyState;
 
     /// Restores a state.
     ///
     /// # Errors
     /// If the games do not fit.
-    fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError>;
+    fn import_state(&mut self, state: &PolicyState) -> Result<(), EnvStatesError>;
 }
 
-/// Sums and means over an iteration.
+/// Sums and means over an iteration of games or of a dataset.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Totals {
+pub(super) struct GameTotals {
     /// Sums over the games of all ranks; zeros for a dataset.
     pub games: GameSums,
     /// Seconds spent waiting for data.
-    pub waited: f64,
+    pub waiting_seconds: f64,
     /// Fraction of groups without variance.
-    pub zero_variance: f64,
+    pub zero_variance_groups: f64,
     /// Metrics of the update.
     pub update: UpdateMeans,
 }
 
-/// Copies the metrics of an update into the record of its iteration.
-pub(super) fn record_means(record: &mut IterationRecord, update: UpdateMeans) {
+/// Writes the means of an update to the record of its iteration.
+pub(super) fn write_means(record: &mut IterationRecord, update: UpdateMeans) {
     UpdateMeans {
         approx_kl: record.approx_kl,
         clip_fraction: record.clip_fraction,
@@ -173,8 +173,8 @@ pub(super) fn record_means(record: &mut IterationRecord, update: UpdateMeans) {
     } = update;
 }
 
-/// The state of a run's games and learner in host memory.
-pub(super) struct State {
+/// The state of a run's games and learner, in host memory.
+pub(super) struct PolicyState {
     /// Parameters, `[num_params]`.
     pub params: Vec<f32>,
     /// Moments of the optimizer.

@@ -2,7 +2,7 @@
 //! last one are read.
 
 use super::TrainError;
-use super::engine::{Grpo, PolicyEngine, State, Totals};
+use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
@@ -29,7 +29,7 @@ pub(super) struct FusedEngine<G: Rules> {
     source: Source<FusedRollout<G>, Box<DeviceData>>,
     learner: FusedLearner,
     /// The rollout of the next iteration, if already started.
-    ahead: Option<StartedRollout>,
+    next_rollout: Option<StartedRollout>,
 }
 
 /// A rollout that was started before its iteration.
@@ -63,12 +63,12 @@ impl<G: Rules> FusedEngine<G> {
                 Source::Games(games.with_precision(config.precision))
             }
             Some(window_set) => {
-                Source::of_data(window_set, config, shards, max_buffer_bytes(device), |windows| {
+                Source::from_data(window_set, config, shards, max_buffer_bytes(device), |windows| {
                     Box::new(to_device(&windows, device))
                 })
             }
         };
-        Self { model, device: device.clone(), source, learner, ahead: None, part }
+        Self { model, device: device.clone(), source, learner, next_rollout: None, part }
     }
 }
 
@@ -77,17 +77,20 @@ impl<G: Rules> Grpo for FusedEngine<G> {
     type Trajectory = (Recording, Option<RecordingAdvantages>);
     type Advantages = RecordingAdvantages;
     type Stats = Tensor<1>;
-    type Totals = Totals;
+    type Totals = GameTotals;
     type Error = TrainError;
 
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let (device, batches) = (&self.device, &mut self.learner.context.batches);
-        let games = match self.source.take(iteration, batches, |one| to_device(one, device)) {
+        let games = match self.source.take(iteration, batches, |windows| to_device(windows, device))
+        {
             IterationInput::Games(games) => games,
             IterationInput::Data((recording, weights)) => return Ok((recording, Some(weights))),
         };
-        let (recording, branches) = match self.ahead.take() {
-            Some(ahead) if ahead.iteration == iteration => (ahead.recording, ahead.branches),
+        let (recording, branches) = match self.next_rollout.take() {
+            Some(started) if started.iteration == iteration => {
+                (started.recording, started.branches)
+            }
             _ => games.play(&self.learner.policy(), iteration),
         };
         games.continue_from(branches);
@@ -125,24 +128,26 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         advantages: RecordingAdvantages,
         stats: Tensor<1>,
         next: Option<u32>,
-    ) -> Result<Totals, TrainError> {
+    ) -> Result<GameTotals, TrainError> {
         // Frees the memory for the next iteration as soon as the kernels are done.
         drop(recording);
-        let begin = |iteration| {
+        let start_rollout = |iteration| {
             let Source::Games(games) = &self.source else { return None };
             let (recording, branches) = games.play(&self.learner.policy(), iteration);
             Some(StartedRollout { iteration, recording, branches })
         };
         let wanted = [advantages.summary, stats];
-        let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
-        self.ahead = ahead;
+        let ([summary, means], next_rollout) =
+            device::read_while(wanted, || next.and_then(start_rollout)).await;
+        self.next_rollout = next_rollout;
         // Sums over all ranks.
         let total = |i: usize| f64::from(summary[i]);
         let sums = [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, PLAYED].map(total);
-        Ok(Totals {
+        Ok(GameTotals {
             games: GameSums::from(sums),
-            waited: self.source.take_waited(),
-            zero_variance: total(ZERO_VARIANCE_GROUPS) / self.part.config.rollout.num_groups as f64,
+            waiting_seconds: self.source.take_waiting_seconds(),
+            zero_variance_groups: total(ZERO_VARIANCE_GROUPS)
+                / self.part.config.rollout.num_groups as f64,
             update: UpdateMeans::new(std::array::from_fn(|i| means[i].into())),
         })
     }
@@ -163,7 +168,7 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
         format!("{}, fused updates", self.source.description().unwrap_or("fused rollouts"))
     }
 
-    fn size_limit(&self) -> Option<String> {
+    fn size_reason(&self) -> Option<String> {
         let Source::Games(games) = &self.source else { return None };
         let what = "a group's rollout";
         let reason = device::buffer_limit(&self.device, what, games.group_bytes())?;
@@ -174,7 +179,7 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
         self.model.unflatten(self.learner.weights.params())
     }
 
-    async fn export_state(&self) -> State {
+    async fn export_state(&self) -> PolicyState {
         let games = match &self.source {
             Source::Games(games) => games.export_state_async().await,
             _ => Vec::new(),
@@ -182,8 +187,8 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
         download(&self.learner.weights, games, Vec::new()).await
     }
 
-    fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError> {
-        self.ahead = None;
+    fn import_state(&mut self, state: &PolicyState) -> Result<(), EnvStatesError> {
+        self.next_rollout = None;
         upload(state, &mut self.learner.weights);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_state(&state.games)

@@ -1,7 +1,7 @@
 //! The general engine: any model on any device, through Burn's operations and autodiff.
 
 use super::TrainError;
-use super::engine::{Grpo, PolicyEngine, State, Totals};
+use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
@@ -37,9 +37,11 @@ impl<G: Rules> GeneralEngine<G> {
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
-            Some(window_set) => Source::of_data(window_set, config, shards, u64::MAX, |windows| {
-                Box::new(to_device(&windows, device))
-            }),
+            Some(window_set) => {
+                Source::from_data(window_set, config, shards, u64::MAX, |windows| {
+                    Box::new(to_device(&windows, device))
+                })
+            }
         };
         Self { source, host, learner, device: device.clone(), part }
     }
@@ -73,12 +75,13 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
     type Trajectory = (Trajectory, Option<Advantages>);
     type Advantages = Advantages;
     type Stats = Tensor<1>;
-    type Totals = Totals;
+    type Totals = GameTotals;
     type Error = TrainError;
 
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let (device, batches) = (&self.device, &mut self.learner.context.batches);
-        let games = match self.source.take(iteration, batches, |one| to_device(one, device)) {
+        let games = match self.source.take(iteration, batches, |windows| to_device(windows, device))
+        {
             IterationInput::Games(games) => games,
             IterationInput::Data((trajectory, weights)) => return Ok((trajectory, Some(weights))),
         };
@@ -123,37 +126,37 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         advantages: Advantages,
         stats: Tensor<1>,
         _next: Option<u32>,
-    ) -> Result<Totals, TrainError> {
+    ) -> Result<GameTotals, TrainError> {
         let RankPart { config, rollout, .. } = &self.part;
         let mut parts = vec![advantages.zero_variance, stats];
         // A run that learns from data plays no games, and the episodes of a dataset have no score.
         if let Source::Games(_) = self.source {
-            let sums_of_games = |values: Tensor<2>| values.sum_dim(0).squeeze_dim::<1>(0);
-            let ends = sums_of_games(trajectory.ends());
+            let sums_by_game = |values: Tensor<2>| values.sum_dim(0).squeeze_dim::<1>(0);
+            let ends = sums_by_game(trajectory.ends());
             let mut rewards = trajectory.rewards.clone();
             // Number of counted steps of each game, where it varies.
             let mut lengths = None;
             if !config.plays_all_steps() {
                 let mask = trajectory.mask(rollout.auto_reset);
                 rewards = rewards * mask.clone();
-                lengths = Some(sums_of_games(mask));
+                lengths = Some(sums_by_game(mask));
             }
             let ended_steps = trajectory.ended_steps();
             parts.extend([
-                sums_of_games(trajectory.scores),
+                sums_by_game(trajectory.scores),
                 ends,
                 ended_steps,
-                sums_of_games(rewards),
+                sums_by_game(rewards),
             ]);
             parts.extend(lengths);
         }
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let (means, sums) = numbers.split_at(1 + UpdateMeans::LEN);
         let sums = game_sums(sums, self.part.game_shards.own_items().len());
-        Ok(Totals {
+        Ok(GameTotals {
             games: self.part.sum_games(&sums)?,
-            waited: self.source.take_waited(),
-            zero_variance: means[0].into(),
+            waiting_seconds: self.source.take_waiting_seconds(),
+            zero_variance_groups: means[0].into(),
             update: UpdateMeans::new(std::array::from_fn(|i| means[1 + i].into())),
         })
     }
@@ -182,7 +185,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
         format!("{}, updates by autodiff", self.source.description().unwrap_or(rollouts))
     }
 
-    fn size_limit(&self) -> Option<String> {
+    fn size_reason(&self) -> Option<String> {
         let Source::Games(games) = &self.source else { return None };
         let reason = device::buffer_limit(&self.device, "a rollout", games.bytes())?;
         let settings = "rollout.num_groups, rollout.group_size or rollout.num_steps";
@@ -193,7 +196,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
         self.learner.weights.policy()
     }
 
-    async fn export_state(&self) -> State {
+    async fn export_state(&self) -> PolicyState {
         let (games, memory) = match &self.source {
             Source::Games(games) => {
                 (games.export_state_async().await, games.export_memory_async().await)
@@ -203,7 +206,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
         download(&self.learner.weights, games, memory).await
     }
 
-    fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError> {
+    fn import_state(&mut self, state: &PolicyState) -> Result<(), EnvStatesError> {
         upload(state, &mut self.learner.weights);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_memory(&state.memory);

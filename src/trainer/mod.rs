@@ -17,7 +17,7 @@ mod source;
 pub mod text;
 mod transfer;
 
-pub use engine::{Engine, Iteration};
+pub use engine::{Engine, IterationResult};
 pub use finite::is_finite;
 #[cfg(feature = "general")]
 pub use game::held_out::ConfusionMatrix;
@@ -26,11 +26,13 @@ pub use game::{
     layered_settings, load_policy, load_weights, new_settings, policy_bytes, policy_params,
     read_policy_file, saved_config, saved_game_name,
 };
-pub use snapshot::{Counters, Export, Persistent, SnapshotError, TextCounters};
+pub use snapshot::{Counters, EngineState, LanguageCounters, Persistent, SnapshotError};
 
 use crate::device::{self, TransferCount};
 use crate::env::HostEnvError;
-use crate::metrics::{Communication, EvaluationRecord, IterationRecord, Phases, Seconds};
+use crate::metrics::{
+    Communication, EvaluationRecord, IterationRecord, IterationSeconds, PhaseSeconds,
+};
 use crate::parallel::{Shards, Team, TeamError};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -79,31 +81,35 @@ async fn iterate<E: Grpo>(
     engine: &mut E,
     iteration: u32,
     next: Option<u32>,
-) -> Result<(E::Totals, Option<Phases>), E::Error> {
+) -> Result<(E::Totals, Option<PhaseSeconds>), E::Error> {
     let started = Instant::now();
     let span = info_span!("rollout").entered();
     let trajectory = engine.rollout(iteration)?;
-    let timed = engine.finish_phase();
-    let rollout = started.elapsed().as_secs_f64();
+    let is_timed = engine.finish_phase();
+    let rollout_end = started.elapsed().as_secs_f64();
     span.exit();
 
     let span = info_span!("advantage").entered();
     let advantages = engine.advantages(&trajectory)?;
     engine.finish_phase();
-    let advantage = started.elapsed().as_secs_f64();
+    let advantage_end = started.elapsed().as_secs_f64();
     span.exit();
 
     let span = info_span!("update").entered();
     let stats = engine.update(&trajectory, &advantages, iteration)?;
     engine.finish_phase();
-    let update = started.elapsed().as_secs_f64();
+    let update_end = started.elapsed().as_secs_f64();
     span.exit();
 
     let totals = engine.totals(trajectory, advantages, stats, next);
     let totals = totals.instrument(info_span!("read_back")).await?;
-    let (advantage, update) = (advantage - rollout, update - advantage);
-    let phases = Phases { rollout, advantage, update, verify: None };
-    Ok((totals, timed.then_some(phases)))
+    let phases = PhaseSeconds {
+        rollout: rollout_end,
+        advantage: advantage_end - rollout_end,
+        update: update_end - advantage_end,
+        verify: None,
+    };
+    Ok((totals, is_timed.then_some(phases)))
 }
 
 /// Errors that end training.
@@ -141,7 +147,7 @@ fn advice(what: &str) -> &'static str {
 
 impl<E: Engine> Trainer<E> {
     /// Creates a run at iteration 0.
-    fn start(engine: E) -> Self {
+    fn from_engine(engine: E) -> Self {
         Self { engine, iteration: 0, best: None }
     }
 
@@ -172,16 +178,17 @@ impl<E: Engine> Trainer<E> {
         let started = Instant::now();
         let next = self.iteration + 1;
         let next = (next < self.engine.iterations()).then_some(next);
-        let Iteration { mut record, steps } = self.engine.iterate(self.iteration, next).await?;
+        let IterationResult { mut record, env_steps } =
+            self.engine.iterate(self.iteration, next).await?;
         self.iteration += 1;
         let total = started.elapsed().as_secs_f64();
         record.iteration = self.iteration;
-        record.reduction = self.measure_communication(total).await?;
+        record.communication = self.measure_communication(total).await?;
         check_finite(&record)?;
-        record.seconds = Seconds { total, ..record.seconds };
-        record.steps_per_second = steps as f64 / total.max(1e-9);
+        record.seconds = IterationSeconds { total, ..record.seconds };
+        record.steps_per_second = env_steps as f64 / total.max(1e-9);
         record.memory = device::memory(self.engine.device());
-        record.load = device::load(self.engine.device());
+        record.utilization = device::load(self.engine.device());
         let transfers = transfers.stop();
         record.read_backs = transfers.read_backs;
         record.downloaded_bytes = transfers.downloaded;
@@ -227,7 +234,7 @@ impl<E: Engine> Trainer<E> {
     }
 
     /// Human-readable description of the engine.
-    pub fn describe(&self) -> String {
+    pub fn describe_engine(&self) -> String {
         self.engine.describe()
     }
 
@@ -280,11 +287,11 @@ fn is_best(value: f64, so_far: Option<BestEvaluation>) -> bool {
 
 /// Checks that the metrics of an iteration are finite.
 fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
-    let sampling = record.text.as_ref().map_or(0.0, |text| text.sampling_entropy);
+    let sampling_entropy = record.text.as_ref().map_or(0.0, |text| text.sampling_entropy);
     // In the order of causes: all others follow from the reward.
     for (what, value) in [
         (REWARD, record.mean_reward),
-        ("entropy of the sampled tokens", sampling),
+        ("entropy of the sampled tokens", sampling_entropy),
         ("loss", record.loss),
         ("gradient", record.grad_norm),
         ("policy's divergence", record.approx_kl),

@@ -1,6 +1,6 @@
 //! The fast engine on the CPU: native code on all threads, for built-in networks.
 
-use super::engine::{Grpo, PolicyEngine, State, Totals};
+use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::Source;
 use super::{TrainError, in_pool};
@@ -51,9 +51,11 @@ impl<G: Rules> NativeEngine<G> {
         let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), rollout, part.keys()));
         let source = match data {
             None => Source::Games(NativeRollout::new(game, rollout, part.keys())),
-            Some(window_set) => Source::of_data(window_set, config, shards, u64::MAX, |windows| {
-                buffers = windows.into()
-            }),
+            Some(window_set) => {
+                Source::from_data(window_set, config, shards, u64::MAX, |windows| {
+                    buffers = windows.into()
+                })
+            }
         };
         Self { source, host, learner, model, part, buffers }
     }
@@ -89,7 +91,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     type Trajectory = (HostTrajectory, Vec<GameSums>);
     type Advantages = HostAdvantages;
     type Stats = UpdateMeans;
-    type Totals = Totals;
+    type Totals = GameTotals;
     type Error = TrainError;
 
     fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
@@ -152,13 +154,13 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         advantages: HostAdvantages,
         stats: UpdateMeans,
         _next: Option<u32>,
-    ) -> Result<Totals, TrainError> {
-        let zero_variance = advantages.zero_variance;
+    ) -> Result<GameTotals, TrainError> {
+        let zero_variance_groups = advantages.zero_variance;
         self.give_back(trajectory, advantages);
-        Ok(Totals {
+        Ok(GameTotals {
             games: self.part.sum_games(&sums)?,
-            waited: self.source.take_waited(),
-            zero_variance,
+            waiting_seconds: self.source.take_waiting_seconds(),
+            zero_variance_groups,
             update: stats,
         })
     }
@@ -194,12 +196,12 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
         self.model.unflatten(&Tensor::from_data(params, &self.model.device()))
     }
 
-    async fn export_state(&self) -> State {
+    async fn export_state(&self) -> PolicyState {
         let (games, memory) = match &self.source {
             Source::Games(games) => (games.export_state(), games.export_memory().to_vec()),
             _ => Default::default(),
         };
-        State {
+        PolicyState {
             params: self.learner.params(),
             moments: self.learner.moments(),
             reference: self.learner.reference_params(),
@@ -208,7 +210,7 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
         }
     }
 
-    fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError> {
+    fn import_state(&mut self, state: &PolicyState) -> Result<(), EnvStatesError> {
         self.learner.restore(&state.params, &state.moments, state.reference.as_deref());
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_memory(&state.memory);

@@ -19,16 +19,16 @@ pub(super) struct WindowPrefetcher {
     batches: Batches,
     reader: Option<Reader>,
     /// Receives all windows once a background thread has read them.
-    all: Option<Receiver<WindowBatch>>,
+    all_windows: Option<Receiver<WindowBatch>>,
     /// Seconds spent waiting for the reader since the last query.
-    waited: f64,
+    waiting_seconds: f64,
 }
 
 /// A thread that prefetches windows.
 #[derive(Debug)]
 struct Reader {
     /// Iteration of the block that the thread prepares.
-    next: u32,
+    next_iteration: u32,
     filled: Receiver<WindowBatch>,
     empty: Sender<WindowBatch>,
 }
@@ -36,41 +36,47 @@ struct Reader {
 impl WindowPrefetcher {
     /// Creates a prefetcher of the windows of `window_set`, in the order of `batches`.
     pub fn new(window_set: WindowSet, batches: Batches) -> Self {
-        Self { window_set: Arc::new(window_set), batches, reader: None, all: None, waited: 0.0 }
+        Self {
+            window_set: Arc::new(window_set),
+            batches,
+            reader: None,
+            all_windows: None,
+            waiting_seconds: 0.0,
+        }
     }
 
     /// Also reads all windows in the background, so that the dataset can become resident.
     pub fn reading_all(mut self) -> Self {
-        let (send, all) = channel();
+        let (send, all_windows) = channel();
         let window_set = self.window_set.clone();
         thread::spawn(move || {
             // The receiver is gone if the run has ended.
             let _ = send.send(window_set.copy_all());
         });
-        self.all = Some(all);
+        self.all_windows = Some(all_windows);
         self
     }
 
     /// Whether all windows are being read in the background.
     pub fn reads_all(&self) -> bool {
-        self.all.is_some()
+        self.all_windows.is_some()
     }
 
     /// Returns all windows, once, when they have been read.
     pub fn take_all(&mut self) -> Option<WindowBatch> {
-        self.all.as_ref()?.try_recv().ok()
+        self.all_windows.as_ref()?.try_recv().ok()
     }
 
     /// Returns the windows of an iteration, batch by batch. They count as uploaded.
     pub fn take(&mut self, iteration: u32) -> WindowBatch {
         let started = Instant::now();
         let reader = match self.reader.take() {
-            Some(reader) if reader.next == iteration => reader,
+            Some(reader) if reader.next_iteration == iteration => reader,
             _ => Reader::start(&self.window_set, &self.batches, iteration),
         };
         let windows = reader.filled.recv().expect("the thread reads as long as it is listened to");
-        self.reader = Some(Reader { next: iteration + 1, ..reader });
-        self.waited += started.elapsed().as_secs_f64();
+        self.reader = Some(Reader { next_iteration: iteration + 1, ..reader });
+        self.waiting_seconds += started.elapsed().as_secs_f64();
         device::count_upload(windows.bytes());
         windows
     }
@@ -84,8 +90,8 @@ impl WindowPrefetcher {
     }
 
     /// Returns the seconds spent waiting since the last call.
-    pub fn take_waited(&mut self) -> f64 {
-        std::mem::take(&mut self.waited)
+    pub fn take_waiting_seconds(&mut self) -> f64 {
+        std::mem::take(&mut self.waiting_seconds)
     }
 }
 
@@ -100,14 +106,14 @@ impl Reader {
                 let mut windows = emptied.try_recv().unwrap_or_default();
                 let minibatches = batches.minibatches(iteration, window_set.len());
                 let indices: Vec<i32> =
-                    minibatches.iter().flat_map(|one| one.games()).copied().collect();
+                    minibatches.iter().flat_map(|minibatch| minibatch.games()).copied().collect();
                 window_set.fill(indices.iter().map(|index| *index as usize), &mut windows);
                 if send.send(windows).is_err() {
                     return;
                 }
             }
         });
-        Self { next: first, filled, empty }
+        Self { next_iteration: first, filled, empty }
     }
 }
 
@@ -141,7 +147,7 @@ mod tests {
             let indices: Vec<i32> = batches
                 .minibatches(iteration, window_set.len())
                 .iter()
-                .flat_map(|one| one.games().to_vec())
+                .flat_map(|minibatch| minibatch.games().to_vec())
                 .collect();
             assert_eq!(indices.len(), 10);
             window_set.fill(indices.iter().map(|index| *index as usize), &mut expected);

@@ -21,7 +21,7 @@ pub(super) struct EngineInputs<G> {
 impl<G> EngineInputs<G> {
     /// Reduces the inputs to this rank's part of the run, in which the shards of a minibatch have at least
     /// `min_shard_steps` steps.
-    pub fn of_rank(
+    pub fn for_rank(
         self,
         config: &TrainConfig,
         team: &Team,
@@ -112,8 +112,8 @@ impl RankPart {
         self.config.steps_per_iteration(self.shards.items())
     }
 
-    /// Steps of an iteration: the recorded ones, or `played` where not every step counts.
-    pub fn steps(&self, played: f64) -> u64 {
+    /// Steps of an iteration that count: the recorded ones, or `played` where not every step does.
+    pub fn counted_steps(&self, played: f64) -> u64 {
         if self.config.plays_all_steps() { self.recorded_steps() } else { played as u64 }
     }
 
@@ -123,12 +123,12 @@ impl RankPart {
         if sums.is_empty() {
             return Ok(GameSums::default());
         }
-        let of_shard = |shard: usize| {
+        let shard_sums = |shard: usize| {
             let numbers =
                 sums[self.game_shards.local_items_of(shard)].iter().map(GameSums::numbers);
             numbers.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
         };
-        let ours: Vec<[f64; 5]> = self.game_shards.own().map(of_shard).collect();
+        let ours: Vec<[f64; 5]> = self.game_shards.own().map(shard_sums).collect();
         Ok(self.team.all_reduce_shard_numbers(&self.game_shards, &ours)?.into())
     }
 

@@ -36,26 +36,26 @@ pub struct Counters {
     pub played_steps: Option<u64>,
     /// Counters of a language model's run.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub text: Option<TextCounters>,
+    pub text: Option<LanguageCounters>,
 }
 
 /// Counters that only a language model's run has.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TextCounters {
+pub struct LanguageCounters {
     /// Index of the next prompt.
     pub next_prompt: u64,
     /// Number of tokens generated, and learnt from by SFT.
     #[serde(default)]
     pub env_steps: u64,
-    /// Largest number of held-out prompts of an evaluation, which later final scores leave out.
-    #[serde(default)]
-    pub validated: u64,
+    /// Largest number of held-out prompts of a validation, which later final scores leave out.
+    #[serde(default, rename = "validated")]
+    pub validation_prompts: u64,
 }
 
 impl Counters {
     /// Creates the counters of a run with this best evaluation.
-    pub fn new(iteration: u32, best: Option<BestEvaluation>, state: &Export) -> Self {
-        let Export { optimizer_steps, played_steps, text, .. } = *state;
+    pub fn new(iteration: u32, best: Option<BestEvaluation>, state: &EngineState) -> Self {
+        let EngineState { optimizer_steps, played_steps, text, .. } = *state;
         let (best_score, best_iteration) = best.map(|best| (best.value, best.iteration)).unzip();
         Self { iteration, optimizer_steps, best_score, best_iteration, played_steps, text }
     }
@@ -163,7 +163,7 @@ pub trait Persistent: Engine {
     ///
     /// # Errors
     /// If another rank fails or does not respond.
-    async fn export_state(&self, iteration: u32) -> Result<Export, TeamError>;
+    async fn export_state(&self, iteration: u32) -> Result<EngineState, TeamError>;
 
     /// Restores the state of a checkpoint with these counters.
     ///
@@ -178,7 +178,7 @@ pub trait Persistent: Engine {
 
 /// State of an engine.
 #[derive(Debug)]
-pub struct Export {
+pub struct EngineState {
     /// The sections, the settings first.
     pub sections: Vec<Section>,
     /// Number of optimizer steps done.
@@ -186,7 +186,7 @@ pub struct Export {
     /// Number of steps played, where it does not follow from the number of iterations.
     pub played_steps: Option<u64>,
     /// Counters of a language model's run.
-    pub text: Option<TextCounters>,
+    pub text: Option<LanguageCounters>,
 }
 
 impl<E: Persistent> Trainer<E> {
@@ -265,8 +265,12 @@ mod tests {
 
     #[test]
     fn the_best_score_is_read_to_the_last_bit() {
-        let state =
-            Export { sections: Vec::new(), optimizer_steps: 3, played_steps: None, text: None };
+        let state = EngineState {
+            sections: Vec::new(),
+            optimizer_steps: 3,
+            played_steps: None,
+            text: None,
+        };
         for score in [-1.3863341014583905, 0.1 + 0.2, f64::MIN_POSITIVE] {
             let counters =
                 Counters::new(1, Some(BestEvaluation { value: score, iteration: 1 }), &state);

@@ -26,7 +26,7 @@ impl<R, D> Source<R, D> {
     /// Opens the dataset of these shards: resident and converted by `convert` if it fits in memory, otherwise streamed.
     /// A resident dataset of more than `max_buffer_bytes` is loaded at once rather than streamed first: it is summed in
     /// another order, and results must not depend on when loading finishes.
-    pub fn of_data(
+    pub fn from_data(
         window_set: WindowSet,
         config: &TrainConfig,
         shards: &Shards,
@@ -72,9 +72,9 @@ impl<R, D> Source<R, D> {
     }
 
     /// Returns the seconds spent waiting for data since the last call.
-    pub fn take_waited(&mut self) -> f64 {
+    pub fn take_waiting_seconds(&mut self) -> f64 {
         match self {
-            Self::Streamed(stream) => stream.take_waited(),
+            Self::Streamed(stream) => stream.take_waiting_seconds(),
             _ => 0.0,
         }
     }
@@ -155,7 +155,7 @@ mod tests {
         let mut config = TrainConfig::for_game("any");
         (config.data.path, config.data.resident_mb) = ("somewhere".to_string(), resident_mb);
         let own = window_set.clone().select(shards.own_items());
-        Source::<(), usize>::of_data(own, &config, shards, max_buffer_bytes, |all| all.len())
+        Source::<(), usize>::from_data(own, &config, shards, max_buffer_bytes, |all| all.len())
             .is_streamed()
     }
 

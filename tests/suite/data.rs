@@ -109,7 +109,7 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
     };
     let expected_figures = figures(&records);
     let mut uploads: Vec<_> = records.iter().map(|record| record.uploaded_bytes).collect();
-    assert!(resident.describe().contains("memory"), "{}", resident.describe());
+    assert!(resident.describe_engine().contains("memory"), "{}", resident.describe_engine());
     let (expected, confusion) = (params(&resident), resident.confusion_matrix().unwrap());
     // The first iterations may copy data themselves, until everything has been read.
     wait_for("an iteration that copies nothing", || {
@@ -126,7 +126,11 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
         pool.install(|| {
             let mut trainer = run(&folder, &small, device);
             let records = iterate(&mut trainer, 5);
-            assert!(trainer.describe().contains("read as it is needed"), "{}", trainer.describe());
+            assert!(
+                trainer.describe_engine().contains("read as it is needed"),
+                "{}",
+                trainer.describe_engine()
+            );
             assert!(records.iter().all(|record| record.uploaded_bytes > 0));
             for (found, expected) in figures(&records).iter().zip(&expected_figures) {
                 let apart = found.iter().zip(expected).map(|(a, b)| (a / b - 1.0).abs());

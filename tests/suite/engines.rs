@@ -31,19 +31,19 @@ fn assert_repeats_and_resumes(device: &Device, engine: EngineChoice) {
         let mut whole = new();
         for record in run(&mut whole, 4) {
             // The native engine reads nothing back.
-            let expected = u64::from(!whole.describe().contains("native"));
-            assert_eq!(record.read_backs, expected, "{}", whole.describe());
+            let expected = u64::from(!whole.describe_engine().contains("native"));
+            assert_eq!(record.read_backs, expected, "{}", whole.describe_engine());
         }
         let mut again = new();
         run(&mut again, 4);
-        assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe());
+        assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe_engine());
 
         let mut broken = new();
         run(&mut broken, 2);
         let saved = broken.snapshot().unwrap();
         let mut resumed = new().restored(&saved).unwrap();
         run(&mut resumed, 2);
-        assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe());
+        assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe_engine());
     }
 }
 
@@ -105,15 +105,15 @@ fn blocking_and_async_forms_give_the_same_bytes() {
                 let want = waits.iterate().unwrap();
                 let got = block_on(awaited.iterate_async()).unwrap();
                 // Everything except measurements of time and memory.
-                let IterationRecord { seconds, memory, steps_per_second, load, .. } = want;
+                let IterationRecord { seconds, memory, steps_per_second, utilization, .. } = want;
                 assert_eq!(
-                    IterationRecord { seconds, memory, steps_per_second, load, ..got },
+                    IterationRecord { seconds, memory, steps_per_second, utilization, ..got },
                     want
                 );
             }
             assert_eq!(block_on(awaited.validate_async()).unwrap(), waits.validate().unwrap());
             let saved = block_on(awaited.snapshot_async()).unwrap();
-            assert!(saved == waits.snapshot().unwrap(), "{}", waits.describe());
+            assert!(saved == waits.snapshot().unwrap(), "{}", waits.describe_engine());
             let file = block_on(awaited.write_policy_file_async());
             assert_eq!(file, section(&saved, "weights.safetensors"));
         }
@@ -148,7 +148,7 @@ fn assert_agree(a: (&Device, EngineChoice), b: (&Device, EngineChoice), auto_res
             assert!((a - b).abs() <= 1e-3 * b.abs(), "{name}: {a} and {b}");
         }
     }
-    assert_ne!(runs[0].describe(), runs[1].describe());
+    assert_ne!(runs[0].describe_engine(), runs[1].describe_engine());
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_policy_too_wide_for_the_kernels_uses_the_general_engine_and_says_why() {
     config.policy.hidden = vec![300];
     let trainer = Trainer::new(Catch::default(), &config, &device);
     assert!(trainer.fallback_reason().unwrap().contains("256 units"));
-    assert!(trainer.describe().contains("autodiff"), "{}", trainer.describe());
+    assert!(trainer.describe_engine().contains("autodiff"), "{}", trainer.describe_engine());
     config.policy.hidden = vec![64];
     assert_eq!(Trainer::new(Catch::default(), &config, &device).fallback_reason(), None);
     config.policy.hidden = vec![300];

@@ -259,7 +259,7 @@ fn assert_engines_learn_the_same(label_smoothing: f64) {
     };
     assert!(far(&weights(&general, &cpu())) < 1e-4);
     if let Some(device) = adapter() {
-        let how = run(Fruit::default(), &fast, &device).describe();
+        let how = run(Fruit::default(), &fast, &device).describe_engine();
         assert!(how.contains("fused updates"), "{how}");
         for config in [&fast, &general] {
             assert!(far(&weights(config, &device)) < 1e-4);

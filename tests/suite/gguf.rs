@@ -16,7 +16,7 @@ fn family(name: &str) -> &'static Family {
     FAMILIES.iter().find(|family| family.model_type == name).unwrap()
 }
 
-/// Small shapes of the families that files are written of.
+/// Small shapes of the families in whose forms files are written.
 fn shapes() -> Vec<DecoderShape> {
     let sizes = DecoderShape {
         hidden_size: 32,

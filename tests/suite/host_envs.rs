@@ -59,8 +59,8 @@ fn every_engine_and_model_learns_a_host_environment() {
         let trainer = train(&config);
         let greedy = trainer.evaluate_fresh(64, 0, ActionSelection::Greedy).unwrap();
         // From cells 0 to 7 it is 6.5 steps on average, and never more than 10.
-        assert!(greedy.mean_score > -7.5, "{}: {greedy:?}", trainer.describe());
-        assert!(greedy.min_score >= -10.0, "{}: {greedy:?}", trainer.describe());
+        assert!(greedy.mean_score > -7.5, "{}: {greedy:?}", trainer.describe_engine());
+        assert!(greedy.min_score >= -10.0, "{}: {greedy:?}", trainer.describe_engine());
         assert_eq!(greedy.mean_score, -greedy.mean_length);
     }
 }

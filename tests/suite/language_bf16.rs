@@ -43,7 +43,7 @@ fn ratios_of_the_first_update_are_exactly_one() {
     for _ in 0..config.iterations {
         let record = trainer.iterate().unwrap();
         let text = record.text.as_ref().unwrap();
-        if !text.fit {
+        if !text.is_sft {
             assert!(text.first_ratio_distance.is_none_or(|distance| distance == 0.0));
             assert_eq!(record.approx_kl, 0.0);
         }

@@ -34,7 +34,7 @@ fn sample_completions_use_held_out_prompts_and_do_not_change_the_run() {
     for record in [&mut one, &mut two] {
         record.seconds = Default::default();
         record.memory = Default::default();
-        (record.steps_per_second, record.load) = (0.0, None);
+        (record.steps_per_second, record.utilization) = (0.0, None);
         record.text.as_mut().unwrap().learnt_per_second = 0.0;
     }
     assert_eq!(one, two);

@@ -114,7 +114,7 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
     let text = fs::read_to_string(folder.join("three/metrics.jsonl")).unwrap();
     for line in text.lines() {
         let communication =
-            serde_json::from_str::<IterationRecord>(line).unwrap().reduction.unwrap();
+            serde_json::from_str::<IterationRecord>(line).unwrap().communication.unwrap();
         assert!(
             communication.seconds > 0.0 && (0.0..=1.0).contains(&communication.hidden),
             "{communication:?}"
@@ -220,7 +220,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
     let all = train_three_ranks(false).into_iter().map(Result::unwrap).collect::<Vec<_>>();
     for records in &all {
         for (record, first) in records.iter().zip(&all[0]) {
-            let communication = record.reduction.expect("there are three ranks");
+            let communication = record.communication.expect("there are three ranks");
             assert_eq!(communication.ranks, 3);
             assert!(
                 communication.bytes > 0
@@ -229,7 +229,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
             );
             // SFT exchanges no completions between ranks.
             let text = |record: &IterationRecord| record.text.clone().unwrap();
-            assert!(text(record).fit == (communication.other_bytes < 4096), "{communication:?}");
+            assert!(text(record).is_sft == (communication.other_bytes < 4096), "{communication:?}");
             // All ranks report the same losses and rewards.
             assert_eq!((record.loss, record.grad_norm), (first.loss, first.grad_norm));
             assert_eq!(text(record).rewards, text(first).rewards);

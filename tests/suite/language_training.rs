@@ -97,8 +97,9 @@ fn ratios_of_the_first_update_are_exactly_one() {
         assert!(text.rewards.contains_key("exact") && text.sampling_entropy > 0.0);
         assert!(record.score.is_some() && record.episodes == 6 * 4 && record.mean_reward > 0.0);
     }
-    let fits: Vec<bool> = records.iter().map(|one| one.text.as_ref().unwrap().fit).collect();
-    assert_eq!(fits, [true, true, false, false, false, false]);
+    let are_sft: Vec<bool> =
+        records.iter().map(|record| record.text.as_ref().unwrap().is_sft).collect();
+    assert_eq!(are_sft, [true, true, false, false, false, false]);
     assert_eq!(records[1].score, None, "SFT has no rewards");
     assert!(records.is_sorted_by(|a, b| a.env_steps < b.env_steps));
 }
@@ -467,6 +468,6 @@ fn verifiers_are_called_on_the_thread_that_trains() {
     let mut config = config();
     config.fit.iterations = 0;
     let mut trainer = LanguageTrainer::for_task(Arc::new(Halves::default()), config, None).unwrap();
-    assert!(trainer.iterate().unwrap().text.is_some_and(|text| !text.fit && text.tokens > 0));
+    assert!(trainer.iterate().unwrap().text.is_some_and(|text| !text.is_sft && text.tokens > 0));
     assert_eq!(trainer.validate().unwrap().evaluation.mean_score, Some(1.0));
 }

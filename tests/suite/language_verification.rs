@@ -2,7 +2,7 @@
 
 use crate::support::{HANG, Verified, tiny};
 use grove::checkpoint::Checkpoint;
-use grove::metrics::TextRecord;
+use grove::metrics::LanguageRecord;
 use grove::parallel::threads;
 use grove::task::{Completion, DataTask, Sort, Task, TaskError, VerifierOptions};
 use grove::trainer::text::{CompletionRecord, LanguageConfig, LanguageTrainer};
@@ -66,13 +66,13 @@ fn data(folder: &TempDir) -> Arc<dyn Task> {
 }
 
 /// Results of a run without its times: state, records, completions, and the score of an evaluation.
-type Outcome = (Checkpoint, Vec<TextRecord>, Vec<CompletionRecord>, Option<f64>);
+type Outcome = (Checkpoint, Vec<LanguageRecord>, Vec<CompletionRecord>, Option<f64>);
 
 fn outcome(mut trainer: LanguageTrainer) -> Outcome {
     let (mut records, mut completions) = (Vec::new(), Vec::new());
     for _ in 0..trainer.config().iterations {
         let text = trainer.iterate().unwrap().text.unwrap();
-        records.push(TextRecord { generated_per_second: 0.0, learnt_per_second: 0.0, ..text });
+        records.push(LanguageRecord { generated_per_second: 0.0, learnt_per_second: 0.0, ..text });
         completions.extend(trainer.take_completions());
     }
     let score = trainer.validate().unwrap().evaluation.mean_score;
@@ -91,8 +91,8 @@ fn verification_during_generation_changes_no_byte() {
     let folder = TempDir::new().unwrap();
     for task in [sort(), data(&folder)] {
         let expected = train(&on_threads(&task, 0, usize::MAX).0, 2);
-        let problems: usize = expected.1.iter().map(|record| record.problems).sum();
-        assert_eq!(problems > 0, task.name() == "data");
+        let unjudged: usize = expected.1.iter().map(|record| record.unjudged).sum();
+        assert_eq!(unjudged > 0, task.name() == "data");
         for (threads, pool) in [(1, 1), (3, 2), (2, 3)] {
             let (task, calls) = on_threads(&task, threads, usize::MAX);
             assert!(train(&task, pool) == expected, "{threads} threads, a pool of {pool}");

@@ -53,7 +53,7 @@ pub fn assert_repeats_and_resumes(model: &Network, config: &TrainConfig, device:
     assert_eq!(whole.fallback_reason().is_none(), model.kind().is_some() && *device == cpu());
     iterate(&mut whole, 4);
     iterate(&mut again, 4);
-    assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe());
+    assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe_engine());
     iterate(&mut broken, 2);
     let saved = broken.snapshot().unwrap();
     let has_memory = model.initial_memory(1, device).is_some();
@@ -61,7 +61,7 @@ pub fn assert_repeats_and_resumes(model: &Network, config: &TrainConfig, device:
     assert_eq!(saved.section("memory.safetensors", 1).is_ok(), saves_memory);
     let mut resumed = new().restored(&saved).unwrap();
     iterate(&mut resumed, 2);
-    assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe());
+    assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe_engine());
 }
 
 /// Checks that a run of so many groups of games comes to the same bytes on any number of threads.
@@ -144,7 +144,7 @@ fn three_hidden_layers_are_trained_by_the_cpus_engine_as_by_autodiff() {
         let config = TrainConfig { engine, ..config.clone() };
         Trainer::new(Catch::default(), &config, &cpu())
     });
-    assert_ne!(fast.describe(), general.describe());
+    assert_ne!(fast.describe_engine(), general.describe_engine());
     for _ in 0..3 {
         let (a, b) = (fast.iterate().unwrap(), general.iterate().unwrap());
         assert_eq!((a.score, a.episodes), (b.score, b.episodes));

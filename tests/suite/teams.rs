@@ -145,7 +145,7 @@ fn completions_exchanged_between_processes_arrive_intact() {
     let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
     for line in text.lines() {
         let record: IterationRecord = serde_json::from_str(line).unwrap();
-        let communication = record.reduction.expect("there are four ranks");
+        let communication = record.communication.expect("there are four ranks");
         assert_eq!(communication.ranks, 4);
         // 16 features, two layers of 64, 3 actions.
         let params = 16 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3;

@@ -178,7 +178,7 @@ fn answers_are_what_the_chat_template_adds_to_the_prompt() {
     assert_eq!(chat(unended).tokenize_answer("", &user, "7", &none).unwrap(), ended("7", 257));
     for other in ["{{ messages[0].content }}", "a{% if add_generation_prompt %}b{% endif %}"] {
         let error = chat(other).tokenize_answer("", &user, "7", &none).unwrap_err().to_string();
-        assert!(error.contains("does not put the answer behind the prompt"), "{error}");
+        assert!(error.contains("does not put the answer after the prompt"), "{error}");
     }
 }
 

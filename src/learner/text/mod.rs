@@ -33,7 +33,7 @@ use optimizer::Optimizer;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::ops::Range;
-use update::{TextStepSettings, TextUpdate};
+use update::{LanguageStepSettings, LanguageUpdate};
 
 /// The settings of an update.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,7 +155,7 @@ impl LanguageLearner {
         groups: &'a [Group],
         entropy_coef: f64,
         rates: &'a [f64],
-    ) -> Option<TextUpdate<'a>> {
+    ) -> Option<LanguageUpdate<'a>> {
         let counted: usize = groups.iter().map(Group::num_counted).sum();
         if counted == 0 {
             return None;
@@ -168,7 +168,7 @@ impl LanguageLearner {
         let shards = self.team.shards(groups.len(), settings.update.num_shards);
         let reference_logprobs = self.reference_logprobs(settings, groups, &shards);
         let num_minibatches = settings.update.num_minibatches.min(groups.len());
-        Some(TextUpdate {
+        Some(LanguageUpdate {
             learner: self,
             settings,
             groups,
@@ -190,10 +190,10 @@ impl LanguageLearner {
     fn host_step(
         &mut self,
         gradient: &[f32],
-        settings: TextStepSettings,
+        settings: LanguageStepSettings,
         config: &OptimizerConfig,
     ) -> f32 {
-        let TextStepSettings { max_norm, learning_rate } = settings;
+        let LanguageStepSettings { max_norm, learning_rate } = settings;
         self.optimizer.convert_to(config.moments, || self.decoder.trainable_counts());
         let spared =
             if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
@@ -211,7 +211,7 @@ impl LanguageLearner {
     fn device_step(
         &mut self,
         gradient: device::DeviceGradient,
-        settings: TextStepSettings,
+        settings: LanguageStepSettings,
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         if !matches!(self.optimizer, Optimizer::Device(_)) {

@@ -11,14 +11,14 @@ use burn::tensor::Tensor;
 
 /// The clipping and the learning rate of an optimizer step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TextStepSettings {
+pub(super) struct LanguageStepSettings {
     /// Norm that the gradient is clipped to; 0 for no clipping.
     pub max_norm: f64,
     pub learning_rate: f64,
 }
 
 /// An update of a language model.
-pub(super) struct TextUpdate<'a> {
+pub(super) struct LanguageUpdate<'a> {
     pub learner: &'a mut LanguageLearner,
     pub settings: &'a UpdateSettings,
     pub groups: &'a [Group],
@@ -44,7 +44,7 @@ pub(super) struct TextUpdate<'a> {
     pub norms: Vec<Tensor<1>>,
 }
 
-impl TextUpdate<'_> {
+impl LanguageUpdate<'_> {
     /// Ends the update after its last step: returns its metrics, and frees memory that only updates need.
     pub fn finish(self) -> Result<LanguageMeans, TeamError> {
         let Self { learner, mut totals, tokens, first_ratio_distance, norms, .. } = self;
@@ -64,7 +64,7 @@ impl TextUpdate<'_> {
     }
 }
 
-impl UpdateSteps for TextUpdate<'_> {
+impl UpdateSteps for LanguageUpdate<'_> {
     /// Indices of groups, in ascending order.
     type Minibatch = Vec<usize>;
     type Gradient = (Gradient, Sums);
@@ -100,7 +100,7 @@ impl UpdateSteps for TextUpdate<'_> {
     fn step(&mut self, number: usize, (gradient, sums): (Gradient, Sums)) -> Result<(), TeamError> {
         let UpdateSettings { update, optimizer, .. } = self.settings;
         let (epoch, minibatch) = (number / self.num_minibatches, number % self.num_minibatches);
-        let settings = TextStepSettings {
+        let settings = LanguageStepSettings {
             max_norm: update.max_grad_norm,
             learning_rate: self.rates[epoch * update.num_minibatches + minibatch],
         };

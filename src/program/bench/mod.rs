@@ -84,7 +84,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let report = Report {
         env: G::NAME,
         device: &chosen.info,
-        engine: trainer.describe(),
+        engine: trainer.describe_engine(),
         threads: rayon::current_num_threads(),
         num_envs: envs,
         num_steps: steps,

@@ -3,7 +3,7 @@
 use super::peak::Peak;
 use super::work::Work;
 use crate::device::DeviceInfo;
-use crate::run::counted;
+use crate::run::pluralize;
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -135,14 +135,14 @@ impl Display for Report<'_> {
             "{} games x {} steps, {}, {}, {}",
             self.num_envs,
             self.num_steps,
-            counted(self.num_features, "feature"),
+            pluralize(self.num_features, "feature"),
             self.policy,
-            counted(self.threads, "CPU thread")
+            pluralize(self.threads, "CPU thread")
         )?;
         writeln!(
             f,
             "per iteration: {}; epochs over the first {} steps: {}",
-            counted(self.optimizer_steps_per_iteration, "optimizer step"),
+            pluralize(self.optimizer_steps_per_iteration, "optimizer step"),
             self.learn_steps,
             self.update_epochs
         )?;
@@ -211,7 +211,7 @@ impl Display for ScoreRuns {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (reached, all) = (self.runs.iter().flatten().count(), self.runs.len());
         let Some(Figure { median, min, max }) = self.figure else {
-            let all = counted(all, "run");
+            let all = pluralize(all, "run");
             return writeln!(f, "none of {all} reached a greedy score of {}", self.score);
         };
         writeln!(

@@ -174,7 +174,7 @@ fn iterations<G: Playable>(
         let record = trainer.iterate()?;
         if i >= WARM_UP_ITERATIONS {
             seconds.push(started.elapsed().as_secs_f64());
-            communication.push(record.reduction.map_or(0.0, |reduction| reduction.seconds));
+            communication.push(record.communication.map_or(0.0, |it| it.seconds));
         }
     }
     // Wait for the next rollout, which is already running: some drivers fail if the process ends meanwhile.

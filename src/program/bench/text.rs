@@ -9,9 +9,11 @@ use super::report::{Figure, write_memory, write_table};
 use crate::device::{self, ChosenDevice};
 use crate::program::settings::{InitialModel, language_defaults};
 use crate::program::text::device::{default_precision, device_name};
-use crate::program::text::{ENGINE, TextOverrides, load, model_path, open, settings_of_new_run};
+use crate::program::text::{
+    ENGINE, LanguageOverrides, load, model_path, open, settings_of_new_run,
+};
 use crate::rng::{draw, uniform};
-use crate::run::counted;
+use crate::run::pluralize;
 use crate::settings::{EngineChoice, Precision};
 use crate::task::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError};
 use crate::trainer::text::{LanguageConfig, LanguageTrainer};
@@ -100,7 +102,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let precision = trained.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
     let (own, mut config) =
-        settings_of_new_run(task, Table::new(), defaults, file, &TextOverrides::of(&args.set))?;
+        settings_of_new_run(task, Table::new(), defaults, file, &LanguageOverrides::of(&args.set))?;
     config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.
@@ -191,8 +193,8 @@ fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Re
     };
     let trained = Figure::rate(repeats, tokens, &mut once)?;
     let rate = |seconds: &[f64]| {
-        let counted = &seconds[seconds.len().saturating_sub(repeats)..];
-        Figure::of(counted.iter().map(|seconds| tokens as f64 / seconds).collect())
+        let pluralize = &seconds[seconds.len().saturating_sub(repeats)..];
+        Figure::of(pluralize.iter().map(|seconds| tokens as f64 / seconds).collect())
     };
     Ok(Measured { generated: rate(&generated), learnt: rate(&learnt), trained, memory })
 }
@@ -206,7 +208,7 @@ impl Display for Report<'_> {
             self.num_params,
             self.precision,
             self.device,
-            counted(self.threads, "thread"),
+            pluralize(self.threads, "thread"),
             self.num_prompts,
             self.prompt_tokens,
             self.group_size,

@@ -5,7 +5,7 @@ mod keys;
 
 pub use keys::Keys;
 
-use crate::metrics::{EvaluationRecord, IterationRecord, Seconds};
+use crate::metrics::{EvaluationRecord, IterationRecord, IterationSeconds};
 use crate::plot::extent;
 use crate::run::{IterationReport, with_unit_prefix};
 use crate::trainer::text::CompletionRecord;
@@ -98,7 +98,7 @@ impl Dashboard {
     /// the score of the iterations that have one. If the kind changes, its points are discarded.
     fn first_curve(&mut self, record: &IterationRecord) -> Option<f64> {
         self.has_scores |= record.score.is_some();
-        let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.fit);
+        let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.is_sft);
         let name = if is_loss { "loss" } else { SCORE_CURVE };
         if name != self.name {
             self.name = name;
@@ -193,7 +193,7 @@ fn metric_lines(record: &IterationRecord, has_keys: bool) -> Vec<String> {
 }
 
 /// The fractions of an iteration's phases, one per line.
-fn phase_lines(seconds: &Seconds) -> Vec<String> {
+fn phase_lines(seconds: &IterationSeconds) -> Vec<String> {
     let Some(phases) = seconds.phases.filter(|_| seconds.total > 0.0) else { return Vec::new() };
     let parts =
         [("play", Some(phases.rollout)), ("learn", Some(phases.update)), ("verify", phases.verify)];
@@ -225,7 +225,7 @@ fn completion_lines(records: &[CompletionRecord]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{Memory, Phases, TextRecord};
+    use crate::metrics::{LanguageRecord, Memory, PhaseSeconds};
 
     fn record(iteration: u32, score: f64) -> IterationRecord {
         let evaluation =
@@ -267,11 +267,15 @@ mod tests {
 
     #[test]
     fn the_dashboard_fits_the_smallest_terminal() {
-        let phases = Phases { rollout: 1.0, verify: Some(0.5), ..Phases::default() };
+        let phases = PhaseSeconds { rollout: 1.0, verify: Some(0.5), ..PhaseSeconds::default() };
         let record = IterationRecord {
-            seconds: Seconds { total: 1.0, phases: Some(phases), ..Seconds::default() },
+            seconds: IterationSeconds {
+                total: 1.0,
+                phases: Some(phases),
+                ..IterationSeconds::default()
+            },
             memory: Memory { in_use: Some(1 << 40), ..Memory::default() },
-            text: Some(TextRecord::default()),
+            text: Some(LanguageRecord::default()),
             ..record(10, 10.0)
         };
         let mut dashboard = Dashboard::empty(10);
@@ -285,8 +289,8 @@ mod tests {
 
     #[test]
     fn losses_and_scores_share_no_curve() {
-        let record = |score, fit: Option<bool>| {
-            let text = fit.map(|fit| TextRecord { fit, ..TextRecord::default() });
+        let record = |score, is_sft: Option<bool>| {
+            let text = is_sft.map(|is_sft| LanguageRecord { is_sft, ..LanguageRecord::default() });
             IterationRecord { score, text, loss: 5.0, ..IterationRecord::default() }
         };
         let names = |records: &[IterationRecord]| -> Vec<(&'static str, Option<f64>)> {

@@ -24,7 +24,7 @@ use crate::disk::PendingFile;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{ActionSelection, LiveGames};
-use crate::run::counted;
+use crate::run::pluralize;
 use crate::track;
 use crate::trainer::saved_game_name;
 use crate::viewer::{Cells, Picture, Scene, Sprite, Wall, paint};
@@ -112,7 +112,7 @@ pub fn record<G: Playable>(
     let cannot = || format!("cannot write {}", args.out.display());
     let pending = PendingFile::create_output(&args.out).with_context(cannot)?;
     let mut file = BufWriter::new(&pending.file);
-    let what = format!("Rendering {}.", counted(args.render.games, "game"));
+    let what = format!("Rendering {}.", pluralize(args.render.games, "game"));
     let frames = with_note(&what, || match format {
         Format::Gif => {
             rendering.animate(Gif::new(&mut file, width, height, delay), frames_per_step)

@@ -18,7 +18,7 @@ use super::settings::{InitialModel, language_defaults};
 use super::{ranks, seeds, text};
 use crate::disk::{self, input};
 use crate::plot::statistics::mean;
-use crate::run::counted;
+use crate::run::pluralize;
 use crate::settings::{Precision, overlay};
 use crate::task;
 use crate::trainer::text::{TINY, language_settings};
@@ -316,7 +316,7 @@ impl<'a> Sweep<'a> {
             Search::Tpe => format!("Batch {}: ", round + 1),
             Search::Grid | Search::Random => String::new(),
         };
-        let (runs, threads) = (counted(runs, "run"), counted(slots.threads, "thread"));
+        let (runs, threads) = (pluralize(runs, "run"), pluralize(slots.threads, "thread"));
         eprint_line!("{round}{runs}, {} at a time, with {threads} each.", slots.count);
     }
 

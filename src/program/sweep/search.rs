@@ -5,7 +5,7 @@
 use super::SweepFile;
 use super::space::{Point, Range, grid, index, num_settings, random, settings};
 use crate::rng::{draw, uniform};
-use crate::run::counted;
+use crate::run::pluralize;
 use crate::schema::names;
 use std::collections::HashSet;
 
@@ -80,7 +80,7 @@ pub fn limit_trials(sweep: &mut SweepFile) -> Option<String> {
     let asked = std::mem::replace(&mut sweep.trials, all);
     Some(format!(
         "The space has {}, fewer than trials ({asked}): the search ends when all have been tried.",
-        counted(all, "point")
+        pluralize(all, "point")
     ))
 }
 

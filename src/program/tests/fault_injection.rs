@@ -9,7 +9,7 @@ use crate::program::models::Models;
 use crate::program::source::Source;
 use crate::program::{demo, output};
 use crate::run::{
-    GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunObserver, TextRun, drive,
+    GameRun, IterationReport, LanguageRun, Run, RunError, RunFiles, RunFolder, RunObserver, drive,
 };
 use crate::settings::LrSchedule;
 use crate::task;
@@ -266,7 +266,7 @@ pub(super) fn text(iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn 
     let model = checkpoint.map(|checkpoint| saved_language_model(checkpoint, None).unwrap());
     let trainer = LanguageTrainer::for_task(task, config, model).unwrap();
     let trainer = trainer.with_settings(settings);
-    Box::new(TextRun::new(match checkpoint {
+    Box::new(LanguageRun::new(match checkpoint {
         Some(checkpoint) => trainer.restored(checkpoint).unwrap(),
         None => trainer,
     }))

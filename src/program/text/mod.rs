@@ -6,7 +6,7 @@ mod settings;
 mod tasks;
 
 pub use models::{READING_MODEL, load, load_from};
-pub use settings::{TextOverrides, model_path, settings_of_new_run, validate};
+pub use settings::{LanguageOverrides, model_path, settings_of_new_run, validate};
 pub use tasks::{open, reopen, requested_task};
 
 use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
@@ -20,7 +20,7 @@ use super::trust;
 use crate::checkpoint::Checkpoint;
 use crate::disk;
 use crate::parallel::Team;
-use crate::run::{RunFolder, TextRun};
+use crate::run::{LanguageRun, RunFolder};
 use crate::settings::{change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
 use crate::text::LanguageModel;
@@ -93,7 +93,7 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
         Some(model) => Some(model),
         None => from.map(model_of).transpose()?,
     };
-    begin(games, &TextRequest { task, data, verifier: &verifier, model, is_sft: false }, &run)
+    begin(games, &LanguageRequest { task, data, verifier: &verifier, model, is_sft: false }, &run)
 }
 
 /// Path of the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
@@ -111,11 +111,11 @@ pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, model, verifier, run } = args;
     let task = named_task(&data);
     let data = task.is_none().then_some(data);
-    begin(games, &TextRequest { task, data, verifier: &verifier, model, is_sft: true }, &run)
+    begin(games, &LanguageRequest { task, data, verifier: &verifier, model, is_sft: true }, &run)
 }
 
 /// Command line of a new run.
-struct TextRequest<'a> {
+struct LanguageRequest<'a> {
     task: Option<String>,
     /// File of prompts for the task `data`.
     data: Option<PathBuf>,
@@ -125,7 +125,7 @@ struct TextRequest<'a> {
     is_sft: bool,
 }
 
-impl TextRequest<'_> {
+impl LanguageRequest<'_> {
     /// Name of the task and its settings on the command line.
     fn task(&self, file: &Table) -> Result<(String, Table)> {
         let name = self.task_name(file)?;
@@ -204,7 +204,7 @@ fn iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32>
 }
 
 /// A run of a language model, ready to start or to resume.
-struct LanguageRun {
+struct LanguageSetup {
     /// Name and settings of the task.
     task_name: String,
     task_settings: Table,
@@ -214,7 +214,7 @@ struct LanguageRun {
     model: Mutex<Option<LanguageModel>>,
 }
 
-impl LanguageRun {
+impl LanguageSetup {
     /// Trains the run on all its ranks. `next` gives the command to suggest at the end, from the run directory.
     fn train(&self, session: &Session, next: impl Fn(&str) -> String + Sync) -> Result<()> {
         let Self { task_name, task_settings, config, task, .. } = self;
@@ -233,7 +233,7 @@ impl LanguageRun {
                 trainer.restore(checkpoint)?;
             }
             let device = (chosen.info.name != "cpu").then(|| chosen.device.clone());
-            session.train(&chosen, TextRun::new(trainer.with_device(device)?), &text, &next)
+            session.train(&chosen, LanguageRun::new(trainer.with_device(device)?), &text, &next)
         })
     }
 
@@ -249,7 +249,7 @@ impl LanguageRun {
 }
 
 /// Starts a new run.
-fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
+fn begin(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result<()> {
     if args.engine.is_some() {
         bail!(ENGINE);
     }
@@ -265,7 +265,8 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
         InitialModel { path: &path, num_params },
         precision,
     )?;
-    let overrides = TextOverrides { set: &args.set, seed: args.seed, iterations: args.iterations };
+    let overrides =
+        LanguageOverrides { set: &args.set, seed: args.seed, iterations: args.iterations };
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
     let (mut task_settings, mut config) =
         settings_of_new_run(&task_name, task_settings, defaults, file.clone(), &overrides)?;
@@ -288,14 +289,14 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     }
     let (folder, started) = (request.folder(&task_name), Instant::now());
     let session = Session { args, games, origin: Origin::New(&folder), of_epochs, started };
-    let run = LanguageRun {
+    let setup = LanguageSetup {
         task_name,
         task_settings,
         config,
         task: task.clone(),
         model: Mutex::new(model),
     };
-    run.train(&session, |folder| request.next(&*task, args, folder))
+    setup.train(&session, |folder| request.next(&*task, args, folder))
 }
 
 /// Resumes a run from a checkpoint.
@@ -313,6 +314,6 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let (origin, of_epochs) = (Origin::Saved(run), iterations_of_epochs(&*task, &config));
     let session = Session { args, games, origin, of_epochs, started: Instant::now() };
     let model = Mutex::new(Some(model));
-    let run = LanguageRun { task_name, task_settings, config, task: task.clone(), model };
-    run.train(&session, |folder| next_look(&*task, folder))
+    let setup = LanguageSetup { task_name, task_settings, config, task: task.clone(), model };
+    setup.train(&session, |folder| next_look(&*task, folder))
 }

@@ -29,14 +29,14 @@ pub fn model_path(
 }
 
 /// Options of the command line that override the settings of a new run.
-pub struct TextOverrides<'a> {
+pub struct LanguageOverrides<'a> {
     /// The `key=value`s of `--set`.
     pub set: &'a [String],
     pub seed: Option<u64>,
     pub iterations: Option<u32>,
 }
 
-impl<'a> TextOverrides<'a> {
+impl<'a> LanguageOverrides<'a> {
     /// Overrides by `--set` alone.
     pub fn of(set: &'a [String]) -> Self {
         Self { set, seed: None, iterations: None }
@@ -49,9 +49,9 @@ pub fn settings_of_new_run(
     asked: Table,
     defaults: LanguageConfig,
     file: Table,
-    overrides: &TextOverrides,
+    overrides: &LanguageOverrides,
 ) -> Result<(Table, LanguageConfig)> {
-    let TextOverrides { set, seed, iterations } = *overrides;
+    let LanguageOverrides { set, seed, iterations } = *overrides;
     for key in asked.keys().filter(|key| !["digest", "folder"].contains(&&***key)) {
         let setting = format!("{name}.{key}");
         if overlay::assigns(set, &setting) {
@@ -85,7 +85,7 @@ pub fn validate(name: &str, set: &[String]) -> Result<()> {
         let defaults = language_defaults(name, false, model, Precision::F32)?;
         let none = Table::new();
         let (task_settings, _) =
-            settings_of_new_run(name, none.clone(), defaults, none, &TextOverrides::of(set))?;
+            settings_of_new_run(name, none.clone(), defaults, none, &LanguageOverrides::of(set))?;
         Ok((task::find(name)?.check)(task_settings)?)
     };
     sizes.into_iter().map(check).reduce(Result::or).unwrap_or(Ok(()))

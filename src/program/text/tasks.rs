@@ -1,7 +1,7 @@
 //! Tasks of new and of saved runs, opened with the file of prompts and the verifier that their settings name.
 
-use super::TextRequest;
-use super::settings::{TextOverrides, settings_of_new_run};
+use super::LanguageRequest;
+use super::settings::{LanguageOverrides, settings_of_new_run};
 use crate::disk::input;
 use crate::program::args::VerifierArgs;
 use crate::program::output::eprint_line;
@@ -29,11 +29,11 @@ pub fn requested_task(
     verifier: &VerifierArgs,
     set: &[String],
 ) -> Result<Arc<dyn Task>> {
-    let request = TextRequest { task, data, verifier, model: None, is_sft: false };
+    let request = LanguageRequest { task, data, verifier, model: None, is_sft: false };
     let (name, asked) = request.task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
     let (task_settings, _) =
-        settings_of_new_run(&name, asked, defaults, Table::new(), &TextOverrides::of(set))?;
+        settings_of_new_run(&name, asked, defaults, Table::new(), &LanguageOverrides::of(set))?;
     trust::check(&name, &task_settings, verifier, set)?;
     open(&name, task_settings)
 }

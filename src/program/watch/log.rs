@@ -117,7 +117,7 @@ impl Log {
                 let start = self.end;
                 self.end += line.len() as u64;
                 // A carriage return would end the event early.
-                let iteration = metrics::iteration(line).filter(|_| !line.contains(&b'\r'));
+                let iteration = metrics::parse_iteration(line).filter(|_| !line.contains(&b'\r'));
                 if let Some(iteration) = iteration {
                     let json = &line[..line.len() - 1];
                     if self.lines.is_empty() {

@@ -3,7 +3,7 @@
 use super::Panic;
 use crate::checkpoint::CheckpointError;
 use crate::disk::FolderError;
-use crate::metrics::MetricsError;
+use crate::metrics::RecordsError;
 use crate::model::saved::SavedError;
 use crate::parallel::TeamError;
 use crate::text::LanguageError;
@@ -21,7 +21,7 @@ pub enum RunError {
     Train(#[from] TrainError),
     /// Training of a language model failed.
     #[error(transparent)]
-    Text(#[from] LanguageTrainError),
+    Language(#[from] LanguageTrainError),
     /// Another rank failed, does not respond, or has other settings or weights.
     #[error(transparent)]
     Team(#[from] TeamError),
@@ -33,7 +33,7 @@ pub enum RunError {
     Snapshot(#[from] SnapshotError),
     /// Records cannot be written.
     #[error(transparent)]
-    Metrics(#[from] MetricsError),
+    Metrics(#[from] RecordsError),
     /// The folder of a language model cannot be written.
     #[error(transparent)]
     Model(#[from] LanguageError),
@@ -190,7 +190,7 @@ impl RunError {
     pub fn is_about_another_rank(&self) -> bool {
         match self {
             Self::Team(_) | Self::Train(TrainError::Team(_)) => true,
-            Self::Text(error) => error.is_about_another_rank(),
+            Self::Language(error) => error.is_about_another_rank(),
             _ => false,
         }
     }

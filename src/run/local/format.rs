@@ -1,6 +1,6 @@
 //! Numbers, counts and durations as reports and progress lines write them.
 
-use super::counted;
+use super::pluralize;
 use crate::settings::UpdateConfig;
 
 /// Formats a number with a unit prefix, for instance `1.2M`.
@@ -27,7 +27,7 @@ pub(super) fn duration_in_words(seconds: f64) -> String {
 pub(super) fn update_in_words(update: &UpdateConfig) -> String {
     let UpdateConfig { update_epochs, num_minibatches, .. } = update;
     let ending = if *num_minibatches == 1 { "" } else { "es" };
-    format!("{} of {num_minibatches} minibatch{ending}", counted(*update_epochs, "epoch"))
+    format!("{} of {num_minibatches} minibatch{ending}", pluralize(*update_epochs, "epoch"))
 }
 
 #[cfg(test)]

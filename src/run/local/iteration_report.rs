@@ -1,7 +1,7 @@
 //! A trained iteration, and its metrics in words.
 
 use super::with_unit_prefix;
-use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord};
+use crate::metrics::{EvaluationRecord, HeldOutMeans, IterationRecord};
 use crate::trainer::text::CompletionRecord;
 
 /// A trained iteration of a run.
@@ -33,13 +33,13 @@ impl IterationReport {
         let speed = format!("{} {unit}/s", with_unit_prefix(record.steps_per_second));
         let entropy = format!("entropy {:.3}", record.entropy);
         let held_out = evaluation.and_then(|evaluation| evaluation.held_out);
-        let is_sft = record.text.as_ref().is_some_and(|text| text.fit);
+        let is_sft = record.text.as_ref().is_some_and(|text| text.is_sft);
         if held_out.is_none() && !is_sft {
             let score = format!("score {}", number(record.score));
             return vec![score, greedy, speed, entropy, format!("kl {:.4}", record.approx_kl)];
         }
         let mut words = vec![format!("loss {:.4}", record.loss)];
-        words.extend(held_out.map(|HeldOut { loss, accuracy }| match accuracy {
+        words.extend(held_out.map(|HeldOutMeans { loss, accuracy }| match accuracy {
             Some(accuracy) => format!("held out {loss:.4}, accuracy {:.1} %", 100.0 * accuracy),
             None => format!("held out {loss:.4}"),
         }));
@@ -52,7 +52,7 @@ impl IterationReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::TextRecord;
+    use crate::metrics::LanguageRecord;
 
     #[test]
     fn progress_lines_depend_on_the_kind_of_run() {
@@ -72,11 +72,11 @@ mod tests {
         let played = EvaluationRecord { episodes: 5, mean_score: Some(7.7), ..Default::default() };
         let expected = "score 7.61  greedy 7.70  2.3M steps/s  entropy 0.500  kl 0.0100";
         assert_eq!(words(&game, Some(&played)), expected);
-        let held_out = Some(HeldOut { loss: 0.25, accuracy: Some(0.9966) });
+        let held_out = Some(HeldOutMeans { loss: 0.25, accuracy: Some(0.9966) });
         let told = EvaluationRecord { held_out, ..Default::default() };
         let expected = "loss 0.0000  held out 0.2500, accuracy 99.7 %  2.3M steps/s  entropy 0.500";
         assert_eq!(words(&game, Some(&told)), expected);
-        let text = |fit| Some(TextRecord { fit, ..TextRecord::default() });
+        let text = |is_sft| Some(LanguageRecord { is_sft, ..LanguageRecord::default() });
         let sft = IterationRecord { text: text(true), ..game.clone() };
         let expected = "loss 0.0000  greedy 7.70  2.3M tokens/s  entropy 0.500";
         assert_eq!(words(&sft, Some(&played)), expected);

@@ -20,7 +20,7 @@ mod run_summary;
 mod text;
 mod trainer_status;
 
-pub use crate::metrics::counted;
+pub use crate::metrics::pluralize;
 pub use drive::{RunObserver, drive, finish, restore_best};
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
@@ -36,7 +36,7 @@ pub use panics::{Panic, caught, caught_on_devices, keep_silent};
 pub use preview::{Preview, preview};
 pub use report::{FinalScores, HeldOutReport, Report, Scores};
 pub use run_summary::RunSummary;
-pub use text::TextRun;
+pub use text::LanguageRun;
 pub use trainer_status::TrainerStatus;
 
 use crate::checkpoint::Checkpoint;

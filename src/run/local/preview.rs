@@ -1,7 +1,7 @@
 //! Dry runs: measures some iterations and an evaluation, and saves nothing.
 
 use super::format::{duration_in_words, with_unit_prefix};
-use super::{Phase, Run, RunError, RunSizes, Subject, counted};
+use super::{Phase, Run, RunError, RunSizes, Subject, pluralize};
 use crate::device::DeviceInfo;
 use crate::run::Schedule;
 use serde::Serialize;
@@ -150,7 +150,7 @@ impl Display for Preview<'_> {
             (product, policy.clone()),
             ("iteration", rollout.clone()),
             ("", update.clone()),
-            ("run", counted(self.iterations as usize, "iteration") + &steps.unwrap_or_default()),
+            ("run", pluralize(self.iterations as usize, "iteration") + &steps.unwrap_or_default()),
             ("", phases.join(", ")),
             ("", format!("evaluated every {eval_every}, saved every {save_every}")),
             (

@@ -1,8 +1,8 @@
 //! Result of a run or an evaluation, as JSON and as text.
 
-use super::{Run, RunFiles, RunSummary, Subject, counted, with_unit_prefix};
+use super::{Run, RunFiles, RunSummary, Subject, pluralize, with_unit_prefix};
 use crate::checkpoint::Checkpoint;
-use crate::metrics::{EvaluationRecord, HeldOut, TextEvaluation};
+use crate::metrics::{EvaluationRecord, HeldOutMeans, LanguageEvaluation};
 use crate::rollout::ReferenceScore;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -32,7 +32,7 @@ pub struct Scores {
 pub struct HeldOutReport {
     /// Means over all steps.
     #[serde(flatten)]
-    pub means: HeldOut,
+    pub means: HeldOutMeans,
     /// Number of steps by demonstrated action and by the policy's most likely one; empty for language
     /// models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -142,7 +142,7 @@ impl Display for Report {
 
 impl Display for HeldOutReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let HeldOut { loss, accuracy } = self.means;
+        let HeldOutMeans { loss, accuracy } = self.means;
         let Some(accuracy) = accuracy else {
             let perplexity = loss.exp();
             return write!(
@@ -195,7 +195,7 @@ impl Display for Scores {
         }
         let EvaluationRecord { episodes, mean_length, .. } = greedy;
         let drawn = if sampled.is_some() { "; sampled: drawn, as in training" } else { "" };
-        let over = counted(*episodes, what);
+        let over = pluralize(*episodes, what);
         write!(
             f,
             "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {over} (seed {seed}).\n"
@@ -216,8 +216,8 @@ impl Display for Scores {
 }
 
 /// Describes the fraction of completions with the highest reward, if that is known.
-fn exactly_right(text: &TextEvaluation) -> String {
-    let TextEvaluation { k, pass_at_1, pass_at_k, problems, .. } = text;
+fn exactly_right(text: &LanguageEvaluation) -> String {
+    let LanguageEvaluation { k, pass_at_1, pass_at_k, unjudged, .. } = text;
     let mut words = match pass_at_1 {
         Some(rate) => format!("pass@1 {rate:.4} ({:.1} % exactly right)", 100.0 * rate),
         None => "no pass@1, since rewards exceed 1".to_string(),
@@ -225,9 +225,9 @@ fn exactly_right(text: &TextEvaluation) -> String {
     if let Some(rate) = pass_at_k.filter(|_| *k > 1) {
         words += &format!(", pass@{k} {rate:.4}");
     }
-    if *problems > 0 {
+    if *unjudged > 0 {
         words +=
-            &format!("; without {} that could not be scored", counted(*problems, "completion"));
+            &format!("; without {} that could not be scored", pluralize(*unjudged, "completion"));
     }
     words
 }
@@ -246,11 +246,11 @@ mod tests {
     fn scores_of_completions_that_were_not_judged_are_not_shown() {
         let scores = |rewards: &[f64]| {
             let [mean_score, min_score, max_score] = [rewards.first().copied(); 3];
-            let text = TextEvaluation {
+            let text = LanguageEvaluation {
                 k: 1,
-                problems: 2 - rewards.len(),
+                unjudged: 2 - rewards.len(),
                 rewards: rewards.iter().map(|mean| ("form".to_string(), *mean)).collect(),
-                ..TextEvaluation::default()
+                ..LanguageEvaluation::default()
             };
             let greedy = EvaluationRecord {
                 episodes: 2,

@@ -15,15 +15,15 @@ use crate::trainer::text::{CollapseMonitor, CompletionRecord, LanguageTrainer};
 const FINAL_PROMPTS: usize = 1000;
 
 /// A run of a language model on a task.
-pub struct TextRun {
+pub struct LanguageRun {
     trainer: LanguageTrainer,
     collapse_monitor: CollapseMonitor,
 }
 
-impl TextRun {
+impl LanguageRun {
     /// Creates a run of this trainer.
     pub fn new(trainer: LanguageTrainer) -> Self {
-        Self { collapse_monitor: CollapseMonitor::new(trainer.parts()), trainer }
+        Self { collapse_monitor: CollapseMonitor::new(trainer.reward_parts()), trainer }
     }
 }
 
@@ -35,7 +35,7 @@ fn smaller_launches(config: &LanguageConfig) -> Option<String> {
         .then(|| format!("--set generation.slots={slots} --set update.gradient_checkpointing=true"))
 }
 
-impl Run for TextRun {
+impl Run for LanguageRun {
     fn subject(&self) -> Subject {
         Subject::Task(self.trainer.task().name().to_string())
     }
@@ -180,7 +180,7 @@ mod tests {
             let found = task::find("sort").unwrap();
             let task = (found.open)((found.defaults)()).unwrap();
             (config.generation.num_prompts, config.generation.group_size) = (6, 4);
-            TextRun::new(LanguageTrainer::for_task(task, config, None).unwrap()).sizes()
+            LanguageRun::new(LanguageTrainer::for_task(task, config, None).unwrap()).sizes()
         };
         let sft = sizes(LanguageConfig::for_sft(TINY, None, Precision::F32));
         let grpo = sizes(LanguageConfig::for_model(TINY));

@@ -57,6 +57,6 @@ where
     }
 
     fn engine(&self) -> String {
-        self.describe()
+        self.describe_engine()
     }
 }

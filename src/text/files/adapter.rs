@@ -1,8 +1,8 @@
 //! Adapter folders in PEFT's format: low-rank additions to a model in another folder.
 
 use super::hugging_face::{self, Files, name_stop_tokens, write_files};
-use super::names::gather;
-use super::weights::{Weights, write_weights};
+use super::names::read_parameters;
+use super::weights::{WeightFiles, write_weights};
 use super::{pretty, read_file, unusable};
 use crate::model::Parameter;
 use crate::nn::arch::Projection;
@@ -57,9 +57,9 @@ fn name(parameter: &Parameter) -> String {
 pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let path = folder.join(CONFIG);
     let text = read_file(&path)?;
-    let about: Value = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
+    let config_json: Value = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
     let key = "base_model_name_or_path";
-    let base = about[key].as_str().filter(|base| !base.is_empty());
+    let base = config_json[key].as_str().filter(|base| !base.is_empty());
     let base = base.ok_or_else(|| unusable(&path, format!("there is no `{key}`")))?;
     let base = match Path::new(base) {
         base if base.is_relative() && !base.exists() => folder.join(base),
@@ -74,8 +74,8 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     }
     let model = LanguageModel::load(&base)?;
     let mut model = hugging_face::with_files_of_adapters(model, folder)?;
-    let config = config(&about).map_err(|reason| unusable(&path, reason))?;
-    let weights = Weights::open_files(folder, vec![WEIGHTS.to_string()])?;
+    let config = config(&config_json).map_err(|reason| unusable(&path, reason))?;
+    let weights = WeightFiles::open_files(folder, vec![WEIGHTS.to_string()])?;
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
     // Checked before anything is allocated by the rank.
     for linear in Projection::ALL.into_iter().filter(|linear| config.targets(*linear)) {
@@ -84,7 +84,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         find(&Parameter::new(first, &[inputs, config.r]))?;
     }
     let adapters = Adapters::zeros(&model.shape, &config);
-    let params = gather(adapters.parameters(), folder, find)?.values().to_vec();
+    let params = read_parameters(adapters.parameters(), folder, find)?.values().to_vec();
     let used: HashSet<String> = adapters.parameters().iter().map(name).collect();
     if let Some(other) = weights.names().find(|name| !used.contains(*name)) {
         let reason = format!("the tensor `{other}` belongs to none of the adapters in {CONFIG}");
@@ -98,15 +98,15 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
 ///
 /// # Errors
 /// A clause if it is not supported.
-fn config(about: &Value) -> Result<LoraConfig, String> {
-    if about["peft_type"] != "LORA" {
-        return Err(format!("`peft_type` {} is not known", about["peft_type"]));
+fn config(config_json: &Value) -> Result<LoraConfig, String> {
+    if config_json["peft_type"] != "LORA" {
+        return Err(format!("`peft_type` {} is not known", config_json["peft_type"]));
     }
-    check_entries(about)?;
-    let rank = about["r"].as_u64().filter(|r| *r > 0);
+    check_entries(config_json)?;
+    let rank = config_json["r"].as_u64().filter(|r| *r > 0);
     let rank = rank.ok_or("there is no whole number `r` above 0")?;
-    let target_modules = target_modules(&about["target_modules"])?;
-    let lora_alpha = lora_alpha(about, rank)?;
+    let target_modules = target_modules(&config_json["target_modules"])?;
+    let lora_alpha = lora_alpha(config_json, rank)?;
     let config = LoraConfig { r: rank as usize, lora_alpha, target_modules };
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
@@ -124,14 +124,14 @@ fn is_off(value: &Value) -> bool {
 }
 
 /// Checks that no entry stands for something that is not computed here.
-fn check_entries(about: &Value) -> Result<(), String> {
-    let mut entries = about.as_object().into_iter().flatten();
+fn check_entries(config_json: &Value) -> Result<(), String> {
+    let mut entries = config_json.as_object().into_iter().flatten();
     if let Some((name, value)) =
         entries.find(|(name, value)| !KNOWN.contains(&name.as_str()) && !is_off(value))
     {
         return Err(format!("`{name}`: {value} is not known, and may change the model"));
     }
-    let initialization = &about["init_lora_weights"];
+    let initialization = &config_json["init_lora_weights"];
     let keeps_base = match initialization {
         Value::Null | Value::Bool(_) => true,
         name => name.as_str().is_some_and(|name| INITIALIZATIONS.contains(&name)),
@@ -142,8 +142,8 @@ fn check_entries(about: &Value) -> Result<(), String> {
              with PEFT's `path_initial_model_for_weight_conversion`, which makes plain ones of them"
         ));
     }
-    if !is_off(&about["bias"]) && about["bias"] != "none" {
-        return Err(format!("adapters with biases (`bias` {}) are not known", about["bias"]));
+    if !is_off(&config_json["bias"]) && config_json["bias"] != "none" {
+        return Err(format!("adapters with biases (`bias` {}) are not known", config_json["bias"]));
     }
     Ok(())
 }
@@ -158,16 +158,16 @@ fn target_modules(value: &Value) -> Result<Vec<String>, String> {
 }
 
 /// The numerator of the factor of adapters of this rank, `lora_alpha / r`.
-fn lora_alpha(about: &Value, rank: u64) -> Result<f32, String> {
-    let lora_alpha = match &about["lora_alpha"] {
+fn lora_alpha(config_json: &Value, rank: u64) -> Result<f32, String> {
+    let lora_alpha = match &config_json["lora_alpha"] {
         // PEFT's default.
         Value::Null => Some(8.0),
         alpha => alpha.as_f64(),
     };
     let lora_alpha = lora_alpha
-        .ok_or_else(|| format!("`lora_alpha` {} is not a number", about["lora_alpha"]))?;
+        .ok_or_else(|| format!("`lora_alpha` {} is not a number", config_json["lora_alpha"]))?;
     // The factor of rank-stabilized adapters is `lora_alpha / sqrt(r)` (Kalajdzievski 2023).
-    let lora_alpha = match &about["use_rslora"] {
+    let lora_alpha = match &config_json["use_rslora"] {
         Value::Bool(true) => lora_alpha * (rank as f64).sqrt(),
         other if is_off(other) => lora_alpha,
         other => return Err(format!("`use_rslora` {other} is neither true nor false")),
@@ -214,7 +214,7 @@ pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
         .filter(|linear| config.targets(*linear))
         .filter_map(|linear| linear.name().rsplit('.').next())
         .collect();
-    let about = json!({
+    let config_json = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": model.base.display().to_string(),
@@ -227,7 +227,7 @@ pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
         "target_modules": targets,
     });
     let mut files = hugging_face::metadata(model);
-    files.insert(CONFIG.to_string(), pretty(&about));
+    files.insert(CONFIG.to_string(), pretty(&config_json));
     files
 }
 
@@ -238,8 +238,8 @@ pub(super) fn take_config(
 ) -> Result<Option<LoraConfig>, LanguageError> {
     let Some(text) = files.remove(CONFIG) else { return Ok(None) };
     let path = folder.join(CONFIG);
-    let about = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
-    config(&about).map(Some).map_err(|reason| unusable(&path, reason))
+    let config_json = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
+    config(&config_json).map(Some).map_err(|reason| unusable(&path, reason))
 }
 
 #[cfg(test)]
@@ -247,8 +247,8 @@ mod tests {
     use super::*;
 
     /// A configuration as PEFT writes it, with another value for a key.
-    fn about(key: &str, value: Value) -> Value {
-        let mut about = json!({
+    fn config_json(key: &str, value: Value) -> Value {
+        let mut config_json = json!({
             "alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null, "auto_mapping": null,
             "base_model_name_or_path": "base", "bias": "none", "corda_config": null,
             "ensure_weight_tying": false, "eva_config": null, "exclude_modules": null,
@@ -261,21 +261,21 @@ mod tests {
             "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null,
             "use_dora": false, "use_qalora": false, "use_rslora": false
         });
-        about[key] = value;
-        about
+        config_json[key] = value;
+        config_json
     }
 
     #[test]
     fn unsupported_adapter_keys_are_rejected_by_name() {
         let read = config;
-        let plain = read(&about("r", json!(4))).unwrap();
+        let plain = read(&config_json("r", json!(4))).unwrap();
         assert_eq!((plain.r, plain.lora_alpha), (4, 16.0));
-        assert_eq!(read(&about("lora_alpha", Value::Null)).unwrap().lora_alpha, 8.0);
-        assert_eq!(read(&about("use_rslora", json!(true))).unwrap().lora_alpha, 32.0);
-        assert!(read(&about("init_lora_weights", json!("gaussian"))).is_ok());
+        assert_eq!(read(&config_json("lora_alpha", Value::Null)).unwrap().lora_alpha, 8.0);
+        assert_eq!(read(&config_json("use_rslora", json!(true))).unwrap().lora_alpha, 32.0);
+        assert!(read(&config_json("init_lora_weights", json!("gaussian"))).is_ok());
         let paths =
             ["self_attn.q_proj", "model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj"];
-        let targets = read(&about("target_modules", json!(paths))).unwrap().target_modules;
+        let targets = read(&config_json("target_modules", json!(paths))).unwrap().target_modules;
         assert_eq!(targets, ["q_proj", "up_proj"]);
         for (key, value) in [
             ("lora_bias", json!(true)),
@@ -307,7 +307,7 @@ mod tests {
             ("target_modules", json!(["linear_self_attn.q_proj"])),
             ("of_a_later_version", json!("on")),
         ] {
-            let said = read(&about(key, value)).unwrap_err();
+            let said = read(&config_json(key, value)).unwrap_err();
             assert!(said.contains(key), "{said}");
         }
     }

@@ -2,12 +2,12 @@
 //!
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
-use super::gguf_entry::value_types;
+use super::gguf_metadata::value_types;
 use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, GENERATION, TOKENIZER, TOKENIZER_CONFIG, assemble};
-use super::names::{Source, gather, shape_in_files};
+use super::names::{ParameterSource, read_parameters, shape_in_files};
 use super::quants::Format;
-use super::{check_fetched, failed, pretty, unusable, wrong_type};
+use super::{check_fetched, file_error, pretty, unusable, wrong_type};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, Family, GgufForm, QkNorm, RopeScaling, gguf_name};
@@ -32,7 +32,7 @@ const ROPE_FREQS: &str = "rope_freqs.weight";
 /// A file, parsed up to its weights.
 struct Gguf<'a> {
     path: &'a Path,
-    about: HashMap<String, Value>,
+    metadata: HashMap<String, Value>,
     tensors: HashMap<String, Tensor>,
     weights: &'a [u8],
 }
@@ -40,7 +40,8 @@ struct Gguf<'a> {
 /// A tensor; the numbers of its last axis are contiguous.
 struct Tensor {
     shape: Vec<usize>,
-    format: u32,
+    /// ggml's code of the number format.
+    format_code: u32,
     start: usize,
 }
 
@@ -62,7 +63,7 @@ impl ParameterBytes<'_> {
     }
 }
 
-impl Source for ParameterBytes<'_> {
+impl ParameterSource for ParameterBytes<'_> {
     fn read(&self) -> Vec<f32> {
         let numbers = self.format.read(self.bytes);
         if self.paired_head_dim.is_none() {
@@ -79,18 +80,18 @@ impl Source for ParameterBytes<'_> {
 }
 
 /// The unread rest of a file's header.
-struct Head<'a> {
+struct HeaderReader<'a> {
     rest: &'a [u8],
     /// Number of values read so far.
     values: usize,
 }
 
-impl<'a> Head<'a> {
+impl<'a> HeaderReader<'a> {
     fn take(&mut self, count: u64) -> Result<&'a [u8], &'static str> {
         let (taken, rest) = self
             .rest
             .split_at_checked(count as usize)
-            .ok_or("it ends in the middle of its head")?;
+            .ok_or("it ends in the middle of its header")?;
         self.rest = rest;
         Ok(taken)
     }
@@ -119,7 +120,7 @@ impl<'a> Head<'a> {
     fn value(&mut self, value_type: u32, depth: usize) -> Result<Value, &'static str> {
         self.values += 1;
         if self.values > MAX_VALUES {
-            return Err("its head has over 8 million values");
+            return Err("its header has over 8 million values");
         }
         Ok(match value_type {
             value_types::U8 => json!(self.number::<1>()?[0]),
@@ -137,7 +138,7 @@ impl<'a> Head<'a> {
             value_types::BOOL => json!(self.number::<1>()?[0] != 0),
             value_types::STRING => json!(self.text()?),
             value_types::ARRAY if depth == MAX_DEPTH => {
-                return Err("its head has arrays in arrays, too deep to follow");
+                return Err("its header has arrays in arrays, too deep to follow");
             }
             value_types::ARRAY => {
                 let (value_type, count) = (self.u32()?, self.u64()?);
@@ -148,7 +149,7 @@ impl<'a> Head<'a> {
             value_types::U64 => json!(self.u64()?),
             value_types::I64 => json!(self.u64()? as i64),
             value_types::F64 => json!(f64::from_le_bytes(self.number()?)),
-            _ => return Err("its head has a value of an unknown kind"),
+            _ => return Err("its header has a value of an unknown kind"),
         })
     }
 }
@@ -159,8 +160,8 @@ impl<'a> Gguf<'a> {
         let rest = bytes
             .strip_prefix(MAGIC)
             .ok_or("it is not a GGUF file; models in other formats are read from their folders")?;
-        let mut head = Head { rest, values: 0 };
-        match head.u32()? {
+        let mut header = HeaderReader { rest, values: 0 };
+        match header.u32()? {
             2 | 3 => {}
             version if (2..=3).contains(&version.swap_bytes()) => {
                 return Err(
@@ -169,33 +170,34 @@ impl<'a> Gguf<'a> {
             }
             _ => return Err("its version is neither 2 nor 3"),
         }
-        let (tensors, values) = (head.u64()?, head.u64()?);
-        let mut about = HashMap::new();
+        let (tensors, values) = (header.u64()?, header.u64()?);
+        let mut metadata = HashMap::new();
         for _ in 0..values {
-            let (name, value_type) = (head.text()?, head.u32()?);
-            if about.insert(name, head.value(value_type, 0)?).is_some() {
-                return Err("its head has a key twice");
+            let (name, value_type) = (header.text()?, header.u32()?);
+            if metadata.insert(name, header.value(value_type, 0)?).is_some() {
+                return Err("its header has a key twice");
             }
         }
         let mut all = HashMap::new();
         for _ in 0..tensors {
-            let name = head.text()?;
-            let axes = head.u32()?;
+            let name = header.text()?;
+            let axes = header.u32()?;
             let shape: Result<Vec<usize>, _> =
-                (0..axes).map(|_| head.u64().map(|n| n as usize)).collect();
+                (0..axes).map(|_| header.u64().map(|n| n as usize)).collect();
             let mut shape = shape?;
             // The file lists axes in reverse order.
             shape.reverse();
-            let (format, start) = (head.u32()?, head.u64()? as usize);
-            if all.insert(name, Tensor { shape, format, start }).is_some() {
+            let (format_code, start) = (header.u32()?, header.u64()? as usize);
+            if all.insert(name, Tensor { shape, format_code, start }).is_some() {
                 return Err("it has two tensors of one name");
             }
         }
-        let alignment = about.get("general.alignment").map_or(Some(32), Value::as_u64);
+        let alignment = metadata.get("general.alignment").map_or(Some(32), Value::as_u64);
         let alignment = alignment.ok_or("its `general.alignment` is not a whole number")?;
-        let start = (bytes.len() - head.rest.len()).checked_next_multiple_of(alignment as usize);
-        let weights = start.and_then(|start| bytes.get(start..)).ok_or("it ends with its head")?;
-        Ok(Self { path, about, tensors: all, weights })
+        let start = (bytes.len() - header.rest.len()).checked_next_multiple_of(alignment as usize);
+        let weights =
+            start.and_then(|start| bytes.get(start..)).ok_or("it ends with its header")?;
+        Ok(Self { path, metadata, tensors: all, weights })
     }
 
     /// Finds a metadata value and converts it with `read`; `None` if it is missing.
@@ -205,7 +207,7 @@ impl<'a> Gguf<'a> {
         expected: &str,
         read: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, LanguageError> {
-        let Some(value) = self.about.get(name) else { return Ok(None) };
+        let Some(value) = self.metadata.get(name) else { return Ok(None) };
         let wrong = || unusable(self.path, wrong_type(name, value, expected));
         read(value).map(Some).ok_or_else(wrong)
     }
@@ -219,17 +221,17 @@ impl<'a> Gguf<'a> {
     }
 
     fn text(&self, name: &str) -> &str {
-        self.about.get(name).and_then(Value::as_str).unwrap_or_default()
+        self.metadata.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// Returns the shape of the decoder, from the metadata and from which tensors there are.
     fn shape(&self) -> Result<DecoderShape, LanguageError> {
         let (family, form) = self.family()?;
-        let kind = form.architecture;
-        let whole = |name: &str| self.whole(&format!("{kind}.{name}"));
-        let number = |name: &str| self.number(&format!("{kind}.{name}"));
+        let architecture = form.architecture;
+        let whole = |name: &str| self.whole(&format!("{architecture}.{name}"));
+        let number = |name: &str| self.number(&format!("{architecture}.{name}"));
         let size = |name: &str| {
-            let missing = || unusable(self.path, format!("there is no `{kind}.{name}`"));
+            let missing = || unusable(self.path, format!("there is no `{architecture}.{name}`"));
             whole(name)?.ok_or_else(missing)
         };
         let has = |name: &str| self.tensors.contains_key(name);
@@ -259,29 +261,30 @@ impl<'a> Gguf<'a> {
             ..DecoderShape::default()
         };
         shape.check().map_err(|error| unusable(self.path, error))?;
-        self.check_rotation(kind, shape.head_dim)?;
+        self.check_rotation(architecture, shape.head_dim)?;
         self.check_storable(&shape)?;
         Ok(shape)
     }
 
     /// Finds the family of the model's architecture, with its form in these files.
     fn family(&self) -> Result<(&'static Family, GgufForm), LanguageError> {
-        let kind = self.text("general.architecture");
+        let architecture = self.text("general.architecture");
         let known = FAMILIES.iter().filter_map(|family| {
             let form = family.gguf.filter(|form| form.architecture == family.model_type)?;
             Some((*family, form))
         });
-        known.clone().find(|(_, form)| form.architecture == kind).ok_or_else(|| {
+        known.clone().find(|(_, form)| form.architecture == architecture).ok_or_else(|| {
             let known: Vec<&str> = known.map(|(_, form)| form.architecture).collect();
             let reason = format!(
-                "its architecture is `{kind}`; GGUF files are read of {}, other models from Hugging Face folders",
+                "its architecture is `{architecture}`; GGUF files of {} are read, other models from Hugging Face folders",
                 known.join(", ")
             );
             unusable(self.path, reason)
         })
     }
 
-    /// Rejects a shape that the configuration of a Hugging Face folder could not tell, as that of a trained model must.
+    /// Rejects a shape that the configuration of a Hugging Face folder could not express, as that of a trained model
+    /// must.
     fn check_storable(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
         match DecoderShape::from_config(&shape.to_config(&[])) {
             Ok(saved) if saved == *shape => Ok(()),
@@ -299,7 +302,7 @@ impl<'a> Gguf<'a> {
     fn check_used(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
         let parameters = shape.parameters();
         let mut used: HashSet<String> =
-            parameters.iter().map(|one| gguf_name(shape, &one.name)).collect();
+            parameters.iter().map(|parameter| gguf_name(shape, &parameter.name)).collect();
         used.insert(ROPE_FREQS.to_string());
         match self.tensors.keys().filter(|name| !used.contains(*name)).min() {
             Some(other) => {
@@ -314,8 +317,8 @@ impl<'a> Gguf<'a> {
     }
 
     /// Rejects scaled rotary embeddings, and those of a part of a head.
-    fn check_rotation(&self, kind: &str, head_dim: usize) -> Result<(), LanguageError> {
-        let key = |name: &str| format!("{kind}.rope.{name}");
+    fn check_rotation(&self, architecture: &str, head_dim: usize) -> Result<(), LanguageError> {
+        let key = |name: &str| format!("{architecture}.rope.{name}");
         // A factor without a type, also under its older name, is a linear scaling; 0 means none.
         let factor = self.number(&key("scaling.factor"))?.or(self.number(&key("scale_linear"))?);
         let has_type = |value: &Value| Some(value.as_str()? != "none");
@@ -347,7 +350,7 @@ impl<'a> Gguf<'a> {
         let name = ROPE_FREQS;
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
         let wrong = |reason: &str| unusable(self.path, format!("`{name}` {reason}"));
-        let ([count], 0) = (&tensor.shape[..], tensor.format) else {
+        let ([count], 0) = (&tensor.shape[..], tensor.format_code) else {
             return Err(wrong("is not a list of numbers in single precision"));
         };
         if count.checked_mul(2) != Some(head_dim) {
@@ -380,19 +383,18 @@ impl<'a> Gguf<'a> {
                 format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
             ));
         }
-        let format = Format::numbered(tensor.format)
+        let format = Format::from_code(tensor.format_code)
             .map_err(|reason| unusable(self.path, format!("`{name}` is in {reason}")))?;
         let row = wanted.last().copied().unwrap_or(1);
-        if !row.is_multiple_of(format.numbers) {
-            let block = format.numbers;
+        if !row.is_multiple_of(format.block_values) {
+            let block = format.block_values;
             let reason =
                 format!("`{name}` has rows of {row} numbers, and its format blocks of {block}");
             return Err(unusable(self.path, reason));
         }
-        let bytes = self
-            .weights
-            .get(tensor.start..)
-            .and_then(|rest| rest.get(..parameter.count() / format.numbers * format.bytes));
+        let bytes = self.weights.get(tensor.start..).and_then(|rest| {
+            rest.get(..parameter.count() / format.block_values * format.block_bytes)
+        });
         let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
         let pairs_rotated = shape.family.gguf.is_some_and(|form| form.pairs_rotated);
         let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
@@ -421,10 +423,10 @@ impl<'a> Gguf<'a> {
     /// Converts the vocabulary to the files of a Hugging Face folder.
     fn files(&self, shape: &DecoderShape) -> Result<Files, LanguageError> {
         let wrong = |reason: String| unusable(self.path, reason);
-        let vocabulary = Vocabulary::new(&self.about).map_err(wrong)?;
+        let vocabulary = Vocabulary::new(&self.metadata).map_err(wrong)?;
         let tokenizer = vocabulary.tokenizer().map_err(wrong)?;
         let text = |value: &Value| value.as_str().map(str::to_string);
-        let about = json!({
+        let config = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": vocabulary.name("bos_token_id"),
             "eos_token": vocabulary.name("eos_token_id"),
@@ -432,7 +434,7 @@ impl<'a> Gguf<'a> {
             "model_max_length": shape.context,
         });
         let generation = json!({ "eos_token_id": vocabulary.stop_tokens() });
-        Ok([(TOKENIZER, tokenizer), (TOKENIZER_CONFIG, about), (GENERATION, generation)]
+        Ok([(TOKENIZER, tokenizer), (TOKENIZER_CONFIG, config), (GENERATION, generation)]
             .map(|(name, value)| (name.to_string(), pretty(&value)))
             .into())
     }
@@ -440,16 +442,16 @@ impl<'a> Gguf<'a> {
 
 /// Reads a model from a file.
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
-    let opened = input::open(path).map_err(failed("read", path))?;
-    // SAFETY: any bytes are valid numbers, and texts are copied before they are used. If another process modifies the file
-    // while it is mapped, values change, or the program is stopped by SIGBUS, but memory safety is not affected.
-    let bytes = unsafe { Mmap::map(&opened) }.map_err(failed("read", path))?;
+    let opened = input::open(path).map_err(file_error("read", path))?;
+    // SAFETY: any bytes are valid numbers, and texts are copied before they are used. If another process modifies the
+    // file while it is mapped, values change, or the program is stopped by SIGBUS, but memory safety is not affected.
+    let bytes = unsafe { Mmap::map(&opened) }.map_err(file_error("read", path))?;
     check_fetched(&bytes, path)?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
     file.check_whole()?;
     let shape = file.shape()?;
     let find = |parameter: &Parameter| file.find(parameter, &shape);
-    let params = gather(&shape.parameters(), path, find)?;
+    let params = read_parameters(&shape.parameters(), path, find)?;
     file.check_used(&shape)?;
     let files = file.files(&shape)?;
     assemble(path, shape, params, files)

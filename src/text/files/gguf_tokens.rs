@@ -1,10 +1,10 @@
 //! Conversion of a `tokenizer.json` to the metadata of a GGUF file, the reverse of `gguf_vocabulary.rs`.
 
-use super::gguf_entry::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
-use super::gguf_entry::{Entry, SPACE};
+use super::gguf_metadata::token_kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED};
+use super::gguf_metadata::{MetadataValue, SPACE};
 use super::hugging_face::{TOKENIZER, special_token};
 use super::pre_tokenizers::PreTokenizer;
-use super::tokenizer::pair;
+use super::tokenizer::merge_parts;
 use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -42,11 +42,11 @@ impl Tokens {
 ///
 /// # Errors
 /// A clause if llama.cpp has no such tokenizer.
-pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, String> {
+pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, MetadataValue)>, String> {
     let json = model.files.get(TOKENIZER);
     let json: Value = json.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
     let mut tokens = Tokens::new(&json, model.shape.num_actions);
-    let mut all: Vec<(&str, Entry)> = match json["model"]["type"].as_str() {
+    let mut all: Vec<(&str, MetadataValue)> = match json["model"]["type"].as_str() {
         Some("BPE") if json["model"]["byte_fallback"] == true => {
             sentence_piece(&json, &mut tokens)?
         }
@@ -56,61 +56,64 @@ pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, Stri
             return Err("llama.cpp has no counterpart of this kind of `tokenizer.json`".into());
         }
     };
-    let (begins, ends) = around(&json["post_processor"]);
+    let (begins, ends) = text_bounds(&json["post_processor"]);
     let eos = model.stop_tokens.first().copied();
     // llama.cpp assumes token 11 if none is named.
     let bos = special_token(&model.files, "bos_token", &model.base).map_err(|e| e.to_string())?;
     let bos = begins.or(tokens.numbers.get(&bos).copied()).or(eos);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
-    all.extend(stops.map(|(name, token)| (name, Entry::U32(*token))));
-    all.extend(bos.map(|token| ("ggml.bos_token_id", Entry::U32(token))));
-    all.push(("ggml.add_bos_token", Entry::Flag(begins.is_some())));
-    all.push(("ggml.add_eos_token", Entry::Flag(ends)));
+    all.extend(stops.map(|(name, token)| (name, MetadataValue::U32(*token))));
+    all.extend(bos.map(|token| ("ggml.bos_token_id", MetadataValue::U32(token))));
+    all.push(("ggml.add_bos_token", MetadataValue::Flag(begins.is_some())));
+    all.push(("ggml.add_eos_token", MetadataValue::Flag(ends)));
     if let Some(template) = &model.template {
-        all.push(("chat_template", Entry::Text(template.source.clone())));
+        all.push(("chat_template", MetadataValue::Text(template.source.clone())));
     }
-    all.push(("ggml.tokens", Entry::Texts(tokens.names)));
-    all.push(("ggml.token_type", Entry::Wholes(tokens.kinds)));
+    all.push(("ggml.tokens", MetadataValue::Texts(tokens.names)));
+    all.push(("ggml.token_type", MetadataValue::Wholes(tokens.kinds)));
     Ok(all.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
 }
 
-fn named(model: &str, pre: &str, merges: Vec<String>) -> Vec<(&'static str, Entry)> {
+fn named(model: &str, pre: &str, merges: Vec<String>) -> Vec<(&'static str, MetadataValue)> {
     vec![
-        ("ggml.model", Entry::Text(model.to_string())),
-        ("ggml.pre", Entry::Text(pre.to_string())),
-        ("ggml.merges", Entry::Texts(merges)),
+        ("ggml.model", MetadataValue::Text(model.to_string())),
+        ("ggml.pre", MetadataValue::Text(pre.to_string())),
+        ("ggml.merges", MetadataValue::Texts(merges)),
     ]
 }
 
 /// Converts byte-level BPE.
-fn byte_level(json: &Value) -> Result<Vec<(&'static str, Entry)>, String> {
+fn byte_level(json: &Value) -> Result<Vec<(&'static str, MetadataValue)>, String> {
     let name = PreTokenizer::name_of(json)
         .ok_or("the way in which its `tokenizer.json` splits text has no name in llama.cpp")?;
-    Ok(named("gpt2", name, merges(json).map(|pair| pair.join(" ")).collect()))
+    Ok(named("gpt2", name, merges(json).map(|parts| parts.join(" ")).collect()))
 }
 
 /// Merged pairs, in the order of their ranks.
 fn merges(json: &Value) -> impl Iterator<Item = [&str; 2]> {
     let merges = json["model"]["merges"].as_array().into_iter().flatten();
-    merges.filter_map(pair)
+    merges.filter_map(merge_parts)
 }
 
 /// Converts SentencePiece's BPE.
-fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str, Entry)>, String> {
+fn sentence_piece(
+    json: &Value,
+    tokens: &mut Tokens,
+) -> Result<Vec<(&'static str, MetadataValue)>, String> {
     let prefixes = adds_space_prefix(json)?;
     let scores = merge_scores(json, tokens);
     mark_bytes(tokens);
     let mut all = vec![
-        ("ggml.model", Entry::Text("llama".to_string())),
-        ("ggml.pre", Entry::Text("default".to_string())),
-        ("ggml.scores", Entry::Numbers(scores)),
-        ("ggml.add_space_prefix", Entry::Flag(prefixes)),
+        ("ggml.model", MetadataValue::Text("llama".to_string())),
+        ("ggml.pre", MetadataValue::Text("default".to_string())),
+        ("ggml.scores", MetadataValue::Numbers(scores)),
+        ("ggml.add_space_prefix", MetadataValue::Flag(prefixes)),
     ];
     let unknown = json["model"]["unk_token"].as_str().and_then(|name| tokens.numbers.get(name));
     if let Some(unknown) = unknown {
         tokens.kinds[*unknown as usize] = UNKNOWN;
-        all.push(("ggml.unknown_token_id", Entry::U32(*unknown)));
+        all.push(("ggml.unknown_token_id", MetadataValue::U32(*unknown)));
     }
     Ok(all)
 }
@@ -146,13 +149,13 @@ fn steps(part: &Value, key: &str) -> Vec<Value> {
         sequence if sequence["type"] == "Sequence" => {
             sequence[key].as_array().cloned().unwrap_or_default()
         }
-        one => vec![one.clone()],
+        step => vec![step.clone()],
     }
 }
 
 /// The scores of SentencePiece's tokens, by which it ranks merges: from the rank of the first pair that makes a token.
 fn merge_scores(json: &Value, tokens: &Tokens) -> Vec<f32> {
-    let pairs: Vec<String> = merges(json).map(|pair| pair.concat()).collect();
+    let pairs: Vec<String> = merges(json).map(|parts| parts.concat()).collect();
     // llama.cpp merges everything that forms a token; pairs that are not merges come last.
     let mut scores = vec![-(pairs.len() as f32); tokens.names.len()];
     // In reverse, so that a token gets the rank of its first pair.
@@ -175,7 +178,7 @@ fn mark_bytes(tokens: &mut Tokens) {
 }
 
 /// Converts a vocabulary of characters to bytes without merges.
-fn characters(tokens: &mut Tokens) -> Result<Vec<(&'static str, Entry)>, String> {
+fn characters(tokens: &mut Tokens) -> Result<Vec<(&'static str, MetadataValue)>, String> {
     for (name, kind) in tokens.names.iter_mut().zip(&tokens.kinds) {
         if *kind == NORMAL {
             let [byte] = name.as_bytes() else {
@@ -198,10 +201,10 @@ fn byte_name(byte: u8) -> char {
 }
 
 /// Returns the token that begins a text, if any, and whether a token ends it.
-fn around(processor: &Value) -> (Option<u32>, bool) {
+fn text_bounds(processor: &Value) -> (Option<u32>, bool) {
     let all = processor["processors"].as_array();
     let mut all = all.map_or(vec![processor], |all| all.iter().collect()).into_iter();
-    let Some(template) = all.find(|one| one["type"] == "TemplateProcessing") else {
+    let Some(template) = all.find(|processor| processor["type"] == "TemplateProcessing") else {
         return (None, false);
     };
     let special = |piece: Option<&Value>| {

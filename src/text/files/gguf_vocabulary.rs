@@ -1,7 +1,7 @@
 //! Conversion of a GGUF file's vocabulary to a `tokenizer.json`, so that one tokenizer reads both.
 
-use super::gguf_entry::SPACE;
-use super::gguf_entry::kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED};
+use super::gguf_metadata::SPACE;
+use super::gguf_metadata::token_kinds::{BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED};
 use super::pre_tokenizers::PreTokenizer;
 use super::wrong_type;
 use serde_json::{Map, Value, json};
@@ -53,13 +53,13 @@ fn are_texts(value: &Value) -> bool {
 
 /// Non-finite numbers are null in JSON.
 fn are_numbers(value: &Value) -> bool {
-    let is_number = |one: &Value| one.is_number() || one.is_null();
+    let is_number = |value: &Value| value.is_number() || value.is_null();
     value.as_array().is_some_and(|all| all.iter().all(is_number))
 }
 
 /// The vocabulary in a file's metadata.
 pub(super) struct Vocabulary<'a> {
-    about: &'a HashMap<String, Value>,
+    metadata: &'a HashMap<String, Value>,
     tokens: Vec<&'a str>,
     numbers: HashMap<&'a str, usize>,
 }
@@ -69,23 +69,24 @@ impl<'a> Vocabulary<'a> {
     ///
     /// # Errors
     /// A clause, if the file has no vocabulary, a value has the wrong type, or two tokens have the same name.
-    pub fn new(about: &'a HashMap<String, Value>) -> Result<Self, String> {
+    pub fn new(metadata: &'a HashMap<String, Value>) -> Result<Self, String> {
         for (key, expected, is_valid) in TYPES {
             let key = format!("tokenizer.ggml.{key}");
-            if let Some(value) = about.get(&key).filter(|value| !is_valid(value)) {
+            if let Some(value) = metadata.get(&key).filter(|value| !is_valid(value)) {
                 return Err(wrong_type(&key, value, expected));
             }
         }
-        let tokens = about.get("tokenizer.ggml.tokens").and_then(Value::as_array);
+        let tokens = metadata.get("tokenizer.ggml.tokens").and_then(Value::as_array);
         let tokens = tokens.ok_or("there is no `tokenizer.ggml.tokens`")?;
-        let tokens: Vec<&str> = tokens.iter().map(|one| one.as_str().unwrap_or_default()).collect();
+        let tokens: Vec<&str> =
+            tokens.iter().map(|token| token.as_str().unwrap_or_default()).collect();
         let mut numbers = HashMap::with_capacity(tokens.len());
         for (number, name) in tokens.iter().enumerate() {
             if let Some(first) = numbers.insert(*name, number) {
                 return Err(format!("the tokens {first} and {number} are both called `{name}`"));
             }
         }
-        Ok(Self { about, tokens, numbers })
+        Ok(Self { metadata, tokens, numbers })
     }
 
     /// Converts the vocabulary to a `tokenizer.json`.
@@ -122,7 +123,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     fn get(&self, name: &str) -> Option<&'a Value> {
-        self.about.get(&format!("tokenizer.ggml.{name}"))
+        self.metadata.get(&format!("tokenizer.ggml.{name}"))
     }
 
     fn text(&self, name: &str) -> Option<&'a str> {
@@ -167,11 +168,12 @@ impl<'a> Vocabulary<'a> {
             let (at, _) = text.char_indices().skip(1).find(|(_, c)| *c == ' ')?;
             Some([&text[..at], &text[at + 1..]])
         };
-        let merges: Vec<[&str; 2]> = merges.iter().filter_map(|one| pair(one.as_str()?)).collect();
+        let merges: Vec<[&str; 2]> =
+            merges.iter().filter_map(|merge| pair(merge.as_str()?)).collect();
         let mut json = self.bpe(&merges);
         json["normalizer"] = split.composes.then(|| json!({ "type": "NFC" })).into();
         json["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": pieces });
-        json["post_processor"] = self.around(split.add_bos);
+        json["post_processor"] = self.post_processor(split.add_bos);
         json["decoder"] = bytes;
         json["model"]["ignore_merges"] = split.ignore_merges.into();
         Ok(json)
@@ -192,7 +194,7 @@ impl<'a> Vocabulary<'a> {
         let unknown = self.number("unknown_token_id").or(unknown);
         let mut json = self.bpe(&self.merges()?);
         json["normalizer"] = json!({ "type": "Sequence", "normalizers": normalizers });
-        json["post_processor"] = self.around(true);
+        json["post_processor"] = self.post_processor(true);
         json["decoder"] = json!({ "type": "Sequence", "decoders": decoders });
         json["model"]["unk_token"] = unknown.map(|number| self.tokens[number]).into();
         json["model"]["fuse_unk"] = true.into();
@@ -274,7 +276,7 @@ impl<'a> Vocabulary<'a> {
 
     /// The post-processor, which adds the tokens at the start and end of a text if the file says so; if the file does
     /// not mention the token at the start, `begins` decides.
-    fn around(&self, begins: bool) -> Value {
+    fn post_processor(&self, begins: bool) -> Value {
         let adds = |name: &str, default| self.get(name).and_then(Value::as_bool).unwrap_or(default);
         let token = |key: &str, is_added| self.number(key).filter(|_| is_added);
         let bos = token("bos_token_id", adds("add_bos_token", begins));

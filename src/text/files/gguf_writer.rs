@@ -2,10 +2,10 @@
 //!
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
-use super::gguf_entry::{Entry, append_text};
+use super::gguf_metadata::{MetadataValue, append_text};
 use super::gguf_tokens::tokens;
 use super::names::FileParameter;
-use super::{failed, unusable};
+use super::{file_error, unusable};
 use crate::disk;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{Adapters, GgufForm, gguf_name};
@@ -68,7 +68,7 @@ impl GgufType {
 /// A tensor to write.
 struct Tensor<'a> {
     parameter: FileParameter<'a>,
-    kind: GgufType,
+    format: GgufType,
     /// Number of heads whose rotating coordinates are stored in pairs.
     heads: Option<usize>,
 }
@@ -77,23 +77,23 @@ impl<'a> Tensor<'a> {
     /// Selects the number format of a parameter: f32 for vectors, the requested one for matrices, or f16 if their rows
     /// are not whole blocks.
     fn new(parameter: FileParameter<'a>, asked: GgufType, shape: &DecoderShape) -> Self {
-        let kind = match (&parameter.shape[..], asked) {
+        let format = match (&parameter.shape[..], asked) {
             ([_], _) => GgufType::F32,
             ([.., width], GgufType::Q8_0) if !width.is_multiple_of(BLOCK_VALUES) => GgufType::F16,
             _ => asked,
         };
         let heads = heads(shape, &parameter.name);
-        Self { parameter, kind, heads }
+        Self { parameter, format, heads }
     }
 
     fn bytes(&self) -> usize {
-        let FormatInfo { block_values, block_bytes, .. } = self.kind.info();
+        let FormatInfo { block_values, block_bytes, .. } = self.format.info();
         self.parameter.shape.iter().product::<usize>() / block_values * block_bytes
     }
 
     /// Rejects numbers that the tensor's format cannot represent.
     fn check(&self) -> Result<(), String> {
-        let fits = |x: f32| match self.kind {
+        let fits = |x: f32| match self.format {
             GgufType::F32 => true,
             GgufType::F16 => f16::from_f32(x).is_finite(),
             GgufType::Bf16 => bf16::from_f32(x).is_finite(),
@@ -101,7 +101,7 @@ impl<'a> Tensor<'a> {
         };
         let FileParameter { name, in_memory, .. } = &self.parameter;
         match in_memory.iter().find(|x| !fits(**x)) {
-            Some(x) => Err(format!("`{name}` has {x}, too large for {}", self.kind.name())),
+            Some(x) => Err(format!("`{name}` has {x}, too large for {}", self.format.name())),
             None => Ok(()),
         }
     }
@@ -112,7 +112,7 @@ impl<'a> Tensor<'a> {
         if let Some(heads) = self.heads {
             numbers = paired(&numbers, heads, head_dim).into();
         }
-        match self.kind {
+        match self.format {
             GgufType::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
             GgufType::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
             GgufType::Bf16 => {
@@ -174,7 +174,7 @@ fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
     let form = shape.family.gguf.filter(|form| plain(form) == *shape);
     form.map(|form| form.architecture).ok_or_else(|| {
         format!(
-            "GGUF files are written of Llama's, Qwen2's and Qwen3's forms, without rotary scaling, sliding windows and \
+            "GGUF files are written in the forms of Llama, Qwen2 and Qwen3, without rotary scaling, sliding windows and \
              biases that llama.cpp does not add; this `{}` has another",
             shape.family.model_type
         )
@@ -182,10 +182,13 @@ fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
 }
 
 /// Metadata of a model.
-fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, String> {
+fn metadata(
+    model: &LanguageModel,
+    format: GgufType,
+) -> Result<Vec<(String, MetadataValue)>, String> {
     let shape = &model.shape;
     let name = architecture(shape)?;
-    let count = |count: usize| Entry::U32(count as u32);
+    let count = |count: usize| MetadataValue::U32(count as u32);
     let sizes = [
         ("context_length", count(shape.context)),
         ("embedding_length", count(shape.hidden_size)),
@@ -195,15 +198,15 @@ fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, 
         ("attention.head_count_kv", count(shape.num_kv_heads)),
         ("attention.key_length", count(shape.head_dim)),
         ("attention.value_length", count(shape.head_dim)),
-        ("attention.layer_norm_rms_epsilon", Entry::F32(shape.rms_norm_eps)),
+        ("attention.layer_norm_rms_epsilon", MetadataValue::F32(shape.rms_norm_eps)),
         ("rope.dimension_count", count(shape.head_dim)),
-        ("rope.freq_base", Entry::F32(shape.rope_theta as f32)),
+        ("rope.freq_base", MetadataValue::F32(shape.rope_theta as f32)),
         ("vocab_size", count(shape.num_actions)),
     ];
     let mut all = vec![
-        ("general.architecture".to_string(), Entry::Text(name.to_string())),
-        ("general.file_type".to_string(), Entry::U32(kind.info().file_code)),
-        ("general.quantization_version".to_string(), Entry::U32(2)),
+        ("general.architecture".to_string(), MetadataValue::Text(name.to_string())),
+        ("general.file_type".to_string(), MetadataValue::U32(format.info().file_code)),
+        ("general.quantization_version".to_string(), MetadataValue::U32(2)),
     ];
     all.extend(sizes.map(|(key, value)| (format!("{name}.{key}"), value)));
     let words = tokens(model)?;
@@ -226,83 +229,83 @@ fn heads(shape: &DecoderShape, name: &str) -> Option<usize> {
 /// Writes a model without its adapters.
 pub(super) fn write(
     model: &LanguageModel,
-    kind: GgufType,
+    format: GgufType,
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
-    let about = about(model, kind).map_err(|reason| unusable(path, reason))?;
+    let metadata = metadata(model, format).map_err(|reason| unusable(path, reason))?;
     let name = |parameter: &Parameter| gguf_name(shape, &parameter.name);
     let parameters = FileParameter::all(&shape.parameters(), model.params.values(), name);
-    write_file(path, &about, parameters, kind, shape)
+    write_file(path, &metadata, parameters, format, shape)
 }
 
 /// Writes adapters alone, in the form that llama.cpp adds to a model.
 pub(super) fn write_adapters(
     model: &LanguageModel,
     adapters: &Adapters,
-    kind: GgufType,
+    format: GgufType,
     path: &Path,
 ) -> Result<(), LanguageError> {
     let shape = &model.shape;
     let name = architecture(shape).map_err(|reason| unusable(path, reason))?;
-    let text = |text: &str| Entry::Text(text.to_string());
-    let about = [
+    let text = |text: &str| MetadataValue::Text(text.to_string());
+    let metadata = [
         ("general.architecture", text(name)),
         ("general.type", text("adapter")),
         ("adapter.type", text("lora")),
-        ("adapter.lora.alpha", Entry::F32(adapters.config().lora_alpha)),
+        ("adapter.lora.alpha", MetadataValue::F32(adapters.config().lora_alpha)),
     ];
-    let about = about.map(|(key, value)| (key.to_string(), value));
+    let metadata = metadata.map(|(key, value)| (key.to_string(), value));
     // Adapters are not quantized.
-    let kind = if kind == GgufType::Q8_0 { GgufType::F16 } else { kind };
+    let format = if format == GgufType::Q8_0 { GgufType::F16 } else { format };
     let name = |parameter: &Parameter| {
         let (matrix, factor) = parameter.name.rsplit_once(".lora_").unwrap_or_default();
         let suffix = if factor == "B.weight" { ".lora_b" } else { LORA_A };
         gguf_name(shape, &format!("{matrix}.weight")) + suffix
     };
     let parameters = FileParameter::all(adapters.parameters(), adapters.params(), name);
-    write_file(path, &about, parameters, kind, shape)
+    write_file(path, &metadata, parameters, format, shape)
 }
 
 /// Writes a file.
 fn write_file(
     path: &Path,
-    about: &[(String, Entry)],
+    metadata: &[(String, MetadataValue)],
     parameters: Vec<FileParameter>,
-    kind: GgufType,
+    format: GgufType,
     shape: &DecoderShape,
 ) -> Result<(), LanguageError> {
-    let tensors = parameters.into_iter().map(|one| Tensor::new(one, kind, shape));
+    let tensors = parameters.into_iter().map(|parameter| Tensor::new(parameter, format, shape));
     let tensors: Vec<Tensor> = tensors.collect();
     tensors.iter().try_for_each(Tensor::check).map_err(|reason| unusable(path, reason))?;
-    let mut head = b"GGUF".to_vec();
-    head.extend(3u32.to_le_bytes());
-    head.extend((tensors.len() as u64).to_le_bytes());
-    head.extend((about.len() as u64).to_le_bytes());
-    for (name, value) in about {
-        append_text(&mut head, name);
-        value.write(&mut head);
+    let mut header = b"GGUF".to_vec();
+    header.extend(3u32.to_le_bytes());
+    header.extend((tensors.len() as u64).to_le_bytes());
+    header.extend((metadata.len() as u64).to_le_bytes());
+    for (name, value) in metadata {
+        append_text(&mut header, name);
+        value.write(&mut header);
     }
     let mut start = 0u64;
     for tensor in &tensors {
         let FileParameter { name, shape, .. } = &tensor.parameter;
-        append_text(&mut head, name);
-        head.extend((shape.len() as u32).to_le_bytes());
+        append_text(&mut header, name);
+        header.extend((shape.len() as u32).to_le_bytes());
         // The file lists axes in reverse order.
-        shape.iter().rev().for_each(|size| head.extend((*size as u64).to_le_bytes()));
-        head.extend(tensor.kind.info().tensor_code.to_le_bytes());
-        head.extend(start.to_le_bytes());
+        shape.iter().rev().for_each(|size| header.extend((*size as u64).to_le_bytes()));
+        header.extend(tensor.format.info().tensor_code.to_le_bytes());
+        header.extend(start.to_le_bytes());
         start += tensor.bytes().next_multiple_of(ALIGNMENT) as u64;
     }
     let write = |file: &mut File| {
         let mut to = BufWriter::new(file);
-        write_padded(&mut to, &head)?;
+        write_padded(&mut to, &header)?;
         tensors
             .iter()
             .try_for_each(|tensor| write_padded(&mut to, &tensor.encode(shape.head_dim)))?;
         to.flush()
     };
-    disk::write_output(path, write).map_err(failed("written", path))
+    disk::write_output(path, write).map_err(file_error("written", path))
 }
 
 /// Writes bytes, padded with zeros to the alignment.
@@ -318,19 +321,19 @@ mod tests {
 
     #[test]
     fn values_outside_a_format_are_rejected() {
-        let refused = |kind, x: f32| {
+        let refused = |format, x: f32| {
             let numbers = [0.0, x];
             let (name, shape) = ("w".to_string(), vec![1, 2]);
             let parameter = FileParameter { name, shape, in_memory: &numbers, transposed: None };
-            Tensor { parameter, kind, heads: None }.check()
+            Tensor { parameter, format, heads: None }.check()
         };
-        for (kind, max) in [
+        for (format, max) in [
             (GgufType::F16, 65504.0),
             (GgufType::Bf16, 3.38e38),
             (GgufType::Q8_0, 65504.0 * LARGEST_CODE),
         ] {
-            assert_eq!(refused(kind, -max), Ok(()));
-            let said = refused(kind, -1.01 * max).unwrap_err();
+            assert_eq!(refused(format, -max), Ok(()));
+            let said = refused(format, -1.01 * max).unwrap_err();
             assert!(said.starts_with("`w` has -") && said.contains("too large for"), "{said}");
         }
         assert_eq!(refused(GgufType::F32, 1e30), Ok(()));
@@ -339,14 +342,14 @@ mod tests {
     #[test]
     fn blocks_of_eight_bits_are_read_as_they_were_written() {
         let block: [f32; BLOCK_VALUES] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.03);
-        let read = Format::numbered(8).unwrap().read(&encode_q8_0(&block));
+        let read = Format::from_code(8).unwrap().read(&encode_q8_0(&block));
         let step = 20.0 * 0.03 / 127.0;
         for (got, want) in read.iter().zip(block) {
             assert!((got - want).abs() <= 0.51 * step + 1e-3 * want.abs(), "{got} for {want}");
         }
         assert!(read.iter().any(|x| *x != 0.0));
         assert_eq!(
-            Format::numbered(8).unwrap().read(&encode_q8_0(&[0.0; BLOCK_VALUES])),
+            Format::from_code(8).unwrap().read(&encode_q8_0(&[0.0; BLOCK_VALUES])),
             [0.0; BLOCK_VALUES]
         );
     }

@@ -1,9 +1,9 @@
 //! Reader and writer of Hugging Face's model folders.
 
-use super::names::{gather, hugging_face};
-use super::tokenizer::{self, special};
-use super::weights::{WEIGHTS, Weights, write_weights};
-use super::{failed, pretty, read_file, unusable, wrong_type};
+use super::names::{hugging_face_name, read_parameters};
+use super::tokenizer::{self, special_token_name};
+use super::weights::{WEIGHTS, WeightFiles, write_weights};
+use super::{file_error, pretty, read_file, unusable, wrong_type};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::DecoderParams;
 use crate::nn::arch::ConfigError;
@@ -96,7 +96,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
                       needed";
         return Err(unusable(&path, reason));
     }
-    let weights = Weights::open(folder)?;
+    let weights = WeightFiles::open(folder)?;
     // `transformers` would initialize a random head.
     if !shape.tie_word_embeddings && !weights.has(HEAD) {
         let reason = format!(
@@ -114,20 +114,20 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         files.insert(CONFIG.to_string(), pretty(&config));
     }
     // Writers of shared tensors keep one of the two names, which may be the head's.
-    let name = |parameter: &Parameter| match hugging_face(parameter) {
+    let name = |parameter: &Parameter| match hugging_face_name(parameter) {
         name if name == EMBEDDINGS && is_tied && !weights.has(EMBEDDINGS) && weights.has(HEAD) => {
             HEAD.to_string()
         }
         name => name,
     };
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
-    let params = gather(&shape.parameters(), folder, find)?;
+    let params = read_parameters(&shape.parameters(), folder, find)?;
     assemble(folder, shape, params, files)
 }
 
 /// The first special token that a template puts after an answer; without one, the first added token that is not blank.
 fn turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u32> {
-    let mut tokens = tokenizer.encode(&template.behind_an_answer()?).ok()?;
+    let mut tokens = tokenizer.encode(&template.suffix_of_answer()?).ok()?;
     tokens.retain(|token| tokenizer.is_added(*token));
     let text = |token: &u32| tokenizer.decode(&[*token]);
     let special = tokens.iter().find(|token| text(token).is_empty());
@@ -142,7 +142,8 @@ pub(super) fn special_token(
 ) -> Result<String, LanguageError> {
     for name in [TOKENIZER_CONFIG, SPECIAL_TOKENS] {
         let tokens = parse(files, name, folder)?;
-        let token = special(&tokens, key).map_err(|reason| unusable(&folder.join(name), reason))?;
+        let token = special_token_name(&tokens, key)
+            .map_err(|reason| unusable(&folder.join(name), reason))?;
         if !token.is_empty() {
             return Ok(token.to_string());
         }
@@ -157,15 +158,15 @@ pub(super) fn assemble(
     params: DecoderParams,
     files: Files,
 ) -> Result<LanguageModel, LanguageError> {
-    let place = path.join(TOKENIZER);
-    let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &place)?;
-    let about = parse(&files, TOKENIZER_CONFIG, path)?;
-    let config = path.join(TOKENIZER_CONFIG);
-    let wrong = |reason: String| unusable(&config, reason);
+    let tokenizer_path = path.join(TOKENIZER);
+    let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &tokenizer_path)?;
+    let config = parse(&files, TOKENIZER_CONFIG, path)?;
+    let config_path = path.join(TOKENIZER_CONFIG);
+    let wrong = |reason: String| unusable(&config_path, reason);
     let [bos, eos] = ["bos_token", "eos_token"].map(|key| special_token(&files, key, path));
     let (bos, eos) = (bos?, eos?);
     let mut stop_tokens = stop_tokens(&*tokenizer, &eos, &files, (path, shape.num_actions))?;
-    let source = template_source(&files, &about).map_err(wrong)?;
+    let source = template_source(&files, &config).map_err(wrong)?;
     let mut template = source.map(|source| ChatTemplate { source, bos, eos, turn_end: None });
     if let Some(template) = &mut template {
         template.turn_end = turn_end(template, &*tokenizer);
@@ -173,7 +174,7 @@ pub(super) fn assemble(
     }
     // Absolute, so that adapters find their model from any working directory.
     let base = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let (adapters, prompts) = (None, PromptCache::default());
+    let (adapters, prompt_cache) = (None, PromptCache::default());
     Ok(LanguageModel {
         shape,
         params,
@@ -183,7 +184,7 @@ pub(super) fn assemble(
         stop_tokens,
         files,
         base,
-        prompts,
+        prompt_cache,
     })
 }
 
@@ -212,15 +213,15 @@ fn stop_tokens(
 ///
 /// # Errors
 /// A clause if the value has another type.
-fn end_tokens(about: &Value) -> Result<Vec<u32>, String> {
+fn end_tokens(config: &Value) -> Result<Vec<u32>, String> {
     let key = "eos_token_id";
-    let ids: &[Value] = match &about[key] {
+    let ids: &[Value] = match &config[key] {
         Value::Null => &[],
         Value::Array(ids) => ids,
         id => std::slice::from_ref(id),
     };
     if !ids.iter().all(Value::is_number) {
-        return Err(wrong_type(key, &about[key], "a number or a list of numbers"));
+        return Err(wrong_type(key, &config[key], "a number or a list of numbers"));
     }
     Ok(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
 }
@@ -229,12 +230,12 @@ fn end_tokens(about: &Value) -> Result<Vec<u32>, String> {
 ///
 /// # Errors
 /// A clause if it is not a string.
-fn template_source(files: &Files, about: &Value) -> Result<Option<String>, String> {
+fn template_source(files: &Files, config: &Value) -> Result<Option<String>, String> {
     if let Some(bytes) = files.get(TEMPLATE) {
         return Ok(Some(String::from_utf8_lossy(bytes).into_owned()));
     }
     let key = "chat_template";
-    let template = match &about[key] {
+    let template = match &config[key] {
         // Several templates by name.
         Value::Array(all) => {
             all.iter().find(|one| one["name"] == "default").map(|one| &one["template"])
@@ -289,9 +290,9 @@ fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
 
 /// Checks that `tokenizer.json` contains everything that the files beside it say about the vocabulary.
 fn check_vocabulary(folder: &Path, files: &Files) -> Result<(), LanguageError> {
-    let about = parse(files, TOKENIZER_CONFIG, folder)?;
+    let config = parse(files, TOKENIZER_CONFIG, folder)?;
     let added = parse(files, ADDED_TOKENS, folder)?;
-    let checked = tokenizer::check_added(&files[TOKENIZER], &about, &added);
+    let checked = tokenizer::check_added(&files[TOKENIZER], &config, &added);
     checked.map_err(|reason| unusable(&folder.join(TOKENIZER), reason))
 }
 
@@ -309,7 +310,7 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
     name_stop_tokens(model, &mut files, folder)?;
     write_files(&files, folder)?;
     let (path, parameters) = (folder.join(WEIGHTS), model.shape.parameters());
-    write_weights(&path, &parameters, model.params.values(), hugging_face)
+    write_weights(&path, &parameters, model.params.values(), hugging_face_name)
 }
 
 /// Adds the tokens that end the model's completions to its `generation_config.json`, so that other programs end a text
@@ -323,13 +324,13 @@ pub(super) fn name_stop_tokens(
     folder: &Path,
 ) -> Result<(), LanguageError> {
     let mut generation = parse(files, GENERATION, folder)?;
-    let (name, about) = if generation.is_object() {
+    let (name, config) = if generation.is_object() {
         (GENERATION, &generation)
     } else {
         // `transformers` then takes them from the configuration.
         (CONFIG, &parse(files, CONFIG, folder)?)
     };
-    let named = end_tokens(about).map_err(|reason| unusable(&folder.join(name), reason))?;
+    let named = end_tokens(config).map_err(|reason| unusable(&folder.join(name), reason))?;
     if !model.stop_tokens.iter().all(|token| named.contains(token)) {
         if !generation.is_object() {
             generation = json!({});
@@ -352,10 +353,10 @@ pub(super) fn metadata(model: &LanguageModel) -> Files {
 
 /// Writes files into a folder.
 pub(super) fn write_files(files: &Files, folder: &Path) -> Result<(), LanguageError> {
-    std::fs::create_dir_all(folder).map_err(failed("written", folder))?;
+    std::fs::create_dir_all(folder).map_err(file_error("written", folder))?;
     for (name, bytes) in files {
         let path = folder.join(name);
-        std::fs::write(&path, bytes).map_err(failed("written", &path))?;
+        std::fs::write(&path, bytes).map_err(file_error("written", &path))?;
     }
     Ok(())
 }

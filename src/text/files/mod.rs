@@ -2,7 +2,7 @@
 
 mod adapter;
 mod gguf;
-mod gguf_entry;
+mod gguf_metadata;
 mod gguf_tokens;
 mod gguf_vocabulary;
 mod gguf_writer;
@@ -114,7 +114,7 @@ fn wrong_type(name: &str, value: &Value, expected: &str) -> String {
 }
 
 /// Creates the error for a file that cannot be `read` or `written`, for `map_err`.
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
+fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
     move |source| LanguageError::File { path: path.to_path_buf(), action, source }
 }
 
@@ -123,7 +123,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Langua
 /// # Errors
 /// If it cannot be read, or is a Git LFS pointer.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
-    let bytes = input::read(path, input::MAX_DATA_BYTES).map_err(failed("read", path))?;
+    let bytes = input::read(path, input::MAX_DATA_BYTES).map_err(file_error("read", path))?;
     check_fetched(&bytes, path)?;
     Ok(bytes)
 }

@@ -24,7 +24,7 @@ pub(super) fn shape_in_files(parameter: &Parameter) -> Vec<usize> {
 }
 
 /// Name of a parameter in Hugging Face's files.
-pub(super) fn hugging_face(parameter: &Parameter) -> String {
+pub(super) fn hugging_face_name(parameter: &Parameter) -> String {
     match parameter.name.as_str() {
         "lm_head.weight" => parameter.name.clone(),
         name => format!("model.{name}"),
@@ -69,8 +69,8 @@ impl<'a> FileParameter<'a> {
     }
 }
 
-/// A parameter in a file.
-pub(super) trait Source: Send + Sync {
+/// A parameter in a file, whose values can be read.
+pub(super) trait ParameterSource: Send + Sync {
     /// Reads the values, in file order.
     fn read(&self) -> Vec<f32>;
 
@@ -84,7 +84,7 @@ pub(super) trait Source: Send + Sync {
 ///
 /// # Errors
 /// If `find` fails, or a number is not finite.
-pub(super) fn gather<T: Source>(
+pub(super) fn read_parameters<T: ParameterSource>(
     parameters: &[Parameter],
     path: &Path,
     find: impl Fn(&Parameter) -> Result<T, LanguageError>,

@@ -9,8 +9,8 @@ use half::f16;
 /// A format: values and bytes per block, and how to decode it.
 #[derive(Clone, Copy)]
 pub(super) struct Format {
-    pub numbers: usize,
-    pub bytes: usize,
+    pub block_values: usize,
+    pub block_bytes: usize,
     kind: Kind,
 }
 
@@ -58,12 +58,12 @@ impl Format {
     ///
     /// # Errors
     /// A phrase that names the format and the supported ones, if it is not supported.
-    pub fn numbered(number: u32) -> Result<Self, String> {
-        let whole = |bytes, kind| Ok(Self { numbers: 1, bytes, kind });
-        let codes = |numbers, bytes, format, group, split| {
-            Ok(Self { numbers, bytes, kind: Kind::Codes { format, group, split } })
+    pub fn from_code(code: u32) -> Result<Self, String> {
+        let whole = |block_bytes, kind| Ok(Self { block_values: 1, block_bytes, kind });
+        let codes = |block_values, block_bytes, format, group, split| {
+            Ok(Self { block_values, block_bytes, kind: Kind::Codes { format, group, split } })
         };
-        match number {
+        match code {
             0 => whole(4, Kind::Single),
             1 => whole(2, Kind::Half(NumberFormat::F16)),
             2 => codes(32, 18, NumberFormat::FourBit, 32, split_q4_q5::<false, false>),
@@ -76,9 +76,9 @@ impl Format {
             14 => codes(256, 210, NumberFormat::EightBit, 16, split_q6_k),
             30 => whole(2, Kind::Half(NumberFormat::Bf16)),
             _ => {
-                let name = NAMES.iter().find(|(known, _)| *known == number);
+                let name = NAMES.iter().find(|(known, _)| *known == code);
                 let name =
-                    name.map_or_else(|| format!("number {number}"), |(_, name)| name.to_string());
+                    name.map_or_else(|| format!("number {code}"), |(_, name)| name.to_string());
                 Err(format!(
                     "ggml's format {name}, which is not known; there are F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
                      Q5_1, Q8_0, Q4_K, Q5_K and Q6_K"
@@ -89,13 +89,13 @@ impl Format {
 
     /// Decodes all values of some blocks.
     pub fn read(&self, blocks: &[u8]) -> Vec<f32> {
-        let mut codes = vec![0; self.numbers];
+        let mut codes = vec![0; self.block_values];
         let mut read_block = |block: &[u8], to: &mut [f32]| match self.kind {
             Kind::Single => to[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]),
             Kind::Half(format) => to[0] = format.number(u16::from_le_bytes([block[0], block[1]])),
             Kind::Codes { format, group, split } => {
                 let mut scales = [[0.0; 2]; 16];
-                split(block, &mut codes, &mut scales[..self.numbers / group]);
+                split(block, &mut codes, &mut scales[..self.block_values / group]);
                 let groups = to.chunks_exact_mut(group).zip(codes.chunks_exact(group));
                 for ((to, codes), [scale, offset]) in groups.zip(scales) {
                     for (x, code) in to.iter_mut().zip(codes) {
@@ -104,9 +104,12 @@ impl Format {
                 }
             }
         };
-        let mut numbers = vec![0.0; blocks.len() / self.bytes * self.numbers];
-        let places = numbers.chunks_exact_mut(self.numbers);
-        blocks.chunks_exact(self.bytes).zip(places).for_each(|(block, to)| read_block(block, to));
+        let mut numbers = vec![0.0; blocks.len() / self.block_bytes * self.block_values];
+        let places = numbers.chunks_exact_mut(self.block_values);
+        blocks
+            .chunks_exact(self.block_bytes)
+            .zip(places)
+            .for_each(|(block, to)| read_block(block, to));
         numbers
     }
 
@@ -118,16 +121,16 @@ impl Format {
         sizes @ [inner, _]: [usize; 2],
         row: impl Fn(usize) -> usize + Sync,
     ) -> Option<StoredMatrix> {
-        let width = inner / self.numbers * self.bytes;
+        let width = inner / self.block_values * self.block_bytes;
         let row = |number: usize| &blocks[row(number) * width..][..width];
         match self.kind {
             Kind::Single => None,
             Kind::Half(format) => Some(StoredMatrix::halves(format, sizes, row)),
             Kind::Codes { format, group, split } => {
                 let fill = |number: usize, Column { codes, scales }: Column| {
-                    let codes = codes.chunks_exact_mut(self.numbers);
-                    let scales = scales.chunks_exact_mut(self.numbers / group);
-                    let blocks = row(number).chunks_exact(self.bytes);
+                    let codes = codes.chunks_exact_mut(self.block_values);
+                    let scales = scales.chunks_exact_mut(self.block_values / group);
+                    let blocks = row(number).chunks_exact(self.block_bytes);
                     for (block, (codes, scales)) in blocks.zip(codes.zip(scales)) {
                         split(block, codes, scales);
                     }
@@ -234,10 +237,11 @@ mod tests {
             (14, &[208], 512, -13688.6815, -90.37793, -29.131348),
         ];
         for (number, halves, count, sum, early, late) in expected {
-            let format = Format::numbered(number).unwrap();
-            let mut bytes: Vec<u8> =
-                (0..2 * format.bytes).map(|i| ((i * i * 37 + i * 11 + 5) % 251) as u8).collect();
-            for (block, bytes) in bytes.chunks_exact_mut(format.bytes).enumerate() {
+            let format = Format::from_code(number).unwrap();
+            let mut bytes: Vec<u8> = (0..2 * format.block_bytes)
+                .map(|i| ((i * i * 37 + i * 11 + 5) % 251) as u8)
+                .collect();
+            for (block, bytes) in bytes.chunks_exact_mut(format.block_bytes).enumerate() {
                 for at in halves {
                     bytes[*at..at + 2].copy_from_slice(&[0x66, 0x2e + block as u8]);
                 }

@@ -33,7 +33,7 @@ impl ChatTemplate {
     }
 
     /// Text that the template puts after an answer; `None` if it rejects the conversation.
-    pub(super) fn behind_an_answer(&self) -> Option<String> {
+    pub(super) fn suffix_of_answer(&self) -> Option<String> {
         // A word that templates neither change nor contain.
         const ANSWER: &str = "Zq7answerZq7";
         let question = [json!({ "role": "user", "content": "question" })];
@@ -61,7 +61,8 @@ impl ChatTemplate {
         let values = merge_maps([tokens, none, own, fixed]);
         // As in Jinja; a template may have been saved with Windows line ends.
         let source = self.source.replace("\r\n", "\n").replace('\r', "\n");
-        let source = limits::bounded(&unmarked(&source)).map_err(LanguageError::Template)?;
+        let source = limits::with_checks(&without_generation_tags(&source))
+            .map_err(LanguageError::Template)?;
         limits::run(move || {
             let environment = environment();
             let template = environment.template_from_str(&source)?;
@@ -86,7 +87,7 @@ fn environment() -> Environment<'static> {
     });
     environment.add_function("strftime_now", strftime_now);
     python::apply(&mut environment);
-    limits::apply(&mut environment, python::printed, python::method);
+    limits::apply(&mut environment, python::python_text, python::method);
     environment
 }
 
@@ -133,12 +134,12 @@ fn strftime_now(format: String) -> Result<String, Error> {
 
 /// Replaces `generation` tags, by which `transformers` finds the assistant's text, by `with` blocks, which have a scope
 /// of their own, too.
-fn unmarked(source: &str) -> Cow<'_, str> {
+fn without_generation_tags(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {
         return source.into();
     }
     let rewrite = |tag: &str| {
-        let name = limits::inside(tag);
+        let name = limits::tag_content(tag);
         let with = match name {
             "generation" => "with",
             "endgeneration" => "endwith",
@@ -146,7 +147,7 @@ fn unmarked(source: &str) -> Cow<'_, str> {
         };
         tag.starts_with("{%").then(|| tag.replace(name, with))
     };
-    limits::rewritten(source, rewrite).into()
+    limits::rewrite_tags(source, rewrite).into()
 }
 
 #[cfg(test)]

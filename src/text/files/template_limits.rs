@@ -66,7 +66,7 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) => {}
         }
         let time = processor_time(&thread).unwrap_or_else(|| stopwatch.elapsed());
-        if let Some(limit) = exceeded(time, resident().saturating_sub(before)) {
+        if let Some(limit) = exceeded_limit(time, resident().saturating_sub(before)) {
             break limit;
         }
     };
@@ -75,7 +75,7 @@ pub(super) fn run(
 }
 
 /// The limit that a rendering has exceeded in this time, while the process has grown by so many bytes.
-fn exceeded(time: Duration, growth: u64) -> Option<String> {
+fn exceeded_limit(time: Duration, growth: u64) -> Option<String> {
     if time > MIN_GROWTH_TIME && growth > MAX_GROWTH_BYTES {
         let mib = MAX_GROWTH_BYTES >> 20;
         return Some(format!("the process takes {mib} MiB of memory more while it is rendered"));
@@ -102,22 +102,22 @@ fn resident() -> u64 {
 }
 
 /// Prints a value where minijinja would print it differently.
-type Printed = fn(&Value) -> Result<Option<String>, Error>;
+type PythonText = fn(&Value) -> Result<Option<String>, Error>;
 /// Calls a method of a value that minijinja lacks.
 type Method = fn(&Value, &str, &[Value]) -> Option<Value>;
 
 /// Sets fuel, and replaces filters that can make long texts out of short templates.
-pub(super) fn apply(environment: &mut Environment<'_>, printed: Printed, own: Method) {
+pub(super) fn apply(environment: &mut Environment<'_>, python_text: PythonText, own: Method) {
     environment.set_fuel(Some(MAX_INSTRUCTIONS));
     environment.set_formatter(move |to, state, value| {
         check_given_up()?;
-        match printed(value)? {
+        match python_text(value)? {
             Some(text) => to.write_str(&text).map_err(Error::from),
             None => escape_formatter(to, state, value),
         }
     });
-    environment.add_filter(ASSIGNED, |value| checked(value, true));
-    environment.add_filter(STORED, |value| checked(value, false));
+    environment.add_filter(ASSIGNED, |value| check_value(value, true));
+    environment.add_filter(STORED, |value| check_value(value, false));
     environment.add_filter(INDENT, filters::indent);
     environment.add_filter("indent", indent);
     environment.add_filter(REPLACE, filters::replace);
@@ -132,24 +132,24 @@ pub(super) fn apply(environment: &mut Environment<'_>, printed: Printed, own: Me
     }
 }
 
-/// Rewrites a template so that every assigned value is checked: `{% set x = y %}` becomes `{% set x = (y)|_assigned %}`, and
-/// `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`.
+/// Rewrites a template so that every assigned value is checked: `{% set x = y %}` becomes
+/// `{% set x = (y)|_assigned %}`, and `{% for x in y %}` is followed by `{% set x = (x)|_assigned %}`.
 ///
 /// Namespaces are the only mutable values, so a cyclic value, which is printed or compared without end, needs the
 /// assignment of a namespace; and a string can double many times only through assignments.
 ///
 /// # Errors
 /// If the template is longer than [`MAX_SOURCE_BYTES`].
-pub(super) fn bounded(source: &str) -> Result<String, String> {
+pub(super) fn with_checks(source: &str) -> Result<String, String> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(format!("it is longer than {} KiB", MAX_SOURCE_BYTES >> 10));
     }
-    Ok(rewritten(source, checked_names))
+    Ok(rewrite_tags(source, checked_names))
 }
 
 /// Replaces the tags of a template for which `rewrite` returns a string. Raw blocks, expressions and comments count as
 /// tags.
-pub(super) fn rewritten(source: &str, rewrite: impl Fn(&str) -> Option<String>) -> String {
+pub(super) fn rewrite_tags(source: &str, rewrite: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find('{') {
@@ -173,7 +173,7 @@ fn split_tag(text: &str) -> (&str, &str) {
 }
 
 /// Content of a tag between its brackets.
-pub(super) fn inside(tag: &str) -> &str {
+pub(super) fn tag_content(tag: &str) -> &str {
     tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace())
 }
 
@@ -181,13 +181,13 @@ pub(super) fn inside(tag: &str) -> &str {
 fn raw_end(text: &str) -> Option<usize> {
     let tag = |from: usize| text[from..].find("%}").map(|at| from + at + 2);
     let mut at = tag(0)?;
-    if inside(&text[..at]) != "raw" {
+    if tag_content(&text[..at]) != "raw" {
         return None;
     }
     loop {
         let start = at + text[at..].find("{%")?;
         let end = tag(start)?;
-        if inside(&text[start..end]) == "endraw" {
+        if tag_content(&text[start..end]) == "endraw" {
             return Some(end);
         }
         at = start + 2;
@@ -196,12 +196,12 @@ fn raw_end(text: &str) -> Option<usize> {
 
 /// End of a tag, past `close` outside of quotes.
 fn tag_end(text: &str, close: &str) -> Option<usize> {
-    let mut bytes = plain(&text[2..]).map(|(at, ..)| at + 2);
+    let mut bytes = unquoted_bytes(&text[2..]).map(|(at, ..)| at + 2);
     let is_end = |at: &usize| text.as_bytes()[*at..].starts_with(close.as_bytes());
     bytes.find(is_end).map(|at| at + close.len())
 }
 
-/// Rewrites a tag that assigns values to names, so that they pass through [`checked`]; `None` for other tags.
+/// Rewrites a tag that assigns values to names, so that they pass through [`check_value`]; `None` for other tags.
 fn checked_names(tag: &str) -> Option<String> {
     let inner = tag.strip_prefix("{%")?.strip_suffix("%}")?;
     let (inner, end) = match inner.strip_suffix(['-', '+']) {
@@ -212,7 +212,7 @@ fn checked_names(tag: &str) -> Option<String> {
     let word = inner[start..].find(|c: char| !c.is_alphanumeric()).unwrap_or(inner.len() - start);
     let (begin, rest) = inner.split_at(start + word);
     // Loop variables and arguments already have their values; a further assignment checks them.
-    let again = |names: &[&str]| -> String {
+    let check_again = |names: &[&str]| -> String {
         names.iter().map(|name| format!("{{% set {name} = ({name})|{ASSIGNED} {end}%}}")).collect()
     };
     Some(match &inner[start..][..word] {
@@ -221,18 +221,18 @@ fn checked_names(tag: &str) -> Option<String> {
         "for" => {
             let words = rest.split(|c: char| c.is_whitespace() || ",()".contains(c));
             let names = words.filter(|word| !word.is_empty()).take_while(|word| *word != "in");
-            format!("{tag}{}", again(&names.collect::<Vec<_>>()))
+            format!("{tag}{}", check_again(&names.collect::<Vec<_>>()))
         }
         kind @ ("macro" | "call") => {
             let (name, list) = rest.split_once('(')?;
             if kind == "call" && !name.trim().is_empty() {
                 return None;
             }
-            let (list, after) = list.split_at(closing(list)?);
-            let names = parts(list).into_iter().filter_map(|part| part.split('=').next());
+            let (list, after) = list.split_at(closing_bracket(list)?);
+            let names = split_at_commas(list).into_iter().filter_map(|part| part.split('=').next());
             let names = names.map(str::trim).filter(|name| !name.is_empty());
             let (names, list) = (names.collect::<Vec<_>>(), checked_values(list));
-            format!("{{%{begin}{name}({list}{after}{end}%}}{}", again(&names))
+            format!("{{%{begin}{name}({list}{after}{end}%}}{}", check_again(&names))
         }
         _ => return None,
     })
@@ -255,14 +255,14 @@ fn checked_values(list: &str) -> String {
         Some((name, value)) => format!("{name}=({value})|{ASSIGNED}"),
         None => part.to_string(),
     };
-    parts(list).into_iter().map(checked).collect::<Vec<_>>().join(",")
+    split_at_commas(list).into_iter().map(checked).collect::<Vec<_>>().join(",")
 }
 
 /// Splits a list at its commas outside of quotes and brackets.
-fn parts(list: &str) -> Vec<&str> {
+fn split_at_commas(list: &str) -> Vec<&str> {
     let mut start = 0;
     let mut parts = Vec::new();
-    for (at, depth, byte) in plain(list) {
+    for (at, depth, byte) in unquoted_bytes(list) {
         if depth == 0 && byte == b',' {
             parts.push(&list[start..at]);
             start = at + 1;
@@ -273,13 +273,13 @@ fn parts(list: &str) -> Vec<&str> {
 }
 
 /// Position of the bracket that closes one opened before the text.
-fn closing(text: &str) -> Option<usize> {
-    plain(text).find(|(_, depth, _)| *depth < 0).map(|(at, ..)| at)
+fn closing_bracket(text: &str) -> Option<usize> {
+    unquoted_bytes(text).find(|(_, depth, _)| *depth < 0).map(|(at, ..)| at)
 }
 
 /// Iterates over the bytes of an expression outside of quotes, each with its position and the depth of brackets around
 /// it.
-fn plain(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
+fn unquoted_bytes(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
     let (mut quote, mut depth) = (None, 0);
     let mut bytes = text.bytes().enumerate();
     std::iter::from_fn(move || {
@@ -306,7 +306,7 @@ fn plain(text: &str) -> impl Iterator<Item = (usize, i32, u8)> {
 
 /// Rejects values that contain a namespace, unless the namespace is the whole value and `may_be_one`, and values that
 /// are too large.
-fn checked(value: Value, may_be_one: bool) -> Result<Value, Error> {
+fn check_value(value: Value, may_be_one: bool) -> Result<Value, Error> {
     let is_namespace = |value: &Value| {
         value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
     };
@@ -480,12 +480,13 @@ mod tests {
                       {% macro f(a, b=((1, 2))|_assigned) %}{% set a = (a)|_assigned %}{% set b = (b)|_assigned %}\
                       {% call(a) f(b) %}{% set a = (a)|_assigned %}{% call f(b) %}\
                       {% set z | replace('=', '') |_assigned%}";
-        assert_eq!(bounded(source).unwrap(), wanted);
+        assert_eq!(with_checks(source).unwrap(), wanted);
     }
 
     #[test]
     fn limits_are_on_what_a_rendering_may_have_used_itself() {
-        let found = |milliseconds, growth| exceeded(Duration::from_millis(milliseconds), growth);
+        let found =
+            |milliseconds, growth| exceeded_limit(Duration::from_millis(milliseconds), growth);
         assert!(
             [(2000, 0), (2000, 512 << 20), (20, 1 << 40)]
                 .iter()

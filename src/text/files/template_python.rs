@@ -94,7 +94,7 @@ fn string(value: &Value) -> Result<Value, Error> {
     if value.kind() == ValueKind::String {
         return Ok(value.clone());
     }
-    Ok(Value::from(printed(value)?.unwrap_or_else(|| value.to_string())))
+    Ok(Value::from(python_text(value)?.unwrap_or_else(|| value.to_string())))
 }
 
 /// The filter `length`; an undefined value has length 0.
@@ -126,7 +126,7 @@ pub(super) fn method(value: &Value, name: &str, arguments: &[Value]) -> Option<V
 }
 
 /// Formats a list, dict or float like Python's `str`; `None` for other values, which minijinja prints alike.
-pub(super) fn printed(value: &Value) -> Result<Option<String>, Error> {
+pub(super) fn python_text(value: &Value) -> Result<Option<String>, Error> {
     if !is_float(value) && !is_list(value) && value.kind() != ValueKind::Map {
         return Ok(None);
     }

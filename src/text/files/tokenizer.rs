@@ -43,7 +43,7 @@ pub(super) fn read(
         return Ok(Arc::new(characters));
     }
     drop(json);
-    let tokenizer = guarded(|| tokenizers::Tokenizer::from_bytes(text));
+    let tokenizer = catch_panic(|| tokenizers::Tokenizer::from_bytes(text));
     let tokenizer = tokenizer.and_then(|it| it.map_err(|e| e.to_string()));
     let mut tokenizer = tokenizer.map_err(|reason| unusable(path, reason))?;
     // Prompts are never truncated or padded.
@@ -60,15 +60,15 @@ struct AddedTokens {
     normalizer: Value,
 }
 
-/// Refuses a `tokenizer_config.json`, `about`, or an `added_tokens.json`, `added`, by which `transformers` would split
+/// Refuses a `tokenizer_config.json`, `config`, or an `added_tokens.json`, `added`, by which `transformers` would split
 /// texts differently from the `tokenizer.json` beside them.
 ///
 /// # Errors
 /// A clause, if one of the files names a token that `tokenizer.json` does not add or adds in another way, or asks for
 /// added tokens to be split.
-pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(), String> {
+pub(super) fn check_added(text: &[u8], config: &Value, added: &Value) -> Result<(), String> {
     let key = "split_special_tokens";
-    if about[key] == true {
+    if config[key] == true {
         return Err(format!(
             "`{key}` of tokenizer_config.json is true, but special tokens are never split; set it to false"
         ));
@@ -76,15 +76,15 @@ pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(
     let file: AddedTokens = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let known = elements(&file.added_tokens).into_iter();
     let known: HashMap<&str, &Value> =
-        known.filter_map(|token| Some((content(token)?, token))).collect();
+        known.filter_map(|token| Some((token_text(token)?, token))).collect();
     let table = "added_tokens_decoder";
     let mut named = Vec::new();
     for key in [table, "additional_special_tokens", "extra_special_tokens"] {
-        let tokens = elements(&about[key]).into_iter().filter_map(content);
+        let tokens = elements(&config[key]).into_iter().filter_map(token_text);
         named.extend(tokens.map(|name| (key, name)));
     }
     // Only counts without that table.
-    if about[table].is_null() {
+    if config[table].is_null() {
         let names = added.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
         named.extend(names.map(|name| ("added_tokens.json", name)));
     }
@@ -94,8 +94,9 @@ pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(
              which adds it"
         ));
     }
-    for token in elements(&about[table]) {
-        let Some((name, known)) = content(token).and_then(|name| known.get_key_value(name)) else {
+    for token in elements(&config[table]) {
+        let Some((name, known)) = token_text(token).and_then(|name| known.get_key_value(name))
+        else {
             continue;
         };
         if let Some(flag) = other_flag(token, known, changes_texts(&file.normalizer)) {
@@ -110,7 +111,7 @@ pub(super) fn check_added(text: &[u8], about: &Value, added: &Value) -> Result<(
 
 /// Whether a normalizer does anything: an empty list of normalizers stands for none.
 fn changes_texts(normalizer: &Value) -> bool {
-    nested(normalizer, &["normalizers"]).any(|one| !one.is_null() && one["type"] != "Sequence")
+    nested(normalizer, &["normalizers"]).any(|part| !part.is_null() && part["type"] != "Sequence")
 }
 
 /// The flag by which an added token of `tokenizer_config.json` is found in other places of texts, or left out of more
@@ -140,7 +141,7 @@ fn elements(value: &Value) -> Vec<&Value> {
 }
 
 /// Text of a token, given as a string or in a table.
-fn content(token: &Value) -> Option<&str> {
+fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
@@ -177,31 +178,31 @@ fn nested<'a>(part: &'a Value, lists: &'a [&str]) -> impl Iterator<Item = &'a Va
 const MAX_GROWTH: usize = 1 << 10;
 
 /// Rejects a `normalizer` or `decoder` whose parts together lengthen a text without bound.
-fn check_growth(part: &str, value: &Value) -> Result<(), String> {
+fn check_growth(name: &str, value: &Value) -> Result<(), String> {
     let (mut growth, mut before) = (1_usize, 0);
-    for one in nested(value, &["normalizers", "decoders"]) {
+    for part in nested(value, &["normalizers", "decoders"]) {
         let length = |value: &Value| value.as_str().map_or(0, str::len);
-        if one["type"] == "Prepend" {
-            before += length(&one["prepend"]);
+        if part["type"] == "Prepend" {
+            before += length(&part["prepend"]);
         }
-        if one["type"] == "Replace" {
+        if part["type"] == "Replace" {
             // An empty pattern matches between all bytes, and so may a regular expression.
-            let from = length(&one["pattern"]["String"]).max(1);
-            let per_byte = length(&one["content"]).div_ceil(from) + usize::from(from == 1);
+            let from = length(&part["pattern"]["String"]).max(1);
+            let per_byte = length(&part["content"]).div_ceil(from) + usize::from(from == 1);
             growth = growth.saturating_mul(per_byte.max(1));
         }
         if growth > MAX_GROWTH {
-            return Err(format!("its {part} makes a text over {MAX_GROWTH} times as long"));
+            return Err(format!("its {name} makes a text over {MAX_GROWTH} times as long"));
         }
         if before > MAX_GROWTH {
-            return Err(format!("its {part} puts over {MAX_GROWTH} bytes before a text"));
+            return Err(format!("its {name} puts over {MAX_GROWTH} bytes before a text"));
         }
     }
     Ok(())
 }
 
 /// The two parts of an entry of `merges`, which is a string or a list.
-pub(super) fn pair(merge: &Value) -> Option<[&str; 2]> {
+pub(super) fn merge_parts(merge: &Value) -> Option<[&str; 2]> {
     match merge {
         Value::String(text) => text.split_once(' ').map(|(first, second)| [first, second]),
         list => Some([list[0].as_str()?, list[1].as_str()?]),
@@ -212,9 +213,9 @@ pub(super) fn pair(merge: &Value) -> Option<[&str; 2]> {
 ///
 /// # Errors
 /// A clause if the token is neither a string nor a table with its `content`.
-pub(super) fn special<'a>(about: &'a Value, key: &str) -> Result<&'a str, String> {
-    let token = &about[key];
-    match content(token) {
+pub(super) fn special_token_name<'a>(config: &'a Value, key: &str) -> Result<&'a str, String> {
+    let token = &config[key];
+    match token_text(token) {
         Some(name) => Ok(name),
         None if token.is_null() => Ok(""),
         None => Err(wrong_type(key, token, "the text of a token")),
@@ -225,7 +226,7 @@ pub(super) fn special<'a>(about: &'a Value, key: &str) -> Result<&'a str, String
 fn check_merges(model: &Value) -> Result<(), String> {
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
     for merge in model["merges"].as_array().into_iter().flatten() {
-        let Some([first, second]) = pair(merge) else { continue };
+        let Some([first, second]) = merge_parts(merge) else { continue };
         let whole = second.strip_prefix(prefix).map(|second| format!("{first}{second}"));
         if whole.is_none_or(|whole| model["vocab"].get(whole).is_none()) {
             return Err(format!("the merge of `{first}` and `{second}` makes no token"));
@@ -236,10 +237,10 @@ fn check_merges(model: &Value) -> Result<(), String> {
 
 /// Rejects a `post_processor` that puts a special token beside a text without defining it.
 fn check_template(value: &Value) -> Result<(), String> {
-    for one in nested(value, &["processors"]) {
-        let pieces = one["single"].as_array().into_iter().flatten();
+    for processor in nested(value, &["processors"]) {
+        let pieces = processor["single"].as_array().into_iter().flatten();
         let mut names = pieces.filter_map(|piece| piece["SpecialToken"]["id"].as_str());
-        if let Some(name) = names.find(|name| one["special_tokens"].get(name).is_none()) {
+        if let Some(name) = names.find(|name| processor["special_tokens"].get(name).is_none()) {
             return Err(format!(
                 "its `post_processor` adds the token {name:?} without defining it"
             ));
@@ -249,13 +250,13 @@ fn check_template(value: &Value) -> Result<(), String> {
 }
 
 /// Calls the crate `tokenizers`, which panics if parts of a file do not fit together; a panic becomes an error.
-fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| "its parts do not fit together".to_string())
 }
 
 impl FileTokenizer {
-    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, LanguageError> {
-        let encoding = guarded(|| self.tokenizer.encode_fast(text, special));
+    fn encode(&self, text: &str, adds_special_tokens: bool) -> Result<Vec<u32>, LanguageError> {
+        let encoding = catch_panic(|| self.tokenizer.encode_fast(text, adds_special_tokens));
         let encoding = encoding.and_then(|it| it.map_err(|e| e.to_string()));
         let tokens = encoding.map_err(LanguageError::Tokenizer)?.get_ids().to_vec();
         // An added token may be beyond the weights, and a post-processor may add any id.
@@ -279,7 +280,7 @@ impl Tokenizer for FileTokenizer {
     }
 
     fn decode(&self, tokens: &[u32]) -> String {
-        guarded(|| self.tokenizer.decode(tokens, true).unwrap_or_default()).unwrap_or_default()
+        catch_panic(|| self.tokenizer.decode(tokens, true).unwrap_or_default()).unwrap_or_default()
     }
 
     fn pieces(&self, tokens: &[u32]) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Safetensors files of weights: a single one, or several listed by an index.
 
-use super::names::{FileParameter, Source, shape_in_files};
-use super::{check_fetched, failed, read_file, unusable};
+use super::names::{FileParameter, ParameterSource, shape_in_files};
+use super::{check_fetched, file_error, read_file, unusable};
 use crate::disk::{self, input};
 use crate::model::Parameter;
 use crate::nn::ops::stored::{NumberFormat, StoredMatrix};
@@ -24,14 +24,14 @@ const PICKLED: [&str; 3] =
     ["pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"];
 
 /// Weight files of a folder.
-pub(super) struct Weights {
+pub(super) struct WeightFiles {
     files: Vec<(PathBuf, Mmap)>,
     /// File and byte range of each tensor.
-    places: HashMap<String, Place>,
+    locations: HashMap<String, TensorLocation>,
 }
 
 /// Location of a tensor in one of several files.
-struct Place {
+struct TensorLocation {
     file: usize,
     dtype: Dtype,
     shape: Vec<usize>,
@@ -44,7 +44,7 @@ pub(super) struct Tensor<'a> {
     bytes: &'a [u8],
 }
 
-impl Weights {
+impl WeightFiles {
     /// Opens the weights of a folder: the single file, otherwise those listed by the index.
     pub fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
@@ -59,7 +59,7 @@ impl Weights {
 
     /// Opens weight files by name.
     pub fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
-        let (mut files, mut places) = (Vec::new(), HashMap::new());
+        let (mut files, mut locations) = (Vec::new(), HashMap::new());
         for (file, name) in names.into_iter().enumerate() {
             let path = folder.join(name);
             if !path.is_file()
@@ -71,64 +71,65 @@ impl Weights {
                 );
                 return Err(unusable(folder, reason));
             }
-            let opened = input::open(&path).map_err(failed("read", &path))?;
-            // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values change,
-            // or the program is stopped by SIGBUS, but memory safety is not affected.
-            let map = unsafe { Mmap::map(&opened) }.map_err(failed("read", &path))?;
+            let opened = input::open(&path).map_err(file_error("read", &path))?;
+            // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values
+            // change, or the program is stopped by SIGBUS, but memory safety is not affected.
+            let map = unsafe { Mmap::map(&opened) }.map_err(file_error("read", &path))?;
             check_fetched(&map, &path)?;
             // Ranges and shapes are checked against the length of the file.
-            let (head, about) = SafeTensors::read_metadata(&map).map_err(|e| unusable(&path, e))?;
-            for (name, tensor) in about.tensors() {
+            let (header_bytes, metadata) =
+                SafeTensors::read_metadata(&map).map_err(|e| unusable(&path, e))?;
+            for (name, tensor) in metadata.tensors() {
                 let (start, end) = tensor.data_offsets;
-                let bytes = 8 + head + start..8 + head + end;
+                let bytes = 8 + header_bytes + start..8 + header_bytes + end;
                 let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
-                places.insert(plain_name(&name), Place { file, dtype, shape, bytes });
+                locations.insert(plain_name(&name), TensorLocation { file, dtype, shape, bytes });
             }
             files.push((path, map));
         }
-        Ok(Self { files, places })
+        Ok(Self { files, locations })
     }
 
     /// Names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &String> {
-        self.places.keys()
+        self.locations.keys()
     }
 
     /// Whether a tensor exists.
     pub fn has(&self, name: &str) -> bool {
-        self.places.contains_key(name)
+        self.locations.contains_key(name)
     }
 
     /// Whether two tensors exist that differ in values, shape or type.
-    pub fn differ(&self, one: &str, other: &str) -> bool {
+    pub fn differ(&self, first: &str, second: &str) -> bool {
         let tensor = |name: &str| {
-            let place = self.places.get(name)?;
-            let bytes = &self.files[place.file].1[place.bytes.clone()];
-            Some((place.dtype, &place.shape, bytes))
+            let location = self.locations.get(name)?;
+            let bytes = &self.files[location.file].1[location.bytes.clone()];
+            Some((location.dtype, &location.shape, bytes))
         };
-        match (tensor(one), tensor(other)) {
-            (Some(one), Some(other)) => one != other,
+        match (tensor(first), tensor(second)) {
+            (Some(first), Some(second)) => first != second,
             _ => false,
         }
     }
 
     /// Finds a parameter, named `name` in the files, and checks its shape and type.
     pub fn find(&self, parameter: &Parameter, name: &str) -> Result<Tensor<'_>, LanguageError> {
-        let place = self
-            .places
+        let location = self
+            .locations
             .get(name)
             .ok_or_else(|| unusable(&self.files[0].0, format!("the tensor `{name}` is missing")))?;
-        let (path, map) = &self.files[place.file];
-        let (found, wanted) = (&place.shape, shape_in_files(parameter));
+        let (path, map) = &self.files[location.file];
+        let (found, wanted) = (&location.shape, shape_in_files(parameter));
         if *found != wanted {
             return Err(unusable(
                 path,
                 format!("`{name}` has the shape {found:?}, but must have {wanted:?}"),
             ));
         }
-        match place.dtype {
+        match location.dtype {
             dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16) => {
-                Ok(Tensor { dtype, bytes: &map[place.bytes.clone()] })
+                Ok(Tensor { dtype, bytes: &map[location.bytes.clone()] })
             }
             other => Err(unusable(path, format!("`{name}` holds {other:?}, not F32, F16 or BF16"))),
         }
@@ -158,7 +159,9 @@ fn indexed(index: &[u8]) -> Result<Vec<String>, String> {
 /// that some files lack.
 fn plain_name(name: &str) -> String {
     let mut plain = name;
-    while let Some(rest) = ["_orig_mod.", "module."].iter().find_map(|p| plain.strip_prefix(p)) {
+    while let Some(rest) =
+        ["_orig_mod.", "module."].iter().find_map(|prefix| plain.strip_prefix(prefix))
+    {
         plain = rest;
     }
     let plain = plain.replace("._orig_mod.", ".");
@@ -166,7 +169,7 @@ fn plain_name(name: &str) -> String {
     if is_bare { format!("model.{plain}") } else { plain }
 }
 
-impl Source for Tensor<'_> {
+impl ParameterSource for Tensor<'_> {
     fn read(&self) -> Vec<f32> {
         let halves = || self.bytes.as_chunks::<2>().0.iter();
         match self.dtype {
@@ -197,30 +200,30 @@ pub(super) fn write_weights(
     name: impl Fn(&Parameter) -> String,
 ) -> Result<(), LanguageError> {
     let mut tensors = FileParameter::all(parameters, params, name);
-    tensors.sort_by(|one, other| one.name.cmp(&other.name));
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let mut end = 0;
-    let place = |one: &FileParameter| {
+    let info = |parameter: &FileParameter| {
         let start = end;
-        end += size_of_val(one.in_memory);
+        end += size_of_val(parameter.in_memory);
         let (dtype, data_offsets) = (Dtype::F32, (start, end));
-        (one.name.clone(), TensorInfo { dtype, shape: one.shape.clone(), data_offsets })
+        (parameter.name.clone(), TensorInfo { dtype, shape: parameter.shape.clone(), data_offsets })
     };
-    let about = [("format".to_string(), "pt".to_string())].into();
-    let places = tensors.iter().map(place).collect();
-    let head = Metadata::new(Some(about), places).map_err(|error| unusable(path, error))?;
-    let mut head = serde_json::to_vec(&head).expect("names and numbers are JSON");
-    head.resize(head.len().next_multiple_of(8), b' ');
+    let metadata = [("format".to_string(), "pt".to_string())].into();
+    let infos = tensors.iter().map(info).collect();
+    let header = Metadata::new(Some(metadata), infos).map_err(|error| unusable(path, error))?;
+    let mut header = serde_json::to_vec(&header).expect("names and numbers are JSON");
+    header.resize(header.len().next_multiple_of(8), b' ');
     let write = |file: &mut File| {
         let mut to = BufWriter::new(file);
-        to.write_all(&(head.len() as u64).to_le_bytes())?;
-        to.write_all(&head)?;
+        to.write_all(&(header.len() as u64).to_le_bytes())?;
+        to.write_all(&header)?;
         for tensor in &tensors {
             let bytes: Vec<u8> = tensor.numbers().iter().flat_map(|x| x.to_le_bytes()).collect();
             to.write_all(&bytes)?;
         }
         to.flush()
     };
-    disk::write_output(path, write).map_err(failed("written", path))
+    disk::write_output(path, write).map_err(file_error("written", path))
 }
 
 #[cfg(test)]

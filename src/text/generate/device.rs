@@ -1,43 +1,43 @@
 //! Generation on a device: a batch of completions decodes one token per step. Kernels choose the tokens on the device,
 //! and they are read back a block of steps at a time; without kernels they are chosen on the host.
 
-use super::decode::{BLOCK, Decode};
+use super::decode::{Decode, READ_BACK_STEPS};
 use super::token_step::{KernelBatch, TokenStep};
 use super::{Completion, Generator, Request, SampledToken, Sampling, Scratch, choose};
 use crate::device;
 use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
-use crate::text::limits::{max_items, row_bytes};
+use crate::text::limits::{completion_bytes, max_items};
 use crate::text::packed;
 use crate::text::{CompletionCaches, DeviceDecoder, PromptCaches};
 use burn::backend::DType;
 use std::ops::Range;
 
-/// Room in the buffers of a device for prompts that are prefilled together.
-struct PromptRoom {
+/// Maximum sizes of prompts that are prefilled together, by the buffers of a device.
+struct PrefillCapacity {
     /// Tokens of a pass.
     tokens: usize,
     /// Tokens of the cache, in which every prompt takes as many as the longest.
-    cached: usize,
+    cached_tokens: usize,
 }
 
-impl PromptRoom {
-    /// The room in buffers of at most `max_bytes` bytes; keys and values are of this type.
+impl PrefillCapacity {
+    /// The capacity of buffers of at most `max_bytes` bytes; keys and values are of this type.
     fn new(shape: &DecoderShape, dtype: DType, max_bytes: Option<u64>) -> Self {
         let cached_bytes = (shape.kv_size() * dtype.size()) as u64;
         Self {
             tokens: max_items(packed::forward_bytes(shape), max_bytes),
-            cached: max_items(cached_bytes, max_bytes),
+            cached_tokens: max_items(cached_bytes, max_bytes),
         }
     }
 
-    /// The number of prompts, from the first on, that have room together, and at least 1.
-    fn count(&self, prompts: &[Request]) -> usize {
+    /// The number of prompts, from the first on, that can be prefilled together, at least 1.
+    fn num_fitting(&self, prompts: &[Request]) -> usize {
         let (mut tokens, mut longest) = (0usize, 0usize);
         let fitting = prompts.iter().enumerate().take_while(|(number, prompt)| {
             tokens += prompt.tokens.len();
             longest = longest.max(prompt.tokens.len());
-            tokens <= self.tokens && (*number + 1).saturating_mul(longest) <= self.cached
+            tokens <= self.tokens && (*number + 1).saturating_mul(longest) <= self.cached_tokens
         });
         fitting.count().max(1)
     }
@@ -49,29 +49,29 @@ pub(super) fn generate(
     decoder: &DeviceDecoder,
     prompts: &[Request],
 ) -> Vec<Vec<Completion>> {
-    let kernels = TokenStep::new(decoder);
+    let token_step = TokenStep::new(decoder);
     let Sampling { max_new_tokens, .. } = *generator.sampling;
     let model = &decoder.module;
     let (shape, dtype) = (model.shape(), model.products.dtype());
     let max_bytes = device::largest_buffer(decoder.device());
-    let max_rows = max_items(row_bytes(shape, max_new_tokens, dtype), max_bytes);
+    let max_rows = max_items(completion_bytes(shape, max_new_tokens, dtype), max_bytes);
     let rows = generator.slots.min(max_rows).max(1);
-    let room = PromptRoom::new(shape, dtype, max_bytes);
+    let capacity = PrefillCapacity::new(shape, dtype, max_bytes);
     let mut all = Vec::with_capacity(prompts.len());
     // Prompts in one batch have equally many completions.
     for similar in prompts.chunk_by(|a, b| a.completions == b.completions) {
-        let members = similar[0].completions;
-        if members == 0 {
+        let per_prompt = similar[0].completions;
+        if per_prompt == 0 {
             all.extend(similar.iter().map(|_| Vec::new()));
             continue;
         }
         let mut rest = similar;
         while !rest.is_empty() {
-            let together = (rows / members).clamp(1, rest.len());
-            let (part, others) = rest.split_at(room.count(&rest[..together]));
+            let together = (rows / per_prompt).clamp(1, rest.len());
+            let (part, others) = rest.split_at(capacity.num_fitting(&rest[..together]));
             rest = others;
-            let kernels = kernels.as_ref();
-            all.extend(complete(generator, decoder, kernels, all.len(), part, rows));
+            let token_step = token_step.as_ref();
+            all.extend(complete(generator, decoder, token_step, all.len(), part, rows));
         }
     }
     all
@@ -82,27 +82,27 @@ pub(super) fn generate(
 fn complete(
     generator: &Generator,
     decoder: &DeviceDecoder,
-    kernels: Option<&TokenStep>,
+    token_step: Option<&TokenStep>,
     first: usize,
     part: &[Request],
     rows: usize,
 ) -> Vec<Vec<Completion>> {
-    let (members, sampling) = (part[0].completions, generator.sampling);
+    let (per_prompt, sampling) = (part[0].completions, generator.sampling);
     let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
-    let prefilled = match kernels {
+    let prefilled = match token_step {
         Some(_) => packed::prefill(decoder, &tokens),
         None => decoder.prefill(&tokens),
     };
     let mut completions = vec![Vec::new(); part.len()];
     // A single prompt may have more completions than there are rows.
-    for start in (0..members).step_by(rows) {
-        let range = start..members.min(start.saturating_add(rows));
+    for start in (0..per_prompt).step_by(rows) {
+        let range = start..per_prompt.min(start.saturating_add(rows));
         let batch = Batch::new(generator, first, part, range);
         let prompts = prefilled.clone();
-        let decoded = if let Some(kernels) = kernels {
+        let decoded = if let Some(token_step) = token_step {
             let draws = device::upload(batch.draws.clone(), decoder.device());
             let draws = draws.reshape([sampling.max_new_tokens, batch.rows()]);
-            batch.run(KernelBatch::new(kernels, decoder, sampling, prompts, draws))
+            batch.run(KernelBatch::new(token_step, decoder, sampling, prompts, draws))
         } else {
             let tensors = TensorBatch::new(decoder, &batch, prompts);
             batch.run(tensors)
@@ -118,7 +118,7 @@ struct Batch<'a> {
     /// The index of the first prompt among all.
     first: usize,
     /// The indices of the completions among all of their prompt.
-    members: Range<usize>,
+    indices: Range<usize>,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,
     completions: Vec<Completion>,
@@ -129,16 +129,16 @@ impl<'a> Batch<'a> {
         generator: &'a Generator<'a>,
         first: usize,
         prompts: &[Request],
-        members: Range<usize>,
+        indices: Range<usize>,
     ) -> Self {
         let keys: Vec<u32> = prompts
             .iter()
-            .flat_map(|prompt| members.clone().map(|member| draw(prompt.key, member as u32)))
+            .flat_map(|prompt| indices.clone().map(|index| draw(prompt.key, index as u32)))
             .collect();
         let draws = (0..generator.sampling.max_new_tokens)
             .flat_map(|at| keys.iter().map(move |key| uniform(draw(*key, at as u32))));
         let (draws, completions) = (draws.collect(), vec![Completion::default(); keys.len()]);
-        Self { generator, first, members, draws, completions }
+        Self { generator, first, indices, draws, completions }
     }
 
     fn rows(&self) -> usize {
@@ -148,24 +148,24 @@ impl<'a> Batch<'a> {
     /// Decodes all completions, and returns them prompt by prompt.
     fn run(mut self, mut decode: impl Decode) -> Vec<Vec<Completion>> {
         let max_new_tokens = self.generator.sampling.max_new_tokens;
-        for start in (0..max_new_tokens).step_by(BLOCK) {
-            let steps = BLOCK.min(max_new_tokens - start);
+        for start in (0..max_new_tokens).step_by(READ_BACK_STEPS) {
+            let steps = READ_BACK_STEPS.min(max_new_tokens - start);
             (0..steps).for_each(|_| decode.advance());
             if self.append(decode.read(steps)) {
                 break;
             }
         }
-        self.completions.chunks(self.members.len()).map(<[Completion]>::to_vec).collect()
+        self.completions.chunks(self.indices.len()).map(<[Completion]>::to_vec).collect()
     }
 
     /// Appends a block of tokens to the completions. Returns whether all of them have ended.
     fn append(&mut self, block: Vec<Vec<SampledToken>>) -> bool {
-        let members = self.members.len();
+        let per_prompt = self.indices.len();
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
                 if !completion.ended {
-                    let prompt = self.first + row / members;
-                    let index = self.members.start + row % members;
+                    let prompt = self.first + row / per_prompt;
+                    let index = self.indices.start + row % per_prompt;
                     completion.push(chosen, self.generator, prompt, index);
                 }
             }
@@ -186,7 +186,7 @@ struct TensorBatch<'a> {
     /// The tokens chosen last: `[rows]`; empty before the first choice.
     last: Vec<i32>,
     /// The choices that have not been read yet.
-    block: Vec<Vec<SampledToken>>,
+    unread: Vec<Vec<SampledToken>>,
     scratch: Scratch,
 }
 
@@ -201,7 +201,7 @@ impl<'a> TensorBatch<'a> {
             draws: batch.draws.clone(),
             rows,
             last: Vec::new(),
-            block: Vec::new(),
+            unread: Vec::new(),
             scratch: Scratch::default(),
         }
     }
@@ -223,12 +223,12 @@ impl Decode for TensorBatch<'_> {
         let rows = logits.chunks_exact(vocabulary).zip(draws);
         let choose = |(row, u): (&[f32], &f32)| choose(row, self.sampling, *u, &mut self.scratch);
         let chosen: Vec<SampledToken> = rows.map(choose).collect();
-        self.last = chosen.iter().map(|one| one.token as i32).collect();
-        self.block.push(chosen);
+        self.last = chosen.iter().map(|choice| choice.token as i32).collect();
+        self.unread.push(chosen);
     }
 
     fn read(&mut self, _: usize) -> Vec<Vec<SampledToken>> {
-        std::mem::take(&mut self.block)
+        std::mem::take(&mut self.unread)
     }
 }
 
@@ -238,11 +238,11 @@ mod tests {
 
     #[test]
     fn prompts_are_prefilled_together_while_buffers_hold_them() {
-        let room = PromptRoom { tokens: 10, cached: 12 };
+        let capacity = PrefillCapacity { tokens: 10, cached_tokens: 12 };
         let count = |lengths: &[usize]| {
             let prompt =
                 |tokens: &usize| Request { tokens: vec![0; *tokens], completions: 1, key: 0 };
-            room.count(&lengths.iter().map(prompt).collect::<Vec<_>>())
+            capacity.num_fitting(&lengths.iter().map(prompt).collect::<Vec<_>>())
         };
         assert_eq!(count(&[2]), 1);
         assert_eq!(count(&[3, 3, 4, 1]), 3);

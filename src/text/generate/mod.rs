@@ -75,7 +75,7 @@ impl Completion {
 }
 
 /// A stop condition beyond stop tokens, given the tokens of a completion so far.
-pub type Stop<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
+pub type StopCondition<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
 /// A callback for every token, given the index of the prompt, the index of the completion and the completion so far.
 pub type Listener<'a> = &'a (dyn Fn(usize, usize, &Completion) + Sync);
 
@@ -89,7 +89,7 @@ pub struct Generator<'a> {
     /// Number of completions decoded at a time; does not change the result.
     pub slots: usize,
     /// A condition that ends a completion, in addition to its stop tokens.
-    pub stop: Option<Stop<'a>>,
+    pub stop: Option<StopCondition<'a>>,
     /// A callback for every token.
     pub listener: Option<Listener<'a>>,
 }
@@ -151,7 +151,7 @@ struct ActiveCompletion {
     key: u32,
     completion: Completion,
     /// Index of the prompt among the prefilled ones.
-    prefilled: usize,
+    prefilled_index: usize,
 }
 
 /// A prompt whose cache is filled. Caches of prompts come after the caches of the slots.
@@ -214,8 +214,8 @@ impl<'a> Worker<'a> {
                 {
                     let tokens = self.generator.sampling.max_new_tokens;
                     let prefix = PrefixCache {
-                        index: self.slots.len() + active.prefilled,
-                        tokens: self.prefilled[active.prefilled].tokens,
+                        index: self.slots.len() + active.prefilled_index,
+                        tokens: self.prefilled[active.prefilled_index].tokens,
                     };
                     let cache = &mut self.buffers.caches[slot];
                     self.generator.decoder.begin_cache(cache, tokens, Some(prefix));
@@ -259,7 +259,7 @@ impl<'a> Worker<'a> {
             let buffers = &mut *self.buffers;
             let hidden = &buffers.pass.hidden()[last * size..][..size];
             decoder.logits(hidden, &mut buffers.logits);
-            let prefilled = self.store_prompt_cache(prompt, cache);
+            let prefilled_index = self.store_prompt_cache(prompt, cache);
             let mut scratch = self.scratches.take();
             for index in 0..prompt.completions {
                 let key = draw(prompt.key, index as u32);
@@ -270,7 +270,7 @@ impl<'a> Worker<'a> {
                     index,
                     key,
                     completion: Completion::default(),
-                    prefilled,
+                    prefilled_index,
                 };
                 if let Some(active) = self.add_token(active, chosen) {
                     self.waiting.push_back(active);
@@ -305,12 +305,12 @@ impl<'a> Worker<'a> {
         mut active: ActiveCompletion,
         chosen: SampledToken,
     ) -> Option<ActiveCompletion> {
-        let ActiveCompletion { prompt, index, completion, prefilled, .. } = &mut active;
+        let ActiveCompletion { prompt, index, completion, prefilled_index, .. } = &mut active;
         completion.push(chosen, &self.generator, *prompt, *index);
         if !completion.is_over(self.generator.sampling) {
             return Some(active);
         }
-        self.prefilled[*prefilled].pending -= 1;
+        self.prefilled[*prefilled_index].pending -= 1;
         self.finished.push(active);
         None
     }

@@ -79,11 +79,11 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
     let token = if sampling.temperature == 0.0 {
         sharpened.iter().position(|x| *x == normalizer.max).unwrap_or(0)
     } else if !sampling.narrows() {
-        invert(weights, u)
+        invert_cdf(weights, u)
     } else {
-        narrow(weights, sampling, candidates);
+        list_candidates(weights, sampling, candidates);
         let kept: Vec<f32> = candidates.iter().map(|i| weights[*i as usize]).collect();
-        let token = candidates[invert(&kept, u)] as usize;
+        let token = candidates[invert_cdf(&kept, u)] as usize;
         if candidates.len() < logits.len() {
             restrict(scaled, candidates);
             let (normalizer, entropy) = softmax(scaled, weights);
@@ -99,7 +99,7 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
 
 /// The first index at which the cumulative sum of the weights exceeds the fraction `u` of their total. No weight is 0,
 /// so for `u = 0` the sum must exceed [`MIN_THRESHOLD`].
-fn invert(weights: &[f32], u: f32) -> usize {
+fn invert_cdf(weights: &[f32], u: f32) -> usize {
     let parts: Vec<f64> = weights.chunks(256).map(sum).collect();
     let target = (f64::from(u) * parts.iter().sum::<f64>()).max(f64::from(MIN_THRESHOLD));
     let mut sum = 0.0;
@@ -131,7 +131,7 @@ fn sum(weights: &[f32]) -> f64 {
 }
 
 /// Lists the tokens that can be drawn, most likely first.
-fn narrow(weights: &[f32], sampling: &Sampling, candidates: &mut Vec<u32>) {
+fn list_candidates(weights: &[f32], sampling: &Sampling, candidates: &mut Vec<u32>) {
     candidates.extend(0..weights.len() as u32);
     let order = |a: &u32, b: &u32| {
         let (x, y) = (weights[*a as usize], weights[*b as usize]);
@@ -166,7 +166,7 @@ fn narrow(weights: &[f32], sampling: &Sampling, candidates: &mut Vec<u32>) {
 mod tests {
     use super::*;
 
-    fn shares(sampling: &Sampling, logits: &[f32]) -> Vec<f64> {
+    fn frequencies(sampling: &Sampling, logits: &[f32]) -> Vec<f64> {
         let mut scratch = Scratch::default();
         let mut counts = vec![0.0; logits.len()];
         let draws = 4000;
@@ -188,25 +188,28 @@ mod tests {
         // Probabilities 0.1, 0.4, 0.2, 0.3.
         let logits = [0.1f32, 0.4, 0.2, 0.3].map(f32::ln);
         let all = Sampling::default();
-        assert_near(&shares(&all, &logits), &[0.1, 0.4, 0.2, 0.3]);
+        assert_near(&frequencies(&all, &logits), &[0.1, 0.4, 0.2, 0.3]);
         let two = Sampling { top_k: 2, ..all.clone() };
-        assert_near(&shares(&two, &logits), &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+        assert_near(&frequencies(&two, &logits), &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
         // The two likeliest have 0.7 together, so that a third is needed for 0.75.
         let nucleus = Sampling { top_p: 0.75, ..all.clone() };
-        assert_near(&shares(&nucleus, &logits), &[0.0, 4.0 / 9.0, 2.0 / 9.0, 3.0 / 9.0]);
+        assert_near(&frequencies(&nucleus, &logits), &[0.0, 4.0 / 9.0, 2.0 / 9.0, 3.0 / 9.0]);
         let near = Sampling { min_p: 0.6, ..all.clone() };
-        assert_near(&shares(&near, &logits), &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+        assert_near(&frequencies(&near, &logits), &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
         // Top-p is of the tokens that top-k leaves (0.4 of 0.7 is too little, 0.4 of 0.9 too), and of those that
         // min-p would not.
         let both = Sampling { top_k: 2, top_p: 0.57, ..all.clone() };
-        assert_near(&shares(&both, &logits), &[0.0, 1.0, 0.0, 0.0]);
+        assert_near(&frequencies(&both, &logits), &[0.0, 1.0, 0.0, 0.0]);
         let both = Sampling { min_p: 0.6, top_p: 0.45, ..all.clone() };
-        assert_near(&shares(&both, &logits), &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+        assert_near(&frequencies(&both, &logits), &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
         let greedy = Sampling { temperature: 0.0, ..all.clone() };
-        assert_near(&shares(&greedy, &logits), &[0.0, 1.0, 0.0, 0.0]);
+        assert_near(&frequencies(&greedy, &logits), &[0.0, 1.0, 0.0, 0.0]);
         // Squares of the probabilities.
         let sharp = Sampling { temperature: 0.5, ..all };
-        assert_near(&shares(&sharp, &logits), &[1.0 / 30.0, 16.0 / 30.0, 4.0 / 30.0, 9.0 / 30.0]);
+        assert_near(
+            &frequencies(&sharp, &logits),
+            &[1.0 / 30.0, 16.0 / 30.0, 4.0 / 30.0, 9.0 / 30.0],
+        );
     }
 
     #[test]

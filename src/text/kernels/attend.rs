@@ -65,8 +65,8 @@ impl Shares {
 /// that of the operands of products.
 ///
 /// Buffers: queries `[rows, query_size]`, scaled; those of [`CachedKeysValues`] and [`Progress`]; the result,
-/// `[rows, query_size]`. `bound` is the number of keys, the padding of prompts included, rounded up to a multiple of
-/// [`UNITS`].
+/// `[rows, query_size]`. `key_bound` is the number of keys, the padding of prompts included, rounded up to a multiple
+/// of [`UNITS`].
 /// Workgroup memory: 2 floats and a vector per unit, and a head.
 #[cube(launch_unchecked)]
 pub(crate) fn attend_kernel<C: Float, V: Size>(
@@ -76,7 +76,7 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
     attended: &mut [Vector<C, V>],
     rows: usize,
     window: usize,
-    bound: usize,
+    key_bound: usize,
     #[comptime] heads: Heads,
     #[comptime] vector: usize,
     #[define(C)] _element: ElemType,
@@ -89,7 +89,7 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
     if cube < rows * count {
         let unit = UNIT_POS as usize;
         let (row, head) = (cube / count, cube % count);
-        let group = row / progress.members;
+        let group = row / progress.completions_per_prompt;
         let of_key = comptime!(heads.keys * shares.vectors);
         let of_head = head / comptime!(heads.queries / heads.keys) * vectors;
         let own = row * cached.max_tokens * of_key + of_head;
@@ -115,7 +115,7 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
         let mut sum = 0.0f32;
         let end = longest + passing + 1;
         // The bound is an argument, so that control flow at the barriers is uniform.
-        for start in range_stepped(0, bound, UNITS) {
+        for start in range_stepped(0, key_bound, UNITS) {
             let i = start + unit;
             let mut score = f32::new(MASKED_LOGIT);
             if i < end {

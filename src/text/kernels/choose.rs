@@ -2,28 +2,28 @@
 
 use super::UNITS;
 use super::progress::Progress;
-use super::rows::{largest_logit, total};
+use super::rows::{cube_sum, largest_logit};
 use crate::device::buffers::Buffer;
 use crate::math::softmax::{MIN_THRESHOLD, logprob, normalizer, unnormalized};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Records of the choices of the last steps, which the host reads back together.
+/// The choices of the last steps, which the host reads back together.
 #[derive(CubeType, CubeLaunch)]
-pub(crate) struct Records {
+pub(crate) struct Choices {
     /// Tokens as floats, log-probabilities and entropies in nats of each step, `[3, rows]`, then masks of the tokens
     /// that could be drawn, `[rows, masks]`.
     pub numbers: Buffer<f32>,
-    /// Capacity in steps; the record of step `n` is at `n` modulo this.
+    /// Capacity in steps; the choice of step `n` is at `n` modulo this.
     pub steps: usize,
     /// Number of values of a step.
     pub size: usize,
 }
 
 #[cube]
-impl Records {
-    /// Notes the choice of a row in step `number`.
-    pub fn note(
+impl Choices {
+    /// Writes the choice of a row in step `number`.
+    pub fn write(
         &mut self,
         number: usize,
         row: usize,
@@ -38,8 +38,8 @@ impl Records {
         self.numbers[place + 2 * rows] = entropy;
     }
 
-    /// Notes a mask of step `number`.
-    pub fn mask(&mut self, number: usize, rows: usize, place: usize, mask: u32) {
+    /// Writes a mask of step `number`.
+    pub fn write_mask(&mut self, number: usize, rows: usize, place: usize, mask: u32) {
         self.numbers[number % self.steps * self.size + 3 * rows + place] = mask as f32;
     }
 }
@@ -47,14 +47,14 @@ impl Records {
 /// Chooses a token of each row by its draw, or the most likely one; one cube per row.
 ///
 /// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`Progress`]; tokens `[rows]`; those of
-/// [`Records`]. Workgroup memory: 3 x [`UNITS`] floats.
+/// [`Choices`]. Workgroup memory: 3 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn choose_kernel(
     logits: &[f32],
     draws: &[f32],
     progress: &mut Progress,
     tokens: &mut [i32],
-    records: &mut Records,
+    choices: &mut Choices,
     rows: usize,
     vocabulary: usize,
     inverse_temperature: f32,
@@ -87,7 +87,7 @@ pub(crate) fn choose_kernel(
                 peak = i;
             }
         }
-        let mean = total(mean);
+        let mean = cube_sum(mean);
         let mut sums = Shared::<[f32]>::new_slice(UNITS);
         let mut peaks = Shared::<[u32]>::new_slice(UNITS);
         sums[unit] = sum;
@@ -146,7 +146,7 @@ pub(crate) fn choose_kernel(
             tokens[row] = token as i32;
             let logprob = logprob(logits[start + token] * inverse_temperature, &normalizer);
             let entropy = normalizer.log_sum - mean * normalizer.inverse_sum;
-            records.note(number, row, rows, token, logprob, entropy);
+            choices.write(number, row, rows, token, logprob, entropy);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels of queries, keys and values: positions, norms, rotation, and the write into the caches.
 
 use super::progress::Progress;
-use super::rows::{Row, read, write};
+use super::rows::{RowLayout, read, write};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -291,7 +291,7 @@ pub(crate) fn store_kernel<C: Float>(
             head_roots(queries, query, keys, key, &mut roots, eps, heads, units);
         }
         let rotation = row * comptime!(2 * heads.half);
-        let of_values = comptime!(Row { size: heads.key_size(), units });
+        let of_values = comptime!(RowLayout { size: heads.key_size(), units });
         let of_queries = comptime!(Rotated { heads, count: heads.queries, units });
         let of_keys = comptime!(Rotated { heads, count: heads.keys, units });
         let place = (row * max_tokens + progress.passing()) * comptime!(heads.key_size());

@@ -2,7 +2,7 @@
 
 use super::UNITS;
 use super::heads::Heads;
-use super::rows::{AddNorm, Row, add_norm_kernel, gate_kernel};
+use super::rows::{AddNorm, RowLayout, add_norm_kernel, gate_kernel};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::math::Activation;
 use crate::nn::arch::{DecoderShape, QkNorm, QkNorms};
@@ -54,7 +54,7 @@ pub(crate) fn add_norm(
     let output_norm = output.as_ref().and_then(|(_, norm)| *norm).map(weights);
     let norm = norm.map(weights);
     let rows = rows_of(&stream);
-    let row = Row::new(stream.meta.num_elements() / rows);
+    let row = RowLayout::new(stream.meta.num_elements() / rows);
     let form = AddNorm {
         row,
         adds: output.is_some(),

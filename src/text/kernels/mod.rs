@@ -2,6 +2,7 @@
 //! alone.
 
 pub(crate) mod attend;
+pub(crate) mod attention_tiles;
 pub(crate) mod choose;
 pub(crate) mod heads;
 pub(crate) mod launch;
@@ -11,7 +12,6 @@ pub(crate) mod rows;
 pub(crate) mod text_attention;
 pub(crate) mod text_gradients;
 pub(crate) mod text_heads;
-pub(crate) mod tiles;
 pub(crate) mod token_loss;
 
 /// Units of a cube.

@@ -5,9 +5,9 @@
 //! histogram over octaves, then the weight itself by bisection over its bits, among the tokens of that octave alone.
 
 use super::UNITS;
-use super::choose::Records;
+use super::choose::Choices;
 use super::progress::Progress;
-use super::rows::{largest, largest_logit, total};
+use super::rows::{cube_max, cube_sum, largest_logit};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
 use crate::math::softmax::{MIN_THRESHOLD, unnormalized};
@@ -172,7 +172,7 @@ fn search(
             }
         }
     }
-    let smallest = -largest(smallest);
+    let smallest = -cube_max(smallest);
     // The weight is in `low..high`: at `low` the sum has come to the goal, or never does; at `high` it has not.
     let mut high = LARGEST_BITS - ((chosen as u32) << MANTISSA_BITS) + (1u32 << MANTISSA_BITS);
     let mut low = floor;
@@ -189,7 +189,7 @@ fn search(
                 sum += share(weight, kind);
             }
         }
-        let sum = above + total(sum);
+        let sum = above + cube_sum(sum);
         // All units have read this sum before the next one is written.
         sync_cube();
         if passes(sum, goal, kind) {
@@ -205,7 +205,12 @@ fn search(
 /// Finds the token with a place's weight that has `before` others of this weight before it, by bisection over token
 /// numbers.
 #[cube]
-fn tied(scratch: &mut NarrowScratch, row: &mut LogitRow, place: &Place, before: f32) -> usize {
+fn nth_tied_token(
+    scratch: &mut NarrowScratch,
+    row: &mut LogitRow,
+    place: &Place,
+    before: f32,
+) -> usize {
     let (unit, start) = (UNIT_POS as usize, row.start);
     let mut low = 0usize.runtime();
     let mut high = row.vocabulary - 1;
@@ -218,7 +223,7 @@ fn tied(scratch: &mut NarrowScratch, row: &mut LogitRow, place: &Place, before: 
                 count += 1.0f32;
             }
         }
-        let count = total(count);
+        let count = cube_sum(count);
         sync_cube();
         if count > before {
             high = middle;
@@ -231,7 +236,7 @@ fn tied(scratch: &mut NarrowScratch, row: &mut LogitRow, place: &Place, before: 
 
 /// Number of tokens with a place's weight.
 #[cube]
-fn ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
+fn count_ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
     let mut count = 0.0f32;
     for at in 0..place.listed {
         let i = scratch.lists[start + UNIT_POS as usize + at * UNITS] as usize;
@@ -239,7 +244,7 @@ fn ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
             count += 1.0f32;
         }
     }
-    let count = total(count);
+    let count = cube_sum(count);
     sync_cube();
     count
 }
@@ -275,7 +280,7 @@ fn top_p_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top
                 mass += weight;
             }
         }
-        let mut mass = total(mass);
+        let mut mass = cube_sum(mass);
         if cut.bits > 0u32 {
             mass += cut.ties * f32::reinterpret(cut.bits);
         }
@@ -317,13 +322,13 @@ fn sum_drawable(
             ties += 1.0f32;
         }
     }
-    let ties = total(ties);
+    let ties = cube_sum(ties);
     if cut.ties > ties {
         cut.ties = ties;
     }
     let smallest = f32::reinterpret(cut.bits);
-    let mut sum = total(sum);
-    let mut mean = total(mean);
+    let mut sum = cube_sum(sum);
+    let mut mean = cube_sum(mean);
     if cut.ties > 0.0f32 {
         sum += cut.ties * smallest;
         mean += cut.ties * smallest * ln(smallest);
@@ -340,7 +345,7 @@ fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -
     }
     let place = search(scratch, row, cut.bits, goal, comptime!(Goal::Draw));
     let mut before = ((goal - place.above) / f32::reinterpret(place.bits)).floor();
-    let mut most_before = ties(scratch, row.start, &place) - 1.0f32;
+    let mut most_before = count_ties(scratch, row.start, &place) - 1.0f32;
     if place.bits == cut.bits && cut.ties - 1.0f32 < most_before {
         most_before = cut.ties - 1.0f32;
     }
@@ -350,7 +355,7 @@ fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -
     if before < 0.0f32 {
         before = 0.0f32;
     }
-    tied(scratch, row, &place, before)
+    nth_tied_token(scratch, row, &place, before)
 }
 
 /// Computes a word of the mask of the tokens that can be drawn, those of the last weight up to `end`.
@@ -375,7 +380,7 @@ fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize)
 /// Draws a token for each row among those that top-k, top-p and min-p leave; one cube per row.
 ///
 /// Buffers: logits `[rows, vocabulary]`; draws `[steps, rows]`; those of [`NarrowScratch`] and [`Progress`]; tokens
-/// `[rows]`; those of [`Records`], whose masks have [`TOKENS_PER_FLOAT_WORD`] bits each. Workgroup memory: 41 x
+/// `[rows]`; those of [`Choices`], whose masks have [`TOKENS_PER_FLOAT_WORD`] bits each. Workgroup memory: 41 x
 /// [`UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(crate) fn narrow_kernel(
@@ -384,7 +389,7 @@ pub(crate) fn narrow_kernel(
     scratch: &mut NarrowScratch,
     progress: &mut Progress,
     tokens: &mut [i32],
-    records: &mut Records,
+    choices: &mut Choices,
     narrowing: Narrowing,
     rows: usize,
     vocabulary: usize,
@@ -421,21 +426,21 @@ pub(crate) fn narrow_kernel(
         let mut end = vocabulary;
         if cut.ties < ties {
             // The weight at which there is one more than there are larger ones is the last.
-            let goal = total(larger) + 1.0f32;
+            let goal = cube_sum(larger) + 1.0f32;
             let place = search(scratch, &mut row, cut.bits, goal, comptime!(Goal::Count));
-            end = tied(scratch, &mut row, &place, cut.ties - 1.0f32) + 1;
+            end = nth_tied_token(scratch, &mut row, &place, cut.ties - 1.0f32) + 1;
         }
         let words = vocabulary.div_ceil(TOKENS_PER_FLOAT_WORD);
         for word in range_stepped(unit, words, UNITS) {
             let mask = mask_word(logits, &row, &cut, end, word);
-            records.mask(number, rows, index * words + word, mask);
+            choices.write_mask(number, rows, index * words + word, mask);
         }
         if unit == 0 {
             let log_total = ln(sum);
             tokens[index] = token as i32;
             let logprob = logits[start + token] * row.inverse_temperature - row.max - log_total;
             let entropy = log_total - mean / sum;
-            records.note(number, index, rows, token, logprob, entropy);
+            choices.write(number, index, rows, token, logprob, entropy);
         }
     }
 }

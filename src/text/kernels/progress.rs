@@ -15,7 +15,7 @@ pub(crate) struct Progress {
     /// number of tokens of each prompt: `[2 + groups]`.
     pub counts: Buffer<i32>,
     /// Completions of a prompt.
-    pub members: usize,
+    pub completions_per_prompt: usize,
 }
 
 /// Number of entries of [`Progress::counts`] before those of prompts.
@@ -27,7 +27,7 @@ const PASSING: usize = 1;
 impl Progress {
     /// Number of tokens in the prompt of a row.
     pub fn prompt_length(&self, row: usize) -> usize {
-        self.counts[COUNTS + row / self.members] as usize
+        self.counts[COUNTS + row / self.completions_per_prompt] as usize
     }
 
     /// Index of the token that passes through the layers: the number of tokens of each completion before it.

@@ -8,13 +8,13 @@ use burn::cubecl::prelude::*;
 
 /// Sums a number of each unit of a cube of [`UNITS`].
 #[cube]
-pub(crate) fn total(own: f32) -> f32 {
-    total_of(own, UNITS)
+pub(crate) fn cube_sum(own: f32) -> f32 {
+    cube_sum_of(own, UNITS)
 }
 
 /// Sums a number of each unit of a cube.
 #[cube]
-fn total_of(own: f32, #[comptime] units: usize) -> f32 {
+fn cube_sum_of(own: f32, #[comptime] units: usize) -> f32 {
     let unit = UNIT_POS as usize;
     let mut sums = Shared::<[f32]>::new_slice(units);
     sums[unit] = own;
@@ -32,7 +32,7 @@ fn total_of(own: f32, #[comptime] units: usize) -> f32 {
 
 /// Computes the maximum of a number of each unit of a cube of [`UNITS`].
 #[cube]
-pub(crate) fn largest(own: f32) -> f32 {
+pub(crate) fn cube_max(own: f32) -> f32 {
     let unit = UNIT_POS as usize;
     let mut maxima = Shared::<[f32]>::new_slice(UNITS);
     maxima[unit] = own;
@@ -63,20 +63,20 @@ pub(crate) fn largest_logit(
             own = logit;
         }
     }
-    largest(own)
+    cube_max(own)
 }
 
 /// A row of elements, shared out among the units of a cube; a compile-time value of kernels. A unit keeps its elements
 /// in registers, so that it waits once for all that it reads of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Row {
+pub(crate) struct RowLayout {
     /// Elements of the row.
     pub size: usize,
     /// Units of the cube, a power of two.
     pub units: usize,
 }
 
-impl Row {
+impl RowLayout {
     /// A row of `size` elements: among more than [`UNITS`] units if each would have many.
     pub fn new(size: usize) -> Self {
         Self { size, units: size.div_ceil(16).next_power_of_two().clamp(UNITS, 4 * UNITS) }
@@ -95,7 +95,7 @@ impl Row {
 
 /// Whether the row has an element for this unit in a part.
 #[cube]
-fn is_in(i: usize, #[comptime] part: usize, #[comptime] row: Row) -> bool {
+fn is_in(i: usize, #[comptime] part: usize, #[comptime] row: RowLayout) -> bool {
     let mut is_in = true.runtime();
     if comptime!(!row.is_whole(part)) {
         is_in = i < comptime!(row.size);
@@ -105,7 +105,7 @@ fn is_in(i: usize, #[comptime] part: usize, #[comptime] row: Row) -> bool {
 
 /// Reads a unit's elements of the row that begins at `first`; 0 beyond its end.
 #[cube]
-pub(super) fn read(from: &[f32], first: usize, #[comptime] row: Row) -> Array<f32> {
+pub(super) fn read(from: &[f32], first: usize, #[comptime] row: RowLayout) -> Array<f32> {
     let mut numbers = Array::<f32>::new(comptime!(row.parts()));
     #[unroll]
     for part in 0..comptime!(row.parts()) {
@@ -125,7 +125,7 @@ pub(super) fn write<N: Float>(
     to: &mut [N],
     first: usize,
     numbers: &Array<f32>,
-    #[comptime] row: Row,
+    #[comptime] row: RowLayout,
 ) {
     #[unroll]
     for part in 0..comptime!(row.parts()) {
@@ -138,19 +138,19 @@ pub(super) fn write<N: Float>(
 
 /// Computes the root by which a norm divides a row.
 #[cube]
-fn root_of(numbers: &Array<f32>, eps: f32, #[comptime] row: Row) -> f32 {
+fn root_of(numbers: &Array<f32>, eps: f32, #[comptime] row: RowLayout) -> f32 {
     let mut square = 0.0f32;
     #[unroll]
     for part in 0..comptime!(row.parts()) {
         square += numbers[part] * numbers[part];
     }
-    (total_of(square, comptime!(row.units)) / comptime!(row.size as f32) + eps).sqrt()
+    (cube_sum_of(square, comptime!(row.units)) / comptime!(row.size as f32) + eps).sqrt()
 }
 
 /// The form of [`add_norm_kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AddNorm {
-    pub row: Row,
+    pub row: RowLayout,
     /// Whether a block's output is added.
     pub adds: bool,
     /// Whether that output is normed first.
@@ -275,7 +275,7 @@ pub(crate) const ROWS_PER_CUBE: usize = 4;
 /// The form of [`norm_backward_kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NormBackward {
-    pub row: Row,
+    pub row: RowLayout,
     /// Whether the gradient of the input is added to what is there.
     pub adds: bool,
     /// Whether the weights are learnt.
@@ -335,8 +335,8 @@ pub(crate) fn norm_backward_kernel(
                     }
                 }
             }
-            let square = total_of(square, units);
-            let dot = total_of(dot, units);
+            let square = cube_sum_of(square, units);
+            let dot = cube_sum_of(dot, units);
             // All units have read these sums before those of the next row are written.
             sync_cube();
             let root = (square / count + eps).sqrt();
@@ -359,7 +359,7 @@ pub(crate) fn norm_backward_kernel(
     }
 }
 
-/// Columns of a cube of [`columns_kernel`].
+/// Columns of a cube of [`column_sums_kernel`].
 pub(crate) const COLUMNS_PER_CUBE: usize = 8;
 
 /// Sums the columns of a matrix, one cube per [`COLUMNS_PER_CUBE`]; each unit sums one column over one of 8 runs of
@@ -367,7 +367,7 @@ pub(crate) const COLUMNS_PER_CUBE: usize = 8;
 ///
 /// Buffers: `[rows, width]`; `[width]`. Workgroup memory: [`UNITS`] floats.
 #[cube(launch_unchecked)]
-pub(crate) fn columns_kernel<N: Float>(
+pub(crate) fn column_sums_kernel<N: Float>(
     matrix: &[N],
     sums: &mut [f32],
     rows: usize,
@@ -401,7 +401,12 @@ pub(crate) fn columns_kernel<N: Float>(
 ///
 /// Buffers: `[count]` each.
 #[cube(launch_unchecked)]
-pub(crate) fn put_kernel(from: &[f32], to: &mut [f32], count: usize, #[comptime] adds: bool) {
+pub(crate) fn copy_or_add_kernel(
+    from: &[f32],
+    to: &mut [f32],
+    count: usize,
+    #[comptime] adds: bool,
+) {
     let i = ABSOLUTE_POS;
     if i < count {
         let mut number = from[i];

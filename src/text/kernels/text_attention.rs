@@ -4,11 +4,12 @@
 //! by tile into workgroup memory.
 
 use super::UNITS;
+use super::attention_tiles::{
+    RowBlock, Tiles, WIDTH, accumulate, clear, load_keys, load_queries, multiply, pad,
+    store_queries,
+};
 use super::heads::Heads;
 use super::text_heads::Segments;
-use super::tiles::{
-    Rows, Tiles, WIDTH, accumulate, clear, load_keys, load_queries, multiply, pad, store_queries,
-};
 use crate::math::softmax::MASKED_LOGIT;
 use crate::math::{exp, ln};
 use burn::cubecl;
@@ -41,8 +42,8 @@ pub(crate) fn text_attend_kernel<C: Float>(
         let unit = UNIT_POS as usize;
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
-        let members = comptime!(heads.queries / heads.keys);
-        let rows = Rows::of(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
+        let heads_per_key = comptime!(heads.queries / heads.keys);
+        let rows = RowBlock::of(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
         let count = rows.queries(heads);
 
         let mut of_queries =
@@ -76,7 +77,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
             #[unroll]
             for i in 0..comptime!(part[0]) {
                 let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
-                let position = rows.position(rows.first + query / members);
+                let position = rows.position(rows.first + query / heads_per_key);
                 #[unroll]
                 for j in 0..comptime!(part[1]) {
                     let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);

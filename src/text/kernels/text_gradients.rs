@@ -2,12 +2,12 @@
 //! the length. A row's gradient is one cube's, so nothing is added atomically.
 
 use super::UNITS;
-use super::heads::Heads;
-use super::text_heads::Segments;
-use super::tiles::{
-    Rows, Tiles, WIDTH, accumulate, add_teams, clear, load_keys, load_queries, multiply, pad,
+use super::attention_tiles::{
+    RowBlock, Tiles, WIDTH, accumulate, add_teams, clear, load_keys, load_queries, multiply, pad,
     store_queries,
 };
+use super::heads::Heads;
+use super::text_heads::{COMPLETIONS_END, Segments};
 use crate::math::exp;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -70,8 +70,8 @@ pub(crate) fn query_gradient_kernel<C: Float>(
         let unit = UNIT_POS as usize;
         let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
-        let members = comptime!(heads.queries / heads.keys);
-        let rows = Rows::of(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
+        let heads_per_key = comptime!(heads.queries / heads.keys);
+        let rows = RowBlock::of(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
         let count = rows.queries(heads);
 
         let size = comptime!(tiles.queries * stride);
@@ -104,7 +104,7 @@ pub(crate) fn query_gradient_kernel<C: Float>(
             #[unroll]
             for i in 0..comptime!(part[0]) {
                 let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
-                let position = rows.position(rows.first + query / members);
+                let position = rows.position(rows.first + query / heads_per_key);
                 let entry = 2 * rows.place(query, heads);
                 #[unroll]
                 for j in 0..comptime!(part[1]) {
@@ -168,15 +168,16 @@ pub(crate) fn key_gradient_kernel<C: Float>(
         let unit = UNIT_POS as usize;
         let (dim, stride, row_size) = comptime!((tiles.dim, tiles.stride(), tiles.row()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
-        let members = comptime!(heads.queries / heads.keys);
+        let heads_per_key = comptime!(heads.queries / heads.keys);
         let at = place + block * KEY_BLOCK_ENTRIES;
-        let rows = Rows::of(segments, at, CUBE_POS % comptime!(heads.keys));
+        let rows = RowBlock::of(segments, at, CUBE_POS % comptime!(heads.keys));
         let part_of = segments.table[at + 2] as usize;
         let parts = segments.table[at + 3] as usize;
         let to_row = segments.table[at + 4] as usize;
         let of_head = rows.head * dim;
         // All rows and heads that attend to some of the keys.
-        let end = (rows.own + segments.bound(rows.first, 5usize) - rows.follower) * members;
+        let completions = segments.bound(rows.first, COMPLETIONS_END) - rows.completions_start;
+        let end = (rows.own_rows + completions) * heads_per_key;
 
         // The teams also sum their shares in these tiles.
         let size = comptime!((tiles.queries * stride).max(tiles.units * WIDTH));
@@ -218,7 +219,7 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                 // Rows that follow the segment attend to all keys within the window.
                 let row = rows.row(number, heads);
                 let mut last = row;
-                if number / members >= rows.own {
+                if number / heads_per_key >= rows.own_rows {
                     last = rows.end;
                 }
                 let entry = 2 * rows.place(number, heads);

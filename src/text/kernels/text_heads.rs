@@ -10,12 +10,19 @@ use burn::cubecl::prelude::*;
 
 /// Number of entries per segment of text in the table of [`Segments`].
 pub(crate) const SEGMENT_BOUNDS: usize = 6;
+/// Entries of a segment: begin and end of its own rows, of those of its prompt, and of those of the completions that
+/// follow it.
+pub(crate) const OWN_START: usize = 0;
+pub(crate) const OWN_END: usize = 1;
+pub(crate) const PROMPT_START: usize = 2;
+pub(crate) const PROMPT_END: usize = 3;
+pub(crate) const COMPLETIONS_START: usize = 4;
+pub(crate) const COMPLETIONS_END: usize = 5;
 
 /// The segments that the rows of a pass belong to: prompts, and their completions.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Segments {
-    /// The segment of each row, `[rows]`, then the bounds of each segment, `[segments, SEGMENT_BOUNDS]`: its rows,
-    /// those of its prompt, and those of the completions that follow it; begin and end of each.
+    /// The segment of each row, `[rows]`, then the bounds of each segment, `[segments, SEGMENT_BOUNDS]`.
     pub table: Buffer<i32>,
     /// Rows of the pass.
     pub rows: usize,
@@ -30,7 +37,8 @@ impl Segments {
 
     /// The position of a row in its text.
     pub fn position(&self, row: usize) -> usize {
-        row - self.bound(row, 0usize) + self.bound(row, 3usize) - self.bound(row, 2usize)
+        row - self.bound(row, OWN_START) + self.bound(row, PROMPT_END)
+            - self.bound(row, PROMPT_START)
     }
 }
 

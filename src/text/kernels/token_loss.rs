@@ -1,7 +1,7 @@
 //! Kernels of the loss of tokens: their log-probabilities and entropies, and the gradient of logits.
 
 use super::UNITS;
-use super::rows::{largest, total};
+use super::rows::{cube_max, cube_sum};
 use crate::math::softmax::{logprob, normalizer, unnormalized};
 use crate::text::EXCLUSION_OFFSET;
 use burn::cubecl;
@@ -58,7 +58,7 @@ fn row_sums(
             own = x;
         }
     }
-    let row_max = largest(own);
+    let row_max = cube_max(own);
     let mut sum = 0.0f32;
     let mut mean = 0.0f32;
     for i in range_stepped(unit, vocabulary, UNITS) {
@@ -67,8 +67,8 @@ fn row_sums(
         sum += weight;
         mean += weight * (x - row_max);
     }
-    let sum = total(sum);
-    (row_max, sum, total(mean) / sum)
+    let sum = cube_sum(sum);
+    (row_max, sum, cube_sum(mean) / sum)
 }
 
 /// Computes the log-probability of each row's token and the entropy of the choice; one cube per row.

@@ -1,7 +1,7 @@
 //! The backward pass of attention over packed texts.
 
-use super::backward::{columns, named};
-use super::forward::{Activations, Block, KeyBlocks, PackedPass, as_rows};
+use super::backward::{column_sums, parameter_name};
+use super::forward::{Activations, KeyBlocks, PackedPass, RowBlocks, as_rows};
 use super::gradients::Gradients;
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::nn::arch::Projection;
@@ -117,11 +117,12 @@ impl PackedPass<'_> {
     /// Adds the gradients of the weights of the norms of queries and keys, from their partial sums, `[cubes, weights]`.
     fn add_head_norms(&self, layer: usize, partials: &CubeTensor, gradients: &mut Gradients) {
         let heads = self.heads;
-        let names = ["self_attn.q_norm", "self_attn.k_norm"].map(|name| named(layer, name));
+        let names =
+            ["self_attn.q_norm", "self_attn.k_norm"].map(|name| parameter_name(layer, name));
         gradients.add(names.each_ref().map(|name| &name[..]), |into| {
             // The sums have no gap between the two.
             let mut into = into.take_if(|into| into.dims()[0] == heads.weights());
-            let (sums, of_queries) = (columns(partials, &mut into), heads.query_weights());
+            let (sums, of_queries) = (column_sums(partials, &mut into), heads.query_weights());
             let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
             [part(0, of_queries), part(of_queries, heads.weights() - of_queries)]
         });
@@ -178,7 +179,7 @@ impl Attention<'_> {
     fn query_gradient(&self) -> CubeTensor {
         let Activations { queries, keys, lse_and_delta, .. } = self.kept;
         let heads = self.pass.heads;
-        let Block { tiles, place, count } = self.pass.blocks.query_gradient;
+        let RowBlocks { tiles, place, count } = self.pass.blocks.query_gradient;
         let d_queries = self.new_rows(heads.query_size(), DType::F32);
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
@@ -209,14 +210,14 @@ impl Attention<'_> {
         self.add_parts(parts)
     }
 
-    /// Computes the gradients of keys and values in parts, `[parts, key_size]` each: a cube visits some of the rows
+    /// Computes the gradients of keys and values in parts, `[part_rows, key_size]` each: a cube visits some of the rows
     /// that see its keys.
     fn key_and_value_parts(&self) -> [CubeTensor; 2] {
         let Activations { queries, keys, lse_and_delta, .. } = self.kept;
         let heads = self.pass.heads;
-        let KeyBlocks { block, parts, .. } = self.pass.blocks.key_gradient;
-        let Block { tiles, place, count } = block;
-        let part = || uninit(queries, &[parts, heads.key_size()], DType::F32);
+        let KeyBlocks { blocks, part_rows, .. } = self.pass.blocks.key_gradient;
+        let RowBlocks { tiles, place, count } = blocks;
+        let part = || uninit(queries, &[part_rows, heads.key_size()], DType::F32);
         let [key_parts, value_parts] = [part(), part()];
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
@@ -260,7 +261,7 @@ impl Attention<'_> {
                 self.pass.segments(),
                 argument(&d_keys),
                 argument(&d_values),
-                self.pass.blocks.key_gradient.sums,
+                self.pass.blocks.key_gradient.row_parts,
                 count,
                 size,
                 element_of(&d_values),

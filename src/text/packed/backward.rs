@@ -10,8 +10,8 @@ use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::launch::{add_norm, gated, rows_of};
 use crate::text::kernels::rows::{
-    COLUMNS_PER_CUBE, NormBackward, ROWS_PER_CUBE, Row, columns_kernel, gate_backward_kernel,
-    norm_backward_kernel,
+    COLUMNS_PER_CUBE, NormBackward, ROWS_PER_CUBE, RowLayout, column_sums_kernel,
+    gate_backward_kernel, norm_backward_kernel,
 };
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -26,14 +26,14 @@ pub(crate) fn backward_bytes(shape: &DecoderShape) -> u64 {
 }
 
 /// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes the buffer `into` for the result, if there is one.
-pub(super) fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
+pub(super) fn column_sums(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
     let rows = rows_of(matrix);
     let width = matrix.meta.num_elements() / rows;
     let sums = into.take().map_or_else(|| uninit(matrix, &[width], DType::F32), cube_tensor);
     debug_assert_eq!(sums.meta.num_elements(), width);
     // SAFETY: accesses stay below `rows` and `width`; all units of a cube reach its barrier.
     unsafe {
-        columns_kernel::launch_unchecked(
+        column_sums_kernel::launch_unchecked(
             &matrix.client,
             grid(matrix, width.div_ceil(COLUMNS_PER_CUBE)),
             CubeDim::new_1d(UNITS as u32),
@@ -48,7 +48,7 @@ pub(super) fn columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tens
 }
 
 /// The name of a layer's parameter.
-pub(super) fn named(layer: usize, name: &str) -> String {
+pub(super) fn parameter_name(layer: usize, name: &str) -> String {
     format!("layers.{layer}.{name}.weight")
 }
 
@@ -58,7 +58,7 @@ fn named_norm<'a>(
     norm: Option<&'a RmsNorm>,
     name: Option<&str>,
 ) -> Option<(&'a RmsNorm, String)> {
-    Some((norm?, named(layer, name?)))
+    Some((norm?, parameter_name(layer, name?)))
 }
 
 impl PackedPass<'_> {
@@ -84,14 +84,14 @@ impl PackedPass<'_> {
             let d_output = self.output_backward(kept.output.as_ref(), norm, &d_stream, gradients);
             let d_input = self.mlp_backward(number, &kept, norms.before_mlp, d_output, gradients);
             let norm = named_norm(number, norms.before_mlp, names.before_mlp);
-            d_stream = self.join(&kept.middle, norm, d_input, d_stream, gradients);
+            d_stream = self.add_input_gradient(&kept.middle, norm, d_input, d_stream, gradients);
 
             let norm = named_norm(number, norms.after_attention, names.after_attention);
             let d_output =
                 self.output_backward(kept.attention_output.as_ref(), norm, &d_stream, gradients);
             let d_input = self.attention_backward(number, &kept, input(), d_output, gradients);
             let norm = named_norm(number, before, names.before_attention);
-            d_stream = self.join(&stream, norm, d_input, d_stream, gradients);
+            d_stream = self.add_input_gradient(&stream, norm, d_input, d_stream, gradients);
         }
         self.embed_backward(d_stream, gradients);
     }
@@ -114,7 +114,7 @@ impl PackedPass<'_> {
     }
 
     /// Adds the gradient of a block's input to that of the stream, through the norm before the block if there is one.
-    fn join(
+    fn add_input_gradient(
         &self,
         stream: &CubeTensor,
         norm: Option<(&RmsNorm, String)>,
@@ -142,7 +142,7 @@ impl PackedPass<'_> {
         let (shape, rows) = (self.shape(), self.rows());
         let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS_PER_CUBE));
         let learns = gradients.are_of_weights();
-        let row = Row::new(size);
+        let row = RowLayout::new(size);
         let form = NormBackward { row, adds: into.is_some(), learns };
         let d_input = into.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
         let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
@@ -165,7 +165,7 @@ impl PackedPass<'_> {
             );
         }
         if learns {
-            gradients.add([&name], |into| [columns(&partials, into)]);
+            gradients.add([&name], |into| [column_sums(&partials, into)]);
         }
         d_input
     }
@@ -216,14 +216,14 @@ impl PackedPass<'_> {
         gradients: &mut Gradients,
     ) {
         let module = &self.decoder.module;
-        let names = which.map(|which| named(layer, which.name()));
+        let names = which.map(|which| parameter_name(layer, which.name()));
         gradients.add(names.each_ref().map(|name| &name[..]), |into| {
             module.products.matmul_all(x.transpose(), d, into)
         });
         for (which, d_result) in which.into_iter().zip(d_results) {
             if module.layers[layer].linear(which).bias.is_some() {
                 let name = format!("layers.{layer}.{}.bias", which.name());
-                gradients.add([&name], |into| [columns(d_result, into)]);
+                gradients.add([&name], |into| [column_sums(d_result, into)]);
             }
         }
     }
@@ -302,7 +302,7 @@ impl PackedPass<'_> {
 
     /// Adds the gradient of the table of embeddings.
     fn embed_backward(&self, d_stream: CubeTensor, gradients: &mut Gradients) {
-        let Some(sum) = gradients.present("embed_tokens.weight") else { return };
+        let Some(sum) = gradients.accumulator("embed_tokens.weight") else { return };
         let places = Scatter::new(&self.layout.tokens);
         scatter(&places, as_rows(d_stream), &sum, self.shape().embedding_scale, true);
     }

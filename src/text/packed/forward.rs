@@ -8,12 +8,12 @@ use crate::device::upload_indices;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::rope::Rope;
 use crate::text::kernels::UNITS;
+use crate::text::kernels::attention_tiles::Tiles;
 use crate::text::kernels::heads::Heads;
 use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK_ENTRIES;
 use crate::text::kernels::text_heads::{SegmentsLaunch, rotate_kernel, text_rotation_kernel};
-use crate::text::kernels::tiles::Tiles;
 use crate::text::{
     CompletionIndex, DeviceDecoder, PromptCaches, PromptWithCompletions, Retention, upload_integers,
 };
@@ -41,28 +41,28 @@ pub(crate) struct PackedPass<'a> {
 }
 
 /// Workgroup memory, bytes, from which cubes have several teams of units.
-const LARGE_ROOM_BYTES: usize = 32 << 10;
+const LARGE_WORKGROUP_BYTES: usize = 32 << 10;
 
 /// Blocks of rows that the cubes of attention take, with the tiles of each kernel.
 pub(super) struct Blocks {
-    pub attention: Block,
-    pub query_gradient: Block,
+    pub attention: RowBlocks,
+    pub query_gradient: RowBlocks,
     pub key_gradient: KeyBlocks,
 }
 
 /// Blocks of keys whose gradients are made in parts.
 #[derive(Clone, Copy)]
 pub(super) struct KeyBlocks {
-    pub block: Block,
+    pub blocks: RowBlocks,
     /// Rows of all parts.
-    pub parts: usize,
+    pub part_rows: usize,
     /// Place in the table of segments of the parts of each row.
-    pub sums: usize,
+    pub row_parts: usize,
 }
 
-/// Blocks of rows of a kernel.
+/// Blocks of rows that the cubes of a kernel take.
 #[derive(Clone, Copy)]
-pub(super) struct Block {
+pub(super) struct RowBlocks {
     pub tiles: Tiles,
     /// Place in the table of segments.
     pub place: usize,
@@ -72,51 +72,52 @@ pub(super) struct Block {
 impl Blocks {
     /// Creates the blocks of texts, and the table of their layout, followed by these blocks.
     fn new(layout: &Layout, heads: Heads, like: &CubeTensor) -> (Self, Vec<i32>) {
-        let room = like.client.properties().hardware.max_shared_memory_size;
-        let members = heads.queries / heads.keys;
-        let ([forward, back, keys], _) = tiles_within(heads, room);
+        let workgroup_bytes = like.client.properties().hardware.max_shared_memory_size;
+        let heads_per_key = heads.queries / heads.keys;
+        let ([forward, back, keys], _) = tiles_within(heads, workgroup_bytes);
         let mut table = layout.table.clone();
         let mut add = |tiles: Tiles, rows: usize| {
             let (place, blocks) = (table.len(), layout.blocks(rows));
             table.extend(&blocks);
-            Block { tiles, place, count: blocks.len() / 2 }
+            RowBlocks { tiles, place, count: blocks.len() / 2 }
         };
-        let of_queries = |tiles: Tiles| tiles.queries / members;
+        let of_queries = |tiles: Tiles| tiles.queries / heads_per_key;
         let attention = add(forward, of_queries(forward));
         let query_gradient = add(back, of_queries(back));
         let place = table.len();
-        let parts = layout.key_parts(keys.keys, keys.queries.div_ceil(members));
+        let parts = layout.key_parts(keys.keys, keys.queries.div_ceil(heads_per_key));
         table.extend(&parts.blocks);
-        let sums = table.len();
-        table.extend(&parts.of_rows);
-        let block = Block { tiles: keys, place, count: parts.blocks.len() / KEY_BLOCK_ENTRIES };
-        let key_gradient = KeyBlocks { block, parts: parts.rows, sums };
+        let row_parts = table.len();
+        table.extend(&parts.row_parts);
+        let blocks =
+            RowBlocks { tiles: keys, place, count: parts.blocks.len() / KEY_BLOCK_ENTRIES };
+        let key_gradient = KeyBlocks { blocks, part_rows: parts.rows, row_parts };
         (Self { attention, query_gradient, key_gradient }, table)
     }
 }
 
-/// The tiles of attention and of the gradients of its queries and of its keys, for `room` bytes of workgroup memory;
-/// and the bytes that they need, which exceed `room` if even the smallest tiles do not fit.
-fn tiles_within(heads: Heads, room: usize) -> ([Tiles; 3], usize) {
-    let members = heads.queries / heads.keys;
+/// The tiles of attention and of the gradients of its queries and of its keys, for `workgroup_bytes` bytes of workgroup
+/// memory; and the bytes that they need, which exceed these if even the smallest tiles do not fit.
+fn tiles_within(heads: Heads, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
+    let heads_per_key = heads.queries / heads.keys;
     let tile_sizes = |queries: usize, keys| Tiles {
         // The heads of a row that share keys are in one tile.
-        queries: queries.max(members.next_power_of_two()),
+        queries: queries.max(heads_per_key.next_power_of_two()),
         keys,
         dim: heads.dim,
         units: UNITS,
     };
     // A prompt's keys are seen by all its completions: several teams of units share the work of a cube.
-    let units = if room >= LARGE_ROOM_BYTES { 4 * UNITS } else { UNITS };
+    let units = if workgroup_bytes >= LARGE_WORKGROUP_BYTES { 4 * UNITS } else { UNITS };
     let all = [
-        (tile_sizes(16, 32), members, [1, 1, 3]),
-        (tile_sizes(16, 32), members, [2, 1, 0]),
+        (tile_sizes(16, 32), heads_per_key, [1, 1, 3]),
+        (tile_sizes(16, 32), heads_per_key, [2, 1, 0]),
         (Tiles { units, ..tile_sizes(32, 16) }, 1, [2, 2, 0]),
     ];
     let mut needed = 0;
     let fitting = all.map(|(tiles, min_queries, counts)| {
         let [count, products, _] = counts;
-        let tiles = tiles.within(min_queries, [count, products], room);
+        let tiles = tiles.within(min_queries, [count, products], workgroup_bytes);
         needed = needed.max(tiles.bytes(counts));
         tiles
     });
@@ -180,12 +181,12 @@ impl<'a> PackedPass<'a> {
         Self::visit(decoder, texts, retention, |_| {})
     }
 
-    /// Computes the forward pass, and calls `seen` with the activations of each layer.
+    /// Computes the forward pass, and calls `on_layer` with the activations of each layer.
     fn visit(
         decoder: &'a DeviceDecoder,
         texts: &[PromptWithCompletions],
         retention: Retention,
-        mut seen: impl FnMut(&Activations),
+        mut on_layer: impl FnMut(&Activations),
     ) -> Self {
         let (module, layout) = (&decoder.module, Layout::new(texts));
         let shape = module.shape();
@@ -214,7 +215,7 @@ impl<'a> PackedPass<'a> {
             let before = norms.before_attention;
             let (input, sum) = add_norm(shape, stream, output, before, pass.operand);
             let (activations, result) = pass.run_layer(i, input, sum.clone());
-            seen(&activations);
+            on_layer(&activations);
             stream = activations.middle.clone();
             output = Some((result, norms.after_mlp));
             if retention != Retention::Nothing {
@@ -375,7 +376,7 @@ impl<'a> PackedPass<'a> {
         let (rows, heads) = (self.rows(), self.heads);
         let attended = uninit(queries, &[1, rows, heads.query_size()], self.operand);
         let lse_and_delta = uninit(queries, &[rows, heads.queries, 2], DType::F32);
-        let Block { tiles, place, count } = self.blocks.attention;
+        let RowBlocks { tiles, place, count } = self.blocks.attention;
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
             text_attend_kernel::launch_unchecked(
@@ -456,9 +457,13 @@ mod tests {
         assert_eq!(attention_bytes(&shape(510, 1)), 4 * (2 * 8 * 516 + 2 * 4 * 5));
         assert_eq!(attention_bytes(&shape(128, 32)), 4 * (2 * 36 * 132 + 32 * 5));
         for shape in [shape(64, 1), shape(128, 8), shape(256, 4), shape(510, 1), shape(128, 32)] {
-            for room in [16 << 10, 32 << 10, 48 << 10, 96 << 10] {
-                let has_room = tiles_within(heads(&shape), room).1 <= room;
-                assert_eq!(has_room, attention_bytes(&shape) <= room, "{shape:?} in {room}");
+            for workgroup_bytes in [16 << 10, 32 << 10, 48 << 10, 96 << 10] {
+                let fits = tiles_within(heads(&shape), workgroup_bytes).1 <= workgroup_bytes;
+                assert_eq!(
+                    fits,
+                    attention_bytes(&shape) <= workgroup_bytes,
+                    "{shape:?} in {workgroup_bytes}"
+                );
             }
         }
     }

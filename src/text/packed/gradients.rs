@@ -5,7 +5,7 @@ use crate::nn::arch::Projection;
 use crate::nn::tensors::arenas::Arenas;
 use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::rows::put_kernel;
+use crate::text::kernels::rows::copy_or_add_kernel;
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
@@ -16,7 +16,7 @@ pub(crate) struct Gradients {
     all: Arenas,
     /// Whether each parameter has a gradient yet; otherwise it is 0.
     reached: Vec<bool>,
-    places: Places,
+    indices: ParameterIndices,
 }
 
 /// The two matrices of a low-rank adapter, in the order of their gradients.
@@ -27,7 +27,7 @@ pub(crate) enum AdapterMatrix {
 }
 
 /// Indices of the learnt parameters.
-enum Places {
+enum ParameterIndices {
     /// All weights, by name.
     Weights(HashMap<String, usize>),
     /// The matrix `a` of each adapter, followed by `b`; `None` for matrices without adapter.
@@ -37,30 +37,32 @@ enum Places {
 impl Gradients {
     /// Creates gradients of 0 for the learnt parameters of a decoder.
     pub fn new(decoder: &DeviceDecoder) -> Self {
-        let places = match decoder.adapter_tensors() {
+        let indices = match decoder.adapter_tensors() {
             Some(adapters) => {
                 let mut count = 0;
-                let places = adapters.pairs.iter().map(|pair| {
+                let pairs = adapters.pairs.iter().map(|pair| {
                     pair.as_ref().map(|_| {
                         count += 2;
                         count - 2
                     })
                 });
-                Places::Adapters(places.collect())
+                ParameterIndices::Adapters(pairs.collect())
             }
             None => {
                 let parameters = decoder.module.shape().parameters().into_iter();
-                Places::Weights(parameters.enumerate().map(|(i, of)| (of.name, i)).collect())
+                ParameterIndices::Weights(
+                    parameters.enumerate().map(|(i, parameter)| (parameter.name, i)).collect(),
+                )
             }
         };
         let all = decoder.trainable().zeros_like();
         let reached = vec![false; all.packing().counts().count()];
-        Self { all, reached, places }
+        Self { all, reached, indices }
     }
 
     /// Whether the weights are learnt, not adapters.
     pub fn are_of_weights(&self) -> bool {
-        matches!(self.places, Places::Weights(_))
+        matches!(self.indices, ParameterIndices::Weights(_))
     }
 
     /// Adds the gradients of some weights, if weights are learnt. `make` is given one buffer for all of them, in which
@@ -71,8 +73,8 @@ impl Gradients {
         names: [&str; N],
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<D>; N],
     ) {
-        let Places::Weights(places) = &self.places else { return };
-        let numbers = names.map(|name| places[name]);
+        let ParameterIndices::Weights(indices) = &self.indices else { return };
+        let numbers = names.map(|name| indices[name]);
         self.add_to(numbers, make);
     }
 
@@ -84,16 +86,16 @@ impl Gradients {
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<2>; 1],
     ) {
         let number = layer * Projection::ALL.len() + which as usize;
-        let Places::Adapters(places) = &self.places else { return };
-        let Some(place) = places[number] else { return };
-        self.add_to([place + matrix as usize], make);
+        let ParameterIndices::Adapters(indices) = &self.indices else { return };
+        let Some(index) = indices[number] else { return };
+        self.add_to([index + matrix as usize], make);
     }
 
     /// The memory of the gradient of a weight so far, `[count]`, to which the caller adds; `None` if adapters are
     /// learnt.
-    pub fn present(&mut self, name: &str) -> Option<CubeTensor> {
-        let Places::Weights(places) = &self.places else { return None };
-        let number = places[name];
+    pub fn accumulator(&mut self, name: &str) -> Option<CubeTensor> {
+        let ParameterIndices::Weights(indices) = &self.indices else { return None };
+        let number = indices[name];
         self.reached[number] = true;
         Some(cube_tensor(self.all.view(number)))
     }
@@ -111,7 +113,11 @@ impl Gradients {
         for (number, gradient) in numbers.into_iter().zip(made) {
             let was_reached = std::mem::replace(&mut self.reached[number], true);
             if !is_there {
-                put(&cube_tensor(gradient), &cube_tensor(self.all.view(number)), was_reached);
+                copy_or_add(
+                    &cube_tensor(gradient),
+                    &cube_tensor(self.all.view(number)),
+                    was_reached,
+                );
             }
         }
     }
@@ -123,12 +129,12 @@ impl Gradients {
 }
 
 /// Copies elements to the memory of `to`, or adds them to it.
-fn put(from: &CubeTensor, to: &CubeTensor, adds: bool) {
+fn copy_or_add(from: &CubeTensor, to: &CubeTensor, adds: bool) {
     let count = to.meta.num_elements();
     assert_eq!(from.meta.num_elements(), count, "numbers of a gradient");
     // SAFETY: accesses stay below `count`; only gradients refer to the memory that changes.
     unsafe {
-        put_kernel::launch_unchecked(
+        copy_or_add_kernel::launch_unchecked(
             &to.client,
             grid(to, count.div_ceil(UNITS)),
             CubeDim::new_1d(UNITS as u32),

@@ -1,7 +1,7 @@
 //! Layout of texts as the rows of one pass: all prompts, then all completions, without padding.
 
 use crate::text::kernels::text_gradients::{KEY_BLOCK_ENTRIES, ROW_ENTRIES};
-use crate::text::kernels::text_heads::SEGMENT_BOUNDS;
+use crate::text::kernels::text_heads::{COMPLETIONS_END, COMPLETIONS_START, SEGMENT_BOUNDS};
 use crate::text::{CompletionIndex, PromptWithCompletions};
 use std::ops::Range;
 
@@ -26,16 +26,16 @@ pub(super) struct Layout {
 impl Layout {
     /// Lays out texts. The last token of a completion predicts nothing, and has no row.
     pub fn new(texts: &[PromptWithCompletions]) -> Self {
-        let (mut tokens, mut of_rows, mut segments) = (Vec::new(), Vec::new(), Vec::new());
-        let mut segment = |own: &[u32]| {
+        let (mut tokens, mut row_segments, mut segments) = (Vec::new(), Vec::new(), Vec::new());
+        let mut add_segment = |own: &[u32]| {
             let start = tokens.len();
             tokens.extend(own.iter().map(|token| *token as i32));
-            of_rows.resize(tokens.len(), segments.len() as i32);
+            row_segments.resize(tokens.len(), segments.len() as i32);
             segments.push(start..tokens.len());
             segments.len() - 1
         };
         for text in texts {
-            segment(text.prompt);
+            add_segment(text.prompt);
         }
         let mut first_segments = Vec::new();
         let mut prompts: Vec<Option<usize>> = vec![None; texts.len()];
@@ -43,27 +43,28 @@ impl Layout {
         for (number, text) in texts.iter().enumerate() {
             first_segments.push(next);
             for completion in &text.completions {
-                next = segment(&completion[..completion.len() - 1]) + 1;
+                next = add_segment(&completion[..completion.len() - 1]) + 1;
                 prompts.push(Some(number));
             }
         }
-        let followers = |number: usize| {
-            let of_text =
+        let completions_of = |number: usize| {
+            let range =
                 first_segments[number]..first_segments[number] + texts[number].completions.len();
-            if of_text.is_empty() {
+            if range.is_empty() {
                 0..0
             } else {
-                segments[of_text.start].start..segments[of_text.end - 1].end
+                segments[range.start].start..segments[range.end - 1].end
             }
         };
-        let mut table = of_rows;
+        let mut table = row_segments;
         for (number, (own, prompt)) in segments.iter().zip(&prompts).enumerate() {
-            let (prompt, followers) = match prompt {
+            let (prompt, completions) = match prompt {
                 Some(prompt) => (segments[*prompt].clone(), 0..0),
-                None => (0..0, followers(number)),
+                None => (0..0, completions_of(number)),
             };
+            // In the order of the constants of `text_heads`.
             let bounds: [usize; SEGMENT_BOUNDS] =
-                [own.start, own.end, prompt.start, prompt.end, followers.start, followers.end];
+                [own.start, own.end, prompt.start, prompt.end, completions.start, completions.end];
             table.extend(bounds.map(|bound| bound as i32));
         }
         Self { tokens, table, segments, first_segments }
@@ -83,10 +84,11 @@ impl Layout {
     pub fn key_parts(&self, size: usize, tile: usize) -> KeyParts {
         let mut all = KeyParts::default();
         for (number, segment) in self.segments.iter().enumerate() {
-            let followers = self.bound(number, 5) - self.bound(number, 4);
+            let completions =
+                self.bound(number, COMPLETIONS_END) - self.bound(number, COMPLETIONS_START);
             for first in segment.clone().step_by(size) {
                 let end = (first + size).min(segment.end);
-                let tiles = (segment.end - first + followers).div_ceil(tile);
+                let tiles = (segment.end - first + completions).div_ceil(tile);
                 let (parts, begin) = (tiles.div_ceil(TILES_PER_PART).clamp(1, MAX_PARTS), all.rows);
                 for part in 0..parts {
                     let numbers: [usize; KEY_BLOCK_ENTRIES] = [first, end, part, parts, all.rows];
@@ -95,7 +97,7 @@ impl Layout {
                 }
                 for row in 0..end - first {
                     let numbers: [usize; ROW_ENTRIES] = [begin + row, end - first, parts];
-                    all.of_rows.extend(numbers.map(|number| number as i32));
+                    all.row_parts.extend(numbers.map(|number| number as i32));
                 }
             }
         }
@@ -128,7 +130,7 @@ pub(super) struct KeyParts {
     /// [`KEY_BLOCK_ENTRIES`] entries of each part of each block.
     pub blocks: Vec<i32>,
     /// [`ROW_ENTRIES`] entries of each row.
-    pub of_rows: Vec<i32>,
+    pub row_parts: Vec<i32>,
     /// Rows of all parts.
     pub rows: usize,
 }
@@ -167,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_its_piece_and_successors() {
+    fn every_row_has_its_segment_and_its_bounds() {
         let texts = [
             PromptWithCompletions { prompt: &[5, 6], completions: vec![&[1, 2, 3], &[4]] },
             PromptWithCompletions { prompt: &[7], completions: vec![] },
@@ -175,8 +177,8 @@ mod tests {
         ];
         let layout = Layout::new(&texts);
         assert_eq!(layout.tokens, [5, 6, 7, 8, 9, 10, 1, 2, 11]);
-        let (of_rows, bounds) = layout.table.split_at(9);
-        assert_eq!(of_rows, [0, 0, 1, 2, 2, 2, 3, 3, 5]);
+        let (row_parts, bounds) = layout.table.split_at(9);
+        assert_eq!(row_parts, [0, 0, 1, 2, 2, 2, 3, 3, 5]);
         assert_eq!(bounds[..6], [0, 2, 0, 0, 6, 8]);
         assert_eq!(bounds[6..12], [2, 3, 0, 0, 0, 0]);
         assert_eq!(bounds[12..18], [3, 6, 0, 0, 8, 9]);
@@ -197,13 +199,13 @@ mod tests {
             PromptWithCompletions { prompt: &[8], completions: vec![&[3; 200]] },
         ];
         let layout = Layout::new(&texts);
-        let KeyParts { blocks, of_rows, rows } = layout.key_parts(2, 1);
+        let KeyParts { blocks, row_parts, rows } = layout.key_parts(2, 1);
         let (mut found, mut of_prompts) = (vec![false; rows], Vec::new());
         for block in blocks.chunks_exact(KEY_BLOCK_ENTRIES) {
             let [first, end, part, parts, to] = *block else { panic!("five numbers") };
             for row in first..end {
                 let place = to + row - first;
-                let [begin, step, of_row] = of_rows[row as usize * ROW_ENTRIES..][..3] else {
+                let [begin, step, of_row] = row_parts[row as usize * ROW_ENTRIES..][..3] else {
                     panic!("three numbers")
                 };
                 assert_eq!((place, parts), (begin + part * step, of_row));

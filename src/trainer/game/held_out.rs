@@ -4,7 +4,7 @@ use super::{GameEngine, GameTrainer};
 use crate::data::{WindowBatch, WindowSet};
 use crate::device;
 use crate::env::Rules;
-use crate::metrics::HeldOut;
+use crate::metrics::HeldOutMeans;
 use crate::model::{Categorical, Network};
 use crate::parallel::TeamError;
 use burn::cubecl::future::block_on;
@@ -33,28 +33,28 @@ impl ConfusionMatrix {
         let device = device.clone().without_autodiff();
         let mut counts = vec![vec![0; num_actions]; num_actions];
         let mut loss_sum = 0.0;
-        let (all, steps) = (window_set.len(), window_set.num_steps());
-        let size = BATCH_STEPS.div_ceil(steps);
+        let (num_windows, steps) = (window_set.len(), window_set.num_steps());
+        let batch_windows = BATCH_STEPS.div_ceil(steps);
         let mut windows = WindowBatch::default();
-        for first in (0..all).step_by(size) {
-            window_set.fill(first..all.min(first + size), &mut windows);
-            let part = &windows.trajectory;
-            let tensors = part.to_tensors(&device);
-            let memory = model.initial_memory(part.num_envs, &device);
+        for first in (0..num_windows).step_by(batch_windows) {
+            window_set.fill(first..num_windows.min(first + batch_windows), &mut windows);
+            let trajectory = &windows.trajectory;
+            let tensors = trajectory.to_tensors(&device);
+            let memory = model.initial_memory(trajectory.num_envs, &device);
             let logits = model.sequence(tensors.obs.clone(), tensors.starts(), memory);
-            let rows = steps * part.num_envs;
+            let rows = steps * trajectory.num_envs;
             let logits = logits.reshape([rows, num_actions]);
             let distribution = Categorical::masked(logits.clone(), None);
             let logprobs = distribution.logprob(tensors.actions.reshape([rows]));
             let likeliest = logits.argmax(1).reshape([rows]).float();
             let numbers = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;
             let (logprobs, likeliest) = numbers.split_at(rows);
-            for window in 0..part.num_envs {
-                let weighs = |t: &usize| windows.weights[window * steps + t] > 0.0;
-                for t in (0..windows.counts[window]).filter(weighs) {
-                    let at = t * part.num_envs + window;
-                    let done = part.actions[window * steps + t] as usize;
-                    counts[done][likeliest[at] as usize] += 1;
+            for window in 0..trajectory.num_envs {
+                let has_weight = |t: &usize| windows.weights[window * steps + t] > 0.0;
+                for t in (0..windows.counts[window]).filter(has_weight) {
+                    let at = t * trajectory.num_envs + window;
+                    let demonstrated = trajectory.actions[window * steps + t] as usize;
+                    counts[demonstrated][likeliest[at] as usize] += 1;
                     loss_sum -= f64::from(logprobs[at]);
                 }
             }
@@ -63,10 +63,10 @@ impl ConfusionMatrix {
     }
 
     /// Means over all steps.
-    pub fn means(&self) -> HeldOut {
+    pub fn means(&self) -> HeldOutMeans {
         let steps = self.counts.iter().flatten().sum::<u64>() as f64;
-        let right: u64 = self.counts.iter().enumerate().map(|(a, row)| row[a]).sum();
-        HeldOut { loss: self.loss_sum / steps, accuracy: Some(right as f64 / steps) }
+        let correct: u64 = self.counts.iter().enumerate().map(|(action, row)| row[action]).sum();
+        HeldOutMeans { loss: self.loss_sum / steps, accuracy: Some(correct as f64 / steps) }
     }
 }
 
@@ -87,12 +87,12 @@ impl<G: Rules> GameEngine<G> {
 
     /// Means over the held-out demonstrations. Every rank returns those of rank 0: devices may round differently, but
     /// all ranks must agree on the best policy. All ranks must call this.
-    pub(super) async fn held_out_means(&self) -> Result<Option<HeldOut>, TeamError> {
+    pub(super) async fn held_out_means(&self) -> Result<Option<HeldOutMeans>, TeamError> {
         let Some(confusion_matrix) = self.confusion_matrix().await else { return Ok(None) };
-        let HeldOut { loss, accuracy } = confusion_matrix.means();
+        let HeldOutMeans { loss, accuracy } = confusion_matrix.means();
         let ours = [loss, accuracy.unwrap_or_default()];
         let first = self.part.team.all_gather_numbers(&ours)?.swap_remove(0);
-        Ok(Some(HeldOut { loss: first[0], accuracy: accuracy.map(|_| first[1]) }))
+        Ok(Some(HeldOutMeans { loss: first[0], accuracy: accuracy.map(|_| first[1]) }))
     }
 }
 

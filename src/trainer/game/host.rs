@@ -79,7 +79,7 @@ impl GameTrainer<HostGame> {
     /// Creates a run of a model on `device` in environments on the host, like [`GameTrainer::with_envs`].
     ///
     /// # Errors
-    /// As [`GameTrainer::with_envs`], for any network.
+    /// The errors of [`GameTrainer::with_envs`], without that about a user-defined network.
     ///
     /// # Panics
     /// If the model's numbers of features and actions are not the game's.
@@ -92,7 +92,7 @@ impl GameTrainer<HostGame> {
     ) -> Result<Self, HostSetupError> {
         check(&game, &envs, config)?;
         let inputs = EngineInputs { game, model: model.into(), data: None, host: Some(envs) };
-        let run = Self::of(inputs, None, config, device, &Team::alone());
+        let run = Self::from_inputs(inputs, None, config, device, &Team::alone());
         Ok(run.expect("one rank is never too many"))
     }
 }

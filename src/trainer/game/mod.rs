@@ -14,16 +14,16 @@ pub use snapshot::{
 };
 
 use super::choose::{
-    AnyEngine, fallback_precision_limit, fallback_reason, initial_network, with_engine,
+    AnyEngine, fallback_precision_reason, fallback_reason, initial_network, with_engine,
 };
-use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
+use super::engine::{Engine, GameTotals, IterationResult, PolicyEngine, write_means};
 use super::rank_part::{EngineInputs, RankPart};
 use super::{TrainError, Trainer, iterate, may_enter_pool};
 use crate::data::{GameSums, WindowSet};
 use crate::device::{self, TransferCount};
 use crate::env::{HostEnvError, HostEnvs, Rules};
 use crate::learner::{first_optimizer_step, learning_rate, total_optimizer_steps};
-use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
+use crate::metrics::{EvaluationRecord, HeldOutMeans, IterationRecord, IterationSeconds};
 use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
@@ -46,9 +46,9 @@ pub struct GameEngine<G: Rules> {
     part: RankPart,
     engine: AnyEngine<G>,
     /// Steps played, or learnt from a dataset, since the start of the run.
-    steps: u64,
+    env_steps: u64,
     /// Bytes uploaded to the device before the first iteration.
-    uploaded: u64,
+    uploaded_bytes: u64,
     /// Held-out demonstrations.
     held_out: Option<WindowSet>,
     /// Environments on the host, instead of the game.
@@ -71,7 +71,7 @@ impl<G: Rules> GameTrainer<G> {
     /// Creates a run of the network selected by `config.policy`. Both `game` and `config` must have been validated.
     ///
     /// # Panics
-    /// If `config.policy` names a user-defined network ([`Trainer::with_model`] takes it), and as
+    /// If `config.policy` names a user-defined network ([`Trainer::with_model`] takes it), or for a reason of
     /// [`Trainer::with_model`].
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
         Self::with_model(game, initial_network(game, config, device), config, device)
@@ -119,7 +119,7 @@ impl<G: Rules> GameTrainer<G> {
     /// If there are more ranks than shards ([`TrainConfig::shards`]).
     ///
     /// # Panics
-    /// If `config.data` names a dataset and there are no `data`, or the other way round, and as
+    /// If `config.data` names a dataset and there are no `data`, or the other way round, or for a reason of
     /// [`Trainer::with_model`].
     pub fn with_team(
         game: G,
@@ -131,11 +131,11 @@ impl<G: Rules> GameTrainer<G> {
     ) -> Result<Self, TeamError> {
         let (data, held_out) = data.map(|data| (data.train, data.validation)).unzip();
         let inputs = EngineInputs { game, model: model.into(), data, host: None };
-        Self::of(inputs, held_out, config, device, &team)
+        Self::from_inputs(inputs, held_out, config, device, &team)
     }
 
     /// Creates this rank's part of a run.
-    fn of(
+    fn from_inputs(
         inputs: EngineInputs<G>,
         held_out: Option<WindowSet>,
         config: &TrainConfig,
@@ -146,10 +146,19 @@ impl<G: Rules> GameTrainer<G> {
         let (game, host) = (inputs.game, inputs.host.clone());
         let transfers = TransferCount::start();
         let (engine, part) = AnyEngine::new(inputs, config, device, team)?;
-        let uploaded = transfers.stop().uploaded;
+        let uploaded_bytes = transfers.stop().uploaded;
         let device = device.clone();
-        let steps = 0;
-        Ok(Self::start(GameEngine { game, device, part, engine, steps, uploaded, held_out, host }))
+        let env_steps = 0;
+        Ok(Self::from_engine(GameEngine {
+            game,
+            device,
+            part,
+            engine,
+            env_steps,
+            uploaded_bytes,
+            held_out,
+            host,
+        }))
     }
 
     /// Plays the next iteration's rollout without learning from it; the run is unchanged. Returns its seconds.
@@ -159,9 +168,9 @@ impl<G: Rules> GameTrainer<G> {
         started.elapsed().as_secs_f64()
     }
 
-    /// Seconds of a rollout, measured after another one that compiles the kernels; infinite if the requested engine or
-    /// precision is not available.
-    pub fn rehearsed_seconds(&mut self) -> f64 {
+    /// Measures the seconds of a rollout, after another one that compiles the kernels; infinite if the requested engine
+    /// or precision is not available.
+    pub fn measure_rollout_seconds(&mut self) -> f64 {
         if self.unsupported_reason().is_some() {
             return f64::INFINITY;
         }
@@ -200,10 +209,11 @@ impl<G: Rules> GameTrainer<G> {
     pub fn unsupported_reason(&self) -> Option<String> {
         let GameEngine { part, device, engine, .. } = &self.engine;
         let bytes = (self.model().num_params() * size_of::<f32>()) as u64;
-        let policy = device::buffer_limit(device, "the vector of the policy's parameters", bytes)
-            .map(|reason| format!("{reason}: choose a smaller policy"));
-        let rollout = || with_engine!(engine, engine => engine.size_limit());
-        if let Some(reason) = policy.or_else(rollout) {
+        let policy_reason =
+            device::buffer_limit(device, "the vector of the policy's parameters", bytes)
+                .map(|reason| format!("{reason}: choose a smaller policy"));
+        let rollout_reason = || with_engine!(engine, engine => engine.size_reason());
+        if let Some(reason) = policy_reason.or_else(rollout_reason) {
             return Some(format!("{reason}, or use another device, such as the CPU"));
         }
         let TrainConfig { engine, precision, .. } = &part.config;
@@ -211,10 +221,13 @@ impl<G: Rules> GameTrainer<G> {
             (EngineChoice::Fused, _) => ("engine `fused`".to_string(), self.fallback_reason()),
             (_, Precision::F32) => return None,
             _ => {
-                let limit = |fallback: String| {
-                    fallback_precision_limit(&self.model(), &part.config, device, &fallback)
+                let precision_reason = |fallback: String| {
+                    fallback_precision_reason(&self.model(), &part.config, device, &fallback)
                 };
-                (format!("precision {precision}"), self.fallback_reason().and_then(limit))
+                (
+                    format!("precision {precision}"),
+                    self.fallback_reason().and_then(precision_reason),
+                )
             }
         };
         Some(format!("the {wanted} is not available for this run: {}", reason?))
@@ -254,8 +267,8 @@ impl<G: Rules> GameEngine<G> {
     async fn evaluate_together(&self, episodes: usize) -> Result<Evaluation, TrainError> {
         let team = &self.part.team;
         let (rank, size) = (team.rank(), team.size());
-        let ours = rank * episodes / size..(rank + 1) * episodes / size;
-        let ours = self.play(ours, self.validation_keys(), ActionSelection::Greedy).await?;
+        let own_episodes = rank * episodes / size..(rank + 1) * episodes / size;
+        let ours = self.play(own_episodes, self.validation_keys(), ActionSelection::Greedy).await?;
         let ours: Vec<[f64; 2]> = ours.iter().map(|result| [result.score, result.length]).collect();
         let all = team.all_gather(bytemuck::cast_slice(&ours))?.concat();
         let all: Vec<[f64; 2]> = bytemuck::pod_collect_to_vec(&all);
@@ -277,7 +290,7 @@ impl<G: Rules> Engine for GameEngine<G> {
     }
 
     fn env_steps(&self) -> u64 {
-        self.steps
+        self.env_steps
     }
 
     fn team(&self) -> &Team {
@@ -306,42 +319,50 @@ impl<G: Rules> Engine for GameEngine<G> {
         &mut self,
         iteration: u32,
         next: Option<u32>,
-    ) -> Result<Iteration, TrainError> {
-        device::count_upload(std::mem::take(&mut self.uploaded));
+    ) -> Result<IterationResult, TrainError> {
+        device::count_upload(std::mem::take(&mut self.uploaded_bytes));
         let (totals, phases) = with_engine!(&mut self.engine, engine => {
             iterate(engine.as_mut(), iteration, next).await
         })?;
-        let Totals { games, waited, zero_variance, update } = totals;
+        let GameTotals { games, waiting_seconds, zero_variance_groups, update } = totals;
         let GameSums { scores, episodes, ended_steps, rewards, steps } = games;
-        let steps = self.part.steps(steps);
-        self.steps += steps;
-        let steps_taken = first_optimizer_step(&self.part.config, iteration + 1);
-        let total = total_optimizer_steps(&self.part.config);
+        let steps = self.part.counted_steps(steps);
+        self.env_steps += steps;
+        let optimizer_steps = first_optimizer_step(&self.part.config, iteration + 1);
+        let total_steps = total_optimizer_steps(&self.part.config);
         let mut record = IterationRecord {
-            env_steps: self.steps,
+            env_steps: self.env_steps,
             score: (episodes > 0.0).then(|| scores / episodes),
             episodes: episodes as u64,
             mean_length: (episodes > 0.0).then(|| ended_steps / episodes),
             mean_reward: rewards / steps as f64,
-            zero_variance_groups: zero_variance,
-            learning_rate: learning_rate(&self.part.config.optimizer, steps_taken - 1, total),
-            seconds: Seconds { waiting_for_data: waited, phases, ..Seconds::default() },
+            zero_variance_groups,
+            learning_rate: learning_rate(
+                &self.part.config.optimizer,
+                optimizer_steps - 1,
+                total_steps,
+            ),
+            seconds: IterationSeconds {
+                waiting_for_data: waiting_seconds,
+                phases,
+                ..IterationSeconds::default()
+            },
             ..IterationRecord::default()
         };
         match self.held_out {
-            None => record_means(&mut record, update),
-            Some(_) => record_means(&mut record, update.without_approx_kl()),
+            None => write_means(&mut record, update),
+            Some(_) => write_means(&mut record, update.without_approx_kl()),
         }
-        Ok(Iteration { record, steps })
+        Ok(IterationResult { record, env_steps: steps })
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, TrainError> {
         // Evaluating whole sequences needs Burn's autodiff, which the page's modules leave out.
         #[cfg(not(feature = "general"))]
-        let held_out = None::<HeldOut>;
+        let held_out = None::<HeldOutMeans>;
         #[cfg(feature = "general")]
         let held_out = self.held_out_means().await?;
-        if let Some(HeldOut { accuracy: mean_score, .. }) = held_out.filter(|_| !G::PLAYABLE) {
+        if let Some(HeldOutMeans { accuracy: mean_score, .. }) = held_out.filter(|_| !G::PLAYABLE) {
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
         }
         let played = self.evaluate_together(self.part.config.checkpoint.eval_episodes).await?;

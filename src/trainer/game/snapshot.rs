@@ -11,13 +11,13 @@ use crate::parallel::TeamError;
 use crate::rollout::env_words;
 use crate::settings::{ConfigError, ModelKind, TrainConfig, overlay};
 use crate::trainer::choose::with_engine;
-use crate::trainer::engine::{PolicyEngine, State};
+use crate::trainer::engine::{PolicyEngine, PolicyState};
 use crate::trainer::rank_part::{
     gather_game_states, gather_parts, select_game_states, select_memory,
 };
 use crate::trainer::snapshot::{
-    CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, SnapshotError,
-    VERSION, WEIGHTS, read_params, saved_table, section, unreadable,
+    CONFIG, Counters, EngineState, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT,
+    SnapshotError, VERSION, WEIGHTS, read_params, saved_table, section, unreadable,
 };
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -125,8 +125,8 @@ pub fn policy_bytes(checkpoint: &Checkpoint) -> Result<&[u8], SnapshotError> {
 }
 
 impl<G: Rules + Serialize> Persistent for GameEngine<G> {
-    async fn export_state(&self, iteration: u32) -> Result<Export, TeamError> {
-        let names = self.engine.model().parameters();
+    async fn export_state(&self, iteration: u32) -> Result<EngineState, TeamError> {
+        let parameters = self.engine.model().parameters();
         let mut state = with_engine!(&self.engine, engine => engine.export_state().await);
         let num_groups = self.part.config.rollout.num_groups;
         if self.part.team.size() > 1 {
@@ -134,23 +134,23 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             state.memory = gather_parts(&state.memory, &self.part.team)?.concat();
         }
         let header = self.header(iteration);
-        let bytes = |params: &[f32]| write_params(&names, params, None);
+        let encode = |params: &[f32]| write_params(&parameters, params, None);
         let mut sections = vec![
             section(CONFIG, header.config.clone().into_bytes()),
-            section(WEIGHTS, write_params(&names, &state.params, Some(&header))),
-            section(FIRST_MOMENT, bytes(&state.moments.first_moment)),
-            section(SECOND_MOMENT, bytes(&state.moments.second_moment)),
+            section(WEIGHTS, write_params(&parameters, &state.params, Some(&header))),
+            section(FIRST_MOMENT, encode(&state.moments.first_moment)),
+            section(SECOND_MOMENT, encode(&state.moments.second_moment)),
             games_section(&state.games, num_groups),
         ];
         if let Some(reference) = &state.reference {
-            sections.push(section(REFERENCE, bytes(reference)));
+            sections.push(section(REFERENCE, encode(reference)));
         }
         if !state.memory.is_empty() {
             let memory = memory_parameter(num_groups, state.memory.len() / num_groups);
             sections.push(section(MEMORY, write_params(&[memory], &state.memory, None)));
         }
-        let played_steps = (!self.part.config.plays_all_steps()).then_some(self.steps);
-        Ok(Export { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
+        let played_steps = (!self.part.config.plays_all_steps()).then_some(self.env_steps);
+        Ok(EngineState { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
     }
 
     fn import_state(
@@ -160,8 +160,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
     ) -> Result<(), SnapshotError> {
         let model = self.engine.model();
         let memory_size = memory_size(&model, &self.device);
-        let names = model.parameters();
-        let params = |section: &str| read_params(checkpoint, section, &names);
+        let parameters = model.parameters();
+        let params = |section: &str| read_params(checkpoint, section, &parameters);
         let num_groups = self.part.config.rollout.num_groups;
         let games = read_games(checkpoint, [env_words(self.game), num_groups])?;
         let memory = if memory_size == 0 || games.is_empty() {
@@ -177,7 +177,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
                 select_memory(&memory, num_groups, &own),
             ),
         };
-        let state = State {
+        let state = PolicyState {
             params: params(WEIGHTS)?,
             moments: Moments {
                 first_moment: params(FIRST_MOMENT)?,
@@ -192,7 +192,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         };
         with_engine!(&mut self.engine, engine => engine.import_state(&state))?;
         let recorded = self.part.recorded_steps() * u64::from(counters.iteration);
-        self.steps = counters.played_steps.unwrap_or(recorded);
+        self.env_steps = counters.played_steps.unwrap_or(recorded);
         Ok(())
     }
 }

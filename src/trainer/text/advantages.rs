@@ -70,20 +70,20 @@ fn prefix_advantages(completions: &[Completion], rewards: &[f64], divisor: f64) 
         completions.iter().map(|completion| vec![0.0; completion.tokens.len()]).collect();
     // Lengths of prefixes, and the completions that share each.
     let mut prefixes = vec![(0, (0..completions.len()).collect::<Vec<_>>())];
-    while let Some((at, members)) = prefixes.pop() {
+    while let Some((length, members)) = prefixes.pop() {
         let mut branches = BTreeMap::<u32, Vec<usize>>::new();
         for (member, value) in members.iter().zip(group_advantages(rewards, &members, divisor)) {
-            if let Some(token) = completions[*member].tokens.get(at) {
-                values[*member][at] = value;
+            if let Some(token) = completions[*member].tokens.get(length) {
+                values[*member][length] = value;
                 branches.entry(*token).or_default().push(*member);
             }
         }
         // All chose this token, so it gets no credit.
         if branches.len() == 1 && branches.values().all(|branch| branch.len() == members.len()) {
-            members.iter().for_each(|member| values[*member][at] = 0.0);
+            members.iter().for_each(|member| values[*member][length] = 0.0);
         }
         let shared = branches.into_values().filter(|branch| branch.len() > 1);
-        prefixes.extend(shared.map(|branch| (at + 1, branch)));
+        prefixes.extend(shared.map(|branch| (length + 1, branch)));
     }
     values
 }
@@ -117,33 +117,35 @@ pub fn groups_to_learn(
     advantages: &[Vec<f32>],
     config: &RewardConfig,
 ) -> Vec<Group> {
-    let is_counted = |one: &Completion| one.ended || !config.mask_truncated_completions;
+    let is_counted =
+        |completion: &Completion| completion.ended || !config.mask_truncated_completions;
     let min_entropy = (config.top_entropy_quantile < 1.0).then(|| {
-        let counted = scored.completions().filter(|one| is_counted(one));
+        let counted = scored.completions().filter(|completion| is_counted(completion));
         quantile(
-            counted.flat_map(|one| &one.entropies).copied().collect(),
+            counted.flat_map(|completion| &completion.entropies).copied().collect(),
             1.0 - config.top_entropy_quantile,
         )
     });
-    let sample = |(one, advantages): (&Completion, Vec<f32>)| Sample {
-        tokens: one.tokens.clone(),
-        logprobs: one.logprobs.clone(),
-        candidates: one.candidates.clone(),
+    let sample = |(completion, advantages): (&Completion, Vec<f32>)| Sample {
+        tokens: completion.tokens.clone(),
+        logprobs: completion.logprobs.clone(),
+        candidates: completion.candidates.clone(),
         advantages,
-        mask: vec![is_counted(one); one.tokens.len()],
+        mask: vec![is_counted(completion); completion.tokens.len()],
         selected: min_entropy.map_or(Vec::new(), |min_entropy| {
-            one.entropies.iter().map(|entropy| f64::from(*entropy) >= min_entropy).collect()
+            completion.entropies.iter().map(|entropy| f64::from(*entropy) >= min_entropy).collect()
         }),
     };
-    let divisors = divisors(&scored.totals(), config.scale_rewards);
+    let divisors = divisors(&scored.learnt_rewards(), config.scale_rewards);
     let group_to_learn = |((group, advantages), divisor): ((&ScoredGroup, &Vec<f32>), f64)| {
-        let ScoredGroup { tokens, completions, totals, .. } = group;
+        let ScoredGroup { tokens, completions, learnt_rewards, .. } = group;
         let advantages: Vec<Vec<f32>> = match config.baseline {
             Baseline::Group => {
                 let each = completions.iter().zip(advantages);
-                each.map(|(one, advantage)| vec![*advantage; one.tokens.len()]).collect()
+                each.map(|(completion, advantage)| vec![*advantage; completion.tokens.len()])
+                    .collect()
             }
-            Baseline::Prefix => prefix_advantages(completions, totals, divisor),
+            Baseline::Prefix => prefix_advantages(completions, learnt_rewards, divisor),
         };
         let samples = completions.iter().zip(advantages).map(sample).collect();
         Group { prompt: tokens.clone(), samples }
@@ -222,7 +224,7 @@ mod tests {
             completions: vec![completion(true), completion(false)],
             texts: Vec::new(),
             rewards: Vec::new(),
-            totals: vec![1.0, 0.0],
+            learnt_rewards: vec![1.0, 0.0],
         };
         let scored = ScoredCompletions { groups: vec![group], ..ScoredCompletions::default() };
         let groups = groups_to_learn(&scored, &[vec![1.0, -1.0]], &config);

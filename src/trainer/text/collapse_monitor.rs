@@ -1,6 +1,6 @@
 //! Detection of collapses of training, described in words when they begin.
 
-use crate::metrics::{IterationRecord, TextRecord, counted};
+use crate::metrics::{IterationRecord, LanguageRecord, pluralize};
 use crate::task::RewardPart;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -13,11 +13,11 @@ const SPIKE_BEGINS: f64 = 10.0;
 /// Multiple of the median norm below which a spike is over.
 const SPIKE_ENDS: f64 = 3.0;
 /// Entropy per token below which a policy hardly explores, nats.
-const ENTROPY_LOW: f64 = 0.01;
+const LOW_ENTROPY: f64 = 0.01;
 /// Entropy per token above which a policy explores again, nats.
-const ENTROPY_RECOVERED: f64 = 0.02;
+const RECOVERED_ENTROPY: f64 = 0.02;
 /// Fraction of truncated completions, or of groups without variance, up to which a collapse counts as over.
-const RECOVERED: f64 = 0.5;
+const RECOVERED_FRACTION: f64 = 0.5;
 /// Fraction of the highest score from which low entropy is not a problem.
 const NEAR_BEST: f64 = 0.95;
 
@@ -60,18 +60,18 @@ impl CollapseMonitor {
     /// Observes the record of the next iteration, and describes the collapses that begin with it.
     pub fn observe(&mut self, record: &IterationRecord) -> Option<String> {
         let text = record.text.as_ref()?;
-        if text.fit != self.is_sft {
+        if text.is_sft != self.is_sft {
             self.norms.clear();
         }
-        self.is_sft = text.fit;
+        self.is_sft = text.is_sft;
         let median = self.median();
-        let times = record.grad_norm / median.unwrap_or(f64::INFINITY);
+        let norm_ratio = record.grad_norm / median.unwrap_or(f64::INFINITY);
         if record.grad_norm > 0.0 {
             self.norms.push_back(record.grad_norm);
             self.norms.drain(..self.norms.len().saturating_sub(MAX_NORMS));
         }
         // Solutions are neither truncated nor scored.
-        let rewarded = !text.fit;
+        let is_rewarded = !text.is_sft;
         let best = text.highest_score.unwrap_or_else(|| RewardPart::highest_score(&self.parts));
         // Where rewards have another scale, the best is not known.
         let is_within_scale = |part: &RewardPart| {
@@ -79,22 +79,30 @@ impl CollapseMonitor {
         };
         let is_best_known = self.parts.iter().all(is_within_scale);
         let is_poor = |score: f64| score < NEAR_BEST * best || !is_best_known;
-        let poor = rewarded && record.score.is_some_and(is_poor);
-        let zero_variance = record.zero_variance_groups;
-        let TextRecord { truncated, sampling_entropy, problems, .. } = text;
-        let low_entropy = poor && *sampling_entropy < ENTROPY_LOW;
+        let has_poor_score = is_rewarded && record.score.is_some_and(is_poor);
+        let zero_variance_groups = record.zero_variance_groups;
+        let LanguageRecord { truncated, sampling_entropy, unjudged, .. } = text;
+        let has_low_entropy = has_poor_score && *sampling_entropy < LOW_ENTROPY;
         let signs = [
-            (Collapse::AllTruncated, rewarded && *truncated >= 1.0, *truncated <= RECOVERED),
-            (Collapse::NoVariance, poor && zero_variance >= 1.0, zero_variance <= RECOVERED),
-            (Collapse::LowEntropy, low_entropy, *sampling_entropy > ENTROPY_RECOVERED),
-            (Collapse::NormSpike, times > SPIKE_BEGINS, times < SPIKE_ENDS),
-            (Collapse::Unjudged, *problems > 0, rewarded && *problems == 0),
+            (
+                Collapse::AllTruncated,
+                is_rewarded && *truncated >= 1.0,
+                *truncated <= RECOVERED_FRACTION,
+            ),
+            (
+                Collapse::NoVariance,
+                has_poor_score && zero_variance_groups >= 1.0,
+                zero_variance_groups <= RECOVERED_FRACTION,
+            ),
+            (Collapse::LowEntropy, has_low_entropy, *sampling_entropy > RECOVERED_ENTROPY),
+            (Collapse::NormSpike, norm_ratio > SPIKE_BEGINS, norm_ratio < SPIKE_ENDS),
+            (Collapse::Unjudged, *unjudged > 0, is_rewarded && *unjudged == 0),
         ];
         let mut descriptions = Vec::new();
         for (collapse, is_present, is_over) in signs {
             if is_present {
                 if self.present.insert(collapse) {
-                    descriptions.push(describe(collapse, record.grad_norm, text, times));
+                    descriptions.push(describe(collapse, record.grad_norm, text, norm_ratio));
                 }
             } else if is_over {
                 self.present.remove(&collapse);
@@ -112,7 +120,7 @@ impl CollapseMonitor {
 }
 
 /// Describes a collapse, and what may help.
-fn describe(collapse: Collapse, grad_norm: f64, text: &TextRecord, times: f64) -> String {
+fn describe(collapse: Collapse, grad_norm: f64, text: &LanguageRecord, norm_ratio: f64) -> String {
     match collapse {
         Collapse::AllTruncated => "Every completion is cut off before it ends: SFT first, a larger \
               generation.max_new_tokens or reward.overlong_buffer may help."
@@ -126,14 +134,14 @@ fn describe(collapse: Collapse, grad_norm: f64, text: &TextRecord, times: f64) -
             text.sampling_entropy
         ),
         Collapse::NormSpike => format!(
-            "The gradient's norm is {grad_norm:.3}, {times:.0} times its median: a lower learning rate or a \
+            "The gradient's norm is {grad_norm:.3}, {norm_ratio:.0} times its median: a lower learning rate or a \
              smaller update.max_grad_norm may help."
         ),
         Collapse::Unjudged => format!(
             "{} {} no reward: {}.",
-            counted(text.problems, "completion"),
-            if text.problems == 1 { "has" } else { "have" },
-            text.problem.as_deref().unwrap_or("the verifier gave no reason")
+            pluralize(text.unjudged, "completion"),
+            if text.unjudged == 1 { "has" } else { "have" },
+            text.first_problem.as_deref().unwrap_or("the verifier gave no reason")
         ),
     }
 }
@@ -143,11 +151,11 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn healthy() -> TextRecord {
-        TextRecord { truncated: 0.1, sampling_entropy: 1.0, ..TextRecord::default() }
+    fn healthy() -> LanguageRecord {
+        LanguageRecord { truncated: 0.1, sampling_entropy: 1.0, ..LanguageRecord::default() }
     }
 
-    fn record(text: TextRecord) -> IterationRecord {
+    fn record(text: LanguageRecord) -> IterationRecord {
         IterationRecord {
             score: Some(0.4),
             zero_variance_groups: 0.2,
@@ -157,8 +165,8 @@ mod tests {
         }
     }
 
-    /// A record by the severity of a trouble.
-    type Trouble = fn(f64) -> IterationRecord;
+    /// A record by how severe a collapse is, from 0 to 1.
+    type BySeverity = fn(f64) -> IterationRecord;
 
     /// The words about each record.
     fn observed(records: &[IterationRecord]) -> Vec<Option<String>> {
@@ -168,19 +176,19 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_is_named_when_it_begins_and_again_after_it_was_over() {
-        let troubles: [(Trouble, &str); 3] = [
-            (|x| record(TextRecord { truncated: x, ..healthy() }), "is cut off"),
+    fn a_collapse_is_named_when_it_begins_and_again_after_it_was_over() {
+        let collapses: [(BySeverity, &str); 3] = [
+            (|x| record(LanguageRecord { truncated: x, ..healthy() }), "is cut off"),
             (
                 |x| IterationRecord { zero_variance_groups: x, ..record(healthy()) },
                 "nothing is learnt",
             ),
             (
-                |x| record(TextRecord { sampling_entropy: 0.025 - 0.02 * x, ..healthy() }),
+                |x| record(LanguageRecord { sampling_entropy: 0.025 - 0.02 * x, ..healthy() }),
                 "0.0050 nats",
             ),
         ];
-        for (record, words) in troubles {
+        for (record, words) in collapses {
             let observed = observed(&[0.1, 1.0, 1.0, 0.7, 1.0, 0.2, 1.0].map(record));
             let named: Vec<usize> = (0..7).filter(|i| observed[*i].is_some()).collect();
             assert_eq!(named, [1, 6], "{observed:?}");
@@ -190,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_policy_near_the_highest_score_may_be_certain() {
-        let certain = TextRecord { sampling_entropy: 0.001, ..healthy() };
+        let certain = LanguageRecord { sampling_entropy: 0.001, ..healthy() };
         let certain =
             IterationRecord { zero_variance_groups: 1.0, score: Some(0.79), ..record(certain) };
         assert_eq!(observed(std::slice::from_ref(&certain)), [None]);
@@ -205,7 +213,7 @@ mod tests {
         for rewards in [vec![("exact", 1.6), ("format", 0.0)], vec![("exact", 5.0)]] {
             let rewards: BTreeMap<String, f64> =
                 rewards.into_iter().map(|(name, mean)| (name.to_string(), mean)).collect();
-            let text = TextRecord { rewards, ..healthy() };
+            let text = LanguageRecord { rewards, ..healthy() };
             let equal =
                 IterationRecord { zero_variance_groups: 1.0, score: Some(0.8), ..record(text) };
             let words = observed(&[equal])[0].clone().unwrap();
@@ -216,9 +224,9 @@ mod tests {
     #[test]
     fn a_norm_far_above_the_usual_is_named_but_not_after_a_change_of_loss() {
         let with_norm = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy()) };
-        let fit = |grad_norm: f64| IterationRecord {
+        let sft = |grad_norm: f64| IterationRecord {
             grad_norm,
-            ..record(TextRecord { fit: true, ..healthy() })
+            ..record(LanguageRecord { is_sft: true, ..healthy() })
         };
         let mut records: Vec<_> = (0..10).map(|i| with_norm(0.4 + 0.02 * f64::from(i))).collect();
         records.extend([
@@ -235,18 +243,18 @@ mod tests {
         assert!(named[12].as_ref().unwrap().contains("is 7.000, 14 times"), "{named:?}");
         // Too few norms to know the usual one; and GRPO has others than SFT.
         assert_eq!(observed(&[with_norm(0.1), with_norm(9.0)]), [None, None]);
-        let mut records = vec![fit(0.1); 20];
+        let mut records = vec![sft(0.1); 20];
         records.push(with_norm(9.0));
         assert_eq!(observed(&records).last(), Some(&None));
-        records[20] = fit(9.0);
+        records[20] = sft(9.0);
         assert!(observed(&records)[20].is_some());
     }
 
     #[test]
     fn an_error_of_the_verifier_is_quoted() {
-        for (problems, begin) in [(1, "1 completion has"), (3, "3 completions have")] {
-            let problem = Some("the verifier reported: \"no\"".to_string());
-            let text = TextRecord { problems, problem, ..healthy() };
+        for (unjudged, begin) in [(1, "1 completion has"), (3, "3 completions have")] {
+            let first_problem = Some("the verifier reported: \"no\"".to_string());
+            let text = LanguageRecord { unjudged, first_problem, ..healthy() };
             let expected = format!("{begin} no reward: the verifier reported: \"no\".");
             assert_eq!(observed(&[record(text)]), [Some(expected)]);
         }

@@ -1,6 +1,6 @@
 //! Reasons why a language model's run, or one of its texts, does not fit its device.
 
-use super::{LanguageConfig, LanguageTrainError, TextEngine};
+use super::{LanguageConfig, LanguageEngine, LanguageTrainError};
 use crate::device;
 use crate::learner::text::Group;
 use crate::model::DecoderShape;
@@ -18,9 +18,9 @@ pub(super) fn unsupported_reason(
     let LanguageConfig { precision, update, optimizer, .. } = config;
     // The CPU supports bf16 for language models.
     let is_bf16_on_cpu = device.is_none() && *precision == Precision::Bf16;
-    let reason = device::precision_limit(device, *precision).filter(|_| !is_bf16_on_cpu);
-    if reason.is_some() {
-        return reason;
+    let precision_reason = device::precision_limit(device, *precision).filter(|_| !is_bf16_on_cpu);
+    if precision_reason.is_some() {
+        return precision_reason;
     }
     let device = device?;
     if cfg!(not(text_kernels)) {
@@ -40,7 +40,7 @@ pub(super) fn unsupported_reason(
     {
         let generates = !config.is_sft_only() || config.checkpoint.eval_episodes > 0;
         let tokens = if generates { config.generation.max_new_tokens } else { 0 };
-        crate::text::size_limit(decoder, *precision, tokens, device)
+        crate::text::size_reason(decoder, *precision, tokens, device)
     }
     #[cfg(not(text_kernels))]
     {
@@ -64,8 +64,8 @@ impl TokenLimits {
     pub fn of(device: &Device, shape: &DecoderShape) -> Self {
         #[cfg(text_kernels)]
         {
-            let prompt = crate::text::prefill_tokens(shape, device);
-            Self { prompt, group: crate::text::pass_tokens(shape, device) }
+            let prompt = crate::text::max_prefill_tokens(shape, device);
+            Self { prompt, group: crate::text::max_pass_tokens(shape, device) }
         }
         #[cfg(not(text_kernels))]
         {
@@ -74,7 +74,7 @@ impl TokenLimits {
     }
 }
 
-impl TextEngine {
+impl LanguageEngine {
     /// Checks that there is room for a prompt with its distinct completions, which pass through the decoder together.
     /// `advice` is what the user can do besides using the CPU.
     ///

@@ -62,13 +62,13 @@ fn encode_groups(all: &[CompletionGroup]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for CompletionGroup { completions, texts, rewards } in all {
         put_count(&mut bytes, completions.len());
-        for ((one, text), rewards) in completions.iter().zip(texts).zip(rewards) {
-            put(&mut bytes, &one.tokens);
-            put(&mut bytes, &one.logprobs);
-            put(&mut bytes, &one.entropies);
-            put_count(&mut bytes, one.candidates.len());
-            one.candidates.iter().for_each(|candidates| put(&mut bytes, candidates));
-            bytes.push(u8::from(one.ended));
+        for ((completion, text), rewards) in completions.iter().zip(texts).zip(rewards) {
+            put(&mut bytes, &completion.tokens);
+            put(&mut bytes, &completion.logprobs);
+            put(&mut bytes, &completion.entropies);
+            put_count(&mut bytes, completion.candidates.len());
+            completion.candidates.iter().for_each(|candidates| put(&mut bytes, candidates));
+            bytes.push(u8::from(completion.ended));
             put(&mut bytes, text.as_bytes());
             put(&mut bytes, &rewards.parts);
             bytes.push(u8::from(rewards.problem.is_some()));
@@ -94,7 +94,7 @@ fn put_count(bytes: &mut Vec<u8>, count: usize) {
 
 /// Parses the result of [`encode_groups`]; `None` if it is malformed.
 fn decode_groups(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
-    let mut bytes = Reader(bytes);
+    let mut bytes = ByteReader(bytes);
     let mut all = Vec::new();
     while !bytes.0.is_empty() {
         let mut group = CompletionGroup::default();
@@ -119,9 +119,9 @@ fn decode_groups(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
 }
 
 /// Bytes that are still to be read.
-struct Reader<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;

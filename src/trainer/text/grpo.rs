@@ -2,21 +2,21 @@
 
 use super::scored::{RolloutSeconds, ScoredCompletions};
 use super::{
-    CompletionRecord, HeldOutPart, LanguageConfig, LanguageTrainError, TextEngine, TrainingStage,
-    advantages, record,
+    CompletionRecord, HeldOutPart, LanguageConfig, LanguageEngine, LanguageTrainError,
+    TrainingStage, advantages, record,
 };
 use crate::learner::learning_rate;
 use crate::learner::text::{Group, LanguageMeans};
-use crate::metrics::{EvaluationRecord, IterationRecord, Phases};
+use crate::metrics::{EvaluationRecord, IterationRecord, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::text::Arithmetic;
-use crate::trainer::engine::{Engine, Grpo, Iteration};
+use crate::trainer::engine::{Engine, Grpo, IterationResult};
 use crate::trainer::{in_pool, iterate, may_enter_pool};
 use burn::tensor::Device;
 use std::borrow::Cow;
 
 /// The rollout of an iteration: completions, or, in SFT, solutions.
-pub(in crate::trainer) struct TextRollout {
+pub(in crate::trainer) struct LanguageRollout {
     iteration: u32,
     /// Solutions for SFT.
     solutions: Vec<Group>,
@@ -25,20 +25,20 @@ pub(in crate::trainer) struct TextRollout {
 }
 
 /// Result of an update.
-pub(in crate::trainer) struct TextStats {
+pub(in crate::trainer) struct LanguageStats {
     means: LanguageMeans,
     /// Number of tokens learnt from.
     learnt_tokens: u64,
 }
 
 /// Totals of an iteration.
-pub(in crate::trainer) struct TextTotals {
+pub(in crate::trainer) struct LanguageTotals {
     record: IterationRecord,
     learnt_tokens: u64,
     seconds: RolloutSeconds,
 }
 
-impl TextEngine {
+impl LanguageEngine {
     /// The stage of training that an iteration belongs to.
     fn stage(&self, iteration: u32) -> TrainingStage {
         match self.config.is_sft_only() || iteration < self.config.fit.iterations {
@@ -57,7 +57,7 @@ impl TextEngine {
         };
         let steps = config.optimizer_steps_per_iteration() as u64;
         let first = u64::from(iteration) * steps;
-        let rates: Vec<f64> = (first..first + steps).map(|step| self.rate(step)).collect();
+        let rates: Vec<f64> = (first..first + steps).map(|step| self.learning_rate(step)).collect();
         let settings = config.update_settings(stage);
         let is_pooled = self.device.is_none() && may_enter_pool(&self.team);
         let learner = &mut self.learner;
@@ -70,7 +70,8 @@ impl TextEngine {
         let loss = &self.config.loss;
         let all_pass = loss.entropy_coef != 0.0 || loss.kl_coef != 0.0;
         let passes = |group: &&Group| {
-            all_pass || group.samples.iter().any(|one| one.advantages.iter().any(|x| *x != 0.0))
+            all_pass
+                || group.samples.iter().any(|sample| sample.advantages.iter().any(|x| *x != 0.0))
         };
         let advice = "lower generation.group_size or generation.max_new_tokens";
         groups.iter().filter(passes).try_for_each(|group| self.check_group(group, advice))
@@ -78,7 +79,7 @@ impl TextEngine {
 
     /// Learning rate of an optimizer step: the constant rate of SFT, then the rate of the schedule. Steps are counted
     /// as if every iteration took all of its steps.
-    fn rate(&self, step: u64) -> f64 {
+    fn learning_rate(&self, step: u64) -> f64 {
         let LanguageConfig { fit, iterations, .. } = &self.config;
         let steps = self.config.optimizer_steps_per_iteration() as u64;
         let sft_steps = u64::from(fit.iterations) * steps;
@@ -90,33 +91,37 @@ impl TextEngine {
     }
 }
 
-impl Grpo for TextEngine {
-    type Trajectory = TextRollout;
+impl Grpo for LanguageEngine {
+    type Trajectory = LanguageRollout;
     type Advantages = Vec<Vec<f32>>;
-    type Stats = TextStats;
-    type Totals = TextTotals;
+    type Stats = LanguageStats;
+    type Totals = LanguageTotals;
     type Error = LanguageTrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<TextRollout, LanguageTrainError> {
+    fn rollout(&mut self, iteration: u32) -> Result<LanguageRollout, LanguageTrainError> {
         let (solutions, scored) = match self.stage(iteration) {
             TrainingStage::Sft => (self.demonstrations()?, None),
             TrainingStage::Grpo => (Vec::new(), Some(self.complete_prompts()?)),
         };
-        Ok(TextRollout { iteration, solutions, scored })
+        Ok(LanguageRollout { iteration, solutions, scored })
     }
 
-    fn advantages(&mut self, rollout: &TextRollout) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
+    fn advantages(
+        &mut self,
+        rollout: &LanguageRollout,
+    ) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
         let scale = self.config.reward.scale_rewards;
         let scored = rollout.scored.as_ref();
-        Ok(scored.map_or(Vec::new(), |scored| advantages::advantages(&scored.totals(), scale)))
+        Ok(scored
+            .map_or(Vec::new(), |scored| advantages::advantages(&scored.learnt_rewards(), scale)))
     }
 
     fn update(
         &mut self,
-        rollout: &TextRollout,
+        rollout: &LanguageRollout,
         advantages: &Vec<Vec<f32>>,
         iteration: u32,
-    ) -> Result<TextStats, LanguageTrainError> {
+    ) -> Result<LanguageStats, LanguageTrainError> {
         let groups = match &rollout.scored {
             Some(scored) => &advantages::groups_to_learn(scored, advantages, &self.config.reward),
             None => &rollout.solutions,
@@ -125,29 +130,29 @@ impl Grpo for TextEngine {
             self.check_groups(groups)?;
         }
         let means = self.learn(groups, iteration)?;
-        Ok(TextStats { means, learnt_tokens: record::count_tokens(groups) })
+        Ok(LanguageStats { means, learnt_tokens: record::count_tokens(groups) })
     }
 
     async fn totals(
         &mut self,
-        rollout: TextRollout,
+        rollout: LanguageRollout,
         advantages: Vec<Vec<f32>>,
-        stats: TextStats,
+        stats: LanguageStats,
         _next: Option<u32>,
-    ) -> Result<TextTotals, LanguageTrainError> {
-        let TextRollout { iteration, scored, .. } = rollout;
+    ) -> Result<LanguageTotals, LanguageTrainError> {
+        let LanguageRollout { iteration, scored, .. } = rollout;
         let seconds = scored.as_ref().map(|scored| scored.seconds).unwrap_or_default();
-        let parts = &self.parts[..];
+        let parts = &self.reward_parts[..];
         let mut record = match &scored {
             Some(scored) => record::grpo_record(scored, parts),
             None => record::sft_record(),
         };
-        record::add_means(&mut record, &stats.means);
+        record::write_language_means(&mut record, &stats.means);
         self.completions = scored.map_or(Vec::new(), |scored| {
             let number = iteration + 1;
             CompletionRecord::of_iteration(number, &scored, &advantages, parts, &self.model)
         });
-        Ok(TextTotals { record, learnt_tokens: stats.learnt_tokens, seconds })
+        Ok(LanguageTotals { record, learnt_tokens: stats.learnt_tokens, seconds })
     }
 
     fn finish_phase(&self) -> bool {
@@ -155,7 +160,7 @@ impl Grpo for TextEngine {
     }
 }
 
-impl Engine for TextEngine {
+impl Engine for LanguageEngine {
     type Config = LanguageConfig;
     type Error = LanguageTrainError;
 
@@ -168,7 +173,7 @@ impl Engine for TextEngine {
     }
 
     fn env_steps(&self) -> u64 {
-        self.steps
+        self.env_steps
     }
 
     fn team(&self) -> &Team {
@@ -208,23 +213,24 @@ impl Engine for TextEngine {
         &mut self,
         iteration: u32,
         next: Option<u32>,
-    ) -> Result<Iteration, LanguageTrainError> {
+    ) -> Result<IterationResult, LanguageTrainError> {
         let (totals, phases) = iterate(self, iteration, next).await?;
-        let TextTotals { mut record, learnt_tokens, seconds } = totals;
+        let LanguageTotals { mut record, learnt_tokens, seconds } = totals;
         let text = record.text.get_or_insert_default();
-        let steps = if text.fit { learnt_tokens } else { text.tokens };
-        let Phases { rollout, advantage, update, .. } = phases.unwrap_or_default();
+        let steps = if text.is_sft { learnt_tokens } else { text.tokens };
+        let PhaseSeconds { rollout, advantage, update, .. } = phases.unwrap_or_default();
         text.generated_per_second = text.tokens as f64 / seconds.generate.max(1e-9);
         text.learnt_per_second = learnt_tokens as f64 / update.max(1e-9);
         let RolloutSeconds { generate, verify } = seconds;
         let advantage = advantage + (rollout - generate - verify).max(0.0);
         let verify = Some(verify);
-        record.seconds.phases = Some(Phases { rollout: generate, advantage, update, verify });
-        self.steps += steps;
-        record.env_steps = self.steps;
-        let optimizer_steps = self.config.optimizer_steps_per_iteration() as u64;
-        record.learning_rate = self.rate(u64::from(iteration + 1) * optimizer_steps - 1);
-        Ok(Iteration { record, steps })
+        record.seconds.phases = Some(PhaseSeconds { rollout: generate, advantage, update, verify });
+        self.env_steps += steps;
+        record.env_steps = self.env_steps;
+        let steps_per_iteration = self.config.optimizer_steps_per_iteration() as u64;
+        record.learning_rate =
+            self.learning_rate(u64::from(iteration + 1) * steps_per_iteration - 1);
+        Ok(IterationResult { record, env_steps: steps })
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {

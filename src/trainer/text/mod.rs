@@ -4,7 +4,6 @@ mod advantages;
 mod collapse_monitor;
 mod device_limits;
 mod exchange;
-mod fit;
 mod grpo;
 mod prompts;
 mod record;
@@ -14,6 +13,7 @@ mod samples;
 mod saved_model;
 mod scored;
 mod settings;
+mod sft;
 mod snapshot;
 mod start;
 mod tally;
@@ -35,7 +35,7 @@ pub use crate::settings::{
 
 use super::{TrainError, Trainer};
 use crate::learner::text::LanguageLearner;
-use crate::metrics::{EvaluationRecord, HeldOut};
+use crate::metrics::{EvaluationRecord, HeldOutMeans};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
 use crate::task::{Prompt, RewardPart, Split, Task, TaskError, with_weights};
@@ -44,7 +44,7 @@ use crate::text::{Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use device_limits::{TokenLimits, unsupported_reason};
 use start::{
-    adapt, check_ranks, check_settings, default_max_new_tokens, default_shards, new_model,
+    check_ranks, check_settings, default_max_new_tokens, default_shards, new_model, set_up_adapters,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,10 +55,10 @@ use toml::Table;
 const MAX_EVALUATED_COMPLETIONS: usize = 1 << 13;
 
 /// A language model in training on a task.
-pub struct TextEngine {
+pub struct LanguageEngine {
     task: Arc<dyn Task>,
     /// Parts of a reward, with the weights of this run.
-    parts: Vec<RewardPart>,
+    reward_parts: Vec<RewardPart>,
     config: LanguageConfig,
     /// Settings saved with every checkpoint.
     settings: Table,
@@ -76,10 +76,10 @@ pub struct TextEngine {
     team: Team,
     /// Index of the next prompt.
     next_prompt: u64,
-    /// Largest number of held-out prompts of an evaluation before the run was resumed.
-    validated: u64,
+    /// Largest number of held-out prompts of a validation before the run was resumed.
+    past_validation_prompts: u64,
     /// Number of tokens generated, and learnt from by SFT.
-    steps: u64,
+    env_steps: u64,
     /// Completions of the last iteration.
     completions: Vec<CompletionRecord>,
 }
@@ -94,7 +94,7 @@ enum HeldOutPart {
 }
 
 /// Training of a language model on a task.
-pub type LanguageTrainer = Trainer<TextEngine>;
+pub type LanguageTrainer = Trainer<LanguageEngine>;
 
 /// Errors that end the training of a language model.
 #[derive(Debug, thiserror::Error)]
@@ -179,8 +179,8 @@ impl LanguageTrainer {
     ///
     /// # Errors
     /// If a setting is out of range, `model` is `None` although `config.model.path` names one, a completion may have no
-    /// tokens, a new model is to learn a task without an alphabet, or the model cannot process the task's prompts, all of
-    /// which are checked if the task lists them.
+    /// tokens, a new model is to learn a task without an alphabet, or the model cannot process the task's prompts, all
+    /// of which are checked if the task lists them.
     pub fn for_task(
         task: Arc<dyn Task>,
         config: LanguageConfig,
@@ -195,8 +195,8 @@ impl LanguageTrainer {
     /// [`GameTrainer::with_team`](crate::trainer::GameTrainer::with_team).
     ///
     /// # Errors
-    /// As [`LanguageTrainer::for_task`], and if there are more ranks than shards (`update.num_shards`, of whole
-    /// groups).
+    /// The errors of [`LanguageTrainer::for_task`], and one if there are more ranks than shards (`update.num_shards`,
+    /// of whole groups).
     pub fn for_task_of_team(
         task: Arc<dyn Task>,
         mut config: LanguageConfig,
@@ -204,12 +204,12 @@ impl LanguageTrainer {
         team: Team,
     ) -> Result<Self, LanguageTrainError> {
         check_settings(&config, model.as_ref())?;
-        let parts = with_weights(&*task, &config.reward.weights)?;
+        let reward_parts = with_weights(&*task, &config.reward.weights)?;
         let mut model = model.map_or_else(|| new_model(&*task, &config), Ok)?;
         if config.generation.max_new_tokens == 0 {
             config.generation.max_new_tokens = default_max_new_tokens(&*task, &model)?;
         }
-        adapt(&mut model, &mut config)?;
+        set_up_adapters(&mut model, &mut config)?;
         let decoder = model.decoder().with_arithmetic(Arithmetic::for_precision(config.precision));
         // From now on the decoder owns them.
         model.params = DecoderParams::default();
@@ -220,9 +220,9 @@ impl LanguageTrainer {
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, key, config.optimizer.moments);
         let learner = learner.with_team(team.clone());
-        let engine = TextEngine {
+        let engine = LanguageEngine {
             task,
-            parts,
+            reward_parts,
             config,
             settings: Table::new(),
             model,
@@ -233,12 +233,12 @@ impl LanguageTrainer {
             limits: TokenLimits::UNLIMITED,
             team,
             next_prompt: 0,
-            validated: 0,
-            steps: 0,
+            past_validation_prompts: 0,
+            env_steps: 0,
             completions: Vec::new(),
         };
         engine.check_prompts()?;
-        Ok(Self::start(engine))
+        Ok(Self::from_engine(engine))
     }
 
     /// Saves these settings with every checkpoint ([`language_settings`]).
@@ -253,7 +253,7 @@ impl LanguageTrainer {
     /// # Errors
     /// If a setting is only for the CPU, or the device lacks the precision or the room for the model or its prompts.
     pub fn with_device(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
-        let TextEngine { config, learner, .. } = &self.engine;
+        let LanguageEngine { config, learner, .. } = &self.engine;
         if let Some(reason) = unsupported_reason(config, &learner.decoder, device.as_ref()) {
             return Err(LanguageTrainError::Settings(reason));
         }
@@ -310,7 +310,7 @@ impl LanguageTrainer {
     /// # Errors
     /// If another rank fails or does not respond.
     pub fn broadcast_weights(&mut self) -> Result<(), TeamError> {
-        let TextEngine { team, learner, .. } = &mut self.engine;
+        let LanguageEngine { team, learner, .. } = &mut self.engine;
         if team.size() > 1 {
             let ours = bytemuck::cast_slice(learner.decoder.trainable());
             let first: Vec<f32> = bytemuck::pod_collect_to_vec(&team.broadcast(ours)?);
@@ -338,7 +338,7 @@ impl LanguageTrainer {
 
     /// The current model.
     pub fn model(&self) -> LanguageModel {
-        let TextEngine { model, learner, .. } = &self.engine;
+        let LanguageEngine { model, learner, .. } = &self.engine;
         let mut model = model.clone();
         model.params = learner.decoder.params().clone();
         model.adapters = learner.decoder.adapters().cloned();
@@ -357,17 +357,17 @@ impl LanguageTrainer {
     }
 
     /// Parts of a reward, with the weights of this run.
-    pub fn parts(&self) -> &[RewardPart] {
-        &self.engine.parts
+    pub fn reward_parts(&self) -> &[RewardPart] {
+        &self.engine.reward_parts
     }
 
     /// Highest possible score of a completion.
     pub fn highest_score(&self) -> f64 {
-        RewardPart::highest_score(self.parts())
+        RewardPart::highest_score(self.reward_parts())
     }
 }
 
-impl TextEngine {
+impl LanguageEngine {
     /// Sampling settings of training.
     fn sampling(&self) -> Sampling {
         self.config.sampling(&self.model.stop_tokens)
@@ -377,17 +377,19 @@ impl TextEngine {
     /// run was resumed with other settings.
     fn validation_prompts(&self) -> u64 {
         let solutions = if self.config.is_sft_only() { self.max_held_out_solutions() } else { 0 };
-        solutions.max(self.config.checkpoint.eval_episodes as u64).max(self.validated)
+        solutions.max(self.config.checkpoint.eval_episodes as u64).max(self.past_validation_prompts)
     }
 
     /// Indices of `count` held-out prompts of a part, or of as many as it has. Validation takes as many as it
     /// evaluates, at most half of all; if prompts are unlimited, the final part is unlimited too.
     fn held_out_prompts(&self, part: HeldOutPart, count: u64) -> Range<u64> {
         let end = self.task.num_prompts(Split::Test).unwrap_or(u64::MAX);
-        let border = self.validation_prompts().min(end.div_ceil(2));
+        let final_start = self.validation_prompts().min(end.div_ceil(2));
         match part {
-            HeldOutPart::Final if border < end => border..border.saturating_add(count).min(end),
-            HeldOutPart::Validation | HeldOutPart::Final => 0..count.min(border),
+            HeldOutPart::Final if final_start < end => {
+                final_start..final_start.saturating_add(count).min(end)
+            }
+            HeldOutPart::Validation | HeldOutPart::Final => 0..count.min(final_start),
         }
     }
 
@@ -399,7 +401,7 @@ impl TextEngine {
         completions: usize,
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
-        let mut tally = EvaluationTally::new(&self.parts);
+        let mut tally = EvaluationTally::new(&self.reward_parts);
         let prompts = self.held_out_prompts(part, count as u64);
         // This number is the same on all ranks.
         let prompts_at_a_time = (MAX_EVALUATED_COMPLETIONS / completions).max(1);
@@ -424,7 +426,8 @@ impl TextEngine {
             count => self.evaluate(part, count, 1, &greedy)?,
         };
         if self.config.is_sft_only() {
-            evaluation.held_out = Some(HeldOut { loss: self.held_out_loss(part)?, accuracy: None });
+            evaluation.held_out =
+                Some(HeldOutMeans { loss: self.held_out_loss(part)?, accuracy: None });
         }
         Ok(evaluation)
     }

@@ -1,10 +1,10 @@
 //! Tokenized prompts of a task.
 
-use super::{LanguageConfig, LanguageTrainError, TextEngine};
+use super::{LanguageConfig, LanguageEngine, LanguageTrainError};
 use crate::task::{Prompt, Split, Task};
 use crate::text::LanguageModel;
 
-impl TextEngine {
+impl LanguageEngine {
     /// Checks that the model can process the task's prompts: all of them if it lists them, otherwise one
     /// per split.
     pub(super) fn check_prompts(&self) -> Result<(), LanguageTrainError> {

@@ -3,10 +3,10 @@
 use super::advantages::{self, mean};
 use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, LanguageMeans};
-use crate::metrics::{IterationRecord, TextRecord};
+use crate::metrics::{IterationRecord, LanguageRecord};
 use crate::task::{RewardPart, Rewards};
 use crate::text::LanguageModel;
-use crate::trainer::engine::record_means;
+use crate::trainer::engine::write_means;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 
@@ -62,46 +62,48 @@ fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTr
 
 /// Creates the record of an SFT iteration, before the update.
 pub(super) fn sft_record() -> IterationRecord {
-    let text = TextRecord { fit: true, ..TextRecord::default() };
+    let text = LanguageRecord { is_sft: true, ..LanguageRecord::default() };
     IterationRecord { text: Some(text), ..IterationRecord::default() }
 }
 
 /// Creates the record of a GRPO iteration with these completions, before the update.
 pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
     let completions = || scored.completions();
-    let kept_tokens: usize = completions().map(|one| one.tokens.len()).sum();
+    let kept_tokens: usize = completions().map(|completion| completion.tokens.len()).sum();
     let tokens = kept_tokens + scored.dropped_tokens;
     let distinct = |group: &ScoredGroup| {
         group.texts.iter().collect::<HashSet<_>>().len() as f64 / group.texts.len() as f64
     };
-    let totals = scored.groups.iter().flat_map(|group| &group.totals);
-    let judged = completions().zip(totals).filter(|(_, reward)| !reward.is_nan());
-    let (judged_tokens, reward) = judged
-        .fold((0, 0.0), |(tokens, sum), (one, reward)| (tokens + one.tokens.len(), sum + reward));
+    let rewards = scored.groups.iter().flat_map(|group| &group.learnt_rewards);
+    let judged = completions().zip(rewards).filter(|(_, reward)| !reward.is_nan());
+    let (judged_tokens, reward_sum) = judged
+        .fold((0, 0.0), |(tokens, sum), (completion, reward)| {
+            (tokens + completion.tokens.len(), sum + reward)
+        });
     let highest_score = mean(scored.judged().map(|rewards| rewards.highest_score(parts)));
-    let text = TextRecord {
-        fit: false,
+    let text = LanguageRecord {
+        is_sft: false,
         highest_score: scored.judged().next().map(|_| highest_score),
         rewards: mean_rewards_by_part(scored, parts),
-        problems: scored.problems().count(),
-        problem: scored.problems().next().cloned(),
+        unjudged: scored.problems().count(),
+        first_problem: scored.problems().next().cloned(),
         resampled: scored.dropped_groups,
-        completion_length: mean(completions().map(|one| one.tokens.len() as f64)),
-        truncated: fraction_true(completions().map(|one| !one.ended)),
+        completion_length: mean(completions().map(|completion| completion.tokens.len() as f64)),
+        truncated: fraction_true(completions().map(|completion| !completion.ended)),
         distinct: mean(scored.groups.iter().map(distinct)),
         tokens: tokens as u64,
-        sampling_entropy: mean(completions().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
-        ..TextRecord::default()
+        sampling_entropy: mean(completions().flat_map(|it| &it.entropies).map(|x| f64::from(*x))),
+        ..LanguageRecord::default()
     };
     let have_zero_variance =
-        scored.groups.iter().map(|group| advantages::has_zero_variance(&group.totals));
+        scored.groups.iter().map(|group| advantages::has_zero_variance(&group.learnt_rewards));
     IterationRecord {
         score: scored
             .judged()
             .next()
             .map(|_| mean(scored.judged().map(|rewards| rewards.total(parts)))),
         episodes: completions().count() as u64,
-        mean_reward: reward / judged_tokens.max(1) as f64,
+        mean_reward: reward_sum / judged_tokens.max(1) as f64,
         zero_variance_groups: fraction_true(have_zero_variance),
         text: Some(text),
         ..IterationRecord::default()
@@ -114,10 +116,10 @@ pub(super) fn count_tokens(groups: &[Group]) -> u64 {
     samples.map(|sample| sample.tokens.len() as u64).sum()
 }
 
-/// Adds the means of an update to the record of its iteration.
-pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
+/// Writes the means of a language model's update to the record of its iteration.
+pub(super) fn write_language_means(record: &mut IterationRecord, means: &LanguageMeans) {
     let mut update = means.update.without_approx_kl();
-    if let Some(text) = record.text.as_mut().filter(|text| !text.fit) {
+    if let Some(text) = record.text.as_mut().filter(|text| !text.is_sft) {
         text.first_ratio_distance = means.first_ratio_distance;
         update = means.update;
         if means.tokens == 0.0 {
@@ -125,7 +127,7 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
             update.entropy = text.sampling_entropy;
         }
     }
-    record_means(record, update);
+    write_means(record, update);
 }
 
 impl CompletionRecord {
@@ -137,16 +139,16 @@ impl CompletionRecord {
         parts: &[RewardPart],
         model: &LanguageModel,
     ) -> Vec<Self> {
-        let named = |rewards: &Rewards| {
-            let named =
+        let by_part = |rewards: &Rewards| {
+            let pair =
                 |(i, part): (usize, &RewardPart)| Some((part.name.clone(), rewards.part(i)?));
-            parts.iter().enumerate().filter_map(named).collect()
+            parts.iter().enumerate().filter_map(pair).collect()
         };
         let mut records = Vec::new();
         for (number, (group, advantages)) in scored.groups.iter().zip(advantages).enumerate() {
             for (i, completion) in group.completions.iter().enumerate() {
                 let rewards = &group.rewards[i];
-                let reward = Some(group.totals[i]).filter(|reward| !reward.is_nan());
+                let reward = Some(group.learnt_rewards[i]).filter(|reward| !reward.is_nan());
                 records.push(Self {
                     iteration,
                     group: number,
@@ -156,7 +158,7 @@ impl CompletionRecord {
                     logprobs: completion.logprobs.clone(),
                     score: reward.map(|_| rewards.total(parts)),
                     reward,
-                    rewards: named(rewards),
+                    rewards: by_part(rewards),
                     highest_score: (!rewards.not_applicable.is_empty())
                         .then(|| rewards.highest_score(parts)),
                     advantage: advantages[i],
@@ -198,7 +200,7 @@ mod tests {
         assert!((record.score.unwrap() - 2.5 / 3.0).abs() < 1e-12, "{record:?}");
         assert!((record.mean_reward - 1.75 / 10.0).abs() < 1e-12, "{record:?}");
         let text = record.text.unwrap();
-        assert_eq!((text.problems, text.rewards["form"], record.episodes), (1, 1.0, 4));
+        assert_eq!((text.unjudged, text.rewards["form"], record.episodes), (1, 1.0, 4));
         scored.groups.iter_mut().for_each(|group| group.rewards = vec![unknown(), unknown()]);
         let record = grpo_record(&scored, &parts);
         assert_eq!((record.score, record.text.unwrap().rewards.len()), (None, 0));

@@ -5,7 +5,7 @@ use super::advantages::{has_zero_variance, overlong_penalty};
 use super::exchange::{self, CompletionGroup};
 use super::scored::{RolloutSeconds, ScoredCompletions, ScoredGroup};
 use super::verification::Verification;
-use super::{GenerationConfig, LanguageTrainError, TextEngine};
+use super::{GenerationConfig, LanguageEngine, LanguageTrainError};
 use crate::rng::{Stream, draw};
 use crate::task::{Prompt, Rewards, Split, TaskError};
 use crate::text::generate::{self, Completion, Generator, Sampling, stop};
@@ -14,7 +14,7 @@ use web_time::Instant;
 /// Minimum number of completions that an evaluation may decode at a time.
 const EVALUATION_SLOTS: usize = 64;
 
-impl TextEngine {
+impl LanguageEngine {
     /// Generates and scores completions of the next prompts. Groups without variance are replaced, up to
     /// `generation.resample` times.
     pub(super) fn complete_prompts(&mut self) -> Result<ScoredCompletions, LanguageTrainError> {
@@ -28,7 +28,7 @@ impl TextEngine {
             let mut scored =
                 self.complete_and_score(Split::Train, &numbers, group_size, &sampling)?;
             if round < resample {
-                scored.retain_groups(|totals| !has_zero_variance(totals));
+                scored.retain_groups(|rewards| !has_zero_variance(rewards));
             }
             kept.append(scored);
             if kept.groups.len() == num_prompts {
@@ -66,9 +66,10 @@ impl TextEngine {
         let ours =
             self.complete_and_verify(&prompts[own.clone()], &requests[own], sampling, &mut seconds);
         let scored_group = |((prompt, request), group): ((_, generate::Request), _)| {
-            let totals = self.total_rewards(&group, sampling.max_new_tokens);
+            let learnt_rewards = self.learnt_rewards(&group, sampling.max_new_tokens);
             let CompletionGroup { completions, texts, rewards } = group;
-            ScoredGroup { prompt, tokens: request.tokens, completions, texts, rewards, totals }
+            let tokens = request.tokens;
+            ScoredGroup { prompt, tokens, completions, texts, rewards, learnt_rewards }
         };
         let groups =
             prompts.into_iter().zip(requests).zip(exchange::gather_completions(&self.team, ours)?);
@@ -89,11 +90,11 @@ impl TextEngine {
     ) -> Result<Vec<CompletionGroup>, LanguageTrainError> {
         let started = Instant::now();
         let stops = &self.config.generation.stop;
-        let text = |tokens: &[u32]| {
+        let decode = |tokens: &[u32]| {
             let text = self.model.decode_completion(tokens);
             stop::text_before(&text, stops).map(str::to_string).unwrap_or(text)
         };
-        let verification = Verification::new(&*self.task, prompts, &text);
+        let verification = Verification::new(&*self.task, prompts, &decode);
         let must_stop = |tokens: &[u32]| {
             let has_stop_text =
                 || stop::text_before(&self.model.decode_completion(tokens), stops).is_some();
@@ -107,8 +108,10 @@ impl TextEngine {
             listener: None,
         };
         let (completions, cache, generate_seconds) = verification.generate(generator, requests)?;
-        let texts = |group: &Vec<Completion>| group.iter().map(|one| text(&one.tokens)).collect();
-        let texts: Vec<Vec<String>> = completions.iter().map(texts).collect();
+        let texts_of = |group: &Vec<Completion>| {
+            group.iter().map(|completion| decode(&completion.tokens)).collect()
+        };
+        let texts: Vec<Vec<String>> = completions.iter().map(texts_of).collect();
         let rewards = verification.rewards(&completions, &texts, cache)?;
         let groups = completions.into_iter().zip(texts).zip(rewards);
         let groups = groups.map(|((completions, texts), rewards)| CompletionGroup {
@@ -132,17 +135,17 @@ impl TextEngine {
         }
     }
 
-    /// Total reward of each completion of a prompt, with a length penalty relative to `limit` tokens; NaN if the
-    /// verifier could not judge it.
-    fn total_rewards(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
+    /// The reward of each completion of a prompt that is learnt from, with a length penalty relative to `limit` tokens;
+    /// NaN if the verifier could not judge it.
+    fn learnt_rewards(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
         let buffer = self.config.reward.overlong_buffer;
-        let total = |(completion, rewards): (&Completion, &Rewards)| {
+        let learnt_reward = |(completion, rewards): (&Completion, &Rewards)| {
             let penalty = overlong_penalty(completion.tokens.len(), limit, buffer);
             match rewards.problem {
-                None => rewards.total(&self.parts) - penalty,
+                None => rewards.total(&self.reward_parts) - penalty,
                 Some(_) => f64::NAN,
             }
         };
-        group.completions.iter().zip(&group.rewards).map(total).collect()
+        group.completions.iter().zip(&group.rewards).map(learnt_reward).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Sample completions of a run's policy, for display.
 
 use super::advantages::advantages;
-use super::{CompletionRecord, LanguageTrainError, LanguageTrainer, TextEngine};
+use super::{CompletionRecord, LanguageEngine, LanguageTrainError, LanguageTrainer};
 use crate::task::Split;
 use crate::text::generate::{Completion, Generator, Request, Sampling};
 
@@ -29,9 +29,16 @@ impl LanguageTrainer {
         let numbers: Vec<u64> = (0..count).collect();
         let scored =
             self.engine.complete_and_score(Split::Test, &numbers, completions, &self.sampling())?;
-        let advantages = advantages(&scored.totals(), self.engine.config.reward.scale_rewards);
-        let TextEngine { parts, model, .. } = &self.engine;
-        Ok(CompletionRecord::of_iteration(self.iteration, &scored, &advantages, parts, model))
+        let advantages =
+            advantages(&scored.learnt_rewards(), self.engine.config.reward.scale_rewards);
+        let LanguageEngine { reward_parts, model, .. } = &self.engine;
+        Ok(CompletionRecord::of_iteration(
+            self.iteration,
+            &scored,
+            &advantages,
+            reward_parts,
+            model,
+        ))
     }
 
     /// Generates `count` sample completions of a user's prompt.

@@ -3,7 +3,7 @@
 //! The sections are the files of a model's folder besides the weights. The weights that adapters are trained with are
 //! not saved, since they do not change; a digest tells whether a folder still holds them.
 
-use super::TextEngine;
+use super::LanguageEngine;
 use crate::checkpoint::{Checkpoint, Section};
 use crate::disk;
 use crate::text::{DecoderParams, LanguageModel};
@@ -62,7 +62,7 @@ pub fn check_base(checkpoint: &Checkpoint, model: &LanguageModel) -> Result<(), 
 }
 
 /// Writes the sections that describe the model of a run.
-pub(super) fn sections(engine: &TextEngine) -> Vec<Section> {
+pub(super) fn sections(engine: &LanguageEngine) -> Vec<Section> {
     let model = &engine.model;
     let files = model.metadata().into_iter();
     let mut sections: Vec<_> =

@@ -34,8 +34,9 @@ pub(super) struct ScoredGroup {
     /// Text of each completion.
     pub texts: Vec<String>,
     pub rewards: Vec<Rewards>,
-    /// Reward of each completion, its length penalty included; NaN if the verifier could not judge it.
-    pub totals: Vec<f64>,
+    /// Reward of each completion that is learnt from: the score minus the length penalty; NaN if the verifier could not
+    /// judge it.
+    pub learnt_rewards: Vec<f64>,
 }
 
 impl ScoredGroup {
@@ -58,20 +59,20 @@ impl ScoredCompletions {
 
     /// Reasons why the verifier could not judge a completion.
     pub fn problems(&self) -> impl Iterator<Item = &String> {
-        self.groups.iter().flat_map(|group| &group.rewards).filter_map(|one| one.problem.as_ref())
+        self.groups.iter().flat_map(|group| &group.rewards).filter_map(|it| it.problem.as_ref())
     }
 
-    /// Total rewards of each group.
-    pub fn totals(&self) -> Vec<Vec<f64>> {
-        self.groups.iter().map(|group| group.totals.clone()).collect()
+    /// The rewards that are learnt from, by group.
+    pub fn learnt_rewards(&self) -> Vec<Vec<f64>> {
+        self.groups.iter().map(|group| group.learnt_rewards.clone()).collect()
     }
 
-    /// Discards the groups whose total rewards do not satisfy `is_wanted`, and counts them.
+    /// Discards the groups whose learnt rewards do not satisfy `is_wanted`, and counts them.
     pub fn retain_groups(&mut self, is_wanted: impl Fn(&[f64]) -> bool) {
-        for group in self.groups.extract_if(.., |group| !is_wanted(&group.totals)) {
+        for group in self.groups.extract_if(.., |group| !is_wanted(&group.learnt_rewards)) {
             self.dropped_groups += 1;
-            self.dropped_tokens +=
-                group.completions.iter().map(|one| one.tokens.len()).sum::<usize>();
+            let lengths = group.completions.iter().map(|completion| completion.tokens.len());
+            self.dropped_tokens += lengths.sum::<usize>();
         }
     }
 
@@ -88,7 +89,7 @@ impl ScoredCompletions {
 #[cfg(test)]
 impl ScoredGroup {
     /// Completions of these lengths in tokens, which have ended.
-    pub fn of_lengths(lengths: &[usize], rewards: Vec<Rewards>, totals: &[f64]) -> Self {
+    pub fn of_lengths(lengths: &[usize], rewards: Vec<Rewards>, learnt_rewards: &[f64]) -> Self {
         let completion = |count: &usize| Completion {
             tokens: vec![1; *count],
             logprobs: vec![-1.0; *count],
@@ -102,7 +103,7 @@ impl ScoredGroup {
             completions: lengths.iter().map(completion).collect(),
             texts: vec!["a".to_string(); lengths.len()],
             rewards,
-            totals: totals.to_vec(),
+            learnt_rewards: learnt_rewards.to_vec(),
         }
     }
 }

@@ -1,41 +1,41 @@
 //! Checkpoints of a language model's run.
 
-use super::TextEngine;
+use super::LanguageEngine;
 use crate::checkpoint::Checkpoint;
 use crate::learner::Moments;
 use crate::model::saved::{write_parameter_data, write_params};
 use crate::parallel::TeamError;
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
-    CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, STATE,
-    TextCounters, WEIGHTS, read_params, section, unreadable,
+    CONFIG, Counters, EngineState, FIRST_MOMENT, LanguageCounters, Persistent, REFERENCE,
+    SECOND_MOMENT, STATE, WEIGHTS, read_params, section, unreadable,
 };
 
-impl Persistent for TextEngine {
-    async fn export_state(&self, _iteration: u32) -> Result<Export, TeamError> {
-        let names = self.model.trained_parameters();
-        let bytes = |params: &[f32]| write_params(&names, params, None);
+impl Persistent for LanguageEngine {
+    async fn export_state(&self, _iteration: u32) -> Result<EngineState, TeamError> {
+        let parameters = self.model.trainable_parameters();
+        let encode = |params: &[f32]| write_params(&parameters, params, None);
         let mut sections = vec![
             section(CONFIG, self.settings.to_string().into_bytes()),
-            section(WEIGHTS, bytes(self.learner.decoder.trainable())),
+            section(WEIGHTS, encode(self.learner.decoder.trainable())),
         ];
         let optimizer_steps = self.learner.save_moments(|moments| {
-            let names_of = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
-            sections.extend(
-                names_of.map(|(name, of)| section(name, write_parameter_data(&names, of, None))),
-            );
+            let named = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
+            sections.extend(named.map(|(name, moment)| {
+                section(name, write_parameter_data(&parameters, moment, None))
+            }));
         });
         if let Some(reference) = &self.learner.reference {
-            sections.push(section(REFERENCE, bytes(reference.trainable())));
+            sections.push(section(REFERENCE, encode(reference.trainable())));
         }
         #[cfg(on_disk)]
         sections.extend(super::saved_model::sections(self));
-        let text = TextCounters {
+        let text = LanguageCounters {
             next_prompt: self.next_prompt,
-            env_steps: self.steps,
-            validated: self.validation_prompts(),
+            env_steps: self.env_steps,
+            validation_prompts: self.validation_prompts(),
         };
-        Ok(Export { sections, optimizer_steps, played_steps: None, text: Some(text) })
+        Ok(EngineState { sections, optimizer_steps, played_steps: None, text: Some(text) })
     }
 
     fn import_state(
@@ -43,8 +43,8 @@ impl Persistent for TextEngine {
         checkpoint: &Checkpoint,
         counters: &Counters,
     ) -> Result<(), SnapshotError> {
-        let names = self.model.trained_parameters();
-        let params = |name: &str| read_params(checkpoint, name, &names);
+        let parameters = self.model.trainable_parameters();
+        let params = |name: &str| read_params(checkpoint, name, &parameters);
         let text = counters.text.ok_or_else(|| unreadable(STATE, "it has no `next_prompt`"))?;
         let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
         let steps = counters.optimizer_steps;
@@ -60,9 +60,9 @@ impl Persistent for TextEngine {
         if let Some(reference) = reference {
             self.learner.freeze_reference(&self.config.update, Some(&reference));
         }
-        (self.next_prompt, self.steps) = (text.next_prompt, text.env_steps);
+        (self.next_prompt, self.env_steps) = (text.next_prompt, text.env_steps);
         // Another restored checkpoint may be older, such as the best one.
-        self.validated = self.validated.max(text.validated);
+        self.past_validation_prompts = self.past_validation_prompts.max(text.validation_prompts);
         Ok(())
     }
 }

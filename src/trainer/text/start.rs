@@ -75,7 +75,7 @@ pub(super) fn default_max_new_tokens(
 }
 
 /// Adds the adapters in the settings to a model, or copies the settings of its own adapters.
-pub(super) fn adapt(
+pub(super) fn set_up_adapters(
     model: &mut LanguageModel,
     config: &mut LanguageConfig,
 ) -> Result<(), LanguageTrainError> {

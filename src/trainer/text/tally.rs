@@ -2,19 +2,19 @@
 
 use super::advantages::ROUNDING;
 use super::scored::ScoredCompletions;
-use crate::metrics::{EvaluationRecord, TextEvaluation};
+use crate::metrics::{EvaluationRecord, LanguageEvaluation};
 use crate::rollout::std_error;
 use crate::task::RewardPart;
 use std::ops::RangeInclusive;
 
 /// A running mean.
 #[derive(Clone, Copy, Default)]
-struct Mean {
+struct RunningMean {
     sum: f64,
     count: f64,
 }
 
-impl Mean {
+impl RunningMean {
     fn add(&mut self, value: f64) {
         self.sum += value;
         self.count += 1.0;
@@ -39,18 +39,18 @@ pub(super) struct EvaluationTally<'a> {
     /// Number of prompts.
     episodes: usize,
     /// Number of completions that the verifier could not judge.
-    problems: usize,
-    length: Mean,
-    truncated: Mean,
+    unjudged: usize,
+    length: RunningMean,
+    truncated: RunningMean,
     /// Mean of each reward part, unweighted.
-    rewards: Vec<Mean>,
-    score: Mean,
+    rewards: Vec<RunningMean>,
+    score: RunningMean,
     /// Lowest and highest score.
     score_range: Option<RangeInclusive<f64>>,
     /// Whether no part of a reward is beyond its usual scale of 0 to 1.
     is_highest_known: bool,
-    pass_at_1: Mean,
-    pass_at_k: Mean,
+    pass_at_1: RunningMean,
+    pass_at_k: RunningMean,
     /// Mean score of each prompt that has a judged completion.
     prompt_scores: Vec<f64>,
 }
@@ -62,32 +62,32 @@ impl<'a> EvaluationTally<'a> {
             parts,
             completions_per_prompt: 0,
             episodes: 0,
-            problems: 0,
-            length: Mean::default(),
-            truncated: Mean::default(),
-            rewards: vec![Mean::default(); parts.len()],
-            score: Mean::default(),
+            unjudged: 0,
+            length: RunningMean::default(),
+            truncated: RunningMean::default(),
+            rewards: vec![RunningMean::default(); parts.len()],
+            score: RunningMean::default(),
             score_range: None,
             is_highest_known: true,
-            pass_at_1: Mean::default(),
-            pass_at_k: Mean::default(),
+            pass_at_1: RunningMean::default(),
+            pass_at_k: RunningMean::default(),
             prompt_scores: Vec::new(),
         }
     }
 
     /// Adds the completions of further prompts.
     pub fn add(&mut self, scored: &ScoredCompletions) {
-        self.problems += scored.problems().count();
-        for one in scored.completions() {
-            self.length.add(one.tokens.len() as f64);
-            self.truncated.add_flag(!one.ended);
+        self.unjudged += scored.problems().count();
+        for completion in scored.completions() {
+            self.length.add(completion.tokens.len() as f64);
+            self.truncated.add_flag(!completion.ended);
         }
         for group in &scored.groups {
             if self.episodes == 0 {
                 self.completions_per_prompt = group.rewards.len();
             }
             self.episodes += 1;
-            let (mut prompt_score, mut has_passed) = (Mean::default(), false);
+            let (mut prompt_score, mut has_passed) = (RunningMean::default(), false);
             for rewards in group.judged() {
                 let score = rewards.total(self.parts);
                 let highest = rewards.highest_score(self.parts);
@@ -123,8 +123,8 @@ impl<'a> EvaluationTally<'a> {
         let mean_score = self.score.value();
         let std_error = mean_score.map(|mean_score| self.std_error(mean_score));
         let (min_score, max_score) = self.score_range.map(RangeInclusive::into_inner).unzip();
-        let means = self.parts.iter().zip(&self.rewards);
-        let judged = means.filter_map(|(part, mean)| Some((part.name.clone(), mean.value()?)));
+        let parts = self.parts.iter().zip(&self.rewards);
+        let means = parts.filter_map(|(part, mean)| Some((part.name.clone(), mean.value()?)));
         EvaluationRecord {
             episodes: self.episodes,
             mean_score,
@@ -133,12 +133,12 @@ impl<'a> EvaluationTally<'a> {
             max_score,
             mean_length: self.length.value().unwrap_or(0.0),
             held_out: None,
-            text: Some(TextEvaluation {
+            text: Some(LanguageEvaluation {
                 k: self.completions_per_prompt,
                 pass_at_1: self.pass_at_1.value().filter(|_| self.is_highest_known),
                 pass_at_k: self.pass_at_k.value().filter(|_| self.is_highest_known),
-                problems: self.problems,
-                rewards: judged.collect(),
+                unjudged: self.unjudged,
+                rewards: means.collect(),
                 truncated: self.truncated.value().unwrap_or(0.0),
             }),
         }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((found.min_score, found.warning()), (Some(0.5), None));
         let text = found.text.unwrap();
         assert!((text.pass_at_1.unwrap() - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
-        assert_eq!((text.problems, text.pass_at_k), (1, Some(1.0)));
+        assert_eq!((text.unjudged, text.pass_at_k), (1, Some(1.0)));
         groups.iter_mut().for_each(|group| group.rewards = vec![unknown(), unknown()]);
         let found = evaluation(&parts, &[&groups]);
         let scores = [found.mean_score, found.std_error, found.min_score, found.max_score];

@@ -19,8 +19,8 @@ pub(super) type RewardCache = Vec<HashMap<Vec<u32>, Rewards>>;
 pub(super) struct Verification<'a> {
     task: &'a dyn Task,
     prompts: &'a [Prompt],
-    /// The text of a completion, given its tokens.
-    text: &'a (dyn Fn(&[u32]) -> String + Sync),
+    /// Decodes the text of a completion from its tokens.
+    decode: &'a (dyn Fn(&[u32]) -> String + Sync),
     has_failed: AtomicBool,
 }
 
@@ -36,9 +36,9 @@ impl<'a> Verification<'a> {
     pub fn new(
         task: &'a dyn Task,
         prompts: &'a [Prompt],
-        text: &'a (dyn Fn(&[u32]) -> String + Sync),
+        decode: &'a (dyn Fn(&[u32]) -> String + Sync),
     ) -> Self {
-        Self { task, prompts, text, has_failed: AtomicBool::new(false) }
+        Self { task, prompts, decode, has_failed: AtomicBool::new(false) }
     }
 
     /// Whether the verifier has failed, so that further completions are of no use.
@@ -62,7 +62,7 @@ impl<'a> Verification<'a> {
         let started = Instant::now();
         let mut cache = vec![HashMap::new(); requests.len()];
         let count: usize = requests.iter().map(|request| request.completions).sum();
-        let threads = threads(self.task).min(count);
+        let threads = num_threads(self.task).min(count);
         if threads == 0 {
             let completions = generator.generate(requests);
             return Ok((completions, cache, started.elapsed().as_secs_f64()));
@@ -70,15 +70,16 @@ impl<'a> Verification<'a> {
         let (jobs, queue) = mpsc::channel();
         let (queue, seen) = (Mutex::new(queue), Mutex::new(HashSet::new()));
         thread::scope(|scope| {
-            let start = |_| thread::Builder::new().spawn_scoped(scope, || self.work(&queue));
+            let start = |_| thread::Builder::new().spawn_scoped(scope, || self.verify_jobs(&queue));
             let workers: io::Result<Vec<_>> = (0..threads).map(start).collect();
             let workers =
                 workers.map_err(|error| TaskError::Verifier(format!("cannot verify: {error}")))?;
-            let listener = move |prompt: usize, _: usize, one: &Completion| {
-                if one.is_over(generator.sampling)
-                    && lock(&seen).insert((prompt, one.tokens.clone()))
+            let listener = move |prompt: usize, _: usize, completion: &Completion| {
+                if completion.is_over(generator.sampling)
+                    && lock(&seen).insert((prompt, completion.tokens.clone()))
                 {
-                    let job = Job { prompt, tokens: one.tokens.clone(), ended: one.ended };
+                    let job =
+                        Job { prompt, tokens: completion.tokens.clone(), ended: completion.ended };
                     jobs.send(job).expect("the queue outlives the listener");
                 }
             };
@@ -99,21 +100,21 @@ impl<'a> Verification<'a> {
     }
 
     /// Verifies completions of the queue until it is closed or a verifier has failed.
-    fn work(&self, queue: &Mutex<Receiver<Job>>) -> Result<Vec<(Job, Rewards)>, TaskError> {
-        let mut done = Vec::new();
+    fn verify_jobs(&self, queue: &Mutex<Receiver<Job>>) -> Result<Vec<(Job, Rewards)>, TaskError> {
+        let mut verified = Vec::new();
         loop {
             // Not in the head of a loop, which would hold the lock in its body.
             let next = lock(queue).recv();
-            let Ok(job) = next else { return Ok(done) };
+            let Ok(job) = next else { return Ok(verified) };
             if self.has_failed() {
-                return Ok(done);
+                return Ok(verified);
             }
-            let text = (self.text)(&job.tokens);
+            let text = (self.decode)(&job.tokens);
             let task_completion = self.task_completion(job.prompt, &job.tokens, job.ended, &text);
             let rewards = task::judge(self.task, &[task_completion])
                 .inspect_err(|_| self.has_failed.store(true, Ordering::Relaxed))?;
             let [rewards] = <[Rewards; 1]>::try_from(rewards).expect("one for each completion");
-            done.push((job, rewards));
+            verified.push((job, rewards));
         }
     }
 
@@ -130,7 +131,7 @@ impl<'a> Verification<'a> {
     ) -> Result<Vec<Vec<Rewards>>, TaskError> {
         let groups = completions.iter().zip(texts).enumerate();
         let all = groups.flat_map(|(prompt, (group, texts))| {
-            group.iter().zip(texts).map(move |(one, text)| (prompt, one, text))
+            group.iter().zip(texts).map(move |(completion, text)| (prompt, completion, text))
         });
         if !self.task.verifies_equal_once() {
             let mut rewards = self.judge(&all.collect::<Vec<_>>())?.into_iter();
@@ -138,26 +139,28 @@ impl<'a> Verification<'a> {
             return Ok(groups.map(|group| rewards.by_ref().take(group.len()).collect()).collect());
         }
         let mut seen = HashSet::new();
-        let unknown = all.filter(|(prompt, one, _)| {
-            !cache[*prompt].contains_key(&one.tokens) && seen.insert((*prompt, &one.tokens))
+        let unknown = all.filter(|(prompt, completion, _)| {
+            !cache[*prompt].contains_key(&completion.tokens)
+                && seen.insert((*prompt, &completion.tokens))
         });
         let unknown: Vec<_> = unknown.collect();
         if !unknown.is_empty() {
-            for ((prompt, one, _), rewards) in unknown.iter().zip(self.judge(&unknown)?) {
-                cache[*prompt].insert(one.tokens.clone(), rewards);
+            for ((prompt, completion, _), rewards) in unknown.iter().zip(self.judge(&unknown)?) {
+                cache[*prompt].insert(completion.tokens.clone(), rewards);
             }
         }
         let groups = completions.iter().zip(&cache);
-        let rewards = groups
-            .map(|(group, cache)| group.iter().map(|one| cache[&one.tokens].clone()).collect());
+        let rewards = groups.map(|(group, cache)| {
+            group.iter().map(|completion| cache[&completion.tokens].clone()).collect()
+        });
         Ok(rewards.collect())
     }
 
     /// Verifies completions, each with the index of its prompt and its text, in one call.
     fn judge(&self, list: &[(usize, &Completion, &String)]) -> Result<Vec<Rewards>, TaskError> {
-        let completions = list
-            .iter()
-            .map(|(prompt, one, text)| self.task_completion(*prompt, &one.tokens, one.ended, text));
+        let completions = list.iter().map(|(prompt, completion, text)| {
+            self.task_completion(*prompt, &completion.tokens, completion.ended, text)
+        });
         task::judge(self.task, &completions.collect::<Vec<_>>())
     }
 
@@ -174,7 +177,7 @@ impl<'a> Verification<'a> {
 }
 
 /// The number of threads that verify during generation. WebAssembly has none.
-fn threads(task: &dyn Task) -> usize {
+fn num_threads(task: &dyn Task) -> usize {
     if cfg!(target_family = "wasm") { 0 } else { task.verifier_threads() }
 }
 
@@ -194,23 +197,23 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    /// The end of a call of the verifier.
+    /// How a call of the verifier ends.
     #[derive(Clone, Copy)]
-    enum End {
+    enum CallEnd {
         Rewards,
         Error,
         Panic,
     }
 
     /// A task that keeps the number of completions of each call of its verifier.
-    struct Counted {
+    struct CountedTask {
         parts: Vec<RewardPart>,
         threads: usize,
-        end: End,
+        end: CallEnd,
         calls: Mutex<Vec<usize>>,
     }
 
-    impl Task for Counted {
+    impl Task for CountedTask {
         fn name(&self) -> &str {
             "counted"
         }
@@ -226,9 +229,9 @@ mod tests {
         fn verify(&self, completions: &[task::Completion]) -> Result<Vec<Rewards>, TaskError> {
             lock(&self.calls).push(completions.len());
             match self.end {
-                End::Rewards => Ok(completions.iter().map(reward).collect()),
-                End::Error => Err(TaskError::Verifier("it has broken".to_string())),
-                End::Panic => panic!("a bug of the verifier"),
+                CallEnd::Rewards => Ok(completions.iter().map(reward).collect()),
+                CallEnd::Error => Err(TaskError::Verifier("it has broken".to_string())),
+                CallEnd::Panic => panic!("a bug of the verifier"),
             }
         }
 
@@ -242,10 +245,12 @@ mod tests {
     }
 
     /// A reward that differs between prompts and completions.
-    fn reward(one: &task::Completion) -> Rewards {
-        let digits = format!("{}{}", one.prompt.text, one.text);
+    fn reward(completion: &task::Completion) -> Rewards {
+        let digits = format!("{}{}", completion.prompt.text, completion.text);
         let sum = digits.bytes().fold(0.0, |sum, byte| 0.5 * sum + f64::from(byte));
-        Rewards::new(vec![sum + one.num_tokens as f64 + f64::from(u8::from(one.truncated))])
+        Rewards::new(vec![
+            sum + completion.num_tokens as f64 + f64::from(u8::from(completion.truncated)),
+        ])
     }
 
     /// Waits for a state that is reached in much less time than the limit.
@@ -265,15 +270,15 @@ mod tests {
         calls: Vec<usize>,
     }
 
-    /// Generates and verifies `of_prompt` completions of each of eight prompts, one at a time on each thread of the
-    /// pool. `at_token` is called for every token, with the tokens of the completion so far.
+    /// Generates and verifies `completions_per_prompt` completions of each of eight prompts, one at a time on each
+    /// thread of the pool. `at_token` is called for every token, with the tokens of the completion so far.
     fn run(
-        (threads, end): (usize, End),
-        of_prompt: usize,
-        at_token: &(dyn Fn(&[u32], &Verification, &Counted) + Sync),
+        (threads, end): (usize, CallEnd),
+        completions_per_prompt: usize,
+        at_token: &(dyn Fn(&[u32], &Verification, &CountedTask) + Sync),
     ) -> Result<Outcome, TaskError> {
         let parts = vec![RewardPart::new("sum", 1.0)];
-        let task = Counted { parts, threads, end, calls: Mutex::default() };
+        let task = CountedTask { parts, threads, end, calls: Mutex::default() };
         let prompts: Vec<Prompt> =
             (0..8).map(|index| task.prompt(Split::Train, index)).collect::<Result<_, _>>()?;
         let sizes = DecoderShape {
@@ -286,10 +291,11 @@ mod tests {
             ..DecoderShape::default()
         };
         let model = LanguageModel::tiny(&sizes, "01", 0);
-        let request = |key| generate::Request { tokens: vec![1], completions: of_prompt, key };
+        let completions = completions_per_prompt;
+        let request = |key| generate::Request { tokens: vec![1], completions, key };
         let requests: Vec<_> = (0..8).map(request).collect();
-        let text = |tokens: &[u32]| model.decode_completion(tokens);
-        let verification = Verification::new(&task, &prompts, &text);
+        let decode = |tokens: &[u32]| model.decode_completion(tokens);
+        let verification = Verification::new(&task, &prompts, &decode);
         let stop = |tokens: &[u32]| {
             at_token(tokens, &verification, &task);
             let ends = tokens.last().is_some_and(|token| model.stop_tokens.contains(token));
@@ -304,13 +310,15 @@ mod tests {
             listener: None,
         };
         let (completions, cache, _) = verification.generate(generator, &requests)?;
-        let texts = |group: &Vec<Completion>| group.iter().map(|one| text(&one.tokens)).collect();
-        let texts: Vec<Vec<String>> = completions.iter().map(texts).collect();
+        let texts_of = |group: &Vec<Completion>| {
+            group.iter().map(|completion| decode(&completion.tokens)).collect()
+        };
+        let texts: Vec<Vec<String>> = completions.iter().map(texts_of).collect();
         let rewards = verification.rewards(&completions, &texts, cache)?;
         for (number, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
-            for (one, rewards) in group.iter().zip(rewards) {
-                let (prompt, text) = (&prompts[number], &text(&one.tokens)[..]);
-                let (num_tokens, truncated) = (one.tokens.len(), !one.ended);
+            for (completion, rewards) in group.iter().zip(rewards) {
+                let (prompt, text) = (&prompts[number], &decode(&completion.tokens)[..]);
+                let (num_tokens, truncated) = (completion.tokens.len(), !completion.ended);
                 let task_completion = task::Completion { prompt, text, num_tokens, truncated };
                 assert_eq!(*rewards, reward(&task_completion));
             }
@@ -323,22 +331,22 @@ mod tests {
     fn a_completion_is_verified_while_another_is_being_generated() {
         let (begun, before) = (AtomicUsize::new(0), AtomicUsize::new(0));
         // The last has its first token, and gets no other before the verifier was called.
-        let wait = |tokens: &[u32], _: &Verification, task: &Counted| {
+        let wait = |tokens: &[u32], _: &Verification, task: &CountedTask| {
             if tokens.len() == 1 && begun.fetch_add(1, Ordering::Relaxed) == 7 {
                 wait_for(|| !lock(&task.calls).is_empty());
                 before.store(lock(&task.calls).len(), Ordering::Relaxed);
             }
         };
-        let outcome = run((1, End::Rewards), 1, &wait).unwrap();
+        let outcome = run((1, CallEnd::Rewards), 1, &wait).unwrap();
         assert!((1..8).contains(&before.into_inner()) && outcome.calls == [1; 8]);
     }
 
     #[test]
     fn threads_change_no_reward_and_equal_completions_are_verified_once() {
-        let run = |threads| run((threads, End::Rewards), 12, &|_, _, _| {}).unwrap();
+        let run = |threads| run((threads, CallEnd::Rewards), 12, &|_, _, _| {}).unwrap();
         let expected = run(0);
         let distinct = |group: &Vec<Completion>| {
-            group.iter().map(|one| &one.tokens).collect::<HashSet<_>>().len()
+            group.iter().map(|completion| &completion.tokens).collect::<HashSet<_>>().len()
         };
         let distinct: usize = expected.completions.iter().map(distinct).sum();
         assert!(distinct < 8 * 12 && expected.calls == [distinct]);
@@ -354,16 +362,16 @@ mod tests {
     fn a_verifier_that_fails_ends_generation_with_the_same_error() {
         let (begun, later) = (AtomicUsize::new(0), AtomicUsize::new(0));
         // All but two completions get no second token before the verifier has failed.
-        let wait = |tokens: &[u32], verification: &Verification, _: &Counted| {
+        let wait = |tokens: &[u32], verification: &Verification, _: &CountedTask| {
             if tokens.len() > 1 {
                 later.fetch_add(1, Ordering::Relaxed);
             } else if begun.fetch_add(1, Ordering::Relaxed) >= 2 {
                 wait_for(|| verification.has_failed());
             }
         };
-        let error = run((1, End::Error), 1, &wait).err().unwrap().to_string();
+        let error = run((1, CallEnd::Error), 1, &wait).err().unwrap().to_string();
         assert!(error.contains("it has broken"), "{error}");
-        let after = run((0, End::Error), 1, &|_, _, _| {}).err().unwrap().to_string();
+        let after = run((0, CallEnd::Error), 1, &|_, _, _| {}).err().unwrap().to_string();
         assert_eq!(error, after);
         let [begun, later] = [begun, later].map(AtomicUsize::into_inner);
         assert!(begun == 8 && later <= 2 * 3, "{begun} begun, {later} further tokens");
@@ -372,7 +380,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_verifier_keeps_its_message() {
         for threads in [0, 2] {
-            let run = || run((threads, End::Panic), 2, &|_, _, _| {}).is_ok();
+            let run = || run((threads, CallEnd::Panic), 2, &|_, _, _| {}).is_ok();
             let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
             assert_eq!(panic.downcast_ref(), Some(&"a bug of the verifier"));
         }

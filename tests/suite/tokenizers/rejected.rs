@@ -81,7 +81,7 @@ fn gguf_files_that_are_ambiguous_or_hold_no_model_are_rejected_in_a_sentence() {
     let mut bytes = whole().with("note.1", 1).with("note.2", 2).bytes();
     let at = bytes.windows(6).position(|six| six == b"note.2").unwrap();
     bytes[at + 5] = b'1';
-    rejected(&bytes, "its head has a key twice");
+    rejected(&bytes, "its header has a key twice");
     let twice = Gguf { more: vec!["output_norm.weight"], ..whole() };
     rejected(&twice.bytes(), "it has two tensors of one name");
     let adapters = whole().with("general.type", "adapter").bytes();
@@ -92,7 +92,7 @@ fn gguf_files_that_are_ambiguous_or_hold_no_model_are_rejected_in_a_sentence() {
     bytes.extend(b"x\x09\0\0\0\0\0\0\0");
     bytes.extend((1u64 << 23).to_le_bytes());
     bytes.resize(bytes.len() + (1 << 23), 0);
-    rejected(&bytes, "its head has over 8 million values");
+    rejected(&bytes, "its header has over 8 million values");
     let pieces = ["a".to_string(), "a".repeat(100_000)];
     let long = Gguf::new(&pieces, &[1, 1])
         .with("tokenizer.ggml.model", "llama")

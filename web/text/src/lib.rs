@@ -61,7 +61,7 @@ fn settings(
 impl Training {
     fn new(trainer: LanguageTrainer, settings: Table) -> Self {
         let (collapse_monitor, text) =
-            (CollapseMonitor::new(trainer.parts()), settings.to_string());
+            (CollapseMonitor::new(trainer.reward_parts()), settings.to_string());
         Self { collapse_monitor, trainer: trainer.with_settings(settings), settings: text }
     }
 
@@ -151,7 +151,7 @@ impl Training {
         let warning = self.collapse_monitor.observe(&record);
         if let Some(text) = &mut record.text {
             text.warning = warning;
-            if text.fit {
+            if text.is_sft {
                 completions = self.trainer.sample_held_out(SAMPLE_PROMPTS, SAMPLES_PER_PROMPT)?;
             }
         }
@@ -184,7 +184,8 @@ impl Training {
 
     /// The names of the reward's parts and the number of the model's parameters: `{parts, parameters}`, as JSON.
     pub fn about(&self) -> String {
-        let parts: Vec<&str> = self.trainer.parts().iter().map(|part| part.name.as_str()).collect();
+        let parts: Vec<&str> =
+            self.trainer.reward_parts().iter().map(|part| part.name.as_str()).collect();
         json!({ "parts": parts, "parameters": self.trainer.model().params.len() }).to_string()
     }
 }

@@ -19,7 +19,7 @@ use crate::parallel::PartialSum;
 use crate::settings::Precision;
 use crate::text::{
     Arenas, CompletionIndex, DeviceDecoder, PromptWithCompletions, Retention, TokenDecoder,
-    on_device, pass_tokens,
+    max_pass_tokens, on_device,
 };
 use autodiff::AutodiffPass;
 use burn::tensor::Device;
@@ -38,7 +38,7 @@ fn split_into_device_parts<'a>(
     groups: &[Group],
     chosen: &'a [usize],
 ) -> Vec<&'a [usize]> {
-    let max_tokens = pass_tokens(decoder.module.shape(), decoder.device());
+    let max_tokens = max_pass_tokens(decoder.module.shape(), decoder.device());
     split_into_parts(groups, chosen, MAX_PASS_TOKENS.min(max_tokens))
 }
 

@@ -5,7 +5,7 @@ use super::optimizer_kernels::{Kernels, Portions};
 use crate::device;
 use crate::learner::Moments;
 use crate::learner::optimizer::{AdamWTensors, clip_tensor, factors};
-use crate::learner::text::update::TextStepSettings;
+use crate::learner::text::update::LanguageStepSettings;
 use crate::math::adamw::Factors;
 use crate::settings::OptimizerConfig;
 use crate::text::{Arenas, TokenDecoder};
@@ -71,10 +71,10 @@ pub(in crate::learner::text) fn step(
     decoder: &mut TokenDecoder,
     state: &mut DeviceMoments,
     gradient: DeviceGradient,
-    settings: TextStepSettings,
+    settings: LanguageStepSettings,
     config: &OptimizerConfig,
 ) -> Tensor<1> {
-    let TextStepSettings { max_norm, learning_rate } = settings;
+    let LanguageStepSettings { max_norm, learning_rate } = settings;
     state.steps += 1;
     let decayed = factors(config, learning_rate, state.steps);
     let mut gradient = gradient.0.unwrap_or_else(|| state.moments[0].zeros_like());

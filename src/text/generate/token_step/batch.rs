@@ -8,10 +8,10 @@ use super::TokenStep;
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::nn::tensors::attention::KeysValues;
-use crate::text::generate::decode::{BLOCK, Decode};
+use crate::text::generate::decode::{Decode, READ_BACK_STEPS};
 use crate::text::generate::{SampledToken, Sampling};
 use crate::text::kernels::UNITS;
-use crate::text::kernels::choose::{RecordsLaunch, choose_kernel};
+use crate::text::kernels::choose::{ChoicesLaunch, choose_kernel};
 use crate::text::kernels::narrow::{
     NarrowScratchLaunch, NarrowingLaunch, TOKENS_PER_FLOAT_WORD, narrow_kernel,
 };
@@ -30,13 +30,13 @@ const MIN_REPLAYS: usize = 4;
 
 /// A batch of prompts with equally many completions each.
 pub(in crate::text::generate) struct KernelBatch<'a> {
-    step: &'a TokenStep,
+    token_step: &'a TokenStep,
     decoder: &'a DeviceDecoder,
     sampling: &'a Sampling,
     prompts: PromptCaches,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: CubeTensor,
-    state: State,
+    state: StepState,
     /// Tokens chosen so far.
     count: usize,
     graph: Option<RecordedStep>,
@@ -44,25 +44,25 @@ pub(in crate::text::generate) struct KernelBatch<'a> {
 }
 
 /// The buffers that a step reads and changes.
-struct State {
+struct StepState {
     /// Keys and values of completions, layer by layer: `[rows, max_new_tokens, num_kv_heads, head_dim]`.
     keys_values: Vec<KeysValues>,
     /// The counts of [`Progress`](crate::text::kernels::progress::Progress).
     progress: CubeTensor,
     /// The tokens chosen last: `[rows]`.
     tokens: CubeTensor,
-    /// The last choices: `[BLOCK, size]`, as [`Records`](crate::text::kernels::choose::Records) has them.
-    records: CubeTensor,
+    /// The last choices: `[READ_BACK_STEPS, size]`, as [`Choices`](crate::text::kernels::choose::Choices) has them.
+    choices: CubeTensor,
 }
 
 /// The recorded launches of a step.
 struct RecordedStep {
     graph: Graph,
     /// Maximum number of keys of the steps that it can replay.
-    bound: usize,
+    key_bound: usize,
 }
 
-impl State {
+impl StepState {
     fn new(
         decoder: &DeviceDecoder,
         prompts: &PromptCaches,
@@ -83,9 +83,9 @@ impl State {
             keys_values: (0..shape.num_layers).map(|_| [cache(), cache()]).collect(),
             progress: cube_ints(Tensor::cat(vec![counts, lengths.reshape([groups])], 0)),
             tokens: uninit(draws, &[rows], DType::I32),
-            records: uninit(
+            choices: uninit(
                 draws,
-                &[BLOCK, (3 + num_mask_words(decoder, sampling)) * rows],
+                &[READ_BACK_STEPS, (3 + num_mask_words(decoder, sampling)) * rows],
                 DType::F32,
             ),
         }
@@ -104,11 +104,12 @@ impl Decode for KernelBatch<'_> {
 
     fn read(&mut self, steps: usize) -> Vec<Vec<SampledToken>> {
         let (rows, vocabulary) = (self.rows(), self.decoder.vocabulary());
-        let records = Tensor::<2>::from_primitive::<Cube>(self.state.records.clone());
-        let size = records.dims()[1];
-        let all = device::fetch(records.reshape([BLOCK * size]));
+        let choices = Tensor::<2>::from_primitive::<Cube>(self.state.choices.clone());
+        let size = choices.dims()[1];
+        let all = device::fetch(choices.reshape([READ_BACK_STEPS * size]));
         let step = |number: usize| {
-            let (numbers, masks) = all[number % BLOCK * size..][..size].split_at(3 * rows);
+            let (numbers, masks) =
+                all[number % READ_BACK_STEPS * size..][..size].split_at(3 * rows);
             let words = masks.len() / rows;
             let chosen = |row: usize| SampledToken {
                 token: numbers[row] as u32,
@@ -125,16 +126,16 @@ impl Decode for KernelBatch<'_> {
 impl<'a> KernelBatch<'a> {
     /// A batch that follows prompts with `draws` of all tokens, `[max_new_tokens, rows]`.
     pub fn new(
-        step: &'a TokenStep,
+        token_step: &'a TokenStep,
         decoder: &'a DeviceDecoder,
         sampling: &'a Sampling,
         prompts: PromptCaches,
         draws: Tensor<2>,
     ) -> Self {
         let draws = cube_tensor(draws);
-        let state = State::new(decoder, &prompts, &draws, sampling);
+        let state = StepState::new(decoder, &prompts, &draws, sampling);
         Self {
-            step,
+            token_step,
             decoder,
             sampling,
             prompts,
@@ -155,19 +156,19 @@ impl<'a> KernelBatch<'a> {
     fn repeat(&mut self) {
         // The keys that the tokens attend to: those of prompts, of the tokens before them, and their own.
         let longest = self.prompts.keys_values.first().map_or(0, |[keys, _]| keys.dims()[1]);
-        let bound = (longest + self.count).next_multiple_of(UNITS);
-        if self.graph.as_ref().is_some_and(|recorded| recorded.bound < bound) {
+        let key_bound = (longest + self.count).next_multiple_of(UNITS);
+        if self.graph.as_ref().is_some_and(|recorded| recorded.key_bound < key_bound) {
             self.graph = None;
         }
         let left =
-            (self.sampling.max_new_tokens - self.count).min(bound + 1 - longest - self.count);
+            (self.sampling.max_new_tokens - self.count).min(key_bound + 1 - longest - self.count);
         let result = match &self.graph {
             // SAFETY: the graph keeps the buffers of its launches alive: this batch's, and those of a decoder that it
             // borrows; all work on them is issued from here.
             Some(recorded) => unsafe { recorded.graph.replay() },
-            None if self.may_record && left > MIN_REPLAYS => self.record(bound),
+            None if self.may_record && left > MIN_REPLAYS => self.record(key_bound),
             None => {
-                self.launch(bound);
+                self.launch(key_bound);
                 Ok(())
             }
         };
@@ -177,19 +178,19 @@ impl<'a> KernelBatch<'a> {
     }
 
     /// Executes a step and records its launches.
-    fn record(&mut self, bound: usize) -> Result<(), ServerError> {
+    fn record(&mut self, key_bound: usize) -> Result<(), ServerError> {
         let client = self.draws.client.clone();
         if client.graph_prepare().is_err() {
             // The device cannot record.
             self.may_record = false;
-            self.launch(bound);
+            self.launch(key_bound);
             return Ok(());
         }
         // The first launch allocates the memory that the recorded one uses.
-        self.launch(bound);
+        self.launch(key_bound);
         client.start_capture()?;
-        self.launch(bound);
-        self.graph = Some(RecordedStep { graph: client.stop_capture()?, bound });
+        self.launch(key_bound);
+        self.graph = Some(RecordedStep { graph: client.stop_capture()?, key_bound });
         Ok(())
     }
 
@@ -197,7 +198,7 @@ impl<'a> KernelBatch<'a> {
     /// lost.
     fn restart_without_graph(&mut self) {
         (self.graph, self.may_record) = (None, false);
-        self.state = State::new(self.decoder, &self.prompts, &self.draws, self.sampling);
+        self.state = StepState::new(self.decoder, &self.prompts, &self.draws, self.sampling);
         let count = std::mem::take(&mut self.count);
         for _ in 0..=count {
             self.advance();
@@ -206,23 +207,24 @@ impl<'a> KernelBatch<'a> {
     }
 
     /// Launches the kernels of a step.
-    fn launch(&self, bound: usize) {
-        let State { keys_values, progress, tokens, .. } = &self.state;
+    fn launch(&self, key_bound: usize) {
+        let StepState { keys_values, progress, tokens, .. } = &self.state;
         let tokens = Tensor::<1, Int>::from_primitive::<Cube>(tokens.clone());
         let keys_values = [&self.prompts.keys_values[..], keys_values];
-        self.choose(self.step.step(self.decoder, keys_values, progress, tokens, bound));
+        self.choose(self.token_step.run(self.decoder, keys_values, progress, tokens, key_bound));
     }
 
     /// Chooses a token for each row from normed hidden states, `[rows, hidden_size]`.
     fn choose(&self, hidden: Tensor<2>) {
         let logits = cube_tensor(self.decoder.logits(hidden));
         let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
-        let State { progress, tokens, records, .. } = &self.state;
+        let StepState { progress, tokens, choices, .. } = &self.state;
         let (client, cubes) = (logits.client.clone(), grid(&logits, rows));
         let units = CubeDim::new_1d(UNITS as u32);
         let groups = progress.meta.num_elements() - COUNTS;
         let progress = ProgressLaunch::new(argument(progress), rows / groups);
-        let records = RecordsLaunch::new(argument(records), BLOCK, records.meta.shape()[1]);
+        let choices =
+            ChoicesLaunch::new(argument(choices), READ_BACK_STEPS, choices.meta.shape()[1]);
         let Sampling { temperature, top_k, top_p, min_p, .. } = *self.sampling;
         if !self.sampling.narrows() {
             // SAFETY: accesses stay below `rows`, `vocabulary` and the steps of draws and records; all units of a cube
@@ -236,7 +238,7 @@ impl<'a> KernelBatch<'a> {
                     argument(&self.draws),
                     progress,
                     argument(tokens),
-                    records,
+                    choices,
                     rows,
                     vocabulary,
                     if temperature > 0.0 { inverse_temperature(temperature) } else { 1.0 },
@@ -258,7 +260,7 @@ impl<'a> KernelBatch<'a> {
                 NarrowScratchLaunch::new(argument(&weights), argument(&lists)),
                 progress,
                 argument(tokens),
-                records,
+                choices,
                 NarrowingLaunch::new(top_k, top_p, min_p, inverse_temperature(temperature)),
                 rows,
                 vocabulary,

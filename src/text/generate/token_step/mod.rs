@@ -26,7 +26,7 @@ use burn::cubecl::prelude::CubeDim;
 use burn::tensor::{Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// The weights of a decoder that its kernels read, in their layout.
+/// The token step of a decoder: its heads, and the weights of their norms in the layout of the kernels.
 #[derive(Clone, Debug)]
 pub(super) struct TokenStep {
     /// Weights of the norms of queries and keys of each layer.
@@ -47,31 +47,31 @@ impl TokenStep {
 
     /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the
     /// normed hidden states, `[rows, hidden_size]`. The index of the token is in `progress`, the counts of a
-    /// [`Progress`](crate::text::kernels::progress::Progress). `bound` is the number of keys, rounded up to a multiple
-    /// of [`UNITS`].
-    fn step(
+    /// [`Progress`](crate::text::kernels::progress::Progress). `key_bound` is the number of keys, rounded up to a
+    /// multiple of [`UNITS`].
+    fn run(
         &self,
         decoder: &DeviceDecoder,
         [prompts, completions]: [&[KeysValues]; 2],
         progress: &CubeTensor,
         tokens: Tensor<1, Int>,
-        bound: usize,
+        key_bound: usize,
     ) -> Tensor<2> {
         let (module, adapters) = (&decoder.module, decoder.adapter_tensors());
         let rows = tokens.dims()[0];
         let shape = module.shape();
-        let row = StepLaunch {
-            weights: self,
+        let launch = StepLaunch {
+            token_step: self,
             shape,
             prompts,
             completions,
             progress,
-            bound,
+            key_bound,
             rows,
-            members: rows / (progress.meta.num_elements() - COUNTS),
+            completions_per_prompt: rows / (progress.meta.num_elements() - COUNTS),
             operand: module.products.dtype(),
         };
-        let rotations: Vec<_> = module.rope.iter().map(|table| row.rotations(table)).collect();
+        let rotations: Vec<_> = module.rope.iter().map(|table| launch.rotations(table)).collect();
         let mut stream = cube_tensor(module.embed(tokens.reshape([rows, 1])));
         let mut output = None;
         for (i, layer) in module.layers.iter().enumerate() {
@@ -81,18 +81,18 @@ impl TokenStep {
             };
             let norms = layer.norms(shape.norms);
             let before = norms.before_attention;
-            let (input, sum) = add_norm(shape, stream, output, before, row.operand);
+            let (input, sum) = add_norm(shape, stream, output, before, launch.operand);
             let [queries, keys, values] = module
                 .apply_all(adapters, i, Projection::OF_ATTENTION, tensor(&input))
                 .map(cube_tensor);
-            row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table_index(i)]);
-            let attended = apply(Projection::Output, &row.attend(i, &queries));
+            launch.store(i, [&queries, &keys, &values], &rotations[shape.rope_table_index(i)]);
+            let attended = apply(Projection::Output, &launch.attend(i, &queries));
             let attended = Some((attended, norms.after_attention));
-            let (input, sum) = add_norm(shape, sum, attended, norms.before_mlp, row.operand);
+            let (input, sum) = add_norm(shape, sum, attended, norms.before_mlp, launch.operand);
             let [gate, up] =
                 module.apply_all(adapters, i, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
             output = Some((
-                apply(Projection::Down, &gated(&gate, &up, shape.activation, row.operand)),
+                apply(Projection::Down, &gated(&gate, &up, shape.activation, launch.operand)),
                 norms.after_mlp,
             ));
             stream = sum;
@@ -102,31 +102,31 @@ impl TokenStep {
     }
 }
 
-/// The kernels of one step.
+/// Launches of the kernels of one step.
 struct StepLaunch<'a> {
-    weights: &'a TokenStep,
+    token_step: &'a TokenStep,
     shape: &'a DecoderShape,
     /// Keys and values of prompts and of completions, layer by layer.
     prompts: &'a [KeysValues],
     completions: &'a [KeysValues],
     progress: &'a CubeTensor,
     /// The number of keys, rounded up to a multiple of [`UNITS`].
-    bound: usize,
+    key_bound: usize,
     rows: usize,
     /// Completions of a prompt.
-    members: usize,
+    completions_per_prompt: usize,
     /// The type of the operands of products, and of the caches.
     operand: DType,
 }
 
 impl StepLaunch<'_> {
     fn progress(&self) -> ProgressLaunch {
-        ProgressLaunch::new(argument(self.progress), self.members)
+        ProgressLaunch::new(argument(self.progress), self.completions_per_prompt)
     }
 
     /// Computes the rotations of each row's position, `[rows, half, 2]`, and moves `progress` on to the chosen token.
     fn rotations(&self, table: &Rope) -> CubeTensor {
-        let half = self.weights.heads.half;
+        let half = self.token_step.heads.half;
         let [low, high] = table.parts;
         let rotations = uninit(self.progress, &[self.rows, half, 2], DType::F32);
         let cubes = (self.rows * half).div_ceil(UNITS);
@@ -157,7 +157,7 @@ impl StepLaunch<'_> {
     ) {
         let caches = self.completions[layer].each_ref().map(|x| cube_tensor(x.clone()));
         let max_tokens = self.completions[layer][0].dims()[1];
-        let units = rows::Row::new(self.weights.heads.query_size()).units;
+        let units = rows::RowLayout::new(self.token_step.heads.query_size()).units;
         // SAFETY: accesses stay below the rows, the heads and the room of the caches, which nothing else reads or
         // writes meanwhile; all units of a cube reach its barriers.
         unsafe {
@@ -169,7 +169,7 @@ impl StepLaunch<'_> {
                 argument(keys),
                 argument(values),
                 argument(rotations),
-                argument(&self.weights.head_norms[layer]),
+                argument(&self.token_step.head_norms[layer]),
                 argument(&caches[0]),
                 argument(&caches[1]),
                 self.progress(),
@@ -177,7 +177,7 @@ impl StepLaunch<'_> {
                 max_tokens,
                 self.shape.head_shape().scale,
                 self.shape.rms_norm_eps,
-                self.weights.heads,
+                self.token_step.heads,
                 units,
                 element_of(&caches[0]),
             );
@@ -190,7 +190,7 @@ impl StepLaunch<'_> {
         let (max_tokens, longest) = (own[0].dims()[1], prompts[0].dims()[1]);
         let [keys, values] = own.each_ref().map(|x| cube_tensor(x.clone()));
         let [prompt_keys, prompt_values] = prompts.each_ref().map(|x| cube_tensor(x.clone()));
-        let heads = self.weights.heads;
+        let heads = self.token_step.heads;
         let attended = uninit(queries, &[self.rows, 1, heads.query_size()], self.operand);
         let window = self.shape.window(layer);
         let all = [&keys, &values, &prompt_keys, &prompt_values, queries];
@@ -215,7 +215,7 @@ impl StepLaunch<'_> {
                 argument(&attended),
                 self.rows,
                 window,
-                self.bound,
+                self.key_bound,
                 heads,
                 vector,
                 element_of(&keys),

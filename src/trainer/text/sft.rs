@@ -1,14 +1,14 @@
 //! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
 
-use super::{HeldOutPart, LanguageTrainError, TextEngine, exchange};
+use super::{HeldOutPart, LanguageEngine, LanguageTrainError, exchange};
 use crate::learner::text::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
 
 /// Number of held-out solutions per evaluation of a task with unlimited prompts.
-const HELD_OUT_DEFAULT: u64 = 256;
+const DEFAULT_HELD_OUT_SOLUTIONS: u64 = 256;
 /// Maximum number of held-out solutions per evaluation of a task that lists its prompts.
-const HELD_OUT_MAX: u64 = 2048;
+const MAX_HELD_OUT_SOLUTIONS: u64 = 2048;
 
 /// Rewords an error about the room for a completion as one about a solution, whose length no setting determines.
 fn reword_for_solution(error: LanguageTrainError) -> LanguageTrainError {
@@ -20,7 +20,7 @@ fn reword_for_solution(error: LanguageTrainError) -> LanguageTrainError {
     }
 }
 
-impl TextEngine {
+impl LanguageEngine {
     /// The next prompts with their solutions, as texts to learn from: `num_prompts` of them if the run is SFT alone,
     /// otherwise as many as GRPO has completions.
     pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
@@ -55,8 +55,8 @@ impl TextEngine {
     /// Maximum number of held-out solutions per evaluation.
     pub(super) fn max_held_out_solutions(&self) -> u64 {
         match self.task.num_prompts(Split::Test) {
-            None => HELD_OUT_DEFAULT,
-            Some(_) => HELD_OUT_MAX,
+            None => DEFAULT_HELD_OUT_SOLUTIONS,
+            Some(_) => MAX_HELD_OUT_SOLUTIONS,
         }
     }
 
@@ -68,8 +68,8 @@ impl TextEngine {
             return Ok(0.0);
         }
         let items = self.team.shards(count, self.config.update.num_shards).own_items();
-        let own = numbers.start + items.start as u64..numbers.start + items.end as u64;
-        let ours = self.held_out_logprobs(own);
+        let own_numbers = numbers.start + items.start as u64..numbers.start + items.end as u64;
+        let ours = self.held_out_logprobs(own_numbers);
         let ours = ours.map(|logprobs| bytemuck::cast_slice(&logprobs).to_vec());
         let bytes = exchange::gather_bytes(&self.team, ours)?.concat();
         let logprobs: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);

@@ -1,7 +1,9 @@
 //! Tiles of queries and of keys in workgroup memory, for attention over whole texts.
 
 use super::heads::Heads;
-use super::text_heads::Segments;
+use super::text_heads::{
+    COMPLETIONS_START, OWN_END, OWN_START, PROMPT_END, PROMPT_START, Segments,
+};
 use super::{AT_ONCE, UNITS};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -91,8 +93,8 @@ impl Tiles {
 
 /// The row of key `i` among those that a row may attend to: its prompt's, then its segment's up to itself.
 #[cube]
-fn key_row(i: usize, prompt_begin: usize, prompt: usize, begin: usize) -> usize {
-    let mut row = prompt_begin + i;
+fn key_row(i: usize, prompt_start: usize, prompt: usize, begin: usize) -> usize {
+    let mut row = prompt_start + i;
     if i >= prompt {
         row = begin + i - prompt;
     }
@@ -101,38 +103,38 @@ fn key_row(i: usize, prompt_begin: usize, prompt: usize, begin: usize) -> usize 
 
 /// Rows of a segment that a cube processes, for one head of keys.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct RowBlock {
     /// First row, and the end of the rows.
     pub first: usize,
     pub end: usize,
     /// First row of the segment.
-    pub begin: usize,
+    pub segment_start: usize,
     /// First row of the prompt, and its rows.
-    pub prompt_begin: usize,
+    pub prompt_start: usize,
     pub prompt: usize,
     /// Number of the head of keys.
     pub head: usize,
     /// Rows from the first on that queries are taken from; then they are taken from those that follow the segment.
-    pub own: usize,
+    pub own_rows: usize,
     /// First row that follows the segment.
-    pub follower: usize,
+    pub completions_start: usize,
 }
 
 #[cube]
-impl Rows {
+impl RowBlock {
     /// The block whose first row and the end of whose rows are at a place in the table of segments.
-    pub fn of(segments: &Segments, place: usize, head: usize) -> Rows {
+    pub fn of(segments: &Segments, place: usize, head: usize) -> RowBlock {
         let first = segments.table[place] as usize;
-        let prompt_begin = segments.bound(first, 2usize);
-        Rows {
+        let prompt_start = segments.bound(first, PROMPT_START);
+        RowBlock {
             first,
             end: segments.table[place + 1] as usize,
-            begin: segments.bound(first, 0usize),
-            prompt_begin,
-            prompt: segments.bound(first, 3usize) - prompt_begin,
+            segment_start: segments.bound(first, OWN_START),
+            prompt_start,
+            prompt: segments.bound(first, PROMPT_END) - prompt_start,
             head,
-            own: segments.bound(first, 1usize) - first,
-            follower: segments.bound(first, 4usize),
+            own_rows: segments.bound(first, OWN_END) - first,
+            completions_start: segments.bound(first, COMPLETIONS_START),
         }
     }
 
@@ -140,21 +142,21 @@ impl Rows {
     pub fn row(&self, query: usize, #[comptime] heads: Heads) -> usize {
         let number = query / comptime!(heads.queries / heads.keys);
         let mut row = self.first + number;
-        if number >= self.own {
-            row = self.follower + number - self.own;
+        if number >= self.own_rows {
+            row = self.completions_start + number - self.own_rows;
         }
         row
     }
 
     /// The position of a row of the segment, which is also the number of its own key.
     pub fn position(&self, row: usize) -> usize {
-        self.prompt + row - self.begin
+        self.prompt + row - self.segment_start
     }
 
     /// The place of query number `query` of the block among those of all rows.
     pub fn place(&self, query: usize, #[comptime] heads: Heads) -> usize {
-        let members = comptime!(heads.queries / heads.keys);
-        self.row(query, heads) * heads.queries + self.head * members + query % members
+        let heads_per_key = comptime!(heads.queries / heads.keys);
+        self.row(query, heads) * heads.queries + self.head * heads_per_key + query % heads_per_key
     }
 
     /// Queries of the block.
@@ -176,9 +178,9 @@ impl Rows {
 /// Loads queries from number `start` on, or the gradients of their results, to a tile; those past `end` are 0.
 #[cube]
 pub(super) fn load_queries(
-    room: &mut Shared<[f32]>,
+    shared: &mut Shared<[f32]>,
     from: &[f32],
-    rows: &Rows,
+    rows: &RowBlock,
     start: usize,
     end: usize,
     #[comptime] heads: Heads,
@@ -198,16 +200,16 @@ pub(super) fn load_queries(
             }
             numbers[n] = number;
         }
-        fill(room, &numbers, first, count, at_once, tiles);
+        fill(shared, &numbers, first, count, at_once, tiles);
     }
 }
 
 /// Loads keys from number `start` on, or their values, to a tile; those past `end` are 0.
 #[cube]
 pub(super) fn load_keys<C: Float>(
-    room: &mut Shared<[f32]>,
+    shared: &mut Shared<[f32]>,
     from: &[C],
-    rows: &Rows,
+    rows: &RowBlock,
     start: usize,
     end: usize,
     #[comptime] heads: Heads,
@@ -223,20 +225,20 @@ pub(super) fn load_keys<C: Float>(
             let key = start + e / tiles.dim;
             let mut number = 0.0f32;
             if e < count && key < end {
-                let row = key_row(key, rows.prompt_begin, rows.prompt, rows.begin);
+                let row = key_row(key, rows.prompt_start, rows.prompt, rows.segment_start);
                 let place = row * comptime!(heads.key_size()) + rows.head * tiles.dim;
                 number = f32::cast_from(from[place + e % tiles.dim]);
             }
             numbers[n] = number;
         }
-        fill(room, &numbers, first, count, at_once, tiles);
+        fill(shared, &numbers, first, count, at_once, tiles);
     }
 }
 
 /// Writes a unit's elements to a tile, from its element `first` on.
 #[cube]
 fn fill(
-    room: &mut Shared<[f32]>,
+    shared: &mut Shared<[f32]>,
     numbers: &Array<f32>,
     first: usize,
     #[comptime] count: usize,
@@ -247,7 +249,7 @@ fn fill(
     for n in 0..at_once {
         let e = first + comptime!(n * tiles.units);
         if e < count {
-            room[e / tiles.dim * comptime!(tiles.stride()) + e % tiles.dim] = numbers[n];
+            shared[e / tiles.dim * comptime!(tiles.stride()) + e % tiles.dim] = numbers[n];
         }
     }
 }
@@ -257,7 +259,7 @@ fn fill(
 pub(super) fn store_queries<N: Float>(
     sums: &Array<f32>,
     to: &mut [N],
-    rows: &Rows,
+    rows: &RowBlock,
     #[comptime] heads: Heads,
     #[comptime] tiles: Tiles,
 ) {
@@ -292,12 +294,12 @@ pub(super) fn clear(numbers: &mut Array<f32>, #[comptime] count: usize) {
     }
 }
 
-/// Clears the elements behind the heads of a tile.
+/// Clears the elements after the heads of a tile.
 #[cube]
-pub(super) fn pad(room: &mut Shared<[f32]>, rows: usize, #[comptime] tiles: Tiles) {
+pub(super) fn pad(shared: &mut Shared<[f32]>, rows: usize, #[comptime] tiles: Tiles) {
     let more = comptime!(tiles.stride() - tiles.dim);
     for e in range_stepped(UNIT_POS as usize, rows * more, tiles.units) {
-        room[e / more * comptime!(tiles.stride()) + tiles.dim + e % more] = 0.0f32;
+        shared[e / more * comptime!(tiles.stride()) + tiles.dim + e % more] = 0.0f32;
     }
 }
 
@@ -383,7 +385,11 @@ pub(super) fn accumulate(
 
 /// Adds the shares of all teams to those of the first, in order, through a tile.
 #[cube]
-pub(super) fn add_teams(sums: &mut Array<f32>, room: &mut Shared<[f32]>, #[comptime] tiles: Tiles) {
+pub(super) fn add_teams(
+    sums: &mut Array<f32>,
+    shared: &mut Shared<[f32]>,
+    #[comptime] tiles: Tiles,
+) {
     let (unit, team) = (UNIT_POS as usize % UNITS, UNIT_POS as usize / UNITS);
     let count = comptime!(tiles.shares(tiles.keys) * WIDTH * WIDTH);
     // A part of the shares at a time, since a tile has no room for all.
@@ -392,7 +398,7 @@ pub(super) fn add_teams(sums: &mut Array<f32>, room: &mut Shared<[f32]>, #[compt
         sync_cube();
         #[unroll]
         for c in 0..WIDTH {
-            room[(team * WIDTH + c) * UNITS + unit] = sums[comptime!(part * WIDTH + c)];
+            shared[(team * WIDTH + c) * UNITS + unit] = sums[comptime!(part * WIDTH + c)];
         }
         sync_cube();
         if team == 0 {
@@ -401,7 +407,7 @@ pub(super) fn add_teams(sums: &mut Array<f32>, room: &mut Shared<[f32]>, #[compt
                 #[unroll]
                 for c in 0..WIDTH {
                     sums[comptime!(part * WIDTH + c)] +=
-                        room[comptime!((other * WIDTH + c) * UNITS) + unit];
+                        shared[comptime!((other * WIDTH + c) * UNITS) + unit];
                 }
             }
         }

@@ -18,7 +18,7 @@ pub(super) mod value_types {
 }
 
 /// Kinds of tokens (ggml's `llama_token_type`).
-pub(super) mod kinds {
+pub(super) mod token_kinds {
     pub const NORMAL: u32 = 1;
     pub const UNKNOWN: u32 = 2;
     pub const CONTROL: u32 = 3;
@@ -31,7 +31,7 @@ pub(super) mod kinds {
 pub(super) const SPACE: &str = "\u{2581}";
 
 /// A metadata value.
-pub(super) enum Entry {
+pub(super) enum MetadataValue {
     U32(u32),
     F32(f32),
     Flag(bool),
@@ -42,7 +42,7 @@ pub(super) enum Entry {
     Numbers(Vec<f32>),
 }
 
-impl Entry {
+impl MetadataValue {
     /// Appends the value, preceded by the code of its type.
     pub fn write(&self, to: &mut Vec<u8>) {
         match self {
