@@ -60,7 +60,8 @@ impl HostAdvantages {
             .enumerate()
             .map_init(GroupMoments::default, |moments, (group, (values, counts))| {
                 for (member, length) in counts.iter_mut().enumerate() {
-                    *length = trajectory.length(group * members + member, rollout.auto_reset);
+                    *length =
+                        trajectory.counted_steps(group * members + member, rollout.auto_reset);
                 }
                 let first = group * members * num_steps;
                 let rewards = &trajectory.rewards[first..first + values.len()];

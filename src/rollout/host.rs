@@ -44,7 +44,7 @@ impl HostRollout {
         let policy = NativePolicy::new(policy, features, actions);
         let mut trajectory = HostTrajectory::default();
         trajectory.resize(self.config.num_envs(), self.config.num_steps, features);
-        trajectory.keep_scores();
+        trajectory.enable_scores();
         self.collect_into(&policy, iteration, &mut trajectory)?;
         Ok(trajectory.to_tensors(device))
     }

@@ -104,7 +104,7 @@ impl<G: Rules> NativeRollout<G> {
         let mut trajectory = HostTrajectory::default();
         let (steps, features) = (self.config.num_steps, self.game.num_features());
         trajectory.resize(self.config.num_envs(), steps, features);
-        trajectory.keep_scores();
+        trajectory.enable_scores();
         self.collect_into(policy, iteration, &mut trajectory);
         trajectory.to_tensors(device)
     }
@@ -136,7 +136,7 @@ impl<G: Rules> NativeRollout<G> {
     fn begin(&self, trajectory: &mut HostTrajectory) {
         let RolloutConfig { num_groups, group_size, num_steps, .. } = self.config;
         trajectory.resize(self.config.num_envs(), num_steps, self.game.num_features());
-        trajectory.mask_actions(if G::MASKED { self.game.num_actions() } else { 0 });
+        trajectory.enable_masks(if G::MASKED { self.game.num_actions() } else { 0 });
         trajectory.elapsed = env_state::elapsed(&self.config, &self.branches);
         trajectory.memory.clear();
         if !self.memory.is_empty() {

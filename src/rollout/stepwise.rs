@@ -155,8 +155,8 @@ impl<G: Rules> StepwiseRollout<G> {
         let (features, num_actions) = (self.game.num_features(), self.game.num_actions());
         let mut trajectory = HostTrajectory::default();
         trajectory.resize(num_envs, steps, features);
-        trajectory.keep_scores();
-        trajectory.mask_actions(if G::MASKED { num_actions } else { 0 });
+        trajectory.enable_scores();
+        trajectory.enable_masks(if G::MASKED { num_actions } else { 0 });
         for t in 0..steps {
             let obs = observe(self.game, &envs);
             record_observations(t, &obs, &mut trajectory);

@@ -8,7 +8,7 @@ use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{
-    ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
+    COUNTED_STEPS, ENDED_STEPS, EPISODES, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
 };
 use crate::data::{GameSums, Recording, RecordingAdvantages, WindowBatch};
 use crate::device::{self, buffers::max_buffer_bytes};
@@ -46,7 +46,7 @@ type DeviceData = (Recording, RecordingAdvantages);
 
 /// Uploads windows.
 fn to_device(windows: &WindowBatch, device: &Device) -> DeviceData {
-    windows.packed(max_buffer_bytes(device), device)
+    windows.upload_recording(max_buffer_bytes(device), device)
 }
 
 impl<G: Rules> FusedEngine<G> {
@@ -138,7 +138,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         self.ahead = ahead;
         // Sums over all ranks.
         let total = |i: usize| f64::from(summary[i]);
-        let sums = [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, PLAYED].map(total);
+        let sums = [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, COUNTED_STEPS].map(total);
         Ok(Totals {
             games: GameSums::from(sums),
             waited: self.source.take_waited(),

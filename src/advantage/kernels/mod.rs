@@ -5,7 +5,7 @@
 mod stages;
 
 use super::STD_EPSILON;
-use crate::data::summary::{self, STEPS};
+use crate::data::summary::{self, LEARNT_STEPS};
 use crate::data::{Recording, RecordingAdvantages, RecordingPart};
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
@@ -161,10 +161,10 @@ pub fn shared_recording_advantages(
         device::read(advantages.summary.clone()).into_iter().map(f64::from).collect();
     // Recovers the sum of squares from the scale.
     let deviation = 1.0 / ours[SQUARES] - epsilon;
-    ours[SQUARES] = deviation * deviation * ours[STEPS];
+    ours[SQUARES] = deviation * deviation * ours[LEARNT_STEPS];
     let mut all = team.all_reduce_counts(&ours)?;
     all[SQUARES] = match config.scale_rewards {
-        Scale::Batch => 1.0 / ((all[SQUARES] / all[STEPS]).sqrt() + epsilon),
+        Scale::Batch => 1.0 / ((all[SQUARES] / all[LEARNT_STEPS]).sqrt() + epsilon),
         Scale::Group | Scale::None => 1.0,
     };
     let summary = device::upload(all.into_iter().map(|x| x as f32).collect(), &device);

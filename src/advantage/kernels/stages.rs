@@ -2,7 +2,8 @@
 
 use crate::data::TRUNCATED;
 use crate::data::summary::{
-    self, ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCALE, SCORE_SUM, STEPS, ZERO_VARIANCE_GROUPS,
+    self, COUNTED_STEPS, ENDED_STEPS, EPISODES, LEARNT_STEPS, REWARD_SUM, SCALE, SCORE_SUM,
+    ZERO_VARIANCE_GROUPS,
 };
 use crate::device::buffers::Buffer;
 use crate::settings::{Estimator, Scale};
@@ -204,8 +205,8 @@ pub(super) fn credit_kernel(
             }
         }
         let length = select(counted < sizes.learn_steps, counted, sizes.learn_steps) as f32;
-        sums[STEPS] = length;
-        sums[PLAYED] = counted as f32;
+        sums[LEARNT_STEPS] = length;
+        sums[COUNTED_STEPS] = counted as f32;
         let before = select(ended_steps > 0, recorded.initial_episodes[games + game], 0.0f32);
         sums[ENDED_STEPS] = before + ended_steps as f32;
         advantages[sizes.length(game)] = length;
@@ -327,7 +328,7 @@ pub(super) fn summary_kernel(
             // This column of the summary holds the scale of the advantages.
             let mut steps = 0.0f32;
             for run in 0..comptime!(RUNS) {
-                steps += sums[run * summary::LEN + STEPS];
+                steps += sums[run * summary::LEN + LEARNT_STEPS];
             }
             let factor = 1.0f32 / ((total / steps).sqrt() + epsilon);
             total = if comptime!(scale == Scale::Batch) { factor } else { 1.0f32.runtime() };

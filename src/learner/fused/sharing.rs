@@ -1,7 +1,7 @@
 //! Minibatches of a fused update by game, and the exchange between ranks that share it.
 
 use super::FusedLearner;
-use crate::data::summary::{SCALE, STEPS};
+use crate::data::summary::{LEARNT_STEPS, SCALE};
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device;
 use crate::device::buffers::cube_tensor;
@@ -79,7 +79,7 @@ impl FusedLearner {
         };
         let counts: Vec<f64> = minibatches.ranges.iter().map(count).collect();
         let recorded = device::read(advantages.summary.clone());
-        let mut summary = vec![recorded[STEPS], recorded[SCALE]];
+        let mut summary = vec![recorded[LEARNT_STEPS], recorded[SCALE]];
         summary.extend(
             self.context.team.all_reduce_counts(&counts)?.iter().map(|count| *count as f32),
         );

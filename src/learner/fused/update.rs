@@ -9,7 +9,7 @@ use super::loss_kernels::{
 };
 use super::sharing::MinibatchOrder;
 use super::tiles::Spread;
-use crate::data::summary::STEPS;
+use crate::data::summary::LEARNT_STEPS;
 use crate::data::{Recording, RecordingAdvantages, RecordingPart};
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
@@ -414,7 +414,7 @@ impl<O: Observer> FusedUpdate<'_, O> {
         let learnt = if config.data.is_on() || taken < self.minibatches.ranges.len() {
             summary.narrow(0, COUNTS, taken.max(1)).sum()
         } else {
-            summary.narrow(0, STEPS, 1) * config.update.update_epochs as f32
+            summary.narrow(0, LEARNT_STEPS, 1) * config.update.update_epochs as f32
         };
         let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt;
         let means = vec![of_steps, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];

@@ -117,7 +117,7 @@ fn squeeze(trajectory: &mut HostTrajectory, advantages: &mut [f32], mask: &[f32]
             trajectory.actions[to] = trajectory.actions[from];
             trajectory.logprobs[to] = trajectory.logprobs[from];
             advantages[to] = advantages[from];
-            if trajectory.masked_actions > 0 {
+            if trajectory.num_masked_actions > 0 {
                 trajectory.legal[to] = trajectory.legal[from];
             }
             count += 1;
@@ -140,7 +140,7 @@ impl Case {
         let count = STEPS * self.games;
         let mut games = HostTrajectory::default();
         games.resize(self.games, STEPS, self.features);
-        games.mask_actions(if self.masked { self.actions } else { 0 });
+        games.enable_masks(if self.masked { self.actions } else { 0 });
         let stride = games.obs_stride();
         let (logprobs, obs, credits) =
             (noise(count, 2), noise(count * self.features, 3), noise(count, 4));

@@ -2,7 +2,7 @@
 
 use super::tiles::Tiling;
 use crate::data::ENDED;
-use crate::data::summary::{SCALE, STEPS};
+use crate::data::summary::{LEARNT_STEPS, SCALE};
 use crate::device::buffers::Buffer;
 use crate::math::softmax::{
     ILLEGAL, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
@@ -167,7 +167,7 @@ impl ExperienceBuffers {
             games: batch.all_games as f32,
             learn_steps: self.sizes.learn_steps as f32,
             steps: batch.summary[COUNTS + batch.number],
-            rollout_share: batch.summary[STEPS] / batch.num_minibatches as f32,
+            rollout_share: batch.summary[LEARNT_STEPS] / batch.num_minibatches as f32,
         };
         weights::weight(self.length(env), &denominators, comptime!(form.loss_type.averaging()))
     }
@@ -308,7 +308,7 @@ pub(super) fn count_kernel(
         }
         summary[COUNTS + CUBE_POS] = total;
         if CUBE_POS == 0 {
-            summary[STEPS] = recorded[STEPS];
+            summary[LEARNT_STEPS] = recorded[LEARNT_STEPS];
             summary[SCALE] = recorded[SCALE];
         }
     }
