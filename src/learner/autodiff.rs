@@ -252,7 +252,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     ) -> Result<Option<Self::Gradient>, TeamError> {
         let config = &self.learner.context.config;
         let denominators = TensorStepDenominators {
-            games: minibatch.size,
+            sequences: minibatch.size,
             steps: self.counts.minibatch[number].clone(),
             rollout_share: self.counts.all.clone() / config.update.num_minibatches as f32,
         };

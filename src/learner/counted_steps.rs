@@ -54,7 +54,7 @@ impl Plan {
     /// Denominators of the step weights of minibatch `number`.
     pub fn denominators(&self, number: usize, minibatch: &Minibatch) -> StepDenominators {
         StepDenominators {
-            games: minibatch.size as f32,
+            sequences: minibatch.size as f32,
             learn_steps: self.learn_steps as f32,
             steps: self.counts[number] as f32,
             rollout_share: self.counted as f32 / self.num_minibatches as f32,

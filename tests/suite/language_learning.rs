@@ -341,7 +341,7 @@ fn loss_by_autodiff(
     let selected = table(&selected);
     let bonus = (steps.entropy.clone() * selected.clone()).sum() / selected.sum();
     let denominators = TensorStepDenominators {
-        games: samples.len(),
+        sequences: samples.len(),
         steps: counted.clone(),
         rollout_share: counted,
     };

@@ -164,7 +164,7 @@ impl ExperienceBuffers {
     /// Weight of the counted steps of the part's game `env`.
     pub fn weight(&self, env: usize, batch: &Batch, #[comptime] form: LossForm) -> f32 {
         let denominators = StepDenominators {
-            games: batch.all_games as f32,
+            sequences: batch.all_games as f32,
             learn_steps: self.sizes.learn_steps as f32,
             steps: batch.summary[COUNTS + batch.number],
             rollout_share: batch.summary[LEARNT_STEPS] / batch.num_minibatches as f32,

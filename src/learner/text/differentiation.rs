@@ -95,7 +95,7 @@ impl Scales {
         };
         let coefficients = Coefficients::new(&settings.loss, entropy_coef);
         let denominators = StepDenominators {
-            games: count(|group| group.samples.len()) as f32,
+            sequences: count(|group| group.samples.len()) as f32,
             learn_steps: settings.max_new_tokens as f32,
             steps: count(Group::num_counted) as f32,
             rollout_share,
@@ -277,7 +277,7 @@ mod tests {
                 coefficients: Coefficients::new(&settings.loss, 0.0),
                 entropy_weight: 0.0,
                 denominators: StepDenominators {
-                    games: 1.0,
+                    sequences: 1.0,
                     learn_steps: 2.0,
                     steps: 2.0,
                     rollout_share: 2.0,
