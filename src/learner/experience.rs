@@ -62,8 +62,8 @@ impl TensorExperience {
 
     /// Evaluates `policy` on the steps.
     pub fn steps(&self, policy: &Network) -> LossSteps {
-        let fresh = || self.network.initial_memory(self.obs.dims()[1], &self.obs.device());
-        let memory = self.memory.clone().or_else(fresh);
+        let initial = || self.network.initial_memory(self.obs.dims()[1], &self.obs.device());
+        let memory = self.memory.clone().or_else(initial);
         let logits = policy.sequence(self.obs.clone(), self.starts.clone(), memory);
         let [num_steps, games, num_actions] = logits.dims();
         let actions = self.actions.clone().reshape([num_steps * games]);

@@ -117,7 +117,7 @@ impl<G: Rules> NativeRollout<G> {
         iteration: u32,
         trajectory: &mut HostTrajectory,
     ) -> Vec<GameSums> {
-        let keys = self.keys.at(iteration);
+        let keys = self.keys.for_iteration(iteration);
         let envs = env_state::start_envs(self.game, &self.config, keys, &self.branches);
         let points = env_state::branch_points(&self.config, keys);
         self.begin(trajectory);
@@ -148,7 +148,7 @@ impl<G: Rules> NativeRollout<G> {
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
     /// iteration or if games start at levels.
     pub fn export_state(&self) -> Vec<u32> {
-        env_state::export_state(self.game, &self.branches)
+        env_state::pack_envs(self.game, &self.branches)
     }
 
     /// Restores branch points from [`NativeRollout::export_state`].
@@ -156,7 +156,7 @@ impl<G: Rules> NativeRollout<G> {
     /// # Errors
     /// If the number of words is wrong.
     pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
-        self.branches = env_state::import_state(self.game, self.config.num_groups, words)?;
+        self.branches = env_state::unpack_envs(self.game, self.config.num_groups, words)?;
         Ok(())
     }
 

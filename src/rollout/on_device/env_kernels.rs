@@ -1,6 +1,6 @@
 //! Code shared by the rollout kernels: packed environments, group starts and branch points.
 
-use super::env_state::HEADER;
+use super::env_state::HEADER_WORDS;
 use super::{branch_member, branch_step, played_steps, staggered_time};
 use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
@@ -23,7 +23,7 @@ const LAUNCH_STEPS: usize = 1 << 22;
 const LAUNCH_ITERATIONS: usize = 60_000;
 
 /// Games per cube; smaller for few games, so that they spread over all of a GPU's processors.
-pub(super) fn cube_units(num_envs: usize) -> u32 {
+pub(super) fn games_per_cube(num_envs: usize) -> u32 {
     if num_envs < 32 * 1024 { 32 } else { 64 }
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn load_env_state<G: Rules>(
     num_envs: usize,
     #[comptime] game: G,
 ) -> G::State {
-    load_state::<G>(envs, HEADER, env, num_envs, game)
+    load_state::<G>(envs, HEADER_WORDS, env, num_envs, game)
 }
 
 /// Loads the episode of environment `env` from `envs`, `[env_words, num_envs]`.
@@ -195,12 +195,12 @@ pub(super) fn store_env<G: Rules>(
     envs[env] = episode.level;
     envs[num_envs + env] = episode.time;
     envs[2 * num_envs + env] = to_bits(episode.score);
-    store_state::<G>(envs, state, HEADER, env, num_envs, game);
+    store_state::<G>(envs, state, HEADER_WORDS, env, num_envs, game);
 }
 
 /// Steps played by a launch: `first..end`.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
-pub(super) struct Steps {
+pub(super) struct StepRange {
     pub first: usize,
     pub end: usize,
 }
