@@ -5,50 +5,67 @@ use super::order::Minibatch;
 use super::schedule::first_optimizer_step;
 use crate::objective::weights::StepDenominators;
 use crate::parallel::TeamError;
+use crate::settings::TrainConfig;
 
-/// Counted steps of the minibatches of an update over all ranks, by which losses and means are divided.
+/// The minibatches whose counted steps the means of an update are over: one rule for all learners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LearntSteps {
+    /// Those of the first minibatches: of a dataset, which advances by batches, or of an update that ended early.
+    OfMinibatches(usize),
+    /// Those of all games in each of these epochs: every epoch covers all games of a rollout.
+    OfEpochs(usize),
+}
+
+impl LearntSteps {
+    /// The steps of an update that took the first `taken` of its minibatches.
+    pub fn of(config: &TrainConfig, taken: usize, num_minibatches: usize) -> Self {
+        if config.data.is_on() || taken < num_minibatches {
+            Self::OfMinibatches(taken)
+        } else {
+            Self::OfEpochs(config.update.update_epochs)
+        }
+    }
+}
+
+/// Counted steps of the minibatches of an update over all ranks.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct CountedSteps {
     /// Number of the update's first optimizer step in the run.
     pub first_step: u64,
     /// Counted steps of each minibatch.
-    pub counts: Vec<f64>,
+    pub minibatches: Vec<f64>,
     /// Counted steps of all games.
-    pub counted: f64,
+    pub all: f64,
     learn_steps: usize,
+    /// Minibatches of an epoch.
     num_minibatches: usize,
-    epochs: usize,
-    is_data: bool,
 }
 
-impl Plan {
-    /// Plans the update of an iteration from the numbers of counted steps of this rank's games. Returns its
+impl CountedSteps {
+    /// Counts the steps of an iteration's update from the numbers of counted steps of this rank's games. Returns its
     /// minibatches, too.
-    pub fn new(
+    pub fn count(
         context: &mut LearnerContext,
         lengths: &[usize],
         learn_steps: usize,
         iteration: u32,
     ) -> Result<(Vec<Minibatch>, Self), TeamError> {
         let minibatches = context.batches.minibatches(iteration, lengths.len());
-        let count = |one: &Minibatch| {
-            one.games().iter().map(|game| lengths[*game as usize]).sum::<usize>() as f64
+        let count = |minibatch: &Minibatch| {
+            minibatch.games().iter().map(|game| lengths[*game as usize]).sum::<usize>() as f64
         };
         let all = lengths.iter().sum::<usize>() as f64;
         let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
         let mut counts = context.team.all_reduce_counts(&ours)?;
-        let counted = counts.pop().expect("the last is that of all games");
-        let update = &context.config.update;
-        let plan = Self {
+        let all = counts.pop().expect("the last is that of all games");
+        let counted = Self {
             first_step: first_optimizer_step(&context.config, iteration),
-            counts,
-            counted,
+            minibatches: counts,
+            all,
             learn_steps,
-            num_minibatches: update.num_minibatches,
-            epochs: update.update_epochs,
-            is_data: context.config.data.is_on(),
+            num_minibatches: context.config.update.num_minibatches,
         };
-        Ok((minibatches, plan))
+        Ok((minibatches, counted))
     }
 
     /// Denominators of the step weights of minibatch `number`.
@@ -56,18 +73,16 @@ impl Plan {
         StepDenominators {
             sequences: minibatch.size as f32,
             learn_steps: self.learn_steps as f32,
-            steps: self.counts[number] as f32,
-            rollout_share: self.counted as f32 / self.num_minibatches as f32,
+            steps: self.minibatches[number] as f32,
+            rollout_share: self.all as f32 / self.num_minibatches as f32,
         }
     }
 
-    /// Counted steps of the first `taken` minibatches. Every epoch covers all games of the rollout, whereas datasets
-    /// advance by batches.
-    pub fn learnt(&self, taken: usize) -> f64 {
-        if self.is_data || taken < self.counts.len() {
-            self.counts[..taken].iter().sum()
-        } else {
-            self.counted * self.epochs as f64
+    /// Number of [`LearntSteps`] of the first `taken` minibatches.
+    pub fn learnt(&self, taken: usize, config: &TrainConfig) -> f64 {
+        match LearntSteps::of(config, taken, self.minibatches.len()) {
+            LearntSteps::OfMinibatches(taken) => self.minibatches[..taken].iter().sum(),
+            LearntSteps::OfEpochs(epochs) => self.all * epochs as f64,
         }
     }
 }

@@ -171,7 +171,7 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
     }
 
     fn model(&self) -> Network {
-        self.model.unflatten(self.learner.weights.params())
+        self.model.unflatten(self.learner.state.params())
     }
 
     async fn export_state(&self) -> State {
@@ -179,12 +179,12 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
             Source::Games(games) => games.export_state_async().await,
             _ => Vec::new(),
         };
-        download(&self.learner.weights, games, Vec::new()).await
+        download(&self.learner.state, games, Vec::new()).await
     }
 
     fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.ahead = None;
-        upload(state, &mut self.learner.weights);
+        upload(state, &mut self.learner.state);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_state(&state.games)
     }

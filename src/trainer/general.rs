@@ -82,7 +82,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
             IterationInput::Games(games) => games,
             IterationInput::Data((trajectory, weights)) => return Ok((trajectory, Some(weights))),
         };
-        let policy = self.learner.weights.policy();
+        let policy = self.learner.state.policy();
         let trajectory = match &mut self.host {
             Some(host) => host.collect(&policy, iteration, device)?,
             None => games.collect(&policy, iteration),
@@ -173,7 +173,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
             let _ = self.rollout(iteration);
             return;
         }
-        games.clone().collect(&self.learner.weights.policy(), iteration);
+        games.clone().collect(&self.learner.state.policy(), iteration);
         let _ = self.device.sync();
     }
 
@@ -190,7 +190,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     }
 
     fn model(&self) -> Network {
-        self.learner.weights.policy()
+        self.learner.state.policy()
     }
 
     async fn export_state(&self) -> State {
@@ -200,11 +200,11 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
             }
             _ => Default::default(),
         };
-        download(&self.learner.weights, games, memory).await
+        download(&self.learner.state, games, memory).await
     }
 
     fn import_state(&mut self, state: &State) -> Result<(), EnvStatesError> {
-        upload(state, &mut self.learner.weights);
+        upload(state, &mut self.learner.state);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_memory(&state.memory);
         games.import_state(&state.games)

@@ -1,7 +1,7 @@
 //! Launches of the kernels that count steps and sum gradients, in grids of any size.
 
-use super::loss_kernels::{COUNT_UNITS, PartSizesLaunch, count_kernel};
 use super::optimizer_kernels::{COLUMNS, SUM_UNITS, sum_kernel};
+use super::update_kernels::{COUNT_UNITS, PartSizesLaunch, count_kernel};
 use crate::device::buffers::{argument, grid};
 use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::device;
     use crate::device::buffers::{cube_ints, cube_tensor, uninit};
-    use crate::learner::fused::loss_kernels::COUNTS;
+    use crate::learner::fused::update_kernels::COUNTS;
     use burn::backend::{Cube, DType};
     use burn::tensor::{Device, Tensor};
 

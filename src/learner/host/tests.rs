@@ -215,7 +215,7 @@ impl Case {
                 assert!(near, "{got}, not {want}: {self:?}");
             }
         }
-        let want = floats(general.weights.params().clone());
+        let want = floats(general.state.params().clone());
         let change = distance(&want, &start);
         let off = distance(&native.params(), &want);
         assert!(off > 0.0 && off < 1e-4 * change, "{off} of {change}: {kind:?}, {self:?}");
@@ -242,7 +242,7 @@ impl Case {
             assert!(self.actions == 1 || (got.clip_fraction > 0.0) == clips, "{self:?}");
         }
         let flat = |tensor: &Tensor<1>| floats(tensor.clone());
-        let want = flat(general.weights.params());
+        let want = flat(general.state.params());
         let change = distance(&want, &start);
         let off = distance(&native.params(), &want);
         assert!(off < 1e-5 * change, "{off} of {change}: {self:?}");
@@ -253,7 +253,7 @@ impl Case {
         let want = policy.act(&obs, &mut [], &mut policy.scratch()).to_vec();
         assert_eq!(played.act(&obs, &mut [], &mut played.scratch()), want);
 
-        let (want, got) = (general.weights.optimizer(), native.moments());
+        let (want, got) = (general.state.optimizer(), native.moments());
         assert_eq!(want.steps, got.steps);
         for (want, got) in
             [(&want.first_moment, got.first_moment), (&want.second_moment, got.second_moment)]
@@ -280,11 +280,11 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
         let means = experience.update(&mut native, 0);
         let mut general = AutodiffLearner::new(policy.clone(), &case.config);
         let update = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
-        let want = floats(general.weights.params().clone());
+        let want = floats(general.state.params().clone());
         let off = distance(&native.params(), &want);
         assert!(off <= 1e-5 * distance(&want, &floats(flatten(&policy))), "{off}");
         let steps = native.moments().steps;
-        assert_eq!(steps, general.weights.optimizer().steps);
+        assert_eq!(steps, general.state.optimizer().steps);
         let theirs = floats(update);
         assert!((means.approx_kl - f64::from(theirs[0])).abs() < 1e-5, "{means:?} {theirs:?}");
         assert!((means.grad_norm - f64::from(theirs[5])).abs() < 1e-4, "{means:?} {theirs:?}");

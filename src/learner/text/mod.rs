@@ -28,16 +28,16 @@ use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
 use crate::text::TokenDecoder;
 #[cfg(text_kernels)]
 use burn::tensor::Tensor;
-use differentiation::{Buffers, Differentiation, Scales};
+use differentiation::{Differentiation, MinibatchLoss, PassBuffers};
 use optimizer::Optimizer;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::ops::Range;
-use update::{TextStepSettings, TextUpdate};
+use update::{LanguageStepSettings, LanguageUpdate};
 
 /// The settings of an update.
 #[derive(Clone, Debug, PartialEq)]
-pub struct UpdateSettings {
+pub struct LanguageUpdateSettings {
     /// The loss to minimize.
     pub loss: LossConfig,
     /// Epochs, minibatches and clipping.
@@ -75,14 +75,14 @@ pub struct LanguageLearner {
     key: u32,
     /// Ranks that share the run.
     team: Team,
-    buffers: Buffers,
+    buffers: PassBuffers,
 }
 
 impl LanguageLearner {
     /// Trains `decoder` with moments in a precision in host memory; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32, moments: MomentPrecision) -> Self {
         let optimizer = Optimizer::new(moments, decoder.trained_counts());
-        let (team, buffers) = (Team::alone(), Buffers::default());
+        let (team, buffers) = (Team::alone(), PassBuffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
 
@@ -129,7 +129,7 @@ impl LanguageLearner {
     /// If another rank has failed or does not respond.
     pub fn update(
         &mut self,
-        settings: &UpdateSettings,
+        settings: &LanguageUpdateSettings,
         groups: &[Group],
         iteration: u32,
         entropy_coef: f64,
@@ -151,11 +151,11 @@ impl LanguageLearner {
     /// Prepares an update before its first step; `None` if no token counts.
     fn begin_update<'a>(
         &'a mut self,
-        settings: &'a UpdateSettings,
+        settings: &'a LanguageUpdateSettings,
         groups: &'a [Group],
         entropy_coef: f64,
         rates: &'a [f64],
-    ) -> Option<TextUpdate<'a>> {
+    ) -> Option<LanguageUpdate<'a>> {
         let counted: usize = groups.iter().map(Group::num_counted).sum();
         if counted == 0 {
             return None;
@@ -168,7 +168,7 @@ impl LanguageLearner {
         let shards = self.team.shards(groups.len(), settings.update.num_shards);
         let reference_logprobs = self.reference_logprobs(settings, groups, &shards);
         let num_minibatches = settings.update.num_minibatches.min(groups.len());
-        Some(TextUpdate {
+        Some(LanguageUpdate {
             learner: self,
             settings,
             groups,
@@ -190,15 +190,15 @@ impl LanguageLearner {
     fn host_step(
         &mut self,
         gradient: &[f32],
-        settings: TextStepSettings,
+        settings: LanguageStepSettings,
         config: &OptimizerConfig,
     ) -> f32 {
-        let TextStepSettings { max_norm, learning_rate } = settings;
+        let LanguageStepSettings { max_norm, learning_rate } = settings;
         self.optimizer.convert_to(config.moments, || self.decoder.trained_counts());
-        let spared =
+        let undecayed =
             if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
         let key = draw(self.key, ROUNDING_COUNTER);
-        let by = StepSettings { learning_rate, config, spared: &spared, key };
+        let by = StepSettings { learning_rate, config, undecayed: &undecayed, key };
         let Self { decoder, optimizer, .. } = self;
         clipped_step(gradient, max_norm, |scale| {
             decoder.update(|params| optimizer.step(params, gradient, scale, &by));
@@ -211,7 +211,7 @@ impl LanguageLearner {
     fn device_step(
         &mut self,
         gradient: device::DeviceGradient,
-        settings: TextStepSettings,
+        settings: LanguageStepSettings,
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         if !matches!(self.optimizer, Optimizer::Device(_)) {
@@ -226,7 +226,7 @@ impl LanguageLearner {
     /// without a reference.
     fn reference_logprobs(
         &self,
-        settings: &UpdateSettings,
+        settings: &LanguageUpdateSettings,
         groups: &[Group],
         shards: &Shards,
     ) -> Option<Vec<Vec<Vec<f32>>>> {
@@ -270,7 +270,7 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
 /// reference, by group, sample and token.
 pub fn gradient(
     decoder: &TokenDecoder,
-    settings: &UpdateSettings,
+    settings: &LanguageUpdateSettings,
     groups: &[Group],
     reference_logprobs: Option<&[Vec<Vec<f32>>]>,
     entropy_coef: f64,
@@ -281,11 +281,11 @@ pub fn gradient(
         decoder,
         settings,
         groups,
-        scales: Scales::new(settings, entropy_coef, groups, &all, counted),
+        minibatch_loss: MinibatchLoss::new(settings, entropy_coef, groups, &all, counted),
         reference_logprobs,
         shards: &Shards::new(groups.len(), settings.update.num_shards),
         team: &Team::alone(),
-        buffers: &Buffers::default(),
+        buffers: &PassBuffers::default(),
     };
     let (gradient, _) = differentiation.gradient(&all).expect("a single rank");
     gradient.into_host(&decoder.trained_counts())
