@@ -7,7 +7,8 @@ use crate::objective::weights::StepDenominators;
 use crate::parallel::TeamError;
 use crate::settings::TrainConfig;
 
-/// The minibatches whose counted steps the means of an update are over: one rule for all learners.
+/// The minibatches whose counted steps the means of an update are over: one rule for all learners. Without a step, they
+/// divide by 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LearntSteps {
     /// Those of the first minibatches: of a dataset, which advances by batches, or of an update that ended early.
@@ -84,5 +85,22 @@ impl CountedSteps {
             LearntSteps::OfMinibatches(taken) => self.minibatches[..taken].iter().sum(),
             LearntSteps::OfEpochs(epochs) => self.all * epochs as f64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_that_ends_early_learns_from_its_minibatches_alone() {
+        let mut config = TrainConfig::for_game("any");
+        config.update.update_epochs = 3;
+        let learnt = |config: &TrainConfig, taken| LearntSteps::of(config, taken, 12);
+        assert_eq!(learnt(&config, 12), LearntSteps::OfEpochs(3));
+        assert_eq!(learnt(&config, 11), LearntSteps::OfMinibatches(11));
+        assert_eq!(learnt(&config, 0), LearntSteps::OfMinibatches(0));
+        config.data.path = "data".to_string();
+        assert_eq!(learnt(&config, 12), LearntSteps::OfMinibatches(12));
     }
 }

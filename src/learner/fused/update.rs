@@ -417,7 +417,7 @@ impl<O: Observer> FusedUpdate<'_, O> {
             LearntSteps::OfMinibatches(taken) => summary.narrow(0, COUNTS, taken.max(1)).sum(),
             LearntSteps::OfEpochs(epochs) => summary.narrow(0, LEARNT_STEPS, 1) * epochs as f32,
         };
-        let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt;
+        let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt.clamp_min(1.0);
         let means = vec![of_steps, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];
         let state = as_tensor(&self.param_states[0]);
         let num_params = self.variant.mlp.num_params();
