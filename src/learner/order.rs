@@ -267,7 +267,11 @@ mod tests {
             assert_eq!(all.len(), 8);
             for epoch in all.chunks(4) {
                 assert_eq!(games(epoch), (0..20).collect::<Vec<_>>());
-                assert!(epoch.iter().all(|one| one.size == 5 && one.games().len() == 5));
+                assert!(
+                    epoch
+                        .iter()
+                        .all(|minibatch| minibatch.size == 5 && minibatch.games().len() == 5)
+                );
             }
             assert_ne!(all[..4], all[4..]);
             assert_ne!(all, batches.minibatches(6, 20));

@@ -6,8 +6,8 @@ use super::launches::{count, sum};
 use super::sharing::MinibatchOrder;
 use super::tiles::Spread;
 use super::update_kernels::{
-    COUNTS, ExperienceBuffersLaunch, MinibatchPortionLaunch, PartSizesLaunch, UpdateVariant,
-    reference_kernel, sequence_ratio_kernel,
+    ExperienceBuffersLaunch, MINIBATCH_COUNTS, MinibatchPortionLaunch, PartSizesLaunch,
+    UpdateVariant, reference_kernel, sequence_ratio_kernel,
 };
 use crate::data::summary::LEARNT_STEPS;
 use crate::data::{Recording, RecordingAdvantages, RecordingPart};
@@ -105,7 +105,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let order_words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
         let order_buffer = cube_ints(device::upload_indices(&order_words, &device));
         let recorded = cube_tensor(advantages.summary.clone());
-        let ratios_offset = COUNTS + minibatches.ranges.len();
+        let ratios_offset = MINIBATCH_COUNTS + minibatches.ranges.len();
         let len = ratios_offset + 2 * minibatches.size;
         let summary = match learner.context.team.size() {
             1 => uninit(&recorded, &[len], DType::F32),
@@ -386,7 +386,7 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
     fn approx_kl(&self, number: usize, gradient: &CubeTensor) -> f64 {
         let at = |tensor: &CubeTensor, i: usize| as_tensor(tensor).narrow(0, i, 1);
         let num_params = self.variant.mlp.num_params();
-        let both = vec![at(gradient, num_params), at(&self.summary, COUNTS + number)];
+        let both = vec![at(gradient, num_params), at(&self.summary, MINIBATCH_COUNTS + number)];
         let read = device::read(Tensor::cat(both, 0));
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
@@ -414,7 +414,9 @@ impl<O: Observer> FusedUpdate<'_, O> {
         let (summary, update_sums) = (as_tensor(&self.summary), as_tensor(&self.update_sums));
         let learnt = match LearntSteps::of(config, taken, self.minibatches.ranges.len()) {
             // Without a minibatch all sums are 0, whatever they are divided by; a tensor cannot be empty.
-            LearntSteps::OfMinibatches(taken) => summary.narrow(0, COUNTS, taken.max(1)).sum(),
+            LearntSteps::OfMinibatches(taken) => {
+                summary.narrow(0, MINIBATCH_COUNTS, taken.max(1)).sum()
+            }
             LearntSteps::OfEpochs(epochs) => summary.narrow(0, LEARNT_STEPS, 1) * epochs as f32,
         };
         let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt.clamp_min(1.0);

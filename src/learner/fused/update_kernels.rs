@@ -20,12 +20,12 @@ use burn::cubecl::prelude::*;
 pub(super) const COUNT_UNITS: usize = 128;
 
 /// Mask of the action in an action word.
-const ACTION: u32 = !ENDED;
+const ACTION_BITS: u32 = !ENDED;
 
 /// Offset of the minibatches' step counts in an update's summary: as for a recording, first the number of counted steps
 /// and the scale of the advantages; then the counted steps of each minibatch; and for losses with one ratio per game
 /// `[2, games]`: the ratios, and the loss's derivative by each log-probability of the game.
-pub(super) const COUNTS: usize = 2;
+pub(super) const MINIBATCH_COUNTS: usize = 2;
 
 /// Compile-time parameters of an update's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -171,7 +171,7 @@ impl ExperienceBuffers {
         let denominators = StepDenominators {
             sequences: portion.all_games as f32,
             learn_steps: self.sizes.learn_steps as f32,
-            steps: portion.summary[COUNTS + portion.number],
+            steps: portion.summary[MINIBATCH_COUNTS + portion.number],
             rollout_share: portion.summary[LEARNT_STEPS] / portion.num_minibatches as f32,
         };
         weights::weight(self.length(env), &denominators, comptime!(form.loss_type.averaging()))
@@ -196,7 +196,7 @@ fn action<O: Observer>(
     step: &StepIndex,
     #[comptime] variant: UpdateVariant<O>,
 ) -> u32 {
-    words[comptime!(variant.observer.num_words()) * step.words.stride + step.words.at] & ACTION
+    words[comptime!(variant.observer.num_words()) * step.words.stride + step.words.at] & ACTION_BITS
 }
 
 /// A sample without its observation.
@@ -310,12 +310,12 @@ pub(super) fn count_kernel(
     if unit == 0 && CUBE_POS < minibatches {
         let mut total = 0.0f32;
         if sizes.first_env > 0 {
-            total = summary[COUNTS + CUBE_POS];
+            total = summary[MINIBATCH_COUNTS + CUBE_POS];
         }
         for i in 0..comptime!(COUNT_UNITS) {
             total += sums[i];
         }
-        summary[COUNTS + CUBE_POS] = total;
+        summary[MINIBATCH_COUNTS + CUBE_POS] = total;
         if CUBE_POS == 0 {
             summary[LEARNT_STEPS] = recorded[LEARNT_STEPS];
             summary[SCALE] = recorded[SCALE];
