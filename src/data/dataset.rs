@@ -145,7 +145,7 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn hold_out(&mut self, columns: &StepColumns) -> Result<(), DatasetError> {
+    pub fn write_held_out(&mut self, columns: &StepColumns) -> Result<(), DatasetError> {
         self.write_shard(columns).map(|name| self.manifest.held_out.push(name))
     }
 
@@ -203,7 +203,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = DatasetWriter::create(folder.path(), Manifest::new("catch")).unwrap();
         writer.write(&columns()).unwrap();
-        writer.hold_out(&columns()).unwrap();
+        writer.write_held_out(&columns()).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
         drop(writer);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

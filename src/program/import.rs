@@ -63,7 +63,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     let mut writer = DatasetWriter::create(out, manifest)?;
     with_note("Writing the dataset.", || {
         writer.write(&learnt)?;
-        writer.hold_out(&held_out)?;
+        writer.write_held_out(&held_out)?;
         writer.finish()
     })?;
     let (out, learnt, held_out) =
