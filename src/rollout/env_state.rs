@@ -89,7 +89,10 @@ pub(crate) fn start_envs<G: Rules>(
 
 /// Steps of each game's current episode that were played before the iteration, `[num_envs]`; empty if all games start
 /// episodes.
-pub(crate) fn elapsed<G: Rules>(config: &RolloutConfig, branches: &[EnvState<G>]) -> Vec<u32> {
+pub(crate) fn elapsed_steps<G: Rules>(
+    config: &RolloutConfig,
+    branches: &[EnvState<G>],
+) -> Vec<u32> {
     if config.start == Start::Level {
         return Vec::new();
     }

@@ -137,7 +137,7 @@ impl<G: Rules> NativeRollout<G> {
         let RolloutConfig { num_groups, group_size, num_steps, .. } = self.config;
         trajectory.resize(self.config.num_envs(), num_steps, self.game.num_features());
         trajectory.enable_masks(if G::MASKED { self.game.num_actions() } else { 0 });
-        trajectory.elapsed = env_state::elapsed(&self.config, &self.branches);
+        trajectory.elapsed = env_state::elapsed_steps(&self.config, &self.branches);
         trajectory.memory.clear();
         if !self.memory.is_empty() {
             let rows = self.memory.chunks_exact(self.memory.len() / num_groups);

@@ -149,7 +149,7 @@ impl<G: Rules> StepwiseRollout<G> {
     ) -> (Trajectory, Vec<EnvState<G>>) {
         let mut envs = env_state::start_envs(self.game, &self.config, keys, branches);
         let points = env_state::branch_points(&self.config, keys);
-        let elapsed = env_state::elapsed(&self.config, branches);
+        let elapsed = env_state::elapsed_steps(&self.config, branches);
         let mut branches: Vec<_> = points.iter().map(|point| envs[point.env]).collect();
         let (steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let (features, num_actions) = (self.game.num_features(), self.game.num_actions());

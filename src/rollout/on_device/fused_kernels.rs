@@ -145,7 +145,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     // Units without a game read the first one's, and write nothing.
     let row = select(has_game, row, 0usize);
     let env = games.first_env + row;
-    let group = games.groups.of(env);
+    let group = games.groups.group_of(env);
     let mut state = if comptime!(origin == Origin::Continued) {
         load_env_state::<G>(&games.envs, row, games.count, game)
     } else {

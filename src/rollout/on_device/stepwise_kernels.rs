@@ -110,7 +110,7 @@ fn start_kernel<G: Rules>(
     let env = ABSOLUTE_POS;
     let num_envs = games.groups.num_envs();
     if env < num_envs {
-        let group = games.groups.of(env);
+        let group = games.groups.group_of(env);
         let state = starts.state::<G>(&games.groups, group, origin, game);
         let episode = starts.episode::<G>(&games.groups, group, origin, game);
         games.envs[comptime!(env_words(game)) * num_envs + env] =
