@@ -82,11 +82,11 @@ trait AnyVecEnv: Send + Sync {
     fn reset(&mut self, seed: u64);
     fn reset_env(&mut self, env: usize, seed: u64, episode: u32);
     fn observe(&self, obs: &mut [f32]);
-    fn legal(&self, mask: &mut [u8]);
+    fn write_legal_actions(&self, mask: &mut [u8]);
     fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, VecEnvError>;
     fn copy(&self) -> Box<dyn AnyVecEnv>;
-    fn save(&self) -> Vec<u32>;
-    fn restore(&mut self, words: &[u32]) -> Result<(), VecEnvError>;
+    fn export_state(&self) -> Vec<u32>;
+    fn import_state(&mut self, words: &[u32]) -> Result<(), VecEnvError>;
 }
 
 impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
@@ -102,8 +102,8 @@ impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
         self.observe(obs);
     }
 
-    fn legal(&self, mask: &mut [u8]) {
-        self.legal(mask);
+    fn write_legal_actions(&self, mask: &mut [u8]) {
+        self.write_legal_actions(mask);
     }
 
     fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, VecEnvError> {
@@ -114,12 +114,12 @@ impl<G: Rules<State: Send + Sync>> AnyVecEnv for VecEnv<G> {
         Box::new(self.clone())
     }
 
-    fn save(&self) -> Vec<u32> {
-        self.save()
+    fn export_state(&self) -> Vec<u32> {
+        self.export_state()
     }
 
-    fn restore(&mut self, words: &[u32]) -> Result<(), VecEnvError> {
-        self.restore(words)
+    fn import_state(&mut self, words: &[u32]) -> Result<(), VecEnvError> {
+        self.import_state(words)
     }
 }
 
@@ -231,7 +231,7 @@ impl Games {
         slf: &Bound<'py, Self>,
     ) -> (Bound<'py, PyType>, Arguments, Cow<'static, [u8]>) {
         let own = slf.borrow();
-        let states = own.batch.save().into_iter().flat_map(u32::to_le_bytes).collect();
+        let states = own.batch.export_state().into_iter().flat_map(u32::to_le_bytes).collect();
         (slf.get_type(), own.arguments.clone(), Cow::Owned(states))
     }
 
@@ -242,7 +242,7 @@ impl Games {
             return Err(value_error("the saved states are not a whole number of words"));
         }
         let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        self.batch.restore(&words).map_err(value_error)
+        self.batch.import_state(&words).map_err(value_error)
     }
 
     /// Resets every game to the levels of `seed`.
@@ -270,7 +270,7 @@ impl Games {
 
     /// Writes 1 for each legal action, else 0: `[num_envs, num_actions]`.
     fn legal(&self, mask: PyBuffer<u8>) -> PyResult<()> {
-        self.batch.legal(slice_mut(&mask, self.num_envs * self.num_actions, "mask")?);
+        self.batch.write_legal_actions(slice_mut(&mask, self.num_envs * self.num_actions, "mask")?);
         Ok(())
     }
 

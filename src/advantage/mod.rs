@@ -43,9 +43,9 @@ pub fn advantages(
     config: &AdvantageConfig,
 ) -> Advantages {
     let credits = Credits::new(trajectory, mask, group_size, learn_steps, config);
-    let squares = credits.squares().sum() / credits.counted.clone().sum();
+    let variance = credits.squares().sum() / credits.mask.clone().sum();
     let zero_variance = credits.zero_variance_groups().mean().reshape([1]);
-    credits.scaled(config.scale_rewards, squares.sqrt(), zero_variance)
+    credits.scaled(config.scale_rewards, variance.sqrt(), zero_variance)
 }
 
 /// Computes the [`advantages`] of this rank's groups. `rollout` describes those groups only;
@@ -68,7 +68,7 @@ pub fn shared_advantages(
     let credits = Credits::new(trajectory, mask, group_size, learn_steps, config);
     let groups = shards.own_items().len();
     let [squares, steps, zero_variance] =
-        [credits.squares(), credits.counted.clone(), credits.zero_variance_groups()]
+        [credits.squares(), credits.mask.clone(), credits.zero_variance_groups()]
             .map(|values| sum_by_group(values, groups));
     let of_shard = |shard: usize| {
         let own = shards.local_items_of(shard);
@@ -84,10 +84,10 @@ pub fn shared_advantages(
 
 /// Sums `[steps, groups, group_size]` over everything but the groups.
 fn sum_by_group(values: Tensor<3>, groups: usize) -> Vec<f64> {
-    let [steps, _, members] = values.dims();
-    let values = device::fetch(values.reshape([steps * groups * members]));
+    let [steps, _, group_size] = values.dims();
+    let values = device::fetch(values.reshape([steps * groups * group_size]));
     let mut sums = vec![0.0; groups];
-    for (row, values) in values.chunks_exact(members).enumerate() {
+    for (row, values) in values.chunks_exact(group_size).enumerate() {
         sums[row % groups] += values.iter().copied().map(f64::from).sum::<f64>();
     }
     sums
@@ -99,7 +99,7 @@ struct Credits {
     /// Credits minus the group mean.
     centred: Tensor<3>,
     /// 1 for steps that count, else 0.
-    counted: Tensor<3>,
+    mask: Tensor<3>,
 }
 
 impl Credits {
@@ -122,24 +122,24 @@ impl Credits {
             let values = values.slice([0..learn_steps, 0..num_envs]);
             values.reshape([learn_steps, num_groups, group_size])
         };
-        let (values, counted) = (learnt(credits), learnt(mask.clone()));
+        let (values, mask) = (learnt(credits), learnt(mask.clone()));
         // The mean of equal credits may differ from them by rounding, but that of their differences is 0.
         let first = values.clone().slice([0..learn_steps, 0..num_groups, 0..1]);
         let differences = values.clone() - first;
         let centred = differences.clone() - differences.mean_dim(2);
-        Self { values, centred, counted }
+        Self { values, centred, mask }
     }
 
     /// Squares of the centred credits, masked to the steps that count.
     fn squares(&self) -> Tensor<3> {
-        self.centred.clone().square() * self.counted.clone()
+        self.centred.clone().square() * self.mask.clone()
     }
 
     /// 1 for each group whose games all have the same credit at every counted step: `[1,
     /// num_groups, 1]`.
     fn zero_variance_groups(&self) -> Tensor<3> {
         let spread = self.values.clone().max_dim(2) - self.values.clone().min_dim(2);
-        let varies = (spread * self.counted.clone().max_dim(2)).max_dim(0);
+        let varies = (spread * self.mask.clone().max_dim(2)).max_dim(0);
         varies.lower_equal_elem(0.0).float()
     }
 
@@ -156,7 +156,7 @@ impl Credits {
             Scale::Batch => self.centred.clone() / (deviation.reshape([1, 1, 1]) + STD_EPSILON),
         };
         let flat_games = |values: Tensor<3>| values.reshape([learn_steps, num_groups * group_size]);
-        let mask = flat_games(self.counted);
+        let mask = flat_games(self.mask);
         Advantages { values: flat_games(scaled) * mask.clone(), mask, zero_variance }
     }
 }

@@ -48,24 +48,25 @@ impl HostAdvantages {
         team: &Team,
     ) -> Result<(), TeamError> {
         let HostTrajectory { num_envs, num_steps, .. } = *trajectory;
-        let (members, learn_steps) = (rollout.group_size, rollout.learn_steps);
+        let RolloutConfig { group_size, learn_steps, .. } = *rollout;
         assert_eq!(num_envs, rollout.num_envs(), "games of the rollout");
         assert!(learn_steps <= num_steps, "steps of the rollout");
         self.values.resize(num_envs * num_steps, 0.0);
         self.counts.resize(num_envs, 0);
         let groups: Vec<GroupSummary> = self
             .values
-            .par_chunks_mut(members * num_steps)
-            .zip(self.counts.par_chunks_mut(members))
+            .par_chunks_mut(group_size * num_steps)
+            .zip(self.counts.par_chunks_mut(group_size))
             .enumerate()
             .map_init(GroupMoments::default, |moments, (group, (values, counts))| {
                 for (member, length) in counts.iter_mut().enumerate() {
-                    *length = trajectory.length(group * members + member, rollout.auto_reset);
+                    *length =
+                        trajectory.counted_steps(group * group_size + member, rollout.auto_reset);
                 }
-                let first = group * members * num_steps;
+                let first = group * group_size * num_steps;
                 let rewards = &trajectory.rewards[first..first + values.len()];
                 let ends = &trajectory.ends[first..first + values.len()];
-                credit(rewards, ends, counts, config, values);
+                compute_credits(rewards, ends, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
                 let has_zero_variance = has_zero_variance(values, counts, num_steps);
                 moments.standardize(values, num_steps, config.scale_rewards == Scale::Group);
@@ -75,7 +76,8 @@ impl HostAdvantages {
             .collect();
         let of_shard = |shard: usize| {
             let own = shards.local_items_of(shard);
-            let steps: usize = self.counts[own.start * members..own.end * members].iter().sum();
+            let steps: usize =
+                self.counts[own.start * group_size..own.end * group_size].iter().sum();
             let groups = &groups[own];
             let squares: f64 = groups.iter().map(|group| group.squares).sum();
             let zero_variance = groups.iter().filter(|group| group.has_zero_variance).count();
@@ -85,7 +87,7 @@ impl HostAdvantages {
         let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
         if config.scale_rewards == Scale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
-            let values = self.values.par_chunks_mut(members * num_steps);
+            let values = self.values.par_chunks_mut(group_size * num_steps);
             values.for_each(|values| values.iter_mut().for_each(|x| *x *= scale));
         }
         self.zero_variance = zero_variance / shards.items() as f64;
@@ -93,7 +95,7 @@ impl HostAdvantages {
     }
 }
 
-/// Scratch buffers of one thread, `[num_steps]` each.
+/// Mean and reciprocal standard deviation of a group's credits, in buffers that a thread reuses: `[num_steps]` each.
 #[derive(Default)]
 struct GroupMoments {
     /// Mean credit of the group at each step.
@@ -111,7 +113,7 @@ impl GroupMoments {
     /// The credit of the first game is subtracted before, since the mean of equal credits may differ from them by
     /// rounding, which must not be scaled up.
     fn standardize(&mut self, credits: &mut [f32], steps: usize, scales: bool) {
-        let members = (credits.len() / steps) as f32;
+        let group_size = (credits.len() / steps) as f32;
         self.first.clear();
         self.first.extend_from_slice(&credits[..steps]);
         self.mean.clear();
@@ -120,7 +122,7 @@ impl GroupMoments {
             game.iter_mut().zip(&self.first).for_each(|(x, first)| *x -= first);
             self.mean.iter_mut().zip(&*game).for_each(|(sum, x)| *sum += x);
         }
-        self.mean.iter_mut().for_each(|x| *x /= members);
+        self.mean.iter_mut().for_each(|x| *x /= group_size);
         for game in credits.chunks_exact_mut(steps) {
             game.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= mean);
         }
@@ -133,7 +135,7 @@ impl GroupMoments {
             self.scale.iter_mut().zip(game).for_each(|(sum, x)| *sum += x * x);
         }
         for x in &mut self.scale {
-            *x = 1.0 / ((*x / (members - 1.0)).sqrt() + STD_EPSILON);
+            *x = 1.0 / ((*x / (group_size - 1.0)).sqrt() + STD_EPSILON);
         }
         for game in credits.chunks_exact_mut(steps) {
             game.iter_mut().zip(&self.scale).for_each(|(x, scale)| *x *= scale);
@@ -142,7 +144,7 @@ impl GroupMoments {
 }
 
 /// Computes the return or reward-to-go of each step of a group, `[group_size, num_steps]`.
-fn credit(
+fn compute_credits(
     rewards: &[f32],
     ends: &[EpisodeStatus],
     lengths: &[usize],
@@ -160,11 +162,11 @@ fn credit(
                 let mut first = 0;
                 while first < *length {
                     let end = ends[first..*length].iter().position(|end| end.ended());
-                    let behind = end.map_or(*length, |end| first + end + 1);
+                    let next = end.map_or(*length, |end| first + end + 1);
                     // Past the last counted step, the sum of the last episode continues.
-                    let filled = if behind == *length { steps } else { behind };
-                    credits[first..filled].fill(rewards[first..behind].iter().sum());
-                    first = behind;
+                    let filled = if next == *length { steps } else { next };
+                    credits[first..filled].fill(rewards[first..next].iter().sum());
+                    first = next;
                 }
             }
             Estimator::RewardToGo => {
@@ -182,9 +184,9 @@ fn credit(
 
 /// Whether all games have the same credit at every step that counts for any of them.
 fn has_zero_variance(credits: &[f32], counts: &[usize], steps: usize) -> bool {
-    let counted = counts.iter().copied().max().unwrap_or(0);
-    let first = &credits[..counted];
-    credits.chunks_exact(steps).all(|game| game[..counted] == *first)
+    let max_counted = counts.iter().copied().max().unwrap_or(0);
+    let first = &credits[..max_counted];
+    credits.chunks_exact(steps).all(|game| game[..max_counted] == *first)
 }
 
 /// Zeroes the steps that do not count and returns the sum of squares of the rest.
@@ -263,9 +265,9 @@ mod tests {
 
     #[test]
     fn equal_credits_have_no_advantage_whatever_the_rounding_of_their_mean() {
-        for (credit, members) in [(-123.4567f32, 64), (-1234.567, 24), (54321.7, 8), (0.1, 7)] {
+        for (credit, group_size) in [(-123.4567f32, 64), (-1234.567, 24), (54321.7, 8), (0.1, 7)] {
             for scales in [true, false] {
-                let mut credits = vec![credit; members];
+                let mut credits = vec![credit; group_size];
                 GroupMoments::default().standardize(&mut credits, 1, scales);
                 assert!(credits.iter().all(|x| *x == 0.0), "{credit}: {credits:?}");
             }

@@ -6,8 +6,8 @@
 //! is one episode) and `weights [N]` (F32, default 1).
 
 use super::error::{io_error, malformed};
-use super::shards::{Bytes, shard_file};
-use super::{Columns, DatasetError, DatasetFiles, MANIFEST, Manifest};
+use super::shards::{Bytes, serialize_shard};
+use super::{DatasetError, MANIFEST, Manifest, ShardedSteps, StepColumns};
 use crate::disk::{self, input};
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -104,8 +104,8 @@ impl Dataset {
         self,
         num_features: usize,
         num_actions: usize,
-    ) -> Result<DatasetFiles, DatasetError> {
-        DatasetFiles::new(self.shards, num_features, num_actions)
+    ) -> Result<ShardedSteps, DatasetError> {
+        ShardedSteps::new(self.shards, num_features, num_actions)
     }
 }
 
@@ -137,7 +137,7 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn write(&mut self, columns: &Columns) -> Result<(), DatasetError> {
+    pub fn write(&mut self, columns: &StepColumns) -> Result<(), DatasetError> {
         self.write_shard(columns).map(|name| self.manifest.shards.push(name))
     }
 
@@ -145,15 +145,15 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn hold_out(&mut self, columns: &Columns) -> Result<(), DatasetError> {
+    pub fn write_held_out(&mut self, columns: &StepColumns) -> Result<(), DatasetError> {
         self.write_shard(columns).map(|name| self.manifest.held_out.push(name))
     }
 
     /// Writes a shard and returns its file name.
-    fn write_shard(&self, columns: &Columns) -> Result<String, DatasetError> {
+    fn write_shard(&self, columns: &StepColumns) -> Result<String, DatasetError> {
         let name = shard_name(self.num_shards());
         let path = self.folder.join(&name);
-        fs::write(&path, shard_file(columns, None)).map_err(io_error("write", &path))?;
+        fs::write(&path, serialize_shard(columns, None)).map_err(io_error("write", &path))?;
         Ok(name)
     }
 
@@ -203,7 +203,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = DatasetWriter::create(folder.path(), Manifest::new("catch")).unwrap();
         writer.write(&columns()).unwrap();
-        writer.hold_out(&columns()).unwrap();
+        writer.write_held_out(&columns()).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
         drop(writer);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

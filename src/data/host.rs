@@ -28,7 +28,7 @@ pub struct HostTrajectory {
     /// Episode status after each step: `[num_envs, num_steps]`.
     pub ends: Vec<EpisodeStatus>,
     /// Score of the episode that ended with the step, else 0: `[num_envs, num_steps]`. Empty unless
-    /// enabled by [`HostTrajectory::keep_scores`], because learners do not use them.
+    /// enabled by [`HostTrajectory::enable_scores`], because learners do not use them.
     pub scores: Vec<f32>,
     /// Memory of the policy before the first step: `[num_envs, memory_size]`. Empty for policies
     /// without memory.
@@ -37,7 +37,7 @@ pub struct HostTrajectory {
     /// the first step.
     pub elapsed: Vec<u32>,
     /// Number of actions with a mask, at most 32; 0 if all actions are always legal.
-    pub masked_actions: usize,
+    pub num_masked_actions: usize,
     /// Legal actions of each step as a bit mask, bit 0 for action 0: `[num_envs, num_steps]`. Empty
     /// if all actions are always legal.
     pub legal: Vec<u32>,
@@ -55,7 +55,7 @@ pub struct GameSums {
     pub episodes: f64,
     /// Number of their steps ([`HostTrajectory::ended_steps`]).
     pub ended_steps: f64,
-    /// Rewards of the steps that count ([`HostTrajectory::length`]).
+    /// Rewards of the steps that count ([`HostTrajectory::counted_steps`]).
     pub rewards: f64,
     /// Number of the steps that count.
     pub steps: f64,
@@ -99,13 +99,13 @@ impl HostTrajectory {
         self.logprobs.resize(steps, 0.0);
         self.rewards.resize(steps, 0.0);
         if !self.scores.is_empty() {
-            self.keep_scores();
+            self.enable_scores();
         }
-        self.mask_actions(self.masked_actions);
+        self.enable_masks(self.num_masked_actions);
     }
 
     /// Enables the recording of scores.
-    pub fn keep_scores(&mut self) {
+    pub fn enable_scores(&mut self) {
         self.scores.resize(self.num_envs * self.num_steps, 0.0);
     }
 
@@ -113,9 +113,9 @@ impl HostTrajectory {
     ///
     /// # Panics
     /// If there are more than 32.
-    pub fn mask_actions(&mut self, num_actions: usize) {
+    pub fn enable_masks(&mut self, num_actions: usize) {
         assert!(num_actions <= 32, "an action mask has at most 32 actions");
-        self.masked_actions = num_actions;
+        self.num_masked_actions = num_actions;
         let steps = if num_actions == 0 { 0 } else { self.num_envs * self.num_steps };
         self.legal.resize(steps, 0);
     }
@@ -127,7 +127,7 @@ impl HostTrajectory {
 
     /// Number of steps of game `env` that count: all with `auto_reset`; otherwise up to and
     /// including the first end of an episode.
-    pub fn length(&self, env: usize, auto_reset: bool) -> usize {
+    pub fn counted_steps(&self, env: usize, auto_reset: bool) -> usize {
         let ends = &self.ends[env * self.num_steps..][..self.num_steps];
         if auto_reset {
             return self.num_steps;
@@ -157,11 +157,12 @@ impl HostTrajectory {
         let ends = |kind: EpisodeStatus| {
             rows(&self.ends.iter().map(|end| f32::from(*end == kind)).collect::<Vec<_>>())
         };
-        let legal = (self.masked_actions > 0).then(|| {
+        let legal = (self.num_masked_actions > 0).then(|| {
             let bit = |word: u32, a: usize| (word >> a & 1) as f32;
             let words = transposed(&self.legal, envs);
-            let all = words.iter().flat_map(|word| (0..self.masked_actions).map(|a| bit(*word, a)));
-            let shape = [steps, envs, self.masked_actions];
+            let all =
+                words.iter().flat_map(|word| (0..self.num_masked_actions).map(|a| bit(*word, a)));
+            let shape = [steps, envs, self.num_masked_actions];
             Tensor::from_data(TensorData::new(all.collect::<Vec<f32>>(), shape), device)
         });
         let obs = TensorData::new(obs, [steps, envs, features]);
@@ -242,7 +243,7 @@ mod tests {
             ends: vec![none, ended, none, none, none, cut],
             scores: vec![0.0, 4.0, 0.0, 0.0, 0.0, 12.0],
             elapsed: vec![7, 4],
-            masked_actions: 2,
+            num_masked_actions: 2,
             legal: vec![0b01, 0b11, 0b10, 0b10, 0b01, 0b11],
             ..games
         }
@@ -288,6 +289,13 @@ mod tests {
     #[test]
     fn a_game_counts_up_to_its_first_end() {
         let host = games();
-        assert_eq!([host.length(0, false), host.length(1, false), host.length(0, true)], [2, 3, 3]);
+        assert_eq!(
+            [
+                host.counted_steps(0, false),
+                host.counted_steps(1, false),
+                host.counted_steps(0, true)
+            ],
+            [2, 3, 3]
+        );
     }
 }

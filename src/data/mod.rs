@@ -5,8 +5,6 @@ mod dataset;
 mod error;
 pub(crate) mod host;
 mod manifest;
-#[cfg(feature = "kernels")]
-mod packed;
 mod recording;
 mod shards;
 mod steps;
@@ -14,6 +12,8 @@ mod steps;
 mod table;
 #[cfg(not(target_family = "wasm"))]
 mod time;
+#[cfg(feature = "kernels")]
+mod window_recording;
 mod windows;
 
 #[cfg(not(target_family = "wasm"))]
@@ -25,8 +25,8 @@ pub use recording::{
     ENDED, Recording, RecordingAdvantages, RecordingError, RecordingPart, TERMINATED, TRUNCATED,
     summary,
 };
-pub use shards::{DatasetFiles, games_file, read_games};
-pub use steps::{Columns, Steps, hold_out};
+pub use shards::{ShardedSteps, deserialize_games, serialize_games};
+pub use steps::{StepColumns, Steps, hold_out};
 #[cfg(not(target_family = "wasm"))]
 pub use table::{AnnotatedTable, TableOptions};
 pub use windows::{WindowBatch, WindowOptions, WindowSet};

@@ -165,8 +165,8 @@ pub struct RecordingAdvantages {
 
 /// Indices of [`RecordingAdvantages::summary`].
 pub mod summary {
-    /// Number of learnt steps that count.
-    pub const STEPS: usize = 0;
+    /// Number of steps that count and are learnt from.
+    pub const LEARNT_STEPS: usize = 0;
     /// Scale to apply to the advantages.
     pub const SCALE: usize = 1;
     /// Sum of the scores of finished episodes.
@@ -178,7 +178,7 @@ pub mod summary {
     /// Number of groups whose games all have the same credits.
     pub const ZERO_VARIANCE_GROUPS: usize = 5;
     /// Number of all steps that count, beyond the learnt ones too.
-    pub const PLAYED: usize = 6;
+    pub const COUNTED_STEPS: usize = 6;
     /// Number of steps of finished episodes, with those played before the recording.
     pub const ENDED_STEPS: usize = 7;
     /// Length of the summary.

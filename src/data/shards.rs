@@ -1,7 +1,7 @@
 //! Steps of memory-mapped dataset shards, validated on opening.
 
 use super::error::malformed;
-use super::{Columns, DatasetError, EpisodeStatus, Manifest, Steps};
+use super::{DatasetError, EpisodeStatus, Manifest, StepColumns, Steps};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::fmt::Debug;
 use std::ops::{Deref, Range};
@@ -13,7 +13,7 @@ pub(super) const MAX_OBSERVATION: f32 = 1e15;
 /// The steps of several shards in order. Files are memory-mapped, so the system loads pages on
 /// demand and may drop them again.
 #[derive(Debug)]
-pub struct DatasetFiles {
+pub struct ShardedSteps {
     num_features: usize,
     shards: Vec<Shard>,
     len: usize,
@@ -27,9 +27,9 @@ impl<T: Deref<Target = [u8]> + Debug + Send + Sync> Bytes for T {}
 /// A shard with the byte ranges of its columns.
 #[derive(Debug)]
 struct Shard {
-    map: Box<dyn Bytes>,
+    bytes: Box<dyn Bytes>,
     /// Index of its first step among those of all shards.
-    first: usize,
+    first_step: usize,
     rows: usize,
     obs: Range<usize>,
     actions: Column,
@@ -44,7 +44,7 @@ struct Column {
     dtype: Dtype,
 }
 
-impl DatasetFiles {
+impl ShardedSteps {
     /// Validates all steps.
     ///
     /// # Errors
@@ -58,8 +58,8 @@ impl DatasetFiles {
     ) -> Result<Self, DatasetError> {
         let mut this = Self { num_features, shards: Vec::new(), len: 0 };
         let first = files.first().map(|(path, _)| path.clone());
-        for (path, map) in files {
-            let shard = Shard::new(map, this.len, num_features);
+        for (path, bytes) in files {
+            let shard = Shard::new(bytes, this.len, num_features);
             let shard = shard.map_err(|reason| malformed(&path, reason))?;
             shard.check(num_features, num_actions).map_err(|reason| malformed(&path, reason))?;
             this.len += shard.rows;
@@ -73,18 +73,18 @@ impl DatasetFiles {
 
     /// Range of the steps of shard `shard` and all later ones.
     pub fn steps_from(&self, shard: usize) -> Range<usize> {
-        self.shards.get(shard).map_or(self.len, |shard| shard.first)..self.len
+        self.shards.get(shard).map_or(self.len, |shard| shard.first_step)..self.len
     }
 
     /// Shard of a step, and row within it.
     fn find(&self, step: usize) -> (&Shard, usize) {
-        let after = self.shards.partition_point(|shard| shard.first <= step);
+        let after = self.shards.partition_point(|shard| shard.first_step <= step);
         let shard = &self.shards[after - 1];
-        (shard, step - shard.first)
+        (shard, step - shard.first_step)
     }
 }
 
-impl Steps for DatasetFiles {
+impl Steps for ShardedSteps {
     fn num_features(&self) -> usize {
         self.num_features
     }
@@ -95,15 +95,15 @@ impl Steps for DatasetFiles {
 
     fn observe(&self, step: usize, obs: &mut [f32]) {
         let (shard, row) = self.find(step);
-        let bytes = &shard.map[shard.obs.clone()][row * 4 * self.num_features..];
-        for (to, from) in obs.iter_mut().zip(bytes.as_chunks().0) {
+        let numbers = &shard.bytes[shard.obs.clone()][row * 4 * self.num_features..];
+        for (to, from) in obs.iter_mut().zip(numbers.as_chunks().0) {
             *to = f32::from_le_bytes(*from);
         }
     }
 
     fn action(&self, step: usize) -> i32 {
         let (shard, row) = self.find(step);
-        shard.actions.integer(&shard.map, row) as i32
+        shard.actions.integer(&shard.bytes, row) as i32
     }
 
     fn weight(&self, step: usize) -> f32 {
@@ -113,7 +113,7 @@ impl Steps for DatasetFiles {
 
     fn end(&self, step: usize) -> EpisodeStatus {
         let (shard, row) = self.find(step);
-        match shard.ends.as_ref().map_or(0, |ends| ends.integer(&shard.map, row)) {
+        match shard.ends.as_ref().map_or(0, |ends| ends.integer(&shard.bytes, row)) {
             0 if row + 1 == shard.rows => EpisodeStatus::Truncated,
             0 => EpisodeStatus::Running,
             1 => EpisodeStatus::Terminated,
@@ -124,8 +124,8 @@ impl Steps for DatasetFiles {
 
 impl Shard {
     /// Locates the columns of a shard.
-    fn new(map: Box<dyn Bytes>, first: usize, num_features: usize) -> Result<Self, String> {
-        let tensors = SafeTensors::deserialize(&map).map_err(|e| e.to_string())?;
+    fn new(bytes: Box<dyn Bytes>, first_step: usize, num_features: usize) -> Result<Self, String> {
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|e| e.to_string())?;
         let missing = |name: &str| format!("there is no tensor `{name}`");
         let shape = tensors.tensor("obs").map_err(|_| missing("obs"))?.shape().to_vec();
         let rows = match shape[..] {
@@ -148,7 +148,7 @@ impl Shard {
             if !types.contains(&dtype) {
                 return Err(format!("`{name}` is of type {dtype:?}, but must be {expected}"));
             }
-            let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
+            let start = view.data().as_ptr() as usize - bytes.as_ptr() as usize;
             Ok(Some(Column { range: start..start + view.data().len(), dtype }))
         };
         let floats = |name| column(name, &[Dtype::F32], "F32");
@@ -159,12 +159,12 @@ impl Shard {
         let obs = floats("obs")?.ok_or_else(|| missing("obs"))?;
         let actions = integers("actions")?.ok_or_else(|| missing("actions"))?;
         let (weights, ends) = (floats("weights")?, integers("ends")?);
-        Ok(Self { first, rows, obs: obs.range, actions, weights, ends, map })
+        Ok(Self { first_step, rows, obs: obs.range, actions, weights, ends, bytes })
     }
 
     /// Validates every value.
     fn check(&self, num_features: usize, num_actions: usize) -> Result<(), String> {
-        let obs = self.map[self.obs.clone()].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+        let obs = self.bytes[self.obs.clone()].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
         let is_usable = |x: f32| x.abs() <= MAX_OBSERVATION;
         if let Some((i, x)) = obs.enumerate().find(|(_, x)| !is_usable(*x)) {
             let (row, feature) = (i / num_features, i % num_features);
@@ -174,7 +174,7 @@ impl Shard {
         }
         let last = num_actions as i64 - 1;
         for row in 0..self.rows {
-            let action = self.actions.integer(&self.map, row);
+            let action = self.actions.integer(&self.bytes, row);
             if !(0..=last).contains(&action) {
                 return Err(format!(
                     "`actions` has {action} in row {row}, but actions are 0 to {last}"
@@ -184,7 +184,7 @@ impl Shard {
             if !weight.is_finite() || weight < 0.0 {
                 return Err(format!("`weights` has {weight} in row {row}, but must be 0 or more"));
             }
-            let end = self.ends.as_ref().map_or(0, |ends| ends.integer(&self.map, row));
+            let end = self.ends.as_ref().map_or(0, |ends| ends.integer(&self.bytes, row));
             if !(0..=2).contains(&end) {
                 return Err(format!("`ends` has {end} in row {row}, but must be 0, 1 or 2"));
             }
@@ -195,14 +195,14 @@ impl Shard {
     /// The weight of a row, 1 without a column of weights.
     fn weight(&self, row: usize) -> f32 {
         let Some(column) = &self.weights else { return 1.0 };
-        f32::from_le_bytes(row_bytes(&self.map[column.range.clone()], row))
+        f32::from_le_bytes(row_bytes(&self.bytes[column.range.clone()], row))
     }
 }
 
 impl Column {
     /// The integer of a row.
-    fn integer(&self, map: &[u8], row: usize) -> i64 {
-        let column = &map[self.range.clone()];
+    fn integer(&self, bytes: &[u8], row: usize) -> i64 {
+        let column = &bytes[self.range.clone()];
         match self.dtype {
             Dtype::I64 => i64::from_le_bytes(row_bytes(column, row)),
             Dtype::I32 => i32::from_le_bytes(row_bytes(column, row)).into(),
@@ -212,16 +212,19 @@ impl Column {
 }
 
 /// Serializes recorded games as a single self-describing shard, for download from the web page.
-pub fn games_file(manifest: &Manifest, columns: &Columns) -> Vec<u8> {
+pub fn serialize_games(manifest: &Manifest, columns: &StepColumns) -> Vec<u8> {
     let manifest = serde_json::to_string(manifest).expect("a manifest is plain data");
-    shard_file(columns, Some(manifest))
+    serialize_shard(columns, Some(manifest))
 }
 
-/// Reads a file written by [`games_file`]; `path` is used in errors.
+/// Reads a file written by [`serialize_games`]; `path` is used in errors.
 ///
 /// # Errors
 /// If the file has no manifest or fails validation ([`Dataset::steps`](super::Dataset::steps)).
-pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, DatasetFiles), DatasetError> {
+pub fn deserialize_games(
+    path: PathBuf,
+    bytes: Vec<u8>,
+) -> Result<(Manifest, ShardedSteps), DatasetError> {
     let read = || -> Result<Manifest, String> {
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| e.to_string())?;
         let manifest = header.metadata().as_ref().and_then(|metadata| metadata.get(MANIFEST_KEY));
@@ -231,14 +234,14 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, DatasetFil
     };
     let manifest = read().map_err(|reason| malformed(&path, reason))?;
     let (features, actions) = (manifest.features.len(), manifest.actions.len());
-    Ok((manifest, DatasetFiles::new(vec![(path, Box::new(bytes))], features, actions)?))
+    Ok((manifest, ShardedSteps::new(vec![(path, Box::new(bytes))], features, actions)?))
 }
 
 /// Metadata key of the manifest in a self-describing shard.
 const MANIFEST_KEY: &str = "grove_games";
 
 /// Serializes steps as a shard.
-pub(super) fn shard_file(columns: &Columns, manifest: Option<String>) -> Vec<u8> {
+pub(super) fn serialize_shard(columns: &StepColumns, manifest: Option<String>) -> Vec<u8> {
     let rows = columns.actions.len();
     let obs: Vec<u8> = columns.obs.iter().flat_map(|x| x.to_le_bytes()).collect();
     let actions: Vec<u8> = columns.actions.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -270,23 +273,23 @@ mod tests {
         let mut manifest = Manifest::new("catch");
         manifest.features = vec!["a".to_string(), "b".to_string()];
         manifest.actions = vec!["left".to_string(), "right".to_string()];
-        let file = games_file(&manifest, &columns());
+        let file = serialize_games(&manifest, &columns());
         let path = || PathBuf::from("games");
-        let (found, steps) = read_games(path(), file.clone()).unwrap();
+        let (found, steps) = deserialize_games(path(), file.clone()).unwrap();
         assert_eq!(found, manifest);
         let mut expected = columns();
         // The last step of a file ends its episode.
         expected.ends[7] = EpisodeStatus::Truncated;
-        assert_eq!(Columns::of(&steps), expected);
-        let said = |bytes: Vec<u8>| read_games(path(), bytes).unwrap_err().to_string();
+        assert_eq!(StepColumns::of(&steps), expected);
+        let said = |bytes: Vec<u8>| deserialize_games(path(), bytes).unwrap_err().to_string();
         assert!(said(file[..file.len() - 1].to_vec()).starts_with("games: "));
-        assert!(said(shard_file(&columns(), None)).contains("does not say of which game"));
+        assert!(said(serialize_shard(&columns(), None)).contains("does not say of which game"));
         let newer = Manifest { format: 2, ..manifest.clone() };
-        assert!(said(games_file(&newer, &columns())).contains("its format is 2, but"));
+        assert!(said(serialize_games(&newer, &columns())).contains("its format is 2, but"));
         manifest.actions.pop();
-        assert!(said(games_file(&manifest, &columns())).contains("`actions` has 1 in row 1"));
+        assert!(said(serialize_games(&manifest, &columns())).contains("`actions` has 1 in row 1"));
         manifest.features.clear();
-        let blind = Columns { num_features: 0, obs: Vec::new(), ..columns() };
-        assert!(said(games_file(&manifest, &blind)).contains("`obs` has no features"));
+        let blind = StepColumns { num_features: 0, obs: Vec::new(), ..columns() };
+        assert!(said(serialize_games(&manifest, &blind)).contains("`obs` has no features"));
     }
 }

@@ -65,7 +65,7 @@ pub fn hold_out(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usiz
 
 /// Steps in memory, column by column.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Columns {
+pub struct StepColumns {
     /// Features per observation.
     pub num_features: usize,
     /// Observations: `[steps, num_features]`.
@@ -78,7 +78,7 @@ pub struct Columns {
     pub ends: Vec<EpisodeStatus>,
 }
 
-impl Columns {
+impl StepColumns {
     /// Copies steps from any source.
     pub fn of(steps: &dyn Steps) -> Self {
         let (count, num_features) = (steps.len(), steps.num_features());
@@ -102,7 +102,7 @@ impl Columns {
     }
 }
 
-impl Steps for Columns {
+impl Steps for StepColumns {
     fn num_features(&self) -> usize {
         self.num_features
     }
@@ -133,9 +133,9 @@ pub(super) mod tests {
     use super::*;
 
     /// Episodes of 3, 1 and 4 steps; the last one lacks an end.
-    pub fn columns() -> Columns {
+    pub fn columns() -> StepColumns {
         let ends = [0, 0, 1, 2, 0, 0, 0, 0];
-        Columns {
+        StepColumns {
             num_features: 2,
             obs: (0..16).map(|i| i as f32).collect(),
             actions: vec![0, 1, 1, 1, 0, 1, 1, 1],

@@ -3,7 +3,7 @@
 use super::error::{io_error, malformed};
 use super::shards::MAX_OBSERVATION;
 use super::time::Time;
-use super::{Columns, DatasetError, EpisodeStatus, Standardization};
+use super::{DatasetError, EpisodeStatus, Standardization, StepColumns};
 use crate::disk::{csv, input};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -37,14 +37,14 @@ pub struct AnnotatedTable {
     /// Distinct labels; the action of a row is the index of its label.
     pub labels: Vec<String>,
     /// Training rows. Rows without a label have weight 0.
-    pub learnt: Columns,
+    pub learnt: StepColumns,
     /// Held-out rows, which follow the training rows.
-    pub held_out: Columns,
+    pub held_out: StepColumns,
 }
 
 /// Parsed rows of a file.
 #[derive(Clone)]
-struct Rows {
+struct TableRows {
     features: Vec<String>,
     unnamed: Vec<usize>,
     /// Number of the line on which each row begins.
@@ -63,13 +63,13 @@ impl AnnotatedTable {
     /// parsed or time decreases, there are fewer than two labels, or one of the two parts is shorter than a window
     /// or has no labels.
     pub fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
-        let rows = Rows::read(path, options)?;
+        let rows = TableRows::read(path, options)?;
         Self::from_rows(rows, options).map_err(|reason| malformed(path, reason))
     }
 
     /// Divides rows into those learnt from and those held out, standardized alike; the reason if they do not suffice as
     /// the error.
-    fn from_rows(rows: Rows, options: &TableOptions) -> Result<Self, String> {
+    fn from_rows(rows: TableRows, options: &TableOptions) -> Result<Self, String> {
         let TableOptions { window, validation, .. } = *options;
         let count = rows.labels.len();
         let held_out = ((count as f64 * validation).round() as usize).min(count);
@@ -113,7 +113,7 @@ impl AnnotatedTable {
     }
 }
 
-impl Rows {
+impl TableRows {
     /// Reads the rows of a CSV file, whose order in time is checked along the way.
     fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let bad = |reason: String| malformed(path, reason);
@@ -220,7 +220,7 @@ impl Rows {
         rows: Range<usize>,
         scales: &[Standardization],
         labels: &[String],
-    ) -> Columns {
+    ) -> StepColumns {
         let width = self.features.len();
         let values = &self.values[rows.start * width..rows.end * width];
         let obs = values.iter().zip(scales.iter().cycle());
@@ -228,7 +228,7 @@ impl Rows {
         let action = |label: &Option<String>| numbers.get(label.as_ref()?).copied();
         let actions: Vec<Option<usize>> = self.labels[rows.clone()].iter().map(action).collect();
         let last = rows.len() - 1;
-        Columns {
+        StepColumns {
             num_features: width,
             obs: obs.map(|(x, scale)| scale.apply(*x)).collect(),
             actions: actions.iter().map(|label| label.unwrap_or(0) as i32).collect(),
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_constant_column_does_not_vary() {
         // Ten times 0.1 add up to less than 1.
-        let rows = Rows {
+        let rows = TableRows {
             features: vec!["still".to_string()],
             unnamed: Vec::new(),
             lines: (2..12).collect(),
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn scales_come_from_training_rows_only() {
-        let rows = Rows {
+        let rows = TableRows {
             features: vec!["x".to_string(), "still".to_string()],
             unnamed: Vec::new(),
             lines: (2..7).collect(),

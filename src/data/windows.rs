@@ -32,8 +32,8 @@ pub struct WindowSet {
     /// All windows in order. The rest of a window follows from where episodes end, so that a dataset of many windows
     /// takes little memory.
     runs: Vec<WindowRun>,
-    /// The windows that count, by their numbers in `runs`.
-    numbers: Range<usize>,
+    /// Numbers of the selected windows among those of `runs`.
+    selected: Range<usize>,
     /// Factor on all weights that makes their mean 1 over all steps, context included.
     scale: f32,
 }
@@ -42,9 +42,9 @@ pub struct WindowSet {
 #[derive(Clone, Copy, Debug)]
 struct WindowRun {
     /// The number of the first window.
-    window: usize,
+    first_window: usize,
     /// The first step of that window that contributes to the loss.
-    step: usize,
+    first_step: usize,
 }
 
 impl WindowSet {
@@ -54,7 +54,7 @@ impl WindowSet {
     /// # Panics
     /// If `options.window` is 0, or an action has no weight.
     pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], options: WindowOptions) -> Self {
-        let mut this = Self { steps, options, runs: Vec::new(), numbers: 0..0, scale: 1.0 };
+        let mut this = Self { steps, options, runs: Vec::new(), selected: 0..0, scale: 1.0 };
         // Steps of the windows, context included, and their total weight.
         let (mut num_steps, mut total_weight) = (0, 0.0);
         for episode in episodes {
@@ -80,23 +80,23 @@ impl WindowSet {
 
     /// Adds a window whose loss starts at step `first`.
     fn push(&mut self, first: usize) {
-        let window = self.numbers.end;
+        let window = self.selected.end;
         if self.runs.is_empty() || self.first_learnt_step(window) != first {
-            self.runs.push(WindowRun { window, step: first });
+            self.runs.push(WindowRun { first_window: window, first_step: first });
         }
-        self.numbers.end += 1;
+        self.selected.end += 1;
     }
 
     /// The step at which the loss of window `number` starts.
     fn first_learnt_step(&self, number: usize) -> usize {
-        let run = self.runs[self.runs.partition_point(|run| run.window <= number) - 1];
-        run.step + (number - run.window) * self.options.window
+        let run = self.runs[self.runs.partition_point(|run| run.first_window <= number) - 1];
+        run.first_step + (number - run.first_window) * self.options.window
     }
 
     /// Keeps the windows of this range; their weights do not change.
     pub fn select(mut self, range: Range<usize>) -> Self {
-        let Range { start, end } = self.numbers;
-        self.numbers = (start + range.start).min(end)..(start + range.end).min(end);
+        let Range { start, end } = self.selected;
+        self.selected = (start + range.start).min(end)..(start + range.end).min(end);
         self
     }
 
@@ -115,12 +115,12 @@ impl WindowSet {
 
     /// Number of windows.
     pub fn len(&self) -> usize {
-        self.numbers.len()
+        self.selected.len()
     }
 
     /// Whether there are no windows.
     pub fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
+        self.selected.is_empty()
     }
 
     /// Maximum number of steps per window.
@@ -169,7 +169,7 @@ impl WindowSet {
     ) -> usize {
         let WindowOptions { stack, history, ref action_weights, .. } = self.options;
         let (width, stride) = (self.steps.num_features(), trajectory.obs_stride());
-        let learnt = self.learnt_steps(self.first_learnt_step(self.numbers.start + index));
+        let learnt = self.learnt_steps(self.first_learnt_step(self.selected.start + index));
         // The first step of the episode that an observation of the window may show.
         let first_shown = learnt.start - self.context_steps(learnt.start, history + stack - 1);
         let steps = learnt.start - history.min(learnt.start - first_shown)..learnt.end;

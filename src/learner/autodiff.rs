@@ -1,14 +1,14 @@
 //! The general learner: any model on any device through Burn's autodiff.
 
 use super::context::LearnerContext;
+use super::counted_steps::{CountedSteps, LearntSteps};
 use super::experience::TensorExperience;
 use super::means::NUM_SUMS;
 use super::optimizer::clip_grad_norm;
 use super::order::{Minibatch, split_evenly};
-use super::plan::Plan;
 use super::schedule::{entropy_coef, first_optimizer_step};
+use super::train_state::{TrainState, split, sum_ranks};
 use super::update::{UpdateSteps, take_steps};
-use super::weights::{Weights, split, sum_ranks};
 use crate::data::Trajectory;
 use crate::device::{self, upload_indices};
 use crate::model::Network;
@@ -21,7 +21,7 @@ use burn::tensor::Tensor;
 #[derive(Clone, Debug)]
 pub struct AutodiffLearner {
     /// Parameters, optimizer and reference policy.
-    pub weights: Weights,
+    pub state: TrainState,
     /// Settings, and the part of the run that this rank learns from.
     pub context: LearnerContext,
 }
@@ -42,12 +42,15 @@ impl AutodiffLearner {
             Precision::F32 => policy,
             precision => policy.with_precision(precision).unwrap_or(policy),
         };
-        Self { weights: Weights::new(policy, config), context: LearnerContext::single_rank(config) }
+        Self {
+            state: TrainState::new(policy, config),
+            context: LearnerContext::single_rank(config),
+        }
     }
 
     /// Number of parameters.
     fn num_params(&self) -> usize {
-        self.weights.params.dims()[0]
+        self.state.params.dims()[0]
     }
 
     /// Performs one update: `update_epochs` passes over the trajectory of `iteration`, in
@@ -73,7 +76,7 @@ impl AutodiffLearner {
             obs: trajectory.obs.clone(),
             starts: trajectory.starts(),
             memory: trajectory.memory.clone(),
-            network: self.weights.network.clone(),
+            network: self.state.network.clone(),
             actions: trajectory.actions.clone(),
             old_logprobs: trajectory.logprobs.clone(),
             reference_logprobs: None,
@@ -82,15 +85,15 @@ impl AutodiffLearner {
             legal: trajectory.legal.clone(),
             smoothed: self.context.config.loss.label_smoothing > 0.0,
         };
-        let (minibatches, counts) = self.plan(mask, iteration)?;
-        let reference = self.weights.reference.as_ref();
+        let (minibatches, counted) = self.count_steps(mask, iteration)?;
+        let reference = self.state.reference.as_ref();
         experience.reference_logprobs =
             reference.map(|policy| self.logprobs(&experience, policy, &minibatches));
         let config = self.context.config.clone();
         let mut update = AutodiffUpdate {
             learner: self,
             experience,
-            counts,
+            counted,
             entropy_coef: entropy_coef(&config, iteration),
             first_step: first_optimizer_step(&config, iteration),
             update_sums: Tensor::zeros([NUM_SUMS + 1], &device),
@@ -110,43 +113,44 @@ impl AutodiffLearner {
     ) -> Tensor<2> {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
         if device::has_kernels(&device) {
-            return experience.steps(policy).logprobs;
+            return experience.evaluate(policy).logprobs;
         }
         let portions = self.context.batches.portions(minibatches, num_envs);
-        let logprobs = portions
-            .iter()
-            .map(|games| experience.games(upload_indices(games, &device)).steps(policy).logprobs);
+        let logprobs = portions.iter().map(|games| {
+            experience.select_games(upload_indices(games, &device)).evaluate(policy).logprobs
+        });
         Tensor::cat(logprobs.collect(), 1)
     }
 
     /// Whether an update needs no data in host memory: a single rank on a device with kernels.
     fn stays_on_device(&self) -> bool {
-        self.context.team.size() == 1 && device::has_kernels(&self.weights.params.device())
+        self.context.team.size() == 1 && device::has_kernels(&self.state.params.device())
     }
 
     /// The minibatches of an iteration, and their counted steps.
-    fn plan(
+    fn count_steps(
         &mut self,
         mask: &Tensor<2>,
         iteration: u32,
-    ) -> Result<(Vec<Minibatch>, Counts), TeamError> {
+    ) -> Result<(Vec<Minibatch>, CountedStepTensors), TeamError> {
         let ([steps, num_envs], device) = (mask.dims(), mask.device());
         if self.stays_on_device() {
             let minibatches = self.context.batches.minibatches(iteration, num_envs);
             let all = mask.clone().sum();
-            let count = |one: &Minibatch| match one.games() {
+            let count = |minibatch: &Minibatch| match minibatch.games() {
                 games if games.len() == num_envs => all.clone(),
                 games => mask.clone().select(1, upload_indices(games, &device)).sum(),
             };
-            let minibatch = minibatches.iter().map(count).collect();
-            return Ok((minibatches, Counts { minibatch, all }));
+            let counts = minibatches.iter().map(count).collect();
+            return Ok((minibatches, CountedStepTensors { minibatches: counts, all }));
         }
         let lengths = device::fetch(mask.clone().sum_dim(0).reshape([num_envs]));
         let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
-        let (minibatches, plan) = Plan::new(&mut self.context, &lengths, steps, iteration)?;
-        let count = |count: f64| Tensor::from_floats([count as f32], &device);
-        let minibatch = plan.counts.iter().map(|steps| count(*steps)).collect();
-        Ok((minibatches, Counts { minibatch, all: count(plan.counted) }))
+        let (minibatches, counted) =
+            CountedSteps::count(&mut self.context, &lengths, steps, iteration)?;
+        let tensor = |count: f64| Tensor::from_floats([count as f32], &device);
+        let counts = counted.minibatches.iter().map(|count| tensor(*count)).collect();
+        Ok((minibatches, CountedStepTensors { minibatches: counts, all: tensor(counted.all) }))
     }
 
     /// Gradient of a minibatch, and its sums: [`Loss::SUMS`] and the loss.
@@ -180,7 +184,7 @@ impl AutodiffLearner {
         let len = PartialSumLen { vector: num_params, numbers: NUM_SUMS };
         let sum = team.all_reduce_shards(&shards, shards.partial_sums(&leaf, &drop), len)?;
         let sums = sum.numbers.iter().map(|x| *x as f32).collect();
-        let upload = |values| device::upload(values, &self.weights.params.device());
+        let upload = |values| device::upload(values, &self.state.params.device());
         Ok((upload(sum.vector), upload(sums)))
     }
 
@@ -193,17 +197,17 @@ impl AutodiffLearner {
         loss: &impl Fn(LossSteps) -> Loss,
     ) -> (Tensor<1>, Tensor<1>) {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
-        let mut gradient = self.weights.params.zeros_like();
+        let mut gradient = self.state.params.zeros_like();
         let mut sums = Tensor::<1>::zeros([NUM_SUMS], &device);
         for part in split_evenly(games, count).filter(|part| !part.is_empty()) {
             // On the CPU games are always gathered in minibatch order, which determines the order
             // of sums.
             let is_all = self.stays_on_device() && part.len() == num_envs;
-            let some = (!is_all).then(|| experience.games(upload_indices(part, &device)));
+            let some = (!is_all).then(|| experience.select_games(upload_indices(part, &device)));
             let part = some.as_ref().unwrap_or(experience);
-            let (loss, of_part) = part.gradient(&self.weights, self.scale(part), loss);
+            let (loss, of_part) = part.gradient(&self.state, self.loss_scale(part), loss);
             gradient = gradient + of_part;
-            sums = sums + all_sums(&loss);
+            sums = sums + sums_and_loss(&loss);
         }
         (gradient, sums)
     }
@@ -211,7 +215,7 @@ impl AutodiffLearner {
     /// Loss scale for half precision (Micikevicius et al. 2018): about the number of steps that the
     /// loss averages over, so that the gradient of a single step does not underflow. A power of
     /// two, which does not affect rounding.
-    fn scale(&self, part: &TensorExperience) -> f32 {
+    fn loss_scale(&self, part: &TensorExperience) -> f32 {
         let [num_steps, games] = part.mask.dims();
         match self.context.config.precision {
             Precision::F16 => (num_steps * games).next_power_of_two() as f32 * TARGET_GRADIENT,
@@ -220,10 +224,10 @@ impl AutodiffLearner {
     }
 }
 
-/// Counted steps of an update over all ranks, `[1]` each.
-struct Counts {
+/// The [`CountedSteps`] of an update in tensors, `[1]` each.
+struct CountedStepTensors {
     /// Counted steps of each minibatch.
-    minibatch: Vec<Tensor<1>>,
+    minibatches: Vec<Tensor<1>>,
     /// Counted steps of all games.
     all: Tensor<1>,
 }
@@ -232,7 +236,7 @@ struct Counts {
 struct AutodiffUpdate<'a> {
     learner: &'a mut AutodiffLearner,
     experience: TensorExperience,
-    counts: Counts,
+    counted: CountedStepTensors,
     entropy_coef: f64,
     /// Number of the first optimizer step in the run.
     first_step: u64,
@@ -252,9 +256,9 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     ) -> Result<Option<Self::Gradient>, TeamError> {
         let config = &self.learner.context.config;
         let denominators = TensorStepDenominators {
-            games: minibatch.size,
-            steps: self.counts.minibatch[number].clone(),
-            rollout_share: self.counts.all.clone() / config.update.num_minibatches as f32,
+            sequences: minibatch.size,
+            steps: self.counted.minibatches[number].clone(),
+            rollout_share: self.counted.all.clone() / config.update.num_minibatches as f32,
         };
         let loss_of =
             |steps: LossSteps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
@@ -263,28 +267,28 @@ impl UpdateSteps for AutodiffUpdate<'_> {
 
     /// Divides on the host, so that ranks whose devices round differently decide alike.
     fn approx_kl(&self, number: usize, (_, sums): &Self::Gradient) -> f64 {
-        let steps = self.counts.minibatch[number].clone();
+        let steps = self.counted.minibatches[number].clone();
         let read = device::fetch(Tensor::cat(vec![sums.clone().narrow(0, 0, 1), steps], 0));
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
 
     fn step(&mut self, number: usize, (gradient, sums): Self::Gradient) -> Result<(), TeamError> {
-        let AutodiffLearner { weights, context } = &mut *self.learner;
+        let AutodiffLearner { state, context } = &mut *self.learner;
         let (gradient, norm) = clip_grad_norm(gradient, context.config.update.max_grad_norm);
         self.update_sums = self.update_sums.clone() + Tensor::cat(vec![sums, norm], 0);
-        weights.step(gradient, self.first_step + number as u64, context)
+        state.step(gradient, self.first_step + number as u64, context)
     }
 }
 
 impl AutodiffUpdate<'_> {
-    /// Means over the steps of the first `taken` minibatches, as counted by [`Plan::learnt`]; of loss and norm, the
-    /// means over minibatches.
+    /// Means over the [`LearntSteps`] of the first `taken` minibatches; of loss and norm, the means over minibatches.
     fn means(self, taken: usize, config: &TrainConfig) -> Tensor<1> {
-        let Counts { minibatch, all } = self.counts;
-        let learnt = if config.data.is_on() || taken < minibatch.len() {
-            minibatch.into_iter().take(taken).fold(all.zeros_like(), Tensor::add)
-        } else {
-            all * config.update.update_epochs as f32
+        let CountedStepTensors { minibatches, all } = self.counted;
+        let learnt = match LearntSteps::of(config, taken, minibatches.len()) {
+            LearntSteps::OfMinibatches(taken) => {
+                minibatches.into_iter().take(taken).fold(all.zeros_like(), Tensor::add)
+            }
+            LearntSteps::OfEpochs(epochs) => all * epochs as f32,
         };
         let part = |start, len| self.update_sums.clone().narrow(0, start, len);
         let of_steps = part(0, NUM_SUMS - 1) / learnt.clamp_min(1.0);
@@ -293,7 +297,7 @@ impl AutodiffUpdate<'_> {
 }
 
 /// Sums over the steps of a loss, followed by the loss.
-fn all_sums(loss: &Loss) -> Tensor<1> {
+fn sums_and_loss(loss: &Loss) -> Tensor<1> {
     Tensor::cat(
         vec![loss.sums.clone().without_autodiff(), loss.value.clone().without_autodiff()],
         0,

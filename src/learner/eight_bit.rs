@@ -15,7 +15,7 @@
 //! fourth bit of the mantissa, with half of the range, ends with 36 times the loss of f32 on the quadratics and gains
 //! nothing on the regression; blocks of 32 or 256 numbers change little.
 
-use super::optimizer::{Moments, PORTION, SliceStep, StepFactors, StepSettings};
+use super::optimizer::{CHUNK_LEN, Moments, SliceStep, StepFactors, StepSettings};
 use crate::math::adamw::{Factors, ParamState, step};
 use crate::math::block_quantized::{BLOCK, BlockCode, blocks, dequantize, quantize};
 use crate::rng::draw;
@@ -142,7 +142,7 @@ impl EightBitMoments {
         }
     }
 
-    /// Performs [`Moments::step`]; the parameters that weight decay spares are whole tensors.
+    /// Performs [`Moments::step`]; the parameters without weight decay are whole tensors.
     pub fn step(
         &mut self,
         mut params: &mut [f32],
@@ -155,16 +155,16 @@ impl EightBitMoments {
         let (mut first, mut second) =
             (self.first_moment.remaining(), self.second_moment.remaining());
         let (mut parts, mut start) = (Vec::new(), 0);
-        let mut spared = settings.spared.iter().peekable();
+        let mut undecayed_ranges = settings.undecayed.iter().peekable();
         for size in &self.sizes {
-            let is_spared = spared.next_if(|range| range.start == start).is_some();
+            let is_undecayed = undecayed_ranges.next_if(|range| range.start == start).is_some();
             let end = start + size;
             while start < end {
-                let len = PORTION.min(end - start);
+                let len = CHUNK_LEN.min(end - start);
                 let message = "the sizes are those of the parameters";
                 parts.push(TensorPart {
                     start,
-                    factors: if is_spared { &undecayed } else { &decayed },
+                    factors: if is_undecayed { &undecayed } else { &decayed },
                     params: params.split_off_mut(..len).expect(message),
                     gradient: gradient.split_off(..len).expect(message),
                     first: first.take(len),
@@ -173,7 +173,7 @@ impl EightBitMoments {
                 start += len;
             }
         }
-        assert!(spared.next().is_none(), "weight decay spares whole tensors");
+        assert!(undecayed_ranges.next().is_none(), "whole tensors have no weight decay");
         parts.into_par_iter().for_each(|part| apply(part, scale, key));
     }
 }
@@ -209,15 +209,15 @@ fn apply_to_block(
         let after = step(&before, gradient * scale, factors);
         (*param, *first, *second) = (after.param, after.first, after.second);
     }
-    let [mut first_shares, mut second_shares] = [[0; BLOCK]; 2];
-    let shares = first_shares.iter_mut().zip(&mut second_shares).enumerate();
-    for (i, (first, second)) in shares {
+    let [mut first_thresholds, mut second_thresholds] = [[0; BLOCK]; 2];
+    let thresholds = first_thresholds.iter_mut().zip(&mut second_thresholds).enumerate();
+    for (i, (first, second)) in thresholds {
         let drawn = draw(key, start.wrapping_add(i as u32));
         (*first, *second) = (drawn & 0xffff, drawn >> 16);
     }
     let len = params.len();
-    *first_scale = quantize(&first[..len], &first_shares, first_bytes);
-    *second_scale = quantize(&second[..len], &second_shares, second_bytes);
+    *first_scale = quantize(&first[..len], &first_thresholds, first_bytes);
+    *second_scale = quantize(&second[..len], &second_thresholds, second_bytes);
 }
 
 #[cfg(test)]
@@ -228,14 +228,14 @@ mod tests {
     use std::ops::Range;
 
     /// Sizes that are not multiples of a block, and a tensor of several portions.
-    const SIZES: [usize; 5] = [1, 3 * BLOCK, BLOCK + 7, PORTION + 5, 40];
+    const SIZES: [usize; 5] = [1, 3 * BLOCK, BLOCK + 7, CHUNK_LEN + 5, 40];
 
     fn config() -> OptimizerConfig {
         OptimizerConfig { weight_decay: 0.0, ..TrainConfig::for_game("any").optimizer }
     }
 
     fn settings(config: &OptimizerConfig, learning_rate: f64) -> StepSettings<'_> {
-        StepSettings { learning_rate, config, spared: &[], key: 7 }
+        StepSettings { learning_rate, config, undecayed: &[], key: 7 }
     }
 
     /// A number from -1 to 1.
@@ -382,11 +382,11 @@ mod tests {
     }
 
     #[test]
-    fn weight_decay_skips_spared_tensors() {
+    fn weight_decay_skips_undecayed_tensors() {
         let config = OptimizerConfig { weight_decay: 1.0, ..config() };
         let count = SIZES.iter().sum();
-        let step = |spared: &[Range<usize>]| {
-            let settings = StepSettings { learning_rate: 0.1, config: &config, spared, key: 0 };
+        let step = |undecayed: &[Range<usize>]| {
+            let settings = StepSettings { learning_rate: 0.1, config: &config, undecayed, key: 0 };
             let mut params = vec![2.0f32; count];
             EightBitMoments::zeros(SIZES.to_vec()).step(
                 &mut params,

@@ -1,6 +1,6 @@
 //! Inputs of an update as tensors, and the gradient computed from them.
 
-use super::weights::Weights;
+use super::train_state::TrainState;
 use crate::model::{Categorical, Network};
 use crate::objective::{Loss, LossSteps};
 use burn::tensor::{Int, Tensor};
@@ -27,18 +27,18 @@ pub(super) struct TensorExperience {
 
 impl TensorExperience {
     /// Selects games by index.
-    pub fn games(&self, indices: Tensor<1, Int>) -> Self {
-        let pick = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());
+    pub fn select_games(&self, indices: Tensor<1, Int>) -> Self {
+        let select = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());
         Self {
             obs: self.obs.clone().select(1, indices.clone()),
-            starts: pick(&self.starts),
+            starts: select(&self.starts),
             memory: self.memory.as_ref().map(|rows| rows.clone().select(0, indices.clone())),
             network: self.network.clone(),
             actions: self.actions.clone().select(1, indices.clone()),
-            old_logprobs: pick(&self.old_logprobs),
-            reference_logprobs: self.reference_logprobs.as_ref().map(pick),
-            advantages: pick(&self.advantages),
-            mask: pick(&self.mask),
+            old_logprobs: select(&self.old_logprobs),
+            reference_logprobs: self.reference_logprobs.as_ref().map(select),
+            advantages: select(&self.advantages),
+            mask: select(&self.mask),
             legal: self.legal.as_ref().map(|legal| legal.clone().select(1, indices.clone())),
             smoothed: self.smoothed,
         }
@@ -48,12 +48,12 @@ impl TensorExperience {
     /// `scale`.
     pub fn gradient(
         &self,
-        weights: &Weights,
+        state: &TrainState,
         scale: f32,
         loss: impl Fn(LossSteps) -> Loss,
     ) -> (Loss, Tensor<1>) {
-        let leaf = weights.params.clone().autodiff().require_grad();
-        let loss = loss(self.steps(&weights.network.unflatten(&leaf)));
+        let leaf = state.params.clone().autodiff().require_grad();
+        let loss = loss(self.evaluate(&state.network.unflatten(&leaf)));
         let multiply = |x: Tensor<1>, factor: f32| if scale == 1.0 { x } else { x * factor };
         let mut gradients = multiply(loss.value.clone(), scale).backward();
         let gradient = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
@@ -61,9 +61,9 @@ impl TensorExperience {
     }
 
     /// Evaluates `policy` on the steps.
-    pub fn steps(&self, policy: &Network) -> LossSteps {
-        let fresh = || self.network.initial_memory(self.obs.dims()[1], &self.obs.device());
-        let memory = self.memory.clone().or_else(fresh);
+    pub fn evaluate(&self, policy: &Network) -> LossSteps {
+        let initial = || self.network.initial_memory(self.obs.dims()[1], &self.obs.device());
+        let memory = self.memory.clone().or_else(initial);
         let logits = policy.sequence(self.obs.clone(), self.starts.clone(), memory);
         let [num_steps, games, num_actions] = logits.dims();
         let actions = self.actions.clone().reshape([num_steps * games]);

@@ -49,7 +49,7 @@ pub(super) const NUM_SUMS: usize = Loss::SUMS.len() + 1;
 pub(super) struct UpdateSums {
     sums: [f64; NUM_SUMS],
     norms: f64,
-    updates: f64,
+    num_steps: f64,
 }
 
 impl UpdateSums {
@@ -57,7 +57,7 @@ impl UpdateSums {
     pub fn add(&mut self, sums: &[f64], norm: f32) {
         self.sums.iter_mut().zip(sums).for_each(|(sum, x)| *sum += x);
         self.norms += f64::from(norm);
-        self.updates += 1.0;
+        self.num_steps += 1.0;
     }
 
     /// Adds norms of minibatches that were added without theirs.
@@ -67,9 +67,9 @@ impl UpdateSums {
 
     /// The means over `steps` counted steps; 0 if there were none.
     pub fn means(&self, steps: f64) -> UpdateMeans {
-        let (steps, updates) = (steps.max(1.0), self.updates.max(1.0));
+        let (steps, num_steps) = (steps.max(1.0), self.num_steps.max(1.0));
         let [approx_kl, clipped, entropy, reference_kl, loss] = self.sums;
-        let [loss, norm] = [loss, self.norms].map(|sum| sum / updates);
+        let [loss, norm] = [loss, self.norms].map(|sum| sum / num_steps);
         let [approx_kl, clipped, entropy, reference_kl] =
             [approx_kl, clipped, entropy, reference_kl].map(|sum| sum / steps);
         UpdateMeans::new([approx_kl, clipped, entropy, reference_kl, loss, norm])

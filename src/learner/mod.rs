@@ -5,6 +5,7 @@
 
 mod autodiff;
 mod context;
+mod counted_steps;
 mod eight_bit;
 mod experience;
 #[cfg(feature = "kernels")]
@@ -14,11 +15,10 @@ mod means;
 mod moment;
 mod optimizer;
 mod order;
-mod plan;
 mod schedule;
 pub mod text;
+mod train_state;
 mod update;
-mod weights;
 
 pub use autodiff::{AutodiffLearner, MIN_AUTODIFF_SHARD_STEPS};
 pub use context::LearnerContext;
@@ -29,4 +29,4 @@ pub use means::UpdateMeans;
 pub use optimizer::{AdamW, Moments};
 pub use order::{Batches, MIN_SHARD_STEPS, Minibatch};
 pub use schedule::{entropy_coef, first_optimizer_step, learning_rate, total_optimizer_steps};
-pub use weights::Weights;
+pub use train_state::TrainState;

@@ -5,8 +5,8 @@ pub trait Moment: Copy + Default + Send {
     /// The number in f32, exactly.
     fn widen(self) -> f32;
 
-    /// Rounds a number away from 0 if the distance to the next number is at most `share` / 2^16 of the spacing.
-    fn round(x: f32, share: u32) -> Self;
+    /// Rounds a number away from 0 if the distance to the next number is at most `threshold` / 2^16 of the spacing.
+    fn round(x: f32, threshold: u32) -> Self;
 }
 
 impl Moment for f32 {
@@ -16,7 +16,7 @@ impl Moment for f32 {
     }
 
     #[inline(always)]
-    fn round(x: f32, _share: u32) -> f32 {
+    fn round(x: f32, _threshold: u32) -> f32 {
         x
     }
 }
@@ -35,8 +35,8 @@ impl Moment for u16 {
 
     /// NaN stays NaN.
     #[inline(always)]
-    fn round(x: f32, share: u32) -> u16 {
-        let rounded = (x.to_bits().wrapping_add(share) >> 16) as u16;
+    fn round(x: f32, threshold: u32) -> u16 {
+        let rounded = (x.to_bits().wrapping_add(threshold) >> 16) as u16;
         if x.is_nan() { 0x7fc0 } else { rounded }
     }
 }
@@ -75,7 +75,8 @@ mod tests {
         let (mut params, mut wanted) = (vec![1.0f32; count], vec![1.0f32; count]);
         let mut want = Moments::new(count);
         let mut half = want.convert::<u16>();
-        let settings = StepSettings { learning_rate: 1e-4, config: &config, spared: &[], key: 7 };
+        let settings =
+            StepSettings { learning_rate: 1e-4, config: &config, undecayed: &[], key: 7 };
         for i in 0..300u32 {
             let gradient: Vec<f32> =
                 (0..count as u32).map(|at| 1e-3 * (1.0 + (draw(i, at) % 8) as f32)).collect();

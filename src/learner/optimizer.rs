@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 /// Parameters that one thread steps at a time.
-pub(super) const PORTION: usize = 1 << 16;
+pub(super) const CHUNK_LEN: usize = 1 << 16;
 
 /// Optimizer state as tensors.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl AdamW {
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         self.steps += 1;
-        let factors = factors(config, learning_rate, self.steps);
+        let factors = adamw_factors(config, learning_rate, self.steps);
         let (first, second) = (self.first_moment.clone(), self.second_moment.clone());
         let after = AdamWTensors { params, first, second }.step(gradient, &factors);
         (self.first_moment, self.second_moment) = (after.first, after.second);
@@ -88,7 +88,7 @@ impl Moments {
     }
 }
 
-/// Settings of one optimizer step, the same for all parameters but those that weight decay spares.
+/// Settings of one optimizer step, the same for all parameters but for those without weight decay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepSettings<'a> {
     /// Learning rate of the step.
@@ -96,7 +96,7 @@ pub(super) struct StepSettings<'a> {
     /// Decay rates and weight decay.
     pub config: &'a OptimizerConfig,
     /// Parameters without weight decay, in order.
-    pub spared: &'a [Range<usize>],
+    pub undecayed: &'a [Range<usize>],
     /// Key of the draws by which moments are rounded in all steps.
     pub key: u32,
 }
@@ -130,25 +130,25 @@ impl<M: Moment> Moments<M> {
         self.steps += 1;
         let StepFactors { decayed, undecayed, key } = StepFactors::new(settings, self.steps);
         let Self { first_moment: first, second_moment: second, .. } = self;
-        let mut portions = |range: Range<usize>, factors: &Factors| {
-            let params = params[range.clone()].par_chunks_mut(PORTION);
-            let firsts = first[range.clone()].par_chunks_mut(PORTION);
-            let seconds = second[range.clone()].par_chunks_mut(PORTION);
-            let gradient = gradient[range.clone()].par_chunks(PORTION);
+        let mut step_range = |range: Range<usize>, factors: &Factors| {
+            let params = params[range.clone()].par_chunks_mut(CHUNK_LEN);
+            let firsts = first[range.clone()].par_chunks_mut(CHUNK_LEN);
+            let seconds = second[range.clone()].par_chunks_mut(CHUNK_LEN);
+            let gradient = gradient[range.clone()].par_chunks(CHUNK_LEN);
             let parts = params.zip(gradient).zip(firsts.zip(seconds)).enumerate();
             parts.for_each(|(i, ((params, gradient), (first, second)))| {
-                let start = (range.start + i * PORTION) as u32;
+                let start = (range.start + i * CHUNK_LEN) as u32;
                 let step = SliceStep { factors, scale, key, start };
                 apply(step, params, gradient, first, second);
             });
         };
         let mut start = 0;
-        for spared in settings.spared {
-            portions(start..spared.start, &decayed);
-            portions(spared.clone(), &undecayed);
-            start = spared.end;
+        for range in settings.undecayed {
+            step_range(start..range.start, &decayed);
+            step_range(range.clone(), &undecayed);
+            start = range.end;
         }
-        portions(start..gradient.len(), &decayed);
+        step_range(start..gradient.len(), &decayed);
     }
 }
 
@@ -165,7 +165,7 @@ pub(super) struct StepFactors {
 impl StepFactors {
     /// Factors of step `step`, counted from 1.
     pub fn new(settings: &StepSettings, step: u64) -> Self {
-        let decayed = factors(settings.config, settings.learning_rate, step);
+        let decayed = adamw_factors(settings.config, settings.learning_rate, step);
         let undecayed = Factors { decay: 1.0, ..decayed };
         let key = draw(draw(settings.key, (step >> 32) as u32), step as u32);
         Self { decayed, undecayed, key }
@@ -216,7 +216,7 @@ fn apply<M: Moment>(
 }
 
 /// Factors of step `step`, counted from 1.
-pub(super) fn factors(config: &OptimizerConfig, learning_rate: f64, step: u64) -> Factors {
+pub(super) fn adamw_factors(config: &OptimizerConfig, learning_rate: f64, step: u64) -> Factors {
     let hyperparameters = Hyperparameters {
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
@@ -230,21 +230,21 @@ pub(super) fn factors(config: &OptimizerConfig, learning_rate: f64, step: u64) -
 /// gradient and the original norm, `[1]`. The formula of `torch.nn.utils.clip_grad_norm_`.
 pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<1>) {
     let norm = gradient.clone().square().sum().sqrt();
-    match clip_tensor(&norm, max_norm) {
+    match clip_scale_tensor(&norm, max_norm) {
         Some(scale) => (gradient * scale, norm),
         None => (gradient, norm),
     }
 }
 
 /// Factor by which [`clip_grad_norm`] scales a gradient of this norm, `[1]`; `None` if it does not clip.
-pub(super) fn clip_tensor(norm: &Tensor<1>, max_norm: f64) -> Option<Tensor<1>> {
+pub(super) fn clip_scale_tensor(norm: &Tensor<1>, max_norm: f64) -> Option<Tensor<1>> {
     (max_norm != 0.0).then(|| ((norm.clone() + 1e-6).recip() * max_norm).clamp_max(1.0))
 }
 
 /// Norm of a gradient in host memory.
 fn norm(gradient: &[f32]) -> f32 {
-    let portions: Vec<f64> = gradient.par_chunks(PORTION).map(square_sum).collect();
-    portions.iter().sum::<f64>().sqrt() as f32
+    let squares: Vec<f64> = gradient.par_chunks(CHUNK_LEN).map(square_sum).collect();
+    squares.iter().sum::<f64>().sqrt() as f32
 }
 
 /// Sum of squares.
@@ -304,12 +304,12 @@ mod tests {
     }
 
     #[test]
-    fn weight_decay_skips_spared_parameters() {
+    fn weight_decay_skips_undecayed_parameters() {
         let mut config = TrainConfig::for_game("any").optimizer;
         config.weight_decay = 1.0;
-        let step = |spared: &[Range<usize>]| {
+        let step = |undecayed: &[Range<usize>]| {
             let (mut params, gradient) = (vec![2.0f32; 40], vec![0.0; 40]);
-            let settings = StepSettings { learning_rate: 0.1, config: &config, spared, key: 0 };
+            let settings = StepSettings { learning_rate: 0.1, config: &config, undecayed, key: 0 };
             Moments::new(40).step(&mut params, &gradient, 1.0, &settings);
             params
         };

@@ -17,7 +17,7 @@ pub struct Minibatch {
     /// Local indices of the games, shard by shard.
     games: Vec<i32>,
     /// Number of the first local shard.
-    first: usize,
+    first_shard: usize,
     /// End of each local shard within `games`.
     ends: Vec<usize>,
 }
@@ -30,7 +30,7 @@ impl Minibatch {
 
     /// Games of a local shard, by its number in the run.
     pub fn shard(&self, shard: usize) -> &[i32] {
-        let shard = shard - self.first;
+        let shard = shard - self.first_shard;
         let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
         &self.games[start..self.ends[shard]]
     }
@@ -117,14 +117,14 @@ impl Batches {
         let mut next = 0;
         let all = (first..first + steps as u64).map(|step| {
             let (epoch, batch) = (step / batches, (step % batches) as usize);
-            let places = batch * size..(batch + 1) * size;
+            let positions = batch * size..(batch + 1) * size;
             if self.in_order {
-                let counts = stratum_ranges(shards, places);
+                let counts = stratum_ranges(shards, positions);
                 let taken: usize = counts.iter().map(Range::len).sum();
                 let minibatch = Minibatch {
                     size,
                     games: (next..next + taken as i32).collect(),
-                    first: shards.own().start,
+                    first_shard: shards.own().start,
                     ends: shard_ends(shards, &counts),
                 };
                 next += taken as i32;
@@ -134,7 +134,7 @@ impl Batches {
                 self.epoch = Some((epoch, shuffle_strata(shards, draw(self.key, epoch as u32))));
             }
             let order = self.epoch.as_ref().map_or(&[][..], |(_, order)| order);
-            take_minibatch(shards, places, order)
+            take_minibatch(shards, positions, order)
         });
         all.collect()
     }
@@ -151,8 +151,8 @@ impl Batches {
             let of_shard = |shard| shards.local_items_of(shard).map(|game| game as i32).collect();
             return shards.own().map(of_shard).collect();
         }
-        let shards_of = |one: &Minibatch| -> Vec<Vec<i32>> {
-            shards.own().map(|shard| one.shard(shard).to_vec()).collect()
+        let shards_of = |minibatch: &Minibatch| -> Vec<Vec<i32>> {
+            shards.own().map(|shard| minibatch.shard(shard).to_vec()).collect()
         };
         minibatches.iter().flat_map(shards_of).filter(|games| !games.is_empty()).collect()
     }
@@ -189,23 +189,28 @@ fn shuffle_strata(shards: &Shards, key: u32) -> Vec<Vec<i32>> {
     shards.own_strata().map(stratum).collect()
 }
 
-/// Takes the minibatch at positions `places` of an epoch with shuffled strata `order`.
-fn take_minibatch(shards: &Shards, places: Range<usize>, order: &[Vec<i32>]) -> Minibatch {
-    let size = places.len();
-    let taken = stratum_ranges(shards, places);
+/// Takes the minibatch at these positions of an epoch with shuffled strata `order`.
+fn take_minibatch(shards: &Shards, positions: Range<usize>, order: &[Vec<i32>]) -> Minibatch {
+    let size = positions.len();
+    let taken = stratum_ranges(shards, positions);
     let games = taken.iter().zip(order).flat_map(|(taken, order)| &order[taken.clone()]);
-    let first = shards.own().start;
-    Minibatch { size, games: games.copied().collect(), first, ends: shard_ends(shards, &taken) }
+    Minibatch {
+        size,
+        games: games.copied().collect(),
+        first_shard: shards.own().start,
+        ends: shard_ends(shards, &taken),
+    }
 }
 
-/// Range of items that the positions `places` of an epoch take from each local stratum:
+/// Range of items that these positions of an epoch take from each local stratum:
 /// proportional to its size, and over all ranks as many as there are positions.
-fn stratum_ranges(shards: &Shards, places: Range<usize>) -> Vec<Range<usize>> {
-    let before = |items: &Range<usize>, place: usize| {
-        let up_to = |item: usize| (place as u128 * item as u128 / shards.items() as u128) as usize;
+fn stratum_ranges(shards: &Shards, positions: Range<usize>) -> Vec<Range<usize>> {
+    let before = |items: &Range<usize>, position: usize| {
+        let up_to =
+            |item: usize| (position as u128 * item as u128 / shards.items() as u128) as usize;
         up_to(items.end) - up_to(items.start)
     };
-    let range = |(_, items)| before(&items, places.start)..before(&items, places.end);
+    let range = |(_, items)| before(&items, positions.start)..before(&items, positions.end);
     shards.own_strata().map(range).collect()
 }
 
@@ -262,7 +267,11 @@ mod tests {
             assert_eq!(all.len(), 8);
             for epoch in all.chunks(4) {
                 assert_eq!(games(epoch), (0..20).collect::<Vec<_>>());
-                assert!(epoch.iter().all(|one| one.size == 5 && one.games().len() == 5));
+                assert!(
+                    epoch
+                        .iter()
+                        .all(|minibatch| minibatch.size == 5 && minibatch.games().len() == 5)
+                );
             }
             assert_ne!(all[..4], all[4..]);
             assert_ne!(all, batches.minibatches(6, 20));
@@ -356,7 +365,8 @@ mod tests {
                 let mut batches = Batches::of_shards(&config(true), shards);
                 batches.set_in_order(in_order);
                 let minibatches = batches.minibatches(9, count);
-                let games: usize = minibatches.iter().map(|one| one.games().len()).sum();
+                let games: usize =
+                    minibatches.iter().map(|minibatch| minibatch.games().len()).sum();
                 let count = if in_order { games } else { count };
                 let portions = batches.portions(&minibatches, count);
                 assert_eq!(portions.concat(), (0..count as i32).collect::<Vec<_>>());

@@ -16,7 +16,7 @@ pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
 }
 
 /// Computes the policy term of each step, in tensors.
-pub(super) fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+pub(super) fn tensor_terms(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
     let TensorSteps { ratio, advantages, logprobs } = steps;
     let (ratio, high) = (ratio.clone().detach(), config.upper_bound());
     let weight = ratio.clone().clamp_max(high);

@@ -26,7 +26,7 @@ pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
 }
 
 /// Computes the clipped surrogate of each step, in tensors.
-pub(super) fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+pub(super) fn tensor_terms(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
     let TensorSteps { ratio, advantages, .. } = steps;
     let (low, high) = (1.0 - config.clip_eps_low, config.upper_bound());
     let bounded = if config.dual_clip > 0.0 {

@@ -64,12 +64,15 @@ pub fn kl_estimate(
     #[comptime] estimator: KlEstimator,
     #[comptime] corrected: bool,
 ) -> KlEstimate {
-    let own = estimate(to_reference, estimator);
+    let plain = estimate(to_reference, estimator);
     if comptime!(corrected) {
         // The derivative of the ratio by the log-probability is the ratio.
-        KlEstimate { value: ratio * own.value, d_logprob: ratio * (own.d_logprob + own.value) }
+        KlEstimate {
+            value: ratio * plain.value,
+            d_logprob: ratio * (plain.d_logprob + plain.value),
+        }
     } else {
-        own
+        plain
     }
 }
 
@@ -81,7 +84,7 @@ pub(super) fn bounded_exp(x: Tensor<2>) -> Tensor<2> {
 }
 
 /// Estimates the divergence at each step, in tensors.
-pub(super) fn tensors(
+pub(super) fn tensor_estimate(
     config: &LossConfig,
     policy: Tensor<2>,
     reference: Tensor<2>,

@@ -3,7 +3,7 @@
 //! A loss is a weighted sum over steps of a policy term, minus the entropy bonus, plus the
 //! divergence from a reference policy ([`kl`]). The policy term depends on the step's ratio,
 //! advantage and log-probability. Each file implements it twice: on scalars with a hand-written
-//! derivative (`term`), for the lanes and kernels of the fast engines, and on tensors (`tensors`),
+//! derivative (`term`), for the lanes and kernels of the fast engines, and on tensors (`tensor_terms`),
 //! for autodiff. All engines call them through [`LossType`] and [`term()`].
 
 mod cispo;
@@ -63,7 +63,7 @@ impl LossType {
     /// Averaging of the loss's terms.
     pub const fn averaging(self) -> Averaging {
         match self {
-            Self::Grpo | Self::Gspo | Self::Sapo => Averaging::Game,
+            Self::Grpo | Self::Gspo | Self::Sapo => Averaging::Sequence,
             Self::DrGrpo => Averaging::Constant,
             Self::Dapo | Self::Cispo => Averaging::Rollout,
             Self::Bnpo | Self::Nll => Averaging::Minibatch,
@@ -85,14 +85,14 @@ impl LossType {
     }
 
     /// Computes the policy term of each step, in tensors.
-    pub fn tensors(self, steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+    pub fn tensor_terms(self, steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
         match self {
             Self::Grpo | Self::DrGrpo | Self::Dapo | Self::Bnpo | Self::Gspo => {
-                clip::tensors(steps, config)
+                clip::tensor_terms(steps, config)
             }
-            Self::Cispo => cispo::tensors(steps, config),
-            Self::Sapo => sapo::tensors(steps, config),
-            Self::Nll => nll::tensors(steps),
+            Self::Cispo => cispo::tensor_terms(steps, config),
+            Self::Sapo => sapo::tensor_terms(steps, config),
+            Self::Nll => nll::tensor_terms(steps),
         }
     }
 

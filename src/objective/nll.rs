@@ -16,7 +16,7 @@ pub(super) fn term(step: &Step) -> Term {
 }
 
 /// Computes the policy term of each step, in tensors.
-pub(super) fn tensors(steps: &TensorSteps) -> TensorTerms {
+pub(super) fn tensor_terms(steps: &TensorSteps) -> TensorTerms {
     let TensorSteps { advantages, logprobs, .. } = steps;
     let values = -(advantages.clone() * logprobs.clone());
     TensorTerms { clipped: advantages.zeros_like(), values }

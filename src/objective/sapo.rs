@@ -27,7 +27,7 @@ pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
 }
 
 /// Computes the policy term of each step, in tensors.
-pub(super) fn tensors(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
+pub(super) fn tensor_terms(steps: &TensorSteps, config: &LossConfig) -> TensorTerms {
     let TensorSteps { ratio, advantages, .. } = steps;
     let up = advantages.clone().greater_elem(0.0).float();
     let (positive, negative) = (config.sapo_temperature_pos, config.sapo_temperature_neg);

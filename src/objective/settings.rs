@@ -8,12 +8,12 @@ use burn::cubecl::prelude::*;
 names! {
     /// An estimator of KL(policy || reference), as [`kl`](super::kl) describes.
     pub enum KlEstimator {
-        /// `-log r` with `r = reference / policy`. As a loss it needs `use_bias_correction_kl`: without,
+        /// `-x` with `x = ln(reference / policy)`. As a loss it needs `use_bias_correction_kl`: without,
         /// its expected gradient is 0.
         K1 = "k1",
-        /// `(log r)^2 / 2`, whose expected gradient is that of the divergence.
+        /// `x^2 / 2`, whose expected gradient is that of the divergence.
         K2 = "k2",
-        /// `r - 1 - log r`, which TRL uses. Without `use_bias_correction_kl` its expected gradient is
+        /// `e^x - 1 - x`, which TRL uses. Without `use_bias_correction_kl` its expected gradient is
         /// that of KL(reference || policy).
         K3 = "k3",
     }

@@ -75,37 +75,37 @@ pub fn loss(
     denominators: &TensorStepDenominators,
 ) -> Loss {
     let loss_type = config.loss_type;
-    let weights = weights::tensors(loss_type.averaging(), &steps.mask, denominators);
+    let weights = weights::tensor_weights(loss_type.averaging(), &steps.mask, denominators);
     let log_ratio = steps.logprobs.clone() - steps.old_logprobs.clone();
-    let own_ratio = kl::bounded_exp(log_ratio.clone());
+    let step_ratio = kl::bounded_exp(log_ratio.clone());
     let ratio = if loss_type.has_sequence_ratio() {
         let lengths = steps.mask.clone().sum_dim(0).clamp_min(1.0);
         let mean = (log_ratio.clone() * steps.mask.clone()).sum_dim(0) / lengths;
         kl::bounded_exp(mean.expand(log_ratio.dims()))
     } else {
-        own_ratio.clone()
+        step_ratio.clone()
     };
     let (advantages, logprobs) = (steps.advantages.clone(), steps.logprobs.clone());
-    let terms = loss_type.tensors(&TensorSteps { ratio, advantages, logprobs }, config);
+    let terms = loss_type.tensor_terms(&TensorSteps { ratio, advantages, logprobs }, config);
     let mut policy = terms.values;
     if config.label_smoothing > 0.0 {
         // Label smoothing (Szegedy et al. 2016): every action receives an equal share of the
         // target.
-        let all = steps.mean_logprobs.clone().expect("label_smoothing needs the means");
+        let mean_logprobs = steps.mean_logprobs.clone().expect("label_smoothing needs the means");
         let share = config.label_smoothing;
-        policy = policy * (1.0 - share) - steps.advantages.clone() * all * share;
+        policy = policy * (1.0 - share) - steps.advantages.clone() * mean_logprobs * share;
     }
     let mut total = policy - steps.entropy.clone() * entropy_coef;
     let reference_kl = steps.reference_logprobs.as_ref().map(|reference| {
-        kl::tensors(config, steps.logprobs.clone(), reference.clone(), own_ratio.clone())
+        kl::tensor_estimate(config, steps.logprobs.clone(), reference.clone(), step_ratio.clone())
     });
     if config.kl_coef > 0.0 {
         let reference_kl = reference_kl.clone().expect("kl_coef needs a reference policy");
         total = total + reference_kl * config.kl_coef;
     }
 
-    // k3 estimator of Schulman 2020: (r - 1) - log r.
-    let approx_kl = own_ratio.detach() - 1.0 - log_ratio.clone().detach();
+    // The k3 estimator (Schulman 2020) with this ratio.
+    let approx_kl = step_ratio.detach() - 1.0 - log_ratio.clone().detach();
     let reference_kl = reference_kl.map_or_else(|| approx_kl.zeros_like(), |kl| kl.detach());
     let sum = |values: Tensor<2>| (values * steps.mask.clone()).sum();
     let sums = [approx_kl, terms.clipped, steps.entropy.clone().detach(), reference_kl].map(sum);
@@ -139,7 +139,7 @@ mod tests {
                 mask: one(1.0),
             };
             let denominators = TensorStepDenominators {
-                games: 1,
+                sequences: 1,
                 steps: Tensor::from_floats([1.0], &device),
                 rollout_share: Tensor::from_floats([1.0], &device),
             };
@@ -178,7 +178,7 @@ mod tests {
             ..LossConfig::default()
         };
         let denominators = TensorStepDenominators {
-            games: 2,
+            sequences: 2,
             steps: Tensor::from_data([2.0], &device),
             rollout_share: Tensor::from_data([2.0], &device),
         };

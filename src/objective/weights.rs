@@ -11,8 +11,8 @@ use burn::tensor::Tensor;
 /// Denominators of the step weights, in tensors: the form for autodiff, which does not read counts back from a device.
 #[derive(Clone, Debug)]
 pub struct TensorStepDenominators {
-    /// Number of games in the minibatch.
-    pub games: usize,
+    /// Number of sequences, that is games or completions, in the minibatch.
+    pub sequences: usize,
     /// Number of steps that count in the minibatch: `[1]`.
     pub steps: Tensor<1>,
     /// Number of steps that count in the rollout, divided by the number of minibatches: `[1]`.
@@ -22,8 +22,8 @@ pub struct TensorStepDenominators {
 /// Averaging of the terms of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Averaging {
-    /// Mean over the steps of each game, then over games.
-    Game,
+    /// Mean over the steps of each sequence, a game or a completion, then over sequences.
+    Sequence,
     /// Sum over all steps, divided by the constant maximum number of steps.
     Constant,
     /// Mean over all steps of the minibatch.
@@ -35,9 +35,9 @@ pub enum Averaging {
 /// Denominators of the step weights, as scalars: the form for CPU lanes and kernels.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct StepDenominators {
-    /// Number of games in the minibatch.
-    pub games: f32,
-    /// Maximum number of learnt steps per game.
+    /// Number of sequences, that is games or completions, in the minibatch.
+    pub sequences: f32,
+    /// Maximum number of learnt steps per sequence.
     pub learn_steps: f32,
     /// Number of steps that count in the minibatch.
     pub steps: f32,
@@ -45,7 +45,7 @@ pub struct StepDenominators {
     pub rollout_share: f32,
 }
 
-/// Weight of a step that counts in a game with `length` such steps.
+/// Weight of a step that counts in a sequence with `length` such steps.
 #[cube]
 #[inline(always)]
 pub fn weight(
@@ -54,15 +54,15 @@ pub fn weight(
     #[comptime] averaging: Averaging,
 ) -> f32 {
     match comptime!(averaging) {
-        Averaging::Game => 1.0f32 / denominators.games / at_least(1.0f32, length),
-        Averaging::Constant => 1.0f32 / (denominators.learn_steps * denominators.games),
+        Averaging::Sequence => 1.0f32 / denominators.sequences / at_least(1.0f32, length),
+        Averaging::Constant => 1.0f32 / (denominators.learn_steps * denominators.sequences),
         Averaging::Minibatch => 1.0f32 / denominators.steps,
         Averaging::Rollout => 1.0f32 / denominators.rollout_share,
     }
 }
 
 /// Weight of each step, `[num_steps, games]`; `mask` is 1 for steps that count, else 0.
-pub(super) fn tensors(
+pub(super) fn tensor_weights(
     averaging: Averaging,
     mask: &Tensor<2>,
     denominators: &TensorStepDenominators,
@@ -70,11 +70,11 @@ pub(super) fn tensors(
     let [learn_steps, _] = mask.dims();
     let over = |count: &Tensor<1>| mask.clone() / count.clone().reshape([1, 1]);
     match averaging {
-        Averaging::Game => {
+        Averaging::Sequence => {
             let lengths = mask.clone().sum_dim(0).clamp_min(1.0);
-            mask.clone() / lengths / denominators.games as f32
+            mask.clone() / lengths / denominators.sequences as f32
         }
-        Averaging::Constant => mask.clone() / (learn_steps * denominators.games) as f32,
+        Averaging::Constant => mask.clone() / (learn_steps * denominators.sequences) as f32,
         Averaging::Minibatch => over(&denominators.steps),
         Averaging::Rollout => over(&denominators.rollout_share),
     }

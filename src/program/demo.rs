@@ -7,7 +7,7 @@ use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::session::saved_policy;
 use super::validation::saved_settings;
-use crate::data::{Columns, DatasetWriter, EpisodeStatus, Manifest};
+use crate::data::{DatasetWriter, EpisodeStatus, Manifest, StepColumns};
 use crate::env::{Episode, ScriptedPlayer, advance, new_game, random_legal};
 use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, draw};
@@ -98,8 +98,8 @@ fn write_episodes<G: Playable>(
     for first in (0..args.episodes).step_by(EPISODES_PER_SHARD as usize) {
         let episodes = first..args.episodes.min(first + EPISODES_PER_SHARD);
         let played = episodes.into_par_iter().map(|i| play(game, player, draw(levels, i)));
-        let played: Vec<(Columns, f64)> = played.collect();
-        let mut shard = Columns { num_features: game.num_features(), ..Columns::default() };
+        let played: Vec<(StepColumns, f64)> = played.collect();
+        let mut shard = StepColumns { num_features: game.num_features(), ..StepColumns::default() };
         for (steps, score) in played {
             results.push(EpisodeResult { score, length: steps.actions.len() as f64 });
             shard.append(steps);
@@ -136,10 +136,10 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
 }
 
 /// Plays one episode on a level. Returns its steps and its score.
-fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Columns, f64) {
+fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (StepColumns, f64) {
     let mut state = new_game::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
-    let mut steps = Columns::default();
+    let mut steps = StepColumns::default();
     let mut mind = match player {
         Demonstrator::Policy(policy) => Some((splat(&policy.initial_memory()), policy.scratch())),
         _ => None,

@@ -6,7 +6,7 @@ use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
 use super::table::TableGame;
 use crate::data::{
-    AnnotatedTable, Columns, DatasetWriter, Manifest, Steps, TableOptions, read_games,
+    AnnotatedTable, DatasetWriter, Manifest, StepColumns, Steps, TableOptions, deserialize_games,
 };
 use crate::disk::{self, input};
 use crate::env::Env;
@@ -23,7 +23,7 @@ struct SplitStats {
 }
 
 impl SplitStats {
-    fn of(columns: &Columns) -> Self {
+    fn of(columns: &StepColumns) -> Self {
         let labelled = columns.weights.iter().filter(|weight| **weight > 0.0).count();
         Self { rows: columns.weights.len(), labelled }
     }
@@ -63,7 +63,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     let mut writer = DatasetWriter::create(out, manifest)?;
     with_note("Writing the dataset.", || {
         writer.write(&learnt)?;
-        writer.hold_out(&held_out)?;
+        writer.write_held_out(&held_out)?;
         writer.finish()
     })?;
     let (out, learnt, held_out) =
@@ -99,11 +99,11 @@ fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
     }
     let bytes = input::read(file, input::MAX_DATA_BYTES)
         .with_context(|| format!("cannot read {}", file.display()))?;
-    let (manifest, steps) = read_games(file.clone(), bytes)?;
+    let (manifest, steps) = deserialize_games(file.clone(), bytes)?;
     games.find(&manifest.env)?;
     let (env, episodes, count) = (manifest.env.clone(), steps.episodes().len(), steps.len());
     let mut writer = DatasetWriter::create(out, manifest)?;
-    writer.write(&Columns::of(&steps))?;
+    writer.write(&StepColumns::of(&steps))?;
     writer.finish()?;
     let out = out.display();
     if *json {

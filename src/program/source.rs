@@ -3,7 +3,7 @@
 use super::games::Playable;
 use super::output::eprint_line;
 use super::session::canonical_path;
-use crate::data::{Dataset, DatasetFiles, Manifest, Steps, WindowOptions, WindowSet, hold_out};
+use crate::data::{Dataset, Manifest, ShardedSteps, Steps, WindowOptions, WindowSet, hold_out};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
 use crate::trainer::Demonstrations;
 use anyhow::{Result, bail};
@@ -148,7 +148,7 @@ fn demonstrations<G: Playable>(
     game: G,
     data: &DataConfig,
     manifest: &Manifest,
-    steps: DatasetFiles,
+    steps: ShardedSteps,
 ) -> Result<Demonstrations> {
     let [train, validation] = split_episodes(data, manifest, &steps)?;
     let actions = game.num_actions();
@@ -177,7 +177,7 @@ fn demonstrations<G: Playable>(
 fn split_episodes(
     data: &DataConfig,
     manifest: &Manifest,
-    steps: &DatasetFiles,
+    steps: &ShardedSteps,
 ) -> Result<[Vec<Range<usize>>; 2]> {
     let episodes = steps.episodes();
     let [train, validation] = if manifest.held_out.is_empty() {

@@ -1,7 +1,7 @@
 //! Action selection of a policy for games side by side.
 
 use super::env_lanes::{EnvLanes, action_uniforms};
-use super::masks::masked;
+use super::masks::masked_logit;
 use crate::env::Rules;
 use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
 
@@ -75,7 +75,7 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
         games.write_legal(game, &mut self.legal);
         self.masked.clear();
         self.masked.extend(logits.iter().enumerate().map(|(a, lanes)| {
-            std::array::from_fn(|lane| masked(self.legal[lane], a, lanes[lane]))
+            std::array::from_fn(|lane| masked_logit(self.legal[lane], a, lanes[lane]))
         }));
         &self.masked
     }

@@ -28,7 +28,7 @@ pub(super) struct EnvLanes<G: Rules> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StepResultLanes {
     pub rewards: Lanes,
-    /// 1 if the game terminated, 2 if the episode was truncated, else 0.
+    /// The [`EpisodeStatus`] of each lane as a number.
     ends: [u32; LANES],
     pub scores: Lanes,
 }
@@ -37,15 +37,16 @@ impl StepResultLanes {
     /// Episode status of a lane.
     #[inline(always)]
     pub fn end(&self, lane: usize) -> EpisodeStatus {
-        EpisodeStatus::new(self.ends[lane] == 1, self.ends[lane] == 2)
+        let is = |status: EpisodeStatus| self.ends[lane] == status as u32;
+        EpisodeStatus::new(is(EpisodeStatus::Terminated), is(EpisodeStatus::Truncated))
     }
 
-    /// 1 for each lane whose episode ended in this way, else 0: by termination (1) or truncation (2).
+    /// 1 for each lane with this status, else 0.
     #[inline(always)]
-    pub fn ended_by(&self, how: u32) -> [u8; LANES] {
-        let mut ended = [0; LANES];
-        ended.iter_mut().zip(&self.ends).for_each(|(ended, end)| *ended = u8::from(*end == how));
-        ended
+    pub fn lanes_with(&self, status: EpisodeStatus) -> [u8; LANES] {
+        let (mut flags, status) = ([0; LANES], status as u32);
+        flags.iter_mut().zip(&self.ends).for_each(|(flag, end)| *flag = u8::from(*end == status));
+        flags
     }
 }
 
@@ -105,12 +106,12 @@ impl<G: Rules> EnvLanes<G> {
     pub fn env(&self, lane: usize) -> EnvState<G> {
         let episode =
             Episode { level: self.levels[lane], time: self.times[lane], score: self.scores[lane] };
-        EnvState { state: take(&self.words, lane), episode }
+        EnvState { state: gather_lane(&self.words, lane), episode }
     }
 
     /// Replaces the environment of a lane.
     pub fn set(&mut self, lane: usize, env: &EnvState<G>) {
-        put(&mut self.words, lane, &env.state);
+        scatter_lane(&mut self.words, lane, &env.state);
         let Episode { level, time, score } = env.episode;
         (self.levels[lane], self.times[lane], self.scores[lane]) = (level, time, score);
     }
@@ -131,10 +132,10 @@ impl<G: Rules> EnvLanes<G> {
             #[inline(always)]
             |game| {
                 for (lane, level) in levels.iter_mut().enumerate() {
-                    let mut state: G::State = take(&words, lane);
+                    let mut state: G::State = gather_lane(&words, lane);
                     let mut episode = Episode { level: *level, time: 0, score: 0.0 };
                     start_next::<G>(&mut state, &mut episode, game);
-                    put(&mut words, lane, &state);
+                    scatter_lane(&mut words, lane, &state);
                     *level = episode.level;
                 }
             },
@@ -207,7 +208,7 @@ impl<G: Rules> EnvLanes<G> {
 
 /// Gathers the state of a lane.
 #[inline(always)]
-fn take<S: PackedState>(words: &WordLanes<S>, lane: usize) -> S {
+fn gather_lane<S: PackedState>(words: &WordLanes<S>, lane: usize) -> S {
     let words = words.as_ref();
     S::unpack(
         #[inline(always)]
@@ -215,9 +216,9 @@ fn take<S: PackedState>(words: &WordLanes<S>, lane: usize) -> S {
     )
 }
 
-/// Scatters a state to a lane; the inverse of [`take`].
+/// Scatters a state to a lane; the inverse of [`gather_lane`].
 #[inline(always)]
-fn put<S: PackedState>(words: &mut WordLanes<S>, lane: usize, state: &S) {
+fn scatter_lane<S: PackedState>(words: &mut WordLanes<S>, lane: usize, state: &S) {
     let words = words.as_mut();
     state.pack(
         #[inline(always)]
@@ -255,7 +256,7 @@ fn feature<G: Rules>(game: G, words: &WordLanes<G::State>, i: usize, lanes: &mut
     // A local array, which the compiler knows does not alias the words.
     let mut numbers = [0.0f32; LANES];
     for (lane, x) in numbers.iter_mut().enumerate() {
-        *x = G::feature(&take::<G::State>(words, lane), i, game);
+        *x = G::feature(&gather_lane::<G::State>(words, lane), i, game);
     }
     *lanes = numbers;
 }
@@ -267,7 +268,7 @@ fn write_legal<G: Rules>(game: G, words: &WordLanes<G::State>, bits: &mut [u32; 
         #[inline(always)]
         |game| {
             for (lane, bits) in bits.iter_mut().enumerate() {
-                *bits = legal_bits(&take::<G::State>(words, lane), game);
+                *bits = legal_bits(&gather_lane::<G::State>(words, lane), game);
             }
         },
     );
@@ -306,7 +307,7 @@ fn step_lanes<G: Rules, const RESTARTS: bool>(
     to: &mut StepResultLanes,
 ) {
     for (lane, action) in actions.iter().enumerate() {
-        let mut state: G::State = take(&lanes.words, lane);
+        let mut state: G::State = gather_lane(&lanes.words, lane);
         let mut episode = Episode {
             level: lanes.levels[lane],
             time: lanes.times[lane],
@@ -316,7 +317,7 @@ fn step_lanes<G: Rules, const RESTARTS: bool>(
             true => play_step::<G>(&mut state, &mut episode, *action, game),
             false => advance::<G>(&mut state, &mut episode, *action, game),
         };
-        put(&mut lanes.words, lane, &state);
+        scatter_lane(&mut lanes.words, lane, &state);
         lanes.levels[lane] = episode.level;
         lanes.times[lane] = episode.time;
         lanes.scores[lane] = episode.score;

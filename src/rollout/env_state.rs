@@ -9,12 +9,12 @@ use crate::rng::draw;
 use crate::settings::{RolloutConfig, Start};
 
 /// Words of an environment before the game's state: level, time, score.
-pub(crate) const HEADER: usize = 3;
+pub(crate) const HEADER_WORDS: usize = 3;
 
 /// Number of words of a saved environment: level, time and score of the episode, then the packed
 /// state.
 pub fn env_words<G: Rules>(game: G) -> usize {
-    HEADER + num_words(game)
+    HEADER_WORDS + num_words(game)
 }
 
 /// Saved environments of the wrong size.
@@ -89,7 +89,10 @@ pub(crate) fn start_envs<G: Rules>(
 
 /// Steps of each game's current episode that were played before the iteration, `[num_envs]`; empty if all games start
 /// episodes.
-pub(crate) fn elapsed<G: Rules>(config: &RolloutConfig, branches: &[EnvState<G>]) -> Vec<u32> {
+pub(crate) fn elapsed_steps<G: Rules>(
+    config: &RolloutConfig,
+    branches: &[EnvState<G>],
+) -> Vec<u32> {
     if config.start == Start::Level {
         return Vec::new();
     }
@@ -111,20 +114,20 @@ pub(crate) fn branch_points(config: &RolloutConfig, keys: RolloutKeys) -> Vec<Br
     if config.start == Start::Level {
         return Vec::new();
     }
-    let (steps, members) = (config.learn_steps as u32, config.group_size as u32);
+    let (steps, group_size) = (config.learn_steps as u32, config.group_size as u32);
     let groups = 0..config.num_groups as u32;
     let point = |group| {
         let number = keys.first_group + group;
         BranchPoint {
             step: branch_step(keys.branch, number, steps) as usize,
-            env: (group * members + branch_member(keys.branch, number, members)) as usize,
+            env: (group * group_size + branch_member(keys.branch, number, group_size)) as usize,
         }
     };
     groups.map(point).collect()
 }
 
 /// Packs environments to words `[env_words, number of environments]`.
-pub(crate) fn export_state<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
+pub(crate) fn pack_envs<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
     let (count, used) = (envs.len(), env_words(game));
     let mut words = vec![0; used * count];
     for (env, EnvState { state, episode }) in envs.iter().enumerate() {
@@ -136,18 +139,18 @@ pub(crate) fn export_state<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> 
     words
 }
 
-/// Unpacks environments written by [`export_state`]: `count` of them, or none.
-pub(crate) fn import_state<G: Rules>(
+/// Unpacks environments written by [`pack_envs`]: `count` of them, or none.
+pub(crate) fn unpack_envs<G: Rules>(
     game: G,
     count: usize,
     words: &[u32],
 ) -> Result<Vec<EnvState<G>>, EnvStatesError> {
-    check_len(game, count, words)?;
+    check_num_words(game, count, words)?;
     let (count, used) = (if words.is_empty() { 0 } else { count }, env_words(game));
     let envs = (0..count).map(|env| {
         let at = |w: usize| if w < used { words[w * count + env] } else { 0 };
         EnvState {
-            state: G::State::unpack(|w| at(HEADER + w)),
+            state: G::State::unpack(|w| at(HEADER_WORDS + w)),
             episode: Episode { level: at(0), time: at(1), score: from_bits(at(2)) },
         }
     });
@@ -155,7 +158,7 @@ pub(crate) fn import_state<G: Rules>(
 }
 
 /// Checks the number of saved words: those of `count` environments, or none.
-pub(crate) fn check_len<G: Rules>(
+pub(crate) fn check_num_words<G: Rules>(
     game: G,
     count: usize,
     words: &[u32],

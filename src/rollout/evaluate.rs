@@ -160,8 +160,8 @@ fn play_block<A: Actor, G: Rules>(
     let mut t = 0;
     while results.iter().any(Option::is_none) {
         let logits = policy.logits(game, &envs, &mut memory);
-        let (picked, _) = selection.choose(logits, &action_keys, t);
-        envs.play_step(game, &picked, &mut played);
+        let (actions, _) = selection.choose(logits, &action_keys, t);
+        envs.play_step(game, &actions, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
             if result.is_none() && played.end(lane).ended() {
                 let (score, length) = (played.scores[lane].into(), f64::from(t + 1));

@@ -44,7 +44,7 @@ impl HostRollout {
         let policy = NativePolicy::new(policy, features, actions);
         let mut trajectory = HostTrajectory::default();
         trajectory.resize(self.config.num_envs(), self.config.num_steps, features);
-        trajectory.keep_scores();
+        trajectory.enable_scores();
         self.collect_into(&policy, iteration, &mut trajectory)?;
         Ok(trajectory.to_tensors(device))
     }
@@ -61,7 +61,7 @@ impl HostRollout {
         trajectory: &mut HostTrajectory,
     ) -> Result<Vec<GameSums>, HostEnvError> {
         let mut envs = self.envs.lock();
-        let keys = self.keys.at(iteration);
+        let keys = self.keys.for_iteration(iteration);
         let RolloutConfig { group_size, num_steps, auto_reset, .. } = self.config;
         let count = self.config.num_envs();
         trajectory.resize(count, num_steps, policy.num_features());
@@ -131,8 +131,8 @@ pub fn play_host_episodes<A: Actor>(
 }
 
 /// The failure of an environment that returned something unusable.
-fn failure(what: String) -> HostEnvError {
-    HostEnvError(what.into())
+fn env_failure(message: String) -> HostEnvError {
+    HostEnvError(message.into())
 }
 
 /// Episodes under way in a batch of environments.
@@ -168,7 +168,7 @@ impl Episodes {
         assert_eq!(levels.len(), count, "levels: [num_envs]");
         let mut obs = vec![0.0; count * features];
         envs.reset(&levels, &mut obs)?;
-        let fresh = splat(&policy.initial_memory());
+        let initial_memory = splat(&policy.initial_memory());
         Ok(Self {
             levels,
             times: vec![0; count],
@@ -177,7 +177,7 @@ impl Episodes {
             actions: vec![None; count],
             logprobs: vec![0.0; count],
             results: vec![HostStepResult::default(); count],
-            memory: vec![fresh; count.div_ceil(LANES)],
+            memory: vec![initial_memory; count.div_ceil(LANES)],
             max_steps,
         })
     }
@@ -195,7 +195,7 @@ impl Episodes {
             if self.levels[env].is_some() && !is_finite {
                 let wrong = row.iter().position(|x| !x.is_finite()).unwrap_or_default();
                 let x = row[wrong];
-                return Err(failure(format!(
+                return Err(env_failure(format!(
                     "environment {env} gave {x} as feature {wrong} of its observation"
                 )));
             }
@@ -228,10 +228,10 @@ impl Episodes {
             }
             let logits = policy.act(lanes, memory, scratch);
             let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
-            let (picked, chosen) = selection.choose(logits, &keys, t);
+            let (chosen, chosen_logprobs) = selection.choose(logits, &keys, t);
             for (lane, level) in levels.iter().enumerate() {
-                actions[lane] = level.map(|_| picked[lane]);
-                logprobs[lane] = chosen[lane];
+                actions[lane] = level.map(|_| chosen[lane]);
+                logprobs[lane] = chosen_logprobs[lane];
             }
         });
         Ok(())
@@ -247,7 +247,7 @@ impl Episodes {
             }
             if !result.reward.is_finite() {
                 let reward = result.reward;
-                return Err(failure(format!("environment {env} gave a reward of {reward}")));
+                return Err(env_failure(format!("environment {env} gave a reward of {reward}")));
             }
             self.times[env] += 1;
             self.scores[env] += result.reward;
@@ -312,14 +312,13 @@ impl Episodes {
         if !self.results.iter().any(ended) {
             return Ok(());
         }
-        let fresh = policy.initial_memory();
+        let initial_memory = policy.initial_memory();
         let mut next = vec![None; self.levels.len()];
         for env in (0..self.levels.len()).filter(|env| ended(&self.results[*env])) {
             next[env] = self.levels[env].filter(|_| auto_reset).map(next_level);
             self.levels[env] = next[env];
             (self.times[env], self.scores[env]) = (0, 0.0);
-            let memory = self.memory[env / LANES].iter_mut();
-            memory.zip(&fresh).for_each(|(lanes, x)| lanes[env % LANES] = *x);
+            set_lane(&mut self.memory[env / LANES], env % LANES, &initial_memory);
         }
         if auto_reset { envs.reset(&next, &mut self.obs) } else { Ok(()) }
     }

@@ -57,9 +57,9 @@ impl PolicyMemory {
         Self { begun: vec![true; count], ..Self::default() }
     }
 
-    /// Prepares the memory of a policy with initial memory `fresh`, `[memory_size]`.
-    fn prepare(&mut self, fresh: &[f32]) {
-        let (size, count) = (fresh.len(), self.begun.len());
+    /// Prepares the memory of a policy whose memory begins with `initial`, `[memory_size]`.
+    fn prepare(&mut self, initial: &[f32]) {
+        let (size, count) = (initial.len(), self.begun.len());
         if self.now.len() != count.div_ceil(LANES) * size {
             // A different policy, which has not seen these episodes.
             self.now = vec![[0.0; LANES]; count.div_ceil(LANES) * size];
@@ -68,24 +68,24 @@ impl PolicyMemory {
         for (i, begun) in self.begun.iter_mut().enumerate() {
             if std::mem::take(begun) {
                 let block = &mut self.now[i / LANES * size..][..size];
-                set_lane(block, i % LANES, fresh);
+                set_lane(block, i % LANES, initial);
             }
         }
         self.next.clone_from(&self.now);
     }
 
     /// Replicates the memory of one game.
-    fn copies(&self, game: usize, count: usize) -> Self {
+    fn copies(&self, env: usize, count: usize) -> Self {
         let size = self.now.len() / self.begun.len().div_ceil(LANES);
         let copies = |all: &[Lanes]| {
-            let block = all.get(game / LANES * size..).and_then(|rest| rest.get(..size));
-            let lanes = block.unwrap_or_default().iter().map(|lanes| [lanes[game % LANES]; LANES]);
+            let block = all.get(env / LANES * size..).and_then(|rest| rest.get(..size));
+            let lanes = block.unwrap_or_default().iter().map(|lanes| [lanes[env % LANES]; LANES]);
             lanes.collect::<Vec<_>>().repeat(count.div_ceil(LANES))
         };
         Self {
             now: copies(&self.now),
             next: copies(&self.next),
-            begun: vec![self.begun[game]; count],
+            begun: vec![self.begun[env]; count],
         }
     }
 
@@ -121,15 +121,15 @@ impl<G: Rules> LiveGames<G> {
     }
 
     /// Copies the current position of a game for each of `players` players.
-    pub fn duel(&self, game: usize, players: usize) -> Self {
+    pub fn duel(&self, env: usize, players: usize) -> Self {
         Self {
             game: self.game,
-            envs: vec![self.envs[game]; players],
-            before: vec![self.before[game]; players],
-            ended: vec![self.ended[game]; players],
-            action_keys: vec![self.action_keys[game]; players],
+            envs: vec![self.envs[env]; players],
+            before: vec![self.before[env]; players],
+            ended: vec![self.ended[env]; players],
+            action_keys: vec![self.action_keys[env]; players],
             time: self.time,
-            memory: self.memory.copies(game, players),
+            memory: self.memory.copies(env, players),
         }
     }
 
@@ -180,13 +180,11 @@ impl<G: Rules> LiveGames<G> {
             let memory = &mut self.memory.next[block * size..][..size];
             let logits = policy.logits(self.game, &EnvLanes::new(envs), memory);
             let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
-            let (picked, _) = selection.choose(logits, &keys, self.time);
-            choices.extend(
-                (0..envs.len()).map(|lane| Choice {
-                    action: picked[lane],
-                    probabilities: softmax(logits, lane),
-                }),
-            );
+            let (actions, _) = selection.choose(logits, &keys, self.time);
+            choices.extend((0..envs.len()).map(|lane| Choice {
+                action: actions[lane],
+                probabilities: softmax(logits, lane),
+            }));
         }
         choices
     }

@@ -6,7 +6,7 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Returns `logit`, or [`MASKED_LOGIT`] if bit `a` of the mask is not set.
-pub(super) fn masked(legal: u32, a: usize, logit: f32) -> f32 {
+pub(super) fn masked_logit(legal: u32, a: usize, logit: f32) -> f32 {
     if legal >> a & 1 == 1 { logit } else { MASKED_LOGIT }
 }
 

@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor};
 /// Policy memory of the games during an iteration.
 pub(super) struct GamesMemory {
     /// Memory at the start of an episode.
-    fresh: Option<Tensor<2>>,
+    initial: Option<Tensor<2>>,
     /// Current memory.
     pub now: Option<Tensor<2>>,
     /// Memory at the branch points passed so far; `None` if the groups do not branch.
@@ -29,22 +29,21 @@ impl GamesMemory {
         keys: RolloutKeys,
         device: &Device,
     ) -> Self {
-        let fresh = policy.initial_memory(config.num_envs(), device);
+        let initial = policy.initial_memory(config.num_envs(), device);
         let points = env_state::branch_points(config, keys);
         let now = match memory {
             Some(rows) => {
-                let members = config.group_size;
-                let groups = (0..config.num_envs()).map(|env| (env / members) as i32);
-                let groups: Vec<i32> = groups.collect();
+                let group = |env: usize| (env / config.group_size) as i32;
+                let groups: Vec<i32> = (0..config.num_envs()).map(group).collect();
                 Some(rows.clone().select(0, upload_indices(&groups, device)))
             }
-            None => fresh.clone(),
+            None => initial.clone(),
         };
         let branches = match config.start {
             Start::Branch => policy.initial_memory(config.num_groups, device),
             Start::Level => None,
         };
-        Self { fresh, now, branches, points, device: device.clone() }
+        Self { initial, now, branches, points, device: device.clone() }
     }
 
     /// Computes the policy's logits and advances the memory.
@@ -57,15 +56,15 @@ impl GamesMemory {
     /// Resets memory where an episode ended with step `t`, as given by `ends`, `[num_envs]`, and
     /// stores the memory of branch points after this step.
     pub fn after_step(&mut self, t: usize, ends: impl FnOnce() -> Tensor<1>) {
-        let (Some(now), Some(fresh)) = (self.now.take(), &self.fresh) else { return };
-        let now = reset(now, fresh, ends());
-        let here = |point: &BranchPoint| point.step == t + 1;
-        if let Some(branches) = self.branches.take_if(|_| self.points.iter().any(here)) {
+        let (Some(now), Some(initial)) = (self.now.take(), &self.initial) else { return };
+        let now = reset(now, initial, ends());
+        let is_after_step = |point: &BranchPoint| point.step == t + 1;
+        if let Some(branches) = self.branches.take_if(|_| self.points.iter().any(is_after_step)) {
             let envs: Vec<i32> = self.points.iter().map(|point| point.env as i32).collect();
             let envs = upload_indices(&envs, &self.device);
-            let here: Vec<f32> = self.points.iter().map(|p| f32::from(here(p))).collect();
-            let here = Tensor::from_floats(here.as_slice(), &self.device);
-            self.branches = Some(reset(branches, &now.clone().select(0, envs), here));
+            let mask = self.points.iter().map(|point| f32::from(is_after_step(point)));
+            let mask = Tensor::from_floats(mask.collect::<Vec<_>>().as_slice(), &self.device);
+            self.branches = Some(reset(branches, &now.clone().select(0, envs), mask));
         }
         self.now = Some(now);
     }

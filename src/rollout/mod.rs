@@ -62,12 +62,12 @@ impl RolloutKeys {
     }
 
     /// Returns the keys for a rank whose games start at group `first_group` of the run.
-    pub fn from_group(self, first_group: usize) -> Self {
+    pub fn with_first_group(self, first_group: usize) -> Self {
         Self { first_group: first_group as u32, ..self }
     }
 
     /// Derives the keys of one iteration.
-    fn at(&self, iteration: u32) -> Self {
+    fn for_iteration(&self, iteration: u32) -> Self {
         Self {
             level: draw(self.level, iteration),
             action: draw(self.action, iteration),

@@ -104,7 +104,7 @@ impl<G: Rules> NativeRollout<G> {
         let mut trajectory = HostTrajectory::default();
         let (steps, features) = (self.config.num_steps, self.game.num_features());
         trajectory.resize(self.config.num_envs(), steps, features);
-        trajectory.keep_scores();
+        trajectory.enable_scores();
         self.collect_into(policy, iteration, &mut trajectory);
         trajectory.to_tensors(device)
     }
@@ -117,7 +117,7 @@ impl<G: Rules> NativeRollout<G> {
         iteration: u32,
         trajectory: &mut HostTrajectory,
     ) -> Vec<GameSums> {
-        let keys = self.keys.at(iteration);
+        let keys = self.keys.for_iteration(iteration);
         let envs = env_state::start_envs(self.game, &self.config, keys, &self.branches);
         let points = env_state::branch_points(&self.config, keys);
         self.begin(trajectory);
@@ -136,8 +136,8 @@ impl<G: Rules> NativeRollout<G> {
     fn begin(&self, trajectory: &mut HostTrajectory) {
         let RolloutConfig { num_groups, group_size, num_steps, .. } = self.config;
         trajectory.resize(self.config.num_envs(), num_steps, self.game.num_features());
-        trajectory.mask_actions(if G::MASKED { self.game.num_actions() } else { 0 });
-        trajectory.elapsed = env_state::elapsed(&self.config, &self.branches);
+        trajectory.enable_masks(if G::MASKED { self.game.num_actions() } else { 0 });
+        trajectory.elapsed = env_state::elapsed_steps(&self.config, &self.branches);
         trajectory.memory.clear();
         if !self.memory.is_empty() {
             let rows = self.memory.chunks_exact(self.memory.len() / num_groups);
@@ -148,7 +148,7 @@ impl<G: Rules> NativeRollout<G> {
     /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
     /// iteration or if games start at levels.
     pub fn export_state(&self) -> Vec<u32> {
-        env_state::export_state(self.game, &self.branches)
+        env_state::pack_envs(self.game, &self.branches)
     }
 
     /// Restores branch points from [`NativeRollout::export_state`].
@@ -156,7 +156,7 @@ impl<G: Rules> NativeRollout<G> {
     /// # Errors
     /// If the number of words is wrong.
     pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
-        self.branches = env_state::import_state(self.game, self.config.num_groups, words)?;
+        self.branches = env_state::unpack_envs(self.game, self.config.num_groups, words)?;
         Ok(())
     }
 

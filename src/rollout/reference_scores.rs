@@ -1,4 +1,4 @@
-//! Baselines of a policy: players without a network, on the levels of an evaluation.
+//! Reference scores: those of players without a network, on the levels of an evaluation.
 
 use super::{EpisodeKeys, EpisodeResult, Evaluation};
 use crate::env::{Episode, Rules, ScriptedPlayer, advance, new_game, random_legal};
@@ -6,7 +6,7 @@ use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// Maximum steps of a baseline, so that it costs a fraction of a second.
+/// Maximum steps of a player, so that it costs a fraction of a second.
 const MAX_STEPS: u64 = 2_000_000;
 
 /// The mean score of a player without a network.
@@ -45,7 +45,7 @@ pub fn reference_scores<G: Rules>(
     let mut all: Vec<_> = known
         .map(|(player, score)| ReferenceScore { player, mean_score: *score, std_error: None })
         .collect();
-    if !all.iter().any(|baseline| ["random", "chance"].contains(&baseline.player)) {
+    if !all.iter().any(|score| ["random", "chance"].contains(&score.player)) {
         all.push(measured("random", None));
     }
     let is_known = |player: &ScriptedPlayer| {

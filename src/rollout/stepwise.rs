@@ -5,10 +5,10 @@
 
 use super::env_lanes::EnvLanes;
 use super::env_state::{self, EnvState, legal_bits};
-use super::masks::masked;
+use super::masks::masked_logit;
 use super::memory::GamesMemory;
 #[cfg(feature = "kernels")]
-use super::on_device::{DeviceBranches, stepwise_bytes};
+use super::on_device::{DeviceBranches, largest_stepwise_buffer_bytes};
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::data::{EpisodeStatus, HostTrajectory, Trajectory};
 use crate::device;
@@ -59,17 +59,17 @@ impl<G: Rules> StepwiseRollout<G> {
     }
 
     /// The size of the largest buffer of a rollout on a device, bytes; 0 on the CPU.
-    pub fn bytes(&self) -> u64 {
+    pub fn largest_buffer_bytes(&self) -> u64 {
         match self.branches {
             StepwiseBranches::Host(_) => 0,
             #[cfg(feature = "kernels")]
-            StepwiseBranches::Device(_) => stepwise_bytes(self.game, &self.config),
+            StepwiseBranches::Device(_) => largest_stepwise_buffer_bytes(self.game, &self.config),
         }
     }
 
     /// Plays `num_steps` steps of every game.
     pub fn collect(&mut self, policy: &Network, iteration: u32) -> Trajectory {
-        let keys = self.keys.at(iteration);
+        let keys = self.keys.for_iteration(iteration);
         let mut memory =
             GamesMemory::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
         let first = memory.now.clone();
@@ -95,7 +95,7 @@ impl<G: Rules> StepwiseRollout<G> {
     /// iteration or if games start at levels. On a device it reads back.
     pub async fn export_state_async(&self) -> Vec<u32> {
         match &self.branches {
-            StepwiseBranches::Host(envs) => env_state::export_state(self.game, envs),
+            StepwiseBranches::Host(envs) => env_state::pack_envs(self.game, envs),
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(envs) => envs.export_state().await,
         }
@@ -107,10 +107,10 @@ impl<G: Rules> StepwiseRollout<G> {
     /// If the number of words is wrong.
     pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
-        env_state::check_len(self.game, groups, words)?;
+        env_state::check_num_words(self.game, groups, words)?;
         match &mut self.branches {
             StepwiseBranches::Host(envs) => {
-                *envs = env_state::import_state(self.game, groups, words)?
+                *envs = env_state::unpack_envs(self.game, groups, words)?
             }
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(envs) => envs.import_state(words, groups),
@@ -149,14 +149,14 @@ impl<G: Rules> StepwiseRollout<G> {
     ) -> (Trajectory, Vec<EnvState<G>>) {
         let mut envs = env_state::start_envs(self.game, &self.config, keys, branches);
         let points = env_state::branch_points(&self.config, keys);
-        let elapsed = env_state::elapsed(&self.config, branches);
+        let elapsed = env_state::elapsed_steps(&self.config, branches);
         let mut branches: Vec<_> = points.iter().map(|point| envs[point.env]).collect();
         let (steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let (features, num_actions) = (self.game.num_features(), self.game.num_actions());
         let mut trajectory = HostTrajectory::default();
         trajectory.resize(num_envs, steps, features);
-        trajectory.keep_scores();
-        trajectory.mask_actions(if G::MASKED { num_actions } else { 0 });
+        trajectory.enable_scores();
+        trajectory.enable_masks(if G::MASKED { num_actions } else { 0 });
         for t in 0..steps {
             let obs = observe(self.game, &envs);
             record_observations(t, &obs, &mut trajectory);
@@ -196,7 +196,7 @@ impl<G: Rules> StepwiseRollout<G> {
             let sampled = if G::MASKED {
                 let bits = legal_bits(&env.state, self.game);
                 trajectory.legal[slot] = bits;
-                let masked = row.iter().enumerate().map(|(a, logit)| masked(bits, a, *logit));
+                let masked = row.iter().enumerate().map(|(a, logit)| masked_logit(bits, a, *logit));
                 sample(&masked.collect::<Vec<_>>(), u)
             } else {
                 sample(row, u)

@@ -2,7 +2,8 @@
 
 use super::EpisodeKeys;
 use super::env_lanes::{EnvLanes, StepResultLanes};
-use super::env_state::{EnvState, env_words, export_state, import_state};
+use super::env_state::{EnvState, env_words, pack_envs, unpack_envs};
+use crate::data::EpisodeStatus;
 use crate::env::Rules;
 use crate::model::{LANES, Lanes};
 use crate::rng::Stream;
@@ -46,7 +47,7 @@ pub struct VecEnv<G: Rules> {
 pub enum VecEnvError {
     /// The number of actions differs from the number of environments.
     #[error("{found} actions were given, but there are {expected} environments: give one for each")]
-    Count {
+    ActionCount {
         /// Number of environments.
         expected: usize,
         /// Number of actions passed.
@@ -54,7 +55,7 @@ pub enum VecEnvError {
     },
     /// An action outside the game's range.
     #[error("action {action} of environment {env} is none of {game}'s, which are 0 to {last}")]
-    Unknown {
+    ActionOutOfRange {
         /// Name of the game.
         game: &'static str,
         /// Index of the environment.
@@ -66,13 +67,13 @@ pub enum VecEnvError {
     },
     /// A step of an environment whose episode has ended, without a reset in between.
     #[error("the episode of environment {env} has ended; reset it before its next step")]
-    Ended {
+    EpisodeEnded {
         /// Index of the environment.
         env: usize,
     },
     /// An action that is illegal in the current state of its environment.
     #[error("action {action} may not be taken in environment {env} now: see its action mask")]
-    Illegal {
+    IllegalAction {
         /// Index of the environment.
         env: usize,
         /// The illegal action.
@@ -82,7 +83,7 @@ pub enum VecEnvError {
     #[error(
         "the saved states have {found} words, but must have {expected} for a batch of {count} of {game}"
     )]
-    States {
+    StateLength {
         /// Name of the game.
         game: &'static str,
         /// Number of environments.
@@ -184,26 +185,26 @@ impl<G: Rules> VecEnv<G> {
 
     /// The states of all games as words, `[env_words + 1, num_envs]`: episode and state, and whether the episode has
     /// ended.
-    pub fn save(&self) -> Vec<u32> {
+    pub fn export_state(&self) -> Vec<u32> {
         let env = |env: usize| self.blocks[env / LANES].env(env % LANES);
-        let mut words = export_state(self.game, &(0..self.num_envs).map(env).collect::<Vec<_>>());
+        let mut words = pack_envs(self.game, &(0..self.num_envs).map(env).collect::<Vec<_>>());
         words.extend(self.ended.iter().map(|ended| u32::from(*ended)));
         words
     }
 
-    /// Replaces the states of all games by those that [`VecEnv::save`] of as many games with the same parameters
-    /// returned.
+    /// Replaces the states of all games by those from [`VecEnv::export_state`] of as many games with the same parameters.
     ///
     /// # Errors
-    /// [`VecEnvError::States`] if there are more or fewer words; the games then stay as they are.
-    pub fn restore(&mut self, words: &[u32]) -> Result<(), VecEnvError> {
+    /// [`VecEnvError::StateLength`] if there are more or fewer words; the games then stay as they are.
+    pub fn import_state(&mut self, words: &[u32]) -> Result<(), VecEnvError> {
         let (count, found) = (self.num_envs, words.len());
         let used = env_words(self.game) * count;
-        let wrong = VecEnvError::States { game: G::NAME, count, expected: used + count, found };
+        let wrong =
+            VecEnvError::StateLength { game: G::NAME, count, expected: used + count, found };
         if found != used + count {
             return Err(wrong);
         }
-        let envs = import_state(self.game, count, &words[..used]).map_err(|_| wrong)?;
+        let envs = unpack_envs(self.game, count, &words[..used]).map_err(|_| wrong)?;
         self.blocks = envs.chunks(LANES).map(EnvLanes::new).collect();
         self.ended = words[used..].iter().map(|ended| u8::from(*ended != 0)).collect();
         Ok(())
@@ -220,7 +221,7 @@ impl<G: Rules> VecEnv<G> {
     }
 
     /// Writes 1 for each legal action of each game, else 0: `[num_envs, num_actions]`.
-    pub fn legal(&self, mask: &mut [u8]) {
+    pub fn write_legal_actions(&self, mask: &mut [u8]) {
         let actions = self.game.num_actions();
         let mut bits = [u32::MAX; LANES];
         for (block, rows) in self.blocks.iter().zip(mask.chunks_mut(LANES * actions)) {
@@ -243,7 +244,7 @@ impl<G: Rules> VecEnv<G> {
     /// # Panics
     /// If a buffer has another size than documented.
     pub fn step(&mut self, actions: &[i64], buffers: StepBuffers) -> Result<bool, VecEnvError> {
-        self.check(actions)?;
+        self.check_actions(actions)?;
         let (game, autoreset, features) = (self.game, self.autoreset, self.game.num_features());
         let rows = self.num_envs * features;
         let kept = if autoreset == Autoreset::SameStep { rows } else { 0 };
@@ -279,20 +280,20 @@ impl<G: Rules> VecEnv<G> {
     }
 
     /// Checks the number of actions, and that each exists and is legal in its game.
-    fn check(&self, actions: &[i64]) -> Result<(), VecEnvError> {
+    fn check_actions(&self, actions: &[i64]) -> Result<(), VecEnvError> {
         let (expected, found) = (self.num_envs, actions.len());
         if expected != found {
-            return Err(VecEnvError::Count { expected, found });
+            return Err(VecEnvError::ActionCount { expected, found });
         }
         let num_actions = self.game.num_actions();
-        if let Some(env) = first_unknown(actions, num_actions) {
+        if let Some(env) = first_out_of_range(actions, num_actions) {
             let (action, last) = (actions[env], num_actions - 1);
-            return Err(VecEnvError::Unknown { game: G::NAME, env, action, last });
+            return Err(VecEnvError::ActionOutOfRange { game: G::NAME, env, action, last });
         }
         if self.autoreset == Autoreset::Disabled
             && let Some(env) = self.ended.iter().position(|ended| *ended != 0)
         {
-            return Err(VecEnvError::Ended { env });
+            return Err(VecEnvError::EpisodeEnded { env });
         }
         if G::MASKED {
             let mut bits = [0; LANES];
@@ -303,7 +304,7 @@ impl<G: Rules> VecEnv<G> {
                 for (lane, (action, bits)) in actions.iter().zip(&bits).enumerate() {
                     let env = number * LANES + lane;
                     if bits >> action & 1 == 0 && self.ended[env] == 0 {
-                        return Err(VecEnvError::Illegal { env, action: *action as u32 });
+                        return Err(VecEnvError::IllegalAction { env, action: *action as u32 });
                     }
                 }
             }
@@ -332,21 +333,22 @@ fn step_part<G: Rules>(part: BatchPart<G>, game: G, autoreset: Autoreset) -> boo
         block.advance_inlined(game, &lane_actions(&actions[games.clone()]), &mut played);
         let mut rewards = [0.0; LANES];
         rewards.iter_mut().zip(&played.rewards).for_each(|(to, reward)| *to = f64::from(*reward));
-        let (terminated, truncated) = (played.ended_by(1), played.ended_by(2));
+        let terminated = played.lanes_with(EpisodeStatus::Terminated);
+        let truncated = played.lanes_with(EpisodeStatus::Truncated);
         let mut ended = terminated;
         ended.iter_mut().zip(&truncated).for_each(|(ended, truncated)| *ended |= truncated);
-        write(&mut buffers.rewards[games.clone()], &rewards);
-        write(&mut buffers.terminated[games.clone()], &terminated);
-        write(&mut buffers.truncated[games.clone()], &truncated);
-        write(&mut buffers.ended[games.clone()], &ended);
-        write(&mut buffers.scores[games.clone()], &played.scores);
+        write_lanes(&mut buffers.rewards[games.clone()], &rewards);
+        write_lanes(&mut buffers.terminated[games.clone()], &terminated);
+        write_lanes(&mut buffers.truncated[games.clone()], &truncated);
+        write_lanes(&mut buffers.ended[games.clone()], &ended);
+        write_lanes(&mut buffers.scores[games.clone()], &played.scores);
         block.observe_inlined(game, &mut scratch);
         transpose(&scratch, &mut buffers.obs[games.start * features..games.end * features]);
     }
     match autoreset {
         Autoreset::NextStep => {
             // These games ignore the action and start their next level.
-            let restarts = set_flags(ended);
+            let restarts = flagged_indices(ended);
             for env in &restarts {
                 (buffers.rewards[*env], buffers.scores[*env]) = (0.0, 0.0);
                 (buffers.terminated[*env], buffers.truncated[*env], buffers.ended[*env]) =
@@ -356,7 +358,7 @@ fn step_part<G: Rules>(part: BatchPart<G>, game: G, autoreset: Autoreset) -> boo
             ended.copy_from_slice(buffers.ended);
         }
         Autoreset::SameStep => {
-            let restarts = set_flags(buffers.ended);
+            let restarts = flagged_indices(buffers.ended);
             for row in restarts.iter().map(|env| env * features..(env + 1) * features) {
                 buffers.final_obs[row.clone()].copy_from_slice(&buffers.obs[row]);
             }
@@ -381,10 +383,10 @@ fn start_next<G: Rules>(
         for (level, env) in levels.iter_mut().zip(envs) {
             *level = blocks[env / LANES].level(env % LANES);
         }
-        let fresh = EnvLanes::after_levels(levels, game);
-        fresh.observe_inlined(game, scratch);
+        let started = EnvLanes::after_levels(levels, game);
+        started.observe_inlined(game, scratch);
         for (lane, env) in envs.iter().enumerate() {
-            blocks[env / LANES].copy(env % LANES, &fresh, lane);
+            blocks[env / LANES].copy(env % LANES, &started, lane);
             let row = obs[env * scratch.len()..].iter_mut();
             row.zip(&*scratch).for_each(|(x, lanes)| *x = lanes[lane]);
         }
@@ -393,7 +395,7 @@ fn start_next<G: Rules>(
 
 /// The indices of the flags that are 1, in order; the others are 0.
 #[inline(always)]
-fn set_flags(flags: &[u8]) -> Vec<usize> {
+fn flagged_indices(flags: &[u8]) -> Vec<usize> {
     let mut indices = Vec::with_capacity(flags.len());
     let (words, rest) = flags.as_chunks();
     let mut add = |first: usize, flags: [u8; 8]| {
@@ -424,15 +426,15 @@ fn lane_actions(actions: &[i64]) -> [u32; LANES] {
 
 /// The first action that is not below `num_actions`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn first_unknown(actions: &[i64], num_actions: usize) -> Option<usize> {
+fn first_out_of_range(actions: &[i64], num_actions: usize) -> Option<usize> {
     let last = num_actions as i64 - 1;
     // Negative if the action is below 0 or above the last.
-    let range = |action: &i64| action | last.wrapping_sub(*action);
+    let sign = |action: &i64| action | last.wrapping_sub(*action);
     // Without an early end, so that it compiles to vector code.
-    if actions.iter().fold(0, |all, action| all | range(action)) >= 0 {
+    if actions.iter().fold(0, |all, action| all | sign(action)) >= 0 {
         return None;
     }
-    actions.iter().position(|action| range(action) < 0)
+    actions.iter().position(|action| sign(action) < 0)
 }
 
 /// Writes features in lanes, `[features][LANES]`, as rows of the first games, `[games, features]`.
@@ -458,7 +460,7 @@ fn transpose(lanes: &[Lanes], rows: &mut [f32]) {
 
 /// Writes the lanes of a block's games; a full block as one array, without a loop.
 #[inline(always)]
-fn write<T: Copy>(to: &mut [T], values: &[T; LANES]) {
+fn write_lanes<T: Copy>(to: &mut [T], values: &[T; LANES]) {
     match <&mut [T; LANES]>::try_from(&mut *to) {
         Ok(to) => *to = *values,
         Err(_) => to.copy_from_slice(&values[..to.len()]),

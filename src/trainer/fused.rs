@@ -8,7 +8,7 @@ use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
 use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{
-    ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
+    COUNTED_STEPS, ENDED_STEPS, EPISODES, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
 };
 use crate::data::{GameSums, Recording, RecordingAdvantages, WindowBatch};
 use crate::device::{self, buffers::max_buffer_bytes};
@@ -46,7 +46,7 @@ type DeviceData = (Recording, RecordingAdvantages);
 
 /// Uploads windows.
 fn to_device(windows: &WindowBatch, device: &Device) -> DeviceData {
-    windows.packed(max_buffer_bytes(device), device)
+    windows.upload_recording(max_buffer_bytes(device), device)
 }
 
 impl<G: Rules> FusedEngine<G> {
@@ -142,7 +142,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         self.next_rollout = next_rollout;
         // Sums over all ranks.
         let total = |i: usize| f64::from(summary[i]);
-        let sums = [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, PLAYED].map(total);
+        let sums = [SCORE_SUM, EPISODES, ENDED_STEPS, REWARD_SUM, COUNTED_STEPS].map(total);
         Ok(GameTotals {
             games: GameSums::from(sums),
             waiting_seconds: self.source.take_waiting_seconds(),
@@ -176,7 +176,7 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
     }
 
     fn model(&self) -> Network {
-        self.model.unflatten(self.learner.weights.params())
+        self.model.unflatten(self.learner.state.params())
     }
 
     async fn export_state(&self) -> PolicyState {
@@ -184,12 +184,12 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
             Source::Games(games) => games.export_state_async().await,
             _ => Vec::new(),
         };
-        download(&self.learner.weights, games, Vec::new()).await
+        download(&self.learner.state, games, Vec::new()).await
     }
 
     fn import_state(&mut self, state: &PolicyState) -> Result<(), EnvStatesError> {
         self.next_rollout = None;
-        upload(state, &mut self.learner.weights);
+        upload(state, &mut self.learner.state);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_state(&state.games)
     }

@@ -85,7 +85,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
             IterationInput::Games(games) => games,
             IterationInput::Data((trajectory, weights)) => return Ok((trajectory, Some(weights))),
         };
-        let policy = self.learner.weights.policy();
+        let policy = self.learner.state.policy();
         let trajectory = match &mut self.host {
             Some(host) => host.collect(&policy, iteration, device)?,
             None => games.collect(&policy, iteration),
@@ -176,7 +176,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
             let _ = self.rollout(iteration);
             return;
         }
-        games.clone().collect(&self.learner.weights.policy(), iteration);
+        games.clone().collect(&self.learner.state.policy(), iteration);
         let _ = self.device.sync();
     }
 
@@ -187,13 +187,13 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
 
     fn size_reason(&self) -> Option<String> {
         let Source::Games(games) = &self.source else { return None };
-        let reason = device::buffer_limit(&self.device, "a rollout", games.bytes())?;
+        let reason = device::buffer_limit(&self.device, "a rollout", games.largest_buffer_bytes())?;
         let settings = "rollout.num_groups, rollout.group_size or rollout.num_steps";
         Some(format!("{reason}: lower {settings}"))
     }
 
     fn model(&self) -> Network {
-        self.learner.weights.policy()
+        self.learner.state.policy()
     }
 
     async fn export_state(&self) -> PolicyState {
@@ -203,11 +203,11 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
             }
             _ => Default::default(),
         };
-        download(&self.learner.weights, games, memory).await
+        download(&self.learner.state, games, memory).await
     }
 
     fn import_state(&mut self, state: &PolicyState) -> Result<(), EnvStatesError> {
-        upload(state, &mut self.learner.weights);
+        upload(state, &mut self.learner.state);
         let Source::Games(games) = &mut self.source else { return Ok(()) };
         games.import_memory(&state.memory);
         games.import_state(&state.games)

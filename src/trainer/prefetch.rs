@@ -120,14 +120,14 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
+    use crate::data::{EpisodeStatus, StepColumns, Steps, WindowOptions};
     use crate::parallel::Shards;
     use crate::settings::TrainConfig;
     use std::time::Duration;
 
     #[test]
     fn a_stream_gives_each_iteration_its_windows_from_wherever_it_is_asked() {
-        let columns = Columns {
+        let columns = StepColumns {
             num_features: 1,
             obs: (0..40).map(|i| i as f32).collect(),
             actions: vec![0; 40],

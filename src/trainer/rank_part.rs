@@ -134,7 +134,7 @@ impl RankPart {
 
     /// Keys of this rank's games.
     pub fn keys(&self) -> RolloutKeys {
-        RolloutKeys::new(self.config.seed).from_group(self.shards.own_items().start)
+        RolloutKeys::new(self.config.seed).with_first_group(self.shards.own_items().start)
     }
 }
 

@@ -127,13 +127,13 @@ fn is_resident(window_set: &WindowSet, shards: &Shards, config: &TrainConfig) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
+    use crate::data::{EpisodeStatus, StepColumns, Steps, WindowOptions};
     use std::sync::Arc;
 
     /// A dataset of more than a MiB, cut into windows of one step.
     fn window_set() -> WindowSet {
         let steps = 40_000;
-        let columns = Columns {
+        let columns = StepColumns {
             num_features: 8,
             obs: vec![0.0; 8 * steps],
             actions: vec![0; steps],

@@ -2,21 +2,25 @@
 
 use super::engine::PolicyState;
 use crate::device;
-use crate::learner::{AdamW, Moments, Weights};
+use crate::learner::{AdamW, Moments, TrainState};
 use burn::tensor::Tensor;
 
 /// Downloads a learner's state; `games` are the branch points of the groups, and `memory` is the model's memory there.
-pub(super) async fn download(weights: &Weights, games: Vec<u32>, memory: Vec<f32>) -> PolicyState {
+pub(super) async fn download(
+    train_state: &TrainState,
+    games: Vec<u32>,
+    memory: Vec<f32>,
+) -> PolicyState {
     let read = |tensor: &Tensor<1>| device::read_async(tensor.clone());
-    let optimizer = weights.optimizer();
+    let optimizer = train_state.optimizer();
     PolicyState {
-        params: read(weights.params()).await,
+        params: read(train_state.params()).await,
         moments: Moments {
             first_moment: read(&optimizer.first_moment).await,
             second_moment: read(&optimizer.second_moment).await,
             steps: optimizer.steps,
         },
-        reference: match weights.reference() {
+        reference: match train_state.reference() {
             Some(policy) => Some(read(&policy.flatten()).await),
             None => None,
         },
@@ -26,13 +30,13 @@ pub(super) async fn download(weights: &Weights, games: Vec<u32>, memory: Vec<f32
 }
 
 /// Uploads a learner's state.
-pub(super) fn upload(state: &PolicyState, weights: &mut Weights) {
-    let device = weights.params().device();
+pub(super) fn upload(state: &PolicyState, train_state: &mut TrainState) {
+    let device = train_state.params().device();
     let upload = |values: &Vec<f32>| device::upload(values.clone(), &device);
     let optimizer = AdamW {
         first_moment: upload(&state.moments.first_moment),
         second_moment: upload(&state.moments.second_moment),
         steps: state.moments.steps,
     };
-    weights.restore(upload(&state.params), optimizer, state.reference.as_ref().map(upload));
+    train_state.restore(upload(&state.params), optimizer, state.reference.as_ref().map(upload));
 }

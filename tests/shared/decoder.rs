@@ -60,7 +60,7 @@ pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2
     let before = doubles(flatten(&policy)).await;
     let mut learner = AutodiffLearner::new(policy, config);
     learner.update(&trajectory, &advantages, &trajectory.mask(true), 0).unwrap();
-    [before, doubles(learner.weights.params().clone()).await]
+    [before, doubles(learner.state.params().clone()).await]
 }
 
 /// Parameters before and after the first update in host memory.

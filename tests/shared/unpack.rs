@@ -12,8 +12,8 @@ pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -
     let (num_steps, features) = (recording.num_steps(), game.num_features());
     let mut all = HostTrajectory::default();
     all.resize(recording.num_envs(), num_steps, features);
-    all.keep_scores();
-    all.mask_actions(if G::MASKED { game.num_actions() } else { 0 });
+    all.enable_scores();
+    all.enable_masks(if G::MASKED { game.num_actions() } else { 0 });
     let stride = all.obs_stride();
     let mut first = 0;
     for part in recording.parts() {

@@ -4,7 +4,7 @@ use super::{cpu, doubles, floats, noise};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::data::{Recording, RecordingAdvantages, RecordingPart, Trajectory};
 use grove::learner::fused::FusedLearner;
-use grove::learner::{AutodiffLearner, Weights};
+use grove::learner::{AutodiffLearner, TrainState};
 use grove::model::{Categorical, Memoryless, Mlp, Observer, StoredFeatures, flatten, unflatten};
 use grove::settings::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig, TrainConfig};
 
@@ -157,10 +157,10 @@ pub struct Updated {
 }
 
 impl Updated {
-    async fn read(weights: &Weights, means: Tensor<1>) -> Self {
-        let adam = weights.optimizer();
+    async fn read(state: &TrainState, means: Tensor<1>) -> Self {
+        let adam = state.optimizer();
         Self {
-            params: doubles(weights.params().clone()).await,
+            params: doubles(state.params().clone()).await,
             moments: [
                 doubles(adam.first_moment.clone()).await,
                 doubles(adam.second_moment.clone()).await,
@@ -171,9 +171,9 @@ impl Updated {
 }
 
 /// Replaces the parameters of the reference policy.
-fn refer(weights: &mut Weights, reference: Option<&[f32]>) {
-    let reference = reference.map(|r| Tensor::from_floats(r, &weights.params().device()));
-    weights.restore(weights.params().clone(), weights.optimizer().clone(), reference);
+fn refer(state: &mut TrainState, reference: Option<&[f32]>) {
+    let reference = reference.map(|r| Tensor::from_floats(r, &state.params().device()));
+    state.restore(state.params().clone(), state.optimizer().clone(), reference);
 }
 
 /// Runs an update with the general learner.
@@ -185,9 +185,9 @@ pub async fn general(
 ) -> Updated {
     let (policy, trajectory, advantages, mask) = played.on(device);
     let mut learner = AutodiffLearner::new(policy, config);
-    refer(&mut learner.weights, reference);
+    refer(&mut learner.state, reference);
     let means = learner.update(&trajectory, &advantages, &mask, 3).unwrap();
-    Updated::read(&learner.weights, means).await
+    Updated::read(&learner.state, means).await
 }
 
 /// Runs an update with the fused learner.
@@ -224,9 +224,9 @@ pub async fn learn_fused<O: Observer>(
     observer: O,
 ) -> Updated {
     let mut learner = FusedLearner::new(policy, config);
-    refer(&mut learner.weights, reference);
+    refer(&mut learner.state, reference);
     let means = learner.update(recording, advantages, observer, 3).unwrap();
-    Updated::read(&learner.weights, means).await
+    Updated::read(&learner.state, means).await
 }
 
 /// Euclidean norm.

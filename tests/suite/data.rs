@@ -3,7 +3,7 @@
 use crate::support::{adapter, cpu, is_alone, wait_for};
 use burn::tensor::Device;
 use grove::data::{
-    Columns, Dataset, DatasetWriter, EpisodeStatus, Manifest, Steps, WindowOptions, WindowSet,
+    Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, WindowOptions, WindowSet,
     hold_out,
 };
 use grove::env::{Env, Fruit};
@@ -26,7 +26,7 @@ fn write(folder: &Path, episodes: usize) {
     for shard in 0..3 {
         let rows = episodes / 3 * EPISODE;
         let x = |i: usize| ((i * 7919 + shard * 31) % 1009) as f32 / 504.5 - 1.0;
-        let columns = Columns {
+        let columns = StepColumns {
             num_features: features,
             obs: (0..rows * features).map(x).collect(),
             actions: (0..rows).map(|row| i32::from(x(row * features) > 0.0)).collect(),

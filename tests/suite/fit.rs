@@ -3,8 +3,8 @@
 use crate::support::{adapter, cpu, grove, json, refusal, stderr};
 use burn::tensor::Device;
 use grove::data::{
-    Columns, Dataset, DatasetWriter, EpisodeStatus, Manifest, Steps, WindowOptions, WindowSet,
-    games_file, hold_out,
+    Dataset, DatasetWriter, EpisodeStatus, Manifest, StepColumns, Steps, WindowOptions, WindowSet,
+    hold_out, serialize_games,
 };
 use grove::env::{Fruit, Recall, Rules};
 use grove::metrics::IterationRecord;
@@ -119,11 +119,11 @@ fn a_policy_is_demonstrated_by_its_run() {
 }
 
 /// Ten episodes of 12 steps in which the action is the sign of the first feature.
-fn columns(num_features: usize) -> Columns {
+fn columns(num_features: usize) -> StepColumns {
     let rows = 120;
     let x = |row: usize, i: usize| ((row * 37 + i * 11) % 23) as f32 / 11.0 - 1.0;
     let obs = (0..rows).flat_map(|row| (0..num_features).map(move |i| x(row, i)));
-    Columns {
+    StepColumns {
         num_features,
         obs: obs.collect(),
         actions: (0..rows).map(|row| i32::from(x(row, 0) > 0.0)).collect(),
@@ -401,7 +401,7 @@ fn the_games_of_a_person_are_imported_and_learnt() {
     let mut manifest = Manifest::new("catch");
     manifest.features = (0..4).map(|i| format!("feature {i}")).collect();
     manifest.actions = ["left", "stay", "right"].map(String::from).to_vec();
-    let file = games_file(&manifest, &columns(4));
+    let file = serialize_games(&manifest, &columns(4));
     fs::write(folder.join("mine"), &file).unwrap();
     let report = json(folder, &["import", "mine", "--out", "shown", "--json"]);
     assert_eq!((&report["episodes"], &report["steps"]), (&10.into(), &120.into()));
@@ -417,9 +417,9 @@ fn the_games_of_a_person_are_imported_and_learnt() {
     assert!(said(&file[..99], &[]).contains("mine: "));
     assert!(said(&file, &["--label", "x"]).contains("--window"));
     manifest.env = "chess".to_string();
-    assert!(said(&games_file(&manifest, &columns(4)), &[]).contains("unknown game `chess`"));
+    assert!(said(&serialize_games(&manifest, &columns(4)), &[]).contains("unknown game `chess`"));
     manifest.actions.truncate(1);
-    assert!(said(&games_file(&manifest, &columns(4)), &[]).contains("`actions` has 1 in row"));
+    assert!(said(&serialize_games(&manifest, &columns(4)), &[]).contains("`actions` has 1 in row"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::support::{adapter, adapter_kind, is_alone, launches};
 use burn::tensor::{Device, Tensor};
-use grove::learner::text::{Group, Sample, UpdateSettings, gradient, logprobs};
+use grove::learner::text::{Group, LanguageUpdateSettings, Sample, gradient, logprobs};
 use grove::math::Activation;
 use grove::model::DecoderShape;
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
@@ -194,9 +194,9 @@ pub fn groups(by: &TokenDecoder) -> Vec<Group> {
     groups
 }
 
-pub fn rule(loss: LossConfig) -> UpdateSettings {
+pub fn rule(loss: LossConfig) -> LanguageUpdateSettings {
     let config = TrainConfig::for_game("any");
-    UpdateSettings {
+    LanguageUpdateSettings {
         loss,
         update: config.update,
         optimizer: config.optimizer,

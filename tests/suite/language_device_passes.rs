@@ -4,7 +4,7 @@ use crate::language::{folder, folders};
 use crate::language_device::{architectures, decoders, groups, length, long_prompts, rule, wide};
 use crate::support::{adapter, launches};
 use burn::tensor::Device;
-use grove::learner::text::{Group, LanguageLearner, Sample, UpdateSettings, gradient};
+use grove::learner::text::{Group, LanguageLearner, LanguageUpdateSettings, Sample, gradient};
 use grove::model::DecoderShape;
 use grove::nn::arch::FAMILIES;
 use grove::objective::LossConfig;
@@ -36,8 +36,9 @@ fn long_groups() -> Vec<Group> {
 fn check_gradient(decoder: &TokenDecoder, groups: &[Group], limit: f64, device: &Device) {
     let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
     let mut rule = rule(LossConfig::default());
-    let of =
-        |decoder: &TokenDecoder, rule: &UpdateSettings| gradient(decoder, rule, groups, None, 0.1);
+    let of = |decoder: &TokenDecoder, rule: &LanguageUpdateSettings| {
+        gradient(decoder, rule, groups, None, 0.1)
+    };
     let [want, got] = [decoder, &there].map(|decoder| of(decoder, &rule));
     let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
     let off = length(&off) / length(&want);

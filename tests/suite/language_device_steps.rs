@@ -5,13 +5,13 @@ use crate::support::adapter;
 use burn::tensor::Device;
 use grove::device::TransferCount;
 use grove::learner::Moments;
-use grove::learner::text::{Group, LanguageLearner, Sample, UpdateSettings};
+use grove::learner::text::{Group, LanguageLearner, LanguageUpdateSettings, Sample};
 use grove::objective::LossConfig;
 use grove::settings::{MomentPrecision, Precision};
 use grove::text::TokenDecoder;
 
 /// Settings with which a small error of the gradient stays a small error of the step.
-fn smooth(kl_coef: f64) -> UpdateSettings {
+fn smooth(kl_coef: f64) -> LanguageUpdateSettings {
     let mut rule = rule(LossConfig { kl_coef, ..LossConfig::default() });
     (rule.update.update_epochs, rule.update.num_minibatches) = (1, 2);
     rule.update.max_grad_norm = 0.5;

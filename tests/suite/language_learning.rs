@@ -2,7 +2,9 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::learner::UpdateMeans;
-use grove::learner::text::{Group, LanguageLearner, Sample, UpdateSettings, gradient, logprobs};
+use grove::learner::text::{
+    Group, LanguageLearner, LanguageUpdateSettings, Sample, gradient, logprobs,
+};
 use grove::math::Activation;
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
@@ -344,7 +346,7 @@ fn loss_by_autodiff(
     let selected = table(&selected);
     let bonus = (steps.entropy.clone() * selected.clone()).sum() / selected.sum();
     let denominators = TensorStepDenominators {
-        games: samples.len(),
+        sequences: samples.len(),
         steps: counted.clone(),
         rollout_share: counted,
     };
@@ -392,7 +394,7 @@ fn losses_of_texts_are_those_of_tensors() {
         let want = loss_by_autodiff(&decoder, &groups, &references, &loss, &device);
         let config = TrainConfig::for_game("any");
         let longest = groups.iter().flat_map(|group| &group.samples).map(|one| one.tokens.len());
-        let rule = UpdateSettings {
+        let rule = LanguageUpdateSettings {
             loss,
             update: config.update,
             optimizer: config.optimizer,
@@ -436,7 +438,7 @@ fn an_update_ends_at_its_divergence() {
     let learnt = |target_kl: f64, update_epochs: usize| {
         let update =
             UpdateConfig { num_minibatches: 1, update_epochs, target_kl, ..config.update.clone() };
-        let rule = UpdateSettings {
+        let rule = LanguageUpdateSettings {
             loss: LossConfig::default(),
             update,
             optimizer: config.optimizer.clone(),
@@ -474,7 +476,7 @@ fn means_are_over_the_tokens_that_were_evaluated() {
     };
     let config = TrainConfig::for_game("any");
     let update = UpdateConfig { num_minibatches: 1, update_epochs: 1, ..config.update };
-    let rule = UpdateSettings {
+    let rule = LanguageUpdateSettings {
         loss: LossConfig::default(),
         update,
         optimizer: config.optimizer,

@@ -126,7 +126,7 @@ fn library(
         mask: rows(&batch.mask),
     };
     let denominators = TensorStepDenominators {
-        games: batch.total_games,
+        sequences: batch.total_games,
         steps: Tensor::from_floats([batch.total_steps], device),
         rollout_share: Tensor::from_floats([batch.rollout_share], device),
     };

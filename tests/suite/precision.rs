@@ -61,7 +61,7 @@ fn play_and_learn(
     let advantages = recording_advantages(&recording, &config.rollout, &config.advantage);
     let mut learner = FusedLearner::new(policy, &config);
     let means = learner.update(&recording, &advantages, rollout.observer(), 0).unwrap();
-    let gradient = floats(learner.weights.optimizer().first_moment.clone());
+    let gradient = floats(learner.state.optimizer().first_moment.clone());
     let actions = played.actions.into_data().iter().collect();
     (actions, floats(played.logprobs), gradient, floats(means))
 }

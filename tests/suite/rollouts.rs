@@ -216,7 +216,7 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
         let config = RolloutConfig { auto_reset, ..config(3, 7, 50, Start::Level) };
         let mut played = HostTrajectory::default();
         played.resize(21, 50, 4);
-        played.keep_scores();
+        played.enable_scores();
         let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(3));
         let sums = rollout.collect_into(&policy, 0, &mut played);
         let sum = |values: &[f32]| values.iter().copied().map(f64::from).sum::<f64>();
@@ -229,7 +229,7 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
         assert_eq!(episodes, ended as f64);
         assert!(episodes > 21.0 && scores > episodes);
         for (env, sums) in sums.iter().enumerate() {
-            let length = played.length(env, auto_reset);
+            let length = played.counted_steps(env, auto_reset);
             let last = played.ends[env * 50..][..50].iter().rposition(|end| end.ended());
             assert_eq!(sums.ended_steps, last.map_or(0.0, |last| last as f64 + 1.0));
             assert_eq!(sums.rewards, sum(&played.rewards[env * 50..][..length]));

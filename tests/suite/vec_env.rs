@@ -112,7 +112,7 @@ fn assert_steps_like_singles<G: Rules>(game: G) {
             episodes += usize::from(played.ended());
         }
         let mut masks = vec![0; envs * game.num_actions()];
-        batch.legal(&mut masks);
+        batch.write_legal_actions(&mut masks);
         let legal = (0..envs).flat_map(|env| single.legal(env)).map(u8::from);
         assert!(legal.eq(masks));
         t += 1;
@@ -160,7 +160,7 @@ fn without_autoreset_an_ended_game_waits_for_its_reset() {
         batch.step(&[1, 1], step.buffers()).unwrap();
     }
     let refused = batch.step(&[1, 1], step.buffers()).unwrap_err();
-    assert_eq!(refused, VecEnvError::Ended { env: 0 });
+    assert_eq!(refused, VecEnvError::EpisodeEnded { env: 0 });
     (0..2).for_each(|env| batch.reset_env(env, 8, 0));
     batch.observe(&mut step.obs);
     assert_eq!(step.obs[..4], Singles::new(Catch::default(), 1, 8).observe());
@@ -176,8 +176,9 @@ fn wrong_actions_are_rejected_and_change_nothing() {
     let mut batch = VecEnv::new(Catch::default(), 2, Autoreset::NextStep, 3);
     let mut step = Step::new(2, 4, Autoreset::NextStep);
     let mut refused = |actions: &[i64]| batch.step(actions, step.buffers()).unwrap_err();
-    assert_eq!(refused(&[1]), VecEnvError::Count { expected: 2, found: 1 });
-    let unknown = |env, action| VecEnvError::Unknown { game: "catch", env, action, last: 2 };
+    assert_eq!(refused(&[1]), VecEnvError::ActionCount { expected: 2, found: 1 });
+    let unknown =
+        |env, action| VecEnvError::ActionOutOfRange { game: "catch", env, action, last: 2 };
     assert_eq!(refused(&[0, 3]), unknown(1, 3));
     assert_eq!(refused(&[-1, 0]), unknown(0, -1));
     let mut obs = vec![0.0; 8];
@@ -194,13 +195,13 @@ fn illegal_actions_are_rejected_and_change_nothing() {
     let is_first_cell = |seed: &u64| Singles::<Ledge>::new(LEDGE, 1, *seed).envs[0].0.cell == 0;
     batch.reset_env(0, (0..).find(is_first_cell).unwrap(), 0);
     let mut mask = [0; 8];
-    batch.legal(&mut mask);
+    batch.write_legal_actions(&mut mask);
     assert_eq!(mask[..4], [1, 0, 1, 0]);
     let (mut before, mut after) = ([0.0; 6], [0.0; 6]);
     batch.observe(&mut before);
     for action in [1, 3] {
         let refused = batch.step(&[action, 0], step.buffers()).unwrap_err();
-        assert_eq!(refused, VecEnvError::Illegal { env: 0, action: action as u32 });
+        assert_eq!(refused, VecEnvError::IllegalAction { env: 0, action: action as u32 });
     }
     batch.observe(&mut after);
     assert_eq!(before, after);
@@ -214,7 +215,7 @@ fn assert_restores<G: Rules>(game: G, mode: Autoreset) {
     let [mut step, mut again] = [0; 2].map(|_| Step::new(envs, features, mode));
     let play = |batch: &mut VecEnv<G>, t: u32, step: &mut Step| {
         let mut masks = vec![0; envs * game.num_actions()];
-        batch.legal(&mut masks);
+        batch.write_legal_actions(&mut masks);
         let legal = |(env, mask): (usize, &[u8])| {
             let choices: Vec<usize> = (0..mask.len()).filter(|a| mask[*a] == 1).collect();
             choices[draw(t, env as u32) as usize % choices.len()] as i64
@@ -230,7 +231,7 @@ fn assert_restores<G: Rules>(game: G, mode: Autoreset) {
         }
         cuts += 1;
         let mut other = VecEnv::new(game, envs, mode, 9);
-        other.restore(&batch.save()).unwrap();
+        other.import_state(&batch.export_state()).unwrap();
         let mut same = batch.clone();
         for t in 100..110 {
             let ends = [play(&mut same, t, &mut step), play(&mut other, t, &mut again)];
@@ -253,10 +254,10 @@ fn a_restored_batch_goes_on_as_the_saved_one() {
 #[test]
 fn states_of_other_games_are_rejected_and_change_nothing() {
     let mut batch = VecEnv::new(Catch::default(), 3, Autoreset::NextStep, 3);
-    let before = batch.save();
-    let fewer = VecEnv::new(Catch::default(), 2, Autoreset::NextStep, 3).save();
+    let before = batch.export_state();
+    let fewer = VecEnv::new(Catch::default(), 2, Autoreset::NextStep, 3).export_state();
     for words in [&fewer[..], &[]] {
-        let refused = batch.restore(words).unwrap_err().to_string();
+        let refused = batch.import_state(words).unwrap_err().to_string();
         let expected = format!(
             "the saved states have {} words, but must have {} for a batch of 3 of catch",
             words.len(),
@@ -264,5 +265,5 @@ fn states_of_other_games_are_rejected_and_change_nothing() {
         );
         assert_eq!(refused, expected);
     }
-    assert_eq!(batch.save(), before);
+    assert_eq!(batch.export_state(), before);
 }

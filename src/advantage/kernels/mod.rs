@@ -5,7 +5,7 @@
 mod stages;
 
 use super::STD_EPSILON;
-use crate::data::summary::{self, STEPS};
+use crate::data::summary::{self, LEARNT_STEPS};
 use crate::data::{Recording, RecordingAdvantages, RecordingPart};
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
@@ -16,8 +16,8 @@ use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use stages::{
-    CreditVariant, MAX_UNITS, RUNS, RecordedStepsLaunch, RowsLaunch, SQUARES, SizesLaunch, UNITS,
-    centre_kernel, compare_kernel, credit_kernel, summary_kernel,
+    CreditVariant, MAX_UNITS, PARTIAL_SUMS, RecordedStepsLaunch, RowsLaunch, SQUARES, SizesLaunch,
+    UNITS, centre_kernel, compare_kernel, credit_kernel, summary_kernel,
 };
 
 /// Computes the advantages of a recording on its device; equivalent to [`advantages`](super::advantages) for
@@ -33,17 +33,17 @@ pub fn recording_advantages(
 ) -> RecordingAdvantages {
     let (num_steps, learn_steps) = (recording.num_steps, rollout.learn_steps);
     assert!((1..=num_steps).contains(&learn_steps), "learn_steps: 1..=num_steps");
-    let plans: Vec<Plan> =
-        recording.parts.iter().map(|part| Plan::new(part.num_envs(), rollout)).collect();
-    let count = plans.iter().map(Plan::cubes).sum();
+    let launches: Vec<LaunchSizes> =
+        recording.parts.iter().map(|part| LaunchSizes::new(part.num_envs(), rollout)).collect();
+    let count = launches.iter().map(LaunchSizes::cubes).sum();
     let like = cube_tensor(recording.parts[0].values.clone());
     let rows = uninit(&like, &[count, summary::LEN], DType::F32);
     let launcher = Launcher { rows, num_steps, rollout, config };
     let mut first_row = 0;
     let mut parts = Vec::new();
-    for (part, plan) in recording.parts.iter().zip(&plans) {
-        parts.push(launcher.launch_part(part, plan, first_row));
-        first_row += plan.cubes();
+    for (part, launch) in recording.parts.iter().zip(&launches) {
+        parts.push(launcher.launch_part(part, launch, first_row));
+        first_row += launch.cubes();
     }
     RecordingAdvantages { learn_steps, parts, summary: launcher.launch_summary(count) }
 }
@@ -61,7 +61,12 @@ struct Launcher<'a> {
 impl Launcher<'_> {
     /// Launches the first three kernels on a part; their rows of sums begin at `first_row`. Returns the part's
     /// [`RecordingAdvantages::parts`].
-    fn launch_part(&self, part: &RecordingPart, plan: &Plan, first_row: usize) -> Tensor<2> {
+    fn launch_part(
+        &self,
+        part: &RecordingPart,
+        launch: &LaunchSizes,
+        first_row: usize,
+    ) -> Tensor<2> {
         let Self { rows, num_steps, rollout, config } = self;
         let RolloutConfig { group_size, learn_steps, auto_reset, .. } = **rollout;
         let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS as u32));
@@ -88,31 +93,34 @@ impl Launcher<'_> {
         unsafe {
             credit_kernel::launch_unchecked(
                 client,
-                grid(rows, plan.credit_cubes),
+                grid(rows, launch.credit_cubes),
                 dim,
                 recorded,
                 argument(&advantages),
-                own_rows(first_row, plan.credit_cubes),
+                own_rows(first_row, launch.credit_cubes),
                 sizes(),
                 config.discount as f32,
                 credits,
             );
             compare_kernel::launch_unchecked(
                 client,
-                grid(rows, plan.compare_cubes),
+                grid(rows, launch.compare_cubes),
                 dim,
                 argument(&advantages),
-                own_rows(first_row + plan.credit_cubes, plan.compare_cubes),
+                own_rows(first_row + launch.credit_cubes, launch.compare_cubes),
                 sizes(),
             );
             centre_kernel::launch_unchecked(
                 client,
-                grid(rows, plan.centre_cubes),
+                grid(rows, launch.centre_cubes),
                 dim,
                 argument(&advantages),
-                own_rows(first_row + plan.credit_cubes + plan.compare_cubes, plan.centre_cubes),
+                own_rows(
+                    first_row + launch.credit_cubes + launch.compare_cubes,
+                    launch.centre_cubes,
+                ),
                 sizes(),
-                plan.steps_per_unit,
+                launch.steps_per_unit,
                 STD_EPSILON,
                 config.scale_rewards,
             );
@@ -128,7 +136,7 @@ impl Launcher<'_> {
             summary_kernel::launch_unchecked(
                 &self.rows.client,
                 CubeCount::Static(1, 1, 1),
-                CubeDim::new_1d((RUNS * summary::LEN) as u32),
+                CubeDim::new_1d((PARTIAL_SUMS * summary::LEN) as u32),
                 argument(&self.rows),
                 argument(&summary),
                 count,
@@ -161,10 +169,10 @@ pub fn shared_recording_advantages(
         device::read(advantages.summary.clone()).into_iter().map(f64::from).collect();
     // Recovers the sum of squares from the scale.
     let deviation = 1.0 / ours[SQUARES] - epsilon;
-    ours[SQUARES] = deviation * deviation * ours[STEPS];
+    ours[SQUARES] = deviation * deviation * ours[LEARNT_STEPS];
     let mut all = team.all_reduce_counts(&ours)?;
     all[SQUARES] = match config.scale_rewards {
-        Scale::Batch => 1.0 / ((all[SQUARES] / all[STEPS]).sqrt() + epsilon),
+        Scale::Batch => 1.0 / ((all[SQUARES] / all[LEARNT_STEPS]).sqrt() + epsilon),
         Scale::Group | Scale::None => 1.0,
     };
     let summary = device::upload(all.into_iter().map(|x| x as f32).collect(), &device);
@@ -172,14 +180,14 @@ pub fn shared_recording_advantages(
 }
 
 /// Launch sizes for a part.
-struct Plan {
+struct LaunchSizes {
     credit_cubes: usize,
     compare_cubes: usize,
     centre_cubes: usize,
     steps_per_unit: usize,
 }
 
-impl Plan {
+impl LaunchSizes {
     fn new(games: usize, rollout: &RolloutConfig) -> Self {
         assert_eq!(games % rollout.group_size, 0, "groups must be whole");
         let groups = games / rollout.group_size;

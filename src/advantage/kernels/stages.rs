@@ -2,7 +2,8 @@
 
 use crate::data::TRUNCATED;
 use crate::data::summary::{
-    self, ENDED_STEPS, EPISODES, PLAYED, REWARD_SUM, SCALE, SCORE_SUM, STEPS, ZERO_VARIANCE_GROUPS,
+    self, COUNTED_STEPS, ENDED_STEPS, EPISODES, LEARNT_STEPS, REWARD_SUM, SCALE, SCORE_SUM,
+    ZERO_VARIANCE_GROUPS,
 };
 use crate::device::buffers::Buffer;
 use crate::settings::{Estimator, Scale};
@@ -15,7 +16,7 @@ pub(super) const UNITS: usize = 64;
 /// steps.
 pub(super) const MAX_UNITS: usize = 1 << 18;
 /// Number of partial sums in the last kernel.
-pub(super) const RUNS: usize = 32;
+pub(super) const PARTIAL_SUMS: usize = 32;
 
 // Rows of sums have the columns of the summary, but hold a sum of squares in place of the scale.
 pub(super) const SQUARES: usize = SCALE;
@@ -32,17 +33,17 @@ pub(super) struct Sizes {
 #[cube]
 impl Sizes {
     /// Index of the advantage of step `t` of a game.
-    fn advantage(&self, t: usize, game: usize) -> usize {
+    fn advantage_index(&self, t: usize, game: usize) -> usize {
         t * self.games + game
     }
 
     /// Index of the number of counted steps of a game.
-    fn length(&self, game: usize) -> usize {
+    fn length_index(&self, game: usize) -> usize {
         self.learn_steps * self.games + game
     }
 
     /// Index of the return of a game.
-    fn total(&self, game: usize) -> usize {
+    fn return_index(&self, game: usize) -> usize {
         (self.learn_steps + 1) * self.games + game
     }
 }
@@ -125,7 +126,7 @@ impl Rows {
 
 /// Returns zeroed sums of a unit.
 #[cube]
-fn no_sums() -> Array<f32> {
+fn zeroed_sums() -> Array<f32> {
     let mut sums = Array::<f32>::new(summary::LEN);
     #[unroll]
     for q in 0..summary::LEN {
@@ -147,24 +148,24 @@ pub(super) fn credit_kernel(
     #[comptime] credits: CreditVariant,
 ) {
     let game = ABSOLUTE_POS;
-    let mut sums = no_sums();
+    let mut sums = zeroed_sums();
     if game < sizes.games {
         let (games, num_steps) = (sizes.games, sizes.num_steps);
         let mut score = recorded.initial_episodes[game];
-        let mut total = 0.0f32;
-        let mut counted = num_steps;
+        let mut game_return = 0.0f32;
+        let mut num_counted = num_steps;
         // Number of steps up to the last end of an episode.
         let mut ended_steps = 0usize.runtime();
         // Return so far and first step of the current episode.
-        let mut sum = 0.0f32;
+        let mut episode_return = 0.0f32;
         let mut first = 0usize.runtime();
         for t in 0..num_steps {
             let at = t * games + game;
             let reward = recorded.reward(at);
-            sums[REWARD_SUM] += select(t < counted, reward, 0.0f32);
+            sums[REWARD_SUM] += select(t < num_counted, reward, 0.0f32);
             score += reward;
-            total += select(t < counted, reward, 0.0f32);
-            sum += select(t < counted, reward, 0.0f32);
+            game_return += select(t < num_counted, reward, 0.0f32);
+            episode_return += select(t < num_counted, reward, 0.0f32);
             if recorded.ended(at) {
                 if comptime!(credits.has_scores) {
                     score = recorded.score(at);
@@ -174,14 +175,14 @@ pub(super) fn credit_kernel(
                 score = 0.0f32;
                 ended_steps = t + 1;
                 if comptime!(!credits.auto_reset) {
-                    counted = select(t < counted, t + 1, counted);
+                    num_counted = select(t < num_counted, t + 1, num_counted);
                 } else if comptime!(credits.estimator == Estimator::Return) {
-                    let behind = select(t + 1 < sizes.learn_steps, t + 1, sizes.learn_steps);
-                    for step in first..behind {
-                        advantages[sizes.advantage(step, game)] = sum;
+                    let end = select(t + 1 < sizes.learn_steps, t + 1, sizes.learn_steps);
+                    for step in first..end {
+                        advantages[sizes.advantage_index(step, game)] = episode_return;
                     }
                     first = t + 1;
-                    sum = 0.0f32;
+                    episode_return = 0.0f32;
                 }
             }
         }
@@ -190,26 +191,26 @@ pub(super) fn credit_kernel(
             for i in 0..num_steps {
                 let t = num_steps - 1 - i;
                 let at = t * games + game;
-                if t < counted {
+                if t < num_counted {
                     let ended = recorded.ended(at);
                     credit = recorded.reward(at) + select(ended, 0.0f32, discount * credit);
                 }
                 if t < sizes.learn_steps {
-                    advantages[sizes.advantage(t, game)] = credit;
+                    advantages[sizes.advantage_index(t, game)] = credit;
                 }
             }
         } else {
             for step in first..sizes.learn_steps {
-                advantages[sizes.advantage(step, game)] = sum;
+                advantages[sizes.advantage_index(step, game)] = episode_return;
             }
         }
-        let length = select(counted < sizes.learn_steps, counted, sizes.learn_steps) as f32;
-        sums[STEPS] = length;
-        sums[PLAYED] = counted as f32;
+        let length = select(num_counted < sizes.learn_steps, num_counted, sizes.learn_steps) as f32;
+        sums[LEARNT_STEPS] = length;
+        sums[COUNTED_STEPS] = num_counted as f32;
         let before = select(ended_steps > 0, recorded.initial_episodes[games + game], 0.0f32);
         sums[ENDED_STEPS] = before + ended_steps as f32;
-        advantages[sizes.length(game)] = length;
-        advantages[sizes.total(game)] = total;
+        advantages[sizes.length_index(game)] = length;
+        advantages[sizes.return_index(game)] = game_return;
     }
     rows.store(&sums);
 }
@@ -221,19 +222,19 @@ pub(super) fn credit_kernel(
 #[cube(launch_unchecked)]
 pub(super) fn compare_kernel(advantages: &[f32], rows: &mut Rows, sizes: Sizes) {
     let group = ABSOLUTE_POS;
-    let mut sums = no_sums();
+    let mut sums = zeroed_sums();
     if group < sizes.games / sizes.group_size {
         let first = group * sizes.group_size;
-        let mut counted = 0.0f32;
+        let mut max_counted = 0.0f32;
         for member in 0..sizes.group_size {
-            let length = advantages[sizes.length(first + member)];
-            counted = select(length > counted, length, counted);
+            let length = advantages[sizes.length_index(first + member)];
+            max_counted = select(length > max_counted, length, max_counted);
         }
         let mut alike = 1.0f32;
-        let counted = counted as u32;
-        for t in 0..counted as usize {
+        let max_counted = max_counted as u32;
+        for t in 0..max_counted as usize {
             if alike == 1.0f32 {
-                let row = sizes.advantage(t, first);
+                let row = sizes.advantage_index(t, first);
                 for member in 1..sizes.group_size {
                     alike = select(advantages[row + member] == advantages[row], alike, 0.0f32);
                 }
@@ -263,12 +264,12 @@ pub(super) fn centre_kernel(
     let group = ABSOLUTE_POS % groups;
     let first_step = ABSOLUTE_POS / groups * steps_per_unit;
     let first = group * members;
-    let mut sums = no_sums();
+    let mut sums = zeroed_sums();
     if first_step < learn_steps {
-        let behind = first_step + steps_per_unit;
-        let end_step = select(behind < learn_steps, behind, learn_steps);
+        let next = first_step + steps_per_unit;
+        let end_step = select(next < learn_steps, next, learn_steps);
         for t in first_step..end_step {
-            let row = sizes.advantage(t, first);
+            let row = sizes.advantage_index(t, first);
             // The mean of equal credits may differ from them by rounding, but that of their differences is 0.
             let base = advantages[row];
             let mut sum = 0.0f32;
@@ -286,11 +287,11 @@ pub(super) fn centre_kernel(
                 factor = 1.0f32 / ((squares / (members - 1) as f32).sqrt() + epsilon);
             }
             for member in 0..members {
-                let length = advantages[sizes.length(first + member)];
+                let length = advantages[sizes.length_index(first + member)];
                 let centred = (advantages[row + member] - base - mean) * factor;
-                let counted = select((t as f32) < length, centred, 0.0f32);
-                advantages[row + member] = counted;
-                sums[SQUARES] += counted * counted;
+                let masked = select((t as f32) < length, centred, 0.0f32);
+                advantages[row + member] = masked;
+                sums[SQUARES] += masked * masked;
             }
         }
     }
@@ -300,7 +301,7 @@ pub(super) fn centre_kernel(
 /// Reduces all rows to the summary; one cube.
 ///
 /// Buffers: rows of sums `[count, summary::LEN]`; [`RecordingAdvantages::summary`]. Workgroup
-/// memory: `RUNS * summary::LEN` floats.
+/// memory: `PARTIAL_SUMS * summary::LEN` floats.
 #[cube(launch_unchecked)]
 pub(super) fn summary_kernel(
     rows: &[f32],
@@ -312,22 +313,22 @@ pub(super) fn summary_kernel(
     let unit = UNIT_POS as usize;
     let column = unit % summary::LEN;
     let mut sum = 0.0f32;
-    for row in range_stepped(unit / summary::LEN, count, RUNS) {
+    for row in range_stepped(unit / summary::LEN, count, PARTIAL_SUMS) {
         sum += rows[row * summary::LEN + column];
     }
-    let mut sums = Shared::<[f32]>::new_slice(comptime!(RUNS * summary::LEN));
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(PARTIAL_SUMS * summary::LEN));
     sums[unit] = sum;
     sync_cube();
     if unit < summary::LEN {
         let mut total = 0.0f32;
-        for run in 0..comptime!(RUNS) {
-            total += sums[run * summary::LEN + unit];
+        for part in 0..comptime!(PARTIAL_SUMS) {
+            total += sums[part * summary::LEN + unit];
         }
         if unit == SQUARES {
             // This column of the summary holds the scale of the advantages.
             let mut steps = 0.0f32;
-            for run in 0..comptime!(RUNS) {
-                steps += sums[run * summary::LEN + STEPS];
+            for part in 0..comptime!(PARTIAL_SUMS) {
+                steps += sums[part * summary::LEN + LEARNT_STEPS];
             }
             let factor = 1.0f32 / ((total / steps).sqrt() + epsilon);
             total = if comptime!(scale == Scale::Batch) { factor } else { 1.0f32.runtime() };

@@ -6,8 +6,10 @@
 //! in a fixed order.
 
 use super::layers::{Layer, add_gradient, backward, forward};
-use super::loss_kernels::{Batch, ExperienceBuffers, KernelPlan, mask_logits, softmax};
 use super::tiles::Tiling;
+use super::update_kernels::{
+    ExperienceBuffers, MinibatchPortion, UpdateVariant, mask_logits, softmax,
+};
 use crate::device::buffers::Buffer;
 use crate::learner::means::NUM_SUMS;
 use crate::math::exp;
@@ -45,23 +47,23 @@ pub(super) struct TileRange {
 /// `[features][stride]`. Samples past the last get zeros.
 #[cube]
 fn observe_tile<O: Observer>(
-    data: &ExperienceBuffers,
+    experience: &ExperienceBuffers,
     x: &mut [f32],
     start: usize,
-    batch: &Batch,
-    #[comptime] plan: KernelPlan<O>,
+    portion: &MinibatchPortion,
+    #[comptime] variant: UpdateVariant<O>,
 ) {
     let unit = UNIT_POS as usize;
-    let (tile, stride) = comptime!((plan.tiling.tile, plan.tiling.stride));
+    let (tile, stride) = comptime!((variant.tiling.tile, variant.tiling.stride));
     let (sample, worker) = (unit % tile, unit / tile);
-    let num_workers = comptime!(plan.tiling.units / plan.tiling.tile);
+    let num_workers = comptime!(variant.tiling.units / variant.tiling.tile);
     let number = start + sample;
-    if number < batch.games * data.sizes.learn_steps {
-        let step = data.step(batch, number % batch.games, number / batch.games);
+    if number < portion.games * experience.sizes.learn_steps {
+        let step = experience.step_index(portion, number % portion.games, number / portion.games);
         let to = FeatureSlots { first: sample, stride: stride.runtime(), worker, num_workers };
-        O::observe::<f32>(&data.words, &step.words, x, &to, comptime!(plan.observer));
+        O::observe::<f32>(&experience.words, &step.words, x, &to, comptime!(variant.observer));
     } else {
-        for i in range_stepped(worker, comptime!(plan.mlp.features), num_workers) {
+        for i in range_stepped(worker, comptime!(variant.mlp.features), num_workers) {
             x[i * stride + sample] = 0.0f32;
         }
     }
@@ -71,7 +73,7 @@ fn observe_tile<O: Observer>(
 #[cube]
 fn logits<I: Float>(
     params: &[f32],
-    room: &mut [f32],
+    activations: &mut [f32],
     #[comptime] last: Layer,
     #[comptime] tiling: Tiling,
 ) {
@@ -84,45 +86,45 @@ fn logits<I: Float>(
         let mut logit = load_rounded::<f32, I>(params, bias + a);
         for k in 0..inputs {
             let w = load_rounded::<f32, I>(params, weight + k * outputs + a);
-            logit += w * room[(k + comptime!(last.from)) * stride + s];
+            logit += w * activations[(k + comptime!(last.from)) * stride + s];
         }
-        room[(a + comptime!(last.to)) * stride + s] = logit;
+        activations[(a + comptime!(last.to)) * stride + s] = logit;
     }
 }
 
-/// Replaces the logits of sample `number`, `room[first + a * stride]`, by the loss's derivatives and adds the sample to
-/// `sums`, `[NUM_SUMS][tile]`.
+/// Replaces the logits of sample `number`, `activations[first + a * stride]`, by the loss's derivatives and adds the
+/// sample to `sums`, `[NUM_SUMS][tile]`.
 #[cube]
 fn differentiate<O: Observer>(
-    room: &mut [f32],
+    activations: &mut [f32],
     sums: &mut [f32],
-    data: &ExperienceBuffers,
+    experience: &ExperienceBuffers,
     number: usize,
-    batch: &Batch,
+    portion: &MinibatchPortion,
     coefficients: &Coefficients,
-    #[comptime] plan: KernelPlan<O>,
+    #[comptime] variant: UpdateVariant<O>,
 ) {
     let unit = UNIT_POS as usize;
-    let Tiling { tile, stride, .. } = comptime!(plan.tiling);
-    let actions = comptime!(plan.mlp.actions);
-    let [_, _, last] = comptime!(layers(&plan.mlp));
+    let Tiling { tile, stride, .. } = comptime!(variant.tiling);
+    let actions = comptime!(variant.mlp.actions);
+    let [_, _, last] = comptime!(layers(&variant.mlp));
     let first = comptime!(last.to * stride) + unit;
     let mut counts = false;
-    if number < batch.games * data.sizes.learn_steps {
-        let game = number % batch.games;
-        let at = data.step(batch, game, number / batch.games);
-        let sample = data.sample::<O>(&at, batch, plan);
+    if number < portion.games * experience.sizes.learn_steps {
+        let game = number % portion.games;
+        let at = experience.step_index(portion, game, number / portion.games);
+        let sample = experience.sample::<O>(&at, portion, variant);
         counts = sample.counts;
         if sample.counts {
-            mask_logits::<O>(room, first, stride, &data.words, &at, plan);
-            let soft = softmax(&*room, first, sample.action, stride, actions);
-            let form = comptime!(plan.loss);
-            let weight = data.weight(at.env, batch, form);
+            mask_logits::<O>(activations, first, stride, &experience.words, &at, variant);
+            let soft = softmax(&*activations, first, sample.action, stride, actions);
+            let form = comptime!(variant.loss);
+            let weight = experience.weight(at.env, portion, form);
             let log_ratio = soft.logprob - sample.logprob;
-            let own_ratio = exp(log_ratio);
-            let mut ratio = own_ratio;
+            let step_ratio = exp(log_ratio);
+            let mut ratio = step_ratio;
             if comptime!(form.loss_type.has_sequence_ratio()) {
-                ratio = batch.sequence_ratio(game).ratio;
+                ratio = portion.sequence_ratio(game).ratio;
             }
             let step = Step { ratio, advantage: sample.advantage, logprob: soft.logprob };
             let policy = term(&step, coefficients, comptime!(form.loss_type));
@@ -130,39 +132,41 @@ fn differentiate<O: Observer>(
             // Derivative by the log-probability of the action taken.
             let mut by_logprob = weight * policy.d_logprob;
             if comptime!(form.loss_type.has_sequence_ratio()) {
-                by_logprob = batch.sequence_ratio(game).d_logprob;
+                by_logprob = portion.sequence_ratio(game).d_logprob;
             }
             // Label smoothing: derivative by the log-probability of every action.
-            let mut shared = 0.0f32;
-            let each = 1.0 / comptime!(actions as f32);
+            let mut d_every_logprob = 0.0f32;
+            let uniform = 1.0 / comptime!(actions as f32);
             if comptime!(form.smoothed) {
                 let mut mean = 0.0f32;
                 #[unroll]
                 for a in 0..actions {
-                    mean += each * logprob(room[first + comptime!(a * stride)], &soft.normalizer);
+                    mean += uniform
+                        * logprob(activations[first + comptime!(a * stride)], &soft.normalizer);
                 }
-                let share = coefficients.smoothing * sample.advantage;
-                loss -= coefficients.smoothing * policy.value + share * mean;
+                let smoothed_advantage = coefficients.smoothing * sample.advantage;
+                loss -= coefficients.smoothing * policy.value + smoothed_advantage * mean;
                 by_logprob *= 1.0 - coefficients.smoothing;
-                shared = -share * weight;
+                d_every_logprob = -smoothed_advantage * weight;
             }
             if comptime!(form.kl.is_some()) {
                 let to_reference = sample.reference - soft.logprob;
                 let estimator = comptime!(form.estimator());
-                let kl = kl_estimate(to_reference, own_ratio, estimator, comptime!(form.corrected));
+                let kl =
+                    kl_estimate(to_reference, step_ratio, estimator, comptime!(form.corrected));
                 loss += coefficients.kl * kl.value;
                 by_logprob += weight * coefficients.kl * kl.d_logprob;
                 sums[comptime!(3 * tile) + unit] += kl.value;
             }
-            sums[unit] += k3(own_ratio, log_ratio);
+            sums[unit] += k3(step_ratio, log_ratio);
             sums[tile + unit] += policy.clipped;
             sums[comptime!(2 * tile) + unit] += soft.entropy;
             sums[comptime!(4 * tile) + unit] += weight * loss;
             #[unroll]
             for a in 0..actions {
-                let logit = room[first + comptime!(a * stride)];
+                let logit = activations[first + comptime!(a * stride)];
                 let taken = select(sample.action == comptime!(a as u32), 1.0f32, 0.0f32);
-                room[first + comptime!(a * stride)] = by_logit(
+                activations[first + comptime!(a * stride)] = by_logit(
                     by_logprob,
                     coefficients.entropy * weight,
                     taken,
@@ -171,8 +175,8 @@ fn differentiate<O: Observer>(
                     soft.entropy,
                 );
                 if comptime!(form.smoothed) {
-                    room[first + comptime!(a * stride)] +=
-                        shared * (each - prob(logit, &soft.normalizer));
+                    activations[first + comptime!(a * stride)] +=
+                        d_every_logprob * (uniform - prob(logit, &soft.normalizer));
                 }
             }
         }
@@ -180,7 +184,7 @@ fn differentiate<O: Observer>(
     if !counts {
         #[unroll]
         for a in 0..actions {
-            room[first + comptime!(a * stride)] = 0.0f32;
+            activations[first + comptime!(a * stride)] = 0.0f32;
         }
     }
 }
@@ -203,23 +207,23 @@ fn layers(shape: &MlpShape) -> [Layer; 3] {
 /// Computes the gradient of `tiles` tiles of samples per cube.
 ///
 /// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers:
-/// parameters `[num_params]`, at the start of a longer buffer; those of [`ExperienceBuffers`], [`Batch`]
+/// parameters `[num_params]`, at the start of a longer buffer; those of [`ExperienceBuffers`], [`MinibatchPortion`]
 /// and [`TileRange`].
 ///
-/// Workgroup memory, floats: `stride` for each feature, hidden unit and action, and for each hidden unit again if
-/// derivatives are kept; `NUM_SUMS * tile`.
+/// Workgroup memory, floats: the activations, later derivatives by them, `stride` for each feature, hidden unit and
+/// action; `stride` for each hidden unit again if derivatives of activations are kept; `NUM_SUMS * tile`.
 #[cube(launch_unchecked)]
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
-    data: &ExperienceBuffers,
-    batch: &Batch,
+    experience: &ExperienceBuffers,
+    portion: &MinibatchPortion,
     tile_range: &mut TileRange,
     coefficients: Coefficients,
-    #[comptime] plan: KernelPlan<O>,
+    #[comptime] variant: UpdateVariant<O>,
     #[define(I)] _input: ElemType,
 ) {
     let unit = UNIT_POS as usize;
-    let (tiling, shape) = comptime!((plan.tiling, plan.mlp));
+    let (tiling, shape) = comptime!((variant.tiling, variant.mlp));
     let (tile, stride) = comptime!((tiling.tile, tiling.stride));
     let [first, second, last] = comptime!(layers(&shape));
     let deep = comptime!(shape.second > 0);
@@ -227,10 +231,10 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let cube = CUBE_POS;
     // The grid may have excess cubes, which have neither samples nor a row.
     let has_row = cube < tile_range.cubes;
-    let row = (tile_range.first_row + cube) * comptime!(tiling.row(&shape));
+    let row = (tile_range.first_row + cube) * comptime!(tiling.row_len(&shape));
     let sums_at = row + comptime!(shape.num_params());
 
-    let mut room = Shared::<[f32]>::new_aligned_slice(
+    let mut activations = Shared::<[f32]>::new_aligned_slice(
         comptime!((last.to + shape.actions) * stride),
         ALIGNMENT,
     );
@@ -253,46 +257,61 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     for number in tile_range.first..tile_range.end {
         let start = (cube * tile_range.tiles + number) * tile;
         let is_first = number == 0;
-        observe_tile::<O>(data, &mut room, start, batch, plan);
+        observe_tile::<O>(experience, &mut activations, start, portion, variant);
         sync_cube();
-        forward::<I>(params, &mut room, &mut derivatives, first, activation, tiling);
+        forward::<I>(params, &mut activations, &mut derivatives, first, activation, tiling);
         sync_cube();
         if comptime!(deep) {
-            forward::<I>(params, &mut room, &mut derivatives, second, activation, tiling);
+            forward::<I>(params, &mut activations, &mut derivatives, second, activation, tiling);
             sync_cube();
         }
-        logits::<I>(params, &mut room, last, tiling);
+        logits::<I>(params, &mut activations, last, tiling);
         sync_cube();
         if unit < tile {
             differentiate::<O>(
-                &mut room,
+                &mut activations,
                 &mut sums,
-                data,
+                experience,
                 start + unit,
-                batch,
+                portion,
                 &coefficients,
-                plan,
+                variant,
             );
         }
         sync_cube();
         if has_row {
-            add_gradient::<I>(&mut tile_range.partials, &room, row, is_first, last, tiling);
+            add_gradient::<I>(&mut tile_range.partials, &activations, row, is_first, last, tiling);
         }
         sync_cube();
         if comptime!(deep) {
-            backward::<I>(params, &mut room, &derivatives, second, last, activation, tiling);
+            backward::<I>(params, &mut activations, &derivatives, second, last, activation, tiling);
             sync_cube();
             if has_row {
-                add_gradient::<I>(&mut tile_range.partials, &room, row, is_first, second, tiling);
+                add_gradient::<I>(
+                    &mut tile_range.partials,
+                    &activations,
+                    row,
+                    is_first,
+                    second,
+                    tiling,
+                );
             }
             sync_cube();
-            backward::<I>(params, &mut room, &derivatives, first, second, activation, tiling);
+            backward::<I>(
+                params,
+                &mut activations,
+                &derivatives,
+                first,
+                second,
+                activation,
+                tiling,
+            );
         } else {
-            backward::<I>(params, &mut room, &derivatives, first, last, activation, tiling);
+            backward::<I>(params, &mut activations, &derivatives, first, last, activation, tiling);
         }
         sync_cube();
         if has_row {
-            add_gradient::<I>(&mut tile_range.partials, &room, row, is_first, first, tiling);
+            add_gradient::<I>(&mut tile_range.partials, &activations, row, is_first, first, tiling);
         }
         sync_cube();
     }

@@ -1,7 +1,7 @@
 //! Launches of the kernels that count steps and sum gradients, in grids of any size.
 
-use super::loss_kernels::{COUNT_UNITS, PartSizesLaunch, count_kernel};
 use super::optimizer_kernels::{COLUMNS, SUM_UNITS, sum_kernel};
+use super::update_kernels::{COUNT_UNITS, PartSizesLaunch, count_kernel};
 use crate::device::buffers::{argument, grid};
 use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::device;
     use crate::device::buffers::{cube_ints, cube_tensor, uninit};
-    use crate::learner::fused::loss_kernels::COUNTS;
+    use crate::learner::fused::update_kernels::MINIBATCH_COUNTS;
     use burn::backend::{Cube, DType};
     use burn::tensor::{Device, Tensor};
 
@@ -104,12 +104,12 @@ mod tests {
             let advantages =
                 upload([0.0; 3].into_iter().chain([2.0, 5.0, 11.0, 0.0, 0.0, 0.0]), device);
             let recorded = upload([18.0, 1.0].into_iter(), device);
-            let summary = uninit(&recorded, &[COUNTS + CUBES], DType::F32);
+            let summary = uninit(&recorded, &[MINIBATCH_COUNTS + CUBES], DType::F32);
             let sizes = PartSizesLaunch::new(0, games, 1, 1);
             let order = cube_ints(device::upload_indices(&order, device));
             count(&order, &advantages, &recorded, &summary, CUBES, 1, sizes);
             let expected = (0..CUBES).map(|i| [2.0, 5.0, 11.0][i * 7 % games]);
-            assert!(read(summary)[COUNTS..].iter().copied().eq(expected));
+            assert!(read(summary)[MINIBATCH_COUNTS..].iter().copied().eq(expected));
         });
     }
 }

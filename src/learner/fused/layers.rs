@@ -19,7 +19,7 @@ const SAMPLES_AT_ONCE: usize = 4;
 const MAX_LOADS: usize = 32;
 
 /// The number of inputs or neurons that a unit takes at a time: at most 4, and a divisor of their count.
-fn several(count: usize) -> usize {
+fn block_len(count: usize) -> usize {
     [4, 3, 2].into_iter().find(|n| count.is_multiple_of(*n)).unwrap_or(1)
 }
 
@@ -36,49 +36,56 @@ pub(super) struct Layer {
     pub derivatives: usize,
 }
 
-/// A factor of a product among the parameters: its number for input `k` and neuron `n` is at
-/// `first + k * by_input + n * by_neuron`.
+/// The weights of a layer as a product takes them: the weight of input `k` and neuron `n` is at
+/// `first + k * input_stride + n * neuron_stride` among the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Factor {
+struct WeightView {
     first: usize,
     inputs: usize,
     neurons: usize,
-    by_input: usize,
-    by_neuron: usize,
-    /// Row of the other factor's first input in workgroup memory.
+    input_stride: usize,
+    neuron_stride: usize,
+    /// Row of the first input's values in workgroup memory.
     row: usize,
 }
 
 impl Layer {
-    /// The factor of the layer's inputs.
-    fn forward(&self) -> Factor {
+    /// The weights by which the layer's inputs are multiplied.
+    fn forward_weights(&self) -> WeightView {
         let DenseLayout { weight, inputs, outputs, .. } = self.dense;
         let (neurons, row) = (outputs, self.from);
-        Factor { first: weight, inputs, neurons, by_input: outputs, by_neuron: 1, row }
+        WeightView { first: weight, inputs, neurons, input_stride: outputs, neuron_stride: 1, row }
     }
 
-    /// The factor of the derivatives by the layer's neurons.
-    fn backward(&self) -> Factor {
+    /// The weights by which the derivatives by the layer's neurons are multiplied.
+    fn backward_weights(&self) -> WeightView {
         let DenseLayout { weight, inputs, outputs, .. } = self.dense;
         let (neurons, row) = (inputs, self.to);
-        Factor { first: weight, inputs: outputs, neurons, by_input: 1, by_neuron: outputs, row }
+        WeightView {
+            first: weight,
+            inputs: outputs,
+            neurons,
+            input_stride: 1,
+            neuron_stride: outputs,
+            row,
+        }
     }
 }
 
-impl Factor {
+impl WeightView {
     /// Neurons of a unit, which are a number of columns apart.
     fn block(&self) -> usize {
-        several(self.neurons)
+        block_len(self.neurons)
     }
 
     fn columns(&self) -> usize {
         self.neurons / self.block()
     }
 
-    /// Inputs per iteration, each of which has `part` samples.
-    fn step(&self, part: usize) -> usize {
-        let few = several(self.inputs);
-        if part * 2 * few <= MAX_LOADS && self.inputs.is_multiple_of(2 * few) {
+    /// Inputs per iteration of a loop, each of `samples` samples.
+    fn inputs_per_iteration(&self, samples: usize) -> usize {
+        let few = block_len(self.inputs);
+        if samples * 2 * few <= MAX_LOADS && self.inputs.is_multiple_of(2 * few) {
             2 * few
         } else {
             few
@@ -91,35 +98,35 @@ impl Factor {
 #[cube]
 fn add_products<I: Float, V: Float>(
     params: &[f32],
-    room: &[f32],
+    activations: &[f32],
     sums: &mut Array<f32>,
     column: usize,
     sample: usize,
-    #[comptime] factor: Factor,
+    #[comptime] weights: WeightView,
     #[comptime] tiling: Tiling,
 ) {
-    let (part, stride) = comptime!((tiling.part(), tiling.stride));
-    let (block, columns) = comptime!((factor.block(), factor.columns()));
-    let step = comptime!(factor.step(part));
-    let mut values = Array::<f32>::new(part);
-    let start = comptime!(factor.first) + column * factor.by_neuron;
+    let (samples, stride) = comptime!((tiling.unit_samples(), tiling.stride));
+    let (block, columns) = comptime!((weights.block(), weights.columns()));
+    let step = comptime!(weights.inputs_per_iteration(samples));
+    let mut values = Array::<f32>::new(samples);
+    let start = comptime!(weights.first) + column * weights.neuron_stride;
     let mut k = 0usize;
-    while k < factor.inputs {
+    while k < weights.inputs {
         #[unroll]
         for c in 0..step {
-            let at = (k + comptime!(c + factor.row)) * stride + sample;
+            let at = (k + comptime!(c + weights.row)) * stride + sample;
             #[unroll]
-            for s in 0..part {
-                values[s] = round_to::<V>(room[at + s]);
+            for s in 0..samples {
+                values[s] = round_to::<V>(activations[at + s]);
             }
-            let first = start + (k + c) * factor.by_input;
+            let first = start + (k + c) * weights.input_stride;
             #[unroll]
             for n in 0..block {
-                let at = first + comptime!(n * columns * factor.by_neuron);
+                let at = first + comptime!(n * columns * weights.neuron_stride);
                 let w = load_rounded::<f32, I>(params, at);
                 #[unroll]
-                for s in 0..part {
-                    sums[comptime!(n * part + s)] += w * values[s];
+                for s in 0..samples {
+                    sums[comptime!(n * samples + s)] += w * values[s];
                 }
             }
         }
@@ -132,38 +139,38 @@ fn add_products<I: Float, V: Float>(
 #[cube]
 pub(super) fn forward<I: Float>(
     params: &[f32],
-    room: &mut [f32],
+    activations: &mut [f32],
     derivatives: &mut [f32],
     #[comptime] layer: Layer,
     #[comptime] activation: Activation,
     #[comptime] tiling: Tiling,
 ) {
-    let (part, stride) = comptime!((tiling.part(), tiling.stride));
-    let parts = comptime!(tiling.tile / part);
-    let factor = comptime!(layer.forward());
-    let (block, columns) = comptime!((factor.block(), factor.columns()));
+    let (samples, stride) = comptime!((tiling.unit_samples(), tiling.stride));
+    let sample_blocks = comptime!(tiling.tile / samples);
+    let weights = comptime!(layer.forward_weights());
+    let (block, columns) = comptime!((weights.block(), weights.columns()));
     let mut item = UNIT_POS as usize;
-    while item < comptime!(columns * parts) {
+    while item < comptime!(columns * sample_blocks) {
         // The remainder tells the compiler that offsets do not overflow.
-        let (column, sample) = (item / parts % columns, item % parts * part);
-        let mut sums = Array::<f32>::new(comptime!(block * part));
+        let (column, sample) = (item / sample_blocks % columns, item % sample_blocks * samples);
+        let mut sums = Array::<f32>::new(comptime!(block * samples));
         #[unroll]
         for n in 0..block {
             let at = comptime!(layer.dense.bias + n * columns) + column;
             let bias = load_rounded::<f32, I>(params, at);
             #[unroll]
-            for s in 0..part {
-                sums[comptime!(n * part + s)] = bias;
+            for s in 0..samples {
+                sums[comptime!(n * samples + s)] = bias;
             }
         }
-        add_products::<I, I>(params, &*room, &mut sums, column, sample, factor, tiling);
+        add_products::<I, I>(params, &*activations, &mut sums, column, sample, weights, tiling);
         #[unroll]
         for n in 0..block {
             let row = (column + comptime!(n * columns)) * stride + sample;
             #[unroll]
-            for s in 0..part {
-                let output = value_and_derivative(sums[comptime!(n * part + s)], activation);
-                room[row + comptime!(layer.to * stride + s)] = round_to::<I>(output.value);
+            for s in 0..samples {
+                let output = value_and_derivative(sums[comptime!(n * samples + s)], activation);
+                activations[row + comptime!(layer.to * stride + s)] = round_to::<I>(output.value);
                 if comptime!(tiling.keeps_derivatives) {
                     derivatives[row + comptime!(layer.derivatives * stride + s)] =
                         output.derivative;
@@ -179,39 +186,39 @@ pub(super) fn forward<I: Float>(
 #[cube]
 pub(super) fn backward<I: Float>(
     params: &[f32],
-    room: &mut [f32],
+    activations: &mut [f32],
     derivatives: &[f32],
     #[comptime] layer: Layer,
     #[comptime] next: Layer,
     #[comptime] activation: Activation,
     #[comptime] tiling: Tiling,
 ) {
-    let (part, stride) = comptime!((tiling.part(), tiling.stride));
-    let parts = comptime!(tiling.tile / part);
-    let factor = comptime!(next.backward());
-    let (block, columns) = comptime!((factor.block(), factor.columns()));
+    let (samples, stride) = comptime!((tiling.unit_samples(), tiling.stride));
+    let sample_blocks = comptime!(tiling.tile / samples);
+    let weights = comptime!(next.backward_weights());
+    let (block, columns) = comptime!((weights.block(), weights.columns()));
     let mut item = UNIT_POS as usize;
-    while item < comptime!(columns * parts) {
+    while item < comptime!(columns * sample_blocks) {
         // The remainder tells the compiler that offsets do not overflow.
-        let (column, sample) = (item / parts % columns, item % parts * part);
-        let mut sums = Array::<f32>::new(comptime!(block * part));
+        let (column, sample) = (item / sample_blocks % columns, item % sample_blocks * samples);
+        let mut sums = Array::<f32>::new(comptime!(block * samples));
         #[unroll]
-        for i in 0..comptime!(block * part) {
+        for i in 0..comptime!(block * samples) {
             sums[i] = 0.0f32;
         }
-        add_products::<I, f32>(params, &*room, &mut sums, column, sample, factor, tiling);
+        add_products::<I, f32>(params, &*activations, &mut sums, column, sample, weights, tiling);
         #[unroll]
         for n in 0..block {
             let row = (column + comptime!(n * columns)) * stride + sample;
             #[unroll]
-            for s in 0..part {
+            for s in 0..samples {
                 let at = row + comptime!(layer.to * stride + s);
                 let derivative = if comptime!(tiling.keeps_derivatives) {
                     derivatives[row + comptime!(layer.derivatives * stride + s)]
                 } else {
-                    derivative_by_value(room[at], activation)
+                    derivative_by_value(activations[at], activation)
                 };
-                room[at] = sums[comptime!(n * part + s)] * derivative;
+                activations[at] = sums[comptime!(n * samples + s)] * derivative;
             }
         }
         item += comptime!(tiling.units);
@@ -223,7 +230,7 @@ pub(super) fn backward<I: Float>(
 #[cube]
 pub(super) fn add_gradient<I: Float>(
     partials: &mut [f32],
-    room: &[f32],
+    activations: &[f32],
     row: usize,
     is_first: bool,
     #[comptime] layer: Layer,
@@ -231,7 +238,7 @@ pub(super) fn add_gradient<I: Float>(
 ) {
     let (tile, stride) = comptime!((tiling.tile, tiling.stride));
     let DenseLayout { weight, bias, inputs, outputs } = comptime!(layer.dense);
-    let (rows, block) = comptime!((several(inputs), several(outputs)));
+    let (rows, block) = comptime!((block_len(inputs), block_len(outputs)));
     let columns = comptime!(outputs / block);
     let mut item = UNIT_POS as usize;
     while item < comptime!(inputs / rows * columns) {
@@ -253,14 +260,15 @@ pub(super) fn add_gradient<I: Float>(
                 #[unroll]
                 for c in 0..together {
                     derivatives[comptime!(n * together + c)] =
-                        room[derivatives_at + s + comptime!(n * columns * stride + c)];
+                        activations[derivatives_at + s + comptime!(n * columns * stride + c)];
                 }
             }
             #[unroll]
             for i in 0..rows {
                 #[unroll]
                 for c in 0..together {
-                    let value = round_to::<I>(room[inputs_at + s + comptime!(i * stride + c)]);
+                    let value =
+                        round_to::<I>(activations[inputs_at + s + comptime!(i * stride + c)]);
                     #[unroll]
                     for n in 0..block {
                         sums[comptime!(i * block + n)] +=
@@ -297,7 +305,7 @@ pub(super) fn add_gradient<I: Float>(
         let mut sum = select(is_first, 0.0f32, partials[row + bias + neuron]);
         #[unroll]
         for s in 0..tile {
-            sum += room[(neuron + comptime!(layer.to)) * stride + comptime!(s)];
+            sum += activations[(neuron + comptime!(layer.to)) * stride + comptime!(s)];
         }
         partials[row + bias + neuron] = sum;
         neuron += comptime!(tiling.units);

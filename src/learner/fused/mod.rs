@@ -7,15 +7,15 @@
 mod gradient;
 mod launches;
 mod layers;
-mod loss_kernels;
 mod optimizer_kernels;
 mod sharing;
 mod tiles;
 mod update;
+mod update_kernels;
 
 use super::context::LearnerContext;
+use super::train_state::TrainState;
 use super::update::take_steps;
-use super::weights::Weights;
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device::buffers::{argument, grid};
 use crate::math::adamw::Factors;
@@ -28,7 +28,7 @@ use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use optimizer_kernels::adamw_kernel;
-pub(super) use optimizer_kernels::{UNITS, total};
+pub(super) use optimizer_kernels::{UNITS, cube_sum};
 use tiles::Tiling;
 use update::FusedUpdate;
 
@@ -36,7 +36,7 @@ use update::FusedUpdate;
 #[derive(Clone, Debug)]
 pub struct FusedLearner {
     /// Parameters, optimizer and reference policy.
-    pub weights: Weights,
+    pub state: TrainState,
     /// Settings, and the part of the run that this rank learns from.
     pub context: LearnerContext,
     mlp: MlpShape,
@@ -60,13 +60,13 @@ impl FusedLearner {
         let mlp = MlpShape::from_mlp(&policy).expect("one or two hidden layers");
         let tiling = Tiling::new(&mlp).expect("a policy of a supported width");
         let loss = LossForm::of(&config.loss);
-        let weights = Weights::new(policy.into(), config);
-        Self { weights, context: LearnerContext::single_rank(config), mlp, loss, tiling }
+        let state = TrainState::new(policy.into(), config);
+        Self { state, context: LearnerContext::single_rank(config), mlp, loss, tiling }
     }
 
     /// The current policy in the form used by rollouts.
     pub fn policy(&self) -> FlatMlp {
-        FlatMlp { shape: self.mlp, params: self.weights.params.clone() }
+        FlatMlp { shape: self.mlp, params: self.state.params.clone() }
     }
 
     /// Performs one update: `update_epochs` passes over the recording of `iteration`, in
@@ -93,8 +93,8 @@ impl FusedLearner {
             FusedUpdate::new(self, recording, advantages, observer, minibatches, iteration)?;
         let taken = take_steps(&mut update, &ranges, &self.context.config.update)?;
         let (means, params, optimizer) = update.finish(taken);
-        self.weights.params = params;
-        self.weights.optimizer = optimizer;
+        self.state.params = params;
+        self.state.optimizer = optimizer;
         Ok(means)
     }
 

@@ -8,16 +8,16 @@ use burn::cubecl::prelude::*;
 
 /// Parameters per cube of [`sum_kernel`].
 pub(super) const COLUMNS: usize = 8;
-/// Number of runs of partial gradients summed in parallel.
-const RUNS: usize = 32;
+/// Number of partial sums of each column, computed in parallel.
+const PARTIAL_SUMS: usize = 32;
 /// Units per cube of [`sum_kernel`].
-pub(super) const SUM_UNITS: usize = COLUMNS * RUNS;
+pub(super) const SUM_UNITS: usize = COLUMNS * PARTIAL_SUMS;
 /// Units per cube of [`adamw_kernel`].
 pub(in crate::learner) const UNITS: usize = 256;
 
 /// Sums a number of each unit of a cube of [`UNITS`].
 #[cube]
-pub(in crate::learner) fn total(own: f32) -> f32 {
+pub(in crate::learner) fn cube_sum(own: f32) -> f32 {
     let unit = UNIT_POS as usize;
     let mut sums = Shared::<[f32]>::new_slice(UNITS);
     sums[unit] = own;
@@ -33,7 +33,7 @@ pub(in crate::learner) fn total(own: f32) -> f32 {
     sums[0]
 }
 
-/// Sums partial gradients. One unit sums one parameter over one of [`RUNS`] runs of rows; the unit
+/// Sums partial gradients. One unit sums one parameter over one of [`PARTIAL_SUMS`] runs of rows; the unit
 /// of the first run then sums over runs.
 ///
 /// Buffers: `[rows, stride]`; `[width]`. Workgroup memory: [`SUM_UNITS`] floats.
@@ -50,7 +50,7 @@ pub(super) fn sum_kernel(
     let at = CUBE_POS * COLUMNS + column;
     let mut sum = 0.0f32;
     if at < width {
-        for row in run * rows / RUNS..(run + 1) * rows / RUNS {
+        for row in run * rows / PARTIAL_SUMS..(run + 1) * rows / PARTIAL_SUMS {
             sum += partials[row * stride + at];
         }
     }
@@ -60,7 +60,7 @@ pub(super) fn sum_kernel(
     if run == 0 && at < width {
         let mut total = 0.0f32;
         #[unroll]
-        for r in 0..RUNS {
+        for r in 0..PARTIAL_SUMS {
             total += sums[comptime!(r * COLUMNS) + column];
         }
         totals[at] = total;
@@ -89,7 +89,7 @@ pub(super) fn adamw_kernel(
     for i in range_stepped(unit, num_params, UNITS) {
         sum += gradient[i] * gradient[i];
     }
-    let norm = total(sum).sqrt();
+    let norm = cube_sum(sum).sqrt();
     let mut scale = 1.0f32;
     if comptime!(clip) {
         scale = clip_scale(norm, max_norm);

@@ -1,11 +1,11 @@
 //! Minibatches of a fused update by game, and the exchange between ranks that share it.
 
 use super::FusedLearner;
-use crate::data::summary::{SCALE, STEPS};
+use crate::data::summary::{LEARNT_STEPS, SCALE};
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device;
 use crate::device::buffers::cube_tensor;
-use crate::learner::weights::{root_params, sum_ranks};
+use crate::learner::train_state::{root_params, sum_ranks};
 use crate::parallel::TeamError;
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -51,7 +51,7 @@ impl FusedLearner {
 
     /// Replaces the parameters in `[3, num_params]` (parameters and moments) by those of the first
     /// rank.
-    pub(super) fn first_params(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
+    pub(super) fn with_root_params(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
         let state = Tensor::<1>::from_primitive::<Cube>(state);
         let num_params = self.mlp.num_params();
         let params = root_params(&self.context.team, state.clone().narrow(0, 0, num_params))?;
@@ -79,7 +79,7 @@ impl FusedLearner {
         };
         let counts: Vec<f64> = minibatches.ranges.iter().map(count).collect();
         let recorded = device::read(advantages.summary.clone());
-        let mut summary = vec![recorded[STEPS], recorded[SCALE]];
+        let mut summary = vec![recorded[LEARNT_STEPS], recorded[SCALE]];
         summary.extend(
             self.context.team.all_reduce_counts(&counts)?.iter().map(|count| *count as f32),
         );

@@ -4,13 +4,13 @@ use crate::learner::means::NUM_SUMS;
 use crate::model::kernels::MlpShape;
 
 /// Workgroup memory available on every device, in bytes.
-const SHARED_BYTES: usize = 16 * 1024;
-/// Maximum number of samples in a unit's part of a layer.
-const MAX_PART: usize = 8;
+const WORKGROUP_BYTES: usize = 16 * 1024;
+/// Maximum number of samples for which a unit computes its neurons at a time.
+const MAX_UNIT_SAMPLES: usize = 8;
 /// Floats between rows in workgroup memory: with them, units that read neighbouring rows read from different banks.
 const PADDING: usize = 4;
 /// Floats that the alignment of arrays may take.
-const SLACK: usize = 8;
+const ALIGNMENT_FLOATS: usize = 8;
 /// Maximum width of a layer.
 const MAX_WIDTH: usize = 256;
 /// Minimum units per cube.
@@ -45,22 +45,23 @@ impl Tiling {
         let keeps_derivatives = !shape.activation.has_derivative_by_value();
         let derivatives = if keeps_derivatives { shape.first + shape.second } else { 0 };
         let rows = shape.features + shape.first + shape.second + shape.actions + derivatives;
-        let has_room = |tile: usize, stride: usize| {
-            (rows * stride + NUM_SUMS * tile + SLACK) * size_of::<f32>() <= SHARED_BYTES
+        let fits = |tile: usize, stride: usize| {
+            (rows * stride + NUM_SUMS * tile + ALIGNMENT_FLOATS) * size_of::<f32>()
+                <= WORKGROUP_BYTES
         };
-        let tile = [16, 8, 4, 2, 1].into_iter().find(|tile| has_room(*tile, *tile))?;
-        let apart = tile + PADDING;
-        let stride = if tile > PADDING && has_room(tile, apart) { apart } else { tile };
+        let tile = [16, 8, 4, 2, 1].into_iter().find(|tile| fits(*tile, *tile))?;
+        let padded = tile + PADDING;
+        let stride = if tile > PADDING && fits(tile, padded) { padded } else { tile };
         (widest <= MAX_WIDTH).then_some(Self { units, tile, stride, keeps_derivatives })
     }
 
-    /// Samples of a unit's part of a layer.
-    pub fn part(&self) -> usize {
-        self.tile.min(MAX_PART)
+    /// Number of samples for which a unit computes its neurons at a time.
+    pub fn unit_samples(&self) -> usize {
+        self.tile.min(MAX_UNIT_SAMPLES)
     }
 
     /// Floats of a cube's partial gradient, which its sums follow: one per sample of a tile until the last launch.
-    pub fn row(&self, shape: &MlpShape) -> usize {
+    pub fn row_len(&self, shape: &MlpShape) -> usize {
         shape.num_params() + NUM_SUMS * self.tile
     }
 }
@@ -81,7 +82,7 @@ impl Spread {
     pub fn new(shape: &MlpShape, tiling: &Tiling, samples: usize, parts: usize) -> Self {
         let tile = tiling.tile;
         let max_alone = MAX_PARTIALS / (shape.num_params() + NUM_SUMS);
-        let max_of_part = MAX_PARTIALS_OF_ALL / parts / tiling.row(shape);
+        let max_of_part = MAX_PARTIALS_OF_ALL / parts / tiling.row_len(shape);
         let max_cubes = max_alone.min(max_of_part).clamp(1, MAX_CUBES);
         let tiles = samples.div_ceil(tile).div_ceil(max_cubes).max(1);
         Self { cubes: samples.div_ceil(tile * tiles), tiles }
@@ -101,7 +102,7 @@ mod tests {
             let tiling = Tiling::new(&shape).unwrap();
             for parts in [1, 3, 4, 16, 64] {
                 let cubes = Spread::new(&shape, &tiling, 1 << 20, parts).cubes;
-                let bytes = parts * cubes * tiling.row(&shape) * size_of::<f32>();
+                let bytes = parts * cubes * tiling.row_len(&shape) * size_of::<f32>();
                 assert!(cubes > 0 && bytes < 128 << 20, "{parts} parts: {bytes} bytes");
             }
         }

@@ -3,23 +3,24 @@
 use super::FusedLearner;
 use super::gradient::{TileRangeLaunch, gradient_kernel};
 use super::launches::{count, sum};
-use super::loss_kernels::{
-    BatchLaunch, COUNTS, ExperienceBuffersLaunch, KernelPlan, PartSizesLaunch, reference_kernel,
-    sequence_ratio_kernel,
-};
 use super::sharing::MinibatchOrder;
 use super::tiles::Spread;
-use crate::data::summary::STEPS;
+use super::update_kernels::{
+    ExperienceBuffersLaunch, MINIBATCH_COUNTS, MinibatchPortionLaunch, PartSizesLaunch,
+    UpdateVariant, reference_kernel, sequence_ratio_kernel,
+};
+use crate::data::summary::LEARNT_STEPS;
 use crate::data::{Recording, RecordingAdvantages, RecordingPart};
 use crate::device;
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
 use crate::device::launch_items;
 use crate::learner::context::LearnerContext;
+use crate::learner::counted_steps::LearntSteps;
 use crate::learner::means::NUM_SUMS;
-use crate::learner::optimizer::{AdamW, factors};
+use crate::learner::optimizer::{AdamW, adamw_factors};
 use crate::learner::schedule::{entropy_coef, first_optimizer_step};
+use crate::learner::train_state::TrainState;
 use crate::learner::update::UpdateSteps;
-use crate::learner::weights::Weights;
 use crate::model::Observer;
 use crate::objective::{Coefficients, CoefficientsLaunch, LossConfig, LossForm};
 use crate::parallel::TeamError;
@@ -33,7 +34,7 @@ use std::ops::Range;
 /// An update in kernels: its buffers and its progress.
 pub(super) struct FusedUpdate<'a, O: Observer> {
     learner: &'a FusedLearner,
-    plan: KernelPlan<O>,
+    variant: UpdateVariant<O>,
     recording: &'a Recording,
     /// Number of steps to learn from.
     learn_steps: usize,
@@ -44,8 +45,8 @@ pub(super) struct FusedUpdate<'a, O: Observer> {
     /// Offset of the sequence ratios in the summary.
     ratios_offset: usize,
     entropy_coef: f64,
-    /// Parameters and moments, `[3, num_params]`, and room for those after the next step.
-    state: [CubeTensor; 2],
+    /// Parameters and moments, `[3, num_params]`, and a buffer for those after the next step.
+    param_states: [CubeTensor; 2],
     /// Sums over the optimizer steps taken: those beside their gradients, then the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: CubeTensor,
     /// Number of the update's first optimizer step in the run.
@@ -77,14 +78,14 @@ fn check_inputs<O: Observer>(
     assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
 }
 
-/// Parameters and moments, `[3, num_params]`, and room for those after a step.
-fn optimizer_state(weights: &Weights) -> [CubeTensor; 2] {
-    let Weights { params, optimizer, .. } = weights;
+/// Parameters and moments, `[3, num_params]`, and a buffer for those after a step.
+fn param_states(state: &TrainState) -> [CubeTensor; 2] {
+    let TrainState { params, optimizer, .. } = state;
     let AdamW { first_moment, second_moment, .. } = optimizer;
-    let state = vec![params.clone(), first_moment.clone(), second_moment.clone()];
-    let state = cube_tensor(Tensor::cat(state, 0));
-    let after = uninit(&state, &[state.meta.num_elements()], DType::F32);
-    [state, after]
+    let before = vec![params.clone(), first_moment.clone(), second_moment.clone()];
+    let before = cube_tensor(Tensor::cat(before, 0));
+    let after = uninit(&before, &[before.meta.num_elements()], DType::F32);
+    [before, after]
 }
 
 impl<'a, O: Observer> FusedUpdate<'a, O> {
@@ -104,7 +105,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let order_words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
         let order_buffer = cube_ints(device::upload_indices(&order_words, &device));
         let recorded = cube_tensor(advantages.summary.clone());
-        let ratios_offset = COUNTS + minibatches.ranges.len();
+        let ratios_offset = MINIBATCH_COUNTS + minibatches.ranges.len();
         let len = ratios_offset + 2 * minibatches.size;
         let summary = match learner.context.team.size() {
             1 => uninit(&recorded, &[len], DType::F32),
@@ -113,7 +114,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let (mlp, loss, tiling) = (learner.mlp, learner.loss, learner.tiling);
         let mut this = Self {
             learner,
-            plan: KernelPlan { observer, mlp, loss, tiling },
+            variant: UpdateVariant { observer, mlp, loss, tiling },
             recording,
             learn_steps: advantages.learn_steps,
             parts: Vec::new(),
@@ -122,10 +123,10 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             summary,
             ratios_offset,
             entropy_coef: entropy_coef(config, iteration),
-            state: optimizer_state(&learner.weights),
+            param_states: param_states(&learner.state),
             update_sums: cube_tensor(Tensor::<1>::zeros([NUM_SUMS + 1], &device)),
             first_step: first_optimizer_step(config, iteration),
-            steps_taken: learner.weights.optimizer.steps,
+            steps_taken: learner.state.optimizer.steps,
         };
         this.add_parts(advantages, &recorded);
         Ok(this)
@@ -134,12 +135,12 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
     /// Adds the buffers of all parts of the recording, and counts the steps that each has of each minibatch, unless the
     /// ranks have counted them together.
     fn add_parts(&mut self, advantages: &RecordingAdvantages, recorded: &CubeTensor) {
-        let FusedLearner { context, weights, .. } = self.learner;
-        let reference = weights.reference.as_ref();
+        let FusedLearner { context, state, .. } = self.learner;
+        let reference = state.reference.as_ref();
         let reference = reference.map(|network| cube_tensor(network.flatten()));
         let mut first_env = 0;
         for (part, advantages) in self.recording.parts.iter().zip(&advantages.parts) {
-            let part = self.part(part, advantages, first_env, reference.as_ref());
+            let part = self.part_buffers(part, advantages, first_env, reference.as_ref());
             if context.team.size() == 1 {
                 self.count_steps(&part, recorded);
             }
@@ -157,12 +158,12 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             &self.summary,
             self.minibatches.ranges.len(),
             self.minibatches.size,
-            self.sizes(part.first_env, part.num_envs),
+            self.part_sizes(part.first_env, part.num_envs),
         );
     }
 
     /// Collects the buffers of a part, including log-probabilities under the reference policy.
-    fn part(
+    fn part_buffers(
         &self,
         part: &RecordingPart,
         advantages: &Tensor<2>,
@@ -180,7 +181,8 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let mut advantages = cube_tensor(advantages.clone());
         if let Some(reference) = reference {
             // The kernel is the same for all losses, so that it is compiled once.
-            let plan = KernelPlan { loss: LossForm::of(&LossConfig::default()), ..self.plan };
+            let variant =
+                UpdateVariant { loss: LossForm::of(&LossConfig::default()), ..self.variant };
             let extended = uninit(&advantages, &[2 * self.learn_steps + 2, num_envs], DType::F32);
             let dim = CubeDim::new_1d(64);
             for games in self.launches(num_envs) {
@@ -194,11 +196,11 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
                         argument(&words),
                         argument(&advantages),
                         argument(&extended),
-                        self.sizes(first_env, num_envs),
+                        self.part_sizes(first_env, num_envs),
                         games.start,
                         games.end,
-                        plan,
-                        self.input(),
+                        variant,
+                        self.input_type(),
                     );
                 }
             }
@@ -207,12 +209,12 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         PartBuffers { first_env, num_envs, words, values, advantages }
     }
 
-    fn sizes(&self, first_env: usize, num_envs: usize) -> PartSizesLaunch {
+    fn part_sizes(&self, first_env: usize, num_envs: usize) -> PartSizesLaunch {
         PartSizesLaunch::new(first_env, num_envs, self.recording.num_steps, self.learn_steps)
     }
 
     /// Kernel element type of the inputs of the network's matrix products.
-    fn input(&self) -> ElemType {
+    fn input_type(&self) -> ElemType {
         element(self.learner.context.config.precision)
     }
 
@@ -235,8 +237,8 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
 
     /// Gradient of minibatch `number` on this rank, followed by its sums: `[num_params + NUM_SUMS]`.
     fn own_gradient(&self, number: usize) -> CubeTensor {
-        let params = &self.state[0];
-        let KernelPlan { mlp, tiling, .. } = &self.plan;
+        let params = &self.param_states[0];
+        let UpdateVariant { mlp, tiling, .. } = &self.variant;
         let width = mlp.num_params() + NUM_SUMS;
         let portions = self.split_by_part(&self.minibatches.ranges[number]);
         let spread =
@@ -247,14 +249,14 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             let device = Tensor::<1>::from_primitive::<Cube>(params.clone()).device();
             return cube_tensor(Tensor::<1>::zeros([width], &device));
         }
-        let stride = tiling.row(mlp);
+        let stride = tiling.row_len(mlp);
         let partials = uninit(params, &[rows, stride], DType::F32);
         let totals = uninit(params, &[width], DType::F32);
         let mut first_row = 0;
         for (part, first, games) in &portions {
-            let batch = || self.batch(number, *first, *games);
+            let portion = || self.portion(number, *first, *games);
             if self.learner.loss.loss_type.has_sequence_ratio() {
-                self.compute_ratios(part, params, *games, batch);
+                self.compute_ratios(part, params, *games, portion);
             }
             let Spread { cubes, tiles } = spread(*games);
             // Forward, and backward by inputs and by weights.
@@ -272,11 +274,11 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
                         CubeDim::new_1d(tiling.units as u32),
                         argument(params),
                         self.experience(part),
-                        batch(),
+                        portion(),
                         TileRangeLaunch::new(rows, cubes, tiles, first, end, first_row),
                         self.coefficients(),
-                        self.plan,
-                        self.input(),
+                        self.variant,
+                        self.input_type(),
                     );
                 }
             }
@@ -291,10 +293,10 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         launch_items(flops, self.learner.context.config.launch_size)
     }
 
-    fn batch(&self, number: usize, first: usize, games: usize) -> BatchLaunch {
+    fn portion(&self, number: usize, first: usize, games: usize) -> MinibatchPortionLaunch {
         let num_minibatches = self.learner.context.config.update.num_minibatches;
         let MinibatchOrder { ranges, size, .. } = &self.minibatches;
-        BatchLaunch::new(
+        MinibatchPortionLaunch::new(
             argument(&self.summary),
             first,
             games,
@@ -312,7 +314,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             argument(&part.values),
             argument(&part.advantages),
             argument(&self.order_buffer),
-            self.sizes(part.first_env, part.num_envs),
+            self.part_sizes(part.first_env, part.num_envs),
         )
     }
 
@@ -337,7 +339,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         part: &PartBuffers,
         params: &CubeTensor,
         games: usize,
-        batch: impl Fn() -> BatchLaunch,
+        portion: impl Fn() -> MinibatchPortionLaunch,
     ) {
         for games in self.launches(games) {
             // SAFETY: accesses stay below the number of games, which belong to the part.
@@ -348,12 +350,12 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
                     CubeDim::new_1d(64),
                     argument(params),
                     self.experience(part),
-                    batch(),
+                    portion(),
                     self.coefficients(),
                     games.start,
                     games.end,
-                    self.plan,
-                    self.input(),
+                    self.variant,
+                    self.input_type(),
                 );
             }
         }
@@ -361,7 +363,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
 
     /// Divides games into launches of kernels that evaluate the policy at each step of a game.
     fn launches(&self, games: usize) -> impl Iterator<Item = Range<usize>> {
-        let flops = self.plan.mlp.forward_flops() * self.learn_steps as f64;
+        let flops = self.variant.mlp.forward_flops() * self.learn_steps as f64;
         let max_games = self.launch_items(flops).next_multiple_of(64);
         (0..games).step_by(max_games).map(move |first| first..games.min(first + max_games))
     }
@@ -383,8 +385,8 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
 
     fn approx_kl(&self, number: usize, gradient: &CubeTensor) -> f64 {
         let at = |tensor: &CubeTensor, i: usize| as_tensor(tensor).narrow(0, i, 1);
-        let num_params = self.plan.mlp.num_params();
-        let both = vec![at(gradient, num_params), at(&self.summary, COUNTS + number)];
+        let num_params = self.variant.mlp.num_params();
+        let both = vec![at(gradient, num_params), at(&self.summary, MINIBATCH_COUNTS + number)];
         let read = device::read(Tensor::cat(both, 0));
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
@@ -393,12 +395,12 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
         let LearnerContext { config, team, .. } = &self.learner.context;
         self.steps_taken += 1;
         let rate = self.learner.context.learning_rate(self.first_step + number as u64);
-        let factors = factors(&config.optimizer, rate, self.steps_taken);
-        let [before, after] = &self.state;
+        let factors = adamw_factors(&config.optimizer, rate, self.steps_taken);
+        let [before, after] = &self.param_states;
         self.learner.step(&gradient, before, after, &self.update_sums, &factors);
-        self.state.swap(0, 1);
+        self.param_states.swap(0, 1);
         if team.rounds_differently() {
-            self.state[0] = self.learner.first_params(self.state[0].clone())?;
+            self.param_states[0] = self.learner.with_root_params(self.param_states[0].clone())?;
         }
         Ok(())
     }
@@ -410,16 +412,17 @@ impl<O: Observer> FusedUpdate<'_, O> {
     pub(super) fn finish(self, taken: usize) -> (Tensor<1>, Tensor<1>, AdamW) {
         let config = &self.learner.context.config;
         let (summary, update_sums) = (as_tensor(&self.summary), as_tensor(&self.update_sums));
-        // Every epoch covers all games of a rollout, whereas datasets advance by batches.
-        let learnt = if config.data.is_on() || taken < self.minibatches.ranges.len() {
-            summary.narrow(0, COUNTS, taken.max(1)).sum()
-        } else {
-            summary.narrow(0, STEPS, 1) * config.update.update_epochs as f32
+        let learnt = match LearntSteps::of(config, taken, self.minibatches.ranges.len()) {
+            // Without a minibatch all sums are 0, whatever they are divided by; a tensor cannot be empty.
+            LearntSteps::OfMinibatches(taken) => {
+                summary.narrow(0, MINIBATCH_COUNTS, taken.max(1)).sum()
+            }
+            LearntSteps::OfEpochs(epochs) => summary.narrow(0, LEARNT_STEPS, 1) * epochs as f32,
         };
-        let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt;
+        let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt.clamp_min(1.0);
         let means = vec![of_steps, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];
-        let state = as_tensor(&self.state[0]);
-        let num_params = self.plan.mlp.num_params();
+        let state = as_tensor(&self.param_states[0]);
+        let num_params = self.variant.mlp.num_params();
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
         let [params, first_moment, second_moment] = [0, 1, 2].map(part);
         let optimizer = AdamW { first_moment, second_moment, steps: self.steps_taken };

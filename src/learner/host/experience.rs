@@ -34,7 +34,7 @@ impl<'a> HostExperience<'a> {
         assert_eq!(trajectory.obs.len(), steps * stride, "obs: [num_envs, num_steps, stride]");
         assert_eq!(trajectory.actions.len(), steps, "actions: [num_envs, num_steps]");
         assert_eq!(trajectory.logprobs.len(), steps, "logprobs: [num_envs, num_steps]");
-        let masked = if trajectory.masked_actions > 0 { steps } else { 0 };
+        let masked = if trajectory.num_masked_actions > 0 { steps } else { 0 };
         assert_eq!(trajectory.legal.len(), masked, "legal: [num_envs, num_steps], or empty");
         assert_eq!(advantages.len(), steps, "advantages: [num_envs, num_steps]");
         assert_eq!(counts.len(), num_envs, "counts: [num_envs]");

@@ -57,7 +57,7 @@ impl LossColumns {
             old_logprobs: lanes(&self.old_logprobs, block),
             reference_logprobs: lanes(&self.reference_logprobs, block),
             advantages: lanes(&self.advantages, block),
-            counted: lanes(&self.mask, block),
+            mask: lanes(&self.mask, block),
             weights: lanes(&self.weights, block),
             sequence_ratios: lanes(&self.sequence_ratios, block),
             legal: self.legal(block),
@@ -75,7 +75,7 @@ struct Inputs<'a> {
     old_logprobs: &'a LaneBlock,
     reference_logprobs: &'a LaneBlock,
     advantages: &'a LaneBlock,
-    counted: &'a LaneBlock,
+    mask: &'a LaneBlock,
     weights: &'a LaneBlock,
     sequence_ratios: &'a [SequenceRatio; LANE_STEPS],
     legal: Option<&'a [u32; LANE_STEPS]>,
@@ -161,7 +161,7 @@ fn log_softmax(logits: &mut [LaneBlock], probs: &mut [LaneBlock]) {
 
 /// Replaces the values of illegal actions by `value`.
 #[inline(always)]
-fn mask(values: &mut [LaneBlock], legal: Option<&[u32; LANE_STEPS]>, value: f32) {
+fn mask_illegal(values: &mut [LaneBlock], legal: Option<&[u32; LANE_STEPS]>, value: f32) {
     let Some(legal) = legal else { return };
     for (a, values) in values.iter_mut().enumerate() {
         for l in 0..LANE_STEPS {
@@ -193,7 +193,7 @@ fn logprobs_of(
     actions: &[i32; LANE_STEPS],
     legal: Option<&[u32; LANE_STEPS]>,
 ) -> LaneBlock {
-    mask(logits, legal, MASKED_LOGIT);
+    mask_illegal(logits, legal, MASKED_LOGIT);
     log_softmax(logits, probs);
     chosen(logits, actions)
 }
@@ -261,24 +261,24 @@ impl StepLoss {
         logprobs: &[LaneBlock],
         terms: &mut TermLanes<LANE_STEPS>,
     ) -> LaneBlock {
-        let mut shared = [0.0f32; LANE_STEPS];
+        let mut d_every_logprob = [0.0f32; LANE_STEPS];
         if !self.form.smoothed {
-            return shared;
+            return d_every_logprob;
         }
-        let (smoothing, each) = (self.coefficients.smoothing, 1.0 / logprobs.len() as f32);
+        let (smoothing, uniform) = (self.coefficients.smoothing, 1.0 / logprobs.len() as f32);
         let mut mean = [0.0f32; LANE_STEPS];
         for logprobs in logprobs {
             for l in 0..LANE_STEPS {
-                mean[l] += each * logprobs[l];
+                mean[l] += uniform * logprobs[l];
             }
         }
         for l in 0..LANE_STEPS {
-            let share = smoothing * inputs.advantages[l];
-            terms.values[l] = (1.0 - smoothing) * terms.values[l] - share * mean[l];
+            let smoothed_advantage = smoothing * inputs.advantages[l];
+            terms.values[l] = (1.0 - smoothing) * terms.values[l] - smoothed_advantage * mean[l];
             terms.d_logprobs[l] *= 1.0 - smoothing;
-            shared[l] = -share * inputs.weights[l];
+            d_every_logprob[l] = -smoothed_advantage * inputs.weights[l];
         }
-        shared
+        d_every_logprob
     }
 
     /// Adds the penalty for leaving the reference policy to the terms, and returns the divergences.
@@ -325,10 +325,10 @@ pub fn differentiate(
         approx_kl[l] = k3(ratios[l], log_ratio);
     }
     let mut terms = loss.terms(&inputs, &ratios, &logprobs);
-    let shared = loss.smooth(&inputs, logits, &mut terms);
+    let d_every_logprob = loss.smooth(&inputs, logits, &mut terms);
     let reference_kl = loss.penalize(&inputs, &ratios, &logprobs, &mut terms);
 
-    let (each, entropy_coef) = (1.0 / logits.len() as f32, loss.coefficients.entropy);
+    let (uniform, entropy_coef) = (1.0 / logits.len() as f32, loss.coefficients.entropy);
     for (a, (logits, probs)) in logits.iter_mut().zip(&*probs).enumerate() {
         let (z, p) = (*logits, *probs);
         let mut gradient = [0.0f32; LANE_STEPS];
@@ -339,18 +339,18 @@ pub fn differentiate(
         }
         if loss.form.smoothed {
             for l in 0..LANE_STEPS {
-                gradient[l] += shared[l] * (each - p[l]);
+                gradient[l] += d_every_logprob[l] * (uniform - p[l]);
             }
         }
         *logits = gradient;
     }
-    mask(logits, inputs.legal, 0.0);
+    mask_illegal(logits, inputs.legal, 0.0);
     let [kls, clips, entropies, reference_kls, losses] = &mut sums.lanes;
     for l in 0..LANE_STEPS {
-        kls[l] += inputs.counted[l] * approx_kl[l];
-        clips[l] += inputs.counted[l] * terms.clipped[l];
-        entropies[l] += inputs.counted[l] * entropy[l];
-        reference_kls[l] += inputs.counted[l] * reference_kl[l];
+        kls[l] += inputs.mask[l] * approx_kl[l];
+        clips[l] += inputs.mask[l] * terms.clipped[l];
+        entropies[l] += inputs.mask[l] * entropy[l];
+        reference_kls[l] += inputs.mask[l] * reference_kl[l];
         losses[l] += inputs.weights[l] * (terms.values[l] - entropy_coef * entropy[l]);
     }
 }

@@ -17,10 +17,10 @@ pub use perceptron::PerceptronLearner;
 pub use sequences::SequenceLearner;
 
 use super::context::LearnerContext;
+use super::counted_steps::CountedSteps;
 use super::means::{UpdateMeans, UpdateSums};
 use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order::Minibatch;
-use super::plan::Plan;
 use super::schedule::entropy_coef;
 use super::update::{UpdateSteps, take_steps};
 use crate::model::{Mlp, NativeMlp, NativePolicy, Network};
@@ -113,16 +113,16 @@ pub trait HostLearner: Debug + Send {
             !context.team.is_mixed(),
             "ranks on the CPU and on devices sum in different orders"
         );
-        let (minibatches, plan) =
-            Plan::new(context, experience.counts, experience.learn_steps, iteration)?;
-        let loss = StepLoss::new(&context.config.loss, entropy_coef(&context.config, iteration));
-        let config = context.config.update.clone();
+        let (minibatches, counted) =
+            CountedSteps::count(context, experience.counts, experience.learn_steps, iteration)?;
+        let config = context.config.clone();
+        let loss = StepLoss::new(&config.loss, entropy_coef(&config, iteration));
         let reference_logprobs = self.reference_logprobs(experience, &minibatches);
         let experience = &HostExperience { reference_logprobs: &reference_logprobs, ..*experience };
         let sums = UpdateSums::default();
-        let mut update = HostUpdate { learner: self, experience, loss, plan, sums };
-        let taken = take_steps(&mut update, &minibatches, &config)?;
-        Ok(update.sums.means(update.plan.learnt(taken)))
+        let mut update = HostUpdate { learner: self, experience, loss, counted, sums };
+        let taken = take_steps(&mut update, &minibatches, &config.update)?;
+        Ok(update.sums.means(update.counted.learnt(taken, &config)))
     }
 }
 
@@ -131,7 +131,7 @@ struct HostUpdate<'a, L: ?Sized> {
     learner: &'a mut L,
     experience: &'a HostExperience<'a>,
     loss: StepLoss,
-    plan: Plan,
+    counted: CountedSteps,
     sums: UpdateSums,
 }
 
@@ -144,16 +144,16 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
         number: usize,
         minibatch: &Minibatch,
     ) -> Result<Option<PartialSum>, TeamError> {
-        let denominators = self.plan.denominators(number, minibatch);
+        let denominators = self.counted.denominators(number, minibatch);
         self.learner.gradient(self.experience, minibatch, &self.loss, denominators).map(Some)
     }
 
     fn approx_kl(&self, number: usize, gradient: &PartialSum) -> f64 {
-        gradient.numbers[0] / self.plan.counts[number].max(1.0)
+        gradient.numbers[0] / self.counted.minibatches[number].max(1.0)
     }
 
     fn step(&mut self, number: usize, gradient: PartialSum) -> Result<(), TeamError> {
-        let norm = self.learner.step(&gradient.vector, self.plan.first_step + number as u64);
+        let norm = self.learner.step(&gradient.vector, self.counted.first_step + number as u64);
         self.sums.add(&gradient.numbers, norm);
         self.give_back(gradient);
         Ok(())
@@ -174,7 +174,8 @@ fn optimizer_step(
 ) -> f32 {
     let LearnerContext { config, .. } = context;
     let learning_rate = context.learning_rate(step_index);
-    let settings = StepSettings { learning_rate, config: &config.optimizer, spared: &[], key: 0 };
+    let settings =
+        StepSettings { learning_rate, config: &config.optimizer, undecayed: &[], key: 0 };
     clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &settings))
 }
 

@@ -38,7 +38,7 @@ struct SequenceSteps {
 
 impl SequenceSteps {
     /// Copies some games, time-major.
-    fn copy(&mut self, experience: &HostExperience, games: &[i32]) {
+    fn load(&mut self, experience: &HostExperience, games: &[i32]) {
         let (steps, from) = (experience.learn_steps, experience.trajectory);
         let padded = (steps * games.len()).next_multiple_of(LANE_STEPS);
         let step_slots = StepSlots { games, slots: from.num_steps, steps };
@@ -48,12 +48,12 @@ impl SequenceSteps {
         obs.clear();
         obs.reserve(steps * games.len() * from.num_features);
         let row = |slot: usize| &from.obs[slot * from.obs_stride()..][..from.num_features];
-        step_slots.each(|slot| obs.extend_from_slice(row(slot)));
+        step_slots.for_each(|slot| obs.extend_from_slice(row(slot)));
         starts.clear();
         // The first step continues from the memory.
         starts.resize(games.len(), 0.0);
         let later = StepSlots { steps: steps - 1, ..step_slots };
-        later.each(|slot| starts.push(f32::from(from.ends[slot].ended())));
+        later.for_each(|slot| starts.push(f32::from(from.ends[slot].ended())));
         memory.clear();
         games.iter().for_each(|game| {
             memory.extend_from_slice(&from.memory[*game as usize * width..][..width]);
@@ -92,16 +92,16 @@ impl SequenceSteps {
     ) -> (Vec<f32>, [f64; NUM_SUMS]) {
         let Self { sequences, counts, columns } = self;
         let averaging = loss.form.loss_type.averaging();
-        let of_game = |count: &usize| weight(*count as f32, denominators, averaging);
-        let of_games: Vec<f32> = counts.iter().map(of_game).collect();
+        let game_weight = |count: &usize| weight(*count as f32, denominators, averaging);
+        let game_weights: Vec<f32> = counts.iter().map(game_weight).collect();
         columns.weights.clear();
-        let weights = columns.mask.iter().zip(of_games.iter().cycle());
+        let weights = columns.mask.iter().zip(game_weights.iter().cycle());
         columns.weights.extend(weights.map(|(mask, weight)| mask * weight));
         let mut sums = [0.0; NUM_SUMS];
         let mut d_logits_of = |mut logits: Vec<f32>| {
             let actions = logits.len() / sequences.starts.len();
             if loss.form.loss_type.has_sequence_ratio() {
-                columns.set_sequence_ratios(&logits, actions, loss, &of_games);
+                columns.set_sequence_ratios(&logits, actions, loss, &game_weights);
             }
             sums = columns.differentiate_all(&mut logits, actions, loss);
             logits
@@ -200,7 +200,7 @@ struct StepSlots<'a> {
 
 impl StepSlots<'_> {
     /// Calls `visit` for each slot, time-major.
-    fn each(&self, mut visit: impl FnMut(usize)) {
+    fn for_each(&self, mut visit: impl FnMut(usize)) {
         for t in 0..self.steps {
             self.games.iter().for_each(|game| visit(*game as usize * self.slots + t));
         }
@@ -211,7 +211,7 @@ impl StepSlots<'_> {
         to.clear();
         if !from.is_empty() {
             to.reserve(padded);
-            self.each(|slot| to.push(from[slot]));
+            self.for_each(|slot| to.push(from[slot]));
         }
         to.resize(padded, padding);
     }
@@ -272,7 +272,7 @@ impl SequenceLearner {
         };
         let of_part = |games: &[i32]| {
             self.pool.with(|part| {
-                part.copy(inputs.experience, games);
+                part.load(inputs.experience, games);
                 node(part.gradient(
                     &*self.policy,
                     inputs.partials,
@@ -345,14 +345,15 @@ impl HostLearner for SequenceLearner {
         let mut logprobs = vec![0.0; experience.advantages.len()];
         let mut part = SequenceSteps::default();
         for games in self.context.batches.portions(minibatches, experience.counts.len()) {
-            part.copy(experience, &games);
+            part.load(experience, &games);
             let mut values = part.logprobs(&**reference).into_iter();
             let step_slots = StepSlots {
                 games: &games,
                 slots: experience.trajectory.num_steps,
                 steps: experience.learn_steps,
             };
-            step_slots.each(|slot| logprobs[slot] = values.next().expect("a value for each step"));
+            step_slots
+                .for_each(|slot| logprobs[slot] = values.next().expect("a value for each step"));
         }
         logprobs
     }

@@ -117,7 +117,7 @@ fn squeeze(trajectory: &mut HostTrajectory, advantages: &mut [f32], mask: &[f32]
             trajectory.actions[to] = trajectory.actions[from];
             trajectory.logprobs[to] = trajectory.logprobs[from];
             advantages[to] = advantages[from];
-            if trajectory.masked_actions > 0 {
+            if trajectory.num_masked_actions > 0 {
                 trajectory.legal[to] = trajectory.legal[from];
             }
             count += 1;
@@ -140,7 +140,7 @@ impl Case {
         let count = STEPS * self.games;
         let mut games = HostTrajectory::default();
         games.resize(self.games, STEPS, self.features);
-        games.mask_actions(if self.masked { self.actions } else { 0 });
+        games.enable_masks(if self.masked { self.actions } else { 0 });
         let stride = games.obs_stride();
         let (logprobs, obs, credits) =
             (noise(count, 2), noise(count * self.features, 3), noise(count, 4));
@@ -216,7 +216,7 @@ impl Case {
                 assert!(near, "{got}, not {want}: {self:?}");
             }
         }
-        let want = floats(general.weights.params().clone());
+        let want = floats(general.state.params().clone());
         let change = distance(&want, &start);
         let off = distance(&native.params(), &want);
         assert!(off > 0.0 && off < 1e-4 * change, "{off} of {change}: {kind:?}, {self:?}");
@@ -243,7 +243,7 @@ impl Case {
             assert!(self.actions == 1 || (got.clip_fraction > 0.0) == clips, "{self:?}");
         }
         let flat = |tensor: &Tensor<1>| floats(tensor.clone());
-        let want = flat(general.weights.params());
+        let want = flat(general.state.params());
         let change = distance(&want, &start);
         let off = distance(&native.params(), &want);
         assert!(off < 1e-5 * change, "{off} of {change}: {self:?}");
@@ -254,7 +254,7 @@ impl Case {
         let want = policy.act(&obs, &mut [], &mut policy.scratch()).to_vec();
         assert_eq!(played.act(&obs, &mut [], &mut played.scratch()), want);
 
-        let (want, got) = (general.weights.optimizer(), native.moments());
+        let (want, got) = (general.state.optimizer(), native.moments());
         assert_eq!(want.steps, got.steps);
         for (want, got) in
             [(&want.first_moment, got.first_moment), (&want.second_moment, got.second_moment)]
@@ -281,11 +281,11 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
         let means = experience.update(&mut native, 0);
         let mut general = AutodiffLearner::new(policy.clone(), &case.config);
         let update = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
-        let want = floats(general.weights.params().clone());
+        let want = floats(general.state.params().clone());
         let off = distance(&native.params(), &want);
         assert!(off <= 1e-5 * distance(&want, &floats(flatten(&policy))), "{off}");
         let steps = native.moments().steps;
-        assert_eq!(steps, general.weights.optimizer().steps);
+        assert_eq!(steps, general.state.optimizer().steps);
         let theirs = floats(update);
         assert!((means.approx_kl - f64::from(theirs[0])).abs() < 1e-5, "{means:?} {theirs:?}");
         assert!((means.grad_norm - f64::from(theirs[5])).abs() < 1e-4, "{means:?} {theirs:?}");

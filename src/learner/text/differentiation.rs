@@ -1,6 +1,6 @@
 //! The loss of an optimizer step over texts, differentiated by the log-probability of each token.
 
-use super::{Group, Sample, UpdateSettings};
+use super::{Group, LanguageUpdateSettings, Sample};
 use crate::math::exp;
 use crate::objective::kl::{k3, kl_estimate};
 use crate::objective::weights::{StepDenominators, weight};
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Sums over counted tokens.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sums {
+pub(super) struct TokenSums {
     pub approx_kl: f64,
     pub clipped: f64,
     pub entropy: f64,
@@ -23,7 +23,7 @@ pub(super) struct Sums {
     pub max_ratio_distance: f64,
 }
 
-impl Sums {
+impl TokenSums {
     /// The number of sums that are added up over shards.
     pub const NUM_ADDED: usize = 6;
 
@@ -32,7 +32,7 @@ impl Sums {
         vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss, self.tokens]
     }
 
-    /// Assembles the sums from those of [`Sums::added`] and the maximum.
+    /// Assembles the sums from those of [`TokenSums::added`] and the maximum.
     pub fn from_added(added: &[f64], max_ratio_distance: f64) -> Self {
         let [approx_kl, clipped, entropy, reference_kl, loss, tokens] =
             std::array::from_fn(|i| added[i]);
@@ -72,7 +72,7 @@ pub(in crate::learner::text) struct TokenGrads {
 
 /// Coefficients and denominators of the loss of a minibatch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scales {
+pub(super) struct MinibatchLoss {
     pub coefficients: Coefficients,
     /// Weight of the entropy of a selected token: the bonus is their mean, whatever the loss's averaging, as
     /// in TRL.
@@ -80,11 +80,11 @@ pub(super) struct Scales {
     pub denominators: StepDenominators,
 }
 
-impl Scales {
-    /// The scales of the `chosen` groups. `rollout_share` is the number of counted tokens of an epoch, divided by its
+impl MinibatchLoss {
+    /// The loss of the `chosen` groups. `rollout_share` is the number of counted tokens of an epoch, divided by its
     /// minibatches.
     pub fn new(
-        settings: &UpdateSettings,
+        settings: &LanguageUpdateSettings,
         entropy_coef: f64,
         groups: &[Group],
         chosen: &[usize],
@@ -95,7 +95,7 @@ impl Scales {
         };
         let coefficients = Coefficients::new(&settings.loss, entropy_coef);
         let denominators = StepDenominators {
-            games: count(|group| group.samples.len()) as f32,
+            sequences: count(|group| group.samples.len()) as f32,
             learn_steps: settings.max_new_tokens as f32,
             steps: count(Group::num_counted) as f32,
             rollout_share,
@@ -107,7 +107,7 @@ impl Scales {
 
 /// Buffers of passes on the CPU, which keep their memory between updates.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Buffers {
+pub(super) struct PassBuffers {
     /// Gradients of all learnt parameters.
     pub gradients: Pool<Vec<f32>>,
     /// Forward passes.
@@ -119,16 +119,16 @@ pub(super) struct Buffers {
 /// Inputs of the gradient of one optimizer step.
 pub(super) struct Differentiation<'a> {
     pub decoder: &'a TokenDecoder,
-    pub settings: &'a UpdateSettings,
+    pub settings: &'a LanguageUpdateSettings,
     /// The groups of the iteration; methods take the chosen ones by index.
     pub groups: &'a [Group],
-    pub scales: Scales,
+    pub minibatch_loss: MinibatchLoss,
     /// Log-probabilities under the reference, by group, sample and token; at least of this rank's groups.
     pub reference_logprobs: Option<&'a [Vec<Vec<f32>>]>,
     /// Shards of the groups of the iteration.
     pub shards: &'a Shards,
     pub team: &'a Team,
-    pub buffers: &'a Buffers,
+    pub buffers: &'a PassBuffers,
 }
 
 impl Differentiation<'_> {
@@ -139,7 +139,7 @@ impl Differentiation<'_> {
 
     /// Selects the groups whose gradient is not 0: without entropy bonus and KL, equal rewards give none.
     pub(super) fn select_effective(&self, chosen: &[usize]) -> Vec<usize> {
-        let Coefficients { entropy, kl, .. } = self.scales.coefficients;
+        let Coefficients { entropy, kl, .. } = self.minibatch_loss.coefficients;
         let has_other_terms = entropy != 0.0 || kl != 0.0;
         let has_advantage = |sample: &Sample| {
             let mut advantages = sample.advantages.iter().enumerate();
@@ -181,10 +181,11 @@ impl Differentiation<'_> {
         samples: &[&Sample],
         logprobs: &[Vec<f32>],
         reference_logprobs: Option<&[&Vec<f32>]>,
-        sums: &mut Sums,
+        sums: &mut TokenSums,
     ) -> Vec<TokenGrads> {
         let grads_of = |(i, sample): (usize, &&Sample)| {
-            let weight = |at| if sample.is_selected(at) { self.scales.entropy_weight } else { 0.0 };
+            let weight =
+                |at| if sample.is_selected(at) { self.minibatch_loss.entropy_weight } else { 0.0 };
             let reference = reference_logprobs.map(|all| &all[i][..]);
             TokenGrads {
                 d_logprobs: self.d_logprobs(sample, &logprobs[i], reference, sums),
@@ -200,10 +201,10 @@ impl Differentiation<'_> {
         sample: &Sample,
         logprobs: &[f32],
         reference: Option<&[f32]>,
-        sums: &mut Sums,
+        sums: &mut TokenSums,
     ) -> Vec<f32> {
         let LossConfig { loss_type, .. } = self.settings.loss;
-        let Scales { coefficients, denominators, .. } = &self.scales;
+        let MinibatchLoss { coefficients, denominators, .. } = &self.minibatch_loss;
         let form = LossForm::of(&self.settings.loss);
         let count = sample.mask.iter().filter(|m| **m).count() as f32;
         let weight = weight(count, denominators, loss_type.averaging());
@@ -252,7 +253,7 @@ impl Differentiation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learner::text::UpdateSettings;
+    use crate::learner::text::LanguageUpdateSettings;
     use crate::model::DecoderShape;
     use crate::settings::{OptimizerConfig, UpdateConfig};
     use crate::text::LanguageModel;
@@ -260,7 +261,7 @@ mod tests {
     #[test]
     fn ratios_of_texts_are_clamped_like_those_of_games() {
         let loss = LossConfig::default();
-        let settings = UpdateSettings {
+        let settings = LanguageUpdateSettings {
             update: UpdateConfig::default(),
             optimizer: OptimizerConfig::default(),
             temperature: 1.0,
@@ -273,11 +274,11 @@ mod tests {
             decoder: &decoder,
             settings: &settings,
             groups: &[],
-            scales: Scales {
+            minibatch_loss: MinibatchLoss {
                 coefficients: Coefficients::new(&settings.loss, 0.0),
                 entropy_weight: 0.0,
                 denominators: StepDenominators {
-                    games: 1.0,
+                    sequences: 1.0,
                     learn_steps: 2.0,
                     steps: 2.0,
                     rollout_share: 2.0,
@@ -286,7 +287,7 @@ mod tests {
             reference_logprobs: None,
             shards: &shards,
             team: &team,
-            buffers: &Buffers::default(),
+            buffers: &PassBuffers::default(),
         };
         let sample = Sample {
             tokens: vec![0, 1],
@@ -296,7 +297,7 @@ mod tests {
             selected: Vec::new(),
             candidates: Vec::new(),
         };
-        let mut sums = Sums::default();
+        let mut sums = TokenSums::default();
         // The first ratio is exp(119.9), which is more than a number of 32 bits holds; games clamp the exponent to 88.
         let d_logprobs = differentiation.d_logprobs(&sample, &[-0.1, -0.5], None, &mut sums);
         assert!(d_logprobs.iter().all(|x| x.is_finite()), "{d_logprobs:?}");

@@ -2,7 +2,7 @@
 
 #[cfg(text_kernels)]
 use super::device;
-use super::differentiation::{Differentiation, Sums};
+use super::differentiation::{Differentiation, TokenSums};
 use crate::parallel::{PartialSum, PartialSumLen, TeamError, tree_nodes};
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ impl Gradient {
 impl Differentiation<'_> {
     /// Computes the gradient of the loss of the `chosen` groups, in ascending order and the same on all ranks. The
     /// maximum in the sums is that of this rank's groups.
-    pub fn gradient(&self, chosen: &[usize]) -> Result<(Gradient, Sums), TeamError> {
+    pub fn gradient(&self, chosen: &[usize]) -> Result<(Gradient, TokenSums), TeamError> {
         let chosen = self.select_effective(chosen);
         #[cfg(text_kernels)]
         if self.team.size() == 1
@@ -43,7 +43,7 @@ impl Differentiation<'_> {
     }
 
     /// Computes the gradient in host memory, summed over all ranks: `[num_trainable]`.
-    fn shared_gradient(&self, chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
+    fn shared_gradient(&self, chosen: &[usize]) -> Result<(Vec<f32>, TokenSums), TeamError> {
         let (ranks, shards) = (self.team.size(), self.shards.count());
         let on_cpus = (2..=shards).contains(&ranks) && !self.team.has_devices();
         if on_cpus && !self.decoder.is_small() {
@@ -55,9 +55,10 @@ impl Differentiation<'_> {
             max_ratio_distance = max_ratio_distance.max(distance);
             sum
         });
-        let len = PartialSumLen { vector: self.decoder.num_trainable(), numbers: Sums::NUM_ADDED };
+        let len =
+            PartialSumLen { vector: self.decoder.num_trainable(), numbers: TokenSums::NUM_ADDED };
         let sum = self.team.all_reduce_shards(self.shards, ours.collect(), len)?;
-        Ok((sum.vector, Sums::from_added(&sum.numbers, max_ratio_distance)))
+        Ok((sum.vector, TokenSums::from_added(&sum.numbers, max_ratio_distance)))
     }
 
     /// Computes [`Differentiation::partial_sum`] on the decoder's device, if it has one.

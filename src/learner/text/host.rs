@@ -1,6 +1,6 @@
 //! The gradient of an optimizer step over texts on the CPU.
 
-use super::differentiation::{Differentiation, Sums, TokenGrads, split_into_parts};
+use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_parts};
 use super::group::{Group, Sample, TokenIndex, deduplicated_texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
@@ -27,7 +27,7 @@ const HEAD_ROWS_OF_LARGE: usize = 256;
 const CLEARED_AT_A_TIME: usize = 1 << 16;
 
 /// The tokens that each row predicts.
-struct Targets<'a> {
+struct HostTargets<'a> {
     samples: Vec<&'a Sample>,
     /// The tokens, row by row.
     rows: Vec<Vec<TokenIndex>>,
@@ -42,7 +42,7 @@ struct RowEntropy {
     bonus: f32,
 }
 
-impl<'a> Targets<'a> {
+impl<'a> HostTargets<'a> {
     /// Lists the tokens of all samples of some groups, which have these completions, after their forward pass.
     fn new(forward: &TextPass, groups: &[&'a Group], completions: &[CompletionIndex]) -> Self {
         let mut rows = Vec::new();
@@ -163,7 +163,7 @@ pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) 
     let mut forward = TextPass::default();
     let (texts, completions) = deduplicated_texts(&[group]);
     decoder.forward_texts(&texts, Retention::Nothing, &mut forward);
-    let targets = Targets::new(&forward, &[group], &completions);
+    let targets = HostTargets::new(&forward, &[group], &completions);
     targets.logprobs(decoder, forward.hidden(), temperature, &mut Vec::new())
 }
 
@@ -173,7 +173,7 @@ impl Differentiation<'_> {
     pub(super) fn pipelined_gradient(
         &self,
         chosen: &[usize],
-    ) -> Result<(Vec<f32>, Sums), TeamError> {
+    ) -> Result<(Vec<f32>, TokenSums), TeamError> {
         let mut max_ratio_distance = 0.0f64;
         let pieces = self.team.all_reduce_pipelined(self.shards, |send| {
             let own = tree_nodes(self.shards.count(), &self.shards.own());
@@ -197,7 +197,7 @@ impl Differentiation<'_> {
             max_ratio_distance = max_ratio_distance.max(distance);
         })?;
         let (gradient, numbers) = join_pieces(pieces, self.decoder.num_trainable());
-        Ok((gradient, Sums::from_added(&numbers, max_ratio_distance)))
+        Ok((gradient, TokenSums::from_added(&numbers, max_ratio_distance)))
     }
 
     /// Computes gradient and sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
@@ -223,7 +223,7 @@ impl Differentiation<'_> {
         vector.resize(self.decoder.num_trainable(), 0.0);
         let parallelism = self.decoder.parallelism();
         parallelism.each_chunk([(&mut vector[..], CLEARED_AT_A_TIME)], |_, [part]| part.fill(0.0));
-        let mut sums = Sums::default();
+        let mut sums = TokenSums::default();
         let mut forward = self.buffers.passes.take();
         let max_tokens =
             if self.decoder.is_small() { MAX_PASS_TOKENS } else { MAX_PASS_TOKENS_OF_LARGE };
@@ -252,13 +252,13 @@ impl Differentiation<'_> {
         chosen: &[usize],
         forward: &mut TextPass,
         gradient: &mut [f32],
-        sums: &mut Sums,
+        sums: &mut TokenSums,
         done: impl FnMut(&[f32], usize),
     ) {
         let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
         let (texts, completions) = deduplicated_texts(&groups);
         self.decoder.forward_texts(&texts, self.retention(), forward);
-        let targets = Targets::new(forward, &groups, &completions);
+        let targets = HostTargets::new(forward, &groups, &completions);
         let samples = &targets.samples;
         let references = self.select_references(chosen);
         let (decoder, temperature) = (self.decoder, self.settings.temperature);

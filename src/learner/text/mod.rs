@@ -28,7 +28,7 @@ use crate::settings::{MomentPrecision, OptimizerConfig, UpdateConfig};
 use crate::text::TokenDecoder;
 #[cfg(text_kernels)]
 use burn::tensor::Tensor;
-use differentiation::{Buffers, Differentiation, Scales};
+use differentiation::{Differentiation, MinibatchLoss, PassBuffers};
 use optimizer::Optimizer;
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -37,7 +37,7 @@ use update::{LanguageStepSettings, LanguageUpdate};
 
 /// The settings of an update.
 #[derive(Clone, Debug, PartialEq)]
-pub struct UpdateSettings {
+pub struct LanguageUpdateSettings {
     /// The loss to minimize.
     pub loss: LossConfig,
     /// Epochs, minibatches and clipping.
@@ -75,14 +75,14 @@ pub struct LanguageLearner {
     key: u32,
     /// Ranks that share the run.
     team: Team,
-    buffers: Buffers,
+    buffers: PassBuffers,
 }
 
 impl LanguageLearner {
     /// Trains `decoder` with moments in a precision in host memory; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32, moments: MomentPrecision) -> Self {
         let optimizer = Optimizer::new(moments, decoder.trainable_counts());
-        let (team, buffers) = (Team::alone(), Buffers::default());
+        let (team, buffers) = (Team::alone(), PassBuffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
 
@@ -129,7 +129,7 @@ impl LanguageLearner {
     /// If another rank has failed or does not respond.
     pub fn update(
         &mut self,
-        settings: &UpdateSettings,
+        settings: &LanguageUpdateSettings,
         groups: &[Group],
         iteration: u32,
         entropy_coef: f64,
@@ -151,7 +151,7 @@ impl LanguageLearner {
     /// Prepares an update before its first step; `None` if no token counts.
     fn begin_update<'a>(
         &'a mut self,
-        settings: &'a UpdateSettings,
+        settings: &'a LanguageUpdateSettings,
         groups: &'a [Group],
         entropy_coef: f64,
         rates: &'a [f64],
@@ -195,10 +195,10 @@ impl LanguageLearner {
     ) -> f32 {
         let LanguageStepSettings { max_norm, learning_rate } = settings;
         self.optimizer.convert_to(config.moments, || self.decoder.trainable_counts());
-        let spared =
+        let undecayed =
             if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
         let key = draw(self.key, ROUNDING_COUNTER);
-        let by = StepSettings { learning_rate, config, spared: &spared, key };
+        let by = StepSettings { learning_rate, config, undecayed: &undecayed, key };
         let Self { decoder, optimizer, .. } = self;
         clipped_step(gradient, max_norm, |scale| {
             decoder.update(|params| optimizer.step(params, gradient, scale, &by));
@@ -226,7 +226,7 @@ impl LanguageLearner {
     /// without a reference.
     fn reference_logprobs(
         &self,
-        settings: &UpdateSettings,
+        settings: &LanguageUpdateSettings,
         groups: &[Group],
         shards: &Shards,
     ) -> Option<Vec<Vec<Vec<f32>>>> {
@@ -270,7 +270,7 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
 /// reference, by group, sample and token.
 pub fn gradient(
     decoder: &TokenDecoder,
-    settings: &UpdateSettings,
+    settings: &LanguageUpdateSettings,
     groups: &[Group],
     reference_logprobs: Option<&[Vec<Vec<f32>>]>,
     entropy_coef: f64,
@@ -281,11 +281,11 @@ pub fn gradient(
         decoder,
         settings,
         groups,
-        scales: Scales::new(settings, entropy_coef, groups, &all, counted),
+        minibatch_loss: MinibatchLoss::new(settings, entropy_coef, groups, &all, counted),
         reference_logprobs,
         shards: &Shards::new(groups.len(), settings.update.num_shards),
         team: &Team::alone(),
-        buffers: &Buffers::default(),
+        buffers: &PassBuffers::default(),
     };
     let (gradient, _) = differentiation.gradient(&all).expect("a single rank");
     gradient.into_host(&decoder.trainable_counts())

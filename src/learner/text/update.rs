@@ -1,8 +1,8 @@
 //! An update of a language model: its state between the steps, and the steps.
 
-use super::differentiation::{Buffers, Differentiation, Scales, Sums};
+use super::differentiation::{Differentiation, MinibatchLoss, PassBuffers, TokenSums};
 use super::gradient::Gradient;
-use super::{Group, LanguageLearner, LanguageMeans, UpdateSettings};
+use super::{Group, LanguageLearner, LanguageMeans, LanguageUpdateSettings};
 use crate::device::{fetch, release_freed_memory};
 use crate::learner::means::UpdateSums;
 use crate::learner::update::UpdateSteps;
@@ -20,7 +20,7 @@ pub(super) struct LanguageStepSettings {
 /// An update of a language model.
 pub(super) struct LanguageUpdate<'a> {
     pub learner: &'a mut LanguageLearner,
-    pub settings: &'a UpdateSettings,
+    pub settings: &'a LanguageUpdateSettings,
     pub groups: &'a [Group],
     pub entropy_coef: f64,
     /// Learning rates: `[update_epochs, num_minibatches]` of the settings.
@@ -52,7 +52,7 @@ impl LanguageUpdate<'_> {
             totals.add_norms(&fetch(Tensor::cat(norms, 0)));
         }
         if self.settings.update.gradient_checkpointing {
-            learner.buffers = Buffers::default();
+            learner.buffers = PassBuffers::default();
             learner.decoder.keep_packed_weights(true);
             release_freed_memory();
         }
@@ -67,38 +67,48 @@ impl LanguageUpdate<'_> {
 impl UpdateSteps for LanguageUpdate<'_> {
     /// Indices of groups, in ascending order.
     type Minibatch = Vec<usize>;
-    type Gradient = (Gradient, Sums);
+    type Gradient = (Gradient, TokenSums);
 
     fn gradient(
         &mut self,
         _number: usize,
         minibatch: &Vec<usize>,
-    ) -> Result<Option<(Gradient, Sums)>, TeamError> {
+    ) -> Result<Option<(Gradient, TokenSums)>, TeamError> {
         let Self { settings, groups, entropy_coef, rollout_share, .. } = *self;
         let LanguageLearner { decoder, team, buffers, .. } = &*self.learner;
         let differentiation = Differentiation {
             decoder,
             settings,
             groups,
-            scales: Scales::new(settings, entropy_coef, groups, minibatch, rollout_share),
+            minibatch_loss: MinibatchLoss::new(
+                settings,
+                entropy_coef,
+                groups,
+                minibatch,
+                rollout_share,
+            ),
             reference_logprobs: self.reference_logprobs.as_deref(),
             shards: &self.shards,
             team,
             buffers,
         };
-        if differentiation.scales.denominators.steps == 0.0 {
+        if differentiation.minibatch_loss.denominators.steps == 0.0 {
             return Ok(None);
         }
         differentiation.gradient(minibatch).map(Some)
     }
 
-    fn approx_kl(&self, _number: usize, (_, sums): &(Gradient, Sums)) -> f64 {
+    fn approx_kl(&self, _number: usize, (_, sums): &(Gradient, TokenSums)) -> f64 {
         sums.approx_kl / sums.tokens.max(1.0)
     }
 
     /// Steps the decoder in host memory or on its device, wherever the gradient is.
-    fn step(&mut self, number: usize, (gradient, sums): (Gradient, Sums)) -> Result<(), TeamError> {
-        let UpdateSettings { update, optimizer, .. } = self.settings;
+    fn step(
+        &mut self,
+        number: usize,
+        (gradient, sums): (Gradient, TokenSums),
+    ) -> Result<(), TeamError> {
+        let LanguageUpdateSettings { update, optimizer, .. } = self.settings;
         let (epoch, minibatch) = (number / self.num_minibatches, number % self.num_minibatches);
         let settings = LanguageStepSettings {
             max_norm: update.max_grad_norm,

@@ -1,6 +1,6 @@
 //! Code shared by the rollout kernels: packed environments, group starts and branch points.
 
-use super::env_state::HEADER;
+use super::env_state::HEADER_WORDS;
 use super::{branch_member, branch_step, played_steps, staggered_time};
 use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
@@ -16,25 +16,25 @@ use burn_cubecl::tensor::CubeTensor;
 
 /// Approximate number of steps of all games per launch: few enough to stay below the timeouts of
 /// drivers and browsers, enough to make the launch overhead negligible.
-const LAUNCH_STEPS: usize = 1 << 22;
+const STEPS_PER_LAUNCH: usize = 1 << 22;
 
 /// Maximum loop iterations of a unit per launch: Mesa's lavapipe leaves every loop of an invocation without an error
 /// once they have made 65,535 iterations in total.
-const LAUNCH_ITERATIONS: usize = 60_000;
+const MAX_LOOP_ITERATIONS: usize = 60_000;
 
 /// Games per cube; smaller for few games, so that they spread over all of a GPU's processors.
-pub(super) fn cube_units(num_envs: usize) -> u32 {
+pub(super) fn games_per_cube(num_envs: usize) -> u32 {
     if num_envs < 32 * 1024 { 32 } else { 64 }
 }
 
 /// Steps of each game per launch.
 pub(super) fn steps_per_launch(num_envs: usize) -> usize {
-    (LAUNCH_STEPS / num_envs).clamp(1, LAUNCH_ITERATIONS)
+    (STEPS_PER_LAUNCH / num_envs).clamp(1, MAX_LOOP_ITERATIONS)
 }
 
 /// Maximum steps of a game per launch, where a step takes `iterations` iterations of loops.
 pub(super) fn max_steps_per_launch(iterations: usize) -> usize {
-    (LAUNCH_ITERATIONS / iterations).max(1)
+    (MAX_LOOP_ITERATIONS / iterations).max(1)
 }
 
 /// Starting states of a launch's games.
@@ -169,7 +169,7 @@ pub(crate) fn load_env_state<G: Rules>(
     num_envs: usize,
     #[comptime] game: G,
 ) -> G::State {
-    load_state::<G>(envs, HEADER, env, num_envs, game)
+    load_state::<G>(envs, HEADER_WORDS, env, num_envs, game)
 }
 
 /// Loads the episode of environment `env` from `envs`, `[env_words, num_envs]`.
@@ -195,12 +195,12 @@ pub(super) fn store_env<G: Rules>(
     envs[env] = episode.level;
     envs[num_envs + env] = episode.time;
     envs[2 * num_envs + env] = to_bits(episode.score);
-    store_state::<G>(envs, state, HEADER, env, num_envs, game);
+    store_state::<G>(envs, state, HEADER_WORDS, env, num_envs, game);
 }
 
 /// Steps played by a launch: `first..end`.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
-pub(super) struct Steps {
+pub(super) struct StepRange {
     pub first: usize,
     pub end: usize,
 }
@@ -222,7 +222,7 @@ impl Groups {
     }
 
     /// Group of a game.
-    pub fn of(&self, env: usize) -> usize {
+    pub fn group_of(&self, env: usize) -> usize {
         env / self.size
     }
 
@@ -319,7 +319,7 @@ pub(super) struct BranchPoints {
 impl BranchPoints {
     /// Whether game `env` after step `t` is its group's branch point.
     pub fn is_point(&self, groups: &Groups, env: usize, t: usize) -> bool {
-        let group = groups.of(env);
+        let group = groups.group_of(env);
         let number = groups.number(group);
         let member = branch_member(self.key, number, groups.size as u32);
         let step = branch_step(self.key, number, self.learn_steps);
@@ -335,7 +335,7 @@ impl BranchPoints {
         env: usize,
         #[comptime] game: G,
     ) {
-        store_env::<G>(&mut self.envs, state, episode, groups.of(env), groups.count, game);
+        store_env::<G>(&mut self.envs, state, episode, groups.group_of(env), groups.count, game);
     }
 }
 

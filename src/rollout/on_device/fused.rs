@@ -4,7 +4,7 @@
 //! exceed the maximum buffer size, they are played in parts.
 
 use super::env_kernels::{download_envs, upload_envs};
-use super::fused_kernels::{Launches, PackedStates, PartRollout};
+use super::fused_kernels::{LaunchLimits, PackedStates, PartRollout};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
 use crate::data::{Recording, RecordingPart};
 use crate::device::buffers::{cube_tensor, max_buffer_bytes, uninit};
@@ -23,7 +23,7 @@ pub struct FusedRollout<G: Rules> {
     keys: RolloutKeys,
     device: Device,
     precision: Precision,
-    launches: Launches,
+    limits: LaunchLimits,
     groups_per_part: usize,
     branches: FusedBranches,
 }
@@ -66,7 +66,7 @@ impl<G: Rules> FusedRollout<G> {
             keys,
             device,
             precision: Precision::F32,
-            launches: Launches { size: 1.0, steps: usize::MAX },
+            limits: LaunchLimits { scale: 1.0, max_steps: usize::MAX },
             groups_per_part,
             branches: FusedBranches::default(),
         }
@@ -86,14 +86,14 @@ impl<G: Rules> FusedRollout<G> {
     }
 
     /// Limits the number of steps per launch, at least 1; it does not affect the result.
-    pub fn with_steps_per_launch(self, steps: usize) -> Self {
-        assert!(steps > 0, "a launch plays a step or more");
-        Self { launches: Launches { steps, ..self.launches }, ..self }
+    pub fn with_steps_per_launch(self, max_steps: usize) -> Self {
+        assert!(max_steps > 0, "a launch plays a step or more");
+        Self { limits: LaunchLimits { max_steps, ..self.limits }, ..self }
     }
 
     /// Scales the size of launches; it does not affect the result.
-    pub fn with_launch_size(self, size: f64) -> Self {
-        Self { launches: Launches { size, ..self.launches }, ..self }
+    pub fn with_launch_size(self, scale: f64) -> Self {
+        Self { limits: LaunchLimits { scale, ..self.limits }, ..self }
     }
 
     /// Limits the number of groups per part, at least 1; it does not affect the games.
@@ -125,7 +125,7 @@ impl<G: Rules> FusedRollout<G> {
         let (game, config) = (self.game, &self.config);
         assert_eq!(policy.shape.features, game.num_features(), "the policy's features");
         assert_eq!(policy.shape.actions, game.num_actions(), "the policy's actions");
-        let keys = self.keys.at(iteration);
+        let keys = self.keys.for_iteration(iteration);
         let params = cube_tensor(policy.params.clone());
         let (steps, words, values) = (config.num_steps, env_words(game), value_rows::<G>());
         let branches = uninit(&params, &[words, config.num_groups], DType::I32);
@@ -145,8 +145,8 @@ impl<G: Rules> FusedRollout<G> {
                 branches: &branches,
             };
             let branch_points = self.branches.0.as_deref();
-            let (launches, precision) = (self.launches, self.precision);
-            part.play(&params, policy.shape, branch_points, keys, launches, precision);
+            let (limits, precision) = (self.limits, self.precision);
+            part.play(&params, policy.shape, branch_points, keys, limits, precision);
             parts.push(RecordingPart {
                 words: Tensor::from_primitive::<Cube>(part.words),
                 values: Tensor::from_primitive::<Cube>(part.values),
@@ -180,7 +180,7 @@ impl<G: Rules> FusedRollout<G> {
     /// If the number of words is wrong.
     pub fn import_state(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
-        env_state::check_len(self.game, groups, words)?;
+        env_state::check_num_words(self.game, groups, words)?;
         let upload = || Box::new(upload_envs(words, groups, &self.device));
         self.branches = FusedBranches((!words.is_empty()).then(upload));
         Ok(())

@@ -2,9 +2,9 @@
 //! networks with two of them.
 
 use super::env_kernels::{
-    BranchPoints, BranchPointsLaunch, Groups, GroupsLaunch, Origin, Starts, StartsLaunch, Steps,
-    StepsLaunch, cube_units, load_env_state, load_episode, load_state, mask_logits,
-    max_steps_per_launch, store_env, store_state,
+    BranchPoints, BranchPointsLaunch, Groups, GroupsLaunch, Origin, Starts, StartsLaunch,
+    StepRange, StepRangeLaunch, games_per_cube, load_env_state, load_episode, load_state,
+    mask_logits, max_steps_per_launch, store_env, store_state,
 };
 use super::fused_layers::{Workgroup, hidden_layers, last_layer};
 use super::{RolloutKeys, action_key, action_uniform, branch_episode};
@@ -24,23 +24,23 @@ use std::ops::Range;
 
 /// Maximum size of weights in workgroup memory, in bytes. Larger weights would reduce occupancy
 /// more than reading them from the cache costs.
-const MAX_SHARED_BYTES: usize = 32 * 1024;
+const MAX_WEIGHT_BYTES: usize = 32 * 1024;
 
-/// Size of launches.
+/// Limits of the size of launches.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Launches {
+pub(super) struct LaunchLimits {
     /// Factor on the usual size.
-    pub size: f64,
+    pub scale: f64,
     /// Maximum steps of each game.
-    pub steps: usize,
+    pub max_steps: usize,
 }
 
-impl Launches {
+impl LaunchLimits {
     /// Steps of each game per launch.
-    fn steps(&self, games: usize, shape: &MlpShape, group: &Workgroup) -> usize {
-        let budget = launch_items(shape.forward_flops() * games as f64, self.size);
-        let max = max_steps_per_launch(1 + group.loop_iterations(shape));
-        self.steps.min(budget).min(max)
+    fn steps_per_launch(&self, games: usize, shape: &MlpShape, workgroup: &Workgroup) -> usize {
+        let budget = launch_items(shape.forward_flops() * games as f64, self.scale);
+        let max = max_steps_per_launch(1 + workgroup.loop_iterations(shape));
+        self.max_steps.min(budget).min(max)
     }
 }
 
@@ -64,19 +64,19 @@ pub(super) struct PartRollout<'a, G: Rules> {
 
 /// Compile-time parameters of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Plan<G> {
+struct PlayVariant<G> {
     /// The game.
     game: G,
     /// Starting states of the games.
     origin: Origin,
     /// Whether branch points are stored.
-    branch: bool,
+    stores_branches: bool,
     /// Shape of the policy.
     shape: MlpShape,
     /// Games and units of a cube.
-    group: Workgroup,
+    workgroup: Workgroup,
     /// Whether weights are copied to workgroup memory; otherwise they are read from global memory.
-    shared: bool,
+    weights_in_workgroup: bool,
 }
 
 /// Games of a part of an iteration: environments and recorded steps.
@@ -107,12 +107,12 @@ impl Games {
     /// Records the result of a step.
     fn record<G: Rules>(
         &mut self,
-        place: &StepWords,
+        step_words: &StepWords,
         drawn: &SampledAction,
         played: &StepResult,
         #[comptime] game: G,
     ) {
-        let (at, stride) = (place.at, place.stride);
+        let (at, stride) = (step_words.at, step_words.stride);
         let cut = select(played.truncated, TRUNCATED, 0u32);
         let end = select(played.terminated, TERMINATED, cut);
         self.words[comptime!(num_words(game)) * stride + at] = drawn.action | end;
@@ -133,18 +133,19 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     starts: &Starts,
     games: &mut Games,
     branches: &mut BranchPoints,
-    steps: &Steps,
-    #[comptime] plan: Plan<G>,
+    steps: &StepRange,
+    #[comptime] variant: PlayVariant<G>,
 ) {
-    let (game, origin, shape) = comptime!((plan.game, plan.origin, plan.shape));
-    let (size, shares) = comptime!((plan.group.games, plan.group.shares()));
+    let (game, origin, shape) = comptime!((variant.game, variant.origin, variant.shape));
+    let (games_per_cube, has_shared_layers) =
+        comptime!((variant.workgroup.games, variant.workgroup.has_shared_layers()));
     let unit = UNIT_POS as usize;
-    let row = CUBE_POS * size + unit;
-    let plays = unit < size && row < games.count;
+    let row = CUBE_POS * games_per_cube + unit;
+    let has_game = unit < games_per_cube && row < games.count;
     // Units without a game read the first one's, and write nothing.
-    let row = select(plays, row, 0usize);
+    let row = select(has_game, row, 0usize);
     let env = games.first_env + row;
-    let group = games.groups.of(env);
+    let group = games.groups.group_of(env);
     let mut state = if comptime!(origin == Origin::Continued) {
         load_env_state::<G>(&games.envs, row, games.count, game)
     } else {
@@ -156,7 +157,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
         starts.episode::<G>(&games.groups, group, origin, game)
     };
     if comptime!(origin != Origin::Continued) {
-        if plays {
+        if has_game {
             games.initial_episodes[row] = episode.score;
             games.initial_episodes[games.count + row] =
                 starts.elapsed(&games.groups, group, origin) as f32;
@@ -165,30 +166,31 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     let draws = action_key(games.action_key, games.groups.env_number(env));
     let num_actions = comptime!(game.num_actions());
     let stride = games.num_steps * games.count;
-    let mut activations = Shared::<[f32]>::new_aligned_slice(comptime!(plan.group.room()), 16usize);
+    let mut activations =
+        Shared::<[f32]>::new_aligned_slice(comptime!(variant.workgroup.num_activations()), 16usize);
     let mut x = Array::<f32>::new(comptime!(game.num_features()));
     let mut logits = Array::<f32>::new(num_actions);
     for t in steps.first..steps.end {
-        let place = StepWords { at: t * games.count + row, stride };
-        if plays {
-            store_state::<G>(&mut games.words, &state, 0usize, place.at, stride, game);
+        let step_words = StepWords { at: t * games.count + row, stride };
+        if has_game {
+            store_state::<G>(&mut games.words, &state, 0usize, step_words.at, stride, game);
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
                 let feature = round_to::<I>(G::feature(&state, i, game));
-                if comptime!(shares) {
-                    activations[comptime!(i * size) + unit] = feature;
+                if comptime!(has_shared_layers) {
+                    activations[comptime!(i * games_per_cube) + unit] = feature;
                 } else {
                     x[i] = feature;
                 }
             }
         }
-        if comptime!(shares) {
+        if comptime!(has_shared_layers) {
             sync_cube();
-            hidden_layers::<W, I>(weights, &mut activations, size, shape);
+            hidden_layers::<W, I>(weights, &mut activations, games_per_cube, shape);
         }
-        if plays {
-            if comptime!(shares) {
-                last_layer::<W, I>(weights, &activations, &mut logits, unit, size, shape);
+        if has_game {
+            if comptime!(has_shared_layers) {
+                last_layer::<W, I>(weights, &activations, &mut logits, unit, games_per_cube, shape);
             } else {
                 mlp_logits::<W, I>(weights, &x, &mut logits, shape);
             }
@@ -196,8 +198,8 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             let u = action_uniform(draws, t as u32);
             let drawn = sample_action(logits.as_slice(), 0usize, u, num_actions);
             let played = play_step::<G>(&mut state, &mut episode, drawn.action, game);
-            games.record::<G>(&place, &drawn, &played, game);
-            if comptime!(plan.branch) {
+            games.record::<G>(&step_words, &drawn, &played, game);
+            if comptime!(variant.stores_branches) {
                 if branches.is_point(&games.groups, env, t) {
                     let elapsed = games.initial_episodes[games.count + row] as u32;
                     let point = branch_episode(&episode, elapsed, t as u32 + 1);
@@ -206,7 +208,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             }
         }
     }
-    if plays {
+    if has_game {
         store_env::<G>(&mut games.envs, &state, &episode, row, games.count, game);
     }
 }
@@ -221,20 +223,20 @@ fn play_kernel<G: Rules, I: Float>(
     starts: &Starts,
     games: &mut Games,
     branches: &mut BranchPoints,
-    steps: Steps,
-    #[comptime] plan: Plan<G>,
+    steps: StepRange,
+    #[comptime] variant: PlayVariant<G>,
     #[define(I)] _input: ElemType,
 ) {
-    if comptime!(plan.shared) {
-        let num_params = comptime!(plan.shape.num_params());
+    if comptime!(variant.weights_in_workgroup) {
+        let num_params = comptime!(variant.shape.num_params());
         let mut weights = Shared::<[I]>::new_aligned_slice(num_params, 16usize);
         for i in range_stepped(UNIT_POS as usize, num_params, CUBE_DIM as usize) {
             weights[i] = I::cast_from(params[i]);
         }
         sync_cube();
-        play_steps::<G, I, I>(&weights, starts, games, branches, &steps, plan);
+        play_steps::<G, I, I>(&weights, starts, games, branches, &steps, variant);
     } else {
-        play_steps::<G, f32, I>(params, starts, games, branches, &steps, plan);
+        play_steps::<G, f32, I>(params, starts, games, branches, &steps, variant);
     }
 }
 
@@ -247,20 +249,22 @@ impl<G: Rules> PartRollout<'_, G> {
         shape: MlpShape,
         branch_points: Option<&CubeTensor>,
         keys: RolloutKeys,
-        launches: Launches,
+        limits: LaunchLimits,
         precision: Precision,
     ) {
         let config = self.config;
         let client = &params.client;
         let input = element(precision);
-        let room = client.properties().hardware.max_shared_memory_size.min(MAX_SHARED_BYTES);
-        let mut plan = self.plan(shape, Origin::of(config, branch_points.is_some()), input, room);
-        let group = plan.group;
+        let workgroup_bytes =
+            client.properties().hardware.max_shared_memory_size.min(MAX_WEIGHT_BYTES);
+        let origin = Origin::of(config, branch_points.is_some());
+        let mut variant = self.variant(shape, origin, input, workgroup_bytes);
+        let workgroup = variant.workgroup;
         // If games do not continue, the kernel does not read this buffer.
         let branch_points = branch_points.unwrap_or(params);
-        let dim = CubeDim::new_1d(group.units as u32);
-        let count = grid(params, self.games.len().div_ceil(group.games));
-        let steps_per_launch = launches.steps(self.games.len(), &shape, &group);
+        let dim = CubeDim::new_1d(workgroup.units as u32);
+        let count = grid(params, self.games.len().div_ceil(workgroup.games));
+        let steps_per_launch = limits.steps_per_launch(self.games.len(), &shape, &workgroup);
         for first_step in (0..config.num_steps).step_by(steps_per_launch) {
             let branches = argument(self.branches);
             let branches =
@@ -277,25 +281,33 @@ impl<G: Rules> PartRollout<'_, G> {
                     StartsLaunch::new(argument(branch_points), keys.level),
                     self.games_argument(&keys),
                     branches,
-                    StepsLaunch::new(first_step, end_step),
-                    plan,
+                    StepRangeLaunch::new(first_step, end_step),
+                    variant,
                     input,
                 );
             }
-            plan.origin = Origin::Continued;
+            variant.origin = Origin::Continued;
         }
     }
 
-    /// The plan of a launch, with `room` bytes of workgroup memory, where weights are of type `input`.
-    fn plan(&self, shape: MlpShape, origin: Origin, input: ElemType, room: usize) -> Plan<G> {
-        let group = Workgroup::new(&shape, cube_units(self.games.len()) as usize, room);
-        Plan {
+    /// The variant of a launch, with `workgroup_bytes` of workgroup memory, where weights are of type `input`.
+    fn variant(
+        &self,
+        shape: MlpShape,
+        origin: Origin,
+        input: ElemType,
+        workgroup_bytes: usize,
+    ) -> PlayVariant<G> {
+        let max_games = games_per_cube(self.games.len()) as usize;
+        let workgroup = Workgroup::new(&shape, max_games, workgroup_bytes);
+        PlayVariant {
             game: self.game,
             origin,
-            branch: self.config.start == Start::Branch,
+            stores_branches: self.config.start == Start::Branch,
             shape,
-            group,
-            shared: !group.shares() && shape.num_params() * input.size() <= room,
+            workgroup,
+            weights_in_workgroup: !workgroup.has_shared_layers()
+                && shape.num_params() * input.size() <= workgroup_bytes,
         }
     }
 

@@ -16,9 +16,9 @@ use crate::settings::Activation;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Games for which a unit computes its neurons: two runs of four, each read as one vector.
-const PART: usize = 2 * RUN;
-const RUN: usize = 4;
+/// Games for which a unit computes its neurons: two vectors of four, each read at once.
+const GAMES_PER_UNIT: usize = 2 * GAMES_PER_VECTOR;
+const GAMES_PER_VECTOR: usize = 4;
 /// Maximum units per cube supported by every device.
 const MAX_UNITS: usize = 256;
 
@@ -44,29 +44,32 @@ impl Workgroup {
         let (first, second) = shape.layers();
         let rows = first.inputs.max(first.outputs).max(second.outputs);
         let shared = |games: usize| {
-            let parts = columns(&first).max(columns(&second)) * (games / PART);
-            Self { games, units: parts.max(games).next_multiple_of(32), rows }
+            let workers = columns(&first).max(columns(&second)) * (games / GAMES_PER_UNIT);
+            Self { games, units: workers.max(games).next_multiple_of(32), rows }
         };
         std::iter::successors(Some(games), |games| Some(games / 2))
-            .take_while(|games| *games >= PART)
+            .take_while(|games| *games >= GAMES_PER_UNIT)
             .map(shared)
-            .find(|group| group.units <= MAX_UNITS && group.room() * size_of::<f32>() <= bytes)
+            .find(|workgroup| {
+                workgroup.units <= MAX_UNITS
+                    && workgroup.num_activations() * size_of::<f32>() <= bytes
+            })
             .unwrap_or(alone)
     }
 
     /// Whether units share the hidden layers.
-    pub fn shares(&self) -> bool {
+    pub fn has_shared_layers(&self) -> bool {
         self.rows > 0
     }
 
-    /// Floats of workgroup memory.
-    pub fn room(&self) -> usize {
+    /// Number of activations in workgroup memory.
+    pub fn num_activations(&self) -> usize {
         (self.rows * self.games).max(1)
     }
 
     /// Iterations of a unit's loops in a step of its game.
     pub fn loop_iterations(&self, shape: &MlpShape) -> usize {
-        if !self.shares() {
+        if !self.has_shared_layers() {
             return shape.loop_iterations();
         }
         let inputs = [shape.features, shape.first, shape.second];
@@ -91,41 +94,43 @@ fn hidden_layer<W: Float, I: Float>(
     #[comptime] games: usize,
 ) {
     let unit = UNIT_POS as usize;
-    let parts = comptime!(games / PART);
+    let units_per_column = comptime!(games / GAMES_PER_UNIT);
     let neurons = comptime!(neuron_block(layer.outputs));
     let columns = comptime!(columns(&layer));
     let step = comptime!(neuron_block(layer.inputs));
-    // Place of the unit's first game, and its first neuron; its other neurons are `columns` apart.
-    let (place, column) = (unit % parts * RUN, unit / parts);
+    // The unit's first game and first neuron; its other neurons are `columns` apart.
+    let (first_game, column) =
+        (unit % units_per_column * GAMES_PER_VECTOR, unit / units_per_column);
     let works = column < columns;
-    let mut sums = Array::<f32>::new(comptime!(neurons * PART));
+    let mut sums = Array::<f32>::new(comptime!(neurons * GAMES_PER_UNIT));
     if works {
         #[unroll]
         for n in 0..neurons {
             let bias = load_rounded::<W, I>(weights, comptime!(layer.bias + n * columns) + column);
             #[unroll]
-            for g in 0..PART {
-                sums[comptime!(n * PART + g)] = bias;
+            for g in 0..GAMES_PER_UNIT {
+                sums[comptime!(n * GAMES_PER_UNIT + g)] = bias;
             }
         }
-        let mut inputs = Array::<f32>::new(PART);
+        let mut inputs = Array::<f32>::new(GAMES_PER_UNIT);
         let mut k = 0usize;
         while k < layer.inputs {
             #[unroll]
             for c in 0..step {
-                let at = (k + c) * games + place;
+                let at = (k + c) * games + first_game;
                 #[unroll]
-                for g in 0..RUN {
+                for g in 0..GAMES_PER_VECTOR {
                     inputs[g] = activations[at + g];
-                    inputs[comptime!(RUN + g)] = activations[at + comptime!(games / 2 + g)];
+                    inputs[comptime!(GAMES_PER_VECTOR + g)] =
+                        activations[at + comptime!(games / 2 + g)];
                 }
                 let row = comptime!(layer.weight) + (k + c) * layer.outputs + column;
                 #[unroll]
                 for n in 0..neurons {
                     let w = load_rounded::<W, I>(weights, row + comptime!(n * columns));
                     #[unroll]
-                    for g in 0..PART {
-                        sums[comptime!(n * PART + g)] += inputs[g] * w;
+                    for g in 0..GAMES_PER_UNIT {
+                        sums[comptime!(n * GAMES_PER_UNIT + g)] += inputs[g] * w;
                     }
                 }
             }
@@ -136,11 +141,11 @@ fn hidden_layer<W: Float, I: Float>(
     if works {
         #[unroll]
         for n in 0..neurons {
-            let at = (column + comptime!(n * columns)) * games + place;
+            let at = (column + comptime!(n * columns)) * games + first_game;
             #[unroll]
-            for g in 0..RUN {
-                let near = sums[comptime!(n * PART + g)];
-                let far = sums[comptime!(n * PART + RUN + g)];
+            for g in 0..GAMES_PER_VECTOR {
+                let near = sums[comptime!(n * GAMES_PER_UNIT + g)];
+                let far = sums[comptime!(n * GAMES_PER_UNIT + GAMES_PER_VECTOR + g)];
                 activations[at + g] = round_to::<I>(activate(near, activation));
                 activations[at + comptime!(games / 2 + g)] =
                     round_to::<I>(activate(far, activation));
@@ -213,8 +218,9 @@ mod tests {
         let row = CUBE_POS * comptime!(group.games) + unit;
         let has_row = unit < comptime!(group.games) && row < rows;
         let mut logits = Array::<f32>::new(comptime!(shape.actions));
-        let mut activations = Shared::<[f32]>::new_aligned_slice(comptime!(group.room()), 16usize);
-        if comptime!(group.shares()) {
+        let mut activations =
+            Shared::<[f32]>::new_aligned_slice(comptime!(group.num_activations()), 16usize);
+        if comptime!(group.has_shared_layers()) {
             if has_row {
                 for i in 0..comptime!(shape.features) {
                     activations[i * comptime!(group.games) + unit] = features[i * rows + row];
@@ -288,7 +294,7 @@ mod tests {
                 let mut cubes = 0;
                 for games in [8, 16, 32, 64] {
                     let group = Workgroup::new(&shape, games, 16 * 1024);
-                    assert!(group.shares() && group.games <= games);
+                    assert!(group.has_shared_layers() && group.games <= games);
                     if group.games == games {
                         assert_eq!(of(group), alone, "{shape:?}, {group:?}, {device:?}");
                         cubes += 1;

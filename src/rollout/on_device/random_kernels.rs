@@ -1,7 +1,8 @@
 //! The kernel for random play: one unit plays many steps of one game.
 
 use super::env_kernels::{
-    Steps, StepsLaunch, cube_units, load_env_state, load_episode, steps_per_launch, store_env,
+    StepRange, StepRangeLaunch, games_per_cube, load_env_state, load_episode, steps_per_launch,
+    store_env,
 };
 use super::masks::random_action;
 use super::{RolloutKeys, action_key, action_uniform, env_words};
@@ -17,7 +18,7 @@ use burn::tensor::{Device, Tensor};
 /// Plays some steps of one game and adds its features and rewards to its sum.
 ///
 /// Buffers: the environments `[env_words, num_envs]`, which carry the games from launch to launch;
-/// the sums `[num_envs]`. If `fresh`, both are initialized rather than read.
+/// the sums `[num_envs]`. If `is_first`, both are initialized rather than read.
 #[cube(launch_unchecked)]
 fn random_kernel<G: Rules>(
     envs: &mut [u32],
@@ -25,24 +26,24 @@ fn random_kernel<G: Rules>(
     num_envs: usize,
     level_key: u32,
     action_keys: u32,
-    steps: Steps,
-    #[comptime] fresh: bool,
+    steps: StepRange,
+    #[comptime] is_first: bool,
     #[comptime] game: G,
 ) {
     let env = ABSOLUTE_POS;
     if env < num_envs {
         let level = draw(level_key, env as u32);
-        let mut state = if comptime!(fresh) {
+        let mut state = if comptime!(is_first) {
             new_game::<G>(level, game)
         } else {
             load_env_state::<G>(&*envs, env, num_envs, game)
         };
-        let mut episode = if comptime!(fresh) {
+        let mut episode = if comptime!(is_first) {
             Episode { level, time: 0u32.runtime(), score: 0.0f32.runtime() }
         } else {
             load_episode(&*envs, env, num_envs)
         };
-        let mut sum = if comptime!(fresh) { 0.0f32.runtime() } else { sums[env] };
+        let mut sum = if comptime!(is_first) { 0.0f32.runtime() } else { sums[env] };
         let draws = action_key(action_keys, env as u32);
         for t in steps.first..steps.end {
             #[unroll]
@@ -73,7 +74,7 @@ pub fn play_at_random_on_device<G: Rules>(
     }
     let sums = cube_tensor(Tensor::<1>::zeros([num_envs], &device.clone().without_autodiff()));
     let envs = uninit(&sums, &[env_words(game), num_envs], DType::I32);
-    let dim = CubeDim::new_1d(cube_units(num_envs));
+    let dim = CubeDim::new_1d(games_per_cube(num_envs));
     let steps = steps_per_launch(num_envs);
     let count = cubecl::calculate_cube_count_elemwise(&sums.client, num_envs, dim);
     for first_step in (0..num_steps).step_by(steps) {
@@ -88,7 +89,7 @@ pub fn play_at_random_on_device<G: Rules>(
                 num_envs,
                 keys.level,
                 keys.action,
-                StepsLaunch::new(first_step, num_steps.min(first_step + steps)),
+                StepRangeLaunch::new(first_step, num_steps.min(first_step + steps)),
                 first_step == 0,
                 game,
             );

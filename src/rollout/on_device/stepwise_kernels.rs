@@ -25,7 +25,7 @@ const TERMINATED: usize = 2;
 const TRUNCATED: usize = 3;
 const SCORES: usize = 4;
 /// Number of fixed rows. For games with masks one row per action follows, 1 if legal, else 0.
-const QUANTITIES: usize = 5;
+const NUM_QUANTITIES: usize = 5;
 
 /// Games and their observations.
 #[derive(CubeType, CubeLaunch)]
@@ -34,7 +34,7 @@ struct Games {
     /// iteration.
     envs: Buffer<u32>,
     /// Observations before each step, `[num_steps, num_envs, num_features]`.
-    history: Buffer<f32>,
+    obs: Buffer<f32>,
     groups: Groups,
     num_steps: usize,
 }
@@ -42,7 +42,7 @@ struct Games {
 #[cube]
 impl Games {
     /// Offset of step `t` of game `env` in `[num_steps, num_envs]`, and the size of that matrix.
-    fn place(&self, env: usize, t: usize) -> StepWords {
+    fn step_words(&self, env: usize, t: usize) -> StepWords {
         let num_envs = self.groups.num_envs();
         StepWords { at: t * num_envs + env, stride: self.num_steps * num_envs }
     }
@@ -62,7 +62,7 @@ impl Games {
         if t < self.num_steps {
             #[unroll]
             for i in 0..features {
-                self.history[(t * num_envs + env) * features + i] = G::feature(state, i, game);
+                self.obs[(t * num_envs + env) * features + i] = G::feature(state, i, game);
             }
         }
     }
@@ -70,7 +70,7 @@ impl Games {
 
 /// Recorded steps.
 #[derive(CubeType, CubeLaunch)]
-struct Record {
+struct StepRecords {
     /// `[num_steps, num_envs]`.
     actions: Buffer<i32>,
     /// `[rows, num_steps, num_envs]`.
@@ -78,10 +78,10 @@ struct Record {
 }
 
 #[cube]
-impl Record {
+impl StepRecords {
     /// Records the result of a step.
-    fn store(&mut self, place: &StepWords, drawn: &SampledAction, played: &StepResult) {
-        let (at, stride) = (place.at, place.stride);
+    fn store(&mut self, step_words: &StepWords, drawn: &SampledAction, played: &StepResult) {
+        let (at, stride) = (step_words.at, step_words.stride);
         self.actions[at] = drawn.action as i32;
         self.quantities[comptime!(LOGPROBS) * stride + at] = drawn.logprob;
         self.quantities[comptime!(REWARDS) * stride + at] = played.reward;
@@ -93,8 +93,8 @@ impl Record {
     }
 
     /// Records the legality of an action.
-    fn store_legal(&mut self, place: &StepWords, #[comptime] action: usize, legal: bool) {
-        let at = comptime!(QUANTITIES + action) * place.stride + place.at;
+    fn store_legal(&mut self, step_words: &StepWords, #[comptime] action: usize, legal: bool) {
+        let at = comptime!(NUM_QUANTITIES + action) * step_words.stride + step_words.at;
         self.quantities[at] = select(legal, 1.0f32, 0.0f32);
     }
 }
@@ -110,7 +110,7 @@ fn start_kernel<G: Rules>(
     let env = ABSOLUTE_POS;
     let num_envs = games.groups.num_envs();
     if env < num_envs {
-        let group = games.groups.of(env);
+        let group = games.groups.group_of(env);
         let state = starts.state::<G>(&games.groups, group, origin, game);
         let episode = starts.episode::<G>(&games.groups, group, origin, game);
         games.envs[comptime!(env_words(game)) * num_envs + env] =
@@ -127,7 +127,7 @@ fn start_kernel<G: Rules>(
 fn step_kernel<G: Rules>(
     logits: &[f32],
     games: &mut Games,
-    record: &mut Record,
+    records: &mut StepRecords,
     branches: &mut BranchPoints,
     t: usize,
     key: u32,
@@ -140,13 +140,13 @@ fn step_kernel<G: Rules>(
         let num_actions = comptime!(game.num_actions());
         let u = action_uniform(action_key(key, games.groups.env_number(env)), t as u32);
         let mut state = load_env_state::<G>(&games.envs, env, num_envs, game);
-        let place = games.place(env, t);
+        let step_words = games.step_words(env, t);
         let drawn = if comptime!(G::MASKED) {
             let mut masked = Array::<f32>::new(num_actions);
             #[unroll]
             for a in 0..num_actions {
                 masked[a] = logits[env * num_actions + a];
-                record.store_legal(&place, a, G::legal(&state, a, game));
+                records.store_legal(&step_words, a, G::legal(&state, a, game));
             }
             mask_logits::<G>(&mut masked, &state, game);
             sample_action(masked.as_slice(), 0usize, u, num_actions)
@@ -163,7 +163,7 @@ fn step_kernel<G: Rules>(
                 branches.store::<G>(&games.groups, &state, &point, env, game);
             }
         }
-        record.store(&place, &drawn, &played);
+        records.store(&step_words, &drawn, &played);
     }
 }
 
@@ -173,8 +173,8 @@ fn num_masks<G: Rules>(game: G) -> usize {
 }
 
 /// The size of the largest buffer of an iteration, bytes: observations, recorded quantities or environments.
-pub fn stepwise_bytes<G: Rules>(game: G, config: &RolloutConfig) -> u64 {
-    let of_step = game.num_features().max(QUANTITIES + num_masks::<G>(game)) as u64;
+pub fn largest_stepwise_buffer_bytes<G: Rules>(game: G, config: &RolloutConfig) -> u64 {
+    let of_step = game.num_features().max(NUM_QUANTITIES + num_masks::<G>(game)) as u64;
     let of_game = (of_step * config.num_steps as u64).max(env_words(game) as u64 + 1);
     let games = config.num_groups as u64 * config.group_size as u64;
     games * of_game * size_of::<f32>() as u64
@@ -189,7 +189,7 @@ pub(super) struct StepwiseBuffers<G: Rules> {
     client: Client,
     envs: CubeTensor,
     branches: CubeTensor,
-    history: CubeTensor,
+    obs: CubeTensor,
     actions: CubeTensor,
     quantities: CubeTensor,
 }
@@ -204,9 +204,9 @@ impl<G: Rules> StepwiseBuffers<G> {
         Self {
             envs: uninit(&[words + 1, envs], DType::I32),
             branches: uninit(&[words, config.num_groups], DType::I32),
-            history: uninit(&[steps, envs, features], DType::F32),
+            obs: uninit(&[steps, envs, features], DType::F32),
             actions: uninit(&[steps, envs], DType::I32),
-            quantities: uninit(&[QUANTITIES + num_masks::<G>(game), steps, envs], DType::F32),
+            quantities: uninit(&[NUM_QUANTITIES + num_masks::<G>(game), steps, envs], DType::F32),
             game,
             config: config.clone(),
             keys,
@@ -217,7 +217,7 @@ impl<G: Rules> StepwiseBuffers<G> {
     fn games(&self) -> GamesLaunch {
         GamesLaunch::new(
             argument(&self.envs),
-            argument(&self.history),
+            argument(&self.obs),
             GroupsLaunch::of(&self.config, self.keys.first_group),
             self.config.num_steps,
         )
@@ -269,7 +269,7 @@ impl<G: Rules> StepwiseBuffers<G> {
                 dim,
                 argument(&logits),
                 self.games(),
-                RecordLaunch::new(argument(&self.actions), argument(&self.quantities)),
+                StepRecordsLaunch::new(argument(&self.actions), argument(&self.quantities)),
                 BranchPointsLaunch::new(argument(&self.branches), learn_steps, self.keys.branch),
                 t,
                 self.keys.action,
@@ -281,7 +281,7 @@ impl<G: Rules> StepwiseBuffers<G> {
 
     /// Observations before step `t`, `[num_envs, num_features]`. Later steps leave them as they are.
     pub fn obs(&self, t: usize) -> Tensor<2> {
-        Tensor::<3>::from_primitive::<Cube>(self.history.clone()).narrow(0, t, 1).squeeze_dim(0)
+        Tensor::<3>::from_primitive::<Cube>(self.obs.clone()).narrow(0, t, 1).squeeze_dim(0)
     }
 
     /// 1 if an episode ended with step `t`, else 0: `[num_envs]`.
@@ -303,7 +303,7 @@ impl<G: Rules> StepwiseBuffers<G> {
         let envs = Tensor::<2, Int>::from_primitive::<Cube>(self.envs);
         let elapsed = || envs.slice([words..words + 1, 0..num_envs]).float().reshape([num_envs]);
         let trajectory = Trajectory {
-            obs: Tensor::from_primitive::<Cube>(self.history),
+            obs: Tensor::from_primitive::<Cube>(self.obs),
             actions: Tensor::<2, Int>::from_primitive::<Cube>(self.actions),
             logprobs: quantity(LOGPROBS),
             rewards: quantity(REWARDS),
@@ -312,7 +312,8 @@ impl<G: Rules> StepwiseBuffers<G> {
             scores: quantity(SCORES),
             memory: None,
             elapsed: (self.config.start == Start::Branch).then(elapsed),
-            legal: G::MASKED.then(|| quantities.clone().slice([QUANTITIES..]).permute([1, 2, 0])),
+            legal: G::MASKED
+                .then(|| quantities.clone().slice([NUM_QUANTITIES..]).permute([1, 2, 0])),
         };
         (trajectory, self.branches)
     }
@@ -328,7 +329,10 @@ mod tests {
         let bytes = |num_steps| {
             let config =
                 RolloutConfig { num_groups: 3, group_size: 5, num_steps, ..Default::default() };
-            [stepwise_bytes(Fruit::default(), &config), stepwise_bytes(Catch::default(), &config)]
+            [
+                largest_stepwise_buffer_bytes(Fruit::default(), &config),
+                largest_stepwise_buffer_bytes(Catch::default(), &config),
+            ]
         };
         assert_eq!(bytes(7), [15 * 7 * 16 * 4, 15 * 7 * 5 * 4]);
         assert_eq!(bytes(0)[1], 15 * (4 + 1) * 4);

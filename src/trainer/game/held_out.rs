@@ -99,7 +99,7 @@ impl<G: Rules> GameEngine<G> {
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
-    use crate::data::{Columns, EpisodeStatus, Steps, WindowOptions};
+    use crate::data::{EpisodeStatus, StepColumns, Steps, WindowOptions};
     use crate::env::{Catch, Env};
     use crate::parallel::tests::on_ranks;
     use crate::settings::{LossType, TrainConfig};
@@ -110,7 +110,7 @@ mod tests {
     fn ranks_whose_policies_differ_have_the_same_evaluation() {
         let game = Catch::default();
         let (features, actions, steps) = (game.num_features(), game.num_actions(), 400);
-        let columns = Columns {
+        let columns = StepColumns {
             num_features: features,
             obs: (0..steps * features).map(|i| (i % 7) as f32 / 7.0).collect(),
             actions: (0..steps).map(|step| (step % actions) as i32).collect(),

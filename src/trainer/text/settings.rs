@@ -1,6 +1,6 @@
 //! Settings of a run of a language model: in files, and converted for the model, the sampler and the learner.
 
-use crate::learner::text::UpdateSettings;
+use crate::learner::text::LanguageUpdateSettings;
 use crate::model::DecoderShape;
 use crate::settings::{
     ConfigError, GenerationConfig, LanguageConfig, LossConfig, LossType, UpdateConfig, overlay,
@@ -81,13 +81,13 @@ impl LanguageConfig {
 
     /// Settings of the learner's updates in a stage. SFT before GRPO has no KL penalty, since the reference is the
     /// policy at its end.
-    pub fn update_settings(&self, stage: TrainingStage) -> UpdateSettings {
+    pub fn update_settings(&self, stage: TrainingStage) -> LanguageUpdateSettings {
         let is_sft = stage == TrainingStage::Sft;
         let loss_type = if is_sft { LossType::Nll } else { self.loss.loss_type };
         let kl_coef = if is_sft && !self.is_sft_only() { 0.0 } else { self.loss.kl_coef };
         // Demonstrations have no behaviour policy to diverge from.
         let target_kl = if is_sft { 0.0 } else { self.update.target_kl };
-        UpdateSettings {
+        LanguageUpdateSettings {
             loss: LossConfig { loss_type, kl_coef, ..self.loss.clone() },
             update: UpdateConfig { target_kl, ..self.update.clone() },
             optimizer: self.optimizer.clone(),

@@ -79,6 +79,16 @@ fn fused_updates_are_those_of_autodiff_and_always_the_same() {
 }
 
 #[test]
+fn updates_without_a_step_that_counts_have_means_of_zero() {
+    let Some(device) = adapter() else { return };
+    let mut played = block_on(UpdateInputs::new(SMALL));
+    played.mask.fill(0.0);
+    let config = settings(LossType::Grpo, 0.0, KlEstimator::K3);
+    assert_eq!(block_on(general(&played, &config, None, &cpu())).means, [0.0; 6]);
+    assert_eq!(block_on(fused(&played, &config, None, &device)).means, [0.0; 6]);
+}
+
+#[test]
 fn fused_updates_of_games_in_parts_are_the_same() {
     let Some(device) = adapter() else { return };
     block_on(in_parts(&device));

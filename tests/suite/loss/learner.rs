@@ -61,7 +61,7 @@ fn play(config: &TrainConfig, policy: &Mlp) -> PlayedIteration {
 fn updated(policy: &Mlp, config: &TrainConfig, played: &PlayedIteration) -> (Vec<f64>, Vec<f64>) {
     let mut learner = AutodiffLearner::new(policy.clone(), config);
     let stats = learner.update(&played.trajectory, &played.advantages, &played.mask, 0).unwrap();
-    (doubles(learner.weights.params().clone()), doubles(stats))
+    (doubles(learner.state.params().clone()), doubles(stats))
 }
 
 fn distance(a: &[f64], b: &[f64]) -> f64 {

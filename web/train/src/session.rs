@@ -4,7 +4,7 @@ use crate::team::Place;
 use crate::wall::{Open, Wall};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
-use grove::data::{Steps, WindowOptions, WindowSet, read_games};
+use grove::data::{Steps, WindowOptions, WindowSet, deserialize_games};
 use grove::env::Playable;
 use grove::metrics::{EvaluationRecord, IterationRecord};
 use grove::model::{FlatMlp, Network};
@@ -138,7 +138,7 @@ fn settings<G: Playable>(changes: &str, imitate: bool) -> Result<(G, TrainConfig
 
 /// The games of a file as demonstrations. None are held out: this build cannot measure a held-out loss.
 fn demonstrations<G: Playable>(game: G, file: Vec<u8>) -> Result<Demonstrations, JsError> {
-    let (manifest, steps) = read_games(PathBuf::from("your games"), file)?;
+    let (manifest, steps) = deserialize_games(PathBuf::from("your games"), file)?;
     let (features, actions) = (game.num_features(), game.num_actions());
     if manifest.env != G::NAME || steps.num_features() != features {
         return Err(JsError::new(&format!("the recorded games are not of {}", G::NAME)));

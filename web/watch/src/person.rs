@@ -1,13 +1,15 @@
 //! Demonstrations by a person: the steps that were played in duels, and the file that they become.
 
-use grove::data::{Columns, EpisodeStatus, Manifest, Steps, games_file, read_games};
+use grove::data::{
+    EpisodeStatus, Manifest, StepColumns, Steps, deserialize_games, serialize_games,
+};
 use serde_json::json;
 use std::path::PathBuf;
 use wasm_bindgen::prelude::*;
 
 /// The steps of a person that no file holds yet.
 #[derive(Default)]
-pub struct Demonstrations(Columns);
+pub struct Demonstrations(StepColumns);
 
 impl Demonstrations {
     /// Adds a step: the observation, the action, and whether it ended the game.
@@ -27,7 +29,7 @@ impl Demonstrations {
     }
 
     /// Takes all games, if the last of them has ended.
-    pub fn take(&mut self) -> Option<Columns> {
+    pub fn take(&mut self) -> Option<StepColumns> {
         match self.0.ends.last() {
             Some(end) if end.ended() => Some(std::mem::take(&mut self.0)),
             _ => None,
@@ -36,9 +38,9 @@ impl Demonstrations {
 }
 
 /// Reads a file of games.
-fn games_in(file: Vec<u8>) -> Result<(Manifest, Columns), JsError> {
-    let (manifest, steps) = read_games(PathBuf::from("your games"), file)?;
-    Ok((manifest, Columns::of(&steps)))
+fn games_in(file: Vec<u8>) -> Result<(Manifest, StepColumns), JsError> {
+    let (manifest, steps) = deserialize_games(PathBuf::from("your games"), file)?;
+    Ok((manifest, StepColumns::of(&steps)))
 }
 
 /// Joins two files of games.
@@ -49,7 +51,7 @@ pub fn join_games(first: Vec<u8>, more: Vec<u8>) -> Result<Vec<u8>, JsError> {
         return Err(JsError::new("the files hold games with different rules"));
     }
     games.append(more);
-    Ok(games_file(&of, &games))
+    Ok(serialize_games(&of, &games))
 }
 
 /// The game of a file and its length: `{env, settings, games, steps}`, as JSON.

@@ -5,7 +5,7 @@ use crate::games;
 use crate::kind::Kind;
 use crate::person::Demonstrations;
 use crate::shown::{Boards, Scores, Standing};
-use grove::data::{Manifest, games_file};
+use grove::data::{Manifest, serialize_games};
 use grove::model::saved::{Header, read_header, with_header, write_params};
 use grove::model::{NativePolicy, Parameter};
 use grove::rng::{draw, uniform};
@@ -372,7 +372,7 @@ impl Show {
     pub fn take_games(&mut self) -> Option<Vec<u8>> {
         let games = self.played.take()?;
         let manifest = Manifest { player: "a person".to_string(), ..self.kind.manifest() };
-        Some(games_file(&manifest, &games))
+        Some(serialize_games(&manifest, &games))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::objective::weights::{StepDenominators, weight};
 
 /// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortize holding a tile
 /// of the gradient in registers.
-pub const BLOCK: usize = 2 * LANE_STEPS;
+pub const BLOCK_SAMPLES: usize = 2 * LANE_STEPS;
 
 /// Scratch buffers of one thread.
 #[derive(Clone, Debug)]
@@ -45,17 +45,22 @@ struct StepRun {
 }
 
 impl Cursor {
-    /// Returns the next steps: consecutive, of a single game, and at most `room`.
-    fn next(&mut self, experience: &HostExperience, games: &[i32], room: usize) -> Option<StepRun> {
+    /// Returns the next steps: consecutive, of a single game, and at most `max_steps`.
+    fn next(
+        &mut self,
+        experience: &HostExperience,
+        games: &[i32],
+        max_steps: usize,
+    ) -> Option<StepRun> {
         loop {
             let slots = experience.slots(*games.get(self.game)?);
-            let len = (slots.len() - self.step).min(room);
+            let len = (slots.len() - self.step).min(max_steps);
             if len > 0 {
                 let run = StepRun { game: self.game, slot: slots.start + self.step, len };
                 self.step += len;
                 return Some(run);
             }
-            if room == 0 {
+            if max_steps == 0 {
                 return None;
             }
             *self = Self { game: self.game + 1, step: 0 };
@@ -88,7 +93,7 @@ impl Workspace {
     /// Allocates buffers for networks of the given layout.
     pub fn new(layout: &PaddedLayout) -> Self {
         Self {
-            block: Block::new(layout, BLOCK),
+            block: Block::new(layout, BLOCK_SAMPLES),
             columns: empty_columns(),
             logits: vec![[0.0; LANE_STEPS]; layout.actions()],
             probs: vec![[0.0; LANE_STEPS]; layout.actions()],
@@ -127,7 +132,7 @@ impl Workspace {
         let mut cursor = Cursor::default();
         loop {
             let mut len = 0;
-            while let Some(run) = cursor.next(experience, games, BLOCK - len) {
+            while let Some(run) = cursor.next(experience, games, BLOCK_SAMPLES - len) {
                 self.block.take_obs(len, run.slot, run.len);
                 self.columns.load(len, run, inputs, games, &self.ratios);
                 len += run.len;
@@ -179,7 +184,7 @@ impl Workspace {
         loop {
             let mut len = 0;
             runs.clear();
-            while let Some(run) = cursor.next(experience, games, BLOCK - len) {
+            while let Some(run) = cursor.next(experience, games, BLOCK_SAMPLES - len) {
                 self.block.take_obs(len, run.slot, run.len);
                 self.columns.load_actions(len, run, experience);
                 len += run.len;
@@ -190,7 +195,7 @@ impl Workspace {
             }
             let rows = self.block.fill_up(len);
             network.forward(&mut self.block, &experience.trajectory.obs, rows);
-            let mut values = [0.0; BLOCK];
+            let mut values = [0.0; BLOCK_SAMPLES];
             let (lane_blocks, _) = values[..rows.next_multiple_of(LANE_STEPS)].as_chunks_mut();
             for (lane_block, values) in lane_blocks.iter_mut().enumerate() {
                 *values = with_logits(&mut self.block, lane_block, &mut self.logits, |logits| {
@@ -209,15 +214,15 @@ impl Workspace {
 
 /// Creates the columns of a block without samples.
 fn empty_columns() -> LossColumns {
-    let zeros = || vec![0.0; BLOCK];
+    let zeros = || vec![0.0; BLOCK_SAMPLES];
     LossColumns {
-        actions: vec![0; BLOCK],
+        actions: vec![0; BLOCK_SAMPLES],
         old_logprobs: zeros(),
         reference_logprobs: zeros(),
         advantages: zeros(),
         mask: zeros(),
         weights: zeros(),
-        sequence_ratios: vec![SequenceRatio::default(); BLOCK],
+        sequence_ratios: vec![SequenceRatio::default(); BLOCK_SAMPLES],
         legal: Vec::new(),
     }
 }
@@ -253,7 +258,7 @@ impl LossColumns {
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
         self.actions[to.clone()].copy_from_slice(&experience.trajectory.actions[from.clone()]);
         if let Some(legal) = experience.trajectory.legal.get(from) {
-            self.legal.resize(BLOCK, u32::MAX);
+            self.legal.resize(BLOCK_SAMPLES, u32::MAX);
             self.legal[to].copy_from_slice(legal);
         }
     }

@@ -7,7 +7,7 @@
 //! `[actions, samples]`, as the loss needs them.
 
 use super::operands::{Epilogue, QUAD, ROWS, Rows, Strided, Transposed};
-use super::product::{multiply, narrow, pack};
+use super::product::{multiply, multiply_narrow, pack_narrow};
 use super::sparse::{self, Nonzeros};
 use crate::data::OBS_MULTIPLE;
 use crate::learner::host::loss::LaneBlock;
@@ -178,7 +178,7 @@ pub struct PaddedNetwork {
     params: Vec<f32>,
     /// Transposed weights of each hidden layer but the first, `[columns, rows]`.
     transposed: Vec<Vec<f32>>,
-    /// Output weights in the order of [`pack`].
+    /// Output weights in the order of [`pack_narrow`].
     packed: Vec<f32>,
 }
 
@@ -195,25 +195,25 @@ pub struct Block {
     /// Derivatives of the activation function, later gradients of the loss; see
     /// [`PaddedNetwork::derivatives`].
     derivatives: Vec<Vec<f32>>,
-    /// Logits, later gradients of the loss: `[rows, room]`; rows past the actions stay zero.
+    /// Logits, later gradients of the loss: `[rows, capacity]`; rows past the actions stay zero.
     logits: Vec<f32>,
     /// Capacity in samples.
-    room: usize,
+    capacity: usize,
 }
 
 impl Block {
     /// Allocates a block for a number of samples, a multiple of the size of a lane block.
     pub fn new(layout: &PaddedLayout, samples: usize) -> Self {
-        let room = |stride: usize| vec![0.0; samples * stride];
-        let hidden: Vec<_> = layout.hidden.iter().map(|l| room(l.columns)).collect();
+        let zeros = |stride: usize| vec![0.0; samples * stride];
+        let hidden: Vec<_> = layout.hidden.iter().map(|layer| zeros(layer.columns)).collect();
         Self {
             starts: vec![0; samples],
             obs_stride: layout.obs_stride(),
             nonzeros: Nonzeros::default(),
             derivatives: hidden.clone(),
             hidden,
-            logits: room(layout.head.rows),
-            room: samples,
+            logits: zeros(layout.head.rows),
+            capacity: samples,
         }
     }
 
@@ -233,7 +233,7 @@ impl Block {
 
     /// Logits of a lane block of samples, action by action.
     pub fn logits(&mut self, lane_block: usize) -> impl Iterator<Item = &mut LaneBlock> {
-        let rows = self.logits.chunks_exact_mut(self.room);
+        let rows = self.logits.chunks_exact_mut(self.capacity);
         rows.map(move |row| &mut row.as_chunks_mut().0[lane_block])
     }
 }
@@ -278,7 +278,7 @@ impl PaddedNetwork {
             }
         }
         let weight = &self.params[head.weight..][..head.rows * head.width];
-        pack(weight, head.width, &mut self.packed);
+        pack_narrow(weight, head.width, &mut self.packed);
     }
 
     /// Computes the logits of the first `samples` samples of the block, a multiple of [`LANES`],
@@ -288,8 +288,8 @@ impl PaddedNetwork {
         let obs = Rows { values: obs, starts: &block.starts[..samples] };
         block.nonzeros.list(obs, self.layout.obs_stride());
         let mut input: Option<(&[f32], usize)> = None;
-        let places = block.hidden.iter_mut().zip(&mut block.derivatives);
-        for (layer, (output, derivatives)) in hidden.iter().zip(places) {
+        let buffers = block.hidden.iter_mut().zip(&mut block.derivatives);
+        for (layer, (output, derivatives)) in hidden.iter().zip(buffers) {
             let weight = &self.params[layer.weight..][..layer.inputs * layer.columns];
             let bias = &self.params[layer.bias..][..layer.columns];
             let output = &mut output[..samples * layer.columns];
@@ -315,7 +315,7 @@ impl PaddedNetwork {
         }
         let bias = &self.params[head.bias..][..head.rows];
         let outputs = &block.hidden[hidden.len() - 1][..samples * head.width];
-        narrow(outputs, &self.packed, bias, &mut block.logits, block.room);
+        multiply_narrow(outputs, &self.packed, bias, &mut block.logits, block.capacity);
     }
 
     /// Backpropagates the gradient by the logits in `block.logits` and adds to `gradient` (padded).
@@ -324,10 +324,12 @@ impl PaddedNetwork {
         let PaddedLayout { hidden, head, .. } = &self.layout;
         let last = hidden.len() - 1;
         let outputs = &block.hidden[last][..samples * head.width];
-        for (sum, logits) in gradient[head.bias..].iter_mut().zip(block.logits.chunks(block.room)) {
+        for (sum, logits) in
+            gradient[head.bias..].iter_mut().zip(block.logits.chunks(block.capacity))
+        {
             *sum += total(&logits[..samples]);
         }
-        let logits = matrix((&block.logits, block.room));
+        let logits = matrix((&block.logits, block.capacity));
         multiply(
             logits,
             outputs,

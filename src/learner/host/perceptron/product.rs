@@ -36,22 +36,28 @@ pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogu
 ///
 /// A regular product with so few columns would leave vectors mostly empty. Instead, a vector holds
 /// [`QUAD`] inputs of each of [`QUAD`] outputs, whose partial sums are added at the end. `weight`,
-/// `[rows / QUAD, width / QUAD][QUAD outputs][QUAD inputs]`, comes from [`pack`]. `samples` must be
+/// `[rows / QUAD, width / QUAD][QUAD outputs][QUAD inputs]`, comes from [`pack_narrow`]. `samples` must be
 /// a multiple of [`LANES`]; `width` and the length of `bias`, `[rows]`, multiples of [`QUAD`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], stride: usize) {
+pub fn multiply_narrow(
+    inputs: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    logits: &mut [f32],
+    stride: usize,
+) {
     #[cfg(target_family = "wasm")]
-    quads::narrow(inputs, weight, bias, logits, stride);
+    quads::multiply_narrow(inputs, weight, bias, logits, stride);
     // As many independent sums as there are registers.
     #[cfg(not(target_family = "wasm"))]
     match_target! {
-        "x86_64+avx512f" => tiles::narrow::<{ 2 * tiles::ROWS }>(inputs, weight, bias, logits, stride),
-        _ => tiles::narrow::<{ tiles::ROWS }>(inputs, weight, bias, logits, stride),
+        "x86_64+avx512f" => tiles::multiply_narrow::<{ 2 * tiles::ROWS }>(inputs, weight, bias, logits, stride),
+        _ => tiles::multiply_narrow::<{ tiles::ROWS }>(inputs, weight, bias, logits, stride),
     }
 }
 
-/// Reorders `weight`, `[rows, width]`, for [`narrow`].
-pub fn pack(weight: &[f32], width: usize, packed: &mut [f32]) {
+/// Reorders `weight`, `[rows, width]`, for [`multiply_narrow`].
+pub fn pack_narrow(weight: &[f32], width: usize, packed: &mut [f32]) {
     for (strip, packed) in packed.chunks_exact_mut(QUAD * width).enumerate() {
         for (i, to) in packed.iter_mut().enumerate() {
             let (quad, row, input) = (i / LANES, i % LANES / QUAD, i % QUAD);

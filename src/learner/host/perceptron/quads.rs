@@ -7,7 +7,7 @@ use std::arch::wasm32::{f32x4_add, f32x4_extract_lane, f32x4_gt, f32x4_mul, v128
 
 /// Vectors per row of a tile of [`ROWS`] rows.
 const VECTORS: usize = 2;
-/// Samples per tile of [`narrow`].
+/// Samples per tile of [`multiply_narrow`].
 const SAMPLES: usize = 2;
 
 /// Left operand of a product, read by tile columns.
@@ -88,8 +88,14 @@ pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogu
     }
 }
 
-/// Implements `product::narrow`.
-pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], stride: usize) {
+/// Implements `product::multiply_narrow`.
+pub fn multiply_narrow(
+    inputs: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    logits: &mut [f32],
+    stride: usize,
+) {
     let width = weight.len() / bias.len();
     let strips = weight.chunks_exact(QUAD * width).zip(bias.chunks_exact(QUAD));
     for ((weight, bias), logits) in strips.zip(logits.chunks_exact_mut(QUAD * stride)) {

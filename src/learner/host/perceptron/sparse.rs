@@ -5,9 +5,8 @@ use crate::math::{any_nonzero, at_least, mul_add};
 use crate::model::MANY_FEATURES;
 use multiversion::multiversion;
 
-/// Sparse products are used if at most one value in `SPARSE` is nonzero; otherwise dense ones are
-/// faster.
-const SPARSE: usize = 8;
+/// Sparse products are used if there are at least so many values for each nonzero one; otherwise dense ones are faster.
+const MIN_VALUES_PER_NONZERO: usize = 8;
 
 /// Values tested at a time.
 const CHUNK: usize = 8;
@@ -47,7 +46,7 @@ impl Nonzeros {
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn list(obs: Rows, stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<usize>) -> bool {
-    let max_entries = obs.starts.len() * stride / SPARSE;
+    let max_entries = obs.starts.len() * stride / MIN_VALUES_PER_NONZERO;
     for start in obs.starts {
         let row = &obs.values[*start..*start + stride];
         let mut add = |feature: usize, x: f32| {

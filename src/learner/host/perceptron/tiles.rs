@@ -117,9 +117,9 @@ fn vectors<const V: usize>(row: &[f32], j: usize) -> &[Lanes; V] {
     vectors.try_into().expect("V vectors")
 }
 
-/// Implements `product::narrow` for `R` samples at a time.
+/// Implements `product::multiply_narrow` for `R` samples at a time.
 #[inline(always)]
-pub fn narrow<const R: usize>(
+pub fn multiply_narrow<const R: usize>(
     inputs: &[f32],
     weight: &[f32],
     bias: &[f32],

@@ -12,7 +12,7 @@ mod optimizer_kernels;
 mod tokens;
 
 use super::LanguageLearner;
-use super::differentiation::{Differentiation, Sums, TokenGrads, split_into_parts};
+use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_parts};
 use super::group::{Group, deduplicated_texts};
 use crate::device;
 use crate::parallel::PartialSum;
@@ -146,9 +146,9 @@ pub(super) fn partial_sum(
 pub(super) fn gradient(
     differentiation: &Differentiation,
     chosen: &[usize],
-) -> Option<(DeviceGradient, Sums)> {
+) -> Option<(DeviceGradient, TokenSums)> {
     let decoder = decoder_for_passes(differentiation.decoder)?;
-    let (mut gradient, mut sums) = (DeviceGradient::default(), Sums::default());
+    let (mut gradient, mut sums) = (DeviceGradient::default(), TokenSums::default());
     let add = if device::has_kernels(decoder.device()) {
         Differentiation::add_device_gradient::<KernelPass>
     } else {
@@ -176,7 +176,7 @@ impl Differentiation<'_> {
         decoder: &'a DeviceDecoder,
         chosen: &[usize],
         gradient: &mut DeviceGradient,
-        sums: &mut Sums,
+        sums: &mut TokenSums,
     ) {
         let temperature = self.settings.temperature;
         let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();

@@ -1,10 +1,10 @@
 //! The end of an optimizer step on a device: global norm, clipping and AdamW, one arena of parameters after the other.
 
 use super::DeviceGradient;
-use super::optimizer_kernels::{Kernels, Portions};
+use super::optimizer_kernels::{Portions, StepKernels};
 use crate::device;
 use crate::learner::Moments;
-use crate::learner::optimizer::{AdamWTensors, clip_tensor, factors};
+use crate::learner::optimizer::{AdamWTensors, adamw_factors, clip_scale_tensor};
 use crate::learner::text::update::LanguageStepSettings;
 use crate::math::adamw::Factors;
 use crate::settings::OptimizerConfig;
@@ -60,7 +60,7 @@ struct Step {
     gradient: Arenas,
     decayed: Factors,
     /// Whether vectors, that is norms and biases, have no weight decay.
-    spares_vectors: bool,
+    leaves_vectors_undecayed: bool,
 }
 
 /// Performs a step of AdamW with a clipped gradient, and returns its norm before clipping, `[1]`.
@@ -76,12 +76,12 @@ pub(in crate::learner::text) fn step(
 ) -> Tensor<1> {
     let LanguageStepSettings { max_norm, learning_rate } = settings;
     state.steps += 1;
-    let decayed = factors(config, learning_rate, state.steps);
+    let decayed = adamw_factors(config, learning_rate, state.steps);
     let mut gradient = gradient.0.unwrap_or_else(|| state.moments[0].zeros_like());
     let arenas: Vec<Tensor<1>> = gradient.arenas().collect();
-    let step = Step { gradient, decayed, spares_vectors: !config.decay_norms_and_biases };
+    let step = Step { gradient, decayed, leaves_vectors_undecayed: !config.decay_norms_and_biases };
     if let Some(portions) = state.portions.clone() {
-        let kernels = Kernels::new(&arenas, portions, max_norm);
+        let kernels = StepKernels::new(&arenas, portions, max_norm);
         step.apply(decoder, state, |number, before, gradient, factors| {
             kernels.step(number, before, gradient, factors)
         });
@@ -89,7 +89,7 @@ pub(in crate::learner::text) fn step(
     }
     let squares = arenas.into_iter().map(|gradient| gradient.square().sum());
     let norm = squares.reduce(|sum, more| sum + more).expect("at least one arena").sqrt();
-    let scale = clip_tensor(&norm, max_norm);
+    let scale = clip_scale_tensor(&norm, max_norm);
     step.apply(decoder, state, |_, before, gradient, factors| {
         let gradient = match &scale {
             Some(scale) => gradient * scale.clone(),
@@ -114,8 +114,8 @@ impl Step {
         decoder.change_on_device(|number, params| {
             let gradient = self.gradient.take(number);
             let [first, second] = state.moments.each_mut().map(|moment| moment.take(number));
-            let is_spared = self.spares_vectors && packing.has_vectors(number);
-            let factors = if is_spared { &undecayed } else { &self.decayed };
+            let is_undecayed = self.leaves_vectors_undecayed && packing.has_vectors(number);
+            let factors = if is_undecayed { &undecayed } else { &self.decayed };
             let before = AdamWTensors { params, first, second };
             let AdamWTensors { params, first, second } = step(number, before, gradient, factors);
             for (moment, changed) in state.moments.iter_mut().zip([first, second]) {

@@ -1,7 +1,7 @@
 //! Kernels of an optimizer step whose parameters are in arenas: sums of squares, the norm of all, AdamW.
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
-use crate::learner::fused::{UNITS, total};
+use crate::learner::fused::{UNITS, cube_sum};
 use crate::learner::optimizer::AdamWTensors;
 use crate::math::adamw::{Factors, ParamState, clip_scale, step};
 use crate::text::{Packing, upload_integers};
@@ -32,7 +32,7 @@ fn squares_kernel(gradient: &[f32], portions: &[i32], sums: &mut [f32], count: u
         for i in range_stepped(start + unit, end, UNITS) {
             sum += gradient[i] * gradient[i];
         }
-        let sum = total(sum);
+        let sum = cube_sum(sum);
         if unit == 0 {
             sums[portions[at + 2] as usize] = sum;
         }
@@ -55,7 +55,7 @@ fn norm_kernel(
     for i in range_stepped(unit, count, UNITS) {
         sum += sums[i];
     }
-    let sum = total(sum);
+    let sum = cube_sum(sum);
     if unit == 0 {
         let length = sum.sqrt();
         norm[0] = length;
@@ -137,7 +137,7 @@ fn rows(table: &CubeTensor) -> usize {
 }
 
 /// The kernels of one step.
-pub(super) struct Kernels {
+pub(super) struct StepKernels {
     portions: Portions,
     /// The norm of all gradients, and the factor that clips them: `[2]`.
     norm: CubeTensor,
@@ -149,7 +149,7 @@ fn owned(tensor: Tensor<1>) -> CubeTensor {
     if tensor.can_mut() { tensor } else { tensor.copy() }
 }
 
-impl Kernels {
+impl StepKernels {
     /// Begins a step with the arenas of a gradient, each `[len]`, of which there is at least one.
     pub fn new(gradients: &[Tensor<1>], portions: Portions, max_norm: f64) -> Self {
         let gradients: Vec<CubeTensor> = gradients.iter().cloned().map(cube_tensor).collect();
@@ -257,7 +257,7 @@ mod tests {
         let portions = Portions::new(&packing, device);
         assert_eq!(portions.count, 2 + 1 + 1 + 1 + 2 + 1 + 1 + 1);
         let gradients: Vec<Tensor<1>> = gradient.arenas().collect();
-        let kernels = Kernels::new(&gradients, portions, 0.5);
+        let kernels = StepKernels::new(&gradients, portions, 0.5);
         let factors = Factors {
             beta1: 0.9,
             one_minus_beta1: 0.1,

@@ -3,8 +3,8 @@
 use super::fuzz;
 use crate::checkpoint;
 use crate::data::{
-    AnnotatedTable, Columns, Dataset, DatasetWriter, EpisodeStatus, MANIFEST, Manifest,
-    TableOptions, read_games,
+    AnnotatedTable, Dataset, DatasetWriter, EpisodeStatus, MANIFEST, Manifest, StepColumns,
+    TableOptions, deserialize_games,
 };
 use crate::disk;
 use crate::env::{CartPole, Catch};
@@ -243,7 +243,7 @@ fn dataset(folder: &Path) {
         EpisodeStatus::new(true, false),
         EpisodeStatus::new(false, true),
     ];
-    let columns = Columns {
+    let columns = StepColumns {
         num_features: 4,
         obs: (0..12).map(|i| i as f32).collect(),
         actions: vec![0, 1, 1],
@@ -280,7 +280,7 @@ fn games_of_the_page() {
     let shards = shards.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
     let mut seeds: Vec<Vec<u8>> = shards.map(|path| fs::read(path).unwrap()).collect();
     seeds.extend(malformed("games_", ".safetensors"));
-    fuzz(&seeds, |bytes| drop(read_games(PathBuf::from("games"), bytes.to_vec())));
+    fuzz(&seeds, |bytes| drop(deserialize_games(PathBuf::from("games"), bytes.to_vec())));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::ops::Range;
 impl WindowBatch {
     /// Uploads the windows as a recording whose words are the features themselves and whose
     /// advantages are the step weights, in buffers of at most `max_bytes` bytes.
-    pub(crate) fn packed(
+    pub(crate) fn upload_recording(
         &self,
         max_bytes: u64,
         device: &Device,
@@ -24,7 +24,7 @@ impl WindowBatch {
             })
             .unzip();
         let mut numbers = [0.0; summary::LEN];
-        numbers[summary::STEPS] = self.counts.iter().sum::<usize>() as f32;
+        numbers[summary::LEARNT_STEPS] = self.counts.iter().sum::<usize>() as f32;
         numbers[summary::SCALE] = 1.0;
         let summary = Tensor::from_floats(numbers, device);
         let recording = Recording { num_steps, num_envs: count, parts };

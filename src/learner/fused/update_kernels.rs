@@ -2,7 +2,7 @@
 
 use super::tiles::Tiling;
 use crate::data::ENDED;
-use crate::data::summary::{SCALE, STEPS};
+use crate::data::summary::{LEARNT_STEPS, SCALE};
 use crate::device::buffers::Buffer;
 use crate::math::softmax::{
     MASKED_LOGIT, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
@@ -20,16 +20,16 @@ use burn::cubecl::prelude::*;
 pub(super) const COUNT_UNITS: usize = 128;
 
 /// Mask of the action in an action word.
-const ACTION: u32 = !ENDED;
+const ACTION_BITS: u32 = !ENDED;
 
 /// Offset of the minibatches' step counts in an update's summary: as for a recording, first the number of counted steps
 /// and the scale of the advantages; then the counted steps of each minibatch; and for losses with one ratio per game
 /// `[2, games]`: the ratios, and the loss's derivative by each log-probability of the game.
-pub(super) const COUNTS: usize = 2;
+pub(super) const MINIBATCH_COUNTS: usize = 2;
 
 /// Compile-time parameters of an update's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct KernelPlan<O> {
+pub(super) struct UpdateVariant<O> {
     /// Computes features from a recording's words; the row after those words holds the actions.
     pub observer: O,
     /// Shape of the policy.
@@ -56,31 +56,31 @@ pub(super) struct PartSizes {
 #[cube]
 impl PartSizes {
     /// Index of step `t` of the part's game `env`.
-    fn step(&self, env: usize, t: usize) -> StepIndex {
+    fn step_index(&self, env: usize, t: usize) -> StepIndex {
         let stride = self.num_steps * self.num_envs;
         StepIndex { env, t, words: StepWords { at: t * self.num_envs + env, stride } }
     }
 
     /// Index of a game's number of counted steps among the advantages.
-    fn length(&self, env: usize) -> usize {
+    fn length_index(&self, env: usize) -> usize {
         self.learn_steps * self.num_envs + env
     }
 
     /// Index of a step's log-probability under the reference policy, past the advantages; the
     /// advantage of the step is at `at`.
-    fn reference(&self, at: usize) -> usize {
+    fn reference_index(&self, at: usize) -> usize {
         (self.learn_steps + 2) * self.num_envs + at
     }
 }
 
 /// The portion of a minibatch in one part of the recording: games `order[first..first + games]`.
 #[derive(CubeType, CubeLaunch)]
-pub(super) struct Batch {
+pub(super) struct MinibatchPortion {
     /// Summary of the update.
     pub summary: Buffer<f32>,
     /// Offset of the games in the order.
     pub first: usize,
-    /// Number of games in this part.
+    /// Number of games of the portion.
     pub games: usize,
     /// Offset of these games within the minibatch.
     pub offset: usize,
@@ -95,7 +95,7 @@ pub(super) struct Batch {
 }
 
 #[cube]
-impl Batch {
+impl MinibatchPortion {
     /// Reads the ratio of game `game` of this portion.
     pub fn sequence_ratio(&self, game: usize) -> SequenceRatio {
         let at = self.ratios_offset + self.offset + game;
@@ -130,44 +130,49 @@ pub(super) struct ExperienceBuffers {
 #[cube]
 impl ExperienceBuffers {
     /// Index of step `t` of game `game` of a minibatch in this part.
-    pub fn step(&self, batch: &Batch, game: usize, t: usize) -> StepIndex {
-        self.sizes.step(self.order[batch.first + game] as usize - self.sizes.first_env, t)
+    pub fn step_index(&self, portion: &MinibatchPortion, game: usize, t: usize) -> StepIndex {
+        self.sizes.step_index(self.order[portion.first + game] as usize - self.sizes.first_env, t)
     }
 
     /// Loads the sample at a step.
     pub fn sample<O: Observer>(
         &self,
         step: &StepIndex,
-        batch: &Batch,
-        #[comptime] plan: KernelPlan<O>,
+        portion: &MinibatchPortion,
+        #[comptime] variant: UpdateVariant<O>,
     ) -> Sample {
         let at = step.words.at;
-        let reference = if comptime!(plan.loss.kl.is_some()) {
-            self.advantages[self.sizes.reference(at)]
+        let reference = if comptime!(variant.loss.kl.is_some()) {
+            self.advantages[self.sizes.reference_index(at)]
         } else {
             0.0f32.runtime()
         };
         Sample {
-            action: action::<O>(&self.words, step, plan),
+            action: action::<O>(&self.words, step, variant),
             logprob: self.values[at],
-            advantage: self.advantages[at] * batch.summary[SCALE],
-            counts: (step.t as f32) < self.advantages[self.sizes.length(step.env)],
+            advantage: self.advantages[at] * portion.summary[SCALE],
+            counts: (step.t as f32) < self.advantages[self.sizes.length_index(step.env)],
             reference,
         }
     }
 
     /// Number of counted steps of the part's game `env`, at least 1.
     fn length(&self, env: usize) -> f32 {
-        at_least(1.0f32, self.advantages[self.sizes.length(env)])
+        at_least(1.0f32, self.advantages[self.sizes.length_index(env)])
     }
 
     /// Weight of the counted steps of the part's game `env`.
-    pub fn weight(&self, env: usize, batch: &Batch, #[comptime] form: LossForm) -> f32 {
+    pub fn weight(
+        &self,
+        env: usize,
+        portion: &MinibatchPortion,
+        #[comptime] form: LossForm,
+    ) -> f32 {
         let denominators = StepDenominators {
-            games: batch.all_games as f32,
+            sequences: portion.all_games as f32,
             learn_steps: self.sizes.learn_steps as f32,
-            steps: batch.summary[COUNTS + batch.number],
-            rollout_share: batch.summary[STEPS] / batch.num_minibatches as f32,
+            steps: portion.summary[MINIBATCH_COUNTS + portion.number],
+            rollout_share: portion.summary[LEARNT_STEPS] / portion.num_minibatches as f32,
         };
         weights::weight(self.length(env), &denominators, comptime!(form.loss_type.averaging()))
     }
@@ -186,8 +191,12 @@ pub(super) struct StepIndex {
 
 /// Reads the action taken in a step.
 #[cube]
-fn action<O: Observer>(words: &[u32], step: &StepIndex, #[comptime] plan: KernelPlan<O>) -> u32 {
-    words[comptime!(plan.observer.num_words()) * step.words.stride + step.words.at] & ACTION
+fn action<O: Observer>(
+    words: &[u32],
+    step: &StepIndex,
+    #[comptime] variant: UpdateVariant<O>,
+) -> u32 {
+    words[comptime!(variant.observer.num_words()) * step.words.stride + step.words.at] & ACTION_BITS
 }
 
 /// A sample without its observation.
@@ -257,13 +266,13 @@ pub(super) fn mask_logits<O: Observer>(
     #[comptime] stride: usize,
     words: &[u32],
     step: &StepIndex,
-    #[comptime] plan: KernelPlan<O>,
+    #[comptime] variant: UpdateVariant<O>,
 ) {
     if comptime!(O::MASKED) {
         #[unroll]
-        for a in 0..comptime!(plan.mlp.actions) {
+        for a in 0..comptime!(variant.mlp.actions) {
             let at = first + comptime!(a * stride);
-            let legal = O::legal(words, &step.words, a, comptime!(plan.observer));
+            let legal = O::legal(words, &step.words, a, comptime!(variant.observer));
             logits[at] = select(legal, logits[at], comptime!(MASKED_LOGIT));
         }
     }
@@ -291,7 +300,7 @@ pub(super) fn count_kernel(
         for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
             let env = order[CUBE_POS * games + i] as usize;
             if env >= sizes.first_env && env < sizes.first_env + sizes.num_envs {
-                sum += advantages[sizes.length(env) - sizes.first_env];
+                sum += advantages[sizes.length_index(env) - sizes.first_env];
             }
         }
     }
@@ -301,14 +310,14 @@ pub(super) fn count_kernel(
     if unit == 0 && CUBE_POS < minibatches {
         let mut total = 0.0f32;
         if sizes.first_env > 0 {
-            total = summary[COUNTS + CUBE_POS];
+            total = summary[MINIBATCH_COUNTS + CUBE_POS];
         }
         for i in 0..comptime!(COUNT_UNITS) {
             total += sums[i];
         }
-        summary[COUNTS + CUBE_POS] = total;
+        summary[MINIBATCH_COUNTS + CUBE_POS] = total;
         if CUBE_POS == 0 {
-            summary[STEPS] = recorded[STEPS];
+            summary[LEARNT_STEPS] = recorded[LEARNT_STEPS];
             summary[SCALE] = recorded[SCALE];
         }
     }
@@ -328,20 +337,20 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
     sizes: PartSizes,
     first: usize,
     end: usize,
-    #[comptime] plan: KernelPlan<O>,
+    #[comptime] variant: UpdateVariant<O>,
     #[define(I)] _input: ElemType,
 ) {
     let env = first + ABSOLUTE_POS;
     if env < end {
-        let mut scratch = Scratch::new(comptime!(plan.mlp));
+        let mut scratch = Scratch::new(comptime!(variant.mlp));
         for row in 0..sizes.learn_steps + 2 {
             extended[row * sizes.num_envs + env] = advantages[row * sizes.num_envs + env];
         }
         for t in 0..sizes.learn_steps {
-            let step = sizes.step(env, t);
-            let taken = action::<O>(words, &step, plan);
-            let soft = forward::<O, I>(params, words, &step, taken, &mut scratch, plan);
-            extended[sizes.reference(step.words.at)] = soft.logprob;
+            let step = sizes.step_index(env, t);
+            let taken = action::<O>(words, &step, variant);
+            let soft = forward::<O, I>(params, words, &step, taken, &mut scratch, variant);
+            extended[sizes.reference_index(step.words.at)] = soft.logprob;
         }
     }
 }
@@ -373,7 +382,7 @@ fn forward<O: Observer, I: Float>(
     step: &StepIndex,
     action: u32,
     scratch: &mut Scratch,
-    #[comptime] plan: KernelPlan<O>,
+    #[comptime] variant: UpdateVariant<O>,
 ) -> Softmax {
     let all = FeatureSlots {
         first: 0usize.runtime(),
@@ -382,60 +391,67 @@ fn forward<O: Observer, I: Float>(
         num_workers: 1usize,
     };
     let x = scratch.x.as_mut_slice();
-    O::observe::<f32>(words, &step.words, x, &all, comptime!(plan.observer));
+    O::observe::<f32>(words, &step.words, x, &all, comptime!(variant.observer));
     #[unroll]
-    for i in 0..comptime!(plan.mlp.features) {
+    for i in 0..comptime!(variant.mlp.features) {
         scratch.x[i] = round_to::<I>(scratch.x[i]);
     }
-    mlp_logits::<f32, I>(params, &scratch.x, &mut scratch.logits, comptime!(plan.mlp));
-    mask_logits::<O>(scratch.logits.as_mut_slice(), 0usize, 1usize, words, step, plan);
-    softmax(scratch.logits.as_slice(), 0usize, action, 1usize, comptime!(plan.mlp.actions))
+    mlp_logits::<f32, I>(params, &scratch.x, &mut scratch.logits, comptime!(variant.mlp));
+    mask_logits::<O>(scratch.logits.as_mut_slice(), 0usize, 1usize, words, step, variant);
+    softmax(scratch.logits.as_slice(), 0usize, action, 1usize, comptime!(variant.mlp.actions))
 }
 
 /// Computes the ratios of games `first..end` of a minibatch, one per unit, and the loss's derivative by their
 /// log-probabilities.
 ///
-/// Buffers: parameters `[num_params]`; those of [`ExperienceBuffers`]; the buffer of [`Batch`], to which the
+/// Buffers: parameters `[num_params]`; those of [`ExperienceBuffers`]; the buffer of [`MinibatchPortion`], to which the
 /// ratios are written.
 #[cube(launch_unchecked)]
 pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
     params: &[f32],
-    data: &ExperienceBuffers,
-    batch: &mut Batch,
+    experience: &ExperienceBuffers,
+    portion: &mut MinibatchPortion,
     coefficients: Coefficients,
     first: usize,
     end: usize,
-    #[comptime] plan: KernelPlan<O>,
+    #[comptime] variant: UpdateVariant<O>,
     #[define(I)] _input: ElemType,
 ) {
     let game = first + ABSOLUTE_POS;
     if game < end {
-        let env = data.step(&*batch, game, 0usize).env;
-        let mut scratch = Scratch::new(comptime!(plan.mlp));
+        let env = experience.step_index(&*portion, game, 0usize).env;
+        let mut scratch = Scratch::new(comptime!(variant.mlp));
         let mut sum = 0.0f32;
-        for t in 0..data.sizes.learn_steps {
-            let step = data.step(&*batch, game, t);
-            let sample = data.sample::<O>(&step, &*batch, plan);
+        for t in 0..experience.sizes.learn_steps {
+            let step = experience.step_index(&*portion, game, t);
+            let sample = experience.sample::<O>(&step, &*portion, variant);
             if sample.counts {
                 let action = sample.action;
-                let soft = forward::<O, I>(params, &data.words, &step, action, &mut scratch, plan);
+                let soft = forward::<O, I>(
+                    params,
+                    &experience.words,
+                    &step,
+                    action,
+                    &mut scratch,
+                    variant,
+                );
                 sum += soft.logprob - sample.logprob;
             }
         }
-        let length = data.length(env);
+        let length = experience.length(env);
         let ratio = exp(sum / length);
         let mut d_logprob = 0.0f32;
-        for t in 0..data.sizes.learn_steps {
-            let step = data.step(&*batch, game, t);
-            let sample = data.sample::<O>(&step, &*batch, plan);
+        for t in 0..experience.sizes.learn_steps {
+            let step = experience.step_index(&*portion, game, t);
+            let sample = experience.sample::<O>(&step, &*portion, variant);
             if sample.counts {
                 let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
-                let policy = term(&step, &coefficients, comptime!(plan.loss.loss_type));
+                let policy = term(&step, &coefficients, comptime!(variant.loss.loss_type));
                 d_logprob += policy.d_logprob;
             }
         }
-        let weight = data.weight(env, &*batch, comptime!(plan.loss));
-        batch.store_sequence_ratio(
+        let weight = experience.weight(env, &*portion, comptime!(variant.loss));
+        portion.store_sequence_ratio(
             game,
             &SequenceRatio { ratio, d_logprob: d_logprob * weight / length },
         );

@@ -1,4 +1,4 @@
-//! Trainable state: parameters, optimizer and, for the KL penalty, the reference policy.
+//! The state that training changes: parameters, optimizer and, for the KL penalty, the reference policy.
 
 use super::context::LearnerContext;
 use super::optimizer::AdamW;
@@ -8,16 +8,17 @@ use crate::parallel::{Team, TeamError};
 use crate::settings::TrainConfig;
 use burn::tensor::Tensor;
 
-/// Trainable state on the device of the module.
+/// The state that training changes, on the device of the network: parameters, optimizer and, for the KL penalty, the
+/// reference policy.
 #[derive(Clone, Debug)]
-pub struct Weights {
+pub struct TrainState {
     pub(super) network: Network,
     pub(super) reference: Option<Network>,
     pub(super) params: Tensor<1>,
     pub(super) optimizer: AdamW,
 }
 
-impl Weights {
+impl TrainState {
     /// Initial state for `policy`. If `kl_coef` is not 0, it also becomes the reference policy.
     pub fn new(policy: Network, config: &TrainConfig) -> Self {
         let reference = (config.loss.kl_coef > 0.0).then(|| policy.clone());

@@ -1,0 +1,106 @@
+//! Counted steps of an update, by which losses and means are divided.
+
+use super::context::LearnerContext;
+use super::order::Minibatch;
+use super::schedule::first_optimizer_step;
+use crate::objective::weights::StepDenominators;
+use crate::parallel::TeamError;
+use crate::settings::TrainConfig;
+
+/// The minibatches whose counted steps the means of an update are over: one rule for all learners. Without a step, they
+/// divide by 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LearntSteps {
+    /// Those of the first minibatches: of a dataset, which advances by batches, or of an update that ended early.
+    OfMinibatches(usize),
+    /// Those of all games in each of these epochs: every epoch covers all games of a rollout.
+    OfEpochs(usize),
+}
+
+impl LearntSteps {
+    /// The steps of an update that took the first `taken` of its minibatches.
+    pub fn of(config: &TrainConfig, taken: usize, num_minibatches: usize) -> Self {
+        if config.data.is_on() || taken < num_minibatches {
+            Self::OfMinibatches(taken)
+        } else {
+            Self::OfEpochs(config.update.update_epochs)
+        }
+    }
+}
+
+/// Counted steps of the minibatches of an update over all ranks.
+#[derive(Debug)]
+pub(super) struct CountedSteps {
+    /// Number of the update's first optimizer step in the run.
+    pub first_step: u64,
+    /// Counted steps of each minibatch.
+    pub minibatches: Vec<f64>,
+    /// Counted steps of all games.
+    pub all: f64,
+    learn_steps: usize,
+    /// Minibatches of an epoch.
+    num_minibatches: usize,
+}
+
+impl CountedSteps {
+    /// Counts the steps of an iteration's update from the numbers of counted steps of this rank's games. Returns its
+    /// minibatches, too.
+    pub fn count(
+        context: &mut LearnerContext,
+        lengths: &[usize],
+        learn_steps: usize,
+        iteration: u32,
+    ) -> Result<(Vec<Minibatch>, Self), TeamError> {
+        let minibatches = context.batches.minibatches(iteration, lengths.len());
+        let count = |minibatch: &Minibatch| {
+            minibatch.games().iter().map(|game| lengths[*game as usize]).sum::<usize>() as f64
+        };
+        let all = lengths.iter().sum::<usize>() as f64;
+        let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
+        let mut counts = context.team.all_reduce_counts(&ours)?;
+        let all = counts.pop().expect("the last is that of all games");
+        let counted = Self {
+            first_step: first_optimizer_step(&context.config, iteration),
+            minibatches: counts,
+            all,
+            learn_steps,
+            num_minibatches: context.config.update.num_minibatches,
+        };
+        Ok((minibatches, counted))
+    }
+
+    /// Denominators of the step weights of minibatch `number`.
+    pub fn denominators(&self, number: usize, minibatch: &Minibatch) -> StepDenominators {
+        StepDenominators {
+            sequences: minibatch.size as f32,
+            learn_steps: self.learn_steps as f32,
+            steps: self.minibatches[number] as f32,
+            rollout_share: self.all as f32 / self.num_minibatches as f32,
+        }
+    }
+
+    /// Number of [`LearntSteps`] of the first `taken` minibatches.
+    pub fn learnt(&self, taken: usize, config: &TrainConfig) -> f64 {
+        match LearntSteps::of(config, taken, self.minibatches.len()) {
+            LearntSteps::OfMinibatches(taken) => self.minibatches[..taken].iter().sum(),
+            LearntSteps::OfEpochs(epochs) => self.all * epochs as f64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_that_ends_early_learns_from_its_minibatches_alone() {
+        let mut config = TrainConfig::for_game("any");
+        config.update.update_epochs = 3;
+        let learnt = |config: &TrainConfig, taken| LearntSteps::of(config, taken, 12);
+        assert_eq!(learnt(&config, 12), LearntSteps::OfEpochs(3));
+        assert_eq!(learnt(&config, 11), LearntSteps::OfMinibatches(11));
+        assert_eq!(learnt(&config, 0), LearntSteps::OfMinibatches(0));
+        config.data.path = "data".to_string();
+        assert_eq!(learnt(&config, 12), LearntSteps::OfMinibatches(12));
+    }
+}
