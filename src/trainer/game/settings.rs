@@ -14,19 +14,22 @@ pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> Stri
     toml::to_string(&table).expect("settings are plain tables")
 }
 
-/// The settings of a new run: the defaults, overridden by those of a file, then by every `key=value` of `set`.
+/// The settings of a new run: the defaults, overridden by those of a file, then by every `key=value` of `assignments`.
 ///
 /// # Errors
 /// The errors of [`layered_settings`].
-pub fn new_settings<G>(file: &toml::Table, set: &[String]) -> Result<(G, TrainConfig), ConfigError>
+pub fn new_settings<G>(
+    file: &toml::Table,
+    assignments: &[String],
+) -> Result<(G, TrainConfig), ConfigError>
 where
     G: Rules + Default + Serialize + DeserializeOwned,
 {
-    layered_settings(std::slice::from_ref(file), set)
+    layered_settings(std::slice::from_ref(file), assignments)
 }
 
-/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of `set`.
-/// A setting may have another of its names in each.
+/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of
+/// `assignments`. A setting may have another of its names in each.
 ///
 /// The game's parameters are read first, since defaults may depend on them
 /// ([`Env::defaults`](crate::env::Env::defaults)).
@@ -35,7 +38,7 @@ where
 /// If there is no such setting, or a value has the wrong type.
 pub fn layered_settings<G>(
     files: &[toml::Table],
-    set: &[String],
+    assignments: &[String],
 ) -> Result<(G, TrainConfig), ConfigError>
 where
     G: Rules + Default + Serialize + DeserializeOwned,
@@ -43,7 +46,7 @@ where
     let over = |defaults: TrainConfig| {
         let mut table = overlay::parse("the defaults", &config_toml(&G::default(), &defaults))?;
         files.iter().try_for_each(|file| overlay::lay_over(&mut table, file.clone()))?;
-        overlay::apply(&mut table, set)?;
+        overlay::apply(&mut table, assignments)?;
         overlay::split::<G>(table, G::NAME)
     };
     let (game, _) = over(TrainConfig::of(&G::default())?)?;
