@@ -77,7 +77,7 @@ fn main(py: Python, words: Vec<OsString>, started_by: Vec<OsString>) -> u8 {
 #[pymodule]
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     // They are Python's errors.
-    grove::run::keep_silent(|panic| eprintln!("error: {panic}"));
+    grove::run::silence_panics(|panic| eprintln!("error: {panic}"));
     module.add_function(wrap_pyfunction!(names, module)?)?;
     module.add_function(wrap_pyfunction!(scalars, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;

@@ -8,7 +8,7 @@ use super::progress_note::with_note;
 use super::validation::saved_settings;
 use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
-use crate::run::{RunFolder, Scores, Subject, play};
+use crate::run::{RunFolder, Scores, Subject, score_policy};
 use crate::text::generate::Sampling;
 use crate::trainer::saved_game_name;
 use crate::trainer::text::{
@@ -63,7 +63,7 @@ pub fn evaluate<G: Playable>(
     let policy = models.load_policy(checkpoint, game, &config)?;
     let subject = Subject::Env(G::NAME.to_string());
     evaluate_and_report(args, checkpoint, subject, || {
-        Ok(play(&policy, game, args.episodes, args.seed))
+        Ok(score_policy(&policy, game, args.episodes, args.seed))
     })
 }
 
@@ -89,7 +89,7 @@ fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<(
                 &sampling,
             )?),
             seed: args.seed,
-            baselines: Vec::new(),
+            reference_scores: Vec::new(),
         })
     })
 }

@@ -35,8 +35,8 @@ pub fn find(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
     if is_file || is_model {
         return Some((path.to_path_buf(), None));
     }
-    let run = RunFolder::find(path).ok().filter(RunFolder::has_model)?;
-    Some((run.model(), Some(run)))
+    let run = RunFolder::find(path).ok().filter(RunFolder::has_language_model)?;
+    Some((run.model_path(), Some(run)))
 }
 
 /// Name of an exported file: that of the folder, or of the file without its extension.

@@ -9,7 +9,7 @@ use super::table::TableGame;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
 use crate::env::{Catalog, Env, HostGame};
-use crate::run::{Run, RunFiles, RunFolder, RunLock, Subject, caught};
+use crate::run::{Run, RunFiles, RunFolder, RunLock, Subject, catch_panic};
 use crate::schema::Settings;
 use crate::settings::TrainConfig;
 use crate::task;
@@ -188,7 +188,7 @@ impl Games {
         let Subject::Env(name) = run.subject() else { return Vec::new() };
         let game = self.entries.find(&name).filter(|_| files.takes_animations());
         let (Some(game), Some(best)) = (game, best) else { return Vec::new() };
-        let animation = caught(|| (game.animation)(&self.models, best));
+        let animation = catch_panic(|| (game.animation)(&self.models, best));
         match animation.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(animation) => files.write_animation(env_steps, &animation),
             Err(error) => vec![format!("TensorBoard gets no animation: {error:#}")],

@@ -102,7 +102,7 @@ fn load(path: &Path) -> Result<LanguageModel> {
     let has = |name: &str| path.join(name).is_file();
     let is_checkpoint = has("manifest.json") && !has("config.json");
     match RunFolder::find(path) {
-        Ok(run) if run.model().is_dir() => text::load_from(&run.model()),
+        Ok(run) if run.model_path().is_dir() => text::load_from(&run.model_path()),
         Err(_) if !is_checkpoint => text::load_from(path),
         _ => {
             let checkpoint = saved_policy(path)?;
@@ -122,7 +122,7 @@ fn load(path: &Path) -> Result<LanguageModel> {
 fn held_out_prompt(path: &Path) -> Result<String> {
     let missing = || anyhow!("the prompt is missing: grove generate {} 'TEXT'", path.display());
     let run = RunFolder::find(path).map_err(|_| missing())?;
-    let settings = input::read_description(&run.config()).map_err(|_| missing())?;
+    let settings = input::read_description(&run.config_path()).map_err(|_| missing())?;
     let split = split_language_settings(overlay::parse(CONFIG, &settings)?)?;
     let LanguageSettings { task_name, mut task_settings, config } = split;
     // The run may come from someone else.

@@ -60,7 +60,7 @@ impl History {
     /// Reads a run.
     pub fn read(path: &Path) -> Result<Self> {
         let folder = RunFolder::find(path)?;
-        let file = folder.config();
+        let file = folder.config_path();
         let text = input::read_description(&file);
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
@@ -250,7 +250,8 @@ impl History {
         let best = self
             .best()
             .map(|(iteration, evaluation)| BestEvaluation { value: value(evaluation), iteration });
-        let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
+        let end =
+            self.schedule().ok().and_then(|schedule| schedule.end_reason(self.iteration(), best));
         match (self.is_locked, end) {
             (true, _) => RunStatus::Running,
             (false, Some(_)) => RunStatus::Finished,

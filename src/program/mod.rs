@@ -63,7 +63,7 @@ use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
 use crate::model::NamedModel;
 use crate::parallel::mpi;
-use crate::run::{FinalScores, Run, RunFiles, caught_on_devices, keep_silent};
+use crate::run::{FinalEvaluation, Run, RunFiles, catch_device_panics, silence_panics};
 use crate::task::{self, cache};
 use anyhow::Result;
 use args::Cli;
@@ -129,7 +129,7 @@ impl Program {
         files: &mut RunFiles,
         env_steps: u64,
         best: Option<&Checkpoint>,
-        result: &FinalScores,
+        result: &FinalEvaluation,
     ) -> Result<Vec<String>> {
         model_card::write(&self.games, run, files, result)?;
         Ok(self.games.animate(run, files, env_steps, best))
@@ -161,8 +161,9 @@ impl Program {
             }
         };
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        keep_silent(|panic| ranks::fail(&panic.clone().into()));
-        match caught_on_devices(|| run(&self.games, cli)).unwrap_or_else(|panic| Err(panic.into()))
+        silence_panics(|panic| ranks::fail(&panic.clone().into()));
+        match catch_device_panics(|| run(&self.games, cli))
+            .unwrap_or_else(|panic| Err(panic.into()))
         {
             Ok(()) => {
                 mpi::finish();

@@ -2,7 +2,7 @@
 
 use super::games::Games;
 use super::history::{History, flat};
-use crate::run::{FinalScores, Run, RunFiles, with_unit_prefix};
+use crate::run::{FinalEvaluation, Run, RunFiles, with_unit_prefix};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
 use anyhow::Result;
@@ -15,8 +15,13 @@ use toml::Value;
 ///
 /// # Errors
 /// If the run's files cannot be read, or the card cannot be written.
-pub fn write(games: &Games, run: &dyn Run, files: &RunFiles, result: &FinalScores) -> Result<()> {
-    let Some(model) = run.model() else { return Ok(()) };
+pub fn write(
+    games: &Games,
+    run: &dyn Run,
+    files: &RunFiles,
+    result: &FinalEvaluation,
+) -> Result<()> {
+    let Some(model) = run.language_model() else { return Ok(()) };
     let text = card(games, &History::read(files.folder().path())?, &model, Some(result));
     Ok(files.write_model_card(&text)?)
 }
@@ -27,7 +32,7 @@ pub fn card(
     games: &Games,
     run: &History,
     model: &LanguageModel,
-    result: Option<&FinalScores>,
+    result: Option<&FinalEvaluation>,
 ) -> String {
     let path = Some(run.model_path())
         .filter(|path| *path != Path::new(TINY) && !path.as_os_str().is_empty());
@@ -85,7 +90,7 @@ fn overview(run: &History, model: &LanguageModel, base: String) -> String {
 }
 
 /// The section of the final evaluation; empty without one.
-fn final_scores(result: Option<&FinalScores>) -> String {
+fn final_scores(result: Option<&FinalEvaluation>) -> String {
     let scores = result.and_then(|result| result.scores.as_ref()).map(ToString::to_string);
     let held_out = result.and_then(|result| result.held_out.as_ref()).map(ToString::to_string);
     let scores: Vec<String> = scores.into_iter().chain(held_out).collect();

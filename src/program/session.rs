@@ -14,8 +14,9 @@ use crate::checkpoint::Checkpoint;
 use crate::device::ChosenDevice;
 use crate::parallel::Team;
 use crate::run::{
-    BestPolicy, End, FinalScores, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote,
-    RunSummary, SavedPolicy, Schedule, Subject, caught, drive, finish, preview, restore_best,
+    BestPolicy, EndReason, FinalEvaluation, Report, Run, RunError, RunFiles, RunFolder, RunLock,
+    RunMetadata, RunSummary, SavedPolicy, Schedule, Subject, catch_panic, drive, finish, preview,
+    restore_best,
 };
 use crate::task::DataTask;
 use anyhow::{Context, Result, bail};
@@ -117,15 +118,20 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let schedule = trainer.schedule();
     // The first rank may save it while others look.
     let is_unsaved = trainer.team().any(!folder.has_checkpoint(iteration))?;
-    match schedule.end(iteration, trainer.best()) {
-        None | Some(End::Seconds) => Ok(()),
-        Some(_) if (is_unsaved || !folder.is_concluded()) && iteration <= schedule.iterations => {
+    match schedule.end_reason(iteration, trainer.best()) {
+        None | Some(EndReason::Seconds) => Ok(()),
+        Some(_)
+            if (is_unsaved || !folder.is_finally_evaluated())
+                && iteration <= schedule.iterations =>
+        {
             Ok(())
         }
         // It may have done more iterations than the command line requests.
-        Some(End::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
-        Some(End::Score) => bail!(RunError::Reached { path, score: schedule.stop.score }),
-        Some(End::Patience) => {
+        Some(EndReason::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
+        Some(EndReason::Score) => {
+            bail!(RunError::ScoreReached { path, score: schedule.stop.score })
+        }
+        Some(EndReason::Patience) => {
             bail!(RunError::OutOfPatience { path, iteration, patience: schedule.patience })
         }
     }
@@ -137,8 +143,8 @@ fn evaluate_best(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
-    end: Option<End>,
-) -> Result<Option<FinalScores>> {
+    end: Option<EndReason>,
+) -> Result<Option<FinalEvaluation>> {
     let message = match run.subject() {
         Subject::Task(_) if end.is_none() => {
             restore_best(run, &files, best)?;
@@ -159,16 +165,16 @@ fn serve_until_interrupt(interrupt: &Interrupt) {
 }
 
 /// A note about a run that ended before its last iteration; `None` if it did not, or ran out of patience.
-fn early_end(end: Option<End>, schedule: &Schedule) -> Option<String> {
+fn early_end(end: Option<EndReason>, schedule: &Schedule) -> Option<String> {
     match end {
         None => Some("Interrupted".to_string()),
-        Some(End::Seconds) => {
+        Some(EndReason::Seconds) => {
             Some(format!("Trained for {} s (stop.seconds)", schedule.stop.seconds))
         }
-        Some(End::Score) => {
+        Some(EndReason::Score) => {
             Some(format!("Reached a score of {} (stop.score)", schedule.stop.score))
         }
-        Some(End::Iterations | End::Patience) => None,
+        Some(EndReason::Iterations | EndReason::Patience) => None,
     }
 }
 
@@ -205,7 +211,7 @@ impl Session<'_> {
             self.train_to_end(&mut run, chosen, settings, next)
         };
         // Freeing the memory of a failed device may fail again, which tells nothing new.
-        let freed = caught(|| drop(run));
+        let freed = catch_panic(|| drop(run));
         outcome.and_then(|()| Ok(freed?))
     }
 
@@ -248,9 +254,9 @@ impl Session<'_> {
         let BestPolicy { checkpoint: best, warnings } = best.unwrap_or_default();
         warn(&warnings);
         let files = outputs.as_mut().map(|outputs| &mut outputs.files);
-        let result = evaluate_best(run, files, best.as_ref(), summary.end)?;
+        let result = evaluate_best(run, files, best.as_ref(), summary.end_reason)?;
         let Some(mut outputs) = outputs else { return Ok(()) };
-        warn(result.as_ref().and_then(FinalScores::warning).as_slice());
+        warn(result.as_ref().and_then(FinalEvaluation::warning).as_slice());
         warn(&self.games.animate(run, &mut outputs.files, summary.env_steps, best.as_ref()));
         if let Some(result) = &result {
             model_card::write(self.games, run, &outputs.files, result)?;
@@ -260,7 +266,7 @@ impl Session<'_> {
         self.conclude(&report, run.trainer().schedule(), outputs.path(), next)?;
         // The run is over. Another process may resume it while its page is still served.
         drop(outputs);
-        if server.is_some() && summary.end.is_some() {
+        if server.is_some() && summary.end_reason.is_some() {
             serve_until_interrupt(&interrupt);
         }
         Ok(())
@@ -293,8 +299,9 @@ impl Session<'_> {
         folder: &Path,
         next: impl FnOnce(&str) -> String,
     ) -> Result<()> {
-        let (RunSummary { end, iteration, .. }, folder) = (report.summary, quote_path(folder));
-        let can_continue = matches!(end, None | Some(End::Seconds));
+        let (RunSummary { end_reason: end, iteration, .. }, folder) =
+            (report.summary, quote_path(folder));
+        let can_continue = matches!(end, None | Some(EndReason::Seconds));
         if let Some(reason) = early_end(end, &schedule) {
             let how = format!(" Continue with `grove train --resume {folder}`.");
             let how = if can_continue { &how } else { "" };
@@ -325,8 +332,8 @@ impl Session<'_> {
                 "warning: this run was trained with Grove {version}; Grove {now} may not reproduce it bit for bit"
             );
         }
-        let note = RunNote::new(run, &chosen.info).with_iterations_of_epochs(self.of_epochs);
-        outputs.files.write_note(&note)?;
+        let note = RunMetadata::new(run, &chosen.info).with_iterations_of_epochs(self.of_epochs);
+        outputs.files.write_metadata(&note)?;
         let place = match chosen.info.kind.as_str() {
             "cpu" => format!("the CPU ({})", chosen.info.description),
             _ => chosen.info.to_string(),
@@ -350,7 +357,7 @@ impl Session<'_> {
     }
 }
 
-/// Prints a run's engine, its ranks and phases if there are several, and its warning.
+/// Prints a run's engine, its ranks and stages if there are several, and its warning.
 fn describe_run(run: &dyn Run) {
     let trainer = run.trainer();
     let (shards, ranks) = (trainer.shards(), trainer.team().size());
@@ -361,11 +368,11 @@ fn describe_run(run: &dyn Run) {
         );
     }
     let reason = run.fallback_reason().map(|why| format!(" ({why})")).unwrap_or_default();
-    eprint_line!("Engine: {}{reason}", trainer.engine());
-    let phases = run.phases();
-    if phases.len() > 1 || phases.iter().any(|phase| phase.name == "SFT") {
-        let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
-        eprint_line!("Phases: {}", phases.join(", "));
+    eprint_line!("Engine: {}{reason}", trainer.describe_engine());
+    let stages = run.stages();
+    if stages.len() > 1 || stages.iter().any(|stage| stage.name == "SFT") {
+        let stages: Vec<_> = stages.iter().map(ToString::to_string).collect();
+        eprint_line!("Phases: {}", stages.join(", "));
     }
     warn(&run.warnings());
 }

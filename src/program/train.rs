@@ -66,7 +66,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     let TrainArgs { game: name, run, .. } = &args;
     let name = name.as_deref().filter(|name| !is_folder(&args, name));
     let is_changed = run.iterations.is_some() || !run.set.is_empty();
-    let latest = if is_changed { folder.latest_to_change() } else { folder.latest() };
+    let latest = if is_changed { folder.latest_for_changed_settings() } else { folder.latest() };
     let SavedPolicy { checkpoint, warnings } = latest?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
@@ -133,7 +133,7 @@ fn last_interrupted(games: &Games, args: &RunArgs) -> Result<RunFolder> {
         };
         newest = other;
     }
-    let is_over = newest.is_concluded()
+    let is_over = newest.is_finally_evaluated()
         && History::read(newest.path()).is_ok_and(|it| it.state() == RunStatus::Finished);
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(

@@ -8,7 +8,7 @@ use crate::disk::faults::{Fault, with};
 use crate::metrics::IterationRecord;
 use crate::rng::{below, draw};
 use crate::run::{
-    FinalScores, Phase, Run, RunError, RunFiles, RunFolder, RunSizes, Subject, TrainerStatus,
+    FinalEvaluation, Run, RunError, RunFiles, RunFolder, RunSizes, Stage, Subject, TrainerStatus,
     drive, finish,
 };
 use crate::text::LanguageModel;
@@ -57,16 +57,16 @@ impl Run for Failing {
         self.run.trainer()
     }
 
-    fn phases(&self) -> Vec<Phase> {
-        self.run.phases()
+    fn stages(&self) -> Vec<Stage> {
+        self.run.stages()
     }
 
     fn sizes(&self) -> RunSizes {
         self.run.sizes()
     }
 
-    fn epoch_iterations(&self) -> u32 {
-        self.run.epoch_iterations()
+    fn iterations_per_epoch(&self) -> u32 {
+        self.run.iterations_per_epoch()
     }
 
     fn smaller_launches(&self) -> Option<String> {
@@ -92,15 +92,15 @@ impl Run for Failing {
         self.run.restore(checkpoint)
     }
 
-    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalEvaluation, RunError> {
         // The run is at its best policy.
         self.may_fail(Work::Finish, self.at);
         self.run.evaluate_fresh(max_episodes)
     }
 
-    fn model(&self) -> Option<LanguageModel> {
+    fn language_model(&self) -> Option<LanguageModel> {
         self.may_fail(Work::Model, self.run.trainer().iteration());
-        self.run.model()
+        self.run.language_model()
     }
 }
 
@@ -113,7 +113,7 @@ fn train_to_the_end(run: &mut dyn Run, path: &std::path::Path) -> Result<(), Run
 }
 
 /// Makes a device fail at each iteration and each work of a run, which evaluates every second iteration.
-fn fail_everywhere(make: Make, has_model: bool) {
+fn fail_everywhere(make: Make, has_language_model: bool) {
     let place = TempDir::new().unwrap();
     let [whole, path] = ["whole", "run"].map(|name| place.path().join(name));
     train(make, 4, &whole).unwrap();
@@ -121,7 +121,7 @@ fn fail_everywhere(make: Make, has_model: bool) {
     let cases = (1..=4)
         .map(|at| (Work::Iterate, at, at - 1))
         .chain((1..=4).map(|at| (Work::Snapshot, at, at - 1)))
-        .chain((1..=4).filter(|_| has_model).map(|at| (Work::Model, at, at - 1)))
+        .chain((1..=4).filter(|_| has_language_model).map(|at| (Work::Model, at, at - 1)))
         .chain([2, 4].map(|at| (Work::Validate, at, at - 1)))
         .chain([(Work::Finish, 4, 4)]);
     for (work, at, saved) in cases {
@@ -152,12 +152,12 @@ fn fail_everywhere(make: Make, has_model: bool) {
             resume(make, 4, &path).unwrap();
             // Shown beside a failed assertion.
             println!("{case}");
-            if has_model && work == Work::Finish {
+            if has_language_model && work == Work::Finish {
                 // The best model is in its place before the evaluation.
                 let (mut run, model) = (make(4, None), place.path().join("model"));
                 run.restore(&folder.best_policy().unwrap().checkpoint.unwrap()).unwrap();
-                run.model().unwrap().save(&model).unwrap();
-                let [best, found] = [model, folder.model()]
+                run.language_model().unwrap().save(&model).unwrap();
+                let [best, found] = [model, folder.model_path()]
                     .map(|model| std::fs::read(model.join("model.safetensors")).unwrap());
                 assert!(best == found);
             }

@@ -54,7 +54,7 @@ pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), Run
     let lock = folder.lock()?;
     let mut run = make(iterations, Some(&folder.latest()?.checkpoint));
     let trainer = run.trainer();
-    if trainer.schedule().end(trainer.iteration(), trainer.best()).is_some() {
+    if trainer.schedule().end_reason(trainer.iteration(), trainer.best()).is_some() {
         return Ok(());
     }
     let files = RunFiles::resume(&lock, &mut *run, "")?.files;

@@ -99,11 +99,11 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
 /// Path of the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
 fn model_of(run: PathBuf) -> Result<PathBuf> {
     let Ok(folder) = RunFolder::find(&run) else { return Ok(run) };
-    if !folder.has_model() {
+    if !folder.has_language_model() {
         let path = folder.path().display();
         bail!("the run in {path} has no language model; --from needs a run of one here");
     }
-    Ok(folder.model())
+    Ok(folder.model_path())
 }
 
 /// Fine-tunes a model on the solutions of a task or file.

@@ -5,7 +5,7 @@ use super::files::WatchedFiles;
 use super::log::Log;
 use super::page::tag;
 use crate::checkpoint::Store;
-use crate::run::{CONFIG, NOTE, caught};
+use crate::run::{CONFIG, METADATA, catch_panic};
 use hyper::body::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl LiveRun {
         let weak = Arc::downgrade(&live);
         std::thread::Builder::new().name("watch-files".into()).spawn(move || {
             while let Some(live) = weak.upgrade() {
-                if let Err(panic) = caught(|| follower.poll(&live)) {
+                if let Err(panic) = catch_panic(|| follower.poll(&live)) {
                     tracing::error!("the page cannot follow the run any more: {panic}");
                     return;
                 }
@@ -114,7 +114,7 @@ impl Follower {
     /// Reads what has changed in the run's files, and wakes the connections that follow the run if anything has.
     fn poll(&mut self, live: &LiveRun) {
         let config = self.files.read(CONFIG).map(Bytes::from);
-        let note = self.files.read(NOTE).map(Bytes::from);
+        let note = self.files.read(METADATA).map(Bytes::from);
         // The weights of a language model are large, and the page does not use them.
         let (best, newest) = match Completions::open(&self.files) {
             Some(_) => (PolicyChange::Unchanged, PolicyChange::Unchanged),

@@ -34,7 +34,7 @@ use std::path::Path;
 /// Serves the live page of a run, by default of the newest one, until Ctrl-C.
 pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
     let dir = args.run.map_or_else(|| RunFolder::newest(None), |run| RunFolder::find(&run))?;
-    if !dir.config().is_file() {
+    if !dir.config_path().is_file() {
         bail!("{} has no {CONFIG}, which the page needs", dir.path().display());
     }
     let interrupt = Interrupt::listen(None)?;

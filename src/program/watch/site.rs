@@ -6,7 +6,7 @@ use super::live::{LiveRun, Policy, RunState, SECTIONS};
 use super::page::{self, File, content_type, tag};
 use super::{download, events};
 use crate::program::games::Games;
-use crate::run::{CONFIG, METRICS, NOTE, caught};
+use crate::run::{CONFIG, METADATA, METRICS, catch_panic};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::Bytes;
@@ -47,7 +47,7 @@ impl Site {
     /// Responds to a request.
     pub fn answer<B>(&self, request: &Request<B>) -> Response<Body> {
         check(request, &self.hosts).map_or_else(refuse, |()| {
-            caught(|| self.find(request)).unwrap_or_else(|panic| {
+            catch_panic(|| self.find(request)).unwrap_or_else(|panic| {
                 let text = format!("The answer failed: {panic}.");
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &text)
             })
@@ -150,7 +150,7 @@ fn find_public_file<'a>(run: &'a RunState, name: &str) -> Option<(&'a Bytes, Opt
     };
     match name.split_once('/') {
         None if name == CONFIG => Some((run.config.as_ref()?, None)),
-        None if name == NOTE => Some((run.note.as_ref()?, None)),
+        None if name == METADATA => Some((run.note.as_ref()?, None)),
         Some(("best", section)) => of(&run.best, section),
         Some(("newest", section)) => of(&run.newest, section),
         _ => None,
