@@ -69,8 +69,8 @@ fn scalars(record: &str) -> PyResult<HashMap<String, f64>> {
 /// Runs the command-line program with these words, the first of which is its name, and returns its exit status. It is
 /// started again, for runs side by side, by the words `started_by`.
 #[pyfunction]
-fn main(py: Python, words: Vec<OsString>, started_by: Vec<OsString>) -> u8 {
-    let code = py.detach(|| grove::program().started_by(started_by).run_with(words));
+fn main(py: Python, argv: Vec<OsString>, started_by: Vec<OsString>) -> u8 {
+    let code = py.detach(|| grove::program().started_by(started_by).run_with(argv));
     u8::from(code != ExitCode::SUCCESS)
 }
 
