@@ -69,15 +69,15 @@ fn scalars(record: &str) -> PyResult<HashMap<String, f64>> {
 /// Runs the command-line program with these words, the first of which is its name, and returns its exit status. It is
 /// started again, for runs side by side, by the words `started_by`.
 #[pyfunction]
-fn main(py: Python, words: Vec<OsString>, started_by: Vec<OsString>) -> u8 {
-    let code = py.detach(|| grove::program().started_by(started_by).run_with(words));
+fn main(py: Python, argv: Vec<OsString>, started_by: Vec<OsString>) -> u8 {
+    let code = py.detach(|| grove::program().started_by(started_by).run_with(argv));
     u8::from(code != ExitCode::SUCCESS)
 }
 
 #[pymodule]
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     // They are Python's errors.
-    grove::run::keep_silent(|panic| eprintln!("error: {panic}"));
+    grove::run::silence_panics(|panic| eprintln!("error: {panic}"));
     module.add_function(wrap_pyfunction!(names, module)?)?;
     module.add_function(wrap_pyfunction!(scalars, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;

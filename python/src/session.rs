@@ -7,8 +7,8 @@ use grove::data::OBS_MULTIPLE;
 use grove::device::{self, ChosenDevice};
 use grove::env::Playable;
 use grove::run::{
-    BestPolicy, GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunNote, RunObserver,
-    SPACES, caught_on_devices, drive, finish,
+    BestPolicy, GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunMetadata,
+    RunObserver, catch_device_panics, drive, finish,
 };
 use grove::settings::TrainConfig;
 use grove::trainer::{GameTrainer, config_toml};
@@ -99,11 +99,11 @@ impl Session {
         let place = std::path::absolute(&folder).map_err(value_error)?;
         let (mut files, lock) = RunFiles::create(Some(place), name, run, settings)
             .map_err(|error| not_created(error, &folder))?;
-        let note =
-            RunNote::new(run, &self.chosen.info).with_environment(self.environment.as_deref());
-        files.write_note(&note).map_err(value_error)?;
+        let metadata =
+            RunMetadata::new(run, &self.chosen.info).with_environment(self.environment.as_deref());
+        files.write_metadata(&metadata).map_err(value_error)?;
         if let Some(spaces) = &self.spaces {
-            files.write_description(SPACES, spaces).map_err(value_error)?;
+            files.write_spaces(spaces).map_err(value_error)?;
         }
         let mut listener = Listener::new(self.callback.as_ref(), &self.interrupts);
         listener.warn_all(lock.warning.as_slice())?;
@@ -114,14 +114,16 @@ impl Session {
         let BestPolicy { checkpoint: best, warnings } =
             files.best_policy(run).map_err(runtime_error)?;
         listener.warn_all(&warnings)?;
-        let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
-        listener.warn_all(result.warning().as_slice())?;
+        let evaluation = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
+        listener.warn_all(evaluation.warning().as_slice())?;
         let (program, env_steps) = (grove::program(), summary.env_steps);
-        let described = program.describe_policy(run, &mut files, env_steps, best.as_ref(), &result);
+        let described =
+            program.describe_policy(run, &mut files, env_steps, best.as_ref(), &evaluation);
         listener
             .warn_all(&described.map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?)?;
         self.interrupts.check()?;
-        let mut report = summary.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
+        let mut report =
+            summary.report(run, &files, &self.chosen.info.name, best.as_ref(), evaluation);
         report.run = folder.display().to_string();
         Ok(serde_json::to_string(&report).expect("reports are plain data"))
     }
@@ -129,7 +131,7 @@ impl Session {
 
 /// Runs `work` without the GIL; a panic becomes a `RuntimeError`.
 pub fn detached<T: Send>(py: Python, work: impl FnOnce() -> PyResult<T> + Send) -> PyResult<T> {
-    let outcome = py.detach(|| caught_on_devices(work));
+    let outcome = py.detach(|| catch_device_panics(work));
     outcome.unwrap_or_else(|panic| Err(PyRuntimeError::new_err(panic.to_string())))
 }
 

@@ -7,48 +7,48 @@ use super::graph::{FLOAT, Graph, INT64, int_attribute, ints_attribute};
 use crate::model::DecoderShape;
 
 /// Number added to the scores of empty memory rows.
-const UNSEEN: f32 = -1e9;
+const MASKED_SCORE: f32 = -1e9;
 
 /// Tensors used by all layers.
 struct LayerInputs {
     /// Whether a memory row is that of the current step: `[batch, context, 1, 1]`.
-    is_own: String,
-    /// 0 for memory rows that hold a step, else [`UNSEEN`]: `[batch, 1, 1, context]`.
+    is_current_row: String,
+    /// 0 for memory rows that hold a step, else [`MASKED_SCORE`]: `[batch, 1, 1, context]`.
     mask: String,
     /// Cosines and sines of the step's position: `[batch, 1, half]`.
     rotation: [String; 2],
 }
 
 /// Adds the nodes of a step. Returns the names of the logits, `[batch, num_actions]`, and of the next memory.
-pub(super) fn step(graph: &mut Graph, shape: &DecoderShape) -> (String, String) {
+pub(super) fn add_step(graph: &mut Graph, shape: &DecoderShape) -> (String, String) {
     let size = shape.hidden_size;
     let mut x = graph.linear("obs", shape.num_features, size);
-    let count = slice(graph, 0, 1);
+    let count = slice_memory(graph, 0, 1);
     let layer_inputs = layer_inputs(graph, shape, &count);
-    let one = graph.number(1.0);
+    let one = graph.scalar(1.0);
     let mut memory = vec![graph.apply("Add", &[&count, &one])];
     for layer in 0..shape.num_layers {
-        let input = norm(graph, shape, &x);
+        let input = normalize(graph, shape, &x);
         let (attended, rows) = attention(graph, shape, &layer_inputs, layer, &input);
         memory.extend(rows);
         x = graph.apply("Add", &[&x, &attended]);
-        let input = norm(graph, shape, &x);
-        let gate = matrix(graph, &input, size, shape.intermediate_size);
+        let input = normalize(graph, shape, &x);
+        let gate = multiply(graph, &input, size, shape.intermediate_size);
         let gate = graph.activation(&gate, shape.activation);
-        let up = matrix(graph, &input, size, shape.intermediate_size);
+        let up = multiply(graph, &input, size, shape.intermediate_size);
         let gated = graph.apply("Mul", &[&gate, &up]);
-        let output = matrix(graph, &gated, shape.intermediate_size, size);
+        let output = multiply(graph, &gated, shape.intermediate_size, size);
         x = graph.apply("Add", &[&x, &output]);
     }
-    let hidden = norm(graph, shape, &x);
-    let logits = matrix(graph, &hidden, size, shape.num_actions);
+    let hidden = normalize(graph, shape, &x);
+    let logits = multiply(graph, &hidden, size, shape.num_actions);
     let parts: Vec<&str> = memory.iter().map(String::as_str).collect();
     let next = graph.apply_with("Concat", &parts, [int_attribute("axis", 1)]);
     (logits, next)
 }
 
-/// Columns of the memory.
-fn slice(graph: &mut Graph, start: usize, count: usize) -> String {
+/// Takes `count` columns of the memory, from `start` on.
+fn slice_memory(graph: &mut Graph, start: usize, count: usize) -> String {
     let [start, end, axis] =
         [start, start + count, 1].map(|number| graph.integers(&[number as i64]));
     graph.apply("Slice", &["memory", &start, &end, &axis])
@@ -64,16 +64,16 @@ fn transpose(graph: &mut Graph, x: &str, order: [i64; 4]) -> String {
     graph.apply_with("Transpose", &[x], [ints_attribute("perm", &order)])
 }
 
-/// Product with a weight matrix, `[inputs, outputs]`, taken from the next parameters.
-fn matrix(graph: &mut Graph, x: &str, inputs: usize, outputs: usize) -> String {
+/// Multiplies by a weight matrix, `[inputs, outputs]`, taken from the next parameters.
+fn multiply(graph: &mut Graph, x: &str, inputs: usize, outputs: usize) -> String {
     let weight = graph.parameter(&[inputs, outputs]);
     graph.apply("MatMul", &[x, &weight])
 }
 
-/// RMSNorm over the rows of `x`, `[batch, hidden_size]`, weighted by the next parameters.
-fn norm(graph: &mut Graph, shape: &DecoderShape, x: &str) -> String {
+/// Applies RMSNorm to the rows of `x`, `[batch, hidden_size]`, weighted by the next parameters.
+fn normalize(graph: &mut Graph, shape: &DecoderShape, x: &str) -> String {
     let weight = graph.parameter(&[shape.hidden_size]);
-    let eps = graph.number(shape.rms_norm_eps);
+    let eps = graph.scalar(shape.rms_norm_eps);
     let square = graph.apply("Mul", &[x, x]);
     let mean = graph.apply_with("ReduceMean", &[&square], [ints_attribute("axes", &[1])]);
     let mean = graph.apply("Add", &[&mean, &eps]);
@@ -87,34 +87,35 @@ fn norm(graph: &mut Graph, shape: &DecoderShape, x: &str) -> String {
 fn layer_inputs(graph: &mut Graph, shape: &DecoderShape, count: &str) -> LayerInputs {
     let context = shape.context;
     let position = graph.apply_with("Cast", &[count], [int_attribute("to", INT64)]);
-    let places: Vec<i64> = (0..context as i64).collect();
-    let (places, length) = (graph.integers(&places), graph.integers(&[context as i64]));
-    let own = graph.apply("Mod", &[&position, &length]);
-    let is_own = graph.apply("Equal", &[&places, &own]);
-    let is_own = reshape(graph, &is_own, &[context, 1, 1]);
-    let is_later = graph.apply("Greater", &[&places, &position]);
+    let rows: Vec<i64> = (0..context as i64).collect();
+    let (rows, length) = (graph.integers(&rows), graph.integers(&[context as i64]));
+    let current_row = graph.apply("Mod", &[&position, &length]);
+    let is_current_row = graph.apply("Equal", &[&rows, &current_row]);
+    let is_current_row = reshape(graph, &is_current_row, &[context, 1, 1]);
+    let is_later = graph.apply("Greater", &[&rows, &position]);
     let is_later = graph.apply_with("Cast", &[&is_later], [int_attribute("to", FLOAT)]);
-    let unseen = graph.number(UNSEEN);
-    let mask = graph.apply("Mul", &[&is_later, &unseen]);
+    let masked_score = graph.scalar(MASKED_SCORE);
+    let mask = graph.apply("Mul", &[&is_later, &masked_score]);
     let mask = reshape(graph, &mask, &[1, 1, context]);
-    let tables = shape.rope_tables();
-    let table = &tables[0];
+    let rope_tables = shape.rope_tables();
+    let table = &rope_tables[0];
     let [low_parts, high_parts] = table.parts.map(|parts| graph.integers(&[parts as i64]));
     let low = graph.apply("Mod", &[&position, &low_parts]);
     let high = graph.apply("Div", &[&position, &low_parts]);
     let high = graph.apply("Mod", &[&high, &high_parts]);
-    let mut look_up = |rows: &[[f32; 2]], which: usize, at: &str| {
-        let numbers: Vec<f32> = rows.iter().map(|row| row[which]).collect();
+    let mut look_up = |rows: &[[f32; 2]], column: usize, row_index: &str| {
+        let numbers: Vec<f32> = rows.iter().map(|row| row[column]).collect();
         let numbers = graph.constant(&[rows.len() / table.half, table.half], &numbers);
-        graph.apply("Gather", &[&numbers, at])
+        graph.apply("Gather", &[&numbers, row_index])
     };
-    let [cl, sl] = [0, 1].map(|which| look_up(&table.low, which, &low));
-    let [ch, sh] = [0, 1].map(|which| look_up(&table.high, which, &high));
+    let [low_cos, low_sin] = [0, 1].map(|column| look_up(&table.low, column, &low));
+    let [high_cos, high_sin] = [0, 1].map(|column| look_up(&table.high, column, &high));
     let mut product = |a: &str, b: &str| graph.apply("Mul", &[a, b]);
-    let (cc, ss, sc, cs) =
-        (product(&ch, &cl), product(&sh, &sl), product(&sh, &cl), product(&ch, &sl));
-    let rotation = [graph.apply("Sub", &[&cc, &ss]), graph.apply("Add", &[&sc, &cs])];
-    LayerInputs { is_own, mask, rotation }
+    let cos_terms = [product(&high_cos, &low_cos), product(&high_sin, &low_sin)];
+    let sin_terms = [product(&high_sin, &low_cos), product(&high_cos, &low_sin)];
+    let cos = graph.apply("Sub", &[&cos_terms[0], &cos_terms[1]]);
+    let sin = graph.apply("Add", &[&sin_terms[0], &sin_terms[1]]);
+    LayerInputs { is_current_row, mask, rotation: [cos, sin] }
 }
 
 /// Applies RoPE to heads, `[batch, heads, head_dim]`.
@@ -138,12 +139,12 @@ fn attention(
     let (heads, kv_heads, dim, context) =
         (shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.context);
     let size = shape.hidden_size;
-    let queries = matrix(graph, input, size, heads * dim);
-    let keys = matrix(graph, input, size, kv_heads * dim);
-    let values = matrix(graph, input, size, kv_heads * dim);
+    let queries = multiply(graph, input, size, heads * dim);
+    let keys = multiply(graph, input, size, kv_heads * dim);
+    let values = multiply(graph, input, size, kv_heads * dim);
     let queries = reshape(graph, &queries, &[heads, dim]);
     let queries = rotate(graph, &queries, &layer_inputs.rotation);
-    let scale = graph.number(shape.head_shape().scale);
+    let scale = graph.scalar(shape.head_shape().scale);
     let queries = graph.apply("Mul", &[&queries, &scale]);
     let queries = reshape(graph, &queries, &[kv_heads, heads / kv_heads, dim]);
     let keys = reshape(graph, &keys, &[kv_heads, dim]);
@@ -151,9 +152,9 @@ fn attention(
     let start = shape.cache_start(layer);
     let rows = [(keys, start), (values, start + shape.cache_size())].map(|(new, start)| {
         let new = reshape(graph, &new, &[1, kv_heads, dim]);
-        let old = slice(graph, start, shape.cache_size());
+        let old = slice_memory(graph, start, shape.cache_size());
         let old = reshape(graph, &old, &[context, kv_heads, dim]);
-        graph.apply("Where", &[&layer_inputs.is_own, &new, &old])
+        graph.apply("Where", &[&layer_inputs.is_current_row, &new, &old])
     });
     let keys = transpose(graph, &rows[0], [0, 2, 3, 1]);
     let values = transpose(graph, &rows[1], [0, 2, 1, 3]);
@@ -162,7 +163,7 @@ fn attention(
     let weights = graph.apply_with("Softmax", &[&scores], [int_attribute("axis", 3)]);
     let attended = graph.apply("MatMul", &[&weights, &values]);
     let attended = reshape(graph, &attended, &[heads * dim]);
-    let output = matrix(graph, &attended, heads * dim, size);
+    let output = multiply(graph, &attended, heads * dim, size);
     let rows = rows.map(|rows| reshape(graph, &rows, &[shape.cache_size()]));
     (output, rows)
 }

@@ -12,7 +12,7 @@ pub(super) struct Graph<'a> {
     pub nodes: Vec<Message>,
     pub constants: Vec<Message>,
     /// The parameters that no constant has yet.
-    pub rest: &'a [f32],
+    pub params_left: &'a [f32],
 }
 
 impl Graph<'_> {
@@ -67,8 +67,8 @@ impl Graph<'_> {
 
     /// Adds the next parameters as a constant of this shape.
     pub fn parameter(&mut self, shape: &[usize]) -> String {
-        let (values, rest) = self.rest.split_at(shape.iter().product());
-        self.rest = rest;
+        let (values, rest) = self.params_left.split_at(shape.iter().product());
+        self.params_left = rest;
         self.constant(shape, values)
     }
 
@@ -81,13 +81,14 @@ impl Graph<'_> {
     /// Adds a constant of an element type from its little-endian bytes and returns its name.
     fn tensor(&mut self, shape: &[usize], element: i64, bytes: Vec<u8>) -> String {
         let name = format!("w{}", self.constants.len());
-        let tensor = shape.iter().fold(Message::default(), |it, size| it.int(1, *size as i64));
+        let tensor =
+            shape.iter().fold(Message::default(), |tensor, size| tensor.int(1, *size as i64));
         self.constants.push(tensor.int(2, element).bytes(8, &name).bytes(9, bytes));
         name
     }
 
-    /// Adds a constant scalar and returns its name.
-    pub fn number(&mut self, value: f32) -> String {
+    /// Adds a constant number and returns its name.
+    pub fn scalar(&mut self, value: f32) -> String {
         self.constant(&[], &[value])
     }
 
@@ -110,7 +111,7 @@ impl Graph<'_> {
             // In its form with tanh: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
             Activation::Gelu => {
                 let [cubic, scale, half, one] =
-                    [0.044_715, 0.797_884_6, 0.5, 1.0].map(|value| self.number(value));
+                    [0.044_715, 0.797_884_6, 0.5, 1.0].map(|value| self.scalar(value));
                 let square = self.apply("Mul", &[x, x]);
                 let cube = self.apply("Mul", &[&square, x]);
                 let cube = self.apply("Mul", &[&cube, &cubic]);
@@ -128,13 +129,13 @@ impl Graph<'_> {
     /// stand side by side in its weights. Returns the next memory.
     pub fn gru(&mut self, x: &str, inputs: usize, size: usize) -> String {
         let input = self.linear(x, inputs, 3 * size);
-        let own = self.linear("memory", size, 3 * size);
-        let [input, own] = [input, own].map(|gates| self.split(&gates, 3, 1));
+        let recurrent = self.linear("memory", size, 3 * size);
+        let [input, recurrent] = [input, recurrent].map(|gates| self.split(&gates, 3, 1));
         let [reset, keep] = [0, 1].map(|i| {
-            let sum = self.apply("Add", &[&input[i], &own[i]]);
+            let sum = self.apply("Add", &[&input[i], &recurrent[i]]);
             self.apply("Sigmoid", &[&sum])
         });
-        let gated = self.apply("Mul", &[&reset, &own[2]]);
+        let gated = self.apply("Mul", &[&reset, &recurrent[2]]);
         let sum = self.apply("Add", &[&input[2], &gated]);
         let new = self.apply("Tanh", &[&sum]);
         // (1 - z) * n + z * h = n + z * (h - n)
@@ -144,15 +145,15 @@ impl Graph<'_> {
     }
 }
 
-/// An attribute of a node.
+/// Encodes an attribute of a node.
 pub(super) fn int_attribute(name: &str, value: i64) -> Message {
     const INT: i64 = 2;
     Message::default().bytes(1, name).int(3, value).int(20, INT)
 }
 
-/// An attribute of a node that is a list.
+/// Encodes an attribute of a node that is a list.
 pub(super) fn ints_attribute(name: &str, values: &[i64]) -> Message {
     const INTS: i64 = 7;
     let attribute = Message::default().bytes(1, name);
-    values.iter().fold(attribute, |it, value| it.int(8, *value)).int(20, INTS)
+    values.iter().fold(attribute, |attribute, value| attribute.int(8, *value)).int(20, INTS)
 }

@@ -42,7 +42,7 @@ pub struct Policy<'a> {
 /// If the number of parameters differs from the network's.
 pub fn encode(policy: &Policy) -> Result<Vec<u8>, OnnxError> {
     let config = policy.config;
-    let mut graph = Graph { nodes: Vec::new(), constants: Vec::new(), rest: policy.params };
+    let mut graph = Graph { nodes: Vec::new(), constants: Vec::new(), params_left: policy.params };
     let memory = match config.kind {
         ModelKind::Mlp | ModelKind::Gru => add_mlp_or_gru(&mut graph, policy),
         ModelKind::Decoder => Some(add_decoder(&mut graph, policy)),
@@ -50,8 +50,8 @@ pub fn encode(policy: &Policy) -> Result<Vec<u8>, OnnxError> {
     };
     let attributes = [int_attribute("axis", 1), int_attribute("keepdims", 0)];
     graph.node_with("ArgMax", &["logits"], &["action"], attributes);
-    assert!(graph.rest.is_empty(), "{} parameters are too many", graph.rest.len());
-    Ok(model(graph, policy, memory))
+    assert!(graph.params_left.is_empty(), "{} parameters are too many", graph.params_left.len());
+    Ok(encode_model(graph, policy, memory))
 }
 
 /// Adds an MLP, or a GRU after an MLP, and returns the size of its memory, if it has one.
@@ -79,19 +79,19 @@ fn add_mlp_or_gru(graph: &mut Graph, policy: &Policy) -> Option<usize> {
 /// Adds a decoder, and returns the size of its memory.
 fn add_decoder(graph: &mut Graph, policy: &Policy) -> usize {
     let shape = DecoderShape::new(policy.num_features, policy.num_actions, policy.config);
-    let (logits, next) = decoder::step(graph, &shape);
+    let (logits, next) = decoder::add_step(graph, &shape);
     graph.node("Identity", &[&logits], "logits");
     graph.node("Identity", &[&next], "next_memory");
     shape.memory_size()
 }
 
 /// Encodes the graph of a policy with a memory of this size, if it has one.
-fn model(graph: Graph, policy: &Policy, memory: Option<usize>) -> Vec<u8> {
-    let mut inputs = vec![value("obs", FLOAT, &[policy.num_features])];
+fn encode_model(graph: Graph, policy: &Policy, memory: Option<usize>) -> Vec<u8> {
+    let mut inputs = vec![value_info("obs", FLOAT, &[policy.num_features])];
     let mut outputs =
-        vec![value("logits", FLOAT, &[policy.num_actions]), value("action", INT64, &[])];
-    inputs.extend(memory.map(|size| value("memory", FLOAT, &[size])));
-    outputs.extend(memory.map(|size| value("next_memory", FLOAT, &[size])));
+        vec![value_info("logits", FLOAT, &[policy.num_actions]), value_info("action", INT64, &[])];
+    inputs.extend(memory.map(|size| value_info("memory", FLOAT, &[size])));
+    outputs.extend(memory.map(|size| value_info("next_memory", FLOAT, &[size])));
     let graph = Message::default()
         .messages(1, graph.nodes)
         .bytes(2, policy.name)
@@ -108,8 +108,8 @@ fn model(graph: Graph, policy: &Policy, memory: Option<usize>) -> Vec<u8> {
     model.into_bytes()
 }
 
-/// An input or output of the model: a batch of tensors of this shape.
-fn value(name: &str, element: i64, shape: &[usize]) -> Message {
+/// Encodes an input or output of the model: a batch of tensors of this shape.
+fn value_info(name: &str, element: i64, shape: &[usize]) -> Message {
     let sizes = shape.iter().map(|size| Message::default().int(1, *size as i64));
     let dimensions = std::iter::once(Message::default().bytes(2, "batch")).chain(sizes);
     let tensor = Message::default().int(1, element);

@@ -51,7 +51,7 @@ enum Demonstrator {
 pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> {
     let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     game.validate().map_err(anyhow::Error::msg)?;
-    let player = demonstrator(models, game, &args.player)?;
+    let player = find_demonstrator(models, game, &args.player)?;
     let manifest = Manifest {
         settings: match serde_json::to_value(game)? {
             serde_json::Value::Object(settings) => settings,
@@ -64,8 +64,8 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
         ..Manifest::new(G::NAME)
     };
     let mut writer = DatasetWriter::create(&args.out, manifest)?;
-    let what = format!("Playing {}.", pluralize(args.episodes as usize, "episode"));
-    let results = with_note(&what, || write_episodes(&mut writer, game, &player, args))?;
+    let note = format!("Playing {}.", pluralize(args.episodes as usize, "episode"));
+    let results = with_note(&note, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
     let Evaluation { mean_score, std_error, .. } = Evaluation::of(&results);
     let steps: u64 = results.iter().map(|episode| episode.length as u64).sum();
@@ -97,7 +97,7 @@ fn write_episodes<G: Playable>(
     let mut results = Vec::with_capacity(args.episodes as usize);
     for first in (0..args.episodes).step_by(EPISODES_PER_SHARD as usize) {
         let episodes = first..args.episodes.min(first + EPISODES_PER_SHARD);
-        let played = episodes.into_par_iter().map(|i| play(game, player, draw(levels, i)));
+        let played = episodes.into_par_iter().map(|i| play_episode(game, player, draw(levels, i)));
         let played: Vec<(StepColumns, f64)> = played.collect();
         let mut shard = StepColumns { num_features: game.num_features(), ..StepColumns::default() };
         for (steps, score) in played {
@@ -110,7 +110,7 @@ fn write_episodes<G: Playable>(
 }
 
 /// Finds a player by name, or loads the policy of a run.
-fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Demonstrator> {
+fn find_demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Demonstrator> {
     if name == "random" {
         return Ok(Demonstrator::Random);
     }
@@ -127,26 +127,26 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
         );
     }
     let checkpoint = saved_policy(Path::new(name))?;
-    let found = saved_game_name(&checkpoint)?;
-    if found != G::NAME {
-        bail!("the policy in {name} plays `{found}`, not `{}`", G::NAME);
+    let policy_game = saved_game_name(&checkpoint)?;
+    if policy_game != G::NAME {
+        bail!("the policy in {name} plays `{policy_game}`, not `{}`", G::NAME);
     }
     let (_, config) = saved_settings::<G>(models, &checkpoint)?;
     Ok(Demonstrator::Policy(Box::new(models.load_policy(&checkpoint, game, &config)?)))
 }
 
 /// Plays one episode on a level. Returns its steps and its score.
-fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (StepColumns, f64) {
+fn play_episode<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (StepColumns, f64) {
     let mut state = new_game::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
     let mut steps = StepColumns::default();
-    let mut mind = match player {
+    let mut actor_state = match player {
         Demonstrator::Policy(policy) => Some((splat(&policy.initial_memory()), policy.scratch())),
         _ => None,
     };
     loop {
         let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
-        let action = match (player, &mut mind) {
+        let action = match (player, &mut actor_state) {
             (Demonstrator::Policy(policy), Some((memory, scratch))) => {
                 let logits = policy.act(&splat(&obs), memory, scratch);
                 let mut masked = logits.to_vec();
@@ -162,13 +162,13 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (StepColumns
                 random_legal(&state, draw(!level, episode.time), game).expect("an action is legal")
             }
         };
-        let played = advance::<G>(&mut state, &mut episode, action, game);
+        let result = advance::<G>(&mut state, &mut episode, action, game);
         steps.obs.extend(obs);
         steps.actions.push(action as i32);
         steps.weights.push(1.0);
-        steps.ends.push(EpisodeStatus::new(played.terminated, played.truncated));
-        if played.ended() {
-            return (steps, f64::from(played.score));
+        steps.ends.push(EpisodeStatus::new(result.terminated, result.truncated));
+        if result.ended() {
+            return (steps, f64::from(result.score));
         }
     }
 }
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn the_random_player_takes_all_of_many_actions() {
         let game = HostGame { num_actions: 300, ..HostGame::default() };
-        let first = |level| play(game, &Demonstrator::Random, level).0.actions[0];
+        let first = |level| play_episode(game, &Demonstrator::Random, level).0.actions[0];
         assert_eq!((0..10_000).map(first).collect::<BTreeSet<i32>>().len(), 300);
     }
 }

@@ -23,7 +23,7 @@ fn commands<G: Playable>(
     animation: fn(&Models, &Checkpoint) -> Result<Animation>,
 ) -> GameCommands {
     GameCommands {
-        train: train::start::<G>,
+        train: train::train_new::<G>,
         resume: train::resume::<G>,
         demo: demo::demonstrate::<G>,
         eval: eval::evaluate::<G>,
@@ -37,8 +37,8 @@ fn commands<G: Playable>(
             let (game, config) = new_settings::<G>(&toml::Table::new(), &[])?;
             Ok(config_toml(&game, &config).parse()?)
         },
-        validate: |models, set| {
-            let (game, config) = new_settings::<G>(&toml::Table::new(), set)?;
+        validate: |models, assignments| {
+            let (game, config) = new_settings::<G>(&toml::Table::new(), assignments)?;
             validation::validate(models, &game, &config)
         },
         references: |settings| Ok(overlay::split::<G>(settings, G::NAME)?.0.references()),
@@ -46,15 +46,15 @@ fn commands<G: Playable>(
 }
 
 /// The built-in games, and the placeholder game of datasets that were imported from a table.
-pub fn builtin() -> Games {
-    macro_rules! drawn {
+pub fn builtin_games() -> Games {
+    macro_rules! with_sprites {
         ($($Game:ident),*) => {{
             let mut games = Games::new(commands_with_bars::<TableGame>());
             $(games.add::<crate::env::$Game>(commands_with_sprites::<crate::env::$Game>());)*
             games
         }};
     }
-    crate::for_each_game!(drawn)
+    crate::for_each_game!(with_sprites)
 }
 
 /// The commands of a game whose features are drawn as bars.
@@ -84,7 +84,7 @@ fn is_shared(command: &Command) -> bool {
 
 /// Runs a command.
 pub fn run(games: &Games, cli: Cli) -> Result<()> {
-    if !ranks::is_first() && !is_shared(&cli.command) {
+    if !ranks::is_root_process() && !is_shared(&cli.command) {
         return Ok(());
     }
     match cli.command {

@@ -8,7 +8,7 @@ use super::progress_note::with_note;
 use super::validation::saved_settings;
 use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
-use crate::run::{RunFolder, Scores, Subject, play};
+use crate::run::{RunFolder, Scores, Subject, score_policy};
 use crate::text::generate::Sampling;
 use crate::trainer::saved_game_name;
 use crate::trainer::text::{
@@ -38,13 +38,13 @@ struct Report {
 
 /// Evaluates a policy or a language model, and prints its scores.
 pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
-    ranks::use_threads(args.threads)?;
+    ranks::start_thread_pool(args.threads)?;
     let checkpoint = session::saved_policy(&args.run)?;
-    if text::is_of(&checkpoint) {
+    if text::is_language_checkpoint(&checkpoint) {
         return evaluate_language_model(&args, &checkpoint);
     }
-    let is_text = args.model.is_some() || args.task_data.is_some() || args.k.is_some();
-    if is_text || args.verifier.is_given() {
+    let has_language_options = args.model.is_some() || args.task_data.is_some() || args.k.is_some();
+    if has_language_options || args.verifier.is_given() {
         bail!(
             "{} is of a game; --model, --task-data, --k and --verifier are for language models",
             args.run.display()
@@ -63,7 +63,7 @@ pub fn evaluate<G: Playable>(
     let policy = models.load_policy(checkpoint, game, &config)?;
     let subject = Subject::Env(G::NAME.to_string());
     evaluate_and_report(args, checkpoint, subject, || {
-        Ok(play(&policy, game, args.episodes, args.seed))
+        Ok(score_policy(&policy, game, args.episodes, args.seed))
     })
 }
 
@@ -72,10 +72,14 @@ fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<(
     let saved = split_language_settings(saved_language_settings(checkpoint)?)?;
     let LanguageSettings { task_name, mut task_settings, mut config } = saved;
     config.seed = args.seed;
-    let read = || saved_language_model(checkpoint, args.model.as_deref());
-    let model = with_note(text::READING_MODEL, read)?;
-    let task =
-        text::reopen(&task_name, &mut task_settings, args.task_data.as_deref(), &args.verifier)?;
+    let load = || saved_language_model(checkpoint, args.model.as_deref());
+    let model = with_note(text::READING_MODEL, load)?;
+    let task = text::reopen_task(
+        &task_name,
+        &mut task_settings,
+        args.task_data.as_deref(),
+        &args.verifier,
+    )?;
     let trainer = LanguageTrainer::for_task(task, config, Some(model))?;
     let trainer = trainer.restored(checkpoint)?;
     let sampling = trainer.sampling();
@@ -89,7 +93,7 @@ fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<(
                 &sampling,
             )?),
             seed: args.seed,
-            baselines: Vec::new(),
+            reference_scores: Vec::new(),
         })
     })
 }
@@ -102,13 +106,13 @@ fn evaluate_and_report(
     scores: impl FnOnce() -> Result<Scores>,
 ) -> Result<()> {
     let (iteration, started) = (checkpoint.iteration, Instant::now());
-    let what = match subject {
+    let episodes = match subject {
         Subject::Env(_) => format!("{} held-out episodes", args.episodes),
         // There may be fewer of them.
         Subject::Task(_) => "held-out prompts".to_string(),
     };
-    let what = format!("Evaluating on {what}, greedy and sampled.");
-    let scores = with_note(&what, scores)?;
+    let note = format!("Evaluating on {episodes}, greedy and sampled.");
+    let scores = with_note(&note, scores)?;
     // A run may be named by its game.
     let folder = RunFolder::find(&args.run);
     let run = folder.as_ref().map_or(&*args.run, RunFolder::path).display().to_string();

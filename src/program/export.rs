@@ -1,7 +1,7 @@
 //! `grove export`: writes a trained policy in a format of other tools.
 
 use super::args::{ExportArgs, Format, name_of};
-use super::export_model::{self, stem};
+use super::export_model::{self, output_stem};
 use super::games::{Games, Playable};
 use super::models::Models;
 use super::output::{eprint_line, print_json, write_file};
@@ -10,7 +10,7 @@ use super::text;
 use super::validation::saved_settings;
 use crate::checkpoint::Checkpoint;
 use crate::env::{Env, HostGame};
-use crate::export::onnx::{self, encode};
+use crate::export::onnx;
 use crate::model::saved::{Header, write_params};
 use crate::model::{Actor, LANES, Lanes, Parameter};
 use crate::rng::{draw, uniform};
@@ -41,7 +41,8 @@ struct Tensor<'a> {
 }
 
 /// Error for options of language models with a game.
-const FOR_LANGUAGE_MODELS: &str = "--merge, --outtype and the format gguf are for language models";
+const LANGUAGE_OPTIONS_ERROR: &str =
+    "--merge, --outtype and the format gguf are for language models";
 
 /// A description of the written file.
 #[derive(Serialize)]
@@ -54,18 +55,18 @@ struct Report<'a> {
 
 /// Writes a policy or a language model to a file or folder.
 pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
-    if let Some((place, run)) = export_model::find(&args.run) {
+    if let Some((place, run)) = export_model::find_model(&args.run) {
         return export_model::write(games, &args, &place, run.as_ref());
     }
     let checkpoint = saved_policy(&args.run)?;
-    if text::is_of(&checkpoint) {
+    if text::is_language_checkpoint(&checkpoint) {
         bail!(
             "{} is a checkpoint of a language model; name its run, whose folder `model` has the best one",
             args.run.display()
         );
     }
     let name = saved_game_name(&checkpoint)?;
-    let write = match games.source(&name) {
+    let write = match games.find_with_table(&name) {
         // The policy of environments that this program lacks is a network like any other.
         Err(_) if name == HostGame::NAME => write::<HostGame>,
         found => found?.export,
@@ -84,10 +85,11 @@ pub fn write<G: Playable>(
     let iteration = checkpoint.iteration;
     let format = args.format.unwrap_or(Format::Onnx);
     if args.merge || args.outtype.is_some() {
-        bail!(FOR_LANGUAGE_MODELS);
+        bail!(LANGUAGE_OPTIONS_ERROR);
     }
-    let bytes = Trained { game, config: &config, iteration, parameters, params }.file(format)?;
-    let stem = stem(&args.run);
+    let policy = ExportedPolicy { game, config: &config, iteration, parameters, params };
+    let bytes = policy.encode(format)?;
+    let stem = output_stem(&args.run);
     let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", name_of(&format)).into());
     args.samples.iter().chain([&out]).try_for_each(|path| RunFolder::check_output(path))?;
     if args.samples.as_ref() == Some(&out) {
@@ -96,7 +98,7 @@ pub fn write<G: Playable>(
     write_file(&out, &bytes)?;
     if let Some(path) = &args.samples {
         let policy = models.load_policy(checkpoint, game, &config)?;
-        write_file(path, &samples(&policy))?;
+        write_file(path, &encode_samples(&policy))?;
     }
     let out = out.display().to_string();
     if args.json {
@@ -108,7 +110,7 @@ pub fn write<G: Playable>(
 }
 
 /// A policy to export.
-struct Trained<'a, G> {
+struct ExportedPolicy<'a, G> {
     game: G,
     config: &'a TrainConfig,
     iteration: u64,
@@ -116,13 +118,13 @@ struct Trained<'a, G> {
     params: Vec<f32>,
 }
 
-impl<G: Playable> Trained<'_, G> {
-    /// The content of a file in a format of games' policies.
-    fn file(&self, format: Format) -> Result<Vec<u8>> {
+impl<G: Playable> ExportedPolicy<'_, G> {
+    /// Encodes it as a file in a format of games' policies.
+    fn encode(&self, format: Format) -> Result<Vec<u8>> {
         let Self { game, config, iteration, parameters, params } = self;
         let (num_features, num_actions) = (game.num_features(), game.num_actions());
         Ok(match format {
-            Format::Onnx => encode(&onnx::Policy {
+            Format::Onnx => onnx::encode(&onnx::Policy {
                 name: G::NAME,
                 config: &config.policy,
                 num_features,
@@ -133,7 +135,7 @@ impl<G: Playable> Trained<'_, G> {
                 let header = Header { iteration: *iteration, config: config_toml(game, config) };
                 write_params(parameters, params, Some(&header))
             }
-            Format::Gguf => bail!(FOR_LANGUAGE_MODELS),
+            Format::Gguf => bail!(LANGUAGE_OPTIONS_ERROR),
             Format::Json => serde_json::to_vec(&PlainPolicy {
                 env: G::NAME,
                 iteration: *iteration,
@@ -141,13 +143,13 @@ impl<G: Playable> Trained<'_, G> {
                 activation: config.policy.activation.to_string(),
                 features: game.feature_names(),
                 actions: game.action_names(),
-                tensors: tensors(parameters, params),
+                tensors: split_into_tensors(parameters, params),
             })?,
         })
     }
 }
 
-fn tensors<'a>(parameters: &'a [Parameter], mut params: &'a [f32]) -> Vec<Tensor<'a>> {
+fn split_into_tensors<'a>(parameters: &'a [Parameter], mut params: &'a [f32]) -> Vec<Tensor<'a>> {
     let tensor = |Parameter { name, shape }: &'a Parameter| {
         let (values, rest) = params.split_at(shape.iter().product());
         params = rest;
@@ -158,37 +160,37 @@ fn tensors<'a>(parameters: &'a [Parameter], mut params: &'a [f32]) -> Vec<Tensor
 
 /// Random observations, and memories after up to 49 steps, with the policy's logits and next memories, as a safetensors
 /// file.
-fn samples(policy: &impl Actor) -> Vec<u8> {
+fn encode_samples(policy: &impl Actor) -> Vec<u8> {
     /// Groups of [`LANES`] observations.
     const GROUPS: usize = 640;
-    let (features, size) = (policy.num_features(), policy.memory_size());
+    let (num_features, memory_size) = (policy.num_features(), policy.memory_size());
     let mut scratch = policy.scratch();
     let mut columns: [Vec<f32>; 4] = Default::default();
     for group in 0..GROUPS {
-        let random = |step: usize| -> Vec<Lanes> {
+        let random_obs = |step: usize| -> Vec<Lanes> {
             let key = draw(group as u32, step as u32);
             let number =
                 |i: usize, lane: usize| 2.0 * uniform(draw(draw(key, i as u32), lane as u32)) - 1.0;
-            (0..features).map(|i| std::array::from_fn(|lane| number(i, lane))).collect()
+            (0..num_features).map(|i| std::array::from_fn(|lane| number(i, lane))).collect()
         };
-        let mut memory: Vec<Lanes> = vec![[0.0; LANES]; size];
-        let before = if size == 0 { 0 } else { group % 50 };
-        for step in 0..before {
-            policy.act(&random(step), &mut memory, &mut scratch);
+        let mut memory: Vec<Lanes> = vec![[0.0; LANES]; memory_size];
+        let num_past_steps = if memory_size == 0 { 0 } else { group % 50 };
+        for step in 0..num_past_steps {
+            policy.act(&random_obs(step), &mut memory, &mut scratch);
         }
-        let obs = random(before);
-        let before = memory.clone();
+        let obs = random_obs(num_past_steps);
+        let memory_before = memory.clone();
         let logits = policy.act(&obs, &mut memory, &mut scratch).to_vec();
-        for (column, rows) in columns.iter_mut().zip([&obs, &logits, &before, &memory]) {
+        for (column, rows) in columns.iter_mut().zip([&obs, &logits, &memory_before, &memory]) {
             let rows = (0..LANES).flat_map(|lane| rows.iter().map(move |row| row[lane]));
             column.extend(rows);
         }
     }
     let widths = [
-        ("obs", features),
+        ("obs", num_features),
         ("logits", policy.num_actions()),
-        ("memory", size),
-        ("next_memory", size),
+        ("memory", memory_size),
+        ("next_memory", memory_size),
     ];
     let shape = |(name, width): (&str, usize)| Parameter {
         name: name.to_string(),

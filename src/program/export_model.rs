@@ -2,11 +2,11 @@
 
 use super::args::{ExportArgs, Format};
 use super::games::Games;
-use super::history::History;
-use super::model_card::card;
+use super::model_card::format_card;
 use super::output::{eprint_line, print_json};
 use super::progress_note::with_note;
-use super::text::load_from;
+use super::recorded_run::RecordedRun;
+use super::text::load_model_from;
 use crate::disk;
 use crate::run::RunFolder;
 use crate::text::{GgufType, LanguageModel};
@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Message shown while a model is written.
-const WRITING: &str = "Writing the model.";
+const WRITING_MODEL: &str = "Writing the model.";
 
 /// Description of the written files.
 #[derive(Serialize)]
@@ -29,18 +29,19 @@ struct Report<'a> {
 }
 
 /// Finds the folder or file of the language model that a path names, and the run that trained it, if it belongs to one.
-pub fn find(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
+pub fn find_model(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
     let is_file = path.is_file() && disk::has_ending(path, "gguf");
-    let is_model = ["config.json", "adapter_config.json"].iter().any(|it| path.join(it).is_file());
+    let is_model =
+        ["config.json", "adapter_config.json"].iter().any(|name| path.join(name).is_file());
     if is_file || is_model {
         return Some((path.to_path_buf(), None));
     }
-    let run = RunFolder::find(path).ok().filter(RunFolder::has_model)?;
-    Some((run.model(), Some(run)))
+    let run = RunFolder::find(path).ok().filter(RunFolder::has_language_model)?;
+    Some((run.model_path(), Some(run)))
 }
 
-/// Name of an exported file: that of the folder, or of the file without its extension.
-pub fn stem(path: &Path) -> String {
+/// Default name of an exported file without its extension: that of the folder, or of the file without its extension.
+pub fn output_stem(path: &Path) -> String {
     let name = if path.is_file() { path.file_stem() } else { path.file_name() };
     // `.` and `..` have no name of their own.
     let whole = name.is_none().then(|| path.canonicalize().ok()).flatten();
@@ -48,7 +49,7 @@ pub fn stem(path: &Path) -> String {
     name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Writes the model.
+/// Writes the model in `place`, of `run` if it is one's.
 pub fn write(
     games: &Games,
     args: &ExportArgs,
@@ -62,23 +63,23 @@ pub fn write(
     if args.outtype.is_some() && format != Format::Gguf {
         bail!("--outtype is for the format gguf");
     }
-    let mut model = load_from(place)?;
+    let mut model = load_model_from(place)?;
     if args.merge {
         model = model.merged();
     }
-    let ending = match format {
+    let suffix = match format {
         Format::Gguf => ".gguf",
         Format::Safetensors => "-model",
         Format::Onnx | Format::Json => {
             bail!("a language model is written as gguf or safetensors (a Hugging Face folder)")
         }
     };
-    let default_out = || format!("{}{ending}", stem(&args.run)).into();
+    let default_out = || format!("{}{suffix}", output_stem(&args.run)).into();
     let out = args.out.clone().unwrap_or_else(default_out);
     RunFolder::check_output(&out)?;
     if format == Format::Gguf {
         let kind = args.outtype.unwrap_or(GgufType::F32);
-        with_note(WRITING, || model.save_gguf(&out, kind))?;
+        with_note(WRITING_MODEL, || model.save_gguf(&out, kind))?;
     } else {
         write_folder(games, &model, &out, run)?;
     }
@@ -108,9 +109,9 @@ fn write_folder(
     }
     let clear = |folder: &Path| fs::remove_dir_all(folder);
     disk::replace_folder(out, clear, |folder| -> Result<()> {
-        with_note(WRITING, || model.save(folder))?;
+        with_note(WRITING_MODEL, || model.save(folder))?;
         if let Some(run) = run {
-            let card = card(games, &History::read(run.path())?, model, None);
+            let card = format_card(games, &RecordedRun::read(run.path())?, model, None);
             fs::write(folder.join("README.md"), card).context("cannot write the model's card")?;
         }
         Ok(())
@@ -135,7 +136,7 @@ mod tests {
             ("policy.v2.grove", "policy.v2"),
             ("fruit", "fruit"),
         ] {
-            assert_eq!(stem(&place.path().join(path)), expected);
+            assert_eq!(output_stem(&place.path().join(path)), expected);
         }
     }
 }

@@ -16,7 +16,7 @@ use toml::{Table, Value};
 /// Trains a policy, or a language model, on data alone. A dataset brings the settings of its game, which are laid below
 /// those of the file and the command line.
 pub fn run(games: &Games, args: FitArgs) -> Result<()> {
-    ranks::use_threads(args.run.threads)?;
+    ranks::start_thread_pool(args.run.threads)?;
     if args.run.resume {
         bail!("`grove train --resume` resumes any run, those of `grove fit` too");
     }
@@ -27,7 +27,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
             args.data.display()
         );
     }
-    if text::is_text(&args) {
+    if text::fits_texts(&args) {
         return text::fit(games, args);
     }
     let FitArgs { data, run, verifier, .. } = args;
@@ -52,10 +52,10 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let mut files = vec![defaults, with_dataset(run.settings()?, folder)];
     if let (Some(window), true) = (manifest.window, manifest.env == TableGame::NAME) {
         let (_, config) = layered_settings::<TableGame>(&files, &run.set)?;
-        let defaults = series(window, &config.policy.kind);
+        let defaults = series_defaults(window, &config.policy.kind);
         files.insert(1, overlay::parse("the defaults of a series", &defaults)?);
     }
-    let game = games.source(&manifest.env).with_context(|| {
+    let game = games.find_with_table(&manifest.env).with_context(|| {
         format!("the dataset in {} is of a game that this program does not have", data.display())
     })?;
     (game.train)(games, &NewRun { args: &run, files, from: None })
@@ -75,7 +75,7 @@ fn with_dataset(mut file: Table, folder: String) -> Table {
 
 /// The defaults, as TOML, for a series of labels, each about the last `window` rows: a perceptron sees these rows at
 /// once, a network with memory one after the other, with as many before each window as its first label needs.
-fn series(window: usize, kind: &ModelKind) -> String {
+fn series_defaults(window: usize, kind: &ModelKind) -> String {
     let (game, rows) = (TableGame::NAME, window as i64);
     match kind {
         ModelKind::Mlp => format!("{game}.stack = {rows}"),

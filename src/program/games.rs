@@ -9,7 +9,7 @@ use super::table::TableGame;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
 use crate::env::{Catalog, Env, HostGame};
-use crate::run::{Run, RunFiles, RunFolder, RunLock, Subject, caught};
+use crate::run::{Run, RunFiles, RunFolder, RunLock, Subject, catch_panic};
 use crate::schema::Settings;
 use crate::settings::TrainConfig;
 use crate::task;
@@ -31,13 +31,13 @@ pub struct NewRun<'a> {
 }
 
 /// Lock of a resumed run, until its first rank takes it.
-pub type Lock = Mutex<Option<RunLock>>;
+pub type PendingLock = Mutex<Option<RunLock>>;
 
 /// A saved run to resume.
 #[derive(Clone, Copy)]
 pub struct SavedRun<'a> {
     pub folder: &'a RunFolder,
-    pub lock: &'a Lock,
+    pub lock: &'a PendingLock,
     pub checkpoint: &'a Checkpoint,
 }
 
@@ -68,14 +68,14 @@ pub struct GameCommands {
 pub struct Games {
     entries: Arc<Catalog<GameCommands>>,
     /// Placeholder game for datasets imported from tables.
-    table: GameCommands,
+    table_commands: GameCommands,
     pub models: Models,
 }
 
 impl Games {
     /// Creates a program without games, with the commands for tables.
-    pub fn new(table: GameCommands) -> Self {
-        Self { entries: Arc::default(), table, models: Models::default() }
+    pub fn new(table_commands: GameCommands) -> Self {
+        Self { entries: Arc::default(), table_commands, models: Models::default() }
     }
 
     /// Removes the built-in games.
@@ -168,10 +168,10 @@ impl Games {
         )
     }
 
-    /// Finds the game of a dataset by name, including the placeholder of a table.
-    pub fn source(&self, name: &str) -> Result<&GameCommands> {
+    /// Finds the game of a dataset by name; the placeholder for tables counts, too.
+    pub fn find_with_table(&self, name: &str) -> Result<&GameCommands> {
         match self.find(name) {
-            Err(_) if name == TableGame::NAME => Ok(&self.table),
+            Err(_) if name == TableGame::NAME => Ok(&self.table_commands),
             found => found,
         }
     }
@@ -188,7 +188,7 @@ impl Games {
         let Subject::Env(name) = run.subject() else { return Vec::new() };
         let game = self.entries.find(&name).filter(|_| files.takes_animations());
         let (Some(game), Some(best)) = (game, best) else { return Vec::new() };
-        let animation = caught(|| (game.animation)(&self.models, best));
+        let animation = catch_panic(|| (game.animation)(&self.models, best));
         match animation.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(animation) => files.write_animation(env_steps, &animation),
             Err(error) => vec![format!("TensorBoard gets no animation: {error:#}")],

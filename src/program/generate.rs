@@ -22,9 +22,9 @@ use std::time::Instant;
 
 /// Completes a prompt, and prints a single completion while it is generated, others at the end.
 pub fn run(args: GenerateArgs) -> Result<()> {
-    ranks::use_threads(args.threads)?;
-    let model = load(&args.model)?;
-    let tokens = prompt_tokens(&model, &prompt(&args)?, &args)?;
+    ranks::start_thread_pool(args.threads)?;
+    let model = load_model(&args.model)?;
+    let tokens = prompt_tokens(&model, &requested_prompt(&args)?, &args)?;
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -36,38 +36,43 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let decoder = model.decoder().with_arithmetic(Arithmetic::for_precision(args.precision));
     let is_stopped =
         |tokens: &[u32]| stop::text_before(&model.decode_completion(tokens), &args.stop).is_some();
-    let stream = Stdout { model: &model, stops: &args.stop, printed: Mutex::new(0) };
-    let print = |_: usize, _: usize, one: &Completion| stream.print(&one.tokens);
-    let streams = args.completions == 1 && !args.json;
+    let printer =
+        CompletionPrinter { model: &model, stops: &args.stop, num_printed: Mutex::new(0) };
+    let print = |_: usize, _: usize, completion: &Completion| printer.print(&completion.tokens);
+    let is_streaming = args.completions == 1 && !args.json;
     let generator = Generator {
         decoder: &decoder,
         sampling: &sampling,
         slots: args.completions.min(GenerationConfig::default().slots),
         stop: if args.stop.is_empty() { None } else { Some(&is_stopped) },
-        listener: if streams { Some(&print) } else { None },
+        listener: if is_streaming { Some(&print) } else { None },
     };
     let started = Instant::now();
     let key = Stream::Evaluation.key(args.seed);
-    let prompt = Request { tokens, completions: args.completions, key };
-    let completions = generator.generate(std::slice::from_ref(&prompt)).remove(0);
+    let request = Request { tokens, completions: args.completions, key };
+    let completions = generator.generate(std::slice::from_ref(&request)).remove(0);
     let seconds = started.elapsed().as_secs_f64();
     let text = |completion: &Completion| {
         let text = model.decode_completion(&completion.tokens);
         stop::text_before(&text, &args.stop).map(str::to_string).unwrap_or(text)
     };
     if args.json {
-        let completions: Vec<Value> =
-            completions.iter().map(|one| completion_json(one, text(one))).collect();
-        let count = prompt.tokens.len();
+        let completions: Vec<Value> = completions
+            .iter()
+            .map(|completion| completion_json(completion, text(completion)))
+            .collect();
+        let count = request.tokens.len();
         print_json(
             &json!({ "prompt_tokens": count, "completions": completions, "seconds": seconds }),
         )?;
-    } else if streams {
-        print_result(text(&completions[0]).get(stream.printed()..).unwrap_or(""))?;
+    } else if is_streaming {
+        print_result(text(&completions[0]).get(printer.num_printed()..).unwrap_or(""))?;
     } else {
-        completions.iter().try_for_each(|one| print_result(format_args!("{}\n---", text(one))))?;
+        completions
+            .iter()
+            .try_for_each(|completion| print_result(format_args!("{}\n---", text(completion))))?;
     }
-    let count: usize = completions.iter().map(|one| one.tokens.len()).sum();
+    let count: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
     eprint_line!(
         "{count} tokens in {seconds:.2} s, {:.0} a second.",
         count as f64 / seconds.max(1e-9)
@@ -82,7 +87,7 @@ fn completion_json(completion: &Completion, text: String) -> Value {
 }
 
 /// The prompt on the command line, or a held-out one of the run's task.
-fn prompt(args: &GenerateArgs) -> Result<String> {
+fn requested_prompt(args: &GenerateArgs) -> Result<String> {
     let example = held_out_prompt(&args.model);
     let Some(prompt) = &args.prompt else {
         let example = example?;
@@ -98,22 +103,22 @@ fn prompt(args: &GenerateArgs) -> Result<String> {
 }
 
 /// Loads the model that a path names: the best model of a run, that of a checkpoint, or one in a folder or file.
-fn load(path: &Path) -> Result<LanguageModel> {
+fn load_model(path: &Path) -> Result<LanguageModel> {
     let has = |name: &str| path.join(name).is_file();
     let is_checkpoint = has("manifest.json") && !has("config.json");
     match RunFolder::find(path) {
-        Ok(run) if run.model().is_dir() => text::load_from(&run.model()),
-        Err(_) if !is_checkpoint => text::load_from(path),
+        Ok(run) if run.model_path().is_dir() => text::load_model_from(&run.model_path()),
+        Err(_) if !is_checkpoint => text::load_model_from(path),
         _ => {
             let checkpoint = saved_policy(path)?;
-            if !text::is_of(&checkpoint) {
+            if !text::is_language_checkpoint(&checkpoint) {
                 bail!(
                     "{} is of a game; `grove generate` needs the run or the files of a language model",
                     path.display()
                 );
             }
-            let read = || saved_language_model(&checkpoint, None);
-            Ok(with_note(text::READING_MODEL, read)?)
+            let load = || saved_language_model(&checkpoint, None);
+            Ok(with_note(text::READING_MODEL, load)?)
         }
     }
 }
@@ -122,14 +127,15 @@ fn load(path: &Path) -> Result<LanguageModel> {
 fn held_out_prompt(path: &Path) -> Result<String> {
     let missing = || anyhow!("the prompt is missing: grove generate {} 'TEXT'", path.display());
     let run = RunFolder::find(path).map_err(|_| missing())?;
-    let settings = input::read_description(&run.config()).map_err(|_| missing())?;
+    let settings = input::read_description(&run.config_path()).map_err(|_| missing())?;
     let split = split_language_settings(overlay::parse(CONFIG, &settings)?)?;
     let LanguageSettings { task_name, mut task_settings, config } = split;
     // The run may come from someone else.
     task_settings.retain(|key, _| !trust::is_about_code(key));
     let is_over_characters = config.model.path == TINY && task_name != DataTask::NAME;
-    let task =
-        is_over_characters.then(|| text::open(&task_name, task_settings)).ok_or_else(missing)??;
+    let task = is_over_characters
+        .then(|| text::open_task(&task_name, task_settings))
+        .ok_or_else(missing)??;
     Ok(task.prompt(Split::Test, 0)?.text)
 }
 
@@ -158,30 +164,30 @@ fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Re
 }
 
 /// A completion that is printed while it is generated.
-struct Stdout<'a> {
+struct CompletionPrinter<'a> {
     model: &'a LanguageModel,
     stops: &'a [String],
     /// Number of bytes of the text that have been printed.
-    printed: Mutex<usize>,
+    num_printed: Mutex<usize>,
 }
 
-impl Stdout<'_> {
+impl CompletionPrinter<'_> {
     /// Prints the text of tokens as far as it is final.
     fn print(&self, tokens: &[u32]) {
         let text = self.model.decode_completion(tokens);
         let end = final_length(&text, self.stops);
-        let mut printed = self.printed.lock().expect("no holder of the lock panics");
-        // A tokenizer may also change earlier text, so `printed` need not be a character boundary any more.
-        if let Some(new) = text.get(*printed..end).filter(|new| !new.is_empty()) {
+        let mut num_printed = self.num_printed.lock().expect("no holder of the lock panics");
+        // A tokenizer may also change earlier text, so `num_printed` need not be a character boundary any more.
+        if let Some(new) = text.get(*num_printed..end).filter(|new| !new.is_empty()) {
             // A closed pipe is noticed when the rest is printed.
             let _ = write!(stdout(), "{}", for_terminal(new));
             let _ = stdout().flush();
-            *printed = end;
+            *num_printed = end;
         }
     }
 
-    fn printed(&self) -> usize {
-        *self.printed.lock().expect("no holder of the lock panics")
+    fn num_printed(&self) -> usize {
+        *self.num_printed.lock().expect("no holder of the lock panics")
     }
 }
 

@@ -32,11 +32,11 @@ const ANSWERS: [(&[&str], &str); 9] = [
 
 /// Rewrites the unknown option of a command line as `--set` if it is the name of a setting and has a value: `--lr 1e-3`
 /// becomes `--set lr=1e-3`.
-pub fn with_setting(error: &clap::Error, words: &[OsString]) -> Option<Vec<OsString>> {
-    rewrite_as_set(&unknown_option(error, words)?, words)
+pub fn with_setting(error: &clap::Error, argv: &[OsString]) -> Option<Vec<OsString>> {
+    rewrite_as_set(&unknown_option(error, argv)?, argv)
 }
 
-fn rewrite_as_set(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
+fn rewrite_as_set(option: &str, argv: &[OsString]) -> Option<Vec<OsString>> {
     let name = option.trim_start_matches('-').replace('-', "_");
     let found = overlay::match_setting(&name)?;
     if !found.is_exact
@@ -45,22 +45,23 @@ fn rewrite_as_set(option: &str, words: &[OsString]) -> Option<Vec<OsString>> {
     {
         return None;
     }
-    let word = |at: usize| words.get(at)?.to_str();
-    let is_here = |at: &usize| word(*at).is_some_and(|it| it.split('=').next() == Some(option));
-    let at = (0..words.len()).find(is_here)?;
-    let (value, taken) = match word(at)?.split_once('=') {
+    let word = |at: usize| argv.get(at)?.to_str();
+    let is_here = |at: &usize| word(*at).is_some_and(|word| word.split('=').next() == Some(option));
+    let at = (0..argv.len()).find(is_here)?;
+    let (value, num_words) = match word(at)?.split_once('=') {
         Some((_, value)) => (value, 1),
         None => (word(at + 1).filter(|next| !next.starts_with("--"))?, 2),
     };
-    let mut words = words.to_vec();
-    words.splice(at..at + taken, ["--set".into(), format!("{name}={value}").into()]);
-    Some(words)
+    let mut argv = argv.to_vec();
+    argv.splice(at..at + num_words, ["--set".into(), format!("{name}={value}").into()]);
+    Some(argv)
 }
 
 /// The unknown option in the parser's error, if the command has settings.
-fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
-    let has_settings =
-        words.get(1).is_some_and(|command| COMMANDS_WITH_SETTINGS.iter().any(|it| command == it));
+fn unknown_option(error: &clap::Error, argv: &[OsString]) -> Option<String> {
+    let has_settings = argv
+        .get(1)
+        .is_some_and(|command| COMMANDS_WITH_SETTINGS.iter().any(|known| command == known));
     let is_unknown = has_settings && error.kind() == ErrorKind::UnknownArgument;
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(option)) if is_unknown => Some(option.clone()),
@@ -70,22 +71,22 @@ fn unknown_option(error: &clap::Error, words: &[OsString]) -> Option<String> {
 }
 
 /// Whether the parser refuses a second name beside `--resume`.
-fn names_game_and_run(error: &clap::Error, words: &[OsString]) -> bool {
+fn names_game_and_run(error: &clap::Error, argv: &[OsString]) -> bool {
     let is_name = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(it)) if !it.starts_with('-'));
     is_name
         && error.kind() == ErrorKind::UnknownArgument
-        && words.iter().any(|word| word == "--resume")
+        && argv.iter().any(|word| word == "--resume")
 }
 
 /// Adds a better hint to the parser's error if an unknown option means a setting.
-pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
-    if names_game_and_run(&error, words) {
+pub fn with_hint(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
+    if names_game_and_run(&error, argv) {
         let hint = "a run takes the place of the game: `grove train --resume RUN`";
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
         error.insert(ContextKind::Suggested, hint);
         return error;
     }
-    let Some(option) = unknown_option(&error, words) else { return error };
+    let Some(option) = unknown_option(&error, argv) else { return error };
     let has_similar = match error.get(ContextKind::SuggestedArg) {
         Some(ContextValue::String(suggested)) => is_like(&option, suggested),
         _ => false,
@@ -110,7 +111,7 @@ pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
 /// Whether an unknown option may mean the one that the parser suggests: one contains the other, or they differ in at
 /// most a third of its letters.
 fn is_like(option: &str, suggested: &str) -> bool {
-    let [name, suggested] = [option, suggested].map(|it| it.trim_start_matches('-'));
+    let [name, suggested] = [option, suggested].map(|name| name.trim_start_matches('-'));
     name.contains(suggested)
         || suggested.contains(name)
         || strsim::damerau_levenshtein(name, suggested) <= name.len() / 3
@@ -127,8 +128,8 @@ fn hint_for(option: &str, has_similar: bool) -> Option<String> {
     if let Some(answer) = answer_for(&name) {
         return Some(answer.to_string());
     }
-    let of_name = NEAREST.iter().filter(|(theirs, _)| *theirs == name);
-    let mut settings: Vec<String> = of_name.map(|(_, ours)| ours.to_string()).collect();
+    let nearest = NEAREST.iter().filter(|(theirs, _)| *theirs == name);
+    let mut settings: Vec<String> = nearest.map(|(_, ours)| ours.to_string()).collect();
     if settings.is_empty() {
         let found = overlay::match_setting(&name);
         let found = found.filter(|found| found.is_exact || !has_similar);
@@ -139,8 +140,9 @@ fn hint_for(option: &str, has_similar: bool) -> Option<String> {
     {
         return Some(format!("did you mean `--{setting}`?"));
     }
-    let words: Vec<String> = settings.iter().map(|path| format!("`--set {path}=VALUE`")).collect();
-    Some(format!("settings are changed by `--set`: did you mean {}?", words.join(" or ")))
+    let suggestions: Vec<String> =
+        settings.iter().map(|path| format!("`--set {path}=VALUE`")).collect();
+    Some(format!("settings are changed by `--set`: did you mean {}?", suggestions.join(" or ")))
 }
 
 #[cfg(test)]
@@ -149,10 +151,10 @@ mod tests {
     use crate::program::args::Cli;
     use clap::CommandFactory;
 
-    fn words(line: &str) -> (Vec<OsString>, String) {
-        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+    fn argv_and_option(line: &str) -> (Vec<OsString>, String) {
+        let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let options = line.split([' ', '=']).find(|word| word.starts_with('-'));
-        (words, options.unwrap().to_string())
+        (argv, options.unwrap().to_string())
     }
 
     #[test]
@@ -166,9 +168,9 @@ mod tests {
             ("grove train --total-timesteps 9", None),
             ("grove train --nonsense 3", None),
         ] {
-            let (words, option) = words(line);
-            let found = rewrite_as_set(&option, &words);
-            let found = found.map(|words| words.join(std::ffi::OsStr::new(" ")));
+            let (argv, option) = argv_and_option(line);
+            let found = rewrite_as_set(&option, &argv);
+            let found = found.map(|argv| argv.join(std::ffi::OsStr::new(" ")));
             assert_eq!(found, taken.map(OsString::from), "{line}");
         }
     }

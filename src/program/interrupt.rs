@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const DUPLICATE_TIME: Duration = Duration::from_millis(500);
 
 /// Exit status of a program ended by Ctrl-C, by shell convention: 128 + SIGINT.
-pub const STOPPED: i32 = 130;
+pub const INTERRUPTED_STATUS: i32 = 130;
 
 /// A listener for Ctrl-C.
 #[derive(Clone)]
@@ -50,11 +50,11 @@ impl Interrupt {
     /// Starts listening. The first Ctrl-C prints `answer` on stderr; the second ends the program. A process has one
     /// listener, with the answer of the first call.
     pub fn listen(answer: Option<&'static str>) -> Result<Self> {
-        static ONE: Mutex<Option<Interrupt>> = Mutex::new(None);
-        let mut one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*one {
+        static LISTENER: Mutex<Option<Interrupt>> = Mutex::new(None);
+        let mut listener = LISTENER.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*listener {
             Some(interrupt) => Ok(interrupt.clone()),
-            None => Ok(one.insert(Self::new(answer)?).clone()),
+            None => Ok(listener.insert(Self::new(answer)?).clone()),
         }
     }
 
@@ -69,7 +69,7 @@ impl Interrupt {
             match signal {
                 Signal::First => listener.answer(),
                 Signal::Duplicate => {}
-                Signal::Second => std::process::exit(STOPPED),
+                Signal::Second => std::process::exit(INTERRUPTED_STATUS),
             }
         })
         .context("cannot listen for Ctrl-C")?;

@@ -4,8 +4,8 @@
 //! its number of threads.
 
 use super::args::{RunArgs, TrainArgs, VerifierArgs};
-use super::interrupt::{Interrupt, STOPPED};
-use super::progress::Board;
+use super::interrupt::{INTERRUPTED_STATUS, Interrupt};
+use super::progress::RunBoard;
 use super::text::{self, device::device_name};
 use crate::device;
 use anyhow::{Context, Result, anyhow};
@@ -54,14 +54,14 @@ impl Slots {
     }
 }
 
-/// A word of a command line: an option with its value, which may be a path of arbitrary bytes.
-pub fn option(name: &str, value: impl AsRef<OsStr>) -> OsString {
+/// Formats an argument of a command line: an option with its value, which may be a path of arbitrary bytes.
+pub fn option_argument(name: &str, value: impl AsRef<OsStr>) -> OsString {
     let mut word = OsString::from(format!("--{name}="));
     word.push(value);
     word
 }
 
-/// Words of a command line that trains as `args` request, without seed, threads, run directory and output format.
+/// The command line that trains as `args` request, without seed, threads, run directory and output format.
 pub fn command_line(args: &TrainArgs) -> Vec<OsString> {
     let RunArgs { config, device, engine, precision, iterations, timeout, set, .. } = &args.run;
     let VerifierArgs { verifier, verifier_sandbox, verifier_allow, trust } = &args.verifier;
@@ -71,7 +71,8 @@ pub fn command_line(args: &TrainArgs) -> Vec<OsString> {
         ("from", &args.from),
         ("config", config),
     ];
-    let paths = paths.into_iter().filter_map(|(name, path)| Some(option(name, path.as_ref()?)));
+    let paths =
+        paths.into_iter().filter_map(|(name, path)| Some(option_argument(name, path.as_ref()?)));
     let texts = [
         ("verifier", verifier.clone()),
         (
@@ -84,33 +85,34 @@ pub fn command_line(args: &TrainArgs) -> Vec<OsString> {
         ("iterations", iterations.map(|iterations| iterations.to_string())),
         ("timeout", timeout.map(|timeout| timeout.to_string())),
     ];
-    let texts = texts.into_iter().filter_map(|(name, text)| Some(option(name, text?)));
+    let texts = texts.into_iter().filter_map(|(name, text)| Some(option_argument(name, text?)));
     let lists = [("verifier-allow", verifier_allow), ("set", set)];
-    let lists =
-        lists.into_iter().flat_map(|(name, list)| list.iter().map(move |one| option(name, one)));
-    let first = std::iter::once(OsString::from("train")).chain(args.game.clone().map(Into::into));
-    let last = trust.then(|| OsString::from("--trust"));
-    first.chain(paths).chain(texts).chain(lists).chain(last).collect()
+    let lists = lists
+        .into_iter()
+        .flat_map(|(name, list)| list.iter().map(move |value| option_argument(name, value)));
+    let command = std::iter::once(OsString::from("train")).chain(args.game.clone().map(Into::into));
+    let flag = trust.then(|| OsString::from("--trust"));
+    command.chain(paths).chain(texts).chain(lists).chain(flag).collect()
 }
 
-/// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON printed by each
-/// to `done`, in order of completion. Warnings of the runs go to `board`, each once. After Ctrl-C or an error no
-/// further run is started, and running ones save and end.
-pub fn side_by_side(
+/// Runs this program once for each of `jobs`, given by its command line without the program, and passes the JSON
+/// printed by each to `on_end`, in order of completion. Warnings of the runs go to `board`, each once. After Ctrl-C or
+/// an error no further run is started, and running ones save and end.
+pub fn run_side_by_side(
     slots: Slots,
     jobs: &[Vec<OsString>],
     interrupt: &Interrupt,
-    board: &Board,
-    mut done: impl FnMut(usize, Result<Value>) -> Result<()>,
+    board: &RunBoard,
+    mut on_end: impl FnMut(usize, Result<Value>) -> Result<()>,
 ) -> Result<()> {
     let (sender, receiver) = mpsc::channel();
-    let mut waiting = jobs.iter().enumerate();
+    let mut not_started = jobs.iter().enumerate();
     let mut running = Running { processes: BTreeMap::new(), sender };
-    let (mut is_told, mut outcome, mut warned) = (false, Ok(()), HashSet::new());
+    let (mut is_stop_requested, mut outcome, mut warned) = (false, Ok(()), HashSet::new());
     loop {
         while running.processes.len() < slots.count && !interrupt.has_signal() && outcome.is_ok() {
-            let Some((number, words)) = waiting.next() else { break };
-            outcome = running.start(number, words, slots.threads);
+            let Some((number, argv)) = not_started.next() else { break };
+            outcome = running.start(number, argv, slots.threads);
         }
         if running.processes.is_empty() {
             return outcome;
@@ -121,15 +123,15 @@ pub fn side_by_side(
                 if let Ok(output) = &output {
                     show_warnings(output, &mut warned, board);
                 }
-                let ended = output.context("cannot wait for a run").map(result);
-                let ended = ended.and_then(|report| done(number, report));
+                let ended = output.context("cannot wait for a run").map(report_of);
+                let ended = ended.and_then(|report| on_end(number, report));
                 outcome = outcome.and(ended);
             }
             Err(RecvTimeoutError::Timeout)
-                if (interrupt.has_signal() || outcome.is_err()) && !is_told =>
+                if (interrupt.has_signal() || outcome.is_err()) && !is_stop_requested =>
             {
                 running.tell_to_stop();
-                is_told = true;
+                is_stop_requested = true;
             }
             Err(_) => {}
         }
@@ -145,8 +147,8 @@ struct Running {
 }
 
 impl Running {
-    fn start(&mut self, job: usize, words: &[OsString], threads: usize) -> Result<()> {
-        let mut child = start(words, threads)?;
+    fn start(&mut self, job: usize, argv: &[OsString], threads: usize) -> Result<()> {
+        let mut child = start_process(argv, threads)?;
         let stdin = child.stdin.take();
         self.processes.insert(job, (child.id(), stdin));
         let sender = self.sender.clone();
@@ -163,11 +165,11 @@ impl Running {
 }
 
 /// Shows the warnings of a run that no other run has given.
-fn show_warnings(output: &Output, warned: &mut HashSet<String>, board: &Board) {
+fn show_warnings(output: &Output, warned: &mut HashSet<String>, board: &RunBoard) {
     let text = String::from_utf8_lossy(&output.stderr);
     for line in text.lines().filter(|line| line.starts_with("warning: ")) {
         if warned.insert(line.to_string()) {
-            board.line(line);
+            board.print_line(line);
         }
     }
 }
@@ -177,33 +179,33 @@ static PROGRAM_COMMAND: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Sets the command line that starts this program again, for a program within another, whose executable would not start
 /// it. Only the first call counts.
-pub fn start_by(words: Vec<OsString>) {
-    let _ = PROGRAM_COMMAND.set(words);
+pub fn set_program_command(argv: Vec<OsString>) {
+    let _ = PROGRAM_COMMAND.set(argv);
 }
 
 /// Returns a command that starts this program again.
-fn this_program() -> Result<Command> {
-    if let Some([program, words @ ..]) = PROGRAM_COMMAND.get().map(Vec::as_slice) {
+fn program_command() -> Result<Command> {
+    if let Some([program, arguments @ ..]) = PROGRAM_COMMAND.get().map(Vec::as_slice) {
         let mut command = Command::new(program);
-        command.args(words);
+        command.args(arguments);
         return Ok(command);
     }
-    own_program().context("cannot find this program").map(Command::new)
+    program_file().context("cannot find this program").map(Command::new)
 }
 
 /// The file of this process's program or, if it was replaced or removed meanwhile, as by an update, what Linux keeps of
 /// it while the process runs.
-fn own_program() -> io::Result<PathBuf> {
+fn program_file() -> io::Result<PathBuf> {
     let (path, kept) = (std::env::current_exe()?, Path::new("/proc/self/exe"));
     Ok(if path.exists() || !kept.exists() { path } else { kept.to_path_buf() })
 }
 
 /// Starts a run, which saves and ends when its stdin closes: if this process is killed, the run does not continue
 /// unattended.
-fn start(words: &[OsString], threads: usize) -> Result<Child> {
-    let mut command = this_program()?;
+fn start_process(argv: &[OsString], threads: usize) -> Result<Child> {
+    let mut command = program_command()?;
     command
-        .args(words)
+        .args(argv)
         .args(["--json", "--stop-with-stdin", "--threads", &threads.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -211,26 +213,26 @@ fn start(words: &[OsString], threads: usize) -> Result<Child> {
     command.spawn().context("cannot start a run")
 }
 
-/// The JSON printed by a run, or its error. If a signal ended a run before it listened for signals, the report only
-/// says that it was interrupted.
-fn result(output: Output) -> Result<Value> {
+/// Reads the JSON printed by a run, or its error. If a signal ended a run before it listened for signals, the report
+/// only says that it was interrupted.
+fn report_of(output: Output) -> Result<Value> {
     if was_stopped(output.status) {
         return Ok(json!({ "interrupted": true }));
     }
     if !output.status.success() {
-        return Err(anyhow!("{}", failure(&output)));
+        return Err(anyhow!("{}", failure_reason(&output)));
     }
     serde_json::from_slice(&output.stdout).context("a run has printed no report")
 }
 
 /// Whether Ctrl-C, a closed terminal or SIGTERM ended a run immediately.
 fn was_stopped(status: ExitStatus) -> bool {
-    let by_signal = signal(status).is_some_and(|signal| [1, 2, 3, 15].contains(&signal));
-    status.code() == Some(STOPPED) || by_signal
+    let by_signal = ending_signal(status).is_some_and(|signal| [1, 2, 3, 15].contains(&signal));
+    status.code() == Some(INTERRUPTED_STATUS) || by_signal
 }
 
 /// The signal that ended a run, if any.
-fn signal(status: ExitStatus) -> Option<i32> {
+fn ending_signal(status: ExitStatus) -> Option<i32> {
     #[cfg(unix)]
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     #[cfg(not(unix))]
@@ -239,9 +241,9 @@ fn signal(status: ExitStatus) -> Option<i32> {
 }
 
 /// Reason for the failure of a run: its last error, or what ended it.
-fn failure(output: &Output) -> String {
+fn failure_reason(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
-    match (signal(output.status), last_error(&text)) {
+    match (ending_signal(output.status), last_error(&text)) {
         (Some(9), _) => "it was killed (signal 9), perhaps because memory ran out".to_string(),
         (Some(signal), _) => format!("it was ended by signal {signal}"),
         (None, Some(error)) => error.to_string(),
@@ -293,7 +295,7 @@ mod tests {
     fn a_run_ended_by_a_signal_counts_as_interrupted() {
         let ended = |how: &str| {
             let output = Command::new("sh").args(["-c", how]).output().unwrap();
-            result(output).map(|report| report["interrupted"].clone())
+            report_of(output).map(|report| report["interrupted"].clone())
         };
         for how in ["kill -TERM $$", "exit 130"] {
             assert_eq!(ended(how).unwrap(), true, "{how}");
@@ -315,8 +317,8 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_run_that_ignores_ctrl_c_is_killed() {
-        let words = ["-c", "trap '' INT; echo; exec sleep 600"];
-        let mut run = Command::new("sh").args(words).stdout(Stdio::piped()).spawn().unwrap();
+        let arguments = ["-c", "trap '' INT; echo; exec sleep 600"];
+        let mut run = Command::new("sh").args(arguments).stdout(Stdio::piped()).spawn().unwrap();
         std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         tell_to_stop(run.id());
         assert!(was_stopped(run.wait().unwrap()));

@@ -118,12 +118,12 @@ pub fn man(args: &ManArgs, command: Command) -> Result<()> {
 mod tests {
     use super::*;
     use crate::program::args::Cli;
-    use crate::program::dispatch::builtin;
+    use crate::program::dispatch::builtin_games;
     use crate::settings::{EngineChoice, Precision};
     use clap::CommandFactory;
 
     fn script_of(shell: Shell) -> String {
-        let games: Vec<_> = builtin().all_names().collect();
+        let games: Vec<_> = builtin_games().all_names().collect();
         script(&games, shell, &Cli::command()).unwrap()
     }
 
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn scripts_offer_the_names_of_games_tasks_and_settings() {
         let (games, tasks) =
-            (builtin().names().replace(',', ""), crate::task::names().replace(',', ""));
+            (builtin_games().names().replace(',', ""), crate::task::names().replace(',', ""));
         let [engines, precisions] =
             [EngineChoice::NAMES, Precision::NAMES].map(|names| names.join(" "));
         let bash = script_of(Shell::Bash);

@@ -27,7 +27,6 @@ mod fit;
 mod games;
 mod generate;
 mod hints;
-mod history;
 mod import;
 mod interrupt;
 mod jobs;
@@ -40,11 +39,11 @@ mod progress;
 mod progress_note;
 mod ranks;
 mod record;
+mod recorded_run;
 mod runs;
 mod seeds;
 mod session;
 mod settings;
-mod source;
 mod sweep;
 mod table;
 mod terminal;
@@ -52,6 +51,7 @@ mod terminal;
 mod tests;
 mod text;
 mod train;
+mod training_data;
 mod trust;
 mod validation;
 mod verify;
@@ -63,7 +63,7 @@ use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
 use crate::model::NamedModel;
 use crate::parallel::mpi;
-use crate::run::{FinalScores, Run, RunFiles, caught_on_devices, keep_silent};
+use crate::run::{FinalEvaluation, Run, RunFiles, catch_device_panics, silence_panics};
 use crate::task::{self, cache};
 use anyhow::Result;
 use args::Cli;
@@ -75,7 +75,7 @@ use std::str::FromStr;
 
 /// Creates the program with the built-in games; [`Program::run`] runs it.
 pub fn program() -> Program {
-    Program { games: dispatch::builtin() }
+    Program { games: dispatch::builtin_games() }
 }
 
 /// A program with all of Grove's commands for a set of games and models.
@@ -118,8 +118,8 @@ impl Program {
     }
 
     /// Describes the trained policy of a run after `env_steps` environment steps: a language model by its model card,
-    /// with the scores of `result`, and a game's best policy by an animation, if trackers take one and the program has
-    /// the game. Returns warnings for the user.
+    /// with the scores of `evaluation`, and a game's best policy by an animation, if trackers take one and the program
+    /// has the game. Returns warnings for the user.
     ///
     /// # Errors
     /// If the run's files cannot be read, or the model card cannot be written.
@@ -129,16 +129,16 @@ impl Program {
         files: &mut RunFiles,
         env_steps: u64,
         best: Option<&Checkpoint>,
-        result: &FinalScores,
+        evaluation: &FinalEvaluation,
     ) -> Result<Vec<String>> {
-        model_card::write(&self.games, run, files, result)?;
+        model_card::write(&self.games, run, files, evaluation)?;
         Ok(self.games.animate(run, files, env_steps, best))
     }
 
     /// Sets the command line that starts this program again, without a subcommand, for runs side by side. By default it
     /// is the executable of this process, which is another program if a library contains this one.
-    pub fn started_by(self, words: Vec<OsString>) -> Self {
-        jobs::start_by(words);
+    pub fn started_by(self, argv: Vec<OsString>) -> Self {
+        jobs::set_program_command(argv);
         self
     }
 
@@ -147,29 +147,30 @@ impl Program {
         self.run_with(std::env::args_os())
     }
 
-    /// Runs the command given by `words`, the first of which is the program's name. It configures the
+    /// Runs the command given by `argv`, the first of which is the program's name. It configures the
     /// process's global thread pool and signal handlers, so call it once per process.
-    pub fn run_with(self, words: impl IntoIterator<Item = OsString>) -> ExitCode {
-        let mut words: Vec<OsString> = words.into_iter().collect();
+    pub fn run_with(self, argv: impl IntoIterator<Item = OsString>) -> ExitCode {
+        let mut argv: Vec<OsString> = argv.into_iter().collect();
         let matches = loop {
-            match self.command_line().try_get_matches_from(&words) {
+            match self.command_line().try_get_matches_from(&argv) {
                 Ok(matches) => break matches,
-                Err(error) => match hints::with_setting(&error, &words) {
-                    Some(taken) => words = taken,
-                    None => hints::with_hint(error, &words).exit(),
+                Err(error) => match hints::with_setting(&error, &argv) {
+                    Some(rewritten) => argv = rewritten,
+                    None => hints::with_hint(error, &argv).exit(),
                 },
             }
         };
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        keep_silent(|panic| ranks::fail(&panic.clone().into()));
-        match caught_on_devices(|| run(&self.games, cli)).unwrap_or_else(|panic| Err(panic.into()))
+        silence_panics(|panic| ranks::report_failure(&panic.clone().into()));
+        match catch_device_panics(|| run(&self.games, cli))
+            .unwrap_or_else(|panic| Err(panic.into()))
         {
             Ok(()) => {
                 mpi::finish();
                 ExitCode::SUCCESS
             }
             Err(error) => {
-                ranks::fail(&error);
+                ranks::report_failure(&error);
                 ExitCode::FAILURE
             }
         }
@@ -184,9 +185,10 @@ impl Program {
             Cli::command(),
             |cli, command| {
                 let tasks = if manual::TASK_COMMANDS.contains(&command) { &*tasks } else { "" };
-                let own =
+                let own_data =
                     if command == "settings" { "; `data` for prompts of your own" } else { "" };
-                let help = format!("The game, one of: {names}{tasks}{own} [default: {default}]");
+                let help =
+                    format!("The game, one of: {names}{tasks}{own_data} [default: {default}]");
                 cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
             },
         )
@@ -197,7 +199,7 @@ impl Program {
 fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
     prepare_process();
-    ranks::start()?;
+    ranks::connect()?;
     dispatch::run(games, cli)
 }
 

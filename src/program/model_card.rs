@@ -1,8 +1,8 @@
 //! Model card of a trained language model: its training, its scores, and how to load it.
 
 use super::games::Games;
-use super::history::{History, flat};
-use crate::run::{FinalScores, Run, RunFiles, with_unit_prefix};
+use super::recorded_run::{RecordedRun, flatten};
+use crate::run::{FinalEvaluation, Run, RunFiles, with_unit_prefix};
 use crate::text::LanguageModel;
 use crate::trainer::text::TINY;
 use anyhow::Result;
@@ -15,26 +15,33 @@ use toml::Value;
 ///
 /// # Errors
 /// If the run's files cannot be read, or the card cannot be written.
-pub fn write(games: &Games, run: &dyn Run, files: &RunFiles, result: &FinalScores) -> Result<()> {
-    let Some(model) = run.model() else { return Ok(()) };
-    let text = card(games, &History::read(files.folder().path())?, &model, Some(result));
+pub fn write(
+    games: &Games,
+    run: &dyn Run,
+    files: &RunFiles,
+    evaluation: &FinalEvaluation,
+) -> Result<()> {
+    let Some(model) = run.language_model() else { return Ok(()) };
+    let text =
+        format_card(games, &RecordedRun::read(files.folder().path())?, &model, Some(evaluation));
     Ok(files.write_model_card(&text)?)
 }
 
-/// Returns the card of a run's model, in the format of the Hugging Face Hub. `result` is the final evaluation, if
-/// any.
-pub fn card(
+/// Formats the card of a run's model, in the format of the Hugging Face Hub. `evaluation` is the final one,
+/// if any.
+pub fn format_card(
     games: &Games,
-    run: &History,
+    run: &RecordedRun,
     model: &LanguageModel,
-    result: Option<&FinalScores>,
+    evaluation: Option<&FinalEvaluation>,
 ) -> String {
     let path = Some(run.model_path())
         .filter(|path| *path != Path::new(TINY) && !path.as_os_str().is_empty());
     let hub = path.and_then(|path| hub_id(path, &model.files));
     let header = header(model, hub.as_deref(), run.subject());
-    let base = hub.or(path.map(|_| run.model())).unwrap_or("none: fresh weights".to_string());
-    [header, overview(run, model, base), final_scores(result), changed_settings(games, run)]
+    let base =
+        hub.or(path.map(|_| run.describe_model())).unwrap_or("none: fresh weights".to_string());
+    [header, overview(run, model, base), final_scores(evaluation), changed_settings(games, run)]
         .concat()
         + &usage(model)
 }
@@ -55,7 +62,7 @@ fn header(model: &LanguageModel, base: Option<&str>, task: &str) -> String {
 }
 
 /// A table of the model, its base model, and its training.
-fn overview(run: &History, model: &LanguageModel, base: String) -> String {
+fn overview(run: &RecordedRun, model: &LanguageModel, base: String) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "| {name} | {value} |");
@@ -85,20 +92,21 @@ fn overview(run: &History, model: &LanguageModel, base: String) -> String {
 }
 
 /// The section of the final evaluation; empty without one.
-fn final_scores(result: Option<&FinalScores>) -> String {
-    let scores = result.and_then(|result| result.scores.as_ref()).map(ToString::to_string);
-    let held_out = result.and_then(|result| result.held_out.as_ref()).map(ToString::to_string);
-    let scores: Vec<String> = scores.into_iter().chain(held_out).collect();
-    if scores.is_empty() {
+fn final_scores(evaluation: Option<&FinalEvaluation>) -> String {
+    let Some(FinalEvaluation { scores, held_out }) = evaluation else { return String::new() };
+    let scores = scores.as_ref().map(ToString::to_string);
+    let held_out = held_out.as_ref().map(ToString::to_string);
+    let parts: Vec<String> = scores.into_iter().chain(held_out).collect();
+    if parts.is_empty() {
         return String::new();
     }
-    let scores = scores.join("\n\n");
-    format!("\n## On other held-out prompts\n\n```text\n{scores}\n```\n")
+    let parts = parts.join("\n\n");
+    format!("\n## On other held-out prompts\n\n```text\n{parts}\n```\n")
 }
 
 /// The section of settings that differ from the defaults; empty if none do.
-fn changed_settings(games: &Games, run: &History) -> String {
-    let changes = run.changes(games).unwrap_or_else(|| flat(&run.settings));
+fn changed_settings(games: &Games, run: &RecordedRun) -> String {
+    let changes = run.changes(games).unwrap_or_else(|| flatten(&run.settings));
     // Paths are only meaningful on this machine.
     let is_shown = |value: &Value| value.as_str().is_none_or(|text| !text.contains(['/', '\\']));
     let settings = changes.iter().filter(|(_, value)| is_shown(value));

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Prints a message on stderr. Errors are ignored.
 macro_rules! eprint_line {
     ($($word:tt)*) => {
-        $crate::program::output::stderr(format_args!($($word)*))
+        $crate::program::output::print_stderr(format_args!($($word)*))
     };
 }
 pub(super) use eprint_line;
@@ -48,7 +48,7 @@ pub fn is_muted() -> bool {
 }
 
 /// Prints a line on stderr.
-pub fn stderr(line: Arguments<'_>) {
+pub fn print_stderr(line: Arguments<'_>) {
     if !is_muted() {
         let _ = writeln!(std::io::stderr(), "{}", escape_control_chars(&line.to_string()));
     }
@@ -57,25 +57,25 @@ pub fn stderr(line: Arguments<'_>) {
 /// A text with its control characters escaped, also those of the direction of writing, except for line breaks and tabs:
 /// messages quote files and paths of other people, which must not control the terminal.
 pub fn escape_control_chars(text: &str) -> String {
-    escape(text, |c| c.escape_default().to_string())
+    escape_with(text, |c| c.escape_default().to_string())
 }
 
 /// A text with `escaped` in the place of each control character.
-fn escape(text: &str, escaped: impl Fn(char) -> String) -> String {
-    let mut shown = String::with_capacity(text.len());
+fn escape_with(text: &str, escaped: impl Fn(char) -> String) -> String {
+    let mut escaped_text = String::with_capacity(text.len());
     for c in text.chars() {
         match is_control(c) {
-            true => shown += &escaped(c),
-            false => shown.push(c),
+            true => escaped_text += &escaped(c),
+            false => escaped_text.push(c),
         }
     }
-    shown
+    escaped_text
 }
 
 /// Whether a character controls a terminal or the direction of writing; line breaks and tabs do not count.
 fn is_control(c: char) -> bool {
-    let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    turns || c.is_control() && !['\n', '\t'].contains(&c)
+    let is_direction = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    is_direction || c.is_control() && !['\n', '\t'].contains(&c)
 }
 
 /// A text for stdout: as it is, but without control characters where it is a terminal.
@@ -109,7 +109,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Writes characters that could control a terminal in the escapes of JSON, which are valid in any of its strings.
 fn escape_json(json: &str) -> String {
-    escape(json, |c| format!("\\u{:04x}", u32::from(c)))
+    escape_with(json, |c| format!("\\u{:04x}", u32::from(c)))
 }
 
 #[cfg(test)]

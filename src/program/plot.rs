@@ -3,9 +3,11 @@
 use super::args::{Axis, PlotArgs, name_of};
 use super::columns::{align_columns, format_number};
 use super::games::Games;
-use super::history::{FlatSettings, History, READING_RUNS, flat, format_settings, read_runs};
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
+use super::recorded_run::{
+    FlatSettings, READING_RUNS, RecordedRun, flatten, format_settings, read_runs,
+};
 use crate::metrics::IterationRecord;
 use crate::plot::{Chart, Line, band};
 use crate::track::scalars;
@@ -19,15 +21,15 @@ const IGNORED_SETTINGS: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.c
 /// Runs with the same settings, one per seed.
 struct Group {
     settings: FlatSettings,
-    runs: Vec<History>,
+    runs: Vec<RecordedRun>,
 }
 
 impl Group {
     /// Adds a run. Of several runs with the same seed, the one with the most iterations is kept.
-    fn add(&mut self, run: History) {
+    fn add(&mut self, run: RecordedRun) {
         let seed = run.settings.get("seed");
-        match self.runs.iter_mut().find(|own| own.settings.get("seed") == seed) {
-            Some(own) if own.iteration() < run.iteration() => *own = run,
+        match self.runs.iter_mut().find(|other| other.settings.get("seed") == seed) {
+            Some(other) if other.iteration() < run.iteration() => *other = run,
             Some(_) => {}
             None => self.runs.push(run),
         }
@@ -52,25 +54,25 @@ struct Row {
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     let groups = group_runs(with_note(READING_RUNS, || read_runs(&args.runs))?);
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
-    for (group, name) in groups.iter().zip(names(games, &groups)) {
-        let curves = group.runs.iter().map(|run| curve(&run.records, args.x, &args.y));
+    for (group, name) in groups.iter().zip(group_names(games, &groups)) {
+        let curves = group.runs.iter().map(|run| curve_points(&run.records, args.x, &args.y));
         let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
         let line = Line { name, band: band(&curves) };
-        rows.push(row(&line, curves.len()));
+        rows.push(table_row(&line, curves.len()));
         lines.push(line);
     }
     lines.retain(|line| !line.band.x.is_empty());
     if lines.is_empty() {
         let runs = groups.iter().flat_map(|group| &group.runs);
-        check_name(runs.flat_map(|run| &run.records), &args.y)?;
+        check_figure_name(runs.flat_map(|run| &run.records), &args.y)?;
     }
     if let Some(path) = &args.out {
         let subjects: Vec<&str> = groups.iter().map(|group| group.runs[0].title()).collect();
-        let same = subjects.iter().all(|subject| *subject == subjects[0]);
-        let of_scores = same && ["score", "greedy"].contains(&args.y.as_str());
-        let references = if of_scores { groups[0].runs[0].references(games) } else { &[] };
+        let is_same_subject = subjects.iter().all(|subject| *subject == subjects[0]);
+        let is_score = is_same_subject && ["score", "greedy"].contains(&args.y.as_str());
+        let references = if is_score { groups[0].runs[0].references(games) } else { &[] };
         let references = references.iter().map(|(name, value)| (name.to_string(), *value));
-        let title = if same { subjects[0].to_string() } else { String::new() };
+        let title = if is_same_subject { subjects[0].to_string() } else { String::new() };
         let (x_label, y_label) = (name_of(&args.x), args.y.clone());
         let references = references.collect();
         Chart { title, x_label, y_label, lines, references }.write(path)?;
@@ -97,16 +99,16 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     print_result(align_columns(&header, &rows, 1..))
 }
 
-fn row(line: &Line, runs: usize) -> Row {
+fn table_row(line: &Line, runs: usize) -> Row {
     let (x, y) = line.band.last().unzip();
     Row { name: line.name.clone(), runs, x, y, interval: line.band.interval.last().copied() }
 }
 
 /// Groups runs with the same settings and environment, in order of their first runs.
-fn group_runs(runs: Vec<History>) -> Vec<Group> {
+fn group_runs(runs: Vec<RecordedRun>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for run in runs {
-        let mut settings = flat(&run.settings);
+        let mut settings = flatten(&run.settings);
         settings.retain(|key, _| !IGNORED_SETTINGS.contains(&key.as_str()));
         let is_same =
             |group: &&mut Group| group.settings == settings && group.runs[0].title() == run.title();
@@ -121,7 +123,7 @@ fn group_runs(runs: Vec<History>) -> Vec<Group> {
 /// Distinct names of the groups. A name is the game or task, and `fit` for runs of `grove fit`; if that is not
 /// distinct, settings that differ among groups of the same game or task and from its defaults; and if these are not
 /// either, a run's name.
-fn names(games: &Games, groups: &[Group]) -> Vec<String> {
+fn group_names(games: &Games, groups: &[Group]) -> Vec<String> {
     let subject = |group: &Group| {
         let run = &group.runs[0];
         format!("{}{}", run.title(), if run.is_fit() { " fit" } else { "" })
@@ -132,25 +134,28 @@ fn names(games: &Games, groups: &[Group]) -> Vec<String> {
         let differs =
             |key: &&String| peers().any(|peer| peer.settings.get(*key) != group.settings.get(*key));
         let changes = group.runs[0].changes(games);
-        let is_changed = |key: &str| changes.as_ref().is_none_or(|own| own.contains_key(key));
+        let is_changed =
+            |key: &str| changes.as_ref().is_none_or(|changes| changes.contains_key(key));
         // An empty text is a setting that is not used.
         let is_used = |value: &Value| value.as_str() != Some("");
-        let all = group.settings.iter();
-        let shown = all.filter(|(key, value)| is_used(value) && is_changed(key));
-        let own = format_settings(shown.filter(|(key, _)| differs(key)), &group.settings);
-        match (is_mixed, own.is_empty()) {
+        let shown = group.settings.iter().filter(|(key, value)| is_used(value) && is_changed(key));
+        let distinctive = format_settings(shown.filter(|(key, _)| differs(key)), &group.settings);
+        match (is_mixed, distinctive.is_empty()) {
             (_, true) => subject(group),
-            (true, false) => format!("{} {own}", subject(group)),
-            (false, false) => own,
+            (true, false) => format!("{} {distinctive}", subject(group)),
+            (false, false) => distinctive,
         }
     };
     let names: Vec<String> = groups.iter().map(name).collect();
-    let sole =
-        |(name, group): (&String, &Group)| match names.iter().filter(|it| *it == name).count() {
-            1 => name.clone(),
-            _ => format!("{name} ({})", group.runs[0].path.display()),
-        };
-    names.iter().zip(groups).map(sole).collect()
+    let distinct = |(name, group): (&String, &Group)| match names
+        .iter()
+        .filter(|other| *other == name)
+        .count()
+    {
+        1 => name.clone(),
+        _ => format!("{name} ({})", group.runs[0].path.display()),
+    };
+    names.iter().zip(groups).map(distinct).collect()
 }
 
 /// The tracked name of a figure.
@@ -163,7 +168,7 @@ fn tracked_name(y: &str) -> &str {
 }
 
 /// The points of a run's curve of the figure `y` over `x`.
-fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
+fn curve_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
     let (mut seconds, mut points) = (0.0, Vec::new());
     for record in records {
         seconds += record.seconds.total;
@@ -181,14 +186,17 @@ fn curve(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
 /// `seconds.total`. A run's records need not have the same figures: records of SFT have no rewards.
 fn metric_of(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
-        return scalars(record).into_iter().find(|(own, _)| own == name)?.1;
+        return scalars(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
     }
     let fields = serde_json::to_value(record).ok()?;
     name.split('.').try_fold(&fields, |fields, key| fields.get(key))?.as_f64()
 }
 
 /// Checks that some record, if there is any, has a figure of this name.
-fn check_name<'a>(records: impl Iterator<Item = &'a IterationRecord>, y: &str) -> Result<()> {
+fn check_figure_name<'a>(
+    records: impl Iterator<Item = &'a IterationRecord>,
+    y: &str,
+) -> Result<()> {
     let (mut known, mut is_field): (Vec<String>, bool) = (Vec::new(), false);
     for record in records {
         let first = y.split('.').next().unwrap_or_default();
@@ -212,7 +220,7 @@ fn check_name<'a>(records: impl Iterator<Item = &'a IterationRecord>, y: &str) -
 mod tests {
     use super::*;
     use crate::metrics::LanguageRecord;
-    use crate::program::dispatch::builtin;
+    use crate::program::dispatch::builtin_games;
     use crate::settings::{TrainConfig, overlay};
 
     #[test]
@@ -231,7 +239,7 @@ mod tests {
         let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [2, 1, 1]);
-        let names = |groups: &[Group]| names(&builtin(), groups);
+        let names = |groups: &[Group]| group_names(&builtin_games(), groups);
         assert_eq!(names(&groups), ["fruit", "fruit fit", "fruit learning_rate=0.1"]);
         let rate = |rate: &str| format!("env = 'fruit'\n[optimizer]\nlearning_rate = {rate}");
         let usual = overlay::to_table(&TrainConfig::for_game("fruit").optimizer);
@@ -256,7 +264,7 @@ mod tests {
         let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [1, 2]);
-        assert_eq!(names(&builtin(), &groups), ["CartPole-v1", "Mine"]);
+        assert_eq!(group_names(&builtin_games(), &groups), ["CartPole-v1", "Mine"]);
     }
 
     #[test]
@@ -267,18 +275,18 @@ mod tests {
             IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
         };
         let records = [record(1, &[]), record(2, &[("exact", 0.5)])];
-        assert_eq!(curve(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
-        assert_eq!(curve(&records, Axis::Iterations, "rewards/none"), []);
-        assert!(check_name(records.iter(), "rewards/exact").is_ok());
-        let error = check_name(records.iter(), "rewards/none").unwrap_err().to_string();
+        assert_eq!(curve_points(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
+        assert_eq!(curve_points(&records, Axis::Iterations, "rewards/none"), []);
+        assert!(check_figure_name(records.iter(), "rewards/exact").is_ok());
+        let error = check_figure_name(records.iter(), "rewards/none").unwrap_err().to_string();
         assert!(error.ends_with("rewards/exact"), "{error}");
-        assert!(check_name(records[..0].iter(), "rewards/none").is_ok());
+        assert!(check_figure_name(records[..0].iter(), "rewards/none").is_ok());
         // A field has its own name, and those inside it one after a dot.
         let fields =
             [("iteration", 2), ("seconds.total", 2), ("load", 0), ("seconds", 0), ("none", 0)];
         for (name, points) in fields {
-            assert_eq!(curve(&records, Axis::Iterations, name).len(), points, "{name}");
-            assert_eq!(check_name(records.iter(), name).is_ok(), name != "none", "{name}");
+            assert_eq!(curve_points(&records, Axis::Iterations, name).len(), points, "{name}");
+            assert_eq!(check_figure_name(records.iter(), name).is_ok(), name != "none", "{name}");
         }
     }
 }

@@ -26,29 +26,31 @@ pub struct ProgressLine {
     bar: ProgressBar,
     dashboard: Option<Dashboard>,
     is_silent: bool,
-    total: u32,
+    /// Number of iterations of the whole run.
+    num_iterations: u32,
     /// Iteration of the last line of the history.
     last_line: u32,
 }
 
 impl ProgressLine {
-    /// Creates the progress of a run of `total` iterations, of which `done` are done, in the format that the command
-    /// line requests. Runs of several `ranks` have no dashboard, since its keys could keep the other ranks waiting.
-    pub fn new(args: &RunArgs, ranks: usize, done: u32, total: u32) -> Self {
+    /// Creates the progress of a run of `num_iterations` iterations, of which `done` are done, in the format that the
+    /// command line requests. Runs of several `ranks` have no dashboard, since its keys could keep the other ranks
+    /// waiting.
+    pub fn new(args: &RunArgs, ranks: usize, done: u32, num_iterations: u32) -> Self {
         let has_keys = !args.quiet && !args.plain && ranks == 1;
-        let dashboard = has_keys.then(|| Dashboard::new(total)).flatten();
+        let dashboard = has_keys.then(|| Dashboard::new(num_iterations)).flatten();
         let target = match (args.quiet, &dashboard) {
             (true, _) => ProgressDrawTarget::hidden(),
             // Redrawing whole frames more often would slow down the terminal and the run.
             (false, Some(_)) => ProgressDrawTarget::stderr_with_hz(DASHBOARD_HZ),
             (false, None) => ProgressDrawTarget::stderr(),
         };
-        let bar = ProgressBar::with_draw_target(Some(u64::from(total)), target);
-        let above = if dashboard.is_some() { "{prefix}\n" } else { "" };
-        let template = format!("{above}{{bar:{BAR_COLUMNS}}} {{pos}}/{{len}} {{msg}}");
+        let bar = ProgressBar::with_draw_target(Some(u64::from(num_iterations)), target);
+        let dashboard_prefix = if dashboard.is_some() { "{prefix}\n" } else { "" };
+        let template = format!("{dashboard_prefix}{{bar:{BAR_COLUMNS}}} {{pos}}/{{len}} {{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(u64::from(done));
-        Self { bar, dashboard, is_silent: args.quiet, total, last_line: done }
+        Self { bar, dashboard, is_silent: args.quiet, num_iterations, last_line: done }
     }
 
     /// Whether there is a dashboard.
@@ -65,32 +67,39 @@ impl ProgressLine {
 
     /// Shows an iteration.
     pub fn show(&mut self, report: &IterationReport) {
-        let Self { bar, dashboard, is_silent, total, last_line } = self;
+        let Self { bar, dashboard, is_silent, num_iterations, last_line } = self;
         let columns = terminal_columns();
         if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(report)) {
             bar.set_prefix(picture);
         }
-        let (iteration, total) = (report.record.iteration, *total);
+        let (iteration, num_iterations) = (report.record.iteration, *num_iterations);
         let metrics = report.format_metrics();
-        let digits = total.to_string().len();
-        let left = report.seconds_left.map(|seconds| format!("{} left  ", clock(seconds)));
+        let digits = num_iterations.to_string().len();
+        let time_left =
+            report.seconds_left.map(|seconds| format!("{} left  ", format_clock(seconds)));
         let width = columns.saturating_sub(BAR_COLUMNS + 2 * digits + 3 + TIME_LEFT_COLUMNS);
-        bar.set_message(left.unwrap_or_default() + &fit(&metrics, width));
+        bar.set_message(time_left.unwrap_or_default() + &join_fitting(&metrics, width));
         bar.set_position(u64::from(iteration));
-        let due =
-            !*is_silent && (iteration - *last_line >= total / HISTORY_LINES || iteration == total);
-        if report.record.evaluation.is_some() && due {
+        let is_line_due = !*is_silent
+            && (iteration - *last_line >= num_iterations / HISTORY_LINES
+                || iteration == num_iterations);
+        if report.record.evaluation.is_some() && is_line_due {
             *last_line = iteration;
             // Without a bar, stderr is not a terminal, and lines may be of any length.
             let width =
                 if bar.is_hidden() { usize::MAX } else { columns.saturating_sub(2 * digits + 3) };
-            self.above(|| eprint_line!("{iteration:>digits$}/{total}  {}", fit(&metrics, width)));
+            self.print_above(|| {
+                eprint_line!(
+                    "{iteration:>digits$}/{num_iterations}  {}",
+                    join_fitting(&metrics, width)
+                )
+            });
         }
     }
 
     /// Prints lines above the bar.
-    pub fn above(&self, print: impl FnOnce()) {
-        print_above(&self.bar, print);
+    pub fn print_above(&self, print: impl FnOnce()) {
+        print_above_bar(&self.bar, print);
     }
 
     /// Removes the bar; the history stays.
@@ -101,11 +110,11 @@ impl ProgressLine {
 
 /// Progress of several runs side by side on stderr: a bar with a table below it, and above it a line for each run that
 /// has ended; without a terminal, the lines alone.
-pub struct Board {
+pub struct RunBoard {
     bar: ProgressBar,
 }
 
-impl Board {
+impl RunBoard {
     /// Creates a board of `total` runs, of which `done` have ended.
     pub fn new(is_quiet: bool, done: usize, total: usize) -> Self {
         let target =
@@ -119,13 +128,13 @@ impl Board {
     }
 
     /// Prints a line above the bar.
-    pub fn line(&self, line: &str) {
-        print_above(&self.bar, || eprint_line!("{line}"));
+    pub fn print_line(&self, line: &str) {
+        print_above_bar(&self.bar, || eprint_line!("{line}"));
     }
 
     /// Prints the line of a run that has ended, and shows a table of those so far on a terminal.
-    pub fn ended(&self, line: &str, table: impl FnOnce() -> String) {
-        self.line(line);
+    pub fn print_ended(&self, line: &str, table: impl FnOnce() -> String) {
+        self.print_line(line);
         if self.bar.is_hidden() {
             return self.bar.inc(1);
         }
@@ -138,7 +147,7 @@ impl Board {
     }
 }
 
-impl Drop for Board {
+impl Drop for RunBoard {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
@@ -150,12 +159,12 @@ fn terminal_columns() -> usize {
 }
 
 /// Prints lines above a bar, which is drawn again below them unless it is hidden.
-fn print_above(bar: &ProgressBar, print: impl FnOnce()) {
+fn print_above_bar(bar: &ProgressBar, print: impl FnOnce()) {
     if bar.is_hidden() { print() } else { bar.suspend(print) }
 }
 
 /// Joins as many whole parts as fit into `columns`.
-fn fit(parts: &[String], columns: usize) -> String {
+fn join_fitting(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     for part in parts {
         let gap = if line.is_empty() { "" } else { "  " };
@@ -168,7 +177,7 @@ fn fit(parts: &[String], columns: usize) -> String {
 }
 
 /// Formats a duration by its two largest units, for instance `3m 20s`.
-fn clock(seconds: f64) -> String {
+fn format_clock(seconds: f64) -> String {
     let seconds = seconds.ceil().min(1e9) as u64;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     match (hours, minutes) {
@@ -194,7 +203,7 @@ mod tests {
             (23, "score 7.61  greedy 7.70"),
             (1000, "score 7.61  greedy 7.70  2.3M steps/s"),
         ] {
-            assert_eq!(fit(&parts, columns), line);
+            assert_eq!(join_fitting(&parts, columns), line);
         }
     }
 
@@ -209,7 +218,7 @@ mod tests {
             (360_000.0, "4d"),
             (f64::MAX, "11574d"),
         ] {
-            assert_eq!(clock(seconds), text);
+            assert_eq!(format_clock(seconds), text);
             assert!(text.len() + " left  ".len() <= TIME_LEFT_COLUMNS, "{text}");
         }
     }

@@ -11,47 +11,47 @@ const NOTE_DELAY: Duration = Duration::from_secs(1);
 /// Interval at which the message is redrawn.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(125);
 
-/// Runs `work`, and shows the note `what` if it takes longer than a second.
-pub fn with_note<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    with_note_after(NOTE_DELAY, what, work)
+/// Runs `work`, and shows `note` if it takes longer than a second.
+pub fn with_note<T>(note: &str, work: impl FnOnce() -> T) -> T {
+    with_note_after(NOTE_DELAY, note, work)
 }
 
 /// Runs `work` like [`with_note`]; only the first rank shows it.
-pub fn with_note_if<T>(is_first: bool, what: &str, work: impl FnOnce() -> T) -> T {
-    if is_first { with_note(what, work) } else { work() }
+pub fn with_note_if<T>(is_root: bool, note: &str, work: impl FnOnce() -> T) -> T {
+    if is_root { with_note(note, work) } else { work() }
 }
 
-/// Runs `work`, and shows the note `what` if it takes longer than `time`.
-pub fn with_note_after<T>(time: Duration, what: &str, work: impl FnOnce() -> T) -> T {
-    while_working(time, |done| show(what, time, done), work)
+/// Runs `work`, and shows `note` if it takes longer than `delay`.
+pub fn with_note_after<T>(delay: Duration, note: &str, work: impl FnOnce() -> T) -> T {
+    while_working(delay, |done| show_note(note, delay, done), work)
 }
 
-/// Shows a note with a clock that starts at `begun` until the work is done.
-fn show(what: &str, begun: Duration, done: &Receiver<()>) {
+/// Shows a note, with a clock that starts at `delay`, until the work is done.
+fn show_note(note: &str, delay: Duration, done: &Receiver<()>) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if bar.is_hidden() || output::is_muted() {
         return;
     }
     let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
     bar.set_style(style.expect("the template is valid"));
-    bar.set_elapsed(begun);
-    bar.set_message(what.to_string());
+    bar.set_elapsed(delay);
+    bar.set_message(note.to_string());
     bar.enable_steady_tick(REDRAW_INTERVAL);
     let _ = done.recv();
     bar.finish_and_clear();
 }
 
-/// Runs `work`, and meanwhile calls `notify` if it takes longer than `time`. The channel passed to `notify` closes when
-/// the work is done.
+/// Runs `work`, and meanwhile calls `notify` if it takes longer than `delay`. The channel passed to `notify` closes
+/// when the work is done.
 fn while_working<T>(
-    time: Duration,
+    delay: Duration,
     notify: impl FnOnce(&Receiver<()>) + Send,
     work: impl FnOnce() -> T,
 ) -> T {
     std::thread::scope(|scope| {
         let (done, waiting) = channel::<()>();
         scope.spawn(move || {
-            if waiting.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+            if waiting.recv_timeout(delay) == Err(RecvTimeoutError::Timeout) {
                 notify(&waiting);
             }
         });

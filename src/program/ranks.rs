@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Error for `--dry-run` with more than one rank.
-const DRY_RUN: &str = "--dry-run is for one rank: name one device, and start one process";
+const DRY_RUN_ERROR: &str = "--dry-run is for one rank: name one device, and start one process";
 
 /// A rank of a run in this process.
 pub struct Rank {
@@ -35,14 +35,14 @@ impl Rank {
     }
 
     /// Starts its device. Returns it with the team, which then knows the hardware of all ranks.
-    pub fn choose(self) -> Result<(ChosenDevice, Team)> {
+    pub fn choose_device(self) -> Result<(ChosenDevice, Team)> {
         let chosen = device::choose(&self.device)?;
         self.with_hardware_of(chosen)
     }
 
-    /// Starts its device like [`Rank::choose`]. If `auto` finds a GPU that may be slower than the CPU, the run is
-    /// rehearsed on both: `rehearse` returns the seconds that a part of it takes.
-    pub fn choose_by(
+    /// Starts its device like [`Rank::choose_device`]. If `auto` finds a GPU that may be slower than the CPU, the run
+    /// is rehearsed on both: `rehearse` returns the seconds that a part of it takes.
+    pub fn choose_faster_device(
         self,
         rehearse: impl FnMut(&ChosenDevice) -> Result<f64>,
     ) -> Result<(ChosenDevice, Team)> {
@@ -54,34 +54,34 @@ impl Rank {
     }
 
     fn with_hardware_of(self, chosen: ChosenDevice) -> Result<(ChosenDevice, Team)> {
-        let is_device = device::has_kernels(&chosen.device);
+        let has_kernels = device::has_kernels(&chosen.device);
         let gather = |text: &str| -> Result<Vec<String>, TeamError> {
-            let all = self.team.all_gather(text.as_bytes())?;
-            Ok(all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
+            let texts = self.team.all_gather(text.as_bytes())?;
+            Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
         };
-        let products = Kernel::best().name();
-        let all = gather(&format!("{} {products}", device::numerics(&chosen.info)))?;
+        let matrix_kernel = Kernel::best().name();
+        let numerics = gather(&format!("{} {matrix_kernel}", device::numerics(&chosen.info)))?;
         let names = gather(&chosen.info.name)?;
         let hardware = Hardware {
-            collective: collective(&names, self.team.is_root())?,
+            collective: create_collective(&names, self.team.is_root())?,
             names,
-            has_devices: self.team.any(is_device)?,
-            has_cpus: self.team.any(!is_device)?,
-            rounds_differently: all.iter().any(|one| *one != all[0]),
+            has_devices: self.team.any(has_kernels)?,
+            has_cpus: self.team.any(!has_kernels)?,
+            rounds_differently: numerics.iter().any(|other| *other != numerics[0]),
         };
         Ok((chosen, self.team.with_hardware(hardware)))
     }
 }
 
 /// Creates the collective that sums vectors on the devices, if several CUDA devices belong to this process.
-fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
+fn create_collective(names: &[String], is_root: bool) -> Result<Option<Collective>> {
     let is_cuda =
         |(at, name): (usize, &String)| name.starts_with("cuda:") && !names[..at].contains(name);
     if names.len() < 2 || num_processes().is_some() || !names.iter().enumerate().all(is_cuda) {
         return Ok(None);
     }
     if !Collective::is_available() {
-        if speaks {
+        if is_root {
             eprint_line!("NCCL was not found; gradients go through the host's memory.");
         }
         return Ok(None);
@@ -91,7 +91,7 @@ fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
 }
 
 /// Creates this rank's trainer. If devices differ, each gets a share in proportion to its measured speed.
-pub fn trainer<G: Playable>(
+pub fn create_trainer<G: Playable>(
     game: G,
     network: Network,
     config: &TrainConfig,
@@ -99,18 +99,18 @@ pub fn trainer<G: Playable>(
     data: Option<Demonstrations>,
     team: Team,
 ) -> Result<GameTrainer<G>> {
-    let make =
+    let create =
         |network, data, team| Trainer::with_team(game, network, config, &chosen.device, data, team);
     if !team.rounds_differently() || data.is_some() {
-        return Ok(make(network, data, team)?);
+        return Ok(create(network, data, team)?);
     }
-    let mut trial = make(network.clone(), None, team.clone())?;
+    let mut trial = create(network.clone(), None, team.clone())?;
     // The first rehearsal compiles kernels.
     trial.rehearse();
     let speed = trial.shards().own_items().len() as f64 / trial.rehearse();
     let speeds = team.all_gather_numbers(&[speed])?.concat();
     let team = team.with_speeds(&speeds);
-    Ok(make(network, None, team)?)
+    Ok(create(network, None, team)?)
 }
 
 /// Ranks that can share a run here: MPI processes or threads.
@@ -127,7 +127,7 @@ impl<'a> Ranks<'a> {
     }
 
     /// Kind of the ranks, for reports.
-    pub fn name(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match (num_processes(), &self.devices[..]) {
             (Some(_), _) => "processes under MPI",
             (None, [_]) => "threads on the CPU",
@@ -157,11 +157,11 @@ impl<'a> Ranks<'a> {
                 "the list of devices `{devices}` has an empty name: put one comma between two names"
             );
         }
-        if let Some((rank, size)) = process() {
+        if let Some((rank, size)) = mpi_rank() {
             let team = |size| mpi::team(size, self.timeout);
-            same_program(&team(size))?;
-            let (here, _) = mpi::local_rank();
-            let device = self.devices[here % self.devices.len()].to_string();
+            check_same_program(&team(size))?;
+            let (local_rank, _) = mpi::local_rank();
+            let device = self.devices[local_rank % self.devices.len()].to_string();
             let result =
                 (rank < count).then(|| work(Rank { team: team(count), device })).transpose()?;
             if count < size {
@@ -175,18 +175,18 @@ impl<'a> Ranks<'a> {
             return work(Rank { team: Team::alone(), device }).map(Some);
         }
         let devices: Vec<&str> = self.devices.iter().copied().cycle().take(count).collect();
-        on_threads(&devices, max_ranks, self.timeout, work).map(Some)
+        run_on_threads(&devices, max_ranks, self.timeout, work).map(Some)
     }
 }
 
 /// Rank of this process and number of processes, if MPI has started several.
-fn process() -> Option<(usize, usize)> {
+fn mpi_rank() -> Option<(usize, usize)> {
     mpi::rank().filter(|(_, size)| *size > 1)
 }
 
 /// Number of processes that MPI has started, if several.
 fn num_processes() -> Option<usize> {
-    process().map(|(_, size)| size)
+    mpi_rank().map(|(_, size)| size)
 }
 
 /// Runs `work` for each rank of a run in this process: a thread per requested device, or one rank. If MPI has started
@@ -198,32 +198,32 @@ pub fn run(
     work: impl Fn(Rank) -> Result<()> + Sync,
 ) -> Result<()> {
     let timeout = args.timeout.map_or(timeout, Duration::from_secs);
-    let all = Ranks { timeout, ..Ranks::of(&args.device) };
-    let count = num_processes().unwrap_or(all.devices.len());
+    let ranks = Ranks { timeout, ..Ranks::of(&args.device) };
+    let count = num_processes().unwrap_or(ranks.devices.len());
     if args.dry_run && count > 1 {
         // Only the first rank reports it.
-        return if is_first() { Err(anyhow!(DRY_RUN)) } else { Ok(()) };
+        return if is_root_process() { Err(anyhow!(DRY_RUN_ERROR)) } else { Ok(()) };
     }
-    all.run(count, count, &work).map(drop)
+    ranks.run(count, count, &work).map(drop)
 }
 
 /// Runs `work` on a thread per device, each with the share of the CPU's threads that it would have among `max_ranks`.
 /// Returns the first one's result.
-fn on_threads<T: Send>(
+fn run_on_threads<T: Send>(
     devices: &[&str],
     max_ranks: usize,
     timeout: Duration,
     work: &(impl Fn(Rank) -> Result<T> + Sync),
 ) -> Result<T> {
-    let each = (rayon::current_num_threads() / max_ranks).max(1);
+    let threads_per_rank = (rayon::current_num_threads() / max_ranks).max(1);
     device::expect_ranks();
     let mut results: Vec<Result<T>> = std::thread::scope(|scope| {
         let start = |(team, device): (Team, &&str)| {
             let rank = Rank { team, device: device.to_string() };
             scope.spawn(move || {
-                let named = format!("on {}", rank.device);
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(each).build();
-                pool.context("the threads do not start")?.install(|| work(rank)).context(named)
+                let place = format!("on {}", rank.device);
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads_per_rank).build();
+                pool.context("the threads do not start")?.install(|| work(rank)).context(place)
             })
         };
         let ranks: Vec<_> =
@@ -232,28 +232,29 @@ fn on_threads<T: Send>(
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
     });
     // An error about another rank is less specific than that rank's own.
-    let is_own = |result: &Result<T>| result.as_ref().is_err_and(|error| !is_about_others(error));
+    let is_own_error =
+        |result: &Result<T>| result.as_ref().is_err_and(|error| !is_about_others(error));
     let failed =
-        results.iter().position(is_own).or_else(|| results.iter().position(Result::is_err));
+        results.iter().position(is_own_error).or_else(|| results.iter().position(Result::is_err));
     results.swap_remove(failed.unwrap_or(0))
 }
 
 /// Whether an error is about another rank, or the same on all of them.
 fn is_about_others(error: &Error) -> bool {
-    let team = |cause: &(dyn std::error::Error + 'static)| {
+    let is_about_team = |cause: &(dyn std::error::Error + 'static)| {
         cause.is::<TeamError>()
             || matches!(cause.downcast_ref(), Some(TrainError::Team(_)))
             || cause.downcast_ref().is_some_and(LanguageTrainError::is_about_another_rank)
             || cause.downcast_ref().is_some_and(RunError::is_about_another_rank)
     };
-    error.chain().any(team)
+    error.chain().any(is_about_team)
 }
 
 /// Connects to the other processes that MPI has started, if any. Only the first of them prints.
-pub fn start() -> Result<()> {
+pub fn connect() -> Result<()> {
     if mpi::is_launched() {
         mpi::start().map_err(Error::msg)?;
-        if !is_first() {
+        if !is_root_process() {
             mute();
         }
     }
@@ -261,7 +262,7 @@ pub fn start() -> Result<()> {
 }
 
 /// Whether this process is the one that prints and writes.
-pub fn is_first() -> bool {
+pub fn is_root_process() -> bool {
     mpi::rank().is_none_or(|(rank, _)| rank == 0)
 }
 
@@ -271,14 +272,14 @@ pub fn are_threads() -> bool {
 }
 
 /// Checks that all processes run the same program.
-fn same_program(team: &Team) -> Result<()> {
+fn check_same_program(team: &Team) -> Result<()> {
     team.check_identical("version of Grove", env!("CARGO_PKG_VERSION"))?;
     let program = std::env::current_exe().context("cannot find the program itself")?;
     Ok(team.check_identical("build of the program", &short_digest(&program)?)?)
 }
 
 /// Checks that all processes learn from the same files; threads of one process always do.
-pub fn same_data(team: &Team, files: &[impl AsRef<Path>]) -> Result<()> {
+pub fn check_same_data(team: &Team, files: &[impl AsRef<Path>]) -> Result<()> {
     if are_threads() {
         return Ok(());
     }
@@ -297,8 +298,9 @@ fn short_digest(file: &Path) -> Result<String> {
     Ok(digest[..32].to_string())
 }
 
-/// Sets the size of the global thread pool; by default, a process under MPI takes its share of the machine.
-pub fn use_threads(threads: Option<u32>) -> Result<()> {
+/// Starts the global thread pool with this many threads; by default, a process under MPI takes its share of the
+/// machine.
+pub fn start_thread_pool(threads: Option<u32>) -> Result<()> {
     let mut pool = rayon::ThreadPoolBuilder::new();
     if let Some(threads) = threads.map(|threads| threads as usize).or_else(mpi::default_threads) {
         pool = pool.num_threads(threads);
@@ -307,8 +309,8 @@ pub fn use_threads(threads: Option<u32>) -> Result<()> {
 }
 
 /// Prints an error, and ends the other processes of the run, which would wait in vain.
-pub fn fail(error: &Error) {
-    if let Some((rank, size)) = process() {
+pub fn report_failure(error: &Error) {
+    if let Some((rank, size)) = mpi_rank() {
         // An error of several ranks is printed by the first one that can.
         let is_common = |cause: &(dyn std::error::Error + 'static)| {
             cause.is::<TrainError>() || matches!(cause.downcast_ref(), Some(RunError::Train(_)))

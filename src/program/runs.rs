@@ -3,9 +3,11 @@
 use super::args::RunsArgs;
 use super::columns::{align_columns, format_number};
 use super::games::Games;
-use super::history::{FlatSettings, History, READING_RUNS, RunStatus, flat, format_settings};
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
+use super::recorded_run::{
+    FlatSettings, READING_RUNS, RecordedRun, RunStatus, flatten, format_settings,
+};
 use crate::run::{Subject, with_unit_prefix};
 use anyhow::Result;
 use serde::Serialize;
@@ -34,27 +36,32 @@ struct RunRow {
     env_steps: u64,
     /// Seconds of all iterations, without evaluations.
     seconds: f64,
-    state: RunStatus,
+    #[serde(rename = "state")]
+    status: RunStatus,
 }
 
 impl RunRow {
-    fn new(games: &Games, run: &History) -> Self {
+    fn new(games: &Games, run: &RecordedRun) -> Self {
         let name = run.subject().to_string();
         let environment = (run.title() != name).then(|| run.title().to_string());
         let mut changes = run.changes(games);
-        let counts_epochs =
+        let iterates_by_epochs =
             run.is_fit() && run.iterations_of_epochs == Some(run.planned_iterations());
-        if let Some(changes) = changes.as_mut().filter(|_| counts_epochs) {
+        if let Some(changes) = changes.as_mut().filter(|_| iterates_by_epochs) {
             changes.remove("iterations");
         }
         Self {
             run: run.path.display().to_string(),
-            subject: if run.is_text() { Subject::Task(name) } else { Subject::Env(name) },
+            subject: if run.has_language_model() {
+                Subject::Task(name)
+            } else {
+                Subject::Env(name)
+            },
             environment,
-            model: run.model(),
+            model: run.describe_model(),
             changed_settings: changes
                 .as_ref()
-                .map_or("?".into(), |own| format_settings(own, &flat(&run.settings))),
+                .map_or("?".into(), |changes| format_settings(changes, &flatten(&run.settings))),
             changes,
             best_score: run.best_score(),
             best_iteration: run.best().map(|(iteration, _)| iteration),
@@ -62,12 +69,12 @@ impl RunRow {
             iterations: run.planned_iterations(),
             env_steps: run.env_steps(),
             seconds: run.seconds(),
-            state: run.state(),
+            status: run.status(),
         }
     }
 
     fn cells(&self) -> Vec<String> {
-        let state = match self.state {
+        let status = match self.status {
             RunStatus::Finished => "finished".to_string(),
             RunStatus::Running => format!("running {}/{}", self.iteration, self.iterations),
             RunStatus::Interrupted => format!("interrupted {}/{}", self.iteration, self.iterations),
@@ -76,7 +83,7 @@ impl RunRow {
             self.run.clone(),
             self.environment.as_deref().unwrap_or(self.subject.name()).to_string(),
             self.model.clone(),
-            state,
+            status,
             format_number(self.best_score),
             with_unit_prefix(self.env_steps as f64),
             format!("{:.1}", self.seconds),
@@ -87,7 +94,7 @@ impl RunRow {
 
 /// Prints a table of the runs in a folder.
 pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
-    let runs = with_note(READING_RUNS, || History::read_all(&args.folder))?;
+    let runs = with_note(READING_RUNS, || RecordedRun::read_all(&args.folder))?;
     let listed: Vec<RunRow> = runs.iter().map(|run| RunRow::new(games, run)).collect();
     if args.json {
         return print_json(&listed);

@@ -3,9 +3,9 @@
 use super::args::{Seeds, TrainArgs};
 use super::columns::{align_columns, format_number};
 use super::interrupt::Interrupt;
-use super::jobs::{Slots, command_line, option, side_by_side};
+use super::jobs::{Slots, command_line, option_argument, run_side_by_side};
 use super::output::{eprint_line, print_json, print_result, with_causes};
-use super::progress::Board;
+use super::progress::RunBoard;
 use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::pluralize;
 use anyhow::{Result, bail};
@@ -41,26 +41,26 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     let interrupt = Interrupt::listen(Some(STOPPING))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
-    let board = Board::new(args.run.quiet, 0, seeds.len());
-    let outcome = side_by_side(slots, &jobs, &interrupt, &board, |number, report| {
-        board.ended(&line_of(seeds[number], &report), String::new);
+    let board = RunBoard::new(args.run.quiet, 0, seeds.len());
+    let outcome = run_side_by_side(slots, &jobs, &interrupt, &board, |job, report| {
+        board.print_ended(&describe_end(seeds[job], &report), String::new);
         match report {
             Ok(report) if report["run"].is_null() => {}
-            Ok(report) => reports[number] = Some(report),
-            Err(_) => failed.push(seeds[number]),
+            Ok(report) => reports[job] = Some(report),
+            Err(_) => failed.push(seeds[job]),
         }
         Ok(())
     });
     drop(board);
-    let is_waiting = |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
-    let mut waiting: Vec<u64> = seeds.iter().zip(&reports).filter_map(is_waiting).collect();
-    waiting.retain(|seed| !failed.contains(seed));
+    let not_begun = |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
+    let mut unbegun: Vec<u64> = seeds.iter().zip(&reports).filter_map(not_begun).collect();
+    unbegun.retain(|seed| !failed.contains(seed));
     let runs: Vec<Value> = reports.into_iter().flatten().collect();
-    let rest = rest(&runs, &waiting);
+    let remaining = remaining_work(&runs, &unbegun);
     let problem = match (outcome, failed.len()) {
         (Err(error), _) => with_causes(&error),
-        (Ok(()), 0) if rest.is_none() => return report(runs, args.run.json),
-        (Ok(()), 0) => bail!("interrupted; {}", rest.unwrap_or_default()),
+        (Ok(()), 0) if remaining.is_none() => return report(runs, args.run.json),
+        (Ok(()), 0) => bail!("interrupted; {}", remaining.unwrap_or_default()),
         (Ok(()), count) => format!(
             "{count} of {} failed; a run that has a checkpoint is continued by `grove train --resume RUN`",
             pluralize(seeds.len(), "run")
@@ -69,11 +69,11 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
     if !runs.is_empty() {
         report(runs, args.run.json)?;
     }
-    bail!("{problem}{}", rest.map_or(String::new(), |rest| format!("; {rest}")))
+    bail!("{problem}{}", remaining.map_or(String::new(), |remaining| format!("; {remaining}")))
 }
 
-/// The line about a run that has ended.
-fn line_of(seed: u64, report: &Result<Value>) -> String {
+/// Describes the end of a run on one line.
+fn describe_end(seed: u64, report: &Result<Value>) -> String {
     match report {
         Ok(report) if report["run"].is_null() => format!("seed {seed}: interrupted"),
         Ok(report) => {
@@ -84,28 +84,28 @@ fn line_of(seed: u64, report: &Result<Value>) -> String {
     }
 }
 
-/// Instructions to train what is left: interrupted runs, and `waiting` seeds that have not begun; `None` if
+/// Instructions to train what is left: interrupted runs, and `unbegun` seeds that have not begun; `None` if
 /// nothing is left.
-fn rest(runs: &[Value], waiting: &[u64]) -> Option<String> {
-    let cut = runs.iter().filter(|report| report["interrupted"] == true);
-    let cut: Vec<String> = cut.map(|report| text(&report["run"])).collect();
-    let waiting: Vec<String> = waiting.iter().map(u64::to_string).collect();
-    let words = [
-        (cut.join(", "), "`grove train --resume RUN` continues: "),
-        (waiting.join(","), "these have not begun: --seeds "),
+fn remaining_work(runs: &[Value], unbegun: &[u64]) -> Option<String> {
+    let interrupted = runs.iter().filter(|report| report["interrupted"] == true);
+    let interrupted: Vec<String> = interrupted.map(|report| text(&report["run"])).collect();
+    let unbegun: Vec<String> = unbegun.iter().map(u64::to_string).collect();
+    let parts = [
+        (interrupted.join(", "), "`grove train --resume RUN` continues: "),
+        (unbegun.join(","), "these have not begun: --seeds "),
     ];
-    let words = words.iter().filter(|(names, _)| !names.is_empty());
-    let words: Vec<String> = words.map(|(names, how)| format!("{how}{names}")).collect();
-    (!words.is_empty()).then(|| words.join("; "))
+    let parts = parts.iter().filter(|(names, _)| !names.is_empty());
+    let parts: Vec<String> = parts.map(|(names, how)| format!("{how}{names}")).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Command lines of the runs.
+/// The command lines of the runs.
 fn jobs(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
     let common = command_line(args);
     let job = |seed: &u64| {
         let folder = args.run.run_dir.as_ref().map(|folder| folder.join(format!("seed-{seed}")));
-        let folder = folder.map(|folder| option("run-dir", folder));
-        let seed = option("seed", seed.to_string());
+        let folder = folder.map(|folder| option_argument("run-dir", folder));
+        let seed = option_argument("seed", seed.to_string());
         common.iter().cloned().chain([seed]).chain(folder).collect()
     };
     seeds.iter().map(job).collect()
@@ -173,10 +173,13 @@ mod tests {
         let run = |name: &str, cut: bool| json!({ "run": name, "interrupted": cut });
         let runs = [run("a", false), run("b", true), run("c", true)];
         let continued = "`grove train --resume RUN` continues: b, c";
-        assert_eq!(rest(&runs, &[]), Some(continued.to_string()));
+        assert_eq!(remaining_work(&runs, &[]), Some(continued.to_string()));
         let both = format!("{continued}; these have not begun: --seeds 3,4");
-        assert_eq!(rest(&runs, &[3, 4]), Some(both));
-        assert_eq!(rest(&runs[..1], &[3]), Some("these have not begun: --seeds 3".to_string()));
-        assert_eq!(rest(&runs[..1], &[]), None);
+        assert_eq!(remaining_work(&runs, &[3, 4]), Some(both));
+        assert_eq!(
+            remaining_work(&runs[..1], &[3]),
+            Some("these have not begun: --seeds 3".to_string())
+        );
+        assert_eq!(remaining_work(&runs[..1], &[]), None);
     }
 }

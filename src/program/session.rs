@@ -1,21 +1,22 @@
 //! A run in the terminal: announcement, progress, live page and report.
 
 use super::args::RunArgs;
-use super::games::{Games, Lock, SavedRun};
+use super::games::{Games, PendingLock, SavedRun};
 use super::interrupt::Interrupt;
 use super::model_card;
 use super::output::{eprint_line, print_json, print_result};
 use super::progress::ProgressLine;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks;
-use super::terminal::{Page, Terminal};
+use super::terminal::{LivePage, Terminal};
 use super::watch::{self, Port};
 use crate::checkpoint::Checkpoint;
 use crate::device::ChosenDevice;
 use crate::parallel::Team;
 use crate::run::{
-    BestPolicy, End, FinalScores, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote,
-    RunSummary, SavedPolicy, Schedule, Subject, caught, drive, finish, preview, restore_best,
+    BestPolicy, EndReason, FinalEvaluation, Report, Run, RunError, RunFiles, RunFolder, RunLock,
+    RunMetadata, RunSummary, SavedPolicy, Schedule, Subject, catch_panic, drive, finish, preview,
+    restore_best,
 };
 use crate::task::DataTask;
 use anyhow::{Context, Result, bail};
@@ -42,7 +43,7 @@ pub struct Session<'a> {
     pub games: &'a Games,
     pub origin: Origin<'a>,
     /// Number of iterations that the epochs of the data take; `None` without them.
-    pub of_epochs: Option<u32>,
+    pub iterations_of_epochs: Option<u32>,
     /// Start of the preparation.
     pub started: Instant,
 }
@@ -63,7 +64,7 @@ impl RunOutputs {
         }
         let args = session.args;
         // Binds the port before anything is written.
-        let port = || Port::take(watch::HOST, args.port.unwrap_or(watch::PORT));
+        let port = || Port::bind(watch::HOST, args.port.unwrap_or(watch::PORT));
         let port = args.watch.then(port).transpose()?;
         let (files, lock) = match session.origin {
             Origin::New(name) => {
@@ -89,9 +90,9 @@ impl RunOutputs {
 }
 
 /// Locks a run for this process if it is the one that writes.
-pub fn lock(folder: &RunFolder) -> Result<Lock> {
-    if !ranks::is_first() {
-        return Ok(Lock::default());
+pub fn lock_folder(folder: &RunFolder) -> Result<PendingLock> {
+    if !ranks::is_root_process() {
+        return Ok(PendingLock::default());
     }
     let lock = folder.lock()?;
     warn(lock.warning.as_slice());
@@ -117,38 +118,43 @@ fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let schedule = trainer.schedule();
     // The first rank may save it while others look.
     let is_unsaved = trainer.team().any(!folder.has_checkpoint(iteration))?;
-    match schedule.end(iteration, trainer.best()) {
-        None | Some(End::Seconds) => Ok(()),
-        Some(_) if (is_unsaved || !folder.is_concluded()) && iteration <= schedule.iterations => {
+    match schedule.end_reason(iteration, trainer.best()) {
+        None | Some(EndReason::Seconds) => Ok(()),
+        Some(_)
+            if (is_unsaved || !folder.is_finally_evaluated())
+                && iteration <= schedule.iterations =>
+        {
             Ok(())
         }
         // It may have done more iterations than the command line requests.
-        Some(End::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
-        Some(End::Score) => bail!(RunError::Reached { path, score: schedule.stop.score }),
-        Some(End::Patience) => {
+        Some(EndReason::Iterations) => bail!(RunError::Done { path, iterations: iteration }),
+        Some(EndReason::Score) => {
+            bail!(RunError::ScoreReached { path, score: schedule.stop.score })
+        }
+        Some(EndReason::Patience) => {
             bail!(RunError::OutOfPatience { path, iteration, patience: schedule.patience })
         }
     }
 }
 
-/// Restores the best policy of a run that ended for the reason `end`, and evaluates it. Evaluating a language model
-/// takes long: that of an interrupted run is left to the resumed run, and the result is `None`.
+/// Restores the best policy of a run that ended for the reason `end_reason`, and evaluates it. Evaluating a language
+/// model takes long: that of an interrupted run is left to the resumed run, and the result is `None`.
 fn evaluate_best(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
-    end: Option<End>,
-) -> Result<Option<FinalScores>> {
+    end_reason: Option<EndReason>,
+) -> Result<Option<FinalEvaluation>> {
     let message = match run.subject() {
-        Subject::Task(_) if end.is_none() => {
+        Subject::Task(_) if end_reason.is_none() => {
             restore_best(run, &files, best)?;
             return Ok(None);
         }
         Subject::Task(_) => "Evaluating the best model on held-out prompts.",
         Subject::Env(_) => "Evaluating the best policy on fresh episodes.",
     };
-    let is_first = files.is_some();
-    Ok(Some(with_note_if(is_first, message, || finish(run, files, best))?))
+    let is_root = files.is_some();
+    Ok(Some(with_note_if(is_root, message, || finish(run, files, best))?))
 }
 
 /// Serves the page of a run that is over until Ctrl-C.
@@ -158,17 +164,18 @@ fn serve_until_interrupt(interrupt: &Interrupt) {
     interrupt.wait();
 }
 
-/// A note about a run that ended before its last iteration; `None` if it did not, or ran out of patience.
-fn early_end(end: Option<End>, schedule: &Schedule) -> Option<String> {
-    match end {
+/// Describes the early end of a run, one before its last iteration; `None` if it had them all, or ran
+/// out of patience.
+fn describe_early_end(end_reason: Option<EndReason>, schedule: &Schedule) -> Option<String> {
+    match end_reason {
         None => Some("Interrupted".to_string()),
-        Some(End::Seconds) => {
+        Some(EndReason::Seconds) => {
             Some(format!("Trained for {} s (stop.seconds)", schedule.stop.seconds))
         }
-        Some(End::Score) => {
+        Some(EndReason::Score) => {
             Some(format!("Reached a score of {} (stop.score)", schedule.stop.score))
         }
-        Some(End::Iterations | End::Patience) => None,
+        Some(EndReason::Iterations | EndReason::Patience) => None,
     }
 }
 
@@ -182,7 +189,7 @@ impl Session<'_> {
     }
 
     /// Checks that all ranks resume from the same iteration.
-    pub fn agree(&self, team: &Team) -> Result<()> {
+    pub fn check_same_iteration(&self, team: &Team) -> Result<()> {
         let Some(checkpoint) = self.checkpoint() else { return Ok(()) };
         Ok(team.check_identical(
             "iteration in its last checkpoint",
@@ -191,21 +198,21 @@ impl Session<'_> {
     }
 
     /// Trains a run with these settings to its end or to Ctrl-C, then evaluates and reports its best policy; a dry run
-    /// is only tried. `next` gives the command to suggest at the end, from the run directory.
+    /// is only tried. `next_command` gives the command to suggest at the end, from the run directory.
     pub fn train(
         &self,
         chosen: &ChosenDevice,
         mut run: impl Run,
         settings: &str,
-        next: impl FnOnce(&str) -> String,
+        next_command: impl FnOnce(&str) -> String,
     ) -> Result<()> {
         let outcome = if self.args.dry_run {
             self.dry_run(&mut run, chosen)
         } else {
-            self.train_to_end(&mut run, chosen, settings, next)
+            self.train_to_end(&mut run, chosen, settings, next_command)
         };
         // Freeing the memory of a failed device may fail again, which tells nothing new.
-        let freed = caught(|| drop(run));
+        let freed = catch_panic(|| drop(run));
         outcome.and_then(|()| Ok(freed?))
     }
 
@@ -224,7 +231,7 @@ impl Session<'_> {
         run: &mut dyn Run,
         chosen: &ChosenDevice,
         settings: &str,
-        next: impl FnOnce(&str) -> String,
+        next_command: impl FnOnce(&str) -> String,
     ) -> Result<()> {
         if let Origin::Saved(saved) = &self.origin {
             check_unfinished(run, saved.folder)?;
@@ -248,19 +255,19 @@ impl Session<'_> {
         let BestPolicy { checkpoint: best, warnings } = best.unwrap_or_default();
         warn(&warnings);
         let files = outputs.as_mut().map(|outputs| &mut outputs.files);
-        let result = evaluate_best(run, files, best.as_ref(), summary.end)?;
+        let evaluation = evaluate_best(run, files, best.as_ref(), summary.end_reason)?;
         let Some(mut outputs) = outputs else { return Ok(()) };
-        warn(result.as_ref().and_then(FinalScores::warning).as_slice());
+        warn(evaluation.as_ref().and_then(FinalEvaluation::warning).as_slice());
         warn(&self.games.animate(run, &mut outputs.files, summary.env_steps, best.as_ref()));
-        if let Some(result) = &result {
-            model_card::write(self.games, run, &outputs.files, result)?;
+        if let Some(evaluation) = &evaluation {
+            model_card::write(self.games, run, &outputs.files, evaluation)?;
         }
-        let (device, result) = (&chosen.info.name, result.unwrap_or_default());
-        let report = summary.report(run, &outputs.files, device, best.as_ref(), result);
-        self.conclude(&report, run.trainer().schedule(), outputs.path(), next)?;
+        let (device, evaluation) = (&chosen.info.name, evaluation.unwrap_or_default());
+        let report = summary.report(run, &outputs.files, device, best.as_ref(), evaluation);
+        self.print_end(&report, run.trainer().schedule(), outputs.path(), next_command)?;
         // The run is over. Another process may resume it while its page is still served.
         drop(outputs);
-        if server.is_some() && summary.end.is_some() {
+        if server.is_some() && summary.end_reason.is_some() {
             serve_until_interrupt(&interrupt);
         }
         Ok(())
@@ -274,39 +281,40 @@ impl Session<'_> {
         interrupt: Interrupt,
     ) -> Result<RunSummary> {
         let trainer = run.trainer();
-        let line = outputs.as_ref().map(|outputs| {
+        let progress = outputs.as_ref().map(|outputs| {
             let (ranks, iterations) = (trainer.team().size(), trainer.schedule().iterations);
             let line = ProgressLine::new(self.args, ranks, trainer.iteration(), iterations);
-            (line, Page::new(self.games, outputs.path()))
+            (line, LivePage::new(self.games, outputs.path()))
         });
-        let mut terminal = Terminal::new(interrupt, line);
+        let mut terminal = Terminal::new(interrupt, progress);
         let summary = drive(run, outputs.map(|outputs| &mut outputs.files), &mut terminal);
         terminal.finish();
         Ok(summary?)
     }
 
     /// Prints how a run ended, its report, and how to continue.
-    fn conclude(
+    fn print_end(
         &self,
         report: &Report,
         schedule: Schedule,
         folder: &Path,
-        next: impl FnOnce(&str) -> String,
+        next_command: impl FnOnce(&str) -> String,
     ) -> Result<()> {
-        let (RunSummary { end, iteration, .. }, folder) = (report.summary, quote_path(folder));
-        let can_continue = matches!(end, None | Some(End::Seconds));
-        if let Some(reason) = early_end(end, &schedule) {
-            let how = format!(" Continue with `grove train --resume {folder}`.");
-            let how = if can_continue { &how } else { "" };
+        let (RunSummary { end_reason, iteration, .. }, folder) =
+            (report.summary, quote_path(folder));
+        let can_continue = matches!(end_reason, None | Some(EndReason::Seconds));
+        if let Some(reason) = describe_early_end(end_reason, &schedule) {
+            let advice = format!(" Continue with `grove train --resume {folder}`.");
+            let advice = if can_continue { &advice } else { "" };
             let iterations = schedule.iterations;
-            eprint_line!("{reason} and saved after iteration {iteration} of {iterations}.{how}");
+            eprint_line!("{reason} and saved after iteration {iteration} of {iterations}.{advice}");
         }
         if self.args.json {
             return print_json(report);
         }
         print_result(report)?;
         if !can_continue {
-            eprint_line!("Next: {}", next(&folder));
+            eprint_line!("Next: {}", next_command(&folder));
         }
         Ok(())
     }
@@ -325,22 +333,23 @@ impl Session<'_> {
                 "warning: this run was trained with Grove {version}; Grove {now} may not reproduce it bit for bit"
             );
         }
-        let note = RunNote::new(run, &chosen.info).with_iterations_of_epochs(self.of_epochs);
-        outputs.files.write_note(&note)?;
-        let place = match chosen.info.kind.as_str() {
+        let metadata = RunMetadata::new(run, &chosen.info)
+            .with_iterations_of_epochs(self.iterations_of_epochs);
+        outputs.files.write_metadata(&metadata)?;
+        let hardware = match chosen.info.kind.as_str() {
             "cpu" => format!("the CPU ({})", chosen.info.description),
             _ => chosen.info.to_string(),
         };
         let reason = match chosen.reason.as_str() {
             "as requested" => String::new(),
-            reason => format!(" {}.", capitalized(reason)),
+            reason => format!(" {}.", capitalize(reason)),
         };
         let what = match run.subject() {
             Subject::Env(game) => game,
             Subject::Task(task) if task == DataTask::NAME => "a model on your data".to_string(),
             Subject::Task(task) => format!("a model for {task}"),
         };
-        eprint_line!("{verb} {what} on {place}.{reason}");
+        eprint_line!("{verb} {what} on {hardware}.{reason}");
         describe_run(run);
         eprint_line!("Saving to {}", outputs.path().display());
         if let Some(port) = &outputs.port {
@@ -350,27 +359,27 @@ impl Session<'_> {
     }
 }
 
-/// Prints a run's engine, its ranks and phases if there are several, and its warning.
+/// Prints a run's engine, its ranks and stages if there are several, and its warning.
 fn describe_run(run: &dyn Run) {
     let trainer = run.trainer();
     let (shards, ranks) = (trainer.shards(), trainer.team().size());
     if ranks > 1 {
-        let (own, all) = (shards.own().len(), shards.count());
+        let (num_own, num_shards) = (shards.own().len(), shards.count());
         eprint_line!(
-            "Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch."
+            "Distributed over {ranks} ranks; this rank computes {num_own} of {num_shards} shards per batch."
         );
     }
-    let reason = run.fallback_reason().map(|why| format!(" ({why})")).unwrap_or_default();
-    eprint_line!("Engine: {}{reason}", trainer.engine());
-    let phases = run.phases();
-    if phases.len() > 1 || phases.iter().any(|phase| phase.name == "SFT") {
-        let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
-        eprint_line!("Phases: {}", phases.join(", "));
+    let reason = run.fallback_reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    eprint_line!("Engine: {}{reason}", trainer.describe_engine());
+    let stages = run.stages();
+    if stages.len() > 1 || stages.iter().any(|stage| stage.name == "SFT") {
+        let stages: Vec<_> = stages.iter().map(ToString::to_string).collect();
+        eprint_line!("Phases: {}", stages.join(", "));
     }
     warn(&run.warnings());
 }
 
-fn capitalized(text: &str) -> String {
+fn capitalize(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

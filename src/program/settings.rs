@@ -21,7 +21,7 @@ const WIDTH: usize = 88;
 /// Prints the settings of a game's or a task's run.
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
     match args.game.as_deref() {
-        Some(name) if task::find(name).is_ok() => of_task(name, &args),
+        Some(name) if task::find(name).is_ok() => list_task(name, &args),
         name => (games.find_beside_tasks(name)?.settings)(&args),
     }
 }
@@ -33,11 +33,11 @@ pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
 }
 
 /// Prints the settings of a task's run, for a new model.
-fn of_task(name: &str, args: &SettingsArgs) -> Result<()> {
+fn list_task(name: &str, args: &SettingsArgs) -> Result<()> {
     let task = task::find(name)?;
-    let own = (task.defaults)();
+    let task_settings = (task.defaults)();
     let config = language_defaults(name, false, InitialModel::TINY, Precision::F32)?;
-    print(&language_settings(name, &own, &config), task.settings, args)
+    print(&language_settings(name, &task_settings, &config), task.settings, args)
 }
 
 /// The model that a new run begins with.
@@ -91,31 +91,34 @@ struct Report<'a> {
 }
 
 /// Prints settings; those of the game or task come with their own declarations.
-fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
+fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Result<()> {
     if args.schema {
-        let Kind { subject, settings, narrowed } = Kind::of(table);
-        return print_json(&file_schema(&SchemaSource { settings, narrowed, subject, own }, table));
+        let RunKind { subject, settings, narrowed } = RunKind::of(table);
+        return print_json(&file_schema(
+            &SchemaSource { settings, narrowed, subject, own: own_settings },
+            table,
+        ));
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));
-        let settings = sections(table, own).into_iter().flat_map(|section| section.listed());
+        let settings = sections(table, own_settings).into_iter().flat_map(|section| section.rows());
         return print_json(&Report { env, task, settings: settings.collect() });
     }
-    print_result(in_order(table, own).trim_end())
+    print_result(format_in_order(table, own_settings).trim_end())
 }
 
 /// Declarations of settings.
-type Declared = &'static [schema::Setting];
+type Declarations = &'static [schema::Setting];
 
 /// The kind of run that has the settings in a table.
-struct Kind {
+struct RunKind {
     /// Setting that names its game or task.
     subject: &'static str,
-    settings: Declared,
+    settings: Declarations,
     narrowed: &'static [(&'static str, Shape)],
 }
 
-impl Kind {
+impl RunKind {
     fn of(table: &Table) -> Self {
         let (subject, settings) = match table.contains_key("task") {
             true => ("task", LanguageConfig::SETTINGS),
@@ -132,7 +135,7 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    fn listed(&self) -> Vec<SettingRow> {
+    fn rows(&self) -> Vec<SettingRow> {
         let list = |(key, default, setting): &(&str, &Value, Option<schema::Setting>)| SettingRow {
             key: if self.name.is_empty() {
                 key.to_string()
@@ -150,8 +153,8 @@ impl Section<'_> {
 
 /// Sections of a complete table in order of declaration: settings without a section, the game's or task's own, and
 /// those of the run.
-fn sections(table: &Table, own: Declared) -> Vec<Section<'_>> {
-    let Kind { settings: declared, narrowed, .. } = Kind::of(table);
+fn sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_>> {
+    let RunKind { settings: declared, narrowed, .. } = RunKind::of(table);
     let section = |name, table, settings| section(name, table, settings, narrowed);
     let mut sections = vec![section("", table, declared)];
     let place = |name: &str| declared.iter().position(|setting| setting.key == name);
@@ -161,7 +164,7 @@ fn sections(table: &Table, own: Declared) -> Vec<Section<'_>> {
     sections.extend(tables.into_iter().map(|(name, inner)| {
         match place(name).map(|place| declared[place].shape) {
             Some(Shape::Section(settings)) => section(name, inner, settings),
-            _ => section(name, inner, own),
+            _ => section(name, inner, own_settings),
         }
     }));
     sections
@@ -171,14 +174,14 @@ fn sections(table: &Table, own: Declared) -> Vec<Section<'_>> {
 fn section<'a>(
     name: &'a str,
     table: &'a Table,
-    declared: Declared,
+    declared: Declarations,
     narrowed: &[(&str, Shape)],
 ) -> Section<'a> {
     let declared = in_table(declared);
     let of = |setting: &schema::Setting| {
         let is_here = |path: &str| path.split_once('.') == Some((name, setting.key));
-        let own = narrowed.iter().find(|(path, _)| is_here(path));
-        schema::Setting { shape: own.map_or(setting.shape, |(_, shape)| *shape), ..*setting }
+        let narrower = narrowed.iter().find(|(path, _)| is_here(path));
+        schema::Setting { shape: narrower.map_or(setting.shape, |(_, shape)| *shape), ..*setting }
     };
     let place = |key: &str| declared.iter().position(|setting| setting.key == key);
     let values = table.iter().filter(|(_, value)| !value.is_table());
@@ -190,14 +193,14 @@ fn section<'a>(
 }
 
 /// Formats a settings file in order of declaration, with the meaning and range of each setting in a comment before it.
-/// `own` are the declarations of the game or task.
-pub fn commented(text: &str, own: Declared) -> Result<String, toml::de::Error> {
-    Ok(in_order(&text.parse()?, own))
+/// `own_settings` are the declarations of the game or task.
+pub fn with_comments(text: &str, own_settings: Declarations) -> Result<String, toml::de::Error> {
+    Ok(format_in_order(&text.parse()?, own_settings))
 }
 
-fn in_order(table: &Table, own: Declared) -> String {
+fn format_in_order(table: &Table, own_settings: Declarations) -> String {
     let mut text = String::new();
-    for Section { name, settings } in sections(table, own) {
+    for Section { name, settings } in sections(table, own_settings) {
         if !name.is_empty() {
             text += &format!("\n[{name}]\n");
         }
@@ -235,7 +238,7 @@ mod tests {
     #[test]
     fn a_commented_file_has_the_same_settings_in_the_order_of_declaration() {
         let plain = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
-        let text = commented(&plain, Fruit::settings()).unwrap();
+        let text = with_comments(&plain, Fruit::settings()).unwrap();
         assert_eq!(text.parse::<Table>().unwrap(), plain.parse::<Table>().unwrap());
         let words = "# learning_rate: 0 or more\nlearning_rate = ";
         assert!(text.contains(words), "{text}");
@@ -266,7 +269,7 @@ mod tests {
         crate::for_each_game!(games);
         assert!(runs.len() > 8);
         for (table, own) in runs {
-            let listed: Vec<_> = sections(&table, own).iter().flat_map(Section::listed).collect();
+            let listed: Vec<_> = sections(&table, own).iter().flat_map(Section::rows).collect();
             assert!(listed.len() > 40);
             for SettingRow { key, meaning, range, .. } in &listed {
                 assert!(

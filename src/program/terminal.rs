@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 pub struct Terminal<'a> {
     interrupt: Interrupt,
     /// Progress, and the page that a key opens; `None` for ranks other than the first.
-    line: Option<(ProgressLine, Page<'a>)>,
+    progress: Option<(ProgressLine, LivePage<'a>)>,
     keys: Option<Keys>,
-    stops: Cell<bool>,
-    saves: Cell<bool>,
+    is_stop_pressed: Cell<bool>,
+    is_save_pressed: Cell<bool>,
 }
 
 /// The run's live page, opened by a key.
-pub struct Page<'a> {
+pub struct LivePage<'a> {
     games: &'a Games,
     folder: PathBuf,
     /// The server; `None` until first opened.
@@ -29,38 +29,44 @@ pub struct Page<'a> {
 }
 
 impl<'a> Terminal<'a> {
-    /// Creates a terminal with this progress, which listens for keys if `line` has a dashboard.
-    pub fn new(interrupt: Interrupt, mut line: Option<(ProgressLine, Page<'a>)>) -> Self {
-        let has_keys = line.as_ref().is_some_and(|(line, _)| line.has_dashboard());
+    /// Creates a terminal with this progress, which listens for keys if `progress` has a dashboard.
+    pub fn new(interrupt: Interrupt, mut progress: Option<(ProgressLine, LivePage<'a>)>) -> Self {
+        let has_keys = progress.as_ref().is_some_and(|(line, _)| line.has_dashboard());
         let keys = has_keys.then(Keys::listen).flatten();
-        if let Some((line, _)) = &mut line {
+        if let Some((line, _)) = &mut progress {
             line.show_keys(keys.is_some());
         }
-        Self { interrupt, line, keys, stops: Cell::new(false), saves: Cell::new(false) }
+        Self {
+            interrupt,
+            progress,
+            keys,
+            is_stop_pressed: Cell::new(false),
+            is_save_pressed: Cell::new(false),
+        }
     }
 
     /// Clears everything below the history, and restores the terminal's mode.
     pub fn finish(&mut self) {
         self.keys = None;
-        if let Some((line, _)) = &self.line {
+        if let Some((line, _)) = &self.progress {
             line.finish();
         }
     }
 
-    fn above(&self, print: impl FnOnce()) {
-        if let Some((line, _)) = &self.line {
-            line.above(print);
+    fn print_above(&self, print: impl FnOnce()) {
+        if let Some((line, _)) = &self.progress {
+            line.print_above(print);
         }
     }
 
     /// Handles a key.
-    fn press(&self, key: u8) {
+    fn handle_key(&self, key: u8) {
         match key {
-            b'q' => self.stops.set(true),
-            b's' => self.saves.set(true),
+            b'q' => self.is_stop_pressed.set(true),
+            b's' => self.is_save_pressed.set(true),
             b'o' => {
-                if let Some((line, page)) = &self.line {
-                    page.open(|text| line.above(|| eprint_line!("{text}")));
+                if let Some((line, page)) = &self.progress {
+                    page.open(|text| line.print_above(|| eprint_line!("{text}")));
                 }
             }
             b'p' => self.pause(),
@@ -71,11 +77,11 @@ impl<'a> Terminal<'a> {
     /// Waits for a second `p`, or for the end.
     fn pause(&self) {
         let Some(keys) = &self.keys else { return };
-        self.above(|| eprint_line!("Paused; press p to continue."));
-        while !self.stops.get() && !self.interrupt.has_signal() {
+        self.print_above(|| eprint_line!("Paused; press p to continue."));
+        while !self.is_stop_pressed.get() && !self.interrupt.has_signal() {
             match keys.wait() {
                 Some(b'p') => break,
-                Some(key) => self.press(key),
+                Some(key) => self.handle_key(key),
                 None => {}
             }
         }
@@ -85,31 +91,31 @@ impl<'a> Terminal<'a> {
 impl RunObserver for Terminal<'_> {
     fn wants_to_stop(&self) -> bool {
         while let Some(key) = self.keys.as_ref().and_then(Keys::next) {
-            self.press(key);
+            self.handle_key(key);
         }
-        self.stops.get() || self.interrupt.has_signal()
+        self.is_stop_pressed.get() || self.interrupt.has_signal()
     }
 
     fn wants_to_save(&self) -> bool {
-        let saves = self.saves.take();
-        if saves {
-            self.above(|| eprint_line!("Saving after the current iteration."));
+        let is_requested = self.is_save_pressed.take();
+        if is_requested {
+            self.print_above(|| eprint_line!("Saving after the current iteration."));
         }
-        saves
+        is_requested
     }
 
     fn on_iteration(&mut self, report: &IterationReport) {
-        if let Some((line, _)) = &mut self.line {
+        if let Some((line, _)) = &mut self.progress {
             line.show(report);
         }
     }
 
     fn on_warning(&mut self, warning: &str) {
-        self.above(|| eprint_line!("warning: {warning}"));
+        self.print_above(|| eprint_line!("warning: {warning}"));
     }
 }
 
-impl<'a> Page<'a> {
+impl<'a> LivePage<'a> {
     /// Creates the page of the run in `folder`, which can play `games`.
     pub fn new(games: &'a Games, folder: &Path) -> Self {
         Self { games, folder: folder.to_path_buf(), server: RefCell::default() }
@@ -120,7 +126,7 @@ impl<'a> Page<'a> {
         if self.server.borrow().is_some() {
             return;
         }
-        let served = Port::take(watch::HOST, 0).and_then(|port| {
+        let served = Port::bind(watch::HOST, 0).and_then(|port| {
             let url = port.url();
             Ok((url, watch::start(self.games, port, &self.folder)?))
         });

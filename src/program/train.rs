@@ -2,15 +2,15 @@
 
 use super::args::{RunArgs, TrainArgs};
 use super::games::{Games, NewRun, Playable, SavedRun};
-use super::history::{History, RunStatus};
 use super::output::eprint_line;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks::{self, Rank};
+use super::recorded_run::{RecordedRun, RunStatus};
 use super::seeds;
 use super::session::{self, Origin, Session};
-use super::settings::commented;
-use super::source::{Source, names_iterations, note_iterations_of_epochs};
+use super::settings::with_comments;
 use super::text;
+use super::training_data::{TrainingData, names_iterations, note_iterations_of_epochs};
 use super::validation::{saved_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
@@ -35,7 +35,7 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
         ensure!(ranks::are_threads(), "--seeds starts processes by itself, and does without MPI");
         return seeds::run(&args, seeds);
     }
-    ranks::use_threads(args.run.threads)?;
+    ranks::start_thread_pool(args.run.threads)?;
     if args.run.resume {
         return resume_any(games, args);
     }
@@ -56,17 +56,17 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
 /// Resumes a run, by default on its previous device.
 fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     let folder = folder_to_resume(games, &args)?;
-    let lock = session::lock(&folder)?;
+    let lock = session::lock_folder(&folder)?;
     if args.run.device == "auto"
         && let [device] = &folder.devices()[..]
-        && is_present(device)
+        && is_device_present(device)
     {
         args.run.device = device.clone();
     }
     let TrainArgs { game: name, run, .. } = &args;
-    let name = name.as_deref().filter(|name| !is_folder(&args, name));
+    let name = name.as_deref().filter(|name| !names_folder(&args, name));
     let is_changed = run.iterations.is_some() || !run.set.is_empty();
-    let latest = if is_changed { folder.latest_to_change() } else { folder.latest() };
+    let latest = if is_changed { folder.latest_for_changed_settings() } else { folder.latest() };
     let SavedPolicy { checkpoint, warnings } = latest?;
     session::warn(&warnings);
     let saved = SavedRun { folder: &folder, lock: &lock, checkpoint: &checkpoint };
@@ -75,7 +75,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
         Some(name) => bail!("the run in {path} is of `{saved}`, not `{name}`"),
         None => Ok(()),
     };
-    if text::is_of(&checkpoint) {
+    if text::is_language_checkpoint(&checkpoint) {
         if args.data.is_some() {
             bail!(
                 "--data is for a run of a dataset; --task-data names the prompts of a language model"
@@ -90,27 +90,27 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     }
     let saved_name = saved_game_name(&checkpoint)?;
     check_name(&saved_name, name)?;
-    (games.source(&saved_name)?.resume)(games, &args, saved)
+    (games.find_with_table(&saved_name)?.resume)(games, &args, saved)
 }
 
 /// Finds the run that the command line names by run directory, game or task.
 fn folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
     let name = args.game.as_deref();
-    let path = name.filter(|name| is_folder(args, name)).map(Path::new);
+    let path = name.filter(|name| names_folder(args, name)).map(Path::new);
     match (path.or(args.run.run_dir.as_deref()), name) {
         (Some(path), _) => Ok(RunFolder::find(path)?),
-        (None, None) => last_interrupted(games, &args.run),
+        (None, None) => unfinished_run(games, &args.run),
         (None, name) => Ok(RunFolder::newest(name)?),
     }
 }
 
 /// Whether the command line names a run directory instead of a game.
-fn is_folder(args: &TrainArgs, name: &str) -> bool {
+fn names_folder(args: &TrainArgs, name: &str) -> bool {
     args.run.run_dir.is_none() && Path::new(name).is_dir()
 }
 
 /// Whether a device of this name is available. Drivers are not queried for the CPU.
-fn is_present(name: &str) -> bool {
+fn is_device_present(name: &str) -> bool {
     name == "cpu" || device::list().iter().any(|device| device.name == name)
 }
 
@@ -119,13 +119,13 @@ fn is_present(name: &str) -> bool {
 ///
 /// # Errors
 /// If there is no run, or the latest is finished and `args` does not extend it.
-fn last_interrupted(games: &Games, args: &RunArgs) -> Result<RunFolder> {
-    if let Some(run) = first_interrupted(games, RunFolder::by_last_write()) {
+fn unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
+    if let Some(run) = first_resumable(games, RunFolder::by_last_write()) {
         return Ok(run);
     }
     let mut newest = RunFolder::newest(None)?;
     let is_of_python =
-        |run: &RunFolder| History::read(run.path()).is_ok_and(|it| it.is_of_python(games));
+        |run: &RunFolder| RecordedRun::read(run.path()).is_ok_and(|run| run.is_of_python(games));
     if is_of_python(&newest) {
         // If there is no other, to resume it fails with the reason.
         let Some(other) = RunFolder::by_last_write().find(|run| !is_of_python(run)) else {
@@ -133,8 +133,8 @@ fn last_interrupted(games: &Games, args: &RunArgs) -> Result<RunFolder> {
         };
         newest = other;
     }
-    let is_over = newest.is_concluded()
-        && History::read(newest.path()).is_ok_and(|it| it.state() == RunStatus::Finished);
+    let is_over = newest.is_finally_evaluated()
+        && RecordedRun::read(newest.path()).is_ok_and(|run| run.status() == RunStatus::Finished);
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(
             "no run in runs is unfinished; `grove train --resume {} --iterations N` prolongs the latest",
@@ -146,16 +146,13 @@ fn last_interrupted(games: &Games, args: &RunArgs) -> Result<RunFolder> {
 
 /// The first of some runs that is interrupted and can be resumed. Says which runs it passes over because they need a
 /// Python process.
-fn first_interrupted(
-    games: &Games,
-    mut runs: impl Iterator<Item = RunFolder>,
-) -> Option<RunFolder> {
+fn first_resumable(games: &Games, mut runs: impl Iterator<Item = RunFolder>) -> Option<RunFolder> {
     runs.find(|run| {
-        let Ok(history) = History::read(run.path()) else { return false };
-        if history.state() != RunStatus::Interrupted {
+        let Ok(recorded) = RecordedRun::read(run.path()) else { return false };
+        if recorded.status() != RunStatus::Interrupted {
             return false;
         }
-        if history.is_of_python(games) {
+        if recorded.is_of_python(games) {
             let path = run.path().display();
             eprint_line!(
                 "warning: {path} is left out: what it learns from is in the Python process that began it"
@@ -167,27 +164,27 @@ fn first_interrupted(
 }
 
 /// Name of the game, on the command line or in the settings file.
-fn game_name<'a>(asked: Option<&'a str>, file: &'a toml::Table) -> Result<Option<&'a str>> {
+fn game_name<'a>(requested: Option<&'a str>, file: &'a toml::Table) -> Result<Option<&'a str>> {
     let in_file = match file.get("env") {
         Some(toml::Value::String(name)) => Some(name.as_str()),
         Some(other) => bail!("`env` is {other}, but must be the name of a game"),
         None => None,
     };
-    match (asked, in_file) {
-        (Some(asked), Some(in_file)) if asked != in_file => {
-            bail!("the settings file is for `{in_file}`, not `{asked}`")
+    match (requested, in_file) {
+        (Some(requested), Some(in_file)) if requested != in_file => {
+            bail!("the settings file is for `{in_file}`, not `{requested}`")
         }
-        _ => Ok(asked.or(in_file)),
+        _ => Ok(requested.or(in_file)),
     }
 }
 
 /// Trains a new run.
-pub fn start<G: Playable>(games: &Games, run: &NewRun) -> Result<()> {
-    ranks::run(run.args, TIMEOUT, |rank| begin::<G>(games, run, rank))
+pub fn train_new<G: Playable>(games: &Games, run: &NewRun) -> Result<()> {
+    ranks::run(run.args, TIMEOUT, |rank| train_new_rank::<G>(games, run, rank))
 }
 
 /// Trains one rank of a new run.
-fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
+fn train_new_rank<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
     let NewRun { args, files, from } = run;
     let (game, mut config) = layered_settings::<G>(files, &args.set)?;
@@ -195,31 +192,35 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
     validate(&games.models, &game, &config)?;
-    let is_first = rank.team.is_root();
-    let source = with_note_if(is_first, READING_DATA, || Source::identify(game, &mut config))?;
-    match (&source, args.iterations) {
+    let is_root = rank.team.is_root();
+    let data = with_note_if(is_root, READING_DATA, || TrainingData::open_new(game, &mut config))?;
+    match (&data, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
-        (Some(source), None) if !files.last().is_some_and(|it| names_iterations(it, &args.set)) => {
+        (Some(data), None)
+            if !files.last().is_some_and(|file| names_iterations(file, &args.set)) =>
+        {
             let in_file = config.iterations;
-            source.train_epochs(&mut config);
-            if let Some(file) = files.last().filter(|_| is_first) {
+            data.set_iterations_of_epochs(&mut config);
+            if let Some(file) = files.last().filter(|_| is_root) {
                 note_iterations_of_epochs(file, in_file, config.iterations);
             }
         }
         _ => {}
     }
-    refuse_data::<G>(&source, &config)?;
+    refuse_data::<G>(&data, &config)?;
     validate(&games.models, &game, &config)?;
     let is_default = args.set.is_empty() && args.config.is_none();
-    let improves = config.data.is_on()
+    let can_improve_by_play = config.data.is_on()
         && G::PLAYABLE
         && is_default
         && overlay::to_table(&game) == overlay::to_table(&G::default());
-    let of_epochs = source.as_ref().map(|it| it.iterations(&config, config.data.epochs));
-    let session = Session { args, games, origin: Origin::New(G::NAME), of_epochs, started };
-    let setup = GameSetup { game, config, source, from: *from };
+    let iterations_of_epochs =
+        data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
+    let origin = Origin::New(G::NAME);
+    let session = Session { args, games, origin, iterations_of_epochs, started };
+    let setup = GameSetup { game, config, data, from: *from };
     train_rank(&session, rank, setup, |folder| {
-        if improves {
+        if can_improve_by_play {
             format!("grove train {} --from {folder}", G::NAME)
         } else {
             format!("grove watch {folder}")
@@ -228,9 +229,9 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
 }
 
 /// Checks that a run without a dataset has no settings for one.
-fn refuse_data<G: Playable>(source: &Option<Source>, config: &TrainConfig) -> Result<()> {
+fn refuse_data<G: Playable>(data: &Option<TrainingData>, config: &TrainConfig) -> Result<()> {
     ensure!(
-        source.is_some() || config.data == TrainConfig::of(&G::default())?.data,
+        data.is_some() || config.data == TrainConfig::of(&G::default())?.data,
         "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
         G::NAME
     );
@@ -256,13 +257,14 @@ fn resume_rank<G: Playable>(
     let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
     validate(&games.models, &game, &config)?;
-    let find = || Source::find(game, &mut config, args.data.as_deref());
-    let source = with_note_if(rank.team.is_root(), READING_DATA, find)?;
-    refuse_data::<G>(&source, &config)?;
-    let of_epochs = source.as_ref().map(|it| it.iterations(&config, config.data.epochs));
-    let session =
-        Session { args: &args.run, games, origin: Origin::Saved(run), of_epochs, started };
-    let setup = GameSetup { game, config, source, from: None };
+    let open = || TrainingData::open_saved(game, &mut config, args.data.as_deref());
+    let data = with_note_if(rank.team.is_root(), READING_DATA, open)?;
+    refuse_data::<G>(&data, &config)?;
+    let iterations_of_epochs =
+        data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
+    let origin = Origin::Saved(run);
+    let session = Session { args: &args.run, games, origin, iterations_of_epochs, started };
+    let setup = GameSetup { game, config, data, from: None };
     train_rank(&session, rank, setup, |folder| format!("grove watch {folder}"))
 }
 
@@ -271,65 +273,69 @@ struct GameSetup<'a, G> {
     game: G,
     config: TrainConfig,
     /// The dataset; `None` for a run that plays.
-    source: Option<Source>,
+    data: Option<TrainingData>,
     /// Run whose best policy a new run starts from.
     from: Option<&'a Path>,
 }
 
-/// Trains one rank of a run, new or resumed. `next` gives the command to suggest at the end, from the run directory.
+/// Trains one rank of a run, new or resumed. `next_command` gives the command to suggest at the end, from the run
+/// directory.
 fn train_rank<G: Playable>(
     session: &Session,
     rank: Rank,
     setup: GameSetup<G>,
-    next: impl FnOnce(&str) -> String,
+    next_command: impl FnOnce(&str) -> String,
 ) -> Result<()> {
-    let GameSetup { game, config, source, from } = setup;
+    let GameSetup { game, config, data, from } = setup;
     let config = &config;
-    let network =
+    let create_network =
         |chosen: &ChosenDevice| session.games.models.network(game, config, &chosen.device);
     let try_rollout = |chosen: &ChosenDevice| {
         with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
             let alone = Team::alone();
-            let trial = ranks::trainer(game, network(chosen), config, chosen, None, alone);
+            let trial =
+                ranks::create_trainer(game, create_network(chosen), config, chosen, None, alone);
             trial.map(|mut trial| trial.measure_rollout_seconds())
         })
     };
-    let (chosen, team) = match (&source, &session.origin) {
-        (None, Origin::New(_)) => rank.choose_by(try_rollout)?,
-        _ => rank.choose()?,
+    let (chosen, team) = match (&data, &session.origin) {
+        (None, Origin::New(_)) => rank.choose_faster_device(try_rollout)?,
+        _ => rank.choose_device()?,
     };
-    let what = "Initializing the policy's weights.";
-    let network = with_note_if(team.is_root(), what, || network(&chosen));
+    let note = "Initializing the policy's weights.";
+    let network = with_note_if(team.is_root(), note, || create_network(&chosen));
     let network = match from {
-        Some(run) => first_policy::<G>(network, run)
+        Some(run) => load_initial_weights::<G>(network, run)
             .with_context(|| format!("cannot start from the policy in {}", run.display()))?,
         None => network,
     };
     let settings = config_toml(&game, config);
-    if let Some(source) = &source {
+    if let Some(data) = &data {
         // Checked before the settings, whose digest of the dataset would give a less helpful error.
-        ranks::same_data(&team, &source.files)?;
+        ranks::check_same_data(&team, &data.files)?;
     }
     team.check_identical("setting", &settings)?;
-    session.agree(&team)?;
+    session.check_same_iteration(&team)?;
     // Games have no epochs, but evaluations.
-    let epoch = source.as_ref().map_or(config.checkpoint.eval_every, |it| it.iterations(config, 1));
-    let (data, actions) = source.map(|it| (it.demonstrations, it.actions)).unzip();
-    let actions = actions.filter(|names| names.len() == game.num_actions());
-    let actions = actions.unwrap_or_else(|| game.action_names());
-    let mut trainer = ranks::trainer(game, network, config, &chosen, data, team)?;
+    let iterations_per_epoch = data
+        .as_ref()
+        .map_or(config.checkpoint.eval_every, |data| data.iterations_of_epochs(config, 1));
+    let (demonstrations, names) = data.map(|data| (data.demonstrations, data.action_names)).unzip();
+    let names = names.filter(|names| names.len() == game.num_actions());
+    let action_names = names.unwrap_or_else(|| game.action_names());
+    let mut trainer = ranks::create_trainer(game, network, config, &chosen, demonstrations, team)?;
     if let Some(checkpoint) = session.checkpoint() {
         trainer.restore(checkpoint)?;
     }
     if let Some(missing) = trainer.unsupported_reason() {
         bail!(missing);
     }
-    let run = GameRun::new(trainer, epoch, actions);
-    session.train(&chosen, run, &commented(&settings, G::settings())?, next)
+    let run = GameRun::new(trainer, iterations_per_epoch, action_names);
+    session.train(&chosen, run, &with_comments(&settings, G::settings())?, next_command)
 }
 
 /// Gives the network the weights of the best policy of a run with the same game and network.
-fn first_policy<G: Playable>(network: Network, run: &Path) -> Result<Network> {
+fn load_initial_weights<G: Playable>(network: Network, run: &Path) -> Result<Network> {
     let checkpoint = session::saved_policy(run)?;
     saved_config::<G>(&checkpoint)?;
     Ok(load_weights(network, &checkpoint)?)
@@ -362,9 +368,9 @@ mod tests {
         let catch = config_toml(&Catch::default(), &TrainConfig::for_game(Catch::NAME));
         let runs = [("texts", &language), ("host", &host), ("catch", &catch), ("old", &catch)];
         let runs = runs.map(|(name, settings)| run(name, settings));
-        let games = crate::program::dispatch::builtin();
+        let games = crate::program::dispatch::builtin_games();
         let found = |runs: &[RunFolder]| {
-            let found = first_interrupted(&games, runs.iter().cloned());
+            let found = first_resumable(&games, runs.iter().cloned());
             found.map(|run| run.path().file_name().unwrap().to_os_string())
         };
         assert_eq!(found(&runs).unwrap(), "catch");

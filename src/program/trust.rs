@@ -14,21 +14,27 @@ use toml::{Table, Value};
 /// Cache file with digests of the settings that this user has approved, one per line.
 const APPROVALS_FILE: &str = "verifiers";
 /// Approved settings: the command, its folder, and the permissions of its sandbox.
-const APPROVED_SETTINGS: [&str; 5] = ["verifier", "folder", SANDBOX[0], SANDBOX[1], SANDBOX[2]];
+const APPROVED_SETTINGS: [&str; 5] =
+    ["verifier", "folder", SANDBOX_KEYS[0], SANDBOX_KEYS[1], SANDBOX_KEYS[2]];
 /// Settings of a verifier's sandbox.
-const SANDBOX: [&str; 3] = ["sandbox", "network", "readable"];
+const SANDBOX_KEYS: [&str; 3] = ["sandbox", "network", "readable"];
 /// Setting of a task that permits code without a sandbox.
-const UNSAFE: &str = "unsafe";
+const UNSAFE_SETTING: &str = "unsafe";
 
 /// Checks that the user trusts the command in a task's settings: by `--trust`, by giving it and its sandbox permissions
 /// on the command line (by options or `--set`), or by an earlier approval of the same settings.
 ///
 /// # Errors
 /// If none of these holds, or if `--verifier` differs from the run's command.
-pub fn check(name: &str, task_settings: &Table, args: &VerifierArgs, set: &[String]) -> Result<()> {
+pub fn check(
+    name: &str,
+    task_settings: &Table,
+    args: &VerifierArgs,
+    assignments: &[String],
+) -> Result<()> {
     const OPTIONS: &str = ", or by --verifier with the same command in that folder";
     const PERMISSIONS: &str = " and by --verifier-sandbox and --verifier-allow";
-    check_with(name, task_settings, args, set, [OPTIONS, PERMISSIONS])
+    check_with(name, task_settings, args, assignments, [OPTIONS, PERMISSIONS])
 }
 
 /// Checks that the user trusts the command in a task's settings, where `--trust` (`is_trusted`) is the only option
@@ -46,60 +52,63 @@ fn check_with(
     name: &str,
     task_settings: &Table,
     args: &VerifierArgs,
-    set: &[String],
+    assignments: &[String],
     options: [&str; 2],
 ) -> Result<()> {
     let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
-    let is_set = |key: &str| overlay::assigns(set, &format!("{name}.{key}"));
+    let is_set = |key: &str| overlay::assigns(assignments, &format!("{name}.{key}"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
         bail!(
             "the run's verifier is `{command}`, not `{given}`; start a new run to use another verifier"
         );
     }
-    if task_settings.get(UNSAFE).and_then(Value::as_bool) == Some(true) {
-        return check_unsafe(name, args.trust || is_set(UNSAFE));
+    if task_settings.get(UNSAFE_SETTING).and_then(Value::as_bool) == Some(true) {
+        return check_unsafe(name, args.trust || is_set(UNSAFE_SETTING));
     }
     if command.is_empty() {
         return Ok(());
     }
     let restrictions = args.restrictions();
-    let gives = |key: &str| restrictions.contains_key(key) || is_set(key);
-    let loose: Vec<&str> =
-        SANDBOX.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
-    let here = std::env::current_dir().unwrap_or_default();
+    let is_on_command_line = |key: &str| restrictions.contains_key(key) || is_set(key);
+    let loose_settings: Vec<&str> =
+        SANDBOX_KEYS.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
+    let current_folder = std::env::current_dir().unwrap_or_default();
     // A folder that only a file or a run names decides which program the command is.
-    let is_here = folder.is_empty() || is_set("folder") || Path::new(folder) == here;
-    let is_given = is_here && (args.verifier.is_some() || is_set("verifier"));
-    let is_given = args.trust || is_given && loose.iter().all(|key| gives(key));
+    let is_current_folder =
+        folder.is_empty() || is_set("folder") || Path::new(folder) == current_folder;
+    let is_command_given = is_current_folder && (args.verifier.is_some() || is_set("verifier"));
+    let is_approved =
+        args.trust || is_command_given && loose_settings.iter().all(|key| is_on_command_line(key));
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
-    let whole = here.join(folder);
-    approve(&approved_settings(task_settings, &whole), is_given, || {
-        refusal(task_settings, &loose, options)
+    let absolute_folder = current_folder.join(folder);
+    approve(&approved_settings(task_settings, &absolute_folder), is_approved, || {
+        refusal(task_settings, &loose_settings, options)
     })
 }
 
 /// Checks consent to a task that runs code without a sandbox, which the command line may give.
-fn check_unsafe(name: &str, is_given: bool) -> Result<()> {
-    approve(&format!("{name}.{UNSAFE}"), is_given, || {
+fn check_unsafe(name: &str, is_approved: bool) -> Result<()> {
+    approve(&format!("{name}.{UNSAFE_SETTING}"), is_approved, || {
         format!(
-            "the settings run the code of completions even where it cannot be confined ({name}.{UNSAFE} = true), which \
+            "the settings run the code of completions even where it cannot be confined ({name}.{UNSAFE_SETTING} = true), which \
              you have not approved yet; approve it with --trust"
         )
     })
 }
 
-/// The error for a verifier that is not approved, whose `loose` settings permit more than by default.
-fn refusal(task_settings: &Table, loose: &[&str], options: [&str; 2]) -> String {
+/// The error for a verifier that is not approved, whose `loose_settings` permit more than by default.
+fn refusal(task_settings: &Table, loose_settings: &[&str], options: [&str; 2]) -> String {
     let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
     let place = if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
-    let loose =
-        loose.iter().filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
-    let loose: String = loose.collect();
+    let permissions = loose_settings
+        .iter()
+        .filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
+    let permissions: String = permissions.collect();
     format!(
-        "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{loose}; approve it \
+        "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{permissions}; approve it \
          with --trust{}{}",
         options[0],
-        if loose.is_empty() { "" } else { options[1] }
+        if permissions.is_empty() { "" } else { options[1] }
     )
 }
 
@@ -112,15 +121,16 @@ fn approved_settings(task_settings: &Table, folder: &Path) -> String {
     values.to_string()
 }
 
-/// Checks that this user has approved `what` before, or approves it now (`is_given`), which the cache then remembers.
-fn approve(what: &str, is_given: bool, refused: impl FnOnce() -> String) -> Result<()> {
+/// Checks that this user has approved `what` before, or approves it now (`is_approved`), which the cache then
+/// remembers.
+fn approve(what: &str, is_approved: bool, refused: impl FnOnce() -> String) -> Result<()> {
     let line = disk::sha256(what);
     let file = cache::folder().map(|folder| folder.join(APPROVALS_FILE));
     let known = file.as_ref().and_then(|file| input::read_description(file).ok());
     if known.is_some_and(|known| known.lines().any(|other| other == line)) {
         return Ok(());
     }
-    if !is_given {
+    if !is_approved {
         bail!(refused());
     }
     if let Some(file) = file {
@@ -144,7 +154,7 @@ fn is_strict(task_settings: &Table, key: &str) -> bool {
 /// Whether a setting, by any of its names, decides which code runs, or with which rights.
 pub fn is_about_code(name: &str) -> bool {
     let key = overlay::last_part(name).trim();
-    key == UNSAFE || APPROVED_SETTINGS.contains(&key)
+    key == UNSAFE_SETTING || APPROVED_SETTINGS.contains(&key)
 }
 
 #[cfg(test)]
@@ -177,7 +187,9 @@ mod tests {
         ] {
             let task_settings = Table::from_iter([(key.to_string(), value)]);
             assert_eq!(is_strict(&task_settings, key), expected, "{task_settings}");
-            assert!(SANDBOX.iter().all(|other| *other == key || is_strict(&task_settings, other)));
+            assert!(
+                SANDBOX_KEYS.iter().all(|other| *other == key || is_strict(&task_settings, other))
+            );
         }
     }
 }

@@ -39,9 +39,10 @@ impl Report {
                 ));
             }
         }
-        let highest = worthless.iter().map(|it| (it.highest.unwrap_or(0.0), it.answer));
-        let is_maximum_known = self.results.iter().all(|it| it.full.is_some());
-        let full = worthless.iter().filter(|it| it.full > Some(0)).map(|it| it.answer);
+        let highest = worthless.iter().map(|result| (result.highest.unwrap_or(0.0), result.answer));
+        let is_maximum_known = self.results.iter().all(|result| result.full.is_some());
+        let full =
+            worthless.iter().filter(|result| result.full > Some(0)).map(|result| result.answer);
         let full: Vec<&str> = full.collect();
         match highest.max_by(|a, b| a.0.total_cmp(&b.0)) {
             None if self.results.is_empty() => findings

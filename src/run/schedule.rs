@@ -32,7 +32,7 @@ pub struct Due {
 
 /// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum EndReason {
     /// All iterations are done.
     Iterations,
     /// None of the last [`Schedule::patience`] evaluations was an improvement.
@@ -52,27 +52,27 @@ impl Schedule {
     /// The work due after `iteration`, counted from 1; `is_stopped` tells whether the user stops the run there. The
     /// last iteration of a run is always evaluated, since nothing follows it.
     pub fn due(&self, iteration: u32, is_stopped: bool) -> Due {
-        let last = iteration >= self.iterations;
+        let is_last = iteration >= self.iterations;
         Due {
-            evaluation: last || iteration.is_multiple_of(self.eval_every),
-            save: last || is_stopped || iteration.is_multiple_of(self.save_every),
+            evaluation: is_last || iteration.is_multiple_of(self.eval_every),
+            save: is_last || is_stopped || iteration.is_multiple_of(self.save_every),
         }
     }
 
     /// The reason why a run is over after `iteration`; `None` if it is not. `best` is its best evaluation.
-    pub fn end(&self, iteration: u32, best: Option<BestEvaluation>) -> Option<End> {
+    pub fn end_reason(&self, iteration: u32, best: Option<BestEvaluation>) -> Option<EndReason> {
         if best.is_some_and(|best| best.value >= self.stop.score) {
-            return Some(End::Score);
+            return Some(EndReason::Score);
         }
         if iteration >= self.iterations {
-            return Some(End::Iterations);
+            return Some(EndReason::Iterations);
         }
         // The best evaluation may lie between scheduled ones, since `stop.seconds` and the end of a run also evaluate.
         // Whole intervals are counted, so that a run ends where it is evaluated and saved.
         let evaluations = |iteration: u32| iteration / self.eval_every.max(1);
-        let best = best.map_or(0, |best| best.iteration);
-        let since = evaluations(iteration).saturating_sub(evaluations(best));
-        (self.patience > 0 && since >= self.patience).then_some(End::Patience)
+        let best_iteration = best.map_or(0, |best| best.iteration);
+        let since_best = evaluations(iteration).saturating_sub(evaluations(best_iteration));
+        (self.patience > 0 && since_best >= self.patience).then_some(EndReason::Patience)
     }
 }
 
@@ -120,23 +120,27 @@ mod tests {
     fn a_run_ends_with_its_iterations_or_its_patience() {
         let patient = Schedule { patience: 2, iterations: 100, ..SCHEDULE };
         let ends = |iteration, best: Option<u32>| {
-            patient.end(iteration, best.map(|iteration| BestEvaluation { value: 0.5, iteration }))
+            patient.end_reason(
+                iteration,
+                best.map(|iteration| BestEvaluation { value: 0.5, iteration }),
+            )
         };
-        assert_eq!([ends(19, None), ends(20, None)], [None, Some(End::Patience)]);
-        assert_eq!([ends(49, Some(30)), ends(50, Some(30))], [None, Some(End::Patience)]);
-        assert_eq!([ends(99, Some(99)), ends(100, Some(99))], [None, Some(End::Iterations)]);
+        assert_eq!([ends(19, None), ends(20, None)], [None, Some(EndReason::Patience)]);
+        assert_eq!([ends(49, Some(30)), ends(50, Some(30))], [None, Some(EndReason::Patience)]);
+        assert_eq!([ends(99, Some(99)), ends(100, Some(99))], [None, Some(EndReason::Iterations)]);
         // The best evaluation was not due: the run ends with the next one that is due, not with the iteration itself.
-        assert_eq!([ends(29, Some(15)), ends(30, Some(15))], [None, Some(End::Patience)]);
-        assert_eq!(SCHEDULE.end(20, None), None, "without patience it never ends early");
+        assert_eq!([ends(29, Some(15)), ends(30, Some(15))], [None, Some(EndReason::Patience)]);
+        assert_eq!(SCHEDULE.end_reason(20, None), None, "without patience it never ends early");
     }
 
     #[test]
     fn a_run_ends_on_reaching_its_target_score() {
         let stop = StopConfig { score: 7.5, ..SCHEDULE.stop };
         let schedule = Schedule { stop, ..SCHEDULE };
-        let ends = |score| schedule.end(10, Some(BestEvaluation { value: score, iteration: 10 }));
-        assert_eq!([ends(7.4), ends(7.5)], [None, Some(End::Score)]);
-        assert_eq!(schedule.end(10, None), None);
+        let ends =
+            |score| schedule.end_reason(10, Some(BestEvaluation { value: score, iteration: 10 }));
+        assert_eq!([ends(7.4), ends(7.5)], [None, Some(EndReason::Score)]);
+        assert_eq!(schedule.end_reason(10, None), None);
         assert_eq!(StopConfig::default(), SCHEDULE.stop);
     }
 }

@@ -425,14 +425,14 @@ mod tests {
 
     #[test]
     fn an_assignment_names_a_setting_with_its_section_or_without() {
-        for (set, is_given) in [
+        for (assignment, is_given) in [
             ("data.verifier=./v.sh", true),
             ("verifier=./v.sh", true),
             ("data.verifier = ./v.sh", true),
             ("other.verifier=./v.sh", false),
             ("data.folder=verifier=", false),
         ] {
-            assert_eq!(assigns(&[set], "data.verifier"), is_given, "{set}");
+            assert_eq!(assigns(&[assignment], "data.verifier"), is_given, "{assignment}");
         }
         assert!(!assigns(&["fit.iterations=3"], "iterations"));
     }

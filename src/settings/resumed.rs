@@ -110,8 +110,8 @@ mod tests {
         let patient = |path: &str, more: &[&str]| {
             let mut table = overlay::to_table(&TrainConfig::default());
             overlay::apply(&mut table, &["data.patience=3", path]).unwrap();
-            let set: Vec<String> = more.iter().map(ToString::to_string).collect();
-            change(&mut table, &set)
+            let assignments: Vec<String> = more.iter().map(ToString::to_string).collect();
+            change(&mut table, &assignments)
         };
         let error = patient("data.path=shown", &["eval_every=3"]).unwrap_err().to_string();
         assert!(error.contains("`data.patience` counts evaluations"), "{error}");

@@ -21,7 +21,7 @@ pub struct Choices<T: 'static> {
 
 impl<T: Copy> Choices<T> {
     fn names(&self) -> Vec<&'static str> {
-        self.all.iter().map(|one| (self.name)(*one)).collect()
+        self.all.iter().map(|choice| (self.name)(*choice)).collect()
     }
 }
 

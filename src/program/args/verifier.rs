@@ -81,14 +81,14 @@ impl VerifierArgs {
 
     /// The settings of a verifier's sandbox on the command line.
     pub fn restrictions(&self) -> Table {
-        let mut own = Table::new();
+        let mut restrictions = Table::new();
         if let Some(is_on) = self.verifier_sandbox {
-            own.insert("sandbox".to_string(), is_on.into());
+            restrictions.insert("sandbox".to_string(), is_on.into());
         }
         let (network, paths): (Vec<_>, Vec<_>) =
             self.verifier_allow.iter().partition(|allowed| *allowed == "network");
         if !network.is_empty() {
-            own.insert("network".to_string(), true.into());
+            restrictions.insert("network".to_string(), true.into());
         }
         if !paths.is_empty() {
             let paths = paths.into_iter().map(|path| {
@@ -96,8 +96,8 @@ impl VerifierArgs {
                     .map_or(path.clone(), |path| path.display().to_string())
                     .into()
             });
-            own.insert("readable".to_string(), Value::Array(paths.collect()));
+            restrictions.insert("readable".to_string(), Value::Array(paths.collect()));
         }
-        own
+        restrictions
     }
 }

@@ -30,7 +30,7 @@ use crate::task;
 use crate::trainer::{GameTrainer, Trainer, config_toml, new_settings};
 use anyhow::{Result, bail, ensure};
 use burn::tensor::Device;
-use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
+use report::{EVAL_EPISODES, EVAL_EVERY, Measurement, Report, ScoreRuns};
 use serde::Serialize;
 use sizes::apply_sizes;
 use std::fmt::Display;
@@ -40,7 +40,7 @@ use work::Work;
 /// Measures a game, or a task with its language model.
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     args.out.as_deref().map_or(Ok(()), RunFolder::check_output)?;
-    ranks::use_threads(args.threads)?;
+    ranks::start_thread_pool(args.threads)?;
     let name = args.game.as_deref();
     if let Some(task) = name.filter(|name| args.model.is_some() || task::find(name).is_ok()) {
         return text::bench(task, &args);
@@ -70,24 +70,25 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     trainer.iterate()?;
     let seconds_to_first_update = started.elapsed().as_secs_f64();
 
-    let (envs, steps) = (config.rollout.num_envs(), config.rollout.num_steps);
-    let (trained, memory) = measure_training(&mut trainer, args.repeats)?;
-    let policy = Figure::rate(args.repeats, envs * steps, || Ok(trainer.rehearse()))?;
-    let rules = measure_rules(game, &config.rollout, args.repeats, device)?;
+    let (num_envs, num_steps) = (config.rollout.num_envs(), config.rollout.num_steps);
+    let (trained_rate, peak_memory) = measure_training(&mut trainer, args.repeats)?;
+    let policy_rate =
+        Measurement::of_rate(args.repeats, num_envs * num_steps, || Ok(trainer.rehearse()))?;
+    let rules_rate = measure_rules(game, &config.rollout, args.repeats, device)?;
     let seconds_to_score = args
         .score
         .map(|score| time_to_score(models, game, &defaults, args, score, device))
         .transpose()?;
 
-    let known = !matches!(config.policy.kind, ModelKind::UserDefined(_));
+    let is_builtin = !matches!(config.policy.kind, ModelKind::UserDefined(_));
     // The peak is measured last, because it takes much memory.
     let report = Report {
         env: G::NAME,
         device: &chosen.info,
         engine: trainer.describe_engine(),
         threads: rayon::current_num_threads(),
-        num_envs: envs,
-        num_steps: steps,
+        num_envs,
+        num_steps,
         learn_steps: config.rollout.learn_steps,
         num_features: game.num_features(),
         hidden: &config.policy.hidden,
@@ -95,12 +96,12 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         update_epochs: config.update.update_epochs,
         optimizer_steps_per_iteration: config.update.update_epochs * config.update.num_minibatches,
         repeats: args.repeats,
-        rules_steps_per_second: rules,
-        policy_steps_per_second: policy,
-        trained_steps_per_second: trained,
+        rules_steps_per_second: rules_rate,
+        policy_steps_per_second: policy_rate,
+        trained_steps_per_second: trained_rate,
         seconds_to_first_update,
-        peak_memory_bytes: memory,
-        work_per_step: known.then(|| Work::of(game, &config)),
+        peak_memory_bytes: peak_memory,
+        work_per_step: is_builtin.then(|| Work::of(game, &config)),
         seconds_to_score,
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };
@@ -111,11 +112,11 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
 fn measure_training<G: Rules>(
     trainer: &mut GameTrainer<G>,
     repeats: usize,
-) -> Result<(Figure, Option<u64>)> {
+) -> Result<(Measurement, Option<u64>)> {
     let rollout = &trainer.config().rollout;
     let steps = rollout.num_envs() * rollout.num_steps;
     let mut memory = None;
-    let rate = Figure::rate(repeats, steps, || {
+    let rate = Measurement::of_rate(repeats, steps, || {
         let started = Instant::now();
         let record = trainer.iterate()?;
         let seconds = started.elapsed().as_secs_f64();
@@ -131,10 +132,10 @@ fn measure_rules<G: Rules>(
     rollout: &RolloutConfig,
     repeats: usize,
     device: &Device,
-) -> Result<Figure> {
+) -> Result<Measurement> {
     let (envs, steps) = (rollout.num_envs(), rollout.num_steps);
     let mut seed = 0;
-    Figure::rate(repeats, envs * steps, || {
+    Measurement::of_rate(repeats, envs * steps, || {
         seed += 1;
         let started = Instant::now();
         // Blocks until the device has finished.
@@ -178,9 +179,9 @@ fn time_to_score<G: Rules>(
         let mut trainer = Trainer::with_model(game, network, &config, device);
         while trainer.iteration() < config.iterations {
             trainer.iterate()?;
-            let due = trainer.iteration().is_multiple_of(EVAL_EVERY)
+            let is_due = trainer.iteration().is_multiple_of(EVAL_EVERY)
                 || trainer.iteration() == config.iterations;
-            if due && greedy_score(&trainer) >= score {
+            if is_due && greedy_score(&trainer) >= score {
                 return Ok(Some(started.elapsed().as_secs_f64()));
             }
         }

@@ -19,13 +19,13 @@ pub(super) const EVAL_EPISODES: usize = 10_000;
 
 /// The median and range of several measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Figure {
+pub(super) struct Measurement {
     pub median: f64,
     pub min: f64,
     pub max: f64,
 }
 
-impl Figure {
+impl Measurement {
     /// Summarizes one or more values.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
@@ -36,20 +36,20 @@ impl Figure {
 
     /// Measures steps per second `repeats` times, after a warm-up. `once` performs `steps` steps and
     /// returns the seconds taken; it is called until a measurement has lasted [`MIN_SECONDS`].
-    pub fn rate(
+    pub fn of_rate(
         repeats: usize,
         steps: usize,
         mut once: impl FnMut() -> Result<f64>,
     ) -> Result<Self> {
         let mut rates = Vec::new();
         for i in 0..WARM_UP_REPEATS + repeats {
-            let (mut made, mut seconds) = (0, 0.0);
+            let (mut steps_done, mut seconds) = (0, 0.0);
             while seconds < MIN_SECONDS {
                 seconds += once()?;
-                made += steps;
+                steps_done += steps;
             }
             if i >= WARM_UP_REPEATS {
-                rates.push(made as f64 / seconds);
+                rates.push(steps_done as f64 / seconds);
             }
         }
         Ok(Self::of(rates))
@@ -61,11 +61,11 @@ pub(super) fn write_table(
     f: &mut Formatter<'_>,
     what: &str,
     repeats: usize,
-    rows: [(&str, Figure); 3],
+    rows: [(&str, Measurement); 3],
 ) -> fmt::Result {
     let range = if repeats > 1 { format!("  range of {repeats}") } else { String::new() };
     writeln!(f, "{what:28}  {:>12}{range}", "median")?;
-    rows.into_iter().try_for_each(|(what, Figure { median, min, max })| {
+    rows.into_iter().try_for_each(|(what, Measurement { median, min, max })| {
         write!(f, "{what:28}  {median:>12.3e}")?;
         if repeats > 1 { writeln!(f, "  {min:.3e} to {max:.3e}") } else { writeln!(f) }
     })
@@ -84,8 +84,9 @@ pub(super) struct ScoreRuns {
     score: f64,
     /// Seed of the first run; the seeds are consecutive.
     first_seed: u64,
-    /// Summary of the runs that reached the score; `None` if none did.
-    figure: Option<Figure>,
+    /// Seconds of the runs that reached the score; `None` if none did.
+    #[serde(rename = "figure")]
+    seconds: Option<Measurement>,
     /// Seconds of each run; `None` if it did not reach the score.
     runs: Vec<Option<f64>>,
 }
@@ -94,8 +95,8 @@ impl ScoreRuns {
     /// Summarizes runs by their seconds to the score.
     pub fn of(score: f64, first_seed: u64, runs: Vec<Option<f64>>) -> Self {
         let reached: Vec<f64> = runs.iter().copied().flatten().collect();
-        let figure = (!reached.is_empty()).then(|| Figure::of(reached));
-        Self { score, first_seed, figure, runs }
+        let seconds = (!reached.is_empty()).then(|| Measurement::of(reached));
+        Self { score, first_seed, seconds, runs }
     }
 }
 
@@ -116,9 +117,9 @@ pub(super) struct Report<'a> {
     #[serde(rename = "updates_per_iteration")]
     pub optimizer_steps_per_iteration: usize,
     pub repeats: usize,
-    pub rules_steps_per_second: Figure,
-    pub policy_steps_per_second: Figure,
-    pub trained_steps_per_second: Figure,
+    pub rules_steps_per_second: Measurement,
+    pub policy_steps_per_second: Measurement,
+    pub trained_steps_per_second: Measurement,
     pub seconds_to_first_update: f64,
     pub peak_memory_bytes: Option<u64>,
     /// Unknown for user-defined models.
@@ -183,7 +184,7 @@ impl Report<'_> {
             unit(peak.flops_per_second, 1e12, "TFLOP/s"),
             unit(peak.bytes_per_second, 1e9, "GB/s")
         )?;
-        for (what, figure, flops, bytes) in [
+        for (what, rate, flops, bytes) in [
             (
                 "rules and policy",
                 self.policy_steps_per_second,
@@ -192,8 +193,8 @@ impl Report<'_> {
             ),
             ("training", self.trained_steps_per_second, work.trained_flops, work.trained_bytes),
         ] {
-            let share = |each: f64, peak: Option<f64>| match peak {
-                Some(peak) => format!("{:.2} %", 100.0 * figure.median * each / peak),
+            let share = |work_per_step: f64, peak: Option<f64>| match peak {
+                Some(peak) => format!("{:.2} %", 100.0 * rate.median * work_per_step / peak),
                 None => "unknown".to_string(),
             };
             writeln!(
@@ -210,7 +211,7 @@ impl Report<'_> {
 impl Display for ScoreRuns {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (reached, all) = (self.runs.iter().flatten().count(), self.runs.len());
-        let Some(Figure { median, min, max }) = self.figure else {
+        let Some(Measurement { median, min, max }) = self.seconds else {
             let all = pluralize(all, "run");
             return writeln!(f, "none of {all} reached a greedy score of {}", self.score);
         };
@@ -237,25 +238,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_is_the_median_and_range_after_the_warm_up() {
+    fn a_measurement_is_the_median_and_range_after_the_warm_up() {
         let mut seconds = [0.2, 9.0, 0.5, 0.1, 1.0, 0.25].into_iter();
-        let figure = Figure::rate(4, 6, || Ok(seconds.next().unwrap())).unwrap();
-        assert_eq!(figure, Figure { median: 18.0, min: 6.0, max: 60.0 });
-        assert_eq!(Figure::of(vec![3.0, 1.0, 7.0]).median, 3.0);
+        let rate = Measurement::of_rate(4, 6, || Ok(seconds.next().unwrap())).unwrap();
+        assert_eq!(rate, Measurement { median: 18.0, min: 6.0, max: 60.0 });
+        assert_eq!(Measurement::of(vec![3.0, 1.0, 7.0]).median, 3.0);
     }
 
     #[test]
     fn short_work_is_repeated_within_a_measurement() {
         let mut seconds = [1.0, 1.0, 0.0625, 0.0625].into_iter();
-        let figure = Figure::rate(1, 6, || Ok(seconds.next().unwrap())).unwrap();
-        assert_eq!(figure.median, 96.0);
+        let rate = Measurement::of_rate(1, 6, || Ok(seconds.next().unwrap())).unwrap();
+        assert_eq!(rate.median, 96.0);
         assert_eq!(seconds.next(), None);
     }
 
     #[test]
     fn runs_that_miss_the_score_are_excluded() {
         let runs = ScoreRuns::of(1.0, 4, vec![Some(2.0), None, Some(4.0)]);
-        assert_eq!(runs.figure, Some(Figure { median: 3.0, min: 2.0, max: 4.0 }));
+        assert_eq!(runs.seconds, Some(Measurement { median: 3.0, min: 2.0, max: 4.0 }));
         assert!(
             runs.to_string().contains("3.00 s (2.00 to 4.00), 2 of 3 runs; the first run"),
             "{runs}"
@@ -263,7 +264,7 @@ mod tests {
         let one = ScoreRuns::of(1.0, 4, vec![Some(2.0)]).to_string();
         assert!(one.ends_with("  2.00 s\n"), "{one}");
         let missed = ScoreRuns::of(1.0, 4, vec![None]);
-        assert_eq!(missed.figure, None);
+        assert_eq!(missed.seconds, None);
         assert_eq!(missed.to_string(), "none of 1 run reached a greedy score of 1\n");
     }
 }

@@ -7,7 +7,7 @@
 
 use super::args::BenchArgs;
 use super::publish;
-use super::report::Figure;
+use super::report::Measurement;
 use crate::parallel::Team;
 use crate::program::games::Playable;
 use crate::program::models::Models;
@@ -51,7 +51,8 @@ struct Row {
     /// Seconds of an iteration.
     seconds: f64,
     /// Seconds of an iteration that rank 0 spent in communication.
-    reduction_seconds: f64,
+    #[serde(rename = "reduction_seconds")]
+    communication_seconds: f64,
     /// Speed relative to that of one rank times the number of ranks.
     efficiency: f64,
     /// Efficiency predicted by the model.
@@ -67,35 +68,40 @@ pub fn bench<G: Playable>(
 ) -> Result<()> {
     let ranks = Ranks::of(&args.device);
     let max_ranks = ranks.max_ranks();
-    let link = ranks.run(max_ranks, max_ranks, &|rank| fit_link(&rank.team))?;
+    let reduction_cost = ranks.run(max_ranks, max_ranks, &|rank| fit_reduction_cost(&rank.team))?;
     let measure = |count: usize, groups: usize| {
         let mut config = config.clone();
         config.rollout.num_groups = groups;
-        let work = |rank: Rank| iterations(models, game, &config, rank, args.repeats);
-        ranks.run(count, max_ranks, &work)
+        let train = |rank: Rank| measure_iterations(models, game, &config, rank, args.repeats);
+        ranks.run(count, max_ranks, &train)
     };
-    let iteration = Iteration::of(game, config);
+    let work = IterationWork::of(game, config);
     let groups = config.rollout.num_groups;
     let (mut strong, mut weak) = (Vec::new(), Vec::new());
     for count in powers_of_two_and(max_ranks) {
-        let same = measure(count, groups)?;
-        let more = if count == 1 { same } else { measure(count, groups * count)? };
-        let (Some(link), Some(same), Some(more)) = (link, same, more) else { continue };
-        let alone = strong.first().map_or(same[0], |row: &Row| row.seconds);
-        let model = Model { iteration, alone, link };
-        strong.push(model.row(count, 1.0, same));
-        weak.push(model.row(count, count as f64, more));
+        let strong_seconds = measure(count, groups)?;
+        let weak_seconds =
+            if count == 1 { strong_seconds } else { measure(count, groups * count)? };
+        let (Some(reduction_cost), Some(strong_seconds), Some(weak_seconds)) =
+            (reduction_cost, strong_seconds, weak_seconds)
+        else {
+            continue;
+        };
+        let seconds_alone = strong.first().map_or(strong_seconds[0], |row: &Row| row.seconds);
+        let model = ScalingModel { work, seconds_alone, reduction_cost };
+        strong.push(model.row(count, 1.0, strong_seconds));
+        weak.push(model.row(count, count as f64, weak_seconds));
     }
     // The first process alone reports.
-    let Some(link) = link else { return Ok(()) };
+    let Some(reduction_cost) = reduction_cost else { return Ok(()) };
     let report = Scaling {
         env: G::NAME,
-        ranks: ranks.name(),
+        ranks: ranks.kind(),
         num_envs: config.rollout.num_envs(),
-        reductions_per_iteration: iteration.reductions,
-        bytes_per_reduction: iteration.reduction_bytes,
-        latency_seconds: link.map(|link| link.latency),
-        bandwidth_bytes_per_second: link.map(|link| link.bandwidth),
+        reductions_per_iteration: work.reductions,
+        bytes_per_reduction: work.reduction_bytes,
+        latency_seconds: reduction_cost.map(|cost| cost.latency),
+        bandwidth_bytes_per_second: reduction_cost.map(|cost| cost.bandwidth),
         strong,
         weak,
     };
@@ -109,17 +115,18 @@ fn powers_of_two_and(max: usize) -> impl Iterator<Item = usize> {
 
 /// The work of an iteration.
 #[derive(Clone, Copy)]
-struct Iteration {
+struct IterationWork {
     steps: f64,
     reductions: usize,
     /// Bytes of each reduction.
     reduction_bytes: usize,
 }
 
-impl Iteration {
+impl IterationWork {
     fn of<G: Playable>(game: G, config: &TrainConfig) -> Self {
         let params = config.policy.parameters(game.num_features(), game.num_actions());
-        let params: usize = params.iter().map(|one| one.shape.iter().product::<usize>()).sum();
+        let params: usize =
+            params.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
         Self {
             steps: (config.rollout.num_envs() * config.rollout.num_steps) as f64,
             reductions: config.update.update_epochs * config.update.num_minibatches,
@@ -130,44 +137,47 @@ impl Iteration {
 
 /// The model of a run.
 #[derive(Clone, Copy)]
-struct Model {
-    iteration: Iteration,
+struct ScalingModel {
+    work: IterationWork,
     /// Seconds of an iteration on one rank.
-    alone: f64,
+    seconds_alone: f64,
     /// `None` for a single rank.
-    link: Option<Link>,
+    reduction_cost: Option<ReductionCost>,
 }
 
-impl Model {
+impl ScalingModel {
     /// The results for a number of ranks that play `games` times the games of one rank, from the seconds of an
     /// iteration and of its communication.
-    fn row(&self, ranks: usize, games: f64, [seconds, reduction_seconds]: [f64; 2]) -> Row {
-        let Self { iteration, alone, link } = *self;
-        let reduction = link.map_or(0.0, |link| link.seconds(iteration.reduction_bytes, ranks));
-        let predicted = alone * games / ranks as f64 + iteration.reductions as f64 * reduction;
-        let efficiency = |seconds: f64| alone * games / seconds / ranks as f64;
+    fn row(&self, ranks: usize, games: f64, [seconds, communication_seconds]: [f64; 2]) -> Row {
+        let Self { work, seconds_alone, reduction_cost } = *self;
+        let reduction_seconds =
+            reduction_cost.map_or(0.0, |cost| cost.seconds(work.reduction_bytes, ranks));
+        let predicted_seconds =
+            seconds_alone * games / ranks as f64 + work.reductions as f64 * reduction_seconds;
+        let efficiency = |seconds: f64| seconds_alone * games / seconds / ranks as f64;
         Row {
             ranks,
-            steps_per_second: iteration.steps * games / seconds,
+            steps_per_second: work.steps * games / seconds,
             seconds,
-            reduction_seconds,
+            communication_seconds,
             efficiency: efficiency(seconds),
-            model_efficiency: efficiency(predicted),
+            model_efficiency: efficiency(predicted_seconds),
         }
     }
 }
 
 /// Measures the median seconds of an iteration, and of its communication.
-fn iterations<G: Playable>(
+fn measure_iterations<G: Playable>(
     models: &Models,
     game: G,
     config: &TrainConfig,
     rank: Rank,
     repeats: usize,
 ) -> Result<[f64; 2]> {
-    let (chosen, team) = rank.choose()?;
+    let (chosen, team) = rank.choose_device()?;
     let network = models.network(game, config, &chosen.device);
-    let mut trainer: GameTrainer<G> = ranks::trainer(game, network, config, &chosen, None, team)?;
+    let mut trainer: GameTrainer<G> =
+        ranks::create_trainer(game, network, config, &chosen, None, team)?;
     let (mut seconds, mut communication) = (Vec::new(), Vec::new());
     for i in 0..WARM_UP_ITERATIONS + repeats {
         let started = Instant::now();
@@ -179,19 +189,19 @@ fn iterations<G: Playable>(
     }
     // Wait for the next rollout, which is already running: some drivers fail if the process ends meanwhile.
     let _ = chosen.device.sync();
-    Ok([Figure::of(seconds).median, Figure::of(communication).median])
+    Ok([Measurement::of(seconds).median, Measurement::of(communication).median])
 }
 
 /// The cost model of a reduction.
 #[derive(Clone, Copy)]
-struct Link {
+struct ReductionCost {
     /// Seconds.
     latency: f64,
     /// Bytes per second.
     bandwidth: f64,
 }
 
-impl Link {
+impl ReductionCost {
     /// Predicted seconds of a reduction of `bytes` bytes over `ranks` ranks.
     fn seconds(&self, bytes: usize, ranks: usize) -> f64 {
         match ranks {
@@ -207,12 +217,12 @@ fn bytes_sent(bytes: usize, ranks: usize) -> f64 {
 }
 
 /// Fits the model to two reductions; `None` for a single rank.
-fn fit_link(team: &Team) -> Result<Option<Link>> {
+fn fit_reduction_cost(team: &Team) -> Result<Option<ReductionCost>> {
     let size = team.size();
     if size == 1 {
         return Ok(None);
     }
-    let [few, many] = REDUCTION_LENGTHS.map(|len| -> Result<f64> {
+    let [small_seconds, large_seconds] = REDUCTION_LENGTHS.map(|len| -> Result<f64> {
         let mut seconds = Vec::new();
         for _ in 0..REDUCTIONS {
             let vector = vec![1.0; len];
@@ -222,12 +232,16 @@ fn fit_link(team: &Team) -> Result<Option<Link>> {
             team.all_reduce_ranks(vector, Vec::new())?;
             seconds.push(started.elapsed().as_secs_f64());
         }
-        Ok(Figure::of(seconds).median)
+        Ok(Measurement::of(seconds).median)
     });
-    let (few, many) = (few?, many?);
-    let [less, more] = REDUCTION_LENGTHS.map(|len| bytes_sent(4 * len, size));
-    let bandwidth = (more - less) / (many - few).max(f64::MIN_POSITIVE);
-    Ok(Some(Link { latency: (few - less / bandwidth).max(0.0), bandwidth }))
+    let (small_seconds, large_seconds) = (small_seconds?, large_seconds?);
+    let [small_bytes, large_bytes] = REDUCTION_LENGTHS.map(|len| bytes_sent(4 * len, size));
+    let bandwidth =
+        (large_bytes - small_bytes) / (large_seconds - small_seconds).max(f64::MIN_POSITIVE);
+    Ok(Some(ReductionCost {
+        latency: (small_seconds - small_bytes / bandwidth).max(0.0),
+        bandwidth,
+    }))
 }
 
 impl Display for Scaling {
@@ -257,7 +271,7 @@ impl Display for Scaling {
                     row.steps_per_second,
                     100.0 * row.efficiency,
                     100.0 * row.model_efficiency,
-                    100.0 * row.reduction_seconds / row.seconds
+                    100.0 * row.communication_seconds / row.seconds
                 )?;
             }
         }

@@ -20,8 +20,8 @@ pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> R
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
     let (rollout, update) = (&mut config.rollout, &mut config.update);
-    choose(&mut config.policy.hidden, args.hidden.clone(), is_set("policy.hidden"), vec![64]);
-    choose(&mut rollout.group_size, args.group_size, is_set("rollout.group_size"), 8);
+    set_size(&mut config.policy.hidden, args.hidden.clone(), is_set("policy.hidden"), vec![64]);
+    set_size(&mut rollout.group_size, args.group_size, is_set("rollout.group_size"), 8);
     if args.num_envs.is_some() || !is_set("rollout.num_groups") {
         let games = args.num_envs.unwrap_or(DEFAULT_GAMES);
         ensure!(
@@ -32,19 +32,24 @@ pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> R
         // A group of 0 games is refused with the other settings.
         rollout.num_groups = games.checked_div(rollout.group_size).unwrap_or(0);
     }
-    choose(&mut rollout.num_steps, args.num_steps, is_set("rollout.num_steps"), 100);
-    let all = rollout.num_steps;
-    choose(&mut rollout.learn_steps, args.learn_steps, is_set("rollout.learn_steps"), all);
-    choose(&mut rollout.start, None, is_set("rollout.start"), Start::Level);
-    choose(&mut update.update_epochs, args.update_epochs, is_set("update.update_epochs"), 1);
-    choose(&mut update.num_minibatches, args.num_minibatches, is_set("update.num_minibatches"), 1);
+    set_size(&mut rollout.num_steps, args.num_steps, is_set("rollout.num_steps"), 100);
+    let all_steps = rollout.num_steps;
+    set_size(&mut rollout.learn_steps, args.learn_steps, is_set("rollout.learn_steps"), all_steps);
+    set_size(&mut rollout.start, None, is_set("rollout.start"), Start::Level);
+    set_size(&mut update.update_epochs, args.update_epochs, is_set("update.update_epochs"), 1);
+    set_size(
+        &mut update.num_minibatches,
+        args.num_minibatches,
+        is_set("update.num_minibatches"),
+        1,
+    );
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
     Ok(config)
 }
 
 /// Sets a size to that of its option, or to the usual one unless `--set` names it.
-fn choose<T>(size: &mut T, option: Option<T>, is_set: bool, usual: T) {
+fn set_size<T>(size: &mut T, option: Option<T>, is_set: bool, usual: T) {
     if option.is_some() || !is_set {
         *size = option.unwrap_or(usual);
     }

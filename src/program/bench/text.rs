@@ -5,12 +5,12 @@
 
 use super::args::BenchArgs;
 use super::publish;
-use super::report::{Figure, write_memory, write_table};
+use super::report::{Measurement, write_memory, write_table};
 use crate::device::{self, ChosenDevice};
 use crate::program::settings::{InitialModel, language_defaults};
 use crate::program::text::device::{default_precision, device_name};
 use crate::program::text::{
-    ENGINE, LanguageOverrides, load, model_path, open, settings_of_new_run,
+    ENGINE_ERROR, LanguageOverrides, load_model, model_path, open_task, settings_of_new_run,
 };
 use crate::rng::{draw, uniform};
 use crate::run::pluralize;
@@ -82,11 +82,11 @@ struct Report<'a> {
     threads: usize,
     repeats: usize,
     /// Completion tokens per second of generation.
-    generated_per_second: Figure,
+    generated_per_second: Measurement,
     /// Completion tokens per second of the update.
-    learnt_per_second: Figure,
+    learnt_per_second: Measurement,
     /// Completion tokens per second of whole iterations.
-    trained_per_second: Figure,
+    trained_per_second: Measurement,
     peak_memory_bytes: Option<u64>,
 }
 
@@ -95,19 +95,22 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     check_options(args)?;
     let file = Table::new();
     let path = model_path(task, args.model.as_deref(), &file, &args.set)?;
-    let model = load(&path)?;
+    let model = load_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let initial = InitialModel { path: &path, num_params };
-    let trained = language_defaults(task, false, initial, default_precision(&args.device))?;
-    let precision = trained.precision;
+    let run_defaults = language_defaults(task, false, initial, default_precision(&args.device))?;
+    let precision = run_defaults.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
-    let (own, mut config) =
+    let (task_settings, mut config) =
         settings_of_new_run(task, Table::new(), defaults, file, &LanguageOverrides::of(&args.set))?;
     config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
-    let random = RandomRewards { task: open(task, own)?, parts: [RewardPart::new("random", 1.0)] };
+    let random = RandomRewards {
+        task: open_task(task, task_settings)?,
+        parts: [RewardPart::new("random", 1.0)],
+    };
     let random: Arc<dyn Task> = Arc::new(random);
     let mut model = match model {
         Some(model) => model,
@@ -116,11 +119,12 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     model.stop_tokens.clear();
     let (num_params, precision) = (model.params.len(), config.precision);
     let ChosenDevice { device, info, .. } = device::choose(device_name(&args.device))?;
-    let on = (info.name != "cpu").then(|| device.clone());
-    let mut trainer = LanguageTrainer::for_task(random, config, Some(model))?.with_device(on)?;
+    let training_device = (info.name != "cpu").then(|| device.clone());
+    let mut trainer =
+        LanguageTrainer::for_task(random, config, Some(model))?.with_device(training_device)?;
     let generation = trainer.config().generation.clone();
     let prompt_tokens = mean_prompt_tokens(&trainer)?;
-    let Measured { generated, learnt, trained, memory } =
+    let Rates { generated, learnt, trained, memory } =
         measure(&mut trainer, &device, args.repeats)?;
     let report = Report {
         task,
@@ -145,7 +149,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
 /// Rejects options that are for games alone.
 fn check_options(args: &BenchArgs) -> Result<()> {
     if args.engine.is_some_and(|engine| engine != EngineChoice::Auto) {
-        bail!(ENGINE);
+        bail!(ENGINE_ERROR);
     }
     if let Some(option) = args.game_only_option() {
         bail!(
@@ -169,34 +173,34 @@ fn mean_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
 }
 
 /// Completion tokens per second of the phases, and of whole iterations; the peak of memory, bytes.
-struct Measured {
-    generated: Figure,
-    learnt: Figure,
-    trained: Figure,
+struct Rates {
+    generated: Measurement,
+    learnt: Measurement,
+    trained: Measurement,
     memory: Option<u64>,
 }
 
 /// Trains for as many iterations as a measurement needs.
-fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Result<Measured> {
+fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Result<Rates> {
     let generation = &trainer.config().generation;
     let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
     let (mut generated, mut learnt, mut memory) = (Vec::new(), Vec::new(), None);
-    let mut once = || {
+    let mut train_once = || {
         let started = Instant::now();
         let record = trainer.iterate()?;
         let phases = record.seconds.phases.unwrap_or_default();
         generated.push(phases.rollout);
         learnt.push(phases.update);
-        let now = device::memory(device);
-        memory = memory.max(now.peak).max(now.reserved);
+        let memory_now = device::memory(device);
+        memory = memory.max(memory_now.peak).max(memory_now.reserved);
         Ok(started.elapsed().as_secs_f64())
     };
-    let trained = Figure::rate(repeats, tokens, &mut once)?;
+    let trained = Measurement::of_rate(repeats, tokens, &mut train_once)?;
     let rate = |seconds: &[f64]| {
-        let pluralize = &seconds[seconds.len().saturating_sub(repeats)..];
-        Figure::of(pluralize.iter().map(|seconds| tokens as f64 / seconds).collect())
+        let measured = &seconds[seconds.len().saturating_sub(repeats)..];
+        Measurement::of(measured.iter().map(|seconds| tokens as f64 / seconds).collect())
     };
-    Ok(Measured { generated: rate(&generated), learnt: rate(&learnt), trained, memory })
+    Ok(Rates { generated: rate(&generated), learnt: rate(&learnt), trained, memory })
 }
 
 impl Display for Report<'_> {

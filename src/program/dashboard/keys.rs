@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 pub struct Keys {
     pressed: Receiver<u8>,
     #[cfg(unix)]
-    _mode: unix::Mode,
+    _mode: unix::RawMode,
 }
 
 impl Keys {
@@ -40,32 +40,34 @@ mod unix {
     const STDIN: libc::c_int = libc::STDIN_FILENO;
 
     /// Terminal mode to restore.
-    static BEFORE: Mutex<Option<libc::termios>> = Mutex::new(None);
+    static MODE_BEFORE: Mutex<Option<libc::termios>> = Mutex::new(None);
 
     /// A terminal without line editing and echo, until it is dropped or the process exits.
-    pub struct Mode {
+    pub struct RawMode {
         is_over: Arc<AtomicBool>,
     }
 
-    impl Drop for Mode {
+    impl Drop for RawMode {
         fn drop(&mut self) {
             self.is_over.store(true, Ordering::Relaxed);
-            restore();
+            restore_mode();
         }
     }
 
-    extern "C" fn restore() {
+    extern "C" fn restore_mode() {
         // In the background the shell has set its own mode, and the call would stop the process.
-        if !is_in_front() {
+        if !is_in_foreground() {
             return;
         }
-        let Some(before) = BEFORE.lock().ok().and_then(|mut before| before.take()) else { return };
+        let Some(before) = MODE_BEFORE.lock().ok().and_then(|mut before| before.take()) else {
+            return;
+        };
         // SAFETY: `before` is what the terminal had; without a terminal the call fails and does nothing.
         unsafe { libc::tcsetattr(STDIN, libc::TCSANOW, &before) };
     }
 
     /// Whether stdin is a terminal, and this process in its foreground.
-    fn is_in_front() -> bool {
+    fn is_in_foreground() -> bool {
         // SAFETY: both calls only ask; without a terminal the first gives -1.
         unsafe { libc::tcgetpgrp(STDIN) == libc::getpgrp() }
     }
@@ -73,7 +75,7 @@ mod unix {
     /// Switches the terminal to passing on every key at once, and reads the keys on a thread. `None` unless this
     /// process is in the foreground of a terminal.
     pub fn listen() -> Option<Keys> {
-        if !is_in_front() {
+        if !is_in_foreground() {
             return None;
         }
         // SAFETY: all bits 0 are a valid `termios`, which the call fills in.
@@ -81,7 +83,7 @@ mod unix {
             let mut mode: libc::termios = std::mem::zeroed();
             (libc::tcgetattr(STDIN, &raw mut mode) == 0).then_some(mode)?
         };
-        *BEFORE.lock().ok()? = Some(before);
+        *MODE_BEFORE.lock().ok()? = Some(before);
         let mut mode = before;
         mode.c_lflag &= !(libc::ICANON | libc::ECHO);
         // A read returns at once.
@@ -89,8 +91,8 @@ mod unix {
         mode.c_cc[libc::VTIME] = 0;
         static AT_EXIT: Once = Once::new();
         AT_EXIT.call_once(|| {
-            // SAFETY: `restore` may run at any time, and neither panics nor unwinds.
-            unsafe { libc::atexit(restore) };
+            // SAFETY: `restore_mode` may run at any time, and neither panics nor unwinds.
+            unsafe { libc::atexit(restore_mode) };
         });
         // SAFETY: `mode` is a mode of this terminal with other flags.
         if unsafe { libc::tcsetattr(STDIN, libc::TCSANOW, &mode) } != 0 {
@@ -100,11 +102,11 @@ mod unix {
         let (sender, pressed) = channel();
         let ended = is_over.clone();
         std::thread::spawn(move || {
-            refuse_to_stop();
+            block_stop_signals();
             while !ended.load(Ordering::Relaxed) {
                 let mut key = 0_u8;
-                let is_read = is_in_front() && {
-                    set_again(&mode);
+                let is_read = is_in_foreground() && {
+                    set_mode_again(&mode);
                     // SAFETY: one byte is read into one byte.
                     unsafe { libc::read(STDIN, (&raw mut key).cast(), 1) == 1 }
                 };
@@ -115,13 +117,13 @@ mod unix {
                 }
             }
         });
-        Some(Keys { pressed, _mode: Mode { is_over } })
+        Some(Keys { pressed, _mode: RawMode { is_over } })
     }
 
     /// Sets the mode again if the terminal is in line mode, as after Ctrl-Z and `fg`.
-    fn set_again(mode: &libc::termios) {
+    fn set_mode_again(mode: &libc::termios) {
         // Once the mode has been restored, it stays so.
-        let Ok(before) = BEFORE.lock() else { return };
+        let Ok(before) = MODE_BEFORE.lock() else { return };
         // SAFETY: all bits 0 are a valid `termios`, which the first call fills in; `mode` is one of this terminal.
         unsafe {
             let mut now: libc::termios = std::mem::zeroed();
@@ -133,7 +135,7 @@ mod unix {
     }
 
     /// Makes reads from a background process fail instead of stopping the process.
-    fn refuse_to_stop() {
+    fn block_stop_signals() {
         // SAFETY: all bits 0 are a valid set, which the calls fill in; the mask is that of this thread alone.
         unsafe {
             let mut signals: libc::sigset_t = std::mem::zeroed();

@@ -37,32 +37,34 @@ const FRAME_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub struct Dashboard {
     /// Number of iterations of the whole run.
-    total: u32,
+    num_iterations: u32,
     sampled: Vec<(f64, f64)>,
     greedy: Vec<(f64, f64)>,
     /// Name of the first curve.
-    name: &'static str,
+    first_curve_name: &'static str,
     /// Whether any iteration had a score.
     has_scores: bool,
     metrics: Vec<String>,
     /// Whether keyboard input is available.
     pub has_keys: bool,
     completions: Vec<String>,
-    /// The moment of the last picture, and the columns of the terminal then.
-    drawn: Option<(Instant, u16)>,
+    /// The moment of the last frame, and the columns of the terminal then.
+    last_frame: Option<(Instant, u16)>,
 }
 
 impl Dashboard {
-    /// Creates a dashboard for a run of `total` iterations; `None` if stderr is not a terminal that is large enough.
-    pub fn new(total: u32) -> Option<Self> {
+    /// Creates a dashboard for a run of `num_iterations` iterations; `None` if stderr is not a terminal that is large
+    /// enough.
+    pub fn new(num_iterations: u32) -> Option<Self> {
         let term = Term::stderr();
         let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
         let (rows, columns) = term.size_checked().filter(|_| term.is_term() && !is_dumb)?;
-        (columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1).then(|| Self::empty(total))
+        (columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1)
+            .then(|| Self::empty(num_iterations))
     }
 
-    fn empty(total: u32) -> Self {
-        Self { total, name: SCORE_CURVE, ..Self::default() }
+    fn empty(num_iterations: u32) -> Self {
+        Self { num_iterations, first_curve_name: SCORE_CURVE, ..Self::default() }
     }
 
     /// Adds the metrics of an iteration. Returns the lines of a frame if one is due; an empty frame if the terminal has
@@ -70,22 +72,22 @@ impl Dashboard {
     pub fn show(&mut self, report: &IterationReport) -> Option<String> {
         let record = &report.record;
         let x = f64::from(record.iteration);
-        let y = self.first_curve(record);
+        let y = self.first_curve_value(record);
         add_point(&mut self.sampled, y.map(|y| (x, y)));
         let greedy = record.evaluation.as_ref().and_then(EvaluationRecord::score);
         add_point(&mut self.greedy, greedy.map(|score| (x, score)));
         if !report.completions.is_empty() {
             self.completions = completion_lines(&report.completions);
         }
-        let is_last = record.iteration == self.total;
+        let is_last = record.iteration == self.num_iterations;
         let (rows, columns) = Term::stderr().size_checked()?;
         // A picture of another width would be torn.
         let is_recent =
             |(drawn, width): (Instant, u16)| drawn.elapsed() < FRAME_INTERVAL && width == columns;
-        if !is_last && self.drawn.is_some_and(is_recent) {
+        if !is_last && self.last_frame.is_some_and(is_recent) {
             return None;
         }
-        self.drawn = Some((Instant::now(), columns));
+        self.last_frame = Some((Instant::now(), columns));
         self.metrics = metric_lines(record, self.has_keys);
         Some(if columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1 {
             ansi::lines(&self.draw(columns), console::colors_enabled_stderr())
@@ -96,12 +98,12 @@ impl Dashboard {
 
     /// Sets the name of the first curve and returns its value: the loss for SFT and for learning from data, otherwise
     /// the score of the iterations that have one. If the kind changes, its points are discarded.
-    fn first_curve(&mut self, record: &IterationRecord) -> Option<f64> {
+    fn first_curve_value(&mut self, record: &IterationRecord) -> Option<f64> {
         self.has_scores |= record.score.is_some();
         let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.is_sft);
         let name = if is_loss { "loss" } else { SCORE_CURVE };
-        if name != self.name {
-            self.name = name;
+        if name != self.first_curve_name {
+            self.first_curve_name = name;
             self.sampled.clear();
         }
         if is_loss { Some(record.loss) } else { record.score }
@@ -131,14 +133,16 @@ impl Dashboard {
                 .style(Style::new().fg(color))
                 .data(points)
         };
-        let mut curves = vec![curve(self.name, &self.sampled, Color::DarkGray)];
+        let mut curves = vec![curve(self.first_curve_name, &self.sampled, Color::DarkGray)];
         if !self.greedy.is_empty() {
             curves.push(curve("score, greedy", &self.greedy, Color::Green));
         }
         let extent = extent(self.sampled.iter().chain(&self.greedy).map(|(_, y)| *y));
         let (low, high) = extent.map_or((0.0, 1.0), |y| (y.start, y.end));
-        let total = f64::from(self.total);
-        let x = Axis::default().bounds([0.0, total]).labels(["0".into(), self.total.to_string()]);
+        let last_x = f64::from(self.num_iterations);
+        let x = Axis::default()
+            .bounds([0.0, last_x])
+            .labels(["0".into(), self.num_iterations.to_string()]);
         let y = Axis::default().bounds([low, high]).labels([format_bound(low), format_bound(high)]);
         let always = (Constraint::Percentage(100), Constraint::Percentage(100));
         // Placed where the curve is not.
@@ -296,8 +300,8 @@ mod tests {
         let names = |records: &[IterationRecord]| -> Vec<(&'static str, Option<f64>)> {
             let mut dashboard = Dashboard::empty(10);
             let mut take = |record: &IterationRecord| {
-                let y = dashboard.first_curve(record);
-                (dashboard.name, y)
+                let y = dashboard.first_curve_value(record);
+                (dashboard.first_curve_name, y)
             };
             records.iter().map(&mut take).collect()
         };
@@ -311,7 +315,7 @@ mod tests {
         assert_eq!(names(&[record(None, None)]), [("loss", Some(5.0))]);
         let mut dashboard = Dashboard::empty(10);
         for record in text {
-            let y = dashboard.first_curve(&record);
+            let y = dashboard.first_curve_value(&record);
             add_point(&mut dashboard.sampled, y.map(|y| (1.0, y)));
         }
         assert_eq!(dashboard.sampled, [(1.0, 0.5)]);

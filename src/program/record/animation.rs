@@ -8,8 +8,8 @@ const CANNOT_WRITE: &str = "cannot write the animation";
 
 /// A writer of an animation file. Each frame is composited onto the previous one; opaque pixels stay opaque.
 pub trait AnimationWriter {
-    /// Adds the frame `picture`, which differs from `last` in `part` only.
-    fn add(&mut self, picture: &Picture, part: ChangedRegion, last: &Picture) -> Result<()>;
+    /// Adds the frame `picture`, which differs from `last` in `region` only.
+    fn add(&mut self, picture: &Picture, region: ChangedRegion, last: &Picture) -> Result<()>;
     /// Completes the file.
     fn finish(self) -> Result<()>;
 }

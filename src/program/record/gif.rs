@@ -13,12 +13,12 @@ pub struct Gif<W: Write> {
     /// Duration of a frame, hundredths of a second.
     delay: u16,
     colours: Vec<[u8; 3]>,
-    numbers: HashMap<[u8; 3], u8>,
+    palette_indices: HashMap<[u8; 3], u8>,
 }
 
 impl<W: Write> Gif<W> {
-    /// Starts a file with frames of `width` x `height` pixels, each shown for about `delay` seconds.
-    pub fn new(file: W, width: u32, height: u32, delay: f32) -> Result<Self> {
+    /// Starts a file with frames of `width` x `height` pixels, each shown for about `frame_seconds` seconds.
+    pub fn new(file: W, width: u32, height: u32, frame_seconds: f32) -> Result<Self> {
         let colours = colours();
         // The last entry of the palette is transparent, for unchanged pixels.
         let mut palette = colours.concat();
@@ -26,41 +26,46 @@ impl<W: Write> Gif<W> {
         let mut encoder =
             Encoder::new(file, width as u16, height as u16, &palette).map_err(unwrap_io)?;
         encoder.set_repeat(Repeat::Infinite).map_err(unwrap_io)?;
-        let numbers = colours.iter().enumerate().map(|(i, colour)| (*colour, i as u8)).collect();
+        let palette_indices =
+            colours.iter().enumerate().map(|(i, colour)| (*colour, i as u8)).collect();
         // Browsers replace delays below 0.02 s by 0.1 s.
-        let delay = (delay * 100.0).round().max(2.0) as u16;
-        Ok(Self { encoder, delay, colours, numbers })
+        let delay = (frame_seconds * 100.0).round().max(2.0) as u16;
+        Ok(Self { encoder, delay, colours, palette_indices })
     }
 
     /// The palette index of a colour, or of the nearest one.
-    fn number(&mut self, colour: [u8; 3]) -> u8 {
+    fn palette_index(&mut self, colour: [u8; 3]) -> u8 {
         let colours = &self.colours;
-        *self.numbers.entry(colour).or_insert_with(|| {
-            let off = |other: &[u8; 3]| -> u32 {
+        *self.palette_indices.entry(colour).or_insert_with(|| {
+            let distance = |other: &[u8; 3]| -> u32 {
                 colour.iter().zip(other).map(|(a, b)| u32::from(a.abs_diff(*b)).pow(2)).sum()
             };
-            let nearest = (0..colours.len()).min_by_key(|&i| off(&colours[i]));
+            let nearest = (0..colours.len()).min_by_key(|&i| distance(&colours[i]));
             nearest.unwrap_or(0) as u8
         })
     }
 }
 
 impl<W: Write> AnimationWriter for Gif<W> {
-    fn add(&mut self, picture: &Picture, part: ChangedRegion, last: &Picture) -> Result<()> {
-        let stay = self.colours.len() as u8;
-        let mut buffer = Vec::with_capacity(part.width() * part.height());
-        for at in part.rows(picture).flatten() {
+    fn add(&mut self, picture: &Picture, region: ChangedRegion, last: &Picture) -> Result<()> {
+        let transparent_index = self.colours.len() as u8;
+        let mut buffer = Vec::with_capacity(region.width() * region.height());
+        for at in region.rows(picture).flatten() {
             let [r, g, b, opacity] = pixel(picture, at);
-            let stays = opacity == 0 || pixel(last, at) == [r, g, b, opacity];
-            buffer.push(if stays { stay } else { self.number([r, g, b]) });
+            let is_unchanged = opacity == 0 || pixel(last, at) == [r, g, b, opacity];
+            buffer.push(if is_unchanged {
+                transparent_index
+            } else {
+                self.palette_index([r, g, b])
+            });
         }
         let frame = Frame {
             delay: self.delay,
-            transparent: Some(stay),
-            left: part.left as u16,
-            top: part.top as u16,
-            width: part.width() as u16,
-            height: part.height() as u16,
+            transparent: Some(transparent_index),
+            left: region.left as u16,
+            top: region.top as u16,
+            width: region.width() as u16,
+            height: region.height() as u16,
             buffer: buffer.into(),
             ..Frame::default()
         };

@@ -7,9 +7,9 @@ use anyhow::Result;
 use burn::tensor::Device;
 
 /// A renderer with the texture that it renders to.
-pub struct Gpu(Renderer, Offscreen);
+pub struct GpuRenderer(Renderer, Offscreen);
 
-impl Gpu {
+impl GpuRenderer {
     /// Creates a renderer for pictures of `width` x `height` pixels; `None` if the device cannot render.
     pub fn new(
         device: &Device,

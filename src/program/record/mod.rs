@@ -31,7 +31,7 @@ use crate::viewer::{Cells, Picture, Scene, Sprite, Wall, paint};
 use animation::{Animation, AnimationWriter};
 use anyhow::{Context, Result, bail};
 use caption::{caption, write_score};
-use gpu::Gpu;
+use gpu::GpuRenderer;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
 use serde::Serialize;
@@ -83,9 +83,9 @@ struct GameRendering<'a, G: Rules> {
     policy: NativePolicy,
     games: LiveGames<G>,
     scene: Scene<G>,
-    instances: Vec<Sprite>,
+    sprites: Vec<Sprite>,
     /// The renderer on a GPU, which draws what the CPU paints; `None` on the CPU.
-    gpu: Option<Gpu>,
+    gpu: Option<GpuRenderer>,
     picture: Picture,
     cells: Cells,
     /// Ends the rendering of a file; `None` where nothing is to listen.
@@ -100,40 +100,39 @@ pub fn record<G: Playable>(
     scene: fn(G) -> Scene<G>,
 ) -> Result<()> {
     let format = Format::of(&args.out)?;
-    let (mut rendering, frames_per_step, delay) =
+    let (mut rendering, frames_per_step, frame_seconds) =
         GameRendering::new(models, &args.render, checkpoint, scene, DEFAULT_SIZE)?;
     let chosen = device::choose(&args.device)?;
     let Picture { width, height, .. } = rendering.picture;
-    rendering.gpu = Gpu::new(&chosen.device, rendering.scene.info(), width, height)?;
+    rendering.gpu = GpuRenderer::new(&chosen.device, rendering.scene.info(), width, height)?;
     if rendering.gpu.is_none() && chosen.info.kind != "cpu" {
         bail!("the device `{}` cannot render pictures; use cpu or wgpu", args.device);
     }
     rendering.interrupt = Some((Interrupt::listen(None)?, &args.out));
-    let cannot = || format!("cannot write {}", args.out.display());
-    let pending = PendingFile::create_output(&args.out).with_context(cannot)?;
+    let error_text = || format!("cannot write {}", args.out.display());
+    let pending = PendingFile::create_output(&args.out).with_context(error_text)?;
     let mut file = BufWriter::new(&pending.file);
-    let what = format!("Rendering {}.", pluralize(args.render.games, "game"));
-    let frames = with_note(&what, || match format {
-        Format::Gif => {
-            rendering.animate(Gif::new(&mut file, width, height, delay), frames_per_step)
-        }
-        Format::Mp4 => {
-            let mp4 = Mp4::new(&pending.path, width, height, delay);
-            rendering.animate(mp4, frames_per_step)
-        }
-        Format::WebP => {
-            rendering.animate(WebP::new(&mut file, width, height, delay), frames_per_step)
-        }
-        Format::Png => rendering.write_still(PngEncoder::new_with_quality(
-            &mut file,
-            CompressionType::Best,
-            FilterType::NoFilter,
-        )),
-    })?;
-    file.flush().with_context(cannot)?;
+    let note = format!("Rendering {}.", pluralize(args.render.games, "game"));
+    let frames =
+        with_note(&note, || match format {
+            Format::Gif => rendering
+                .animate(Gif::new(&mut file, width, height, frame_seconds), frames_per_step),
+            Format::Mp4 => {
+                let mp4 = Mp4::new(&pending.path, width, height, frame_seconds);
+                rendering.animate(mp4, frames_per_step)
+            }
+            Format::WebP => rendering
+                .animate(WebP::new(&mut file, width, height, frame_seconds), frames_per_step),
+            Format::Png => rendering.write_still(PngEncoder::new_with_quality(
+                &mut file,
+                CompressionType::Best,
+                FilterType::NoFilter,
+            )),
+        })?;
+    file.flush().with_context(error_text)?;
     drop(file);
-    let bytes = pending.file.metadata().with_context(cannot)?.len();
-    pending.finish().with_context(cannot)?;
+    let bytes = pending.file.metadata().with_context(error_text)?.len();
+    pending.finish().with_context(error_text)?;
     let report = Report {
         env: G::NAME,
         iteration: checkpoint.iteration,
@@ -178,11 +177,11 @@ pub fn animation<G: Playable>(
     scene: fn(G) -> Scene<G>,
 ) -> Result<track::Animation> {
     let options = RenderOptions { score: true, games: 1, steps: 100, scale: None, seed: 0 };
-    let (mut rendering, frames_per_step, delay) =
+    let (mut rendering, frames_per_step, frame_seconds) =
         GameRendering::new(models, &options, checkpoint, scene, TRACKED_SIZE)?;
     let Picture { width, height, .. } = rendering.picture;
     let mut gif = Vec::new();
-    rendering.animate(Gif::new(&mut gif, width, height, delay), frames_per_step)?;
+    rendering.animate(Gif::new(&mut gif, width, height, frame_seconds), frames_per_step)?;
     Ok(track::Animation { gif, width, height })
 }
 
@@ -199,20 +198,20 @@ impl<'a, G: Playable> GameRendering<'a, G> {
         let (game, config) = saved_settings::<G>(models, checkpoint)?;
         let scene = scene(game);
         let cells = Cells::of(scene.info());
-        let (width, height) = size(cells, options, max_pixels)?;
-        let (frames, delay) = frames(scene.info().steps_per_second());
+        let (width, height) = picture_size(cells, options, max_pixels)?;
+        let (frames_per_step, frame_seconds) = frame_timing(scene.info().steps_per_second());
         let rendering = Self {
             options,
             policy: models.load_policy(checkpoint, game, &config)?,
             games: LiveGames::new(game, options.games, options.seed),
             scene,
-            instances: Vec::new(),
+            sprites: Vec::new(),
             gpu: None,
             picture: Picture::new(width, height),
             cells,
             interrupt: None,
         };
-        Ok((rendering, frames, delay))
+        Ok((rendering, frames_per_step, frame_seconds))
     }
 }
 
@@ -230,14 +229,14 @@ impl<G: Rules> GameRendering<'_, G> {
         Ok(())
     }
 
-    /// Draws the games at a fraction `part` of their last step.
-    fn draw(&mut self, part: f32) -> Result<&Picture> {
-        let Self { games, scene, instances, gpu, picture, .. } = self;
+    /// Draws the games at a fraction `progress` of their last step.
+    fn draw(&mut self, progress: f32) -> Result<&Picture> {
+        let Self { games, scene, sprites, gpu, picture, .. } = self;
         let now = games.now();
-        scene.sprites(games.before(), &now, part, instances);
+        scene.sprites(games.before(), &now, progress, sprites);
         match gpu {
-            Some(gpu) => gpu.paint(now.len(), instances, picture)?,
-            None => paint(scene.info(), now.len(), instances, picture),
+            Some(gpu) => gpu.paint(now.len(), sprites, picture)?,
+            None => paint(scene.info(), now.len(), sprites, picture),
         }
         if self.options.score {
             let Picture { width, height, .. } = self.picture;
@@ -281,19 +280,26 @@ impl<G: Rules> GameRendering<'_, G> {
 }
 
 /// Number of frames per step, and the duration of each in seconds.
-fn frames(steps_per_second: f32) -> (u32, f32) {
+fn frame_timing(steps_per_second: f32) -> (u32, f32) {
     let frames = (FRAMES_PER_SECOND / steps_per_second).round().max(1.0);
     (frames as u32, 1.0 / (steps_per_second * frames))
 }
 
 /// Width and height of the picture in pixels: by default at most `max_pixels`.
-fn size(cells: Cells, options: &RenderOptions, max_pixels: (u64, u64)) -> Result<(u32, u32)> {
-    let of = |scale: u32| Wall::size(cells, options.games, scale);
-    let small = |&scale: &u32| of(scale).0 <= max_pixels.0 && of(scale).1 <= max_pixels.1;
+fn picture_size(
+    cells: Cells,
+    options: &RenderOptions,
+    max_pixels: (u64, u64),
+) -> Result<(u32, u32)> {
+    let size_at = |scale: u32| Wall::size(cells, options.games, scale);
+    let fits = |&scale: &u32| {
+        let (width, height) = size_at(scale);
+        width <= max_pixels.0 && height <= max_pixels.1
+    };
     // Multiples of a tile's 16 pixels look best.
     let scales = [32, 16].into_iter().chain((1..16).rev());
-    let scale = options.scale.unwrap_or_else(|| scales.into_iter().find(small).unwrap_or(1));
-    let (width, height) = of(scale);
+    let scale = options.scale.unwrap_or_else(|| scales.into_iter().find(fits).unwrap_or(1));
+    let (width, height) = size_at(scale);
     if width.max(height) > MAX_SIDE {
         bail!(
             "{} games with {scale} pixels per cell need a picture of {width} x {height} pixels, but the maximum is \

@@ -14,8 +14,8 @@ pub struct Mp4 {
 }
 
 impl Mp4 {
-    /// Starts a file at `path` with frames of `width` x `height` pixels, each shown for `delay` seconds.
-    pub fn new(path: &Path, width: u32, height: u32, delay: f32) -> Result<Self> {
+    /// Starts a file at `path` with frames of `width` x `height` pixels, each shown for `frame_seconds` seconds.
+    pub fn new(path: &Path, width: u32, height: u32, frame_seconds: f32) -> Result<Self> {
         // A name alone could be taken for an option or, with a colon, for a protocol.
         let mut file = OsString::from("file:");
         file.push(path);
@@ -23,7 +23,7 @@ impl Mp4 {
             .args(["-hide_banner", "-loglevel", "error", "-y"])
             .args(["-f", "rawvideo", "-pix_fmt", "rgba"])
             .args(["-video_size", &format!("{width}x{height}")])
-            .args(["-framerate", &(1.0 / delay).to_string(), "-i", "pipe:0"])
+            .args(["-framerate", &(1.0 / frame_seconds).to_string(), "-i", "pipe:0"])
             // Most players need 4:2:0 chroma subsampling, which requires even dimensions.
             .args(["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"])
             .args(["-movflags", "+faststart", "-f", "mp4"])
@@ -57,7 +57,7 @@ impl Mp4 {
 }
 
 impl AnimationWriter for Mp4 {
-    fn add(&mut self, picture: &Picture, _part: ChangedRegion, _last: &Picture) -> Result<()> {
+    fn add(&mut self, picture: &Picture, _region: ChangedRegion, _last: &Picture) -> Result<()> {
         let pipe = self.ffmpeg.stdin.as_mut().context("the video is complete")?;
         match pipe.write_all(&picture.pixels) {
             // ffmpeg's own message explains a broken pipe.

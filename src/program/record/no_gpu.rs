@@ -6,9 +6,9 @@ use anyhow::Result;
 use burn::tensor::Device;
 
 /// A renderer on a GPU, which this build does not have.
-pub enum Gpu {}
+pub enum GpuRenderer {}
 
-impl Gpu {
+impl GpuRenderer {
     /// Reports that the device cannot render.
     pub fn new(_: &Device, _: &dyn SceneInfo, _: u32, _: u32) -> Result<Option<Self>> {
         Ok(None)

@@ -24,8 +24,8 @@ pub struct WebP<W: Write + Seek> {
 }
 
 impl<W: Write + Seek> WebP<W> {
-    /// Starts a file with frames of `width` x `height` pixels, each shown for about `delay` seconds.
-    pub fn new(mut file: W, width: u32, height: u32, delay: f32) -> Result<Self> {
+    /// Starts a file with frames of `width` x `height` pixels, each shown for about `frame_seconds` seconds.
+    pub fn new(mut file: W, width: u32, height: u32, frame_seconds: f32) -> Result<Self> {
         // The length is filled in by `finish`.
         file.write_all(b"RIFF\0\0\0\0WEBP")?;
         let mut header = vec![ANIMATED_WITH_ALPHA, 0, 0, 0];
@@ -34,18 +34,18 @@ impl<W: Write + Seek> WebP<W> {
         chunk(&mut file, b"VP8X", &header)?;
         // A transparent background, and an infinite loop.
         chunk(&mut file, b"ANIM", &[0; 6])?;
-        Ok(Self { file, delay: (delay * 1000.0).round() as u32 })
+        Ok(Self { file, delay: (frame_seconds * 1000.0).round() as u32 })
     }
 }
 
 impl<W: Write + Seek> AnimationWriter for WebP<W> {
-    fn add(&mut self, picture: &Picture, mut part: ChangedRegion, last: &Picture) -> Result<()> {
+    fn add(&mut self, picture: &Picture, mut region: ChangedRegion, last: &Picture) -> Result<()> {
         // Frames must start at even coordinates.
-        part.left -= part.left % 2;
-        part.top -= part.top % 2;
-        let (width, height) = (part.width() as u32, part.height() as u32);
-        let mut pixels = Vec::with_capacity(4 * part.width() * part.height());
-        for at in part.rows(picture).flatten() {
+        region.left -= region.left % 2;
+        region.top -= region.top % 2;
+        let (width, height) = (region.width() as u32, region.height() as u32);
+        let mut pixels = Vec::with_capacity(4 * region.width() * region.height());
+        for at in region.rows(picture).flatten() {
             let (new, old) = (pixel(picture, at), pixel(last, at));
             // Unchanged pixels are transparent, which compresses well.
             pixels.extend(if new == old { [0; 4] } else { new });
@@ -54,7 +54,8 @@ impl<W: Write + Seek> AnimationWriter for WebP<W> {
         let encoder = WebPEncoder::new_lossless(&mut still);
         encoder.encode(&pixels, width, height, ExtendedColorType::Rgba8)?;
         let mut frame = Vec::new();
-        for number in [part.left as u32 / 2, part.top as u32 / 2, width - 1, height - 1, self.delay]
+        for number in
+            [region.left as u32 / 2, region.top as u32 / 2, width - 1, height - 1, self.delay]
         {
             frame.extend(bytes_24(number));
         }

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 const CHECKED_TRIALS: u32 = 256;
 
 /// Reads the seeds of a sweep's file, a string.
-pub fn seeds<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Error> {
+pub fn read_seeds<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Error> {
     match Value::deserialize(source)? {
         Value::String(seeds) => Ok(seeds),
         other => Err(de::Error::custom(format!(
@@ -28,7 +28,7 @@ pub fn seeds<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Error> {
 pub fn difference(before: &str, now: &str) -> Option<String> {
     let [before, now] = [before, now].map(|text| text.parse::<Table>().unwrap_or_default());
     let value = |table: &Table, key: &str| {
-        overlay::flat(table).find(|(own, _)| own == key).map(|(_, value)| value.to_string())
+        overlay::flat(table).find(|(path, _)| path == key).map(|(_, value)| value.to_string())
     };
     let keys = overlay::flat(&before).chain(overlay::flat(&now)).map(|(key, _)| key);
     let mut values = keys.map(|key| (value(&before, &key), value(&now, &key), key));
@@ -53,8 +53,8 @@ pub fn allow_fractions(space: &mut Space, settings: &Table) {
 /// Checks that no setting has two names in the file, of which one would silently win.
 pub fn check_names(file: &SweepFile) -> Result<()> {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
-    let fixed = overlay::flat(&file.settings).map(|(name, _)| name);
-    for name in file.space.keys().cloned().chain(fixed) {
+    let fixed_names = overlay::flat(&file.settings).map(|(name, _)| name);
+    for name in file.space.keys().cloned().chain(fixed_names) {
         match names.insert(full_name(&name), name.clone()) {
             None => {}
             Some(known) if known == name => {
@@ -70,8 +70,8 @@ pub fn check_names(file: &SweepFile) -> Result<()> {
 
 /// Checks that the user trusts the code that a task's settings name, since the file may come from someone else.
 pub fn check_consent(file: &SweepFile, settings: &Table, args: &SweepArgs) -> Result<()> {
-    let own = settings.get(&file.game).and_then(Value::as_table);
-    trust::check_trusted(&file.game, own.unwrap_or(&Table::new()), args.trust)?;
+    let task_settings = settings.get(&file.game).and_then(Value::as_table);
+    trust::check_trusted(&file.game, task_settings.unwrap_or(&Table::new()), args.trust)?;
     match file.space.keys().find(|name| trust::is_about_code(name)) {
         Some(name) => bail!("`{name}` decides which code runs, and cannot be searched"),
         None => Ok(()),
@@ -91,7 +91,7 @@ pub fn check_first_round(settings: &Table, iterations: u32) -> Result<()> {
 }
 
 /// Whether a sweep searches one of these settings, given by their full names.
-pub fn searches(file: &SweepFile, settings: &[&str]) -> bool {
+pub fn searches_any(file: &SweepFile, settings: &[&str]) -> bool {
     file.space.keys().any(|name| settings.contains(&&*full_name(name)))
 }
 
@@ -107,26 +107,26 @@ fn full_name(name: &str) -> String {
 /// # Errors
 /// The reason against the first value that no trial may have.
 pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>) -> Result<()> {
-    let try_out = |searched: BTreeMap<String, Value>| {
+    let check = |searched: BTreeMap<String, Value>| {
         validate(&assignments(&complete_settings(file, searched)))
             .map_err(|error| format!("{error:#}"))
     };
-    let without = try_out(BTreeMap::new()).err();
+    let error_of_defaults = check(BTreeMap::new()).err();
     for (name, range) in &file.space {
         for value in range.extremes() {
-            let Err(error) = try_out(BTreeMap::from([(name.clone(), value.clone())])) else {
+            let Err(error) = check(BTreeMap::from([(name.clone(), value.clone())])) else {
                 continue;
             };
             let is_possible = |number| {
-                let point = space::random(&file.space, file.seed, number);
-                let mut trial = space::settings(&file.space, &point);
+                let point = space::random_point(&file.space, file.seed, number);
+                let mut trial = space::settings_at(&file.space, &point);
                 trial.insert(name.clone(), value.clone());
-                try_out(trial).is_ok()
+                check(trial).is_ok()
             };
             if (0..CHECKED_TRIALS).any(is_possible) {
                 continue;
             }
-            if names(&error, name) || without.as_ref() == Some(&error) {
+            if is_about(&error, name) || error_of_defaults.as_ref() == Some(&error) {
                 bail!(error);
             }
             bail!("{name} = {value}: {error}");
@@ -136,7 +136,7 @@ pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>
 }
 
 /// Whether an error begins with the full name of this setting, or quotes it as written.
-fn names(error: &str, setting: &str) -> bool {
+fn is_about(error: &str, setting: &str) -> bool {
     let subject = error.trim_start_matches('`').split([' ', '`']).next();
     subject.map(last_part) == Some(last_part(&full_name(setting)))
         || error.contains(&format!("`{setting}`"))
@@ -159,7 +159,7 @@ pub fn assignments(settings: &Table) -> Vec<String> {
 mod tests {
     use super::super::Sweep;
     use super::*;
-    use crate::program::dispatch::builtin;
+    use crate::program::dispatch::builtin_games;
     use crate::program::text;
 
     /// The error about a sweep's file; empty if it is accepted.
@@ -173,7 +173,7 @@ mod tests {
             trust: false,
             json: false,
         };
-        let sweep = Sweep::new(&builtin(), file, &args).map(drop);
+        let sweep = Sweep::new(&builtin_games(), file, &args).map(drop);
         sweep.err().map(|error| format!("{error:#}")).unwrap_or_default()
     }
 
@@ -214,11 +214,11 @@ mod tests {
     }
 
     /// The error about a `--set` of `grove train`.
-    fn refusal_of_set(game: &str, set: &str) -> String {
-        let (games, set) = (builtin(), [set.to_string()]);
+    fn refusal_of_set(game: &str, assignment: &str) -> String {
+        let (games, assignments) = (builtin_games(), [assignment.to_string()]);
         let checked = match games.find(game) {
-            Ok(game) => (game.validate)(&games.models, &set),
-            Err(_) => text::validate(game, &set),
+            Ok(game) => (game.validate)(&games.models, &assignments),
+            Err(_) => text::validate(game, &assignments),
         };
         format!("{:#}", checked.unwrap_err())
     }
@@ -278,8 +278,9 @@ mod tests {
     #[test]
     fn settings_of_a_model_of_any_size_pass() {
         let check = |minibatches: &str| {
-            let set = ["model.path=a".to_string(), format!("update.num_minibatches={minibatches}")];
-            text::validate("sort", &set)
+            let assignments =
+                ["model.path=a".to_string(), format!("update.num_minibatches={minibatches}")];
+            text::validate("sort", &assignments)
         };
         assert!(check("8").is_ok() && check("32").is_ok() && check("64").is_err());
     }

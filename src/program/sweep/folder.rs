@@ -3,14 +3,14 @@
 use super::check;
 use crate::disk::{self, input};
 use crate::program::args::SweepArgs;
-use crate::program::history::{History, RunStatus};
+use crate::program::recorded_run::{RecordedRun, RunStatus};
 use crate::run::RunFolder;
 use anyhow::{Context, Result, bail};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 /// Copy of the sweep's file in its folder.
-const SETTINGS: &str = "sweep.toml";
+const SWEEP_COPY: &str = "sweep.toml";
 /// File that the process of a sweep locks.
 const LOCK: &str = "sweep.lock";
 
@@ -49,7 +49,7 @@ pub fn claim(folder: &Path, text: &str) -> Result<File> {
         );
     }
     if !is_claimed(folder, text)? {
-        let path = folder.join(SETTINGS);
+        let path = folder.join(SWEEP_COPY);
         disk::replace(&path, text.as_bytes()).with_context(|| cannot_write(&path))?;
     }
     Ok(lock)
@@ -60,7 +60,7 @@ pub fn claim(folder: &Path, text: &str) -> Result<File> {
 /// # Errors
 /// If it belongs to another sweep, or its copy of the text cannot be read.
 fn is_claimed(folder: &Path, text: &str) -> Result<bool> {
-    let path = folder.join(SETTINGS);
+    let path = folder.join(SWEEP_COPY);
     let before = input::if_present(input::read_description(&path));
     match before.with_context(|| format!("cannot read {}", path.display()))? {
         Some(before) if before != text => bail!(
@@ -85,7 +85,7 @@ pub fn is_resumable(folder: &Path) -> Result<bool> {
         );
     }
     let is_interrupted =
-        || History::read(folder).is_ok_and(|it| it.state() == RunStatus::Interrupted);
+        || RecordedRun::read(folder).is_ok_and(|run| run.status() == RunStatus::Interrupted);
     Ok(run.latest().is_ok() && is_interrupted())
 }
 

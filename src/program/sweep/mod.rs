@@ -9,11 +9,11 @@ mod space;
 
 use super::args::{self, RunArgs, Seeds, SweepArgs, TrainArgs};
 use super::games::Games;
-use super::history::format_settings;
 use super::interrupt::Interrupt;
-use super::jobs::{Slots, option, side_by_side};
+use super::jobs::{Slots, option_argument, run_side_by_side};
 use super::output::{eprint_line, with_causes};
-use super::progress::Board;
+use super::progress::RunBoard;
+use super::recorded_run::format_settings;
 use super::settings::{InitialModel, language_defaults};
 use super::{ranks, seeds, text};
 use crate::disk::{self, input};
@@ -25,7 +25,7 @@ use crate::trainer::text::{TINY, language_settings};
 use anyhow::{Context, Result, bail, ensure};
 use folder::{claim, is_resumable, output_folder};
 use report::Report;
-use results::{RESULTS, Results, RunKey, RunResult, forget_failures, is_lost, read_results};
+use results::{RESULTS, Results, RunKey, RunResult, forget_failures, is_lost_batch, read_results};
 use search::{Search, Trial};
 use serde::Deserialize;
 use space::Space;
@@ -59,7 +59,7 @@ pub struct SweepFile {
     /// Total number of trials; a grid has as many as it has points.
     trials: usize,
     /// Seeds of each trial, in the format of `--seeds`.
-    #[serde(deserialize_with = "check::seeds")]
+    #[serde(deserialize_with = "check::read_seeds")]
     seeds: String,
     /// Grid steps per range of numbers.
     steps: usize,
@@ -71,7 +71,7 @@ pub struct SweepFile {
     /// Seed of the search itself.
     seed: u32,
     settings: Table,
-    #[serde(deserialize_with = "space::read")]
+    #[serde(deserialize_with = "space::read_space")]
     space: Space,
 }
 
@@ -146,22 +146,22 @@ impl<'a> Sweep<'a> {
             check::check_consent(&file, &settings, args)?;
         }
         check::allow_fractions(&mut file.space, &settings);
-        check::check_values(&file, |set| {
+        check::check_values(&file, |assignments| {
             if is_task {
-                text::validate(&file.game, set)
+                text::validate(&file.game, assignments)
             } else {
-                (games.find(&file.game)?.validate)(&games.models, set)
+                (games.find(&file.game)?.validate)(&games.models, assignments)
             }
         })?;
-        let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
+        let middle = space::settings_at(&file.space, &vec![0.5; file.space.len()]);
         overlay::lay_over(&mut settings, middle.into_iter().collect())?;
         // The defaults of a task depend on its model.
-        let known = if is_task { &file.settings } else { &settings };
-        let iterations = iterations_of_run(known, file.search)?;
+        let known_settings = if is_task { &file.settings } else { &settings };
+        let iterations = iterations_of_run(known_settings, file.search)?;
         // Trials with other models, or other numbers of SFT iterations, differ in this.
-        let differ = check::searches(&file, &["fit.iterations", "model.path"]);
-        if file.search == Search::Halving && !differ {
-            check::check_first_round(&settings, halved(iterations, &file, 0))?;
+        let may_differ = check::searches_any(&file, &["fit.iterations", "model.path"]);
+        if file.search == Search::Halving && !may_differ {
+            check::check_first_round(&settings, iterations_in_round(iterations, &file, 0))?;
         }
         if let Some(note) = search::limit_trials(&mut file) {
             eprint_line!("{note}");
@@ -186,7 +186,7 @@ impl<'a> Sweep<'a> {
         let (mut trials, mut first_scores) = (Vec::new(), BTreeMap::new());
         let interrupt = Interrupt::listen(Some(STOPPING))?;
         for round in 0.. {
-            let numbers = search::round(&self.file, &mut trials, round);
+            let numbers = search::trials_of_round(&self.file, &mut trials, round);
             if numbers.is_empty() {
                 break;
             }
@@ -208,14 +208,15 @@ impl<'a> Sweep<'a> {
                 trials[number].score = score;
                 first_scores.entry(number).or_insert(score);
             }
-            let has_none = trials.iter().all(|trial: &Trial| trial.score.is_none());
-            let is_lost = self.file.has_batch_after(round) && is_lost(&self.results, round);
-            if has_none || is_lost {
-                let mut of_round =
+            let has_no_score = trials.iter().all(|trial: &Trial| trial.score.is_none());
+            let is_lost_batch =
+                self.file.has_batch_after(round) && is_lost_batch(&self.results, round);
+            if has_no_score || is_lost_batch {
+                let mut round_results =
                     self.results.ended.values().filter(|result| result.round == round);
-                let error = of_round.find_map(|result| result.error.clone());
+                let error = round_results.find_map(|result| result.error.clone());
                 let error = error.unwrap_or("they have no score".to_string());
-                match is_lost {
+                match is_lost_batch {
                     true => bail!(
                         "all runs of batch {} failed: {error}; the same command tries them again",
                         round + 1
@@ -241,24 +242,24 @@ impl<'a> Sweep<'a> {
         round: u32,
         interrupt: &Interrupt,
     ) -> Result<()> {
-        let open = self.open_runs(numbers, round);
-        let commands = open
+        let open_runs = self.open_runs(numbers, round);
+        let commands = open_runs
             .iter()
             .map(|(trial, seed)| self.run_command_line(&trials[*trial], *trial, round, *seed));
         let jobs = commands.collect::<Result<Vec<_>>>()?;
-        let train = self.train_args();
-        let slots = Slots::new(&train, open.len())?;
-        self.announce(round, open.len(), &slots);
+        let train_args = self.train_args();
+        let slots = Slots::new(&train_args, open_runs.len())?;
+        self.announce(round, open_runs.len(), &slots);
         let path = self.folder.join(RESULTS);
         let file = disk::open_append(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        let (mut ended, all) = match self.file.search {
+        let (mut num_ended, num_runs) = match self.file.search {
             // Batches are too small to be counted separately.
             Search::Tpe => (self.results.ended.len(), self.file.trials * self.seeds.len()),
-            _ => (0, open.len()),
+            _ => (0, open_runs.len()),
         };
-        let board = Board::new(false, ended, all);
-        side_by_side(slots, &jobs, interrupt, &board, |job, report| {
+        let board = RunBoard::new(false, num_ended, num_runs);
+        run_side_by_side(slots, &jobs, interrupt, &board, |job, report| {
             let was_stopped = match &report {
                 Ok(report) => report["interrupted"] == true,
                 Err(_) => interrupt.has_signal(),
@@ -266,18 +267,19 @@ impl<'a> Sweep<'a> {
             if was_stopped {
                 return Ok(());
             }
-            ended += 1;
-            let (trial, seed) = open[job];
-            let said = self.record((trial, round, seed), &trials[trial], report, &mut file)?;
-            board.ended(&format!("{ended}/{all}  {said}"), || {
-                report::leaders(&self.file, trials, &self.results, &self.seeds, round)
+            num_ended += 1;
+            let (trial, seed) = open_runs[job];
+            let line =
+                self.record_result((trial, round, seed), &trials[trial], report, &mut file)?;
+            board.print_ended(&format!("{num_ended}/{num_runs}  {line}"), || {
+                report::leaders_table(&self.file, trials, &self.results, &self.seeds, round)
             });
             Ok(())
         })
     }
 
     /// Writes the result of a run of a trial to the file of results. Returns a line about it.
-    fn record(
+    fn record_result(
         &mut self,
         (number, round, seed): RunKey,
         trial: &Trial,
@@ -286,9 +288,9 @@ impl<'a> Sweep<'a> {
     ) -> Result<String> {
         let score = report.as_ref().ok().and_then(seeds::score);
         let error = report.err().map(|error| with_causes(&error));
-        let settings = space::settings(&self.file.space, &trial.point);
+        let settings = space::settings_at(&self.file.space, &trial.point);
         let settings = format_settings(&settings, &settings);
-        let what = score.map_or_else(
+        let outcome = score.map_or_else(
             || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
             |score| format!("{score:.3}"),
         );
@@ -296,7 +298,7 @@ impl<'a> Sweep<'a> {
         let line = serde_json::to_string(&result)? + "\n";
         disk::write(file, line.as_bytes()).context("cannot write the results")?;
         self.results.insert(result);
-        Ok(format!("trial {number} seed {seed}: {what}  ({settings})"))
+        Ok(format!("trial {number} seed {seed}: {outcome}  ({settings})"))
     }
 
     /// The trials and seeds of the runs of a round that have no result yet.
@@ -348,22 +350,26 @@ impl<'a> Sweep<'a> {
         seed: u64,
     ) -> Result<Vec<OsString>> {
         let folder = self.run_folder(number, round, seed);
-        let mut words = vec!["train".into(), option("device", &self.args.device)];
-        words.push(option("run-dir", &folder));
+        let mut argv = vec!["train".into(), option_argument("device", &self.args.device)];
+        argv.push(option_argument("run-dir", &folder));
         if is_resumable(&folder)? {
-            words.push("--resume".into());
-            return Ok(words);
+            argv.push("--resume".into());
+            return Ok(argv);
         }
         if folder.exists() {
             fs::remove_dir_all(&folder)
                 .with_context(|| format!("cannot remove {}", folder.display()))?;
         }
-        words.insert(1, self.file.game.clone().into());
-        words.push(option("seed", seed.to_string()));
+        argv.insert(1, self.file.game.clone().into());
+        argv.push(option_argument("seed", seed.to_string()));
         let settings =
-            self.complete_settings(space::settings(&self.file.space, &trial.point), round);
-        words.extend(check::assignments(&settings).iter().map(|it| option("set", it)));
-        Ok(words)
+            self.complete_settings(space::settings_at(&self.file.space, &trial.point), round);
+        argv.extend(
+            check::assignments(&settings)
+                .iter()
+                .map(|assignment| option_argument("set", assignment)),
+        );
+        Ok(argv)
     }
 
     /// Completes the searched settings with those common to all trials and with the iterations of the round. Keys are
@@ -371,19 +377,22 @@ impl<'a> Sweep<'a> {
     fn complete_settings(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
         let mut settings = check::complete_settings(&self.file, searched);
         if self.file.search == Search::Halving {
-            settings.insert("iterations".to_string(), i64::from(self.iterations_of(round)).into());
+            settings.insert(
+                "iterations".to_string(),
+                i64::from(self.iterations_in_round(round)).into(),
+            );
         }
         settings
     }
 
     /// Number of iterations of a run in a round of halving.
-    fn iterations_of(&self, round: u32) -> u32 {
-        halved(self.iterations, &self.file, round)
+    fn iterations_in_round(&self, round: u32) -> u32 {
+        iterations_in_round(self.iterations, &self.file, round)
     }
 }
 
 /// Number of iterations of a run in a round of halving whose last round has `iterations`.
-fn halved(iterations: u32, file: &SweepFile, round: u32) -> u32 {
+fn iterations_in_round(iterations: u32, file: &SweepFile, round: u32) -> u32 {
     (iterations / file.eta.saturating_pow(file.rounds - 1 - round)).max(1)
 }
 
@@ -434,9 +443,9 @@ fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Ta
 /// Number of iterations of a whole run with these settings; 1 if they do not have it, which only halving needs.
 fn iterations_of_run(settings: &Table, search: Search) -> Result<u32> {
     match settings.get("iterations").and_then(toml::Value::as_integer) {
-        Some(asked) => {
-            let count = u32::try_from(asked).ok().filter(|count| *count > 0);
-            count.with_context(|| format!("iterations = {asked} is not 1 to 2^32 - 1"))
+        Some(requested) => {
+            let count = u32::try_from(requested).ok().filter(|count| *count > 0);
+            count.with_context(|| format!("iterations = {requested} is not 1 to 2^32 - 1"))
         }
         None if search == Search::Halving => {
             bail!("halving a task's runs needs settings.iterations")

@@ -2,13 +2,13 @@
 //! setting, and the best settings.
 
 use super::search::{Trial, rank_trials};
-use super::space::{Point, Range, Space, index};
+use super::space::{Point, Range, Space, choice_index};
 use super::{Results, Search, Sweep, SweepFile, space};
 use crate::disk;
 use crate::plot::statistics::{bootstrap_interval, mean};
 use crate::program::columns::{align_columns, format_number};
-use crate::program::history::format_settings;
 use crate::program::output::{eprint_line, print_json, print_result};
+use crate::program::recorded_run::format_settings;
 use crate::program::session::quote_path;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -30,7 +30,9 @@ pub struct Report {
     importance: Shares,
     /// Fraction to expect by chance of a setting without influence.
     importance_by_chance: Shares,
-    best: String,
+    /// Path of the file with the best settings.
+    #[serde(rename = "best")]
+    best_path: String,
 }
 
 /// Shares of a variance by settings.
@@ -57,7 +59,7 @@ impl Report {
             RankedTrial {
                 trial: i,
                 round: trials[i].round,
-                settings: space::settings(&sweep.file.space, &trials[i].point),
+                settings: space::settings_at(&sweep.file.space, &trials[i].point),
                 mean: trials[i].score,
                 interval: scores.as_ref().and_then(|scores| bootstrap_interval(scores, mean)),
                 scores: scores.unwrap_or_default(),
@@ -71,14 +73,14 @@ impl Report {
             trials: order.into_iter().map(row).collect(),
             importance,
             importance_by_chance,
-            best: sweep.folder.join("best.toml").display().to_string(),
+            best_path: sweep.folder.join("best.toml").display().to_string(),
         }
     }
 
     /// Writes the best settings and prints the report.
     pub fn print(&self, sweep: &Sweep) -> Result<()> {
-        disk::replace(Path::new(&self.best), self.best_settings(sweep)?.as_bytes())
-            .with_context(|| format!("cannot write {}", self.best))?;
+        disk::replace(Path::new(&self.best_path), self.best_settings(sweep)?.as_bytes())
+            .with_context(|| format!("cannot write {}", self.best_path))?;
         if sweep.args.json {
             return print_json(self);
         }
@@ -89,7 +91,7 @@ impl Report {
             let mut cells =
                 vec![format_settings(&row.settings, &row.settings), row.trial.to_string()];
             if is_halving {
-                cells.push(sweep.iterations_of(row.round).to_string());
+                cells.push(sweep.iterations_in_round(row.round).to_string());
             }
             cells.extend([score, format_number(low), format_number(high)]);
             cells
@@ -114,16 +116,17 @@ impl Report {
             "\n{}",
             align_columns(&["setting", "importance", "by chance"], &rows, 1..)
         ))?;
-        let file = quote_path(Path::new(&self.best));
-        eprint_line!("Best settings: {}. Next: grove train --config {file}", self.best);
+        let file = quote_path(Path::new(&self.best_path));
+        eprint_line!("Best settings: {}. Next: grove train --config {file}", self.best_path);
         Ok(())
     }
 
     /// Settings of the best trial as a settings file.
     fn best_settings(&self, sweep: &Sweep) -> Result<String> {
         let best = &self.trials[0];
-        let all = sweep.complete_settings(best.settings.clone(), best.round);
-        let lines: String = all.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+        let settings = sweep.complete_settings(best.settings.clone(), best.round);
+        let lines: String =
+            settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         let mut file: Table = lines.parse()?;
         let subject = if sweep.is_task { "task" } else { "env" };
         file.insert(subject.to_string(), sweep.file.game.as_str().into());
@@ -132,7 +135,7 @@ impl Report {
 }
 
 /// Table of the best trials so far whose runs have all ended; with halving, of this round.
-pub fn leaders(
+pub fn leaders_table(
     sweep: &SweepFile,
     trials: &[Trial],
     results: &Results,
@@ -140,17 +143,17 @@ pub fn leaders(
     round: u32,
 ) -> String {
     let score = |number: usize| {
-        let own = trials[number].round;
-        if own != round && sweep.search == Search::Halving {
+        let last_round = trials[number].round;
+        if last_round != round && sweep.search == Search::Halving {
             return None;
         }
-        Some((number, mean(&results.scores(number, own, seeds)?)))
+        Some((number, mean(&results.scores(number, last_round, seeds)?)))
     };
     let mut best: Vec<(usize, f64)> = (0..trials.len()).filter_map(score).collect();
     best.sort_by(|a, b| b.1.total_cmp(&a.1));
     best.truncate(LEADING_TRIALS);
     let row = |(number, score): &(usize, f64)| {
-        let settings = space::settings(&sweep.space, &trials[*number].point);
+        let settings = space::settings_at(&sweep.space, &trials[*number].point);
         vec![format_settings(&settings, &settings), number.to_string(), format_number(Some(*score))]
     };
     align_columns(
@@ -179,13 +182,14 @@ fn importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Shares) {
     let centre = mean(&scores);
     let total: f64 = scores.iter().map(|score| (score - centre).powi(2)).sum();
     let share = |d: usize, range: &Range| {
-        let parts = range.choices().unwrap_or(RANGE_PARTS);
-        let of_part = |part: usize| -> Vec<f64> {
-            let own = scored.iter().filter(|(point, _)| index(point[d], parts) == part);
-            own.map(|(_, score)| *score).collect()
+        let parts = range.num_choices().unwrap_or(RANGE_PARTS);
+        let scores_in_part = |part: usize| -> Vec<f64> {
+            let in_part = scored.iter().filter(|(point, _)| choice_index(point[d], parts) == part);
+            in_part.map(|(_, score)| *score).collect()
         };
-        let used: Vec<Vec<f64>> = (0..parts).map(of_part).filter(|own| !own.is_empty()).collect();
-        let between = |own: &Vec<f64>| own.len() as f64 * (mean(own) - centre).powi(2);
+        let used: Vec<Vec<f64>> =
+            (0..parts).map(scores_in_part).filter(|scores| !scores.is_empty()).collect();
+        let between = |scores: &Vec<f64>| scores.len() as f64 * (mean(scores) - centre).powi(2);
         if total > 0.0 {
             // Scores that differ are two or more.
             (
@@ -219,7 +223,7 @@ mod tests {
         for (trial, seed, score) in scores {
             results.insert(RunResult { trial, round: 0, seed, score: Some(score), error: None });
         }
-        let table = leaders(&sweep, &trials, &results, &[1, 2], 0);
+        let table = leaders_table(&sweep, &trials, &results, &[1, 2], 0);
         let rows: Vec<Vec<&str>> =
             table.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
         assert_eq!(rows, [["a=3", "2", "0.600"], ["a=1", "0", "0.500"]], "{table}");

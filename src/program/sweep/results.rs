@@ -52,13 +52,13 @@ impl Results {
 
 /// Removes the results of failed runs, which are then tried again: a full disk or lack of memory may have been the
 /// reason. A failure that TPE already used to choose its next batch stays, since a success would lead to other trials.
-/// A batch that [`is_lost`] was not used.
+/// A batch that [`is_lost_batch`] was not used.
 pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     results.ended.keys().for_each(|(_, batch, _)| *counts.entry(*batch).or_insert(0) += 1);
     let has_next = |batch: u32| {
         let is_full = counts[&batch] == file.batch * seeds;
-        file.has_batch_after(batch) && is_full && !is_lost(results, batch)
+        file.has_batch_after(batch) && is_full && !is_lost_batch(results, batch)
     };
     let used: BTreeSet<u32> = counts.keys().copied().filter(|batch| has_next(*batch)).collect();
     results.ended.retain(|(_, batch, _), result| result.error.is_none() || used.contains(batch));
@@ -66,7 +66,7 @@ pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
 
 /// Whether TPE cannot choose its next batch by this one, its last so far, all of whose runs have failed: if nothing has
 /// a score yet, or if the runs were tried once and none diverged, so that a full disk may be the reason.
-pub fn is_lost(results: &Results, batch: u32) -> bool {
+pub fn is_lost_batch(results: &Results, batch: u32) -> bool {
     let runs = || results.ended.iter().filter(|(_, result)| result.round == batch);
     let errors = || runs().filter_map(|(_, result)| result.error.as_deref());
     let is_last = results.ended.values().all(|result| result.round <= batch);
@@ -170,12 +170,12 @@ mod tests {
         let diverged = TrainError::NotFinite { what: "loss", iteration: 3 }.to_string();
         let diverged = Some(&*diverged);
         let second = |errors: [Option<&str>; 2], attempts| {
-            is_lost(&results(&[None, FULL, errors[0], errors[1]], attempts), 1)
+            is_lost_batch(&results(&[None, FULL, errors[0], errors[1]], attempts), 1)
         };
         assert!(second([FULL, FULL], 1));
         assert!(!second([FULL, FULL], 2), "a retry did not help");
         assert!(!second([FULL, None], 1) && !second([FULL, diverged], 1));
-        assert!(is_lost(&results(&[FULL, diverged], 2), 0), "nothing has a score");
-        assert!(!is_lost(&results(&[FULL; 3], 1), 0), "another batch was chosen by it");
+        assert!(is_lost_batch(&results(&[FULL, diverged], 2), 0), "nothing has a score");
+        assert!(!is_lost_batch(&results(&[FULL; 3], 1), 0), "another batch was chosen by it");
     }
 }

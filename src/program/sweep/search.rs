@@ -3,7 +3,9 @@
 //! A round depends only on the sweep's file and earlier results, so an interrupted sweep continues to the same table.
 
 use super::SweepFile;
-use super::space::{Point, Range, grid, index, num_settings, random, settings};
+use super::space::{
+    Point, Range, choice_index, grid_points, num_settings, random_point, settings_at,
+};
 use crate::rng::{draw, uniform};
 use crate::run::pluralize;
 use crate::schema::names;
@@ -38,10 +40,10 @@ pub struct Trial {
 }
 
 /// Selects the trials of a round by index, appending new ones to `trials`; empty if the search is over.
-pub fn round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usize> {
+pub fn trials_of_round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usize> {
     let first = trials.len();
     let points: Vec<Point> = match (sweep.search, round) {
-        (Search::Grid, 0) => grid(&sweep.space, sweep.steps),
+        (Search::Grid, 0) => grid_points(&sweep.space, sweep.steps),
         (Search::Random | Search::Halving, 0) => draw_points(sweep, trials, sweep.trials),
         (Search::Halving, 1..) if round < sweep.rounds => {
             return promote_best(sweep, trials, round);
@@ -75,12 +77,12 @@ fn promote_best(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usiz
 /// Ends a search when all settings of its space have been tried, if there are fewer than its trials. Returns a note
 /// if so.
 pub fn limit_trials(sweep: &mut SweepFile) -> Option<String> {
-    let all = num_settings(&sweep.space)
-        .filter(|all| *all < sweep.trials && sweep.search != Search::Grid)?;
-    let asked = std::mem::replace(&mut sweep.trials, all);
+    let num_points = num_settings(&sweep.space)
+        .filter(|num_points| *num_points < sweep.trials && sweep.search != Search::Grid)?;
+    let requested = std::mem::replace(&mut sweep.trials, num_points);
     Some(format!(
-        "The space has {}, fewer than trials ({asked}): the search ends when all have been tried.",
-        pluralize(all, "point")
+        "The space has {}, fewer than trials ({requested}): the search ends when all have been tried.",
+        pluralize(num_points, "point")
     ))
 }
 
@@ -89,7 +91,7 @@ const MAX_ATTEMPTS: u32 = 1000;
 
 /// Draws `count` new points, avoiding the settings of other trials.
 fn draw_points(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
-    let settings_key = |point: &Point| format!("{:?}", settings(&sweep.space, point));
+    let settings_key = |point: &Point| format!("{:?}", settings_at(&sweep.space, point));
     let mut known: HashSet<String> =
         trials.iter().map(|trial| settings_key(&trial.point)).collect();
     let new = |number: usize| {
@@ -97,8 +99,10 @@ fn draw_points(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> 
             let seed = if i == 0 { sweep.seed } else { draw(sweep.seed, u32::MAX - i) };
             // Each further attempt of TPE considers fewer candidates, and so leaves more to chance.
             match (sweep.search, TPE_CANDIDATES.checked_shr(i).unwrap_or(0)) {
-                (Search::Tpe, count @ 1..) => parzen(sweep, trials, seed, number as u32, count),
-                _ => random(&sweep.space, seed, number as u32),
+                (Search::Tpe, count @ 1..) => {
+                    draw_tpe_point(sweep, trials, seed, number as u32, count)
+                }
+                _ => random_point(&sweep.space, seed, number as u32),
             }
         };
         let fresh = (0..MAX_ATTEMPTS).map(attempt).find(|point| known.insert(settings_key(point)));
@@ -114,29 +118,37 @@ const GOOD_FRACTION: f64 = 0.25;
 
 /// Draws a new point: for each setting independently, draws `candidates` values near good trials and takes the one with
 /// the highest ratio of densities, among good trials to among the others.
-fn parzen(sweep: &SweepFile, trials: &[Trial], seed: u32, number: u32, candidates: u32) -> Point {
+fn draw_tpe_point(
+    sweep: &SweepFile,
+    trials: &[Trial],
+    seed: u32,
+    number: u32,
+    candidates: u32,
+) -> Point {
     let order = rank_trials(trials, |_| true);
     if order.len() < sweep.batch {
-        return random(&sweep.space, seed, number);
+        return random_point(&sweep.space, seed, number);
     }
     let scored = trials.iter().filter(|trial| trial.score.is_some()).count();
     let count = ((GOOD_FRACTION * order.len() as f64).ceil() as usize).min(scored);
     let (good, bad) = order.split_at(count);
     let key = draw(draw(seed, number), u32::MAX);
     let dimension = |(d, range): (usize, &Range)| {
-        let places = |trials_of: &[usize]| -> Vec<f64> {
-            trials_of.iter().map(|i| trials[*i].point[d]).collect()
+        let positions_of = |trial_numbers: &[usize]| -> Vec<f64> {
+            trial_numbers.iter().map(|i| trials[*i].point[d]).collect()
         };
-        let (good, bad) = (places(good), places(bad));
+        let (good, bad) = (positions_of(good), positions_of(bad));
         let key = draw(key, d as u32);
-        let density = |places: &[f64], x: f64| match range.choices() {
-            Some(choices) => {
-                let same = places.iter().filter(|it| index(**it, choices) == index(x, choices));
-                (same.count() as f64 + 1.0) / (places.len() + choices) as f64
+        let density = |positions: &[f64], x: f64| match range.num_choices() {
+            Some(num_choices) => {
+                let choice = |position| choice_index(position, num_choices);
+                let same = positions.iter().filter(|position| choice(**position) == choice(x));
+                (same.count() as f64 + 1.0) / (positions.len() + num_choices) as f64
             }
-            None => kernel_density(places, x),
+            None => kernel_density(positions, x),
         };
-        let candidates = (0..candidates).map(|i| candidate(&good, draw(key, i), range.choices()));
+        let candidates =
+            (0..candidates).map(|i| draw_candidate(&good, draw(key, i), range.num_choices()));
         let ratio = |x: f64| density(&good, x) / density(&bad, x);
         let best = candidates.max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
         best.expect("there are candidates")
@@ -150,24 +162,26 @@ fn bandwidth(count: usize) -> f64 {
 }
 
 /// Density at `x` of a mixture of normal kernels at these positions and one uniform distribution over [0, 1].
-fn kernel_density(places: &[f64], x: f64) -> f64 {
-    let width = bandwidth(places.len());
-    let kernel = |place: &f64| (-0.5 * ((x - place) / width).powi(2)).exp() / (width * 2.506_628_3);
-    (1.0 + places.iter().map(kernel).sum::<f64>()) / (places.len() as f64 + 1.0)
+fn kernel_density(positions: &[f64], x: f64) -> f64 {
+    let width = bandwidth(positions.len());
+    let kernel =
+        |position: &f64| (-0.5 * ((x - position) / width).powi(2)).exp() / (width * 2.506_628_3);
+    (1.0 + positions.iter().map(kernel).sum::<f64>()) / (positions.len() as f64 + 1.0)
 }
 
-/// Draws from that density; a choice is drawn uniformly one time in four.
-fn candidate(places: &[f64], key: u32, choices: Option<usize>) -> f64 {
-    let u = |i: u32| f64::from(uniform(draw(key, i)));
-    let at = index(u(0), places.len() + 1);
-    match (places.get(at), choices) {
-        (None, _) => u(1),
-        (Some(_), Some(_)) if u(1) < 0.25 => u(2),
-        (Some(place), Some(_)) => *place,
+/// Draws a position from that density; a choice is drawn uniformly one time in four.
+fn draw_candidate(positions: &[f64], key: u32, num_choices: Option<usize>) -> f64 {
+    let random = |i: u32| f64::from(uniform(draw(key, i)));
+    let at = choice_index(random(0), positions.len() + 1);
+    match (positions.get(at), num_choices) {
+        (None, _) => random(1),
+        (Some(_), Some(_)) if random(1) < 0.25 => random(2),
+        (Some(position), Some(_)) => *position,
         // Box and Muller 1958.
-        (Some(place), None) => {
-            let normal = (-2.0 * (1.0 - u(1)).ln()).sqrt() * (std::f64::consts::TAU * u(2)).cos();
-            reflect(place + bandwidth(places.len()) * normal)
+        (Some(position), None) => {
+            let normal =
+                (-2.0 * (1.0 - random(1)).ln()).sqrt() * (std::f64::consts::TAU * random(2)).cos();
+            reflect(position + bandwidth(positions.len()) * normal)
         }
     }
 }
@@ -197,17 +211,17 @@ mod tests {
     }
 
     /// Searches to the end, for the least distance of `a` from 0.7 with the second choice of `b`.
-    fn searched(sweep: &SweepFile) -> (Vec<Trial>, Vec<usize>) {
+    fn search_to_the_end(sweep: &SweepFile) -> (Vec<Trial>, Vec<usize>) {
         let (mut trials, mut counts) = (Vec::new(), Vec::new());
         loop {
-            let numbers = round(sweep, &mut trials, counts.len() as u32);
+            let numbers = trials_of_round(sweep, &mut trials, counts.len() as u32);
             if numbers.is_empty() {
                 return (trials, counts);
             }
             counts.push(numbers.len());
             for i in numbers {
                 let point = &trials[i].point;
-                let choice = f64::from(u8::from(index(point[1], 3) == 1));
+                let choice = f64::from(u8::from(choice_index(point[1], 3) == 1));
                 trials[i].score = Some(choice - (point[0] - 0.7).abs());
             }
         }
@@ -215,18 +229,18 @@ mod tests {
 
     #[test]
     fn halving_keeps_the_best_of_each_round() {
-        let (trials, counts) = searched(&sweep(Search::Halving, 27, 5));
+        let (trials, counts) = search_to_the_end(&sweep(Search::Halving, 27, 5));
         assert_eq!(counts, [27, 9, 3]);
         let best = rank_trials(&trials, |_| true);
         assert!(best[..3].iter().all(|i| trials[*i].round == 2));
         assert!(best[9..].iter().all(|i| trials[*i].round == 0));
-        assert_eq!(searched(&sweep(Search::Halving, 32, 5)).1, [32, 10, 3]);
-        assert_eq!(searched(&sweep(Search::Halving, 4, 5)).1, [4, 1, 1]);
+        assert_eq!(search_to_the_end(&sweep(Search::Halving, 32, 5)).1, [32, 10, 3]);
+        assert_eq!(search_to_the_end(&sweep(Search::Halving, 4, 5)).1, [4, 1, 1]);
     }
 
     #[test]
     fn a_grid_has_all_combinations() {
-        assert_eq!(searched(&sweep(Search::Grid, 27, 5)).1, [9]);
+        assert_eq!(search_to_the_end(&sweep(Search::Grid, 27, 5)).1, [9]);
     }
 
     #[test]
@@ -237,10 +251,11 @@ mod tests {
             let mut sweep = SweepFile { space, ..sweep(search, 32, 1) };
             let note = limit_trials(&mut sweep).unwrap();
             assert!(note.starts_with("The space has 25 points, fewer than trials (32)"), "{note}");
-            let (trials, _) = searched(&sweep);
-            let places = trials.iter().map(|trial| [0, 1].map(|d| index(trial.point[d], 5)));
+            let (trials, _) = search_to_the_end(&sweep);
+            let positions =
+                trials.iter().map(|trial| [0, 1].map(|d| choice_index(trial.point[d], 5)));
             assert_eq!(
-                (trials.len(), places.collect::<HashSet<_>>().len()),
+                (trials.len(), positions.collect::<HashSet<_>>().len()),
                 (25, 25),
                 "{search:?}"
             );
@@ -255,7 +270,7 @@ mod tests {
         let mut wins = 0;
         for seed in 0..20 {
             let best = |search| {
-                let (trials, _) = searched(&sweep(search, 40, seed));
+                let (trials, _) = search_to_the_end(&sweep(search, 40, seed));
                 let late = &trials[8..];
                 late.iter().filter_map(|trial| trial.score).sum::<f64>() / late.len() as f64
             };

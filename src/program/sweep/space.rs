@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, de::Error};
 use std::collections::{BTreeMap, HashSet};
 use toml::Value;
 
-/// Formats of a range in the file.
-const FORMS: &str =
+/// Error for a range in the file that has none of the forms.
+const RANGE_ERROR: &str =
     "the values of a setting are `linear = [LOW, HIGH]`, `log = [LOW, HIGH]` or `choices = [...]`";
 
 /// Values that a setting may take.
@@ -28,14 +28,14 @@ impl TryFrom<toml::Table> for Range {
     fn try_from(table: toml::Table) -> Result<Self, Self::Error> {
         let mut entries = table.into_iter();
         let (Some((kind, Value::Array(values))), None) = (entries.next(), entries.next()) else {
-            return Err(FORMS);
+            return Err(RANGE_ERROR);
         };
         match (&*kind, <[Value; 2]>::try_from(values)) {
             ("linear", Ok(ends)) => Ok(Self::Linear(ends)),
             ("log", Ok(ends)) => Ok(Self::Log(ends)),
             ("choices", Ok(two)) => Ok(Self::Choices(two.into())),
             ("choices", Err(values)) => Ok(Self::Choices(values)),
-            _ => Err(FORMS),
+            _ => Err(RANGE_ERROR),
         }
     }
 }
@@ -57,14 +57,14 @@ impl TryFrom<toml::Table> for Entry {
         }
         let range = |(key, value)| match value {
             Value::Table(table) => Ok((key, Range::try_from(table)?)),
-            _ => Err(FORMS),
+            _ => Err(RANGE_ERROR),
         };
         table.into_iter().map(range).collect::<Result<_, _>>().map(Self::Section)
     }
 }
 
 /// Parses `[space]`, in which a setting has its full name in quotes or is in its section.
-pub fn read<'de, D: Deserializer<'de>>(source: D) -> Result<Space, D::Error> {
+pub fn read_space<'de, D: Deserializer<'de>>(source: D) -> Result<Space, D::Error> {
     let mut space = Space::new();
     for (name, entry) in BTreeMap::<String, Entry>::deserialize(source)? {
         let ranges = match entry {
@@ -94,7 +94,7 @@ impl Range {
             Self::Choices(values) if values.is_empty() => bail!("{name}: choices is an empty list"),
             Self::Choices(_) => Ok(()),
             Self::Linear(ends) | Self::Log(ends) => {
-                let [Some(low), Some(high)] = ends.each_ref().map(number) else {
+                let [Some(low), Some(high)] = ends.each_ref().map(as_number) else {
                     bail!("{name}: a range needs two numbers");
                 };
                 let min = if matches!(self, Self::Log(_)) { 0.0 } else { f64::MIN };
@@ -113,26 +113,26 @@ impl Range {
     pub fn allow_fractions(&mut self) {
         if let Self::Linear(ends) | Self::Log(ends) = self {
             for end in ends {
-                *end = number(end).map_or_else(|| end.clone(), Value::Float);
+                *end = as_number(end).map_or_else(|| end.clone(), Value::Float);
             }
         }
     }
 
     /// Value at a position in [0, 1).
-    pub fn value_at(&self, place: f64) -> Value {
+    pub fn value_at(&self, position: f64) -> Value {
         match self {
-            Self::Choices(values) => values[index(place, values.len())].clone(),
-            Self::Linear(ends) => NumberScale::linear(ends).value_at(place),
-            Self::Log(ends) => NumberScale::log(ends).value_at(place),
+            Self::Choices(values) => values[choice_index(position, values.len())].clone(),
+            Self::Linear(ends) => NumberScale::linear(ends).value_at(position),
+            Self::Log(ends) => NumberScale::log(ends).value_at(position),
         }
     }
 
     /// Position of the value that divides a range of numbers at `share`, 0 for its lower end and 1 for its upper one.
-    fn place_at(&self, share: f64) -> f64 {
+    fn position_at(&self, share: f64) -> f64 {
         match self {
             Self::Choices(_) => share,
-            Self::Linear(ends) => NumberScale::linear(ends).place_at(share),
-            Self::Log(ends) => NumberScale::log(ends).place_at(share),
+            Self::Linear(ends) => NumberScale::linear(ends).position_at(share),
+            Self::Log(ends) => NumberScale::log(ends).position_at(share),
         }
     }
 
@@ -145,7 +145,7 @@ impl Range {
     }
 
     /// Number of values in a grid with `steps` values per range of numbers.
-    pub fn steps(&self, steps: usize) -> usize {
+    pub fn num_grid_values(&self, steps: usize) -> usize {
         match self {
             Self::Choices(values) => values.len(),
             _ => steps,
@@ -166,7 +166,7 @@ impl Range {
     }
 
     /// Number of choices; `None` for a range of numbers.
-    pub fn choices(&self) -> Option<usize> {
+    pub fn num_choices(&self) -> Option<usize> {
         match self {
             Self::Choices(values) => Some(values.len()),
             _ => None,
@@ -175,11 +175,11 @@ impl Range {
 }
 
 /// Index of the choice among `count` at a position in [0, 1).
-pub fn index(place: f64, count: usize) -> usize {
-    ((place * count as f64) as usize).min(count - 1)
+pub fn choice_index(position: f64, count: usize) -> usize {
+    ((position * count as f64) as usize).min(count - 1)
 }
 
-fn number(value: &Value) -> Option<f64> {
+fn as_number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
 }
 
@@ -205,7 +205,7 @@ impl NumberScale {
 
     fn new(ends: &[Value; 2], coordinate: fn(f64) -> f64, value: fn(f64) -> f64) -> Self {
         let is_whole = ends.iter().all(Value::is_integer);
-        let ends = ends.each_ref().map(|end| number(end).unwrap_or_default());
+        let ends = ends.each_ref().map(|end| as_number(end).unwrap_or_default());
         Self { ends, is_whole, coordinate, value }
     }
 
@@ -218,9 +218,9 @@ impl NumberScale {
     }
 
     /// Value at a position between the margins.
-    fn value_at(&self, place: f64) -> Value {
+    fn value_at(&self, position: f64) -> Value {
         let ([low, high], [first, last]) = (self.ends, self.margins());
-        let value = (self.value)(first + (last - first) * place).clamp(low, high);
+        let value = (self.value)(first + (last - first) * position).clamp(low, high);
         if self.is_whole {
             Value::Integer(value.round() as i64)
         } else {
@@ -231,7 +231,7 @@ impl NumberScale {
     }
 
     /// Position between the margins of the value at `share` of the way between the ends.
-    fn place_at(&self, share: f64) -> f64 {
+    fn position_at(&self, share: f64) -> f64 {
         let ([low, high], [first, last]) = (self.ends.map(self.coordinate), self.margins());
         let value = (self.value)(low + (high - low) * share);
         let value = if self.is_whole { value.round() } else { value };
@@ -240,7 +240,7 @@ impl NumberScale {
 }
 
 /// Random point of a space: the one of number `trial` for a seed.
-pub fn random(space: &Space, seed: u32, trial: u32) -> Point {
+pub fn random_point(space: &Space, seed: u32, trial: u32) -> Point {
     let key = draw(seed, trial);
     (0..space.len() as u32).map(|i| f64::from(uniform(draw(key, i)))).collect()
 }
@@ -252,34 +252,37 @@ pub fn num_settings(space: &Space) -> Option<usize> {
 
 /// Maximum number of points of a grid; `None` on overflow.
 pub fn grid_size(space: &Space, steps: usize) -> Option<usize> {
-    space.values().try_fold(1_usize, |size, range| size.checked_mul(range.steps(steps)))
+    space.values().try_fold(1_usize, |size, range| size.checked_mul(range.num_grid_values(steps)))
 }
 
 /// All points of a grid with `steps` values per range of numbers, ends included, without duplicates of integer values.
-pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
+pub fn grid_points(space: &Space, steps: usize) -> Vec<Point> {
     let mut points = vec![Point::new()];
     for range in space.values() {
-        let count = range.steps(steps);
-        let place = |i: usize| match range {
+        let count = range.num_grid_values(steps);
+        let position = |i: usize| match range {
             Range::Choices(_) => (i as f64 + 0.5) / count as f64,
-            _ if count == 1 => range.place_at(0.5),
-            _ => range.place_at(i as f64 / (count - 1) as f64),
+            _ if count == 1 => range.position_at(0.5),
+            _ => range.position_at(i as f64 / (count - 1) as f64),
         };
-        let mut places: Vec<f64> = (0..count).map(place).collect();
-        places.dedup_by(|a, b| range.value_at(*a) == range.value_at(*b));
-        let longer = |point: &Point| {
+        let mut positions: Vec<f64> = (0..count).map(position).collect();
+        positions.dedup_by(|a, b| range.value_at(*a) == range.value_at(*b));
+        let extended = |point: &Point| {
             let point = point.clone();
-            places.iter().map(move |place| [&point[..], &[*place]].concat()).collect::<Vec<_>>()
+            positions
+                .iter()
+                .map(move |position| [&point[..], &[*position]].concat())
+                .collect::<Vec<_>>()
         };
-        points = points.iter().flat_map(longer).collect();
+        points = points.iter().flat_map(extended).collect();
     }
     points
 }
 
 /// Settings at a point.
-pub fn settings(space: &Space, point: &[f64]) -> BTreeMap<String, Value> {
+pub fn settings_at(space: &Space, point: &[f64]) -> BTreeMap<String, Value> {
     let pairs = space.iter().zip(point);
-    pairs.map(|((name, range), place)| (name.clone(), range.value_at(*place))).collect()
+    pairs.map(|((name, range), position)| (name.clone(), range.value_at(*position))).collect()
 }
 
 #[cfg(test)]
@@ -294,7 +297,7 @@ mod tests {
     fn a_malformed_range_is_rejected_with_the_valid_forms() {
         for text in ["{ low = 1, high = 2, log = true }", "{ log = [1] }", "{ linear = 3 }", "{}"] {
             let error = toml::from_str::<Space>(&format!("a = {text}")).unwrap_err();
-            assert!(error.to_string().contains(FORMS), "{text}: {error}");
+            assert!(error.to_string().contains(RANGE_ERROR), "{text}: {error}");
         }
         let three = Range::Choices([1, 2, 3].map(Value::Integer).to_vec());
         assert_eq!(space("a = { choices = [1, 2, 3] }")["a"], three);
@@ -305,14 +308,14 @@ mod tests {
         let space = space(
             "a = { log = [1e-4, 1e-2] }\nb = { linear = [2, 8] }\nc = { choices = ['x', 'y'] }",
         );
-        let at = |name: &str, place: f64| space[name].value_at(place);
+        let at = |name: &str, position: f64| space[name].value_at(position);
         assert_eq!(
             [at("a", 0.0), at("a", 0.5), at("a", 1.0)],
             [1e-4, 1e-3, 1e-2].map(Value::Float)
         );
         assert_eq!([at("b", 0.0), at("b", 0.5), at("b", 1.0)], [2, 5, 8].map(Value::Integer));
         assert_eq!([at("c", 0.49), at("c", 0.5), at("c", 1.0)], ["x", "y", "y"].map(Value::from));
-        assert_eq!(grid(&space, 3).len(), 3 * 3 * 2);
+        assert_eq!(grid_points(&space, 3).len(), 3 * 3 * 2);
         assert_eq!(grid_size(&space, 3), Some(3 * 3 * 2));
         assert_eq!(grid_size(&space, usize::MAX), None);
         assert_eq!(num_settings(&space), None);
@@ -328,19 +331,19 @@ mod tests {
         assert_eq!(counts, [100; 3]);
         let narrow = Range::Linear([0.99, 0.999_999].map(Value::Float));
         assert_eq!(narrow.value_at(1.0), Value::Float(0.999_999), "an end with many digits");
-        let random = random(&space, 7, 3);
-        assert_eq!(random, super::random(&space, 7, 3));
-        assert!(random.iter().all(|place| (0.0..1.0).contains(place)));
+        let random = random_point(&space, 7, 3);
+        assert_eq!(random, random_point(&space, 7, 3));
+        assert!(random.iter().all(|position| (0.0..1.0).contains(position)));
     }
 
     #[test]
     fn a_grid_has_no_settings_twice() {
         let space = space("a = { linear = [1, 2] }\nb = { log = [1, 8] }");
-        let points = grid(&space, 8);
+        let points = grid_points(&space, 8);
         let values = |d: usize| -> Vec<f64> {
             let values = points
                 .iter()
-                .filter_map(|point| number(&space.values().nth(d)?.value_at(point[d])));
+                .filter_map(|point| as_number(&space.values().nth(d)?.value_at(point[d])));
             values.collect()
         };
         assert_eq!(values(0), [[1.0; 6], [2.0; 6]].concat());

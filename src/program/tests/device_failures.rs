@@ -1,14 +1,15 @@
 //! Runs whose device fails: the error names the checkpoint from which the run resumes, and it does.
 
 use super::fault_injection::{
-    Make, Silent, assert_continues, assert_holds, content, game, is_saved, resume, text, train,
+    CreateRun, SilentObserver, assert_continues, assert_holds, game_run, is_saved, language_run,
+    read_content, resume, train,
 };
 use crate::checkpoint::Checkpoint;
 use crate::disk::faults::{Fault, with};
 use crate::metrics::IterationRecord;
 use crate::rng::{below, draw};
 use crate::run::{
-    FinalScores, Phase, Run, RunError, RunFiles, RunFolder, RunSizes, Subject, TrainerStatus,
+    FinalEvaluation, Run, RunError, RunFiles, RunFolder, RunSizes, Stage, Subject, TrainerStatus,
     drive, finish,
 };
 use crate::text::LanguageModel;
@@ -27,13 +28,13 @@ enum Work {
 }
 
 /// A run whose device fails at an iteration.
-struct Failing {
+struct FailingRun {
     run: Box<dyn Run>,
     work: Work,
     at: u32,
 }
 
-impl Failing {
+impl FailingRun {
     /// Panics if the device is to fail in this work; `iteration` counts the one under way.
     fn may_fail(&self, work: Work, iteration: u32) {
         if iteration == self.at && work == self.work {
@@ -44,7 +45,7 @@ impl Failing {
     }
 }
 
-impl Run for Failing {
+impl Run for FailingRun {
     fn subject(&self) -> Subject {
         self.run.subject()
     }
@@ -57,16 +58,16 @@ impl Run for Failing {
         self.run.trainer()
     }
 
-    fn phases(&self) -> Vec<Phase> {
-        self.run.phases()
+    fn stages(&self) -> Vec<Stage> {
+        self.run.stages()
     }
 
     fn sizes(&self) -> RunSizes {
         self.run.sizes()
     }
 
-    fn epoch_iterations(&self) -> u32 {
-        self.run.epoch_iterations()
+    fn iterations_per_epoch(&self) -> u32 {
+        self.run.iterations_per_epoch()
     }
 
     fn smaller_launches(&self) -> Option<String> {
@@ -92,40 +93,40 @@ impl Run for Failing {
         self.run.restore(checkpoint)
     }
 
-    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalEvaluation, RunError> {
         // The run is at its best policy.
         self.may_fail(Work::Finish, self.at);
         self.run.evaluate_fresh(max_episodes)
     }
 
-    fn model(&self) -> Option<LanguageModel> {
+    fn language_model(&self) -> Option<LanguageModel> {
         self.may_fail(Work::Model, self.run.trainer().iteration());
-        self.run.model()
+        self.run.language_model()
     }
 }
 
 /// Trains a new run of four iterations to the end, with its final evaluation.
 fn train_to_the_end(run: &mut dyn Run, path: &std::path::Path) -> Result<(), RunError> {
     let (mut files, _lock) = RunFiles::create(Some(path.to_path_buf()), "run", run, "")?;
-    drive(run, Some(&mut files), &mut Silent)?;
+    drive(run, Some(&mut files), &mut SilentObserver)?;
     let best = files.folder().best_policy()?.checkpoint;
     finish(run, Some(&mut files), best.as_ref()).map(drop)
 }
 
 /// Makes a device fail at each iteration and each work of a run, which evaluates every second iteration.
-fn fail_everywhere(make: Make, has_model: bool) {
+fn fail_everywhere(create: CreateRun, has_language_model: bool) {
     let place = TempDir::new().unwrap();
     let [whole, path] = ["whole", "run"].map(|name| place.path().join(name));
-    train(make, 4, &whole).unwrap();
-    let expected = content(&whole);
+    train(create, 4, &whole).unwrap();
+    let expected = read_content(&whole);
     let cases = (1..=4)
         .map(|at| (Work::Iterate, at, at - 1))
         .chain((1..=4).map(|at| (Work::Snapshot, at, at - 1)))
-        .chain((1..=4).filter(|_| has_model).map(|at| (Work::Model, at, at - 1)))
+        .chain((1..=4).filter(|_| has_language_model).map(|at| (Work::Model, at, at - 1)))
         .chain([2, 4].map(|at| (Work::Validate, at, at - 1)))
         .chain([(Work::Finish, 4, 4)]);
     for (work, at, saved) in cases {
-        let mut run = Failing { run: make(4, None), work, at };
+        let mut run = FailingRun { run: create(4, None), work, at };
         let error = train_to_the_end(&mut run, &path).unwrap_err().to_string();
         let (case, name) = (format!("{work:?} at {at}: {error}"), path.display());
         let end = match saved {
@@ -145,19 +146,19 @@ fn fail_everywhere(make: Make, has_model: bool) {
         let cause = "wgpu error: Out of Memory Caused by: not enough memory left";
         assert_eq!(error, format!("{what} failed: {cause}{end}"), "{case}");
         if saved == 0 {
-            assert!(resume(make, 4, &path).is_err(), "{case}");
+            assert!(resume(create, 4, &path).is_err(), "{case}");
         } else {
             let folder = RunFolder::find(&path).unwrap();
             assert_eq!(folder.latest().unwrap().checkpoint.iteration, u64::from(saved), "{case}");
-            resume(make, 4, &path).unwrap();
+            resume(create, 4, &path).unwrap();
             // Shown beside a failed assertion.
             println!("{case}");
-            if has_model && work == Work::Finish {
+            if has_language_model && work == Work::Finish {
                 // The best model is in its place before the evaluation.
-                let (mut run, model) = (make(4, None), place.path().join("model"));
+                let (mut run, model) = (create(4, None), place.path().join("model"));
                 run.restore(&folder.best_policy().unwrap().checkpoint.unwrap()).unwrap();
-                run.model().unwrap().save(&model).unwrap();
-                let [best, found] = [model, folder.model()]
+                run.language_model().unwrap().save(&model).unwrap();
+                let [best, found] = [model, folder.model_path()]
                     .map(|model| std::fs::read(model.join("model.safetensors")).unwrap());
                 assert!(best == found);
             }
@@ -169,20 +170,20 @@ fn fail_everywhere(make: Make, has_model: bool) {
 
 #[test]
 fn a_game_run_whose_device_fails_can_be_resumed_as_advised() {
-    fail_everywhere(&|iterations, checkpoint| game(&[], iterations, checkpoint), false);
+    fail_everywhere(&|iterations, checkpoint| game_run(&[], iterations, checkpoint), false);
 }
 
 #[test]
 fn a_language_run_whose_device_fails_can_be_resumed_as_advised() {
-    fail_everywhere(&text, true);
+    fail_everywhere(&language_run, true);
 }
 
 /// Injects faults of the disk and of the device into a run one after the other, drawn by a seed, until it is done.
-fn meet_faults_in_turn(make: Make, seed: u64) {
+fn meet_faults_in_turn(create: CreateRun, seed: u64) {
     let place = TempDir::new().unwrap();
     let [whole, path] = ["whole", "run"].map(|name| place.path().join(name));
-    train(make, 4, &whole).unwrap();
-    let expected = content(&whole);
+    train(create, 4, &whole).unwrap();
+    let expected = read_content(&whole);
     let key = draw(seed as u32, (seed >> 32) as u32);
     let mut met = Vec::new();
     for fault in 0..8 {
@@ -198,8 +199,8 @@ fn meet_faults_in_turn(make: Make, seed: u64) {
         // Half of the devices fail in no iteration.
         let failing_at = 1 + below(number(3), 8);
         let failing = |iterations, checkpoint: Option<&Checkpoint>| -> Box<dyn Run> {
-            let run = make(iterations, checkpoint);
-            Box::new(Failing { run, work, at: failing_at })
+            let run = create(iterations, checkpoint);
+            Box::new(FailingRun { run, work, at: failing_at })
         };
         met.push((disk, work, failing_at));
         let is_done = with(disk, || {
@@ -216,11 +217,11 @@ fn meet_faults_in_turn(make: Make, seed: u64) {
     }
     if !is_saved(&path) {
         let _ = std::fs::remove_dir_all(&path);
-        train(make, 4, &path).unwrap();
+        train(create, 4, &path).unwrap();
     }
     // Shown beside a failed assertion.
     println!("seed {seed}: {met:?}");
-    assert_continues(make, &path, &expected);
+    assert_continues(create, &path, &expected);
 }
 
 /// Seeds in the suite; `GROVE_FAULT_SEEDS=FIRST..LAST` takes others.
@@ -233,11 +234,12 @@ fn seeds() -> std::ops::Range<u64> {
 
 #[test]
 fn a_game_meets_faults_in_turn_and_continues_to_the_same_bytes() {
-    let make = |iterations, checkpoint: Option<&Checkpoint>| game(&[], iterations, checkpoint);
-    seeds().for_each(|seed| meet_faults_in_turn(&make, seed));
+    let create =
+        |iterations, checkpoint: Option<&Checkpoint>| game_run(&[], iterations, checkpoint);
+    seeds().for_each(|seed| meet_faults_in_turn(&create, seed));
 }
 
 #[test]
 fn a_language_model_meets_faults_in_turn_and_continues_to_the_same_bytes() {
-    seeds().for_each(|seed| meet_faults_in_turn(&text, seed));
+    seeds().for_each(|seed| meet_faults_in_turn(&language_run, seed));
 }

@@ -6,7 +6,7 @@ use crate::env::CartPole;
 use crate::parallel::Team;
 use crate::program::args::DemoArgs;
 use crate::program::models::Models;
-use crate::program::source::Source;
+use crate::program::training_data::TrainingData;
 use crate::program::{demo, output};
 use crate::run::{
     GameRun, IterationReport, LanguageRun, Run, RunError, RunFiles, RunFolder, RunObserver, drive,
@@ -24,14 +24,14 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// A constructor of a run with this number of iterations, new or from a checkpoint.
-pub(super) type Make<'a> = &'a dyn Fn(u32, Option<&Checkpoint>) -> Box<dyn Run>;
+pub(super) type CreateRun<'a> = &'a dyn Fn(u32, Option<&Checkpoint>) -> Box<dyn Run>;
 
 /// The files of a run with their bytes, and the iterations of its records.
 pub(super) type Content = (Vec<(PathBuf, Vec<u8>)>, Vec<u64>);
 
-pub(super) struct Silent;
+pub(super) struct SilentObserver;
 
-impl RunObserver for Silent {
+impl RunObserver for SilentObserver {
     fn wants_to_stop(&self) -> bool {
         false
     }
@@ -42,19 +42,19 @@ impl RunObserver for Silent {
 }
 
 /// Trains a new run.
-pub(super) fn train(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
-    let mut run = make(iterations, None);
+pub(super) fn train(create: CreateRun, iterations: u32, path: &Path) -> Result<(), RunError> {
+    let mut run = create(iterations, None);
     let (files, _lock) = RunFiles::create(Some(path.to_path_buf()), "run", &*run, "")?;
     finish(&mut *run, files)
 }
 
 /// Resumes a run from its last checkpoint, if it has iterations left.
-pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
+pub(super) fn resume(create: CreateRun, iterations: u32, path: &Path) -> Result<(), RunError> {
     let folder = RunFolder::find(path)?;
     let lock = folder.lock()?;
-    let mut run = make(iterations, Some(&folder.latest()?.checkpoint));
+    let mut run = create(iterations, Some(&folder.latest()?.checkpoint));
     let trainer = run.trainer();
-    if trainer.schedule().end(trainer.iteration(), trainer.best()).is_some() {
+    if trainer.schedule().end_reason(trainer.iteration(), trainer.best()).is_some() {
         return Ok(());
     }
     let files = RunFiles::resume(&lock, &mut *run, "")?.files;
@@ -62,12 +62,12 @@ pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), Run
 }
 
 fn finish(run: &mut dyn Run, mut files: RunFiles) -> Result<(), RunError> {
-    drive(run, Some(&mut files), &mut Silent).map(drop)
+    drive(run, Some(&mut files), &mut SilentObserver).map(drop)
 }
 
 /// Reads what a run must have after any fault. Left out are the times in its records, the export of a language model,
 /// which comes after its last checkpoint, and hidden files, which the next save removes.
-pub(super) fn content(run: &Path) -> Content {
+pub(super) fn read_content(run: &Path) -> Content {
     let (mut files, mut folders) = (Vec::new(), vec![run.to_path_buf()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -102,14 +102,14 @@ pub(super) fn is_saved(run: &Path) -> bool {
 
 /// Resumes a run on a disk without faults, and checks its files. A removal that failed leaves older checkpoints, which
 /// the next save removes.
-pub(super) fn assert_continues(make: Make, run: &Path, expected: &Content) {
-    with(Fault::Nothing, || resume(make, 4, run)).0.unwrap();
+pub(super) fn assert_continues(create: CreateRun, run: &Path, expected: &Content) {
+    with(Fault::Nothing, || resume(create, 4, run)).0.unwrap();
     assert_holds(run, expected);
 }
 
 /// Checks that a run has the expected files, and perhaps others.
 pub(super) fn assert_holds(run: &Path, expected: &Content) {
-    let found = content(run);
+    let found = read_content(run);
     assert_eq!(found.1, expected.1);
     let missing = expected.0.iter().find(|file| !found.0.contains(file));
     assert!(missing.is_none(), "{:?}", missing.map(|(name, _)| name));
@@ -139,57 +139,63 @@ fn faults(changes: usize) -> impl Iterator<Item = Fault> {
 }
 
 /// Injects each fault into a run of four iterations, and into one that resumes after two.
-fn meet_all_faults(make: Make) {
+fn meet_all_faults(create: CreateRun) {
     output::mute();
     let place = folder_in_memory();
     let [whole, half, run] = ["whole", "half", "run"].map(|name| place.path().join(name));
-    let (done, changes) = with(Fault::Nothing, || train(make, 4, &whole));
+    let (done, changes) = with(Fault::Nothing, || train(create, 4, &whole));
     done.unwrap();
-    let expected = content(&whole);
+    let expected = read_content(&whole);
     assert_eq!(expected.1, [1, 2, 3, 4]);
     assert!(changes > 60, "{changes}");
     let mut resumed = 0;
     for fault in faults(changes) {
-        let _ = with(fault, || train(make, 4, &run));
+        let _ = with(fault, || train(create, 4, &run));
         if is_saved(&run) {
-            assert_continues(make, &run, &expected);
+            assert_continues(create, &run, &expected);
             resumed += 1;
         } else {
             // Before its first checkpoint there is nothing to continue, and the run begins again in its folder.
-            assert!(resume(make, 4, &run).is_err(), "{fault:?}");
-            with(Fault::Nothing, || train(make, 4, &run)).0.unwrap();
+            assert!(resume(create, 4, &run).is_err(), "{fault:?}");
+            with(Fault::Nothing, || train(create, 4, &run)).0.unwrap();
             assert_holds(&run, &expected);
         }
         let _ = fs::remove_dir_all(&run);
     }
     assert!(resumed > changes, "{resumed} of {changes}");
 
-    with(Fault::Nothing, || train(make, 2, &half)).0.unwrap();
+    with(Fault::Nothing, || train(create, 2, &half)).0.unwrap();
     copy(&half, &run);
-    let (done, changes) = with(Fault::Nothing, || resume(make, 4, &run));
+    let (done, changes) = with(Fault::Nothing, || resume(create, 4, &run));
     done.unwrap();
     assert!(changes > 30, "{changes}");
     // The checkpoints from before the resumption have other settings: the number of iterations.
-    let expected = content(&run);
+    let expected = read_content(&run);
     fs::remove_dir_all(&run).unwrap();
     for fault in faults(changes) {
         copy(&half, &run);
-        let _ = with(fault, || resume(make, 4, &run));
-        assert_continues(make, &run, &expected);
+        let _ = with(fault, || resume(create, 4, &run));
+        assert_continues(create, &run, &expected);
         fs::remove_dir_all(&run).unwrap();
     }
 }
 
 /// A run of a game, or of demonstrations of it, with these settings.
-pub(super) fn game(set: &[&str], iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn Run> {
-    let set: Vec<String> = SMALL.iter().chain(set).map(ToString::to_string).collect();
-    let (game, mut config) = new_settings::<CartPole>(&toml::Table::new(), &set).unwrap();
+pub(super) fn game_run(
+    assignments: &[&str],
+    iterations: u32,
+    checkpoint: Option<&Checkpoint>,
+) -> Box<dyn Run> {
+    let assignments: Vec<String> =
+        SMALL.iter().chain(assignments).map(ToString::to_string).collect();
+    let (game, mut config) = new_settings::<CartPole>(&toml::Table::new(), &assignments).unwrap();
     config.iterations = iterations;
-    let source = Source::identify(game, &mut config).unwrap();
-    let data = source.map(|source| source.demonstrations);
+    let data = TrainingData::open_new(game, &mut config).unwrap();
+    let demonstrations = data.map(|data| data.demonstrations);
     let device = Device::flex();
     let network = Models::default().network(game, &config, &device);
-    let trainer = Trainer::with_team(game, network, &config, &device, data, Team::alone()).unwrap();
+    let trainer =
+        Trainer::with_team(game, network, &config, &device, demonstrations, Team::alone()).unwrap();
     let trainer = match checkpoint {
         Some(checkpoint) => trainer.restored(checkpoint).unwrap(),
         None => trainer,
@@ -214,7 +220,7 @@ const SMALL: [&str; 11] = [
 
 #[test]
 fn a_game_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
-    meet_all_faults(&|iterations, checkpoint| game(&[], iterations, checkpoint));
+    meet_all_faults(&|iterations, checkpoint| game_run(&[], iterations, checkpoint));
 }
 
 #[test]
@@ -233,7 +239,7 @@ fn a_run_of_demonstrations_meets_a_fault_anywhere_and_continues_to_the_same_byte
     };
     demo::demonstrate::<CartPole>(&Models::default(), &args).unwrap();
     let path = format!("data.path={}", out.display());
-    let set = [
+    let assignments = [
         &path[..],
         "loss.loss_type=nll",
         "loss.entropy_coef=0",
@@ -244,14 +250,14 @@ fn a_run_of_demonstrations_meets_a_fault_anywhere_and_continues_to_the_same_byte
         "data.batch_size=4",
         "data.validation=0.25",
     ];
-    meet_all_faults(&|iterations, checkpoint| game(&set, iterations, checkpoint));
+    meet_all_faults(&|iterations, checkpoint| game_run(&assignments, iterations, checkpoint));
 }
 
 /// A run of a small language model for `sort`.
-pub(super) fn text(iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn Run> {
+pub(super) fn language_run(iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn Run> {
     let sort = task::find("sort").unwrap();
-    let mut own = (sort.defaults)();
-    own.insert("length".to_string(), 2.into());
+    let mut task_settings = (sort.defaults)();
+    task_settings.insert("length".to_string(), 2.into());
     let mut config = LanguageConfig::for_model(TINY);
     let tiny = &mut config.model.tiny;
     (tiny.hidden_size, tiny.num_layers, tiny.intermediate_size) = (8, 1, 8);
@@ -261,8 +267,8 @@ pub(super) fn text(iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn 
     (config.checkpoint.eval_episodes, config.checkpoint.keep) = (2, 2);
     (config.iterations, config.fit.iterations) = (iterations, 1);
     config.optimizer.lr_scheduler_type = LrSchedule::Constant;
-    let settings = language_settings("sort", &own, &config);
-    let task = (sort.open)(own).unwrap();
+    let settings = language_settings("sort", &task_settings, &config);
+    let task = (sort.open)(task_settings).unwrap();
     let model = checkpoint.map(|checkpoint| saved_language_model(checkpoint, None).unwrap());
     let trainer = LanguageTrainer::for_task(task, config, model).unwrap();
     let trainer = trainer.with_settings(settings);
@@ -274,5 +280,5 @@ pub(super) fn text(iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn 
 
 #[test]
 fn a_language_model_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
-    meet_all_faults(&text);
+    meet_all_faults(&language_run);
 }

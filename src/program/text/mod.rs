@@ -5,17 +5,17 @@ mod models;
 mod settings;
 mod tasks;
 
-pub use models::{READING_MODEL, load, load_from};
+pub use models::{READING_MODEL, load_model, load_model_from};
 pub use settings::{LanguageOverrides, model_path, settings_of_new_run, validate};
-pub use tasks::{open, reopen, requested_task};
+pub use tasks::{open_task, reopen_task, requested_task};
 
 use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
 use super::games::{Games, SavedRun};
 use super::progress_note::with_note;
 use super::ranks;
 use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path};
-use super::settings::{InitialModel, commented, language_defaults};
-use super::source::{names_iterations, note_iterations_of_epochs};
+use super::settings::{InitialModel, language_defaults, with_comments};
+use super::training_data::{names_iterations, note_iterations_of_epochs};
 use super::trust;
 use crate::checkpoint::Checkpoint;
 use crate::disk;
@@ -33,7 +33,7 @@ use device::default_precision;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tasks::{open_new, prompt_file};
+use tasks::{open_new_task, prompt_file};
 use toml::{Table, Value};
 
 /// Default time that a rank waits for another. Completions take longer than games, and their lengths differ between
@@ -41,7 +41,7 @@ use toml::{Table, Value};
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Error for `--engine` with a language model.
-pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
+pub const ENGINE_ERROR: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
 
 /// Whether the command line requests a language model.
 pub fn is_requested(args: &TrainArgs) -> bool {
@@ -52,9 +52,9 @@ pub fn is_requested(args: &TrainArgs) -> bool {
 }
 
 /// Whether `fit` learns from texts, in a file or from a task.
-pub fn is_text(args: &FitArgs) -> bool {
-    let is_lines = args.data.is_file() || disk::has_ending(&args.data, "jsonl");
-    args.model.is_some() || is_lines || named_task(&args.data).is_some()
+pub fn fits_texts(args: &FitArgs) -> bool {
+    let is_jsonl = args.data.is_file() || disk::has_ending(&args.data, "jsonl");
+    args.model.is_some() || is_jsonl || named_task(&args.data).is_some()
 }
 
 /// Name of a task, if the path names one and is not a file.
@@ -64,7 +64,7 @@ fn named_task(path: &Path) -> Option<String> {
 }
 
 /// Whether a checkpoint is of a language model's run.
-pub fn is_of(checkpoint: &Checkpoint) -> bool {
+pub fn is_language_checkpoint(checkpoint: &Checkpoint) -> bool {
     saved_language_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
 }
 
@@ -91,19 +91,23 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     }
     let model = match model {
         Some(model) => Some(model),
-        None => from.map(model_of).transpose()?,
+        None => from.map(exported_model).transpose()?,
     };
-    begin(games, &LanguageRequest { task, data, verifier: &verifier, model, is_sft: false }, &run)
+    train_new(
+        games,
+        &LanguageRequest { task, data, verifier: &verifier, model, is_sft: false },
+        &run,
+    )
 }
 
 /// Path of the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
-fn model_of(run: PathBuf) -> Result<PathBuf> {
+fn exported_model(run: PathBuf) -> Result<PathBuf> {
     let Ok(folder) = RunFolder::find(&run) else { return Ok(run) };
-    if !folder.has_model() {
+    if !folder.has_language_model() {
         let path = folder.path().display();
         bail!("the run in {path} has no language model; --from needs a run of one here");
     }
-    Ok(folder.model())
+    Ok(folder.model_path())
 }
 
 /// Fine-tunes a model on the solutions of a task or file.
@@ -111,7 +115,11 @@ pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, model, verifier, run } = args;
     let task = named_task(&data);
     let data = task.is_none().then_some(data);
-    begin(games, &LanguageRequest { task, data, verifier: &verifier, model, is_sft: true }, &run)
+    train_new(
+        games,
+        &LanguageRequest { task, data, verifier: &verifier, model, is_sft: true },
+        &run,
+    )
 }
 
 /// Command line of a new run.
@@ -147,16 +155,16 @@ impl LanguageRequest<'_> {
 
     /// Name of the task, on the command line or in the settings file.
     fn task_name(&self, file: &Table) -> Result<String> {
-        let asked = match (&self.data, self.task.as_deref()) {
+        let requested = match (&self.data, self.task.as_deref()) {
             (Some(_), Some(other)) if other != DataTask::NAME => {
                 bail!("--task-data is a task by itself; leave out `{other}`")
             }
             (Some(_), _) => Some(DataTask::NAME),
-            (None, asked) => asked,
+            (None, requested) => requested,
         };
-        match (asked, file.get("task").and_then(Value::as_str)) {
-            (Some(asked), Some(in_file)) if asked != in_file => {
-                bail!("the settings file is for `{in_file}`, not `{asked}`")
+        match (requested, file.get("task").and_then(Value::as_str)) {
+            (Some(requested), Some(in_file)) if requested != in_file => {
+                bail!("the settings file is for `{in_file}`, not `{requested}`")
             }
             (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
             (None, None) => bail!(
@@ -167,7 +175,7 @@ impl LanguageRequest<'_> {
     }
 
     /// Name of the run directory without its number: that of the task or file.
-    fn folder(&self, task: &str) -> String {
+    fn run_name(&self, task: &str) -> String {
         let stem =
             self.data.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy());
         let stem = stem.unwrap_or(task.into());
@@ -176,20 +184,20 @@ impl LanguageRequest<'_> {
     }
 
     /// Command to suggest at the end of the run in `folder`: GRPO after SFT alone, if that needs no further settings.
-    fn next(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
+    fn next_command(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
         let is_default = args.set.is_empty() && args.config.is_none();
         match (&self.data, self.is_sft && is_default) {
             (Some(data), true) => {
                 format!("grove train --task-data {} --from {folder}", quote_path(data))
             }
             (None, true) => format!("grove train {} --from {folder}", task.name()),
-            _ => next_look(task, folder),
+            _ => inspection_command(task, folder),
         }
     }
 }
 
 /// Command to look at the model of the run in `folder`.
-fn next_look(task: &dyn Task, folder: &str) -> String {
+fn inspection_command(task: &dyn Task, folder: &str) -> String {
     // A prompt over few characters fits on a command line.
     match task.prompt(Split::Test, 0).ok().filter(|_| task.alphabet().is_some()) {
         Some(prompt) => format!("grove generate {folder} {}", quote_word(&prompt.text)),
@@ -215,17 +223,18 @@ struct LanguageSetup {
 }
 
 impl LanguageSetup {
-    /// Trains the run on all its ranks. `next` gives the command to suggest at the end, from the run directory.
-    fn train(&self, session: &Session, next: impl Fn(&str) -> String + Sync) -> Result<()> {
+    /// Trains the run on all its ranks. `next_command` gives the command to suggest at the end, from the run directory.
+    fn train(&self, session: &Session, next_command: impl Fn(&str) -> String + Sync) -> Result<()> {
         let Self { task_name, task_settings, config, task, .. } = self;
         let settings = language_settings(task_name, task_settings, config);
-        let text = commented(&settings.to_string(), task::find(task_name)?.settings)?;
-        let file = prompt_file(task_name, task_settings)?.map(|(_, path)| path);
+        let commented_settings =
+            with_comments(&settings.to_string(), task::find(task_name)?.settings)?;
+        let prompts = prompt_file(task_name, task_settings)?.map(|(_, path)| path);
         ranks::run(session.args, TIMEOUT, |rank| {
-            let (chosen, team) = rank.for_texts().choose()?;
+            let (chosen, team) = rank.for_texts().choose_device()?;
             let model = self.take_model(&team, &settings)?;
-            ranks::same_data(&team, file.as_slice())?;
-            session.agree(&team)?;
+            ranks::check_same_data(&team, prompts.as_slice())?;
+            session.check_same_iteration(&team)?;
             let trainer =
                 LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
             let mut trainer = trainer.with_settings(settings.clone());
@@ -233,7 +242,12 @@ impl LanguageSetup {
                 trainer.restore(checkpoint)?;
             }
             let device = (chosen.info.name != "cpu").then(|| chosen.device.clone());
-            session.train(&chosen, LanguageRun::new(trainer.with_device(device)?), &text, &next)
+            session.train(
+                &chosen,
+                LanguageRun::new(trainer.with_device(device)?),
+                &commented_settings,
+                &next_command,
+            )
         })
     }
 
@@ -249,14 +263,14 @@ impl LanguageSetup {
 }
 
 /// Starts a new run.
-fn begin(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result<()> {
+fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result<()> {
     if args.engine.is_some() {
-        bail!(ENGINE);
+        bail!(ENGINE_ERROR);
     }
     let file = args.settings()?;
     let (task_name, task_settings) = request.task(&file)?;
     let path = model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
-    let model = load(&path)?;
+    let model = load_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let precision = default_precision(&args.device);
     let defaults = language_defaults(
@@ -266,7 +280,7 @@ fn begin(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result<()>
         precision,
     )?;
     let overrides =
-        LanguageOverrides { set: &args.set, seed: args.seed, iterations: args.iterations };
+        LanguageOverrides { assignments: &args.set, seed: args.seed, iterations: args.iterations };
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
     let (mut task_settings, mut config) =
         settings_of_new_run(&task_name, task_settings, defaults, file.clone(), &overrides)?;
@@ -281,14 +295,15 @@ fn begin(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result<()>
         config.lora.adopt(adapters.config()).map_err(Error::msg)?;
     }
     trust::check(&task_name, &task_settings, request.verifier, &args.set)?;
-    let task = open_new(&task_name, &mut task_settings)?;
-    let of_epochs = iterations_of_epochs(&*task, &config);
-    if let Some(iterations) = of_epochs.filter(|_| request.is_sft && !has_iterations) {
+    let task = open_new_task(&task_name, &mut task_settings)?;
+    let iterations_of_epochs = iterations_of_epochs(&*task, &config);
+    if let Some(iterations) = iterations_of_epochs.filter(|_| request.is_sft && !has_iterations) {
         note_iterations_of_epochs(&file, config.iterations, iterations);
         config.iterations = iterations;
     }
-    let (folder, started) = (request.folder(&task_name), Instant::now());
-    let session = Session { args, games, origin: Origin::New(&folder), of_epochs, started };
+    let (run_name, started) = (request.run_name(&task_name), Instant::now());
+    let session =
+        Session { args, games, origin: Origin::New(&run_name), iterations_of_epochs, started };
     let setup = LanguageSetup {
         task_name,
         task_settings,
@@ -296,7 +311,7 @@ fn begin(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result<()>
         task: task.clone(),
         model: Mutex::new(model),
     };
-    setup.train(&session, |folder| request.next(&*task, args, folder))
+    setup.train(&session, |folder| request.next_command(&*task, args, folder))
 }
 
 /// Resumes a run from a checkpoint.
@@ -304,16 +319,17 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let TrainArgs { run: args, task_data, verifier, model, .. } = args;
     let mut saved = saved_language_settings(run.checkpoint)?;
     change_saved(&mut saved, &args.set)?;
-    let split = split_language_settings(saved)?;
-    let LanguageSettings { task_name, mut task_settings, mut config } = split;
+    let LanguageSettings { task_name, mut task_settings, mut config } =
+        split_language_settings(saved)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     config.validate()?;
-    let task = reopen(&task_name, &mut task_settings, task_data.as_deref(), verifier)?;
-    let read = || saved_language_model(run.checkpoint, model.as_deref());
-    let model = with_note(READING_MODEL, read)?;
-    let (origin, of_epochs) = (Origin::Saved(run), iterations_of_epochs(&*task, &config));
-    let session = Session { args, games, origin, of_epochs, started: Instant::now() };
+    let task = reopen_task(&task_name, &mut task_settings, task_data.as_deref(), verifier)?;
+    let load = || saved_language_model(run.checkpoint, model.as_deref());
+    let model = with_note(READING_MODEL, load)?;
+    let (origin, iterations_of_epochs) =
+        (Origin::Saved(run), iterations_of_epochs(&*task, &config));
+    let session = Session { args, games, origin, iterations_of_epochs, started: Instant::now() };
     let model = Mutex::new(Some(model));
     let setup = LanguageSetup { task_name, task_settings, config, task: task.clone(), model };
-    setup.train(&session, |folder| next_look(&*task, folder))
+    setup.train(&session, |folder| inspection_command(&*task, folder))
 }

@@ -16,7 +16,7 @@ pub fn model_path(
     task: &str,
     model: Option<&Path>,
     file: &Table,
-    set: &[String],
+    assignments: &[String],
 ) -> Result<String> {
     if let Some(path) = model {
         return utf8_path(path);
@@ -24,37 +24,37 @@ pub fn model_path(
     let defaults = LanguageConfig::for_model(TINY);
     let mut table = language_settings(task, &(task::find(task)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file.clone())?;
-    overlay::apply(&mut table, set)?;
+    overlay::apply(&mut table, assignments)?;
     Ok(overlay::text(&table, "model.path").to_string())
 }
 
 /// Options of the command line that override the settings of a new run.
 pub struct LanguageOverrides<'a> {
     /// The `key=value`s of `--set`.
-    pub set: &'a [String],
+    pub assignments: &'a [String],
     pub seed: Option<u64>,
     pub iterations: Option<u32>,
 }
 
 impl<'a> LanguageOverrides<'a> {
     /// Overrides by `--set` alone.
-    pub fn of(set: &'a [String]) -> Self {
-        Self { set, seed: None, iterations: None }
+    pub fn of(assignments: &'a [String]) -> Self {
+        Self { assignments, seed: None, iterations: None }
     }
 }
 
 /// Settings of a new run, the task's and its own: defaults, file, command line.
 pub fn settings_of_new_run(
     name: &str,
-    asked: Table,
+    requested: Table,
     defaults: LanguageConfig,
     file: Table,
     overrides: &LanguageOverrides,
 ) -> Result<(Table, LanguageConfig)> {
-    let LanguageOverrides { set, seed, iterations } = *overrides;
-    for key in asked.keys().filter(|key| !["digest", "folder"].contains(&&***key)) {
+    let LanguageOverrides { assignments, seed, iterations } = *overrides;
+    for key in requested.keys().filter(|key| !["digest", "folder"].contains(&&***key)) {
         let setting = format!("{name}.{key}");
-        if overlay::assigns(set, &setting) {
+        if overlay::assigns(assignments, &setting) {
             bail!(
                 "`{setting}` is given twice, by --set and otherwise on the command line; leave one out"
             );
@@ -63,8 +63,8 @@ pub fn settings_of_new_run(
     let path = defaults.model.path.clone();
     let mut table = language_settings(name, &(task::find(name)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file)?;
-    overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), asked.into())]))?;
-    overlay::apply(&mut table, set)?;
+    overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), requested.into())]))?;
+    overlay::apply(&mut table, assignments)?;
     let split = split_language_settings(table)?;
     let LanguageSettings { task_settings, mut config, .. } = split;
     config.model.path = path;
@@ -75,17 +75,22 @@ pub fn settings_of_new_run(
     Ok((task_settings, config))
 }
 
-/// Checks the settings of a new run of a task with these `--set` options. The model, whose size decides the defaults,
-/// is not loaded; it is enough that the settings are valid for one size.
-pub fn validate(name: &str, set: &[String]) -> Result<()> {
-    let path = model_path(name, None, &Table::new(), set)?;
+/// Checks the settings of a new run of a task with these assignments of `--set`. The model, whose size decides the
+/// defaults, is not loaded; it is enough that the settings are valid for one size.
+pub fn validate(name: &str, assignments: &[String]) -> Result<()> {
+    let path = model_path(name, None, &Table::new(), assignments)?;
     let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };
     let check = |size: Option<usize>| -> Result<()> {
         let model = InitialModel { path: &path, num_params: size };
         let defaults = language_defaults(name, false, model, Precision::F32)?;
-        let none = Table::new();
-        let (task_settings, _) =
-            settings_of_new_run(name, none.clone(), defaults, none, &LanguageOverrides::of(set))?;
+        let empty = Table::new();
+        let (task_settings, _) = settings_of_new_run(
+            name,
+            empty.clone(),
+            defaults,
+            empty,
+            &LanguageOverrides::of(assignments),
+        )?;
         Ok((task::find(name)?.check)(task_settings)?)
     };
     sizes.into_iter().map(check).reduce(Result::or).unwrap_or(Ok(()))

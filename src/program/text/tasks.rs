@@ -27,25 +27,30 @@ pub fn requested_task(
     task: Option<String>,
     data: Option<PathBuf>,
     verifier: &VerifierArgs,
-    set: &[String],
+    assignments: &[String],
 ) -> Result<Arc<dyn Task>> {
     let request = LanguageRequest { task, data, verifier, model: None, is_sft: false };
-    let (name, asked) = request.task(&Table::new())?;
+    let (name, requested) = request.task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
-    let (task_settings, _) =
-        settings_of_new_run(&name, asked, defaults, Table::new(), &LanguageOverrides::of(set))?;
-    trust::check(&name, &task_settings, verifier, set)?;
-    open(&name, task_settings)
+    let (task_settings, _) = settings_of_new_run(
+        &name,
+        requested,
+        defaults,
+        Table::new(),
+        &LanguageOverrides::of(assignments),
+    )?;
+    trust::check(&name, &task_settings, verifier, assignments)?;
+    open_task(&name, task_settings)
 }
 
 /// Opens a task and prints its notes.
-pub fn open(name: &str, task_settings: Table) -> Result<Arc<dyn Task>> {
+pub fn open_task(name: &str, task_settings: Table) -> Result<Arc<dyn Task>> {
     let has_verifier = !overlay::text(&task_settings, "verifier").is_empty();
-    let open_task = || (task::find(name)?.open)(task_settings);
+    let open = || (task::find(name)?.open)(task_settings);
     let task = if has_verifier {
-        with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open_task)?
+        with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open)?
     } else {
-        open_task()?
+        open()?
     };
     task.notes().iter().for_each(|note| eprint_line!("{note}"));
     Ok(task)
@@ -53,7 +58,7 @@ pub fn open(name: &str, task_settings: Table) -> Result<Arc<dyn Task>> {
 
 /// Opens the task of a saved run, with its file of prompts at the path `data` if given, and its verifier if the command
 /// line permits it. Updates the task's settings to match.
-pub fn reopen(
+pub fn reopen_task(
     name: &str,
     task_settings: &mut Table,
     data: Option<&Path>,
@@ -74,17 +79,17 @@ pub fn reopen(
     args.refuse_for_built_in(name)?;
     task_settings.extend(args.restrictions());
     trust::check(name, task_settings, args, &[])?;
-    open(name, task_settings.clone())
+    open_task(name, task_settings.clone())
 }
 
 /// Opens the task of a new run, and records the absolute path of its file of prompts and the file's SHA-256 in its
 /// settings.
-pub(super) fn open_new(name: &str, task_settings: &mut Table) -> Result<Arc<dyn Task>> {
+pub(super) fn open_new_task(name: &str, task_settings: &mut Table) -> Result<Arc<dyn Task>> {
     let file = prompt_file(name, task_settings)?;
     if let Some((key, path)) = &file {
         task_settings.insert(key.to_string(), canonical_path(Path::new(path))?.into());
     }
-    let task = open(name, task_settings.clone())?;
+    let task = open_task(name, task_settings.clone())?;
     if let Some((_, path)) = file
         && overlay::text(task_settings, "digest").is_empty()
     {

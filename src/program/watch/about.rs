@@ -1,6 +1,6 @@
 //! Description of a run as a JSON object.
 
-use super::live::{Policy, RunState};
+use super::live::{RunState, ServedPolicy};
 use crate::program::games::Games;
 use crate::settings::overlay;
 use anyhow::{Context, Result};
@@ -16,20 +16,21 @@ pub fn about(run: &RunState, games: &Games) -> Result<Value> {
     let known = games.find(&game).and_then(|game| (game.references)(table.clone()));
     let references = known.unwrap_or_default();
     let optimum = references.iter().find(|(player, _)| *player == "optimum");
-    let note = run.note.as_ref().and_then(|note| serde_json::from_slice::<Value>(note).ok());
+    let metadata =
+        run.metadata.as_ref().and_then(|metadata| serde_json::from_slice::<Value>(metadata).ok());
     Ok(json!({
         "grove": env!("CARGO_PKG_VERSION"),
         "run": run.name,
         "game": game,
         "task": table.get("task"),
-        "iteration": run.log.iteration(),
+        "iteration": run.metrics.iteration(),
         "iterations": table.get("iterations").and_then(toml::Value::as_integer),
         "references": references
             .iter()
             .map(|(player, score)| json!({ "player": player, "score": score }))
             .collect::<Vec<_>>(),
         "optimum": optimum.map(|(_, score)| score),
-        "trained_with": note,
+        "trained_with": metadata,
         "best": run.best.as_ref().map(|policy| describe("best", policy)),
         "newest": run.newest.as_ref().map(|policy| describe("newest", policy)),
         "settings": table,
@@ -37,7 +38,7 @@ pub fn about(run: &RunState, games: &Games) -> Result<Value> {
 }
 
 /// Describes a checkpoint by its name in requests, `best` or `newest`.
-pub fn describe(which: &str, policy: &Policy) -> Value {
+pub fn describe(which: &str, policy: &ServedPolicy) -> Value {
     json!({
         "which": which,
         "iteration": policy.iteration,

@@ -28,33 +28,36 @@ impl Completions {
     /// single larger one, only the lines within [`MAX_ITERATION_BYTES`] bytes are read.
     pub fn block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
         // The last line may be incomplete.
-        let end = self.line_before(self.0.metadata()?.len())?;
+        let end = self.line_start_before(self.0.metadata()?.len())?;
         let start = match iteration {
-            Some(iteration) => self.first_of(iteration, end)?,
-            None => self.newest(end)?,
+            Some(iteration) => self.iteration_start(iteration, end)?,
+            None => self.newest_block_start(end)?,
         };
-        let stop = self.stop(start, end)?;
-        let mut bytes = self.read(start, stop.saturating_sub(start).min(MAX_ITERATION_BYTES))?;
+        let block_end = self.block_end(start, end)?;
+        let mut bytes =
+            self.read(start, block_end.saturating_sub(start).min(MAX_ITERATION_BYTES))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         bytes.truncate(whole);
         Ok(bytes)
     }
 
     /// Finds the start of the last block of a file whose last line ends at `end`.
-    fn newest(&self, end: u64) -> io::Result<u64> {
+    fn newest_block_start(&self, end: u64) -> io::Result<u64> {
         if end <= MAX_BLOCK_BYTES {
             return Ok(0);
         }
-        let (first, next) = self.iteration_of(self.line_before(end - MAX_BLOCK_BYTES)?, end)?;
+        let (first, next) =
+            self.iteration_of(self.line_start_before(end - MAX_BLOCK_BYTES)?, end)?;
         Ok(if next < end { next } else { first })
     }
 
     /// Finds the end of a block that starts at `start`.
-    fn stop(&self, start: u64, end: u64) -> io::Result<u64> {
+    fn block_end(&self, start: u64, end: u64) -> io::Result<u64> {
         if end <= start + MAX_BLOCK_BYTES {
             return Ok(end);
         }
-        let (first, next) = self.iteration_of(self.line_before(start + MAX_BLOCK_BYTES)?, end)?;
+        let (first, next) =
+            self.iteration_of(self.line_start_before(start + MAX_BLOCK_BYTES)?, end)?;
         Ok(if first > start { first } else { next })
     }
 
@@ -62,27 +65,30 @@ impl Completions {
     /// one by itself.
     fn iteration_of(&self, line: u64, end: u64) -> io::Result<(u64, u64)> {
         match self.iteration_at(line)? {
-            Some(own) => Ok((self.first_of(own, end)?, self.first_of(own.saturating_add(1), end)?)),
-            None => Ok((line, self.line_from(line + 1)?)),
+            Some(iteration) => Ok((
+                self.iteration_start(iteration, end)?,
+                self.iteration_start(iteration.saturating_add(1), end)?,
+            )),
+            None => Ok((line, self.line_start_from(line + 1)?)),
         }
     }
 
     /// Finds the offset of the first line of `iteration` or a later one by binary search.
-    fn first_of(&self, iteration: u64, end: u64) -> io::Result<u64> {
+    fn iteration_start(&self, iteration: u64, end: u64) -> io::Result<u64> {
         let (mut low, mut high) = (0, end);
         while low < high {
             let middle = low + (high - low) / 2;
-            let start = self.line_from(middle)?;
+            let start = self.line_start_from(middle)?;
             match self.iteration_at(start)? {
                 Some(found) if start < end && found < iteration => low = middle + 1,
                 _ => high = middle,
             }
         }
-        self.line_from(low)
+        self.line_start_from(low)
     }
 
     /// Finds the offset of the first line that starts at or after `at`; the end of the file if there is none.
-    fn line_from(&self, at: u64) -> io::Result<u64> {
+    fn line_start_from(&self, at: u64) -> io::Result<u64> {
         if at == 0 {
             return Ok(0);
         }
@@ -96,15 +102,15 @@ impl Completions {
             if (block.len() as u64) < SCAN_BYTES {
                 return Ok(from);
             }
-            check_line(from - at)?;
+            check_line_length(from - at)?;
         }
     }
 
     /// Finds the offset of the last line that starts at or before `end`.
-    fn line_before(&self, end: u64) -> io::Result<u64> {
+    fn line_start_before(&self, end: u64) -> io::Result<u64> {
         let mut at = end;
         while at > 0 {
-            check_line(end - at)?;
+            check_line_length(end - at)?;
             let from = at.saturating_sub(SCAN_BYTES);
             let block = self.read(from, at - from)?;
             if let Some(end) = block.iter().rposition(|byte| *byte == b'\n') {
@@ -130,7 +136,7 @@ impl Completions {
 
 /// Refuses a line of more bytes than an iteration may have: no run writes one, and the search for its end would not
 /// end.
-fn check_line(bytes: u64) -> io::Result<()> {
+fn check_line_length(bytes: u64) -> io::Result<()> {
     if bytes > MAX_ITERATION_BYTES {
         return Err(io::Error::other("a line is longer than any completion"));
     }

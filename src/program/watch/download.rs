@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 /// Streams the first `end` bytes of the metrics file. If the file is replaced meanwhile, the stream ends
 /// early, which the client notices.
-pub fn metrics(live: Arc<LiveRun>, epoch: u64, end: u64) -> Channel<Bytes> {
+pub fn stream_metrics(live: Arc<LiveRun>, generation: u64, end: u64) -> Channel<Bytes> {
     let (mut sender, body) = Channel::new(1);
     tokio::spawn(async move {
         let mut start = 0;
         while start < end {
             let bytes = {
                 let run = live.run();
-                (run.log.epoch == epoch).then(|| run.log.bytes(start, end))
+                (run.metrics.generation == generation).then(|| run.metrics.bytes(start, end))
             };
             let Some(Ok(bytes)) = bytes else { return };
             start += bytes.len() as u64;

@@ -20,10 +20,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// A client's position in the stream.
 #[derive(Default)]
 struct Cursor {
-    epoch: Option<u64>,
-    next: usize,
+    generation: Option<u64>,
+    next_record: usize,
     /// Tags of the best and the newest checkpoint that were sent.
-    known: [Option<String>; 2],
+    sent_tags: [Option<String>; 2],
 }
 
 /// Starts a stream of the events after the one with the id `last`.
@@ -33,8 +33,12 @@ pub fn stream(live: Arc<LiveRun>, last: Option<&str>) -> Channel<Bytes> {
     let (sender, body) = Channel::new(1);
     let cursor = {
         let run = live.run();
-        match last.and_then(|id| run.log.index_after(id)) {
-            Some(next) => Cursor { epoch: Some(run.log.epoch), next, ..Cursor::default() },
+        match last.and_then(|id| run.metrics.index_after(id)) {
+            Some(next_record) => Cursor {
+                generation: Some(run.metrics.generation),
+                next_record,
+                ..Cursor::default()
+            },
             None => Cursor::default(),
         }
     };
@@ -47,7 +51,7 @@ async fn send(live: Arc<LiveRun>, mut cursor: Cursor, mut sender: Sender<Bytes, 
     let mut text = b"retry: 2000\n\n".to_vec();
     loop {
         changes.mark_unchanged();
-        if live.more(&mut cursor, &mut text).is_err() {
+        if live.append_events(&mut cursor, &mut text).is_err() {
             return;
         }
         if text.is_empty() {
@@ -65,22 +69,22 @@ async fn send(live: Arc<LiveRun>, mut cursor: Cursor, mut sender: Sender<Bytes, 
 
 impl LiveRun {
     /// Appends the next events to `text`, if there are any.
-    fn more(&self, cursor: &mut Cursor, text: &mut Vec<u8>) -> io::Result<()> {
+    fn append_events(&self, cursor: &mut Cursor, text: &mut Vec<u8>) -> io::Result<()> {
         let run = self.run();
-        if cursor.epoch != Some(run.log.epoch) {
-            *cursor = Cursor { epoch: Some(run.log.epoch), ..Cursor::default() };
+        if cursor.generation != Some(run.metrics.generation) {
+            *cursor = Cursor { generation: Some(run.metrics.generation), ..Cursor::default() };
             text.extend(b"event: start\ndata: {}\n\n");
         }
-        cursor.next = run.log.events(cursor.next, text)?;
-        for (known, (which, policy)) in
-            cursor.known.iter_mut().zip([("best", &run.best), ("newest", &run.newest)])
+        cursor.next_record = run.metrics.events(cursor.next_record, text)?;
+        for (sent_tag, (which, policy)) in
+            cursor.sent_tags.iter_mut().zip([("best", &run.best), ("newest", &run.newest)])
         {
             if let Some(policy) = policy
-                && known.as_ref() != Some(&policy.tag)
+                && sent_tag.as_ref() != Some(&policy.tag)
             {
                 let data = describe(which, policy);
                 text.extend(format!("event: checkpoint\ndata: {data}\n\n").bytes());
-                *known = Some(policy.tag.clone());
+                *sent_tag = Some(policy.tag.clone());
             }
         }
         Ok(())

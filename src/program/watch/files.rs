@@ -153,14 +153,16 @@ mod tests {
         };
         let other = thread::scope(|scope| {
             let swapping = scope.spawn(swap);
-            let (mut own, mut refused) = (0, 0);
+            let (mut num_own, mut num_refused) = (0, 0);
             // Until the file and the link have been met many times.
             let other = loop {
                 match files.read("file") {
-                    _ if own >= 1000 && refused >= 1000 || swapping.is_finished() => break None,
-                    Some(bytes) if bytes == b"own" => own += 1,
+                    _ if num_own >= 1000 && num_refused >= 1000 || swapping.is_finished() => {
+                        break None;
+                    }
+                    Some(bytes) if bytes == b"own" => num_own += 1,
                     Some(bytes) => break Some(bytes),
-                    None => refused += 1,
+                    None => num_refused += 1,
                 }
             };
             is_over.store(true, Ordering::Relaxed);

@@ -2,10 +2,10 @@
 
 use super::completions::Completions;
 use super::files::WatchedFiles;
-use super::log::Log;
+use super::metrics_index::MetricsIndex;
 use super::page::tag;
 use crate::checkpoint::Store;
-use crate::run::{CONFIG, NOTE, caught};
+use crate::run::{CONFIG, METADATA, catch_panic};
 use hyper::body::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The sections of a checkpoint that a viewer needs; the others are for resuming the run.
-pub const SECTIONS: [&str; 2] = ["config.toml", "weights.safetensors"];
+pub const PUBLIC_SECTIONS: [&str; 2] = ["config.toml", "weights.safetensors"];
 
 /// The state of a run.
 #[derive(Default)]
@@ -24,22 +24,22 @@ pub struct RunState {
     /// The settings, `config.toml`.
     pub config: Option<Bytes>,
     /// The hardware and engine that train it, `run.json`.
-    pub note: Option<Bytes>,
-    pub log: Log,
+    pub metadata: Option<Bytes>,
+    pub metrics: MetricsIndex,
     /// The completions of a language run.
     pub completions: Option<Completions>,
-    pub best: Option<Policy>,
-    pub newest: Option<Policy>,
+    pub best: Option<ServedPolicy>,
+    pub newest: Option<ServedPolicy>,
 }
 
 /// The public sections of a checkpoint.
 #[derive(Clone)]
-pub struct Policy {
+pub struct ServedPolicy {
     /// Hash of the content.
     pub tag: String,
     /// Iterations completed.
     pub iteration: u64,
-    /// The content of [`SECTIONS`].
+    /// The content of [`PUBLIC_SECTIONS`].
     pub sections: [Bytes; 2],
 }
 
@@ -59,7 +59,7 @@ impl LiveRun {
         let weak = Arc::downgrade(&live);
         std::thread::Builder::new().name("watch-files".into()).spawn(move || {
             while let Some(live) = weak.upgrade() {
-                if let Err(panic) = caught(|| follower.poll(&live)) {
+                if let Err(panic) = catch_panic(|| follower.poll(&live)) {
                     tracing::error!("the page cannot follow the run any more: {panic}");
                     return;
                 }
@@ -94,12 +94,12 @@ struct Follower {
 enum PolicyChange {
     Unchanged,
     /// There is another policy now, or none that can be read.
-    Replaced(Option<Policy>),
+    Replaced(Option<ServedPolicy>),
 }
 
 impl PolicyChange {
     /// Applies the change to the policy of the last poll. Returns whether there was one.
-    fn apply(self, policy: &mut Option<Policy>) -> bool {
+    fn apply(self, policy: &mut Option<ServedPolicy>) -> bool {
         match self {
             Self::Unchanged => false,
             Self::Replaced(new) => {
@@ -114,7 +114,7 @@ impl Follower {
     /// Reads what has changed in the run's files, and wakes the connections that follow the run if anything has.
     fn poll(&mut self, live: &LiveRun) {
         let config = self.files.read(CONFIG).map(Bytes::from);
-        let note = self.files.read(NOTE).map(Bytes::from);
+        let metadata = self.files.read(METADATA).map(Bytes::from);
         // The weights of a language model are large, and the page does not use them.
         let (best, newest) = match Completions::open(&self.files) {
             Some(_) => (PolicyChange::Unchanged, PolicyChange::Unchanged),
@@ -126,11 +126,11 @@ impl Follower {
         };
 
         let mut run = live.run();
-        let mut changed = run.log.poll(&self.files);
+        let mut changed = run.metrics.poll(&self.files);
         // Opened after the records were read, whose completions are written before them.
         run.completions = Completions::open(&self.files);
-        changed |= run.config != config || run.note != note;
-        (run.config, run.note) = (config, note);
+        changed |= run.config != config || run.metadata != metadata;
+        (run.config, run.metadata) = (config, metadata);
         changed |= best.apply(&mut run.best);
         changed |= newest.apply(&mut run.newest);
         drop(run);
@@ -164,13 +164,13 @@ fn poll_policy(
 }
 
 /// Reads a checkpoint's public sections; `None` if it is damaged.
-fn load_policy(files: &WatchedFiles, name: &str) -> Option<Policy> {
+fn load_policy(files: &WatchedFiles, name: &str) -> Option<ServedPolicy> {
     let checkpoint = files.checkpoint(name)?;
     let mut sections = [const { Bytes::new() }; 2];
-    for (bytes, name) in sections.iter_mut().zip(SECTIONS) {
+    for (bytes, name) in sections.iter_mut().zip(PUBLIC_SECTIONS) {
         let found = checkpoint.sections.iter().find(|section| section.name == name)?;
         *bytes = Bytes::copy_from_slice(&found.bytes);
     }
     let tag = tag(&sections.concat());
-    Some(Policy { tag, iteration: checkpoint.iteration, sections })
+    Some(ServedPolicy { tag, iteration: checkpoint.iteration, sections })
 }

@@ -10,7 +10,7 @@ mod events;
 mod files;
 pub(super) mod guard;
 mod live;
-mod log;
+mod metrics_index;
 mod page;
 mod server;
 mod site;
@@ -33,29 +33,29 @@ use std::path::Path;
 
 /// Serves the live page of a run, by default of the newest one, until Ctrl-C.
 pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
-    let dir = args.run.map_or_else(|| RunFolder::newest(None), |run| RunFolder::find(&run))?;
-    if !dir.config().is_file() {
-        bail!("{} has no {CONFIG}, which the page needs", dir.path().display());
+    let folder = args.run.map_or_else(|| RunFolder::newest(None), |run| RunFolder::find(&run))?;
+    if !folder.config_path().is_file() {
+        bail!("{} has no {CONFIG}, which the page needs", folder.path().display());
     }
     let interrupt = Interrupt::listen(None)?;
-    let port = Port::take(&args.host, args.port)?;
+    let port = Port::bind(&args.host, args.port)?;
     let url = port.url();
     if !port.is_local() {
         eprint_line!(
             "warning: anyone who can reach this machine can see the run; there is no password"
         );
     }
-    if let Some(why) = port.known_only_here() {
-        eprint_line!("warning: {why}");
+    if let Some(advice) = port.host_advice() {
+        eprint_line!("warning: {advice}");
     }
-    let elsewhere = port.elsewhere();
-    let _server = start(games, port, dir.path())?;
-    eprint_line!("{} is at {url} (Ctrl-C to stop)", dir.path().display());
-    if let Some(elsewhere) = elsewhere {
-        eprint_line!("{elsewhere}");
+    let remote_advice = port.remote_advice();
+    let _server = start(games, port, folder.path())?;
+    eprint_line!("{} is at {url} (Ctrl-C to stop)", folder.path().display());
+    if let Some(remote_advice) = remote_advice {
+        eprint_line!("{remote_advice}");
     }
     if args.json {
-        print_json(&json!({ "run_dir": dir.path().display().to_string(), "url": url }))?;
+        print_json(&json!({ "run_dir": folder.path().display().to_string(), "url": url }))?;
     }
     if args.open
         && let Err(error) = open::that_detached(&url)

@@ -1,7 +1,7 @@
 //! The HTTP server: sockets, limits, timeouts and shutdown, on its own thread.
 
 use super::guard::{Hosts, Refusal};
-use super::site::{Site, refuse};
+use super::site::{Site, refusal_response};
 use super::write_timeout::WriteTimeout;
 use anyhow::{Context, Result};
 use hyper::header::{CONNECTION, HeaderValue};
@@ -39,7 +39,7 @@ pub struct Port {
 
 impl Port {
     /// Binds a port; 0 selects any free one.
-    pub fn take(host: &str, port: u16) -> Result<Self> {
+    pub fn bind(host: &str, port: u16) -> Result<Self> {
         let listener = TcpListener::bind((host, port)).with_context(|| {
             format!("cannot serve at {host} port {port}; try another --port (0 for any free one)")
         })?;
@@ -57,27 +57,27 @@ impl Port {
         }
     }
 
-    /// Advice for connecting from other machines, if the server listens at all addresses.
-    pub fn elsewhere(&self) -> Option<String> {
+    /// Advises how to connect from other machines, if the server listens at all addresses.
+    pub fn remote_advice(&self) -> Option<String> {
         let port = self.address.port();
         self.address.ip().is_unspecified().then(|| {
             format!(
                 "from other machines use this one's IP address, http://IP:{port}/, or its name{}",
-                own_name().map(|name| format!(", http://{name}:{port}/")).unwrap_or_default()
+                machine_name().map(|name| format!(", http://{name}:{port}/")).unwrap_or_default()
             )
         })
     }
 
-    /// Advice if the host is a name that only this machine knows as its own: Debian's `/etc/hosts` maps the machine's
-    /// name to a local address.
-    pub fn known_only_here(&self) -> Option<String> {
+    /// Advises another host if this one is a name that only this machine knows as its own: Debian's `/etc/hosts` maps
+    /// the machine's name to a local address.
+    pub fn host_advice(&self) -> Option<String> {
         let is_name = self.host.parse::<IpAddr>().is_err() && !self.host.starts_with("localhost");
         (self.is_local() && is_name).then(|| {
             format!(
                 "{} is {} here, which other machines cannot reach; --host 0.0.0.0 serves them, at this machine's {}",
                 self.host,
                 self.address.ip(),
-                match own_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host)) {
+                match machine_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host)) {
                     true => "name or its IP address",
                     false => "IP address",
                 }
@@ -92,16 +92,16 @@ impl Port {
 
     /// The host names of a server at this port.
     pub fn hosts(&self) -> Hosts {
-        let own = if self.address.ip().is_unspecified() { own_name() } else { None };
+        let machine_name = if self.address.ip().is_unspecified() { machine_name() } else { None };
         Hosts {
             is_local: self.is_local(),
-            names: own.into_iter().chain([self.host.clone()]).collect(),
+            names: machine_name.into_iter().chain([self.host.clone()]).collect(),
         }
     }
 }
 
 /// The name of this machine, if the system tells it.
-fn own_name() -> Option<String> {
+fn machine_name() -> Option<String> {
     #[cfg(unix)]
     {
         let mut name = [0_u8; 256];
@@ -156,33 +156,33 @@ impl Drop for Server {
 
 async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>) {
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let standing = Arc::new(Semaphore::new(MAX_REFUSED_CONNECTIONS));
+    let refusals = Arc::new(Semaphore::new(MAX_REFUSED_CONNECTIONS));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // The client has disconnected, or there are too many open files; both are temporary.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (permit, busy) = match connections.clone().try_acquire_owned() {
+        let (permit, is_busy) = match connections.clone().try_acquire_owned() {
             Ok(permit) => (permit, false),
-            Err(_) => match standing.clone().try_acquire_owned() {
+            Err(_) => match refusals.clone().try_acquire_owned() {
                 Ok(permit) => (permit, true),
                 Err(_) => continue,
             },
         };
         let site = site.clone();
         tokio::spawn(async move {
-            serve(stream, &site, busy).await;
+            serve(stream, &site, is_busy).await;
             drop(permit);
         });
     }
 }
 
-async fn serve(stream: TcpStream, site: &Site, busy: bool) {
+async fn serve(stream: TcpStream, site: &Site, is_busy: bool) {
     let service = service_fn(async |request: Request<_>| {
-        let response = if busy {
+        let response = if is_busy {
             let text = "Too many connections; close some of the pages that watch this run.";
-            let mut response = refuse(Refusal(StatusCode::SERVICE_UNAVAILABLE, text));
+            let mut response = refusal_response(Refusal(StatusCode::SERVICE_UNAVAILABLE, text));
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             response
         } else {
@@ -206,17 +206,17 @@ mod tests {
     #[test]
     fn a_name_of_a_local_address_is_known_only_here() {
         let port =
-            |host: &str| Port { host: host.to_string(), ..Port::take("127.0.0.1", 0).unwrap() };
-        assert!(port("lab-3").known_only_here().unwrap().starts_with("lab-3 is 127.0.0.1 here, "));
+            |host: &str| Port { host: host.to_string(), ..Port::bind("127.0.0.1", 0).unwrap() };
+        assert!(port("lab-3").host_advice().unwrap().starts_with("lab-3 is 127.0.0.1 here, "));
         for host in ["127.0.0.1", "localhost"] {
-            assert_eq!(port(host).known_only_here(), None, "{host}");
+            assert_eq!(port(host).host_advice(), None, "{host}");
         }
     }
 
     #[test]
     fn a_server_at_all_addresses_has_the_name_of_the_machine() {
-        let names = |host| Port::take(host, 0).unwrap().hosts().names;
-        let own = own_name().into_iter().chain(["0.0.0.0".to_string()]);
+        let names = |host| Port::bind(host, 0).unwrap().hosts().names;
+        let own = machine_name().into_iter().chain(["0.0.0.0".to_string()]);
         assert_eq!(names("0.0.0.0"), own.collect::<Vec<_>>());
         assert_eq!(names("127.0.0.1"), ["127.0.0.1"]);
     }

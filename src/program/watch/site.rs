@@ -2,11 +2,11 @@
 
 use super::about::about;
 use super::guard::{Hosts, Refusal, check};
-use super::live::{LiveRun, Policy, RunState, SECTIONS};
+use super::live::{LiveRun, PUBLIC_SECTIONS, RunState, ServedPolicy};
 use super::page::{self, File, content_type, tag};
 use super::{download, events};
 use crate::program::games::Games;
-use crate::run::{CONFIG, METRICS, NOTE, caught};
+use crate::run::{CONFIG, METADATA, METRICS, catch_panic};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::Bytes;
@@ -46,8 +46,8 @@ pub struct Site {
 impl Site {
     /// Responds to a request.
     pub fn answer<B>(&self, request: &Request<B>) -> Response<Body> {
-        check(request, &self.hosts).map_or_else(refuse, |()| {
-            caught(|| self.find(request)).unwrap_or_else(|panic| {
+        check(request, &self.hosts).map_or_else(refusal_response, |()| {
+            catch_panic(|| self.route(request)).unwrap_or_else(|panic| {
                 let text = format!("The answer failed: {panic}.");
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &text)
             })
@@ -56,7 +56,7 @@ impl Site {
 
     /// Responds to an allowed request. Paths are compared literally with a list: they are not decoded and
     /// never used as file system paths.
-    fn find<B>(&self, request: &Request<B>) -> Response<Body> {
+    fn route<B>(&self, request: &Request<B>) -> Response<Body> {
         let path = request.uri().path();
         match path {
             "/run/about.json" => self.about(request),
@@ -65,7 +65,9 @@ impl Site {
             _ => match path.strip_prefix("/run/files/") {
                 Some(METRICS) => self.metrics(),
                 Some(name) => self.file(request, name),
-                None => page::find(path).map_or_else(not_found, |file| embedded(request, file)),
+                None => {
+                    page::find(path).map_or_else(not_found, |file| page_response(request, file))
+                }
             },
         }
     }
@@ -91,7 +93,7 @@ impl Site {
     fn completions<B>(&self, request: &Request<B>) -> Response<Body> {
         let iteration = match iteration_in(request.uri().query()) {
             Ok(iteration) => iteration,
-            Err(refusal) => return refuse(refusal),
+            Err(refusal) => return refusal_response(refusal),
         };
         let run = self.live.run();
         let Some(completions) = &run.completions else { return not_found() };
@@ -108,14 +110,14 @@ impl Site {
     }
 
     fn metrics(&self) -> Response<Body> {
-        let (epoch, end) = {
+        let (generation, end) = {
             let run = self.live.run();
-            (run.log.epoch, run.log.end())
+            (run.metrics.generation, run.metrics.end())
         };
         if end == 0 {
             return not_found();
         }
-        let body = Either::Right(download::metrics(self.live.clone(), epoch, end));
+        let body = Either::Right(download::stream_metrics(self.live.clone(), generation, end));
         let mut response = new_response(StatusCode::OK, content_type(METRICS), body);
         // Without it a stream that ends early looks complete.
         set_header(&mut response, header::CONTENT_LENGTH, &end.to_string());
@@ -143,22 +145,22 @@ fn iteration_in(query: Option<&str>) -> Result<Option<u64>, Refusal> {
 
 /// Finds a public file of a run by its name in requests, with the iteration if it is part of a checkpoint.
 fn find_public_file<'a>(run: &'a RunState, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
-    let of = |policy: &'a Option<Policy>, section: &str| {
+    let section_of = |policy: &'a Option<ServedPolicy>, section: &str| {
         let policy = policy.as_ref()?;
-        let place = SECTIONS.iter().position(|known| *known == section)?;
-        Some((&policy.sections[place], Some(policy.iteration)))
+        let at = PUBLIC_SECTIONS.iter().position(|known| *known == section)?;
+        Some((&policy.sections[at], Some(policy.iteration)))
     };
     match name.split_once('/') {
         None if name == CONFIG => Some((run.config.as_ref()?, None)),
-        None if name == NOTE => Some((run.note.as_ref()?, None)),
-        Some(("best", section)) => of(&run.best, section),
-        Some(("newest", section)) => of(&run.newest, section),
+        None if name == METADATA => Some((run.metadata.as_ref()?, None)),
+        Some(("best", section)) => section_of(&run.best, section),
+        Some(("newest", section)) => section_of(&run.newest, section),
         _ => None,
     }
 }
 
-/// A response with a file of the page, compressed if it is embedded so and the browser accepts that.
-fn embedded<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
+/// Responds with a file of the page, compressed if it is embedded so and the browser accepts that.
+fn page_response<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
     let kind = content_type(file.path);
     if !file.is_gzip {
         return full_response(request, kind, file.plain(), file.tag);
@@ -180,7 +182,8 @@ fn embedded<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
 /// Whether a client accepts compressed content (RFC 9110, 12.5.3).
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT_ENCODING).into_iter();
-    let mut codings = values.filter_map(|value| value.to_str().ok()).flat_map(|it| it.split(','));
+    let mut codings =
+        values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
     codings.any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
         let weight = weight.trim().strip_prefix("q=").and_then(|q| q.trim().parse::<f32>().ok());
@@ -188,7 +191,7 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A response with a whole file, or `304 Not Modified` if the browser has it in its cache.
+/// Responds with a whole file, or `304 Not Modified` if the browser has it in its cache.
 fn full_response<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Response<Body> {
     let tag = format!("\"{tag}\"");
     let known = request.headers().get(header::IF_NONE_MATCH);
@@ -202,8 +205,8 @@ fn full_response<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -
     response
 }
 
-/// The response to a refused request.
-pub fn refuse(refusal: Refusal) -> Response<Body> {
+/// Responds to a refused request.
+pub fn refusal_response(refusal: Refusal) -> Response<Body> {
     let Refusal(status, text) = refusal;
     let mut response = text_response(status, text);
     if status == StatusCode::METHOD_NOT_ALLOWED {
@@ -246,7 +249,7 @@ mod tests {
     use http_body_util::BodyExt;
     use std::io::Read;
 
-    fn asked(accepted: Option<&str>, known: Option<&str>) -> Request<()> {
+    fn request(accepted: Option<&str>, known: Option<&str>) -> Request<()> {
         let mut request = Request::builder();
         for (name, value) in [(header::ACCEPT_ENCODING, accepted), (header::IF_NONE_MATCH, known)] {
             if let Some(value) = value {
@@ -275,7 +278,7 @@ mod tests {
             (Some("br"), false),
             (Some("gzip;q=0, deflate"), false),
         ] {
-            let response = embedded(&asked(accepted, None), file);
+            let response = page_response(&request(accepted, None), file);
             let headers = response.headers().clone();
             let want = is_packed.then(|| HeaderValue::from_static("gzip"));
             assert_eq!(headers.get(header::CONTENT_ENCODING), want.as_ref(), "{accepted:?}");
@@ -284,11 +287,14 @@ mod tests {
             let got = body(response);
             assert!(got == if is_packed { bytes } else { &plain[..] }, "{accepted:?}");
             let tag = headers[header::ETAG].to_str().unwrap();
-            let again = embedded(&asked(accepted, Some(tag)), file);
+            let again = page_response(&request(accepted, Some(tag)), file);
             assert_eq!(again.status(), StatusCode::NOT_MODIFIED, "{accepted:?}");
             assert!(again.headers().get(header::CONTENT_ENCODING).is_none());
             let other = if is_packed { "\"1\"" } else { "\"1-gzip\"" };
-            assert_eq!(embedded(&asked(accepted, Some(other)), file).status(), StatusCode::OK);
+            assert_eq!(
+                page_response(&request(accepted, Some(other)), file).status(),
+                StatusCode::OK
+            );
         }
     }
 
@@ -296,7 +302,7 @@ mod tests {
     fn an_uncompressed_file_is_sent_unchanged() {
         let file: &'static File =
             Box::leak(Box::new(File { path: "/p.png", tag: "2", is_gzip: false, bytes: b"png" }));
-        let response = embedded(&asked(Some("gzip"), None), file);
+        let response = page_response(&request(Some("gzip"), None), file);
         assert!(response.headers().get(header::CONTENT_ENCODING).is_none());
         assert!(body(response) == b"png"[..]);
     }

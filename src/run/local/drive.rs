@@ -1,10 +1,10 @@
 //! Trains a run to its end and reports to an observer.
 
 use super::events::{Event, Events, Requests};
-use super::guard::{catching_panics, with_saved_state};
+use super::guard::{run_part, with_saved_state};
 use super::panics::DeviceWatch;
 use super::run_summary::RunSummary;
-use super::{FinalScores, IterationReport, Run, RunError, RunFiles};
+use super::{FinalEvaluation, IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 
 /// Observer of a run, which may also stop it or have it saved.
@@ -28,9 +28,9 @@ pub trait RunObserver {
 /// Trains a run until it is over or `observer` stops it, passing its [`Events`] to the observer.
 ///
 /// # Errors
-/// As [`Run::iterate`] and [`Run::validate`], and if a file cannot be written, or the device fails. The run can be
-/// resumed from its last checkpoint, which repeats all iterations since, also if only an evaluation failed: an iteration is
-/// recorded and saved after its evaluation.
+/// The errors of [`Run::iterate`] and [`Run::validate`], and one if a file cannot be written, or the device fails. The
+/// run can be resumed from its last checkpoint, which repeats all iterations since, also if only an evaluation failed:
+/// an iteration is recorded and saved after its evaluation.
 pub fn drive(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
@@ -44,7 +44,7 @@ pub fn drive(
         match events.next_polling(&mut poll).transpose()? {
             Some(Event::Warning(warning)) => observer.on_warning(&warning),
             Some(Event::Iteration(report)) => observer.on_iteration(&report),
-            Some(Event::End(end)) => summary = end,
+            Some(Event::End(run_summary)) => summary = run_summary,
             None => return Ok(summary),
         }
     }
@@ -62,11 +62,10 @@ pub fn restore_best(
     best: Option<&Checkpoint>,
 ) -> Result<(), RunError> {
     let watch = DeviceWatch::start();
-    let restored =
-        catching_panics(watch, "reading the state of the best policy".to_string(), || {
-            best.map_or(Ok(()), |best| run.restore(best))?;
-            Ok(if files.is_some() { run.model() } else { None })
-        });
+    let restored = run_part(watch, "reading the state of the best policy".to_string(), || {
+        best.map_or(Ok(()), |best| run.restore(best))?;
+        Ok(if files.is_some() { run.language_model() } else { None })
+    });
     let model = restored.map_err(|error| with_saved_state(error, run, files))?;
     match (files, model) {
         (Some(files), Some(model)) => files.save_model(&model),
@@ -83,12 +82,11 @@ pub fn finish(
     run: &mut dyn Run,
     files: Option<&mut RunFiles>,
     best: Option<&Checkpoint>,
-) -> Result<FinalScores, RunError> {
+) -> Result<FinalEvaluation, RunError> {
     // First, since the evaluation may take long and be interrupted.
     restore_best(run, &files, best)?;
     let watch = DeviceWatch::start();
-    let scores = catching_panics(watch, "the final evaluation".to_string(), || {
-        run.evaluate_fresh(usize::MAX)
-    });
-    scores.map_err(|error| with_saved_state(error, run, &files))
+    let evaluation =
+        run_part(watch, "the final evaluation".to_string(), || run.evaluate_fresh(usize::MAX));
+    evaluation.map_err(|error| with_saved_state(error, run, &files))
 }

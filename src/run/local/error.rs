@@ -49,7 +49,7 @@ pub enum RunError {
     },
     /// A file is not a policy file.
     #[error("{path} is not a policy: {source}")]
-    Policy {
+    NotAPolicy {
         /// Path of the file.
         path: PathBuf,
         /// Underlying error.
@@ -84,7 +84,7 @@ pub enum RunError {
     Missing(PathBuf),
     /// The run directory was moved or deleted during training.
     #[error(
-        "the run's folder {0} was moved or deleted during training, and its checkpoints with it"
+        "the run directory {0} was moved or deleted during training, and its checkpoints with it"
     )]
     Gone(PathBuf),
     /// A folder of the run is a symbolic link.
@@ -94,7 +94,7 @@ pub enum RunError {
     Link(PathBuf),
     /// An output would replace a file of a run.
     #[error("{0} is a file of a run, which the output would replace; give another path")]
-    Output(PathBuf),
+    ReplacesRunFile(PathBuf),
     /// There is no run of this game or task, or none at all.
     #[error("there is no {0}; name a run directory")]
     NoneYet(String),
@@ -123,7 +123,7 @@ pub enum RunError {
     #[error(
         "the run in {path} reached a score of {score} (stop.score); `--set stop.score=inf` continues it"
     )]
-    Reached {
+    ScoreReached {
         /// Path of the run directory.
         path: PathBuf,
         /// The setting `stop.score`.
@@ -154,7 +154,7 @@ pub struct SavedState {
     /// Number of iterations of the run.
     pub iterations: u32,
     /// Options that make the run's launches smaller, if there are any.
-    pub smaller: Option<String>,
+    pub smaller_launches: Option<String>,
 }
 
 impl Display for SavedState {
@@ -169,7 +169,7 @@ impl Display for SavedState {
                     f,
                     ". The run in {path} is saved up to iteration {iteration}, from where --resume continues it"
                 )?;
-                match &self.smaller {
+                match &self.smaller_launches {
                     Some(options) => write!(f, ", in smaller launches with {options}"),
                     None => Ok(()),
                 }

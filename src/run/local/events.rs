@@ -1,13 +1,13 @@
 //! A run as a sequence of events: trains, evaluates, records and saves as they are requested.
 
-use super::guard::{catching_panics, with_saved_state};
+use super::guard::{run_part, with_saved_state};
+use super::pace::Pace;
 use super::panics::DeviceWatch;
-use super::progress::Pace;
 use super::run_summary::RunSummary;
 use super::{IterationReport, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, IterationRecord, MemoryLeakDetector};
-use crate::run::{Due, End, Schedule};
+use crate::run::{Due, EndReason, Schedule};
 use crate::text::LanguageModel;
 use crate::trainer::text::CompletionRecord;
 use crate::trainer::{TrainError, Validation, is_finite};
@@ -50,7 +50,7 @@ pub struct Events<'a> {
     /// Whether the last iteration has a checkpoint; `None` before the first.
     is_saved: Option<bool>,
     /// Events not yet returned.
-    waiting: VecDeque<Result<Event, RunError>>,
+    pending: VecDeque<Result<Event, RunError>>,
     is_over: bool,
 }
 
@@ -76,11 +76,11 @@ impl<'a> Events<'a> {
             schedule: run.trainer().schedule(),
             started: Instant::now(),
             summary: RunSummary::default(),
-            pace: Pace::new(run.trainer().iteration(), run.phases()),
+            pace: Pace::new(run.trainer().iteration(), run.stages()),
             leak_detector: MemoryLeakDetector::default(),
             evaluation: None,
             is_saved: None,
-            waiting: VecDeque::new(),
+            pending: VecDeque::new(),
             is_over: false,
             run,
             files,
@@ -103,18 +103,18 @@ impl<'a> Events<'a> {
         &mut self,
         poll: &mut dyn FnMut() -> Requests,
     ) -> Option<Result<Event, RunError>> {
-        if self.waiting.is_empty() && !self.is_over {
+        if self.pending.is_empty() && !self.is_over {
             let trainer = self.run.trainer();
-            let is_ready = self.schedule.end(trainer.iteration(), trainer.best()).is_none();
-            let step = if is_ready { self.stop_or_step(poll) } else { Ok(true) };
-            let last = match step {
-                Ok(stops) => stops.then(|| Ok(Event::End(self.summarize()))),
+            let has_next = self.schedule.end_reason(trainer.iteration(), trainer.best()).is_none();
+            let is_stopped = if has_next { self.stop_or_step(poll) } else { Ok(true) };
+            let last = match is_stopped {
+                Ok(is_stopped) => is_stopped.then(|| Ok(Event::End(self.summarize()))),
                 Err(error) => Some(Err(with_saved_state(error, self.run, &self.files))),
             };
             self.is_over = last.is_some();
-            self.waiting.extend(last);
+            self.pending.extend(last);
         }
-        self.waiting.pop_front()
+        self.pending.pop_front()
     }
 
     /// Stops after the last iteration if the user requests it now, otherwise trains the next one. Returns whether the
@@ -127,7 +127,7 @@ impl<'a> Events<'a> {
             self.requests.save |= requests.save;
             if requests.stop {
                 if !is_saved {
-                    self.save_last()?;
+                    self.save_last_iteration()?;
                 }
                 return Ok(true);
             }
@@ -136,14 +136,14 @@ impl<'a> Events<'a> {
     }
 
     /// Saves a checkpoint of the last iteration, for which none was due.
-    fn save_last(&mut self) -> Result<(), RunError> {
+    fn save_last_iteration(&mut self) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let iteration = self.run.trainer().iteration();
         let work = format!("reading the state of iteration {iteration}");
-        let (snapshot, model) = catching_panics(self.watch, work, || {
-            Ok((finite_snapshot(&*self.run)?, self.run.model()))
+        let (snapshot, model) = run_part(self.watch, work, || {
+            Ok((finite_snapshot(&*self.run)?, self.run.language_model()))
         })?;
-        files.save(&snapshot, self.schedule.keep)?;
+        files.save_checkpoint(&snapshot, self.schedule.keep)?;
         model.map_or(Ok(()), |model| files.save_model(&model))
     }
 
@@ -161,14 +161,14 @@ impl<'a> Events<'a> {
     fn train_iteration(&mut self, poll: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
         let iteration = self.run.trainer().iteration() + 1;
         let (mut record, completions) =
-            catching_panics(self.watch, format!("iteration {iteration}"), || self.run.iterate())?;
+            run_part(self.watch, format!("iteration {iteration}"), || self.run.iterate())?;
         let seconds = self.started.elapsed().as_secs_f64();
         self.summary.seconds_to_first_update.get_or_insert(seconds);
         let requests = self.poll_requests(poll);
-        let (mut due, stops) = self.due(iteration, seconds, requests)?;
+        let (mut due, is_stopped) = self.work_due(iteration, seconds, requests)?;
         let is_best = due.evaluation && self.evaluate(&mut record, &mut due)?;
         let state = self.read_state(iteration, is_best, due.save)?;
-        self.write(&record, &completions, &state)?;
+        self.write_files(&record, &completions, &state)?;
         self.is_saved = Some(due.save);
         self.warn(&record);
         let seconds = self.started.elapsed().as_secs_f64();
@@ -176,8 +176,8 @@ impl<'a> Events<'a> {
         let (evaluation, iterations) = (self.evaluation.clone(), self.schedule.iterations);
         let report =
             IterationReport { record, evaluation, is_best, iterations, completions, seconds_left };
-        self.waiting.push_back(Ok(Event::Iteration(Box::new(report))));
-        Ok(stops)
+        self.pending.push_back(Ok(Event::Iteration(Box::new(report))));
+        Ok(is_stopped)
     }
 
     /// Reads the state that is saved after an iteration.
@@ -187,51 +187,51 @@ impl<'a> Events<'a> {
         is_best: bool,
         is_due: bool,
     ) -> Result<StateToSave, RunError> {
-        catching_panics(self.watch, format!("reading the state of iteration {iteration}"), || {
-            let is_read = is_best || is_due;
-            let snapshot = is_read.then(|| finite_snapshot(&*self.run)).transpose()?;
-            let exports = is_due && self.files.is_some();
-            let model = if exports { self.run.model() } else { None };
+        run_part(self.watch, format!("reading the state of iteration {iteration}"), || {
+            let is_saved = is_best || is_due;
+            let snapshot = is_saved.then(|| finite_snapshot(&*self.run)).transpose()?;
+            let is_exported = is_due && self.files.is_some();
+            let model = if is_exported { self.run.language_model() } else { None };
             Ok(StateToSave { snapshot, model, is_best, is_due })
         })
     }
 
     /// Writes the records of an iteration, and after them its checkpoints and its language model.
-    fn write(
+    fn write_files(
         &mut self,
         record: &IterationRecord,
         completions: &[CompletionRecord],
         state: &StateToSave,
     ) -> Result<(), RunError> {
         let Some(files) = &mut self.files else { return Ok(()) };
-        let warnings = files.write(record, completions)?.into_iter();
-        self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
+        let warnings = files.write_records(record, completions)?.into_iter();
+        self.pending.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
         if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_best) {
             files.save_best(snapshot)?;
         }
         if let Some(snapshot) = state.snapshot.as_ref().filter(|_| state.is_due) {
-            files.save(snapshot, self.schedule.keep)?;
+            files.save_checkpoint(snapshot, self.schedule.keep)?;
         }
         state.model.as_ref().map_or(Ok(()), |model| files.save_model(model))
     }
 
     /// The work due after an iteration that ended after `seconds`, and whether the run stops there.
-    fn due(
+    fn work_due(
         &mut self,
         iteration: u32,
         seconds: f64,
         requests: Requests,
     ) -> Result<(Due, bool), RunError> {
         let (team, limit) = (self.run.trainer().team(), self.schedule.stop.seconds);
-        let interrupted = team.any(requests.stop || self.requests.stop)?;
+        let is_interrupted = team.any(requests.stop || self.requests.stop)?;
         // Without a limit, ranks need not communicate.
         let is_late = limit > 0.0 && team.any(seconds >= limit)?;
-        let mut due = self.schedule.due(iteration, interrupted || is_late);
+        let mut due = self.schedule.due(iteration, is_interrupted || is_late);
         due.evaluation |= is_late;
-        let saves = std::mem::take(&mut self.requests.save) | requests.save;
-        due.save |= saves && team.size() == 1;
-        self.summary.end = is_late.then_some(End::Seconds);
-        Ok((due, interrupted || is_late))
+        let is_save_requested = std::mem::take(&mut self.requests.save) | requests.save;
+        due.save |= is_save_requested && team.size() == 1;
+        self.summary.end_reason = is_late.then_some(EndReason::Seconds);
+        Ok((due, is_interrupted || is_late))
     }
 
     /// Evaluates the policy, and queues a warning if nothing could be scored, once and not after each evaluation.
@@ -240,14 +240,14 @@ impl<'a> Events<'a> {
     fn evaluate(&mut self, record: &mut IterationRecord, due: &mut Due) -> Result<bool, RunError> {
         let work = format!("the evaluation of iteration {}", record.iteration);
         let Validation { evaluation, is_best } =
-            catching_panics(self.watch, work, || self.run.validate())?;
+            run_part(self.watch, work, || self.run.validate())?;
         let has_warned = self.evaluation.as_ref().and_then(EvaluationRecord::warning).is_some();
         let warning = evaluation.warning().filter(|_| !has_warned);
         let warning = warning.map(|warning| format!("iteration {}: {warning}", record.iteration));
-        self.waiting.extend(warning.map(|warning| Ok(Event::Warning(warning))));
+        self.pending.extend(warning.map(|warning| Ok(Event::Warning(warning))));
         self.evaluation = Some(evaluation.clone());
         record.evaluation = Some(evaluation);
-        due.save |= self.schedule.end(record.iteration, self.run.trainer().best()).is_some();
+        due.save |= self.schedule.end_reason(record.iteration, self.run.trainer().best()).is_some();
         Ok(is_best)
     }
 
@@ -256,20 +256,21 @@ impl<'a> Events<'a> {
         let IterationRecord { iteration, memory, text, .. } = record;
         let collapse = text.as_ref().and_then(|text| text.warning.as_ref());
         let collapse = collapse.map(|warning| format!("iteration {iteration}: {warning}"));
-        let is_epoch = iteration.is_multiple_of(self.run.epoch_iterations().max(1));
+        let is_epoch = iteration.is_multiple_of(self.run.iterations_per_epoch().max(1));
         let in_use = memory.in_use.filter(|_| is_epoch);
         let leak = in_use.and_then(|in_use| self.leak_detector.record_epoch(in_use));
         let warnings = collapse.into_iter().chain(leak);
-        self.waiting.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
+        self.pending.extend(warnings.map(|warning| Ok(Event::Warning(warning))));
     }
 
     /// Time and steps spent so far.
     fn summarize(&self) -> RunSummary {
         let trainer = self.run.trainer();
         let (iteration, env_steps) = (trainer.iteration(), trainer.env_steps());
-        let end = self.schedule.end(iteration, trainer.best()).or(self.summary.end);
+        let end_reason =
+            self.schedule.end_reason(iteration, trainer.best()).or(self.summary.end_reason);
         let seconds = self.started.elapsed().as_secs_f64();
-        RunSummary { seconds, iteration, env_steps, end, ..self.summary }
+        RunSummary { seconds, iteration, env_steps, end_reason, ..self.summary }
     }
 }
 
@@ -320,7 +321,7 @@ pub(super) mod tests {
         let mut run = run(5);
         let events: Vec<Event> = run.events(None).collect::<Result<_, _>>().unwrap();
         let [steps @ .., Event::End(summary)] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((summary.iteration, summary.end), (5, Some(End::Iterations)));
+        assert_eq!((summary.iteration, summary.end_reason), (5, Some(EndReason::Iterations)));
         let steps: Vec<&IterationReport> = steps
             .iter()
             .map(|event| match event {
@@ -347,7 +348,7 @@ pub(super) mod tests {
             matches!(events.next(), Some(Ok(Event::Iteration(step))) if step.record.iteration == 2)
         );
         let Some(Ok(Event::End(summary))) = events.next() else { panic!("the end") };
-        assert_eq!((summary.iteration, summary.end), (2, None));
+        assert_eq!((summary.iteration, summary.end_reason), (2, None));
         assert!(events.next().is_none());
         let rest = run.events(None).filter(|event| matches!(event, Ok(Event::Iteration(_))));
         assert_eq!(rest.count(), 3);
@@ -377,7 +378,7 @@ pub(super) mod tests {
         let Some(Ok(Event::End(summary))) = events.next_polling(&mut poll) else {
             panic!("the end")
         };
-        assert_eq!((summary.iteration, summary.end), (3, None));
+        assert_eq!((summary.iteration, summary.end_reason), (3, None));
         assert!(events.next_polling(&mut poll).is_none());
         drop(events);
         // It was not due.

@@ -5,13 +5,13 @@ pub(super) const RUNS: &str = "runs";
 /// Settings of a run.
 pub const CONFIG: &str = "config.toml";
 /// Device and engine of a run.
-pub const NOTE: &str = "run.json";
+pub const METADATA: &str = "run.json";
 /// Metrics, one record per iteration.
 pub const METRICS: &str = "metrics.jsonl";
 /// All completions that a run has learnt from.
 pub const COMPLETIONS: &str = "completions.jsonl";
 /// Observation and action spaces of an environment in Python.
-pub const SPACES: &str = "spaces.json";
+pub(super) const SPACES: &str = "spaces.json";
 /// Empty file, locked by the process that trains the run.
 pub(super) const LOCK: &str = "run.lock";
 /// Folder of a run's checkpoints.

@@ -1,9 +1,9 @@
 //! Open files of a run in training.
 
-use super::file_names::{COMPLETIONS, CONFIG, METRICS, MODEL, MODEL_CARD, NOTE, SPACES};
-use super::folder::{BestPolicy, RunFolder, RunLock, missing_best};
+use super::file_names::{COMPLETIONS, CONFIG, METADATA, METRICS, MODEL, MODEL_CARD, SPACES};
+use super::folder::{BestPolicy, RunFolder, RunLock, missing_best_warning};
 use super::model_folder;
-use super::{Run, RunError, RunNote};
+use super::{Run, RunError, RunMetadata};
 use crate::checkpoint::{self, Checkpoint};
 use crate::disk::{self, input};
 use crate::metrics::{IterationRecord, JsonLines};
@@ -58,8 +58,8 @@ impl RunFiles {
                 lock => break (folder, lock?),
             }
         };
-        clear(&folder)?;
-        let model = run.model();
+        remove_leftovers(&folder)?;
+        let model = run.language_model();
         let (files, _) = Self::open(folder, settings, 0, model.is_some())?;
         model.map_or(Ok(()), |model| files.save_model(&model))?;
         Ok((files, lock))
@@ -74,15 +74,15 @@ impl RunFiles {
         folder: RunFolder,
         settings: &str,
         done: u32,
-        has_model: bool,
+        has_language_model: bool,
     ) -> Result<(Self, Vec<IterationRecord>), RunError> {
         folder.write(CONFIG, settings)?;
         let metrics = JsonLines::resume(&folder.path().join(METRICS), done)?;
-        let completions = has_model
+        let completions = has_language_model
             .then(|| JsonLines::resume(&folder.path().join(COMPLETIONS), done))
             .transpose()?;
-        model_folder::recover_replacement(&folder.model())?;
-        if has_model {
+        model_folder::recover_replacement(&folder.model_path())?;
+        if has_language_model {
             // Describes a model other than the one that training will export.
             let card = folder.path().join(MODEL_CARD);
             input::if_present(disk::remove_file(&card)).map_err(RunError::file("remove", &card))?;
@@ -125,12 +125,14 @@ impl RunFiles {
         settings: &str,
     ) -> Result<ResumedRun, RunError> {
         let (folder, done) = (lock.folder().clone(), run.trainer().iteration());
-        let (mut files, records) = Self::open(folder, settings, done, run.model().is_some())?;
+        let (mut files, records) =
+            Self::open(folder, settings, done, run.language_model().is_some())?;
         files.adopt_best(done, run.trainer().schedule().keep)?;
         records.iter().for_each(|record| run.replay(record));
-        let records = files.missing_records_warning(&records, done);
-        let best = files.recover_best(run)?;
-        Ok(ResumedRun { files, warnings: records.into_iter().chain(best).collect() })
+        let missing_records = files.missing_records_warning(&records, done);
+        let missing_best = files.recover_best(run)?;
+        let warnings = missing_records.into_iter().chain(missing_best).collect();
+        Ok(ResumedRun { files, warnings })
     }
 
     /// Saves the best policy as the checkpoint of iteration `done` if it is of that iteration and the checkpoint is
@@ -139,8 +141,8 @@ impl RunFiles {
         if self.folder.has_checkpoint(done) {
             return Ok(());
         }
-        match checkpoint::load(&self.folder.best()) {
-            Ok(best) if best.iteration == u64::from(done) => self.save(&best, keep),
+        match checkpoint::load(&self.folder.best_path()) {
+            Ok(best) if best.iteration == u64::from(done) => self.save_checkpoint(&best, keep),
             _ => Ok(()),
         }
     }
@@ -158,7 +160,7 @@ impl RunFiles {
         if let Ok(checkpoint) = checkpoint::load(&self.folder.store().path(iteration.into())) {
             return self.save_best(&checkpoint).map(|()| None);
         }
-        let path = self.folder.best();
+        let path = self.folder.best_path();
         Ok(Some(format!(
             "{} is missing or damaged, and iteration {iteration} has no other checkpoint; a later policy is saved there only if it is \
              better",
@@ -193,24 +195,24 @@ impl RunFiles {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn write_note(&self, note: &RunNote) -> Result<(), RunError> {
-        let text = serde_json::to_string_pretty(note).expect("notes are plain data") + "\n";
-        self.folder.write(NOTE, &text)
+    pub fn write_metadata(&self, metadata: &RunMetadata) -> Result<(), RunError> {
+        let text = serde_json::to_string_pretty(metadata).expect("metadata is plain data") + "\n";
+        self.folder.write(METADATA, &text)
     }
 
-    /// Writes the description of another program's environments, which is needed to load the policy.
+    /// Writes the spaces of another program's environments (`spaces.json`), which are needed to load the policy.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn write_description(&self, name: &str, text: &str) -> Result<(), RunError> {
-        self.folder.write(name, text)
+    pub fn write_spaces(&self, spaces: &str) -> Result<(), RunError> {
+        self.folder.write(SPACES, spaces)
     }
 
     /// Appends the records of an iteration. Returns warnings about trackers that have failed.
     ///
     /// # Errors
     /// If they cannot be written.
-    pub fn write(
+    pub fn write_records(
         &mut self,
         record: &IterationRecord,
         completions: &[CompletionRecord],
@@ -237,14 +239,14 @@ impl RunFiles {
 
     /// Waits until all records are on disk, and checks that the directory still exists in its place.
     fn sync(&self) -> Result<(), RunError> {
-        self.in_place(Ok(()))?;
+        self.or_gone(Ok(()))?;
         self.metrics.sync()?;
         Ok(self.completions.as_ref().map_or(Ok(()), JsonLines::sync)?)
     }
 
     /// Passes on the result of a write, or [`RunError::Gone`] if the directory is no longer in its place.
-    fn in_place(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
-        if self.folder.config().exists() {
+    fn or_gone(&self, outcome: Result<(), RunError>) -> Result<(), RunError> {
+        if self.folder.config_path().exists() {
             outcome
         } else {
             Err(RunError::Gone(self.folder.path().to_path_buf()))
@@ -257,7 +259,7 @@ impl RunFiles {
     /// If it cannot be written.
     pub fn save_best(&self, snapshot: &Checkpoint) -> Result<(), RunError> {
         self.sync()?;
-        self.in_place(checkpoint::save(snapshot, &self.folder.best()).map_err(RunError::from))
+        self.or_gone(checkpoint::save(snapshot, &self.folder.best_path()).map_err(RunError::from))
     }
 
     /// Loads the checkpoint of the best policy as [`RunFolder::best_policy`] does; with a warning also if it is missing
@@ -270,9 +272,9 @@ impl RunFiles {
         let expected = run.trainer().best().map(|best| u64::from(best.iteration));
         let found = best.checkpoint.as_ref().map(|checkpoint| checkpoint.iteration);
         if let (Some(expected), true) = (expected, best.warnings.is_empty()) {
-            let path = self.folder.best();
+            let path = self.folder.best_path();
             match found {
-                None => best.warnings.push(missing_best(&path)),
+                None => best.warnings.push(missing_best_warning(&path)),
                 Some(found) if found != expected => best.warnings.push(format!(
                     "{} has the policy of iteration {found}, not that of the run's best evaluation, in iteration \
                      {expected}",
@@ -289,14 +291,14 @@ impl RunFiles {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn save(&mut self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
+    pub fn save_checkpoint(&mut self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
         let limit = self.completions_limit;
-        let kept = self.completions.as_mut().map_or(Ok(()), |it| it.keep_newest(limit));
-        self.in_place(kept.map_err(RunError::from))?;
+        let kept = self.completions.as_mut().map_or(Ok(()), |records| records.keep_newest(limit));
+        self.or_gone(kept.map_err(RunError::from))?;
         self.sync()?;
         let store = self.folder.store();
         let saved = store.save(snapshot).and_then(|_| store.prune(keep));
-        self.in_place(saved.map(drop).map_err(RunError::from))
+        self.or_gone(saved.map(drop).map_err(RunError::from))
     }
 
     /// Replaces the exported language model.
@@ -304,7 +306,7 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written; the previous one then remains.
     pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
-        self.in_place(model_folder::replace(&self.folder.model(), |folder| model.save(folder)))
+        self.or_gone(model_folder::replace(&self.folder.model_path(), |folder| model.save(folder)))
     }
 
     /// Writes the description of the exported language model, its model card.
@@ -312,13 +314,13 @@ impl RunFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
-        self.in_place(self.folder.write(MODEL_CARD, text))
+        self.or_gone(self.folder.write(MODEL_CARD, text))
     }
 }
 
 /// Removes what a run has left in a folder that ended before its first checkpoint, so that a new one is not taken for
 /// it.
-fn clear(folder: &RunFolder) -> Result<(), RunError> {
+fn remove_leftovers(folder: &RunFolder) -> Result<(), RunError> {
     let names = [MODEL, TENSORBOARD, COMPLETIONS, CSV, SPACES];
     names.map(|name| folder.path().join(name)).iter().try_for_each(|path| {
         let remove = if path.is_dir() { disk::remove_tree } else { disk::remove_file };
@@ -345,9 +347,9 @@ mod tests {
         let (path, moved) = (place.path().join("run"), place.path().join("moved"));
         let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
         let failed = || Err(RunError::NoRun(path.clone()));
-        assert!(matches!(files.in_place(failed()), Err(RunError::NoRun(_))));
+        assert!(matches!(files.or_gone(failed()), Err(RunError::NoRun(_))));
         fs::rename(&path, &moved).unwrap();
-        assert!(matches!(files.in_place(failed()), Err(RunError::Gone(gone)) if gone == path));
+        assert!(matches!(files.or_gone(failed()), Err(RunError::Gone(gone)) if gone == path));
         assert!(
             matches!(files.write_model_card("card"), Err(RunError::Gone(gone)) if gone == path)
         );
@@ -375,9 +377,9 @@ mod tests {
         for name in ["model/config.json", "completions.jsonl", "metrics.csv", "spaces.json"] {
             fs::write(path.join(name), "{}").unwrap();
         }
-        assert!(RunFolder::find(&path).unwrap().has_model());
+        assert!(RunFolder::find(&path).unwrap().has_language_model());
         let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run(1), "").unwrap();
-        assert!(!files.folder().has_model());
+        assert!(!files.folder().has_language_model());
         for name in ["model", "completions.jsonl", "metrics.csv", "spaces.json"] {
             assert!(!path.join(name).exists(), "{name}");
         }
@@ -401,14 +403,14 @@ mod tests {
         let error = folder.latest().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
         assert!(folder.best_policy().unwrap().checkpoint.is_some());
-        let sums = folder.best().join("SHA256SUMS");
+        let sums = folder.best_path().join("SHA256SUMS");
         fs::remove_file(&sums).unwrap();
         let BestPolicy { checkpoint: best, warnings } = folder.best_policy().unwrap();
         assert!(best.is_none() && warnings[0].contains("SHA256SUMS is missing"), "{warnings:?}");
         std::os::unix::fs::symlink(&sums, &sums).unwrap();
         let error = folder.best_policy().unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
-        fs::remove_dir_all(folder.best()).unwrap();
+        fs::remove_dir_all(folder.best_path()).unwrap();
         let BestPolicy { checkpoint: best, warnings } = folder.best_policy().unwrap();
         assert!(best.is_none() && warnings.is_empty());
     }
@@ -427,18 +429,18 @@ mod tests {
         fs::remove_dir_all(folder.store().path(2)).unwrap();
         folder.store().save(&earlier).unwrap();
         assert_eq!(folder.latest().unwrap().checkpoint.iteration, 1);
-        let to_change = || folder.latest_to_change().unwrap().checkpoint.iteration;
-        assert_eq!(to_change(), 2);
+        let changed = || folder.latest_for_changed_settings().unwrap().checkpoint.iteration;
+        assert_eq!(changed(), 2);
         drop(lock);
         let lock = folder.lock().unwrap();
         let files = RunFiles::resume(&lock, &mut run, "").unwrap().files;
         assert!(folder.has_checkpoint(2), "the best policy, which was saved before it");
         fs::remove_dir_all(folder.store().path(2)).unwrap();
-        checkpoint::save(&earlier, &folder.best()).unwrap();
+        checkpoint::save(&earlier, &folder.best_path()).unwrap();
         let BestPolicy { checkpoint: best, warnings } = files.best_policy(&run).unwrap();
         assert!(best.is_some() && warnings[0].contains("iteration 1, not that of"), "{warnings:?}");
-        fs::remove_dir_all(folder.best()).unwrap();
-        assert_eq!(to_change(), 1);
+        fs::remove_dir_all(folder.best_path()).unwrap();
+        assert_eq!(changed(), 1);
         let BestPolicy { checkpoint: best, warnings } = files.best_policy(&run).unwrap();
         assert!(best.is_none() && warnings[0].contains("best is missing"), "{warnings:?}");
     }
@@ -452,7 +454,7 @@ mod tests {
         let _ = run.events(Some(&mut files)).last();
         let folder = files.folder().clone();
         drop((files, lock));
-        let sums = folder.best().join("SHA256SUMS");
+        let sums = folder.best_path().join("SHA256SUMS");
         let whole = fs::read(&sums).unwrap();
         let mut warnings = || {
             fs::remove_file(&sums).unwrap();

@@ -2,7 +2,7 @@
 
 use super::RunError;
 use super::file_names::{
-    BEST, CHECKPOINTS, COMPLETIONS, CONFIG, LOCK, METRICS, MODEL, MODEL_CARD, NOTE, RUNS,
+    BEST, CHECKPOINTS, COMPLETIONS, CONFIG, LOCK, METADATA, METRICS, MODEL, MODEL_CARD, RUNS,
 };
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk::{self, input};
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Time to wait for a process that only tests the lock ([`RunFolder::is_locked`]).
 const LOCK_TEST_TIMEOUT: Duration = Duration::from_millis(50);
 /// Files of a run that no output may replace.
-const FILES: [&str; 6] = [CONFIG, NOTE, METRICS, COMPLETIONS, LOCK, CSV];
+const PROTECTED_FILES: [&str; 6] = [CONFIG, METADATA, METRICS, COMPLETIONS, LOCK, CSV];
 
 /// A run directory.
 #[derive(Clone, Debug)]
@@ -84,7 +84,9 @@ impl RunFolder {
         let (is_run, has_policy) = (folder.path.join(LOCK).is_file(), folder.has_policy());
         match is_empty || is_run && !has_policy {
             true => Ok(folder),
-            false if has_policy || folder.config().is_file() => Err(RunError::Exists(folder.path)),
+            false if has_policy || folder.config_path().is_file() => {
+                Err(RunError::Exists(folder.path))
+            }
             false => Err(RunError::Occupied(folder.path)),
         }
     }
@@ -92,7 +94,7 @@ impl RunFolder {
     /// Whether a run has saved a checkpoint, even a damaged one.
     fn has_policy(&self) -> bool {
         let has_none = || self.store().iterations().is_ok_and(|all| all.is_empty());
-        self.path.join(CHECKPOINTS).exists() && !has_none() || self.best().exists()
+        self.path.join(CHECKPOINTS).exists() && !has_none() || self.best_path().exists()
     }
 
     /// Locks a directory that [`create`](Self::create) found free, for a new run. Another run may have begun, or even
@@ -129,13 +131,13 @@ impl RunFolder {
     /// # Errors
     /// If there is no such folder, or it holds no run.
     pub fn newest(name: Option<&str>) -> Result<Self, RunError> {
-        let (path, what) = match name {
+        let (path, wanted) = match name {
             Some(name) => {
                 (newest_of_name(name), format!("run of {name} in {RUNS}, and no folder {name}"))
             }
             None => (paths_by_last_write().into_iter().next(), format!("run in {RUNS}")),
         };
-        Self::open(path.ok_or(RunError::NoneYet(what))?)
+        Self::open(path.ok_or(RunError::NoneYet(wanted))?)
     }
 
     fn open(path: PathBuf) -> Result<Self, RunError> {
@@ -174,60 +176,60 @@ impl RunFolder {
 
     /// Names of the devices that trained the run last, one for each rank; none if they are unknown.
     pub fn devices(&self) -> Vec<String> {
-        let note = self.note().unwrap_or_default();
-        let names = match note["ranks"].as_array() {
+        let metadata = self.metadata().unwrap_or_default();
+        let names = match metadata["ranks"].as_array() {
             Some(ranks) => ranks.iter().map(|rank| &rank["device"]).collect(),
-            None => vec![&note["device"]["name"]],
+            None => vec![&metadata["device"]["name"]],
         };
         names.into_iter().filter_map(|name| Some(name.as_str()?.to_string())).collect()
     }
 
     /// Name of the other program's environment in which the run trains; `None` for built-in and user-defined games.
     pub fn environment(&self) -> Option<String> {
-        Some(self.note()?.get("environment")?.as_str()?.to_string())
+        Some(self.metadata()?.get("environment")?.as_str()?.to_string())
     }
 
     /// Number of iterations that the epochs of the run's data take; `None` without them, and for runs of earlier
     /// versions.
     pub fn iterations_of_epochs(&self) -> Option<u32> {
-        self.note()?.get("iterations_of_epochs")?.as_u64()?.try_into().ok()
+        self.metadata()?.get("iterations_of_epochs")?.as_u64()?.try_into().ok()
     }
 
     /// The version of Grove that trained the run last, if it differs from this one.
     pub fn other_version(&self) -> Option<String> {
-        let version = self.note()?.get("grove")?.as_str()?.to_string();
+        let version = self.metadata()?.get("grove")?.as_str()?.to_string();
         (version != env!("CARGO_PKG_VERSION")).then_some(version)
     }
 
-    fn note(&self) -> Option<serde_json::Value> {
-        let text = input::read_description(&self.path.join(NOTE)).ok()?;
+    fn metadata(&self) -> Option<serde_json::Value> {
+        let text = input::read_description(&self.path.join(METADATA)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
     /// Path of the settings.
-    pub fn config(&self) -> PathBuf {
+    pub fn config_path(&self) -> PathBuf {
         self.path.join(CONFIG)
     }
 
     /// Path of the best policy's checkpoint.
-    pub fn best(&self) -> PathBuf {
+    pub fn best_path(&self) -> PathBuf {
         self.path.join(BEST)
     }
 
     /// Path of the exported language model, which may not exist.
-    pub fn model(&self) -> PathBuf {
+    pub fn model_path(&self) -> PathBuf {
         self.path.join(MODEL)
     }
 
     /// Whether the run trains a language model.
-    pub fn has_model(&self) -> bool {
-        self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
+    pub fn has_language_model(&self) -> bool {
+        self.model_path().is_dir() || self.path.join(COMPLETIONS).is_file()
     }
 
     /// Whether the final evaluation is known to be done: that of a language model leaves a model card, and that of a
     /// game leaves no file, and counts as done.
-    pub fn is_concluded(&self) -> bool {
-        !self.model().is_dir() || self.path.join(MODEL_CARD).is_file()
+    pub fn is_finally_evaluated(&self) -> bool {
+        !self.model_path().is_dir() || self.path.join(MODEL_CARD).is_file()
     }
 
     /// Checks that an output to this path would not replace a file of a run.
@@ -235,22 +237,24 @@ impl RunFolder {
     /// # Errors
     /// If it would be one of the files of a run, or among the files of its checkpoints.
     pub fn check_output(path: &Path) -> Result<(), RunError> {
-        let place = path.canonicalize().or_else(|error| {
+        let output = path.canonicalize().or_else(|error| {
             let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
                 return Err(error);
             };
             Ok(Path::new(".").join(folder).canonicalize()?.join(name))
         });
         // Without such a folder, nothing can be written.
-        let Ok(place) = place else { return Ok(()) };
+        let Ok(output) = output else { return Ok(()) };
         let is_one_of = |path: &Path, names: &[&str]| {
             let name = path.file_name().and_then(|name| name.to_str());
             let is_in_run = path.parent().is_some_and(|folder| folder.join(LOCK).is_file());
             is_in_run && name.is_some_and(|name| names.contains(&name))
         };
-        let mut folders = place.ancestors().skip(1);
-        if is_one_of(&place, &FILES) || folders.any(|it| is_one_of(it, &[CHECKPOINTS, BEST])) {
-            Err(RunError::Output(path.to_path_buf()))
+        let mut folders = output.ancestors().skip(1);
+        if is_one_of(&output, &PROTECTED_FILES)
+            || folders.any(|folder| is_one_of(folder, &[CHECKPOINTS, BEST]))
+        {
+            Err(RunError::ReplacesRunFile(path.to_path_buf()))
         } else {
             Ok(())
         }
@@ -313,14 +317,14 @@ impl RunFolder {
     /// # Errors
     /// If there is no checkpoint, or none can be read but one may be intact.
     pub fn latest(&self) -> Result<SavedPolicy, RunError> {
-        let finite = |checkpoint: &Checkpoint| {
+        let check_finite = |checkpoint: &Checkpoint| {
             if is_finite(checkpoint) {
                 Ok(())
             } else {
                 Err("its values are not finite".to_string())
             }
         };
-        let latest = match self.store().latest_usable(finite) {
+        let latest = match self.store().latest_usable(check_finite) {
             Ok(latest) => latest,
             Err(error) => {
                 let error = match error {
@@ -329,13 +333,14 @@ impl RunFolder {
                     error if error.may_be_intact() => return Err(error.into()),
                     error => Some(error),
                 };
-                let Some(checkpoint) = checkpoint::load(&self.best()).ok().filter(is_finite) else {
+                let Some(checkpoint) = checkpoint::load(&self.best_path()).ok().filter(is_finite)
+                else {
                     let unsaved = || RunError::Unsaved(self.path.clone());
                     return Err(error.map_or_else(unsaved, RunError::from));
                 };
-                let what = "no usable checkpoint; using the best policy instead".to_string();
+                let fallback = "no usable checkpoint; using the best policy instead".to_string();
                 let reason = error.map(|error| error.to_string());
-                let warnings = reason.into_iter().chain([what]).collect();
+                let warnings = reason.into_iter().chain([fallback]).collect();
                 return Ok(SavedPolicy { checkpoint, warnings });
             }
         };
@@ -353,14 +358,14 @@ impl RunFolder {
     ///
     /// # Errors
     /// The errors of [`latest`](Self::latest).
-    pub fn latest_to_change(&self) -> Result<SavedPolicy, RunError> {
+    pub fn latest_for_changed_settings(&self) -> Result<SavedPolicy, RunError> {
         let SavedPolicy { checkpoint, mut warnings } = self.latest()?;
-        let best = checkpoint::load(&self.best()).ok().filter(is_finite);
+        let best = checkpoint::load(&self.best_path()).ok().filter(is_finite);
         let Some(best) = best.filter(|best| best.iteration > checkpoint.iteration) else {
             return Ok(SavedPolicy { checkpoint, warnings });
         };
         if let Some(last) = warnings.last_mut() {
-            *last = format!("using {} instead", self.best().display());
+            *last = format!("using {} instead", self.best_path().display());
         }
         Ok(SavedPolicy { checkpoint: best, warnings })
     }
@@ -370,13 +375,13 @@ impl RunFolder {
     /// # Errors
     /// If it may be intact, but cannot be read.
     pub fn best_policy(&self) -> Result<BestPolicy, RunError> {
-        match checkpoint::load(&self.best()) {
+        match checkpoint::load(&self.best_path()) {
             Ok(best) => Ok(BestPolicy { checkpoint: Some(best), warnings: Vec::new() }),
             Err(CheckpointError::NotFound(_)) => Ok(BestPolicy::default()),
             Err(error) if error.may_be_intact() => Err(error.into()),
             Err(error) => {
-                let what = "using the newest checkpoint instead of the best".to_string();
-                Ok(BestPolicy { checkpoint: None, warnings: vec![error.to_string(), what] })
+                let fallback = "using the newest checkpoint instead of the best".to_string();
+                Ok(BestPolicy { checkpoint: None, warnings: vec![error.to_string(), fallback] })
             }
         }
     }
@@ -390,7 +395,7 @@ impl RunFolder {
     /// Iteration from which the run would resume, for messages; damaged checkpoints count.
     pub(super) fn saved_iteration(&self) -> Option<u64> {
         let newest = || self.store().iterations().ok()?.last().copied();
-        newest().or_else(|| Some(checkpoint::load(&self.best()).ok()?.iteration))
+        newest().or_else(|| Some(checkpoint::load(&self.best_path()).ok()?.iteration))
     }
 
     /// Writes a file atomically.
@@ -412,8 +417,8 @@ impl SavedPolicy {
             let bytes =
                 input::read(path, input::MAX_DATA_BYTES).map_err(RunError::file("read", path))?;
             let policy = read_policy_file(bytes);
-            let not_one = |source| RunError::Policy { path: path.to_path_buf(), source };
-            return Ok(intact(policy.map_err(not_one)?));
+            let not_a_policy = |source| RunError::NotAPolicy { path: path.to_path_buf(), source };
+            return Ok(intact(policy.map_err(not_a_policy)?));
         }
         if path.join("manifest.json").exists() {
             return Ok(intact(checkpoint::load(path)?));
@@ -426,7 +431,7 @@ impl SavedPolicy {
         let latest = run.latest()?;
         let had_best = |counters: Counters| counters.best().is_some();
         if warnings.is_empty() && Counters::of(&latest.checkpoint).is_ok_and(had_best) {
-            warnings.push(missing_best(&run.best()));
+            warnings.push(missing_best_warning(&run.best_path()));
         }
         warnings.extend(latest.warnings);
         Ok(Self { warnings, ..latest })
@@ -458,14 +463,14 @@ impl Drop for RunLock {
 }
 
 /// The warning about a best policy that is missing.
-pub(super) fn missing_best(best: &Path) -> String {
+pub(super) fn missing_best_warning(best: &Path) -> String {
     format!("{} is missing; using the newest checkpoint instead of the best", best.display())
 }
 
 fn newest_of_name(name: &str) -> Option<PathBuf> {
     let number = |run: &Path| {
-        let run = run.file_name()?.to_str()?;
-        run.strip_prefix(name)?.strip_prefix('-')?.parse::<u64>().ok()
+        let folder_name = run.file_name()?.to_str()?;
+        folder_name.strip_prefix(name)?.strip_prefix('-')?.parse::<u64>().ok()
     };
     run_paths().filter_map(|run| Some((number(&run)?, run))).max().map(|(_, run)| run)
 }
@@ -477,11 +482,11 @@ fn run_paths() -> impl Iterator<Item = PathBuf> {
 
 /// Paths of the runs in `runs`, the one written to last first.
 fn paths_by_last_write() -> Vec<PathBuf> {
-    let written = |run: &Path| {
+    let last_write = |run: &Path| {
         let time = |name| run.join(name).metadata().and_then(|data| data.modified()).ok();
         Some(time(CONFIG)?.max(time(METRICS)?))
     };
-    let mut runs: Vec<_> = run_paths().filter_map(|run| Some((written(&run)?, run))).collect();
+    let mut runs: Vec<_> = run_paths().filter_map(|run| Some((last_write(&run)?, run))).collect();
     runs.sort();
     runs.into_iter().rev().map(|(_, run)| run).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::format::update_in_words;
 use super::{
-    FinalScores, HeldOutReport, Phase, Run, RunError, RunSizes, Scores, Subject, TrainerStatus,
+    FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject, TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
 use crate::device::has_kernels;
@@ -23,40 +23,46 @@ const FINAL_EPISODES: usize = 10_000;
 pub struct GameRun<G: Rules> {
     trainer: GameTrainer<G>,
     /// Number of iterations per epoch.
-    epoch_iterations: u32,
+    iterations_per_epoch: u32,
     /// Names of the actions.
-    actions: Vec<String>,
+    action_names: Vec<String>,
 }
 
 impl<G: Rules> GameRun<G> {
-    /// Creates a run of this trainer. `epoch_iterations` is the number of iterations per epoch, `actions` the
-    /// names of the actions.
-    pub fn new(trainer: GameTrainer<G>, epoch_iterations: u32, actions: Vec<String>) -> Self {
-        Self { trainer, epoch_iterations, actions }
+    /// Creates a run of this trainer. `iterations_per_epoch` is the number of iterations per epoch, `action_names`
+    /// has the names of the actions.
+    pub fn new(
+        trainer: GameTrainer<G>,
+        iterations_per_epoch: u32,
+        action_names: Vec<String>,
+    ) -> Self {
+        Self { trainer, iterations_per_epoch, action_names }
     }
 
-    /// Plays as many fresh episodes on the host as an evaluation has, but at most `max_episodes`.
-    fn play_on_host(&self, max_episodes: usize) -> Result<Scores, RunError> {
+    /// Scores the policy on as many fresh episodes on the host as an evaluation has, but at most `max_episodes`.
+    fn score_on_host(&self, max_episodes: usize) -> Result<Scores, RunError> {
         let episodes = self.trainer.config().checkpoint.eval_episodes.min(max_episodes);
-        let play =
-            |player| Ok::<_, RunError>(self.trainer.evaluate_fresh(episodes, 0, player)?.into());
+        let score = |selection| {
+            Ok::<_, RunError>(self.trainer.evaluate_fresh(episodes, 0, selection)?.into())
+        };
         Ok(Scores {
-            greedy: play(ActionSelection::Greedy)?,
-            sampled: Some(play(ActionSelection::Sampling)?),
+            greedy: score(ActionSelection::Greedy)?,
+            sampled: Some(score(ActionSelection::Sampling)?),
             seed: 0,
-            baselines: Vec::new(),
+            reference_scores: Vec::new(),
         })
     }
 }
 
-/// Plays `episodes` fresh episodes greedily and, on the same levels, with sampled actions.
-pub fn play<A: Actor, G: Rules>(policy: &A, game: G, episodes: usize, seed: u64) -> Scores {
-    let scores = |player| evaluate(policy, game, episodes, Stream::Evaluation, seed, player).into();
+/// Scores a policy on `episodes` fresh episodes, greedily and, on the same levels, with sampled actions.
+pub fn score_policy<A: Actor, G: Rules>(policy: &A, game: G, episodes: usize, seed: u64) -> Scores {
+    let scores =
+        |selection| evaluate(policy, game, episodes, Stream::Evaluation, seed, selection).into();
     Scores {
         greedy: scores(ActionSelection::Greedy),
         sampled: Some(scores(ActionSelection::Sampling)),
         seed,
-        baselines: reference_scores(game, episodes, Stream::Evaluation, seed),
+        reference_scores: reference_scores(game, episodes, Stream::Evaluation, seed),
     }
 }
 
@@ -73,10 +79,10 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         &self.trainer
     }
 
-    fn phases(&self) -> Vec<Phase> {
+    fn stages(&self) -> Vec<Stage> {
         let config = self.trainer.config();
         let name = if config.data.is_on() { "imitation" } else { "GRPO" };
-        vec![Phase { name, first: 1, last: config.iterations }]
+        vec![Stage { name, first: 1, last: config.iterations }]
     }
 
     fn sizes(&self) -> RunSizes {
@@ -106,8 +112,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         }
     }
 
-    fn epoch_iterations(&self) -> u32 {
-        self.epoch_iterations
+    fn iterations_per_epoch(&self) -> u32 {
+        self.iterations_per_epoch
     }
 
     fn fallback_reason(&self) -> Option<String> {
@@ -117,12 +123,12 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
     fn smaller_launches(&self) -> Option<String> {
         let config = self.trainer.config();
         let steps = config.update.gradient_accumulation_steps;
-        let more = steps.saturating_mul(4).min(config.minibatch());
+        let more_steps = steps.saturating_mul(4).min(config.minibatch());
         self.trainer.device().filter(|device| has_kernels(device))?;
         match self.fallback_reason() {
             None => Some(format!("--set launch_size={}", config.launch_size / 4.0)),
-            Some(_) if more == steps => None,
-            Some(_) => Some(format!("--set update.gradient_accumulation_steps={more}")),
+            Some(_) if more_steps == steps => None,
+            Some(_) => Some(format!("--set update.gradient_accumulation_steps={more_steps}")),
         }
     }
 
@@ -143,23 +149,23 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
     }
 
     /// Only the first rank evaluates.
-    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalEvaluation, RunError> {
         if !self.trainer.team().is_root() {
-            return Ok(FinalScores::default());
+            return Ok(FinalEvaluation::default());
         }
         let game = self.trainer.game();
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new(&self.trainer.model(), features, actions);
         let scores = if self.trainer.is_on_host() {
-            Some(self.play_on_host(max_episodes)?)
+            Some(self.score_on_host(max_episodes)?)
         } else {
-            G::PLAYABLE.then(|| play(&policy, game, FINAL_EPISODES.min(max_episodes), 0))
+            G::PLAYABLE.then(|| score_policy(&policy, game, FINAL_EPISODES.min(max_episodes), 0))
         };
         let held_out = self.trainer.confusion_matrix().map(|confusion| HeldOutReport {
             means: confusion.means(),
             confusion: confusion.counts,
-            actions: self.actions.clone(),
+            action_names: self.action_names.clone(),
         });
-        Ok(FinalScores { scores, held_out })
+        Ok(FinalEvaluation { scores, held_out })
     }
 }

@@ -5,12 +5,14 @@ use super::panics::DeviceWatch;
 use super::{Run, RunError, RunFiles};
 
 /// Runs a part of a run's work; a panic becomes an error.
-pub(super) fn catching_panics<T>(
+pub(super) fn run_part<T>(
     watch: DeviceWatch,
     work: String,
     part: impl FnOnce() -> Result<T, RunError>,
 ) -> Result<T, RunError> {
-    watch.caught(part).unwrap_or_else(|panic| Err(RunError::Failed { work, panic, saved: None }))
+    watch
+        .catch_panic(part)
+        .unwrap_or_else(|panic| Err(RunError::Failed { work, panic, saved: None }))
 }
 
 /// Adds the state of the run directory to an error.
@@ -22,8 +24,9 @@ pub(super) fn with_saved_state(
     if let (RunError::Failed { saved, .. }, Some(files)) = (&mut error, files) {
         let folder = files.folder();
         let (path, iteration) = (folder.path().to_path_buf(), folder.saved_iteration());
-        let (iterations, smaller) = (run.trainer().schedule().iterations, run.smaller_launches());
-        *saved = Some(SavedState { path, iteration, iterations, smaller });
+        let iterations = run.trainer().schedule().iterations;
+        let smaller_launches = run.smaller_launches();
+        *saved = Some(SavedState { path, iteration, iterations, smaller_launches });
     }
     error
 }

@@ -10,11 +10,11 @@ mod format;
 mod game;
 mod guard;
 mod iteration_report;
+mod metadata;
 mod model_folder;
-mod note;
+mod pace;
 mod panics;
 mod preview;
-mod progress;
 mod report;
 mod run_summary;
 mod text;
@@ -24,17 +24,17 @@ pub use crate::metrics::pluralize;
 pub use drive::{RunObserver, drive, finish, restore_best};
 pub use error::{RunError, SavedState};
 pub use events::{Event, Events};
-pub use file_names::{COMPLETIONS, CONFIG, METRICS, NOTE, SPACES};
+pub use file_names::{COMPLETIONS, CONFIG, METADATA, METRICS};
 pub use files::{ResumedRun, RunFiles};
 pub use folder::{BestPolicy, RunFolder, RunLock, SavedPolicy};
 pub use format::with_unit_prefix;
-pub use game::{GameRun, play};
+pub use game::{GameRun, score_policy};
 pub use iteration_report::IterationReport;
+pub use metadata::RunMetadata;
 pub use model_folder::load_model;
-pub use note::RunNote;
-pub use panics::{Panic, caught, caught_on_devices, keep_silent};
+pub use panics::{Panic, catch_device_panics, catch_panic, silence_panics};
 pub use preview::{Preview, preview};
-pub use report::{FinalScores, HeldOutReport, Report, Scores};
+pub use report::{FinalEvaluation, HeldOutReport, Report, Scores};
 pub use run_summary::RunSummary;
 pub use text::LanguageRun;
 pub use trainer_status::TrainerStatus;
@@ -65,9 +65,9 @@ impl Subject {
     }
 }
 
-/// A phase of a run, with its own loss.
+/// A stage of a run, with its own loss: SFT or GRPO of a language model; a game has one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Phase {
+pub struct Stage {
     /// Name of the algorithm, for instance `SFT`.
     pub name: &'static str,
     /// First iteration, counted from 1.
@@ -76,7 +76,7 @@ pub struct Phase {
     pub last: u32,
 }
 
-impl std::fmt::Display for Phase {
+impl std::fmt::Display for Stage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.name, self.first)?;
         if self.last > self.first { write!(f, "-{}", self.last) } else { Ok(()) }
@@ -116,14 +116,14 @@ pub trait Run {
     /// The trainer.
     fn trainer(&self) -> &dyn TrainerStatus;
 
-    /// Phases, in order.
-    fn phases(&self) -> Vec<Phase>;
+    /// Stages, in order.
+    fn stages(&self) -> Vec<Stage>;
 
     /// Sizes, for a dry run.
     fn sizes(&self) -> RunSizes;
 
     /// Number of iterations per epoch. Memory growth is checked after each epoch.
-    fn epoch_iterations(&self) -> u32;
+    fn iterations_per_epoch(&self) -> u32;
 
     /// The reason why the run does not use a fast engine; `None` if it does.
     fn fallback_reason(&self) -> Option<String> {
@@ -168,10 +168,10 @@ pub trait Run {
     ///
     /// # Errors
     /// If an environment or a task fails, or another rank fails or does not respond.
-    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError>;
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalEvaluation, RunError>;
 
     /// The language model in the form that is exported; `None` for games.
-    fn model(&self) -> Option<LanguageModel> {
+    fn language_model(&self) -> Option<LanguageModel> {
         None
     }
 
@@ -225,8 +225,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_of_one_iteration_names_it_once() {
-        let phase = |last| Phase { name: "GRPO", first: 1, last }.to_string();
-        assert_eq!([phase(1), phase(2)], ["GRPO 1", "GRPO 1-2"]);
+    fn a_stage_of_one_iteration_names_it_once() {
+        let stage = |last| Stage { name: "GRPO", first: 1, last }.to_string();
+        assert_eq!([stage(1), stage(2)], ["GRPO 1", "GRPO 1-2"]);
     }
 }

@@ -42,7 +42,7 @@ pub fn load_model(path: &Path) -> Result<LanguageModel, RunError> {
 /// Loads the checkpoint of the run whose exported model a path names, if it is one.
 fn checkpoint_of_export(model: &Path) -> Option<Checkpoint> {
     let model = model.canonicalize().ok()?;
-    let run = RunFolder::find(model.parent()?).ok().filter(|run| run.model() == model)?;
+    let run = RunFolder::find(model.parent()?).ok().filter(|run| run.model_path() == model)?;
     Some(SavedPolicy::find(run.path()).ok()?.checkpoint)
 }
 

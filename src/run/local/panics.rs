@@ -13,13 +13,13 @@ const KEPT_START: usize = 200;
 const KEPT_END: usize = 400;
 
 /// Text between an error and its cause in messages of drivers and CubeCL.
-const CAUSE: &str = " Caused by: ";
+const CAUSE_MARK: &str = " Caused by: ";
 
 /// Text before code locations in such messages.
-const PLACES: [&str; 3] = [" Backtrace", " No backtrace available", " Asked at:"];
+const LOCATION_MARKS: [&str; 3] = [" Backtrace", " No backtrace available", " Asked at:"];
 
 /// Text of a cause, with advice about it.
-const ADVICE: [(&str, &str); 3] = [
+const ADVICE_BY_CAUSE: [(&str, &str); 3] = [
     (
         "can't allocate buffer of size",
         "a buffer of the device is smaller: use fewer games or completions at a time, a smaller model, or the CPU",
@@ -42,7 +42,7 @@ const ABORT_MESSAGES: [&str; 2] =
 static DEVICE_PANICS: Mutex<DevicePanics> = Mutex::new(DevicePanics::NONE);
 
 /// Last panic that can unwind.
-static LAST: Mutex<Option<Panic>> = Mutex::new(None);
+static LAST_PANIC: Mutex<Option<Panic>> = Mutex::new(None);
 
 /// Panics of device threads. Each concerns all work on devices that is under way, whichever reports it first.
 struct DevicePanics {
@@ -66,9 +66,9 @@ impl DevicePanics {
     /// older, or else the last reported one if the work was under way.
     fn report(&mut self, before: u64) -> Option<Panic> {
         let new = self.unreported.take();
-        let is_met = new.is_some() || self.count > before;
+        let concerns_work = new.is_some() || self.count > before;
         self.reported = new.or(self.reported.take());
-        self.reported.clone().filter(|_| is_met)
+        self.reported.clone().filter(|_| concerns_work)
     }
 }
 
@@ -101,20 +101,20 @@ impl Panic {
 /// Shortens a message of a driver or CubeCL to the first error of a chain and the root cause, without code locations,
 /// and adds advice if there is any.
 fn shorten(line: &str) -> String {
-    let without_places = |part: &str| {
-        let ends = PLACES.iter().filter_map(|words| part.find(words));
+    let without_locations = |part: &str| {
+        let ends = LOCATION_MARKS.iter().filter_map(|words| part.find(words));
         part[..ends.min().unwrap_or(part.len())].trim_end_matches('.').to_string()
     };
-    let links: Vec<String> = line.split(CAUSE).map(without_places).collect();
+    let links: Vec<String> = line.split(CAUSE_MARK).map(without_locations).collect();
     let known = links.iter().enumerate().find_map(|(at, link)| {
-        let (_, advice) = ADVICE.iter().find(|(words, _)| link.contains(words))?;
+        let (_, advice) = ADVICE_BY_CAUSE.iter().find(|(words, _)| link.contains(words))?;
         Some((at, advice))
     });
     match known {
         Some((0, advice)) => format!("{}; {advice}", links[0]),
         Some((at, advice)) => format!("{}; {advice}", with_cause(&links[0], &links[at])),
         None if links.len() > 2 => with_cause(&links[0], &links[links.len() - 1]),
-        None => links.join(CAUSE),
+        None => links.join(CAUSE_MARK),
     }
 }
 
@@ -130,17 +130,17 @@ fn with_cause(what: &str, cause: &str) -> String {
 ///
 /// # Errors
 /// If there was a panic.
-pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Panic::new(&*payload))
 }
 
-/// Runs `work` on devices. Like [`caught`], but a panic of a device thread that no error has reported yet is also an
-/// error, since the results of the device are then unreliable.
+/// Runs `work` on devices. Like [`catch_panic`], but a panic of a device thread that no error has reported yet is also
+/// an error, since the results of the device are then unreliable.
 ///
 /// # Errors
 /// If there was a panic.
-pub fn caught_on_devices<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
-    let outcome = caught(work);
+pub fn catch_device_panics<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+    let outcome = catch_panic(work);
     lock(&DEVICE_PANICS).report(u64::MAX).map_or(outcome, Err)
 }
 
@@ -159,19 +159,20 @@ impl DeviceWatch {
         Self { before: lock(&DEVICE_PANICS).count }
     }
 
-    /// Runs a part of the run's work. Like [`caught`], but a panic of a device thread since the start is also an error.
+    /// Runs a part of the run's work. Like [`catch_panic`], but a panic of a device thread since the start is also an
+    /// error.
     ///
     /// # Errors
     /// If there was a panic.
-    pub fn caught<T>(self, work: impl FnOnce() -> T) -> Result<T, Panic> {
-        let outcome = caught(work);
+    pub fn catch_panic<T>(self, work: impl FnOnce() -> T) -> Result<T, Panic> {
+        let outcome = catch_panic(work);
         lock(&DEVICE_PANICS).report(self.before).map_or(outcome, Err)
     }
 }
 
 /// Keeps panics off stderr from now on, for a program that reports them as errors; the log has them with their
 /// locations. If the process cannot continue after a panic, `fail` reports it and the process exits with 1.
-pub fn keep_silent(fail: fn(&Panic)) {
+pub fn silence_panics(fail: fn(&Panic)) {
     set_hook(Box::new(move |info| record_panic(info, fail)));
 }
 
@@ -183,10 +184,10 @@ fn record_panic(info: &PanicHookInfo, fail: fn(&Panic)) {
     }
     let panic = Panic::new(info.payload());
     if ABORT_MESSAGES.contains(&panic.0.as_str()) {
-        fail(lock(&LAST).as_ref().unwrap_or(&panic));
+        fail(lock(&LAST_PANIC).as_ref().unwrap_or(&panic));
         std::process::exit(1);
     }
-    *lock(&LAST) = Some(panic.clone());
+    *lock(&LAST_PANIC) = Some(panic.clone());
     let is_of_a_device = |name: &str| DEVICE_THREADS.iter().any(|start| name.starts_with(start));
     if thread::current().name().is_some_and(is_of_a_device) {
         lock(&DEVICE_PANICS).record(panic);
@@ -248,8 +249,8 @@ mod tests {
 
     #[test]
     fn work_that_panics_is_an_error() {
-        assert_eq!(caught(|| 3), Ok(3));
-        assert_eq!(caught(|| panic!("lost {}", 1)).unwrap_err().to_string(), "lost 1");
+        assert_eq!(catch_panic(|| 3), Ok(3));
+        assert_eq!(catch_panic(|| panic!("lost {}", 1)).unwrap_err().to_string(), "lost 1");
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Dry runs: measures some iterations and an evaluation, and saves nothing.
 
 use super::format::{duration_in_words, with_unit_prefix};
-use super::{Phase, Run, RunError, RunSizes, Subject, pluralize};
+use super::{Run, RunError, RunSizes, Stage, Subject, pluralize};
 use crate::device::DeviceInfo;
 use crate::run::Schedule;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
-/// Time after which no further iteration of a phase is measured.
+/// Time after which no further iteration of a stage is measured.
 const TRIAL_TIME: Duration = Duration::from_secs(2);
-/// Maximum number of measured iterations of a phase, after the first.
+/// Maximum number of measured iterations of a stage, after the first.
 const TRIAL_ITERATIONS: u32 = 20;
 
 /// Expected cost of a run.
@@ -24,7 +24,8 @@ pub struct Preview<'a> {
     #[serde(flatten)]
     sizes: RunSizes,
     iterations: u32,
-    phases: Vec<PhasePreview>,
+    #[serde(rename = "phases")]
+    stages: Vec<StagePreview>,
     seconds_to_first_update: f64,
     /// Mean over all iterations.
     seconds_per_iteration: f64,
@@ -36,11 +37,11 @@ pub struct Preview<'a> {
     schedule: Schedule,
 }
 
-/// Expected cost of a phase.
+/// Expected cost of a stage.
 #[derive(Debug, Serialize)]
-struct PhasePreview {
+struct StagePreview {
     #[serde(flatten)]
-    phase: Phase,
+    stage: Stage,
     seconds_per_iteration: f64,
 }
 
@@ -62,24 +63,24 @@ impl PreviewCosts {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// Measures some iterations of a phase.
-    fn measure_phase(&mut self, run: &mut dyn Run, phase: Phase) -> Result<PhasePreview, RunError> {
-        run.skip_to(phase.first - 1);
+    /// Measures some iterations of a stage.
+    fn measure_stage(&mut self, run: &mut dyn Run, stage: Stage) -> Result<StagePreview, RunError> {
+        run.skip_to(stage.first - 1);
         // The first iteration compiles kernels and fills caches.
         let first = self.iterate(run)?;
         let began = Instant::now();
-        let max_iterations = TRIAL_ITERATIONS.min(phase.last - phase.first);
+        let max_iterations = TRIAL_ITERATIONS.min(stage.last - stage.first);
         let mut count = 0;
         while count < max_iterations && began.elapsed() < TRIAL_TIME {
             self.iterate(run)?;
             count += 1;
         }
         let mean = began.elapsed().as_secs_f64() / f64::from(count);
-        Ok(PhasePreview { phase, seconds_per_iteration: if count > 0 { mean } else { first } })
+        Ok(StagePreview { stage, seconds_per_iteration: if count > 0 { mean } else { first } })
     }
 }
 
-/// Trains some iterations of every phase of a run, an evaluation, and the final evaluation on one episode. `started` is
+/// Trains some iterations of every stage of a run, an evaluation, and the final evaluation on one episode. `started` is
 /// the start of the run's preparation.
 ///
 /// # Errors
@@ -91,17 +92,17 @@ pub fn preview<'a>(
 ) -> Result<Preview<'a>, RunError> {
     let schedule = run.trainer().schedule();
     let mut costs = PreviewCosts { started, seconds_to_first_update: None, memory_bytes: None };
-    let phases = run.phases().into_iter().map(|phase| costs.measure_phase(run, phase));
-    let phases: Vec<PhasePreview> = phases.collect::<Result<_, _>>()?;
+    let stages = run.stages().into_iter().map(|stage| costs.measure_stage(run, stage));
+    let stages: Vec<StagePreview> = stages.collect::<Result<_, _>>()?;
     let began = Instant::now();
     run.validate()?;
     let evaluation = began.elapsed().as_secs_f64();
     // Otherwise an error in it would only show at the end of the run.
     run.evaluate_fresh(1)?;
-    let total = |PhasePreview { phase, seconds_per_iteration }: &PhasePreview| {
-        f64::from(phase.last - phase.first + 1) * seconds_per_iteration
+    let total = |StagePreview { stage, seconds_per_iteration }: &StagePreview| {
+        f64::from(stage.last - stage.first + 1) * seconds_per_iteration
     };
-    let total: f64 = phases.iter().map(total).sum();
+    let total: f64 = stages.iter().map(total).sum();
     let iterations = schedule.iterations;
     let seconds_per_iteration = total / f64::from(iterations);
     let evaluations = iterations.div_ceil(schedule.eval_every);
@@ -110,10 +111,10 @@ pub fn preview<'a>(
         subject: run.subject(),
         seed: run.seed(),
         device,
-        engine: run.trainer().engine(),
+        engine: run.trainer().describe_engine(),
         sizes: run.sizes(),
         iterations,
-        phases,
+        stages,
         seconds_to_first_update,
         seconds_per_iteration,
         seconds_per_evaluation: evaluation,
@@ -134,11 +135,13 @@ impl Display for Preview<'_> {
             Subject::Task(_) => ["task", "model"],
         };
         let steps = env_steps.map(|steps| format!(", {} steps", with_unit_prefix(steps as f64)));
-        let phases: Vec<_> = self.phases.iter().map(|one| one.phase.to_string()).collect();
-        let each: Vec<_> = self
-            .phases
+        let stages: Vec<_> = self.stages.iter().map(|preview| preview.stage.to_string()).collect();
+        let times: Vec<_> = self
+            .stages
             .iter()
-            .map(|one| format!("{} {:.1} ms", one.phase.name, 1e3 * one.seconds_per_iteration))
+            .map(|preview| {
+                format!("{} {:.1} ms", preview.stage.name, 1e3 * preview.seconds_per_iteration)
+            })
             .collect();
         let memory = self.memory_bytes.map_or("not reported by the device".to_string(), |bytes| {
             format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
@@ -151,7 +154,7 @@ impl Display for Preview<'_> {
             ("iteration", rollout.clone()),
             ("", update.clone()),
             ("run", pluralize(self.iterations as usize, "iteration") + &steps.unwrap_or_default()),
-            ("", phases.join(", ")),
+            ("", stages.join(", ")),
             ("", format!("evaluated every {eval_every}, saved every {save_every}")),
             (
                 "time",
@@ -161,7 +164,7 @@ impl Display for Preview<'_> {
                     self.seconds_to_first_update
                 ),
             ),
-            ("", format!("{} per iteration", each.join(", "))),
+            ("", format!("{} per iteration", times.join(", "))),
             ("", format!("{:.1} ms per evaluation", 1e3 * self.seconds_per_evaluation)),
             ("memory", memory),
         ];

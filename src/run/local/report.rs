@@ -23,8 +23,8 @@ pub struct Scores {
     #[serde(skip)]
     pub seed: u64,
     /// Scores of players without a network; empty for language models.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub baselines: Vec<ReferenceScore>,
+    #[serde(rename = "baselines", skip_serializing_if = "Vec::is_empty")]
+    pub reference_scores: Vec<ReferenceScore>,
 }
 
 /// Quality of the best policy on held-out demonstrations.
@@ -39,12 +39,12 @@ pub struct HeldOutReport {
     pub confusion: Vec<Vec<u64>>,
     /// Names of the actions.
     #[serde(skip)]
-    pub actions: Vec<String>,
+    pub action_names: Vec<String>,
 }
 
 /// Final evaluation of a run's best policy.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct FinalScores {
+pub struct FinalEvaluation {
     /// Scores on fresh episodes; `None` if there is nothing to play.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
@@ -74,13 +74,13 @@ pub struct Report {
     pub best_iteration: u64,
     /// Path of the best policy, for the text form.
     #[serde(skip)]
-    pub best: String,
+    pub best_path: String,
     /// Final evaluation of the best policy.
     #[serde(flatten)]
-    pub result: FinalScores,
+    pub evaluation: FinalEvaluation,
 }
 
-impl FinalScores {
+impl FinalEvaluation {
     /// A warning if completions were generated, but none could be scored.
     pub fn warning(&self) -> Option<String> {
         self.scores.as_ref()?.greedy.warning()
@@ -88,20 +88,20 @@ impl FinalScores {
 }
 
 impl RunSummary {
-    /// Creates the report of a run on this device, whose `best` checkpoint had this `result`; without
-    /// `best`, the last one had.
+    /// Creates the report of a run on this device, whose `best` checkpoint had this `evaluation`;
+    /// without `best`, the last one had.
     pub fn report(
         self,
         run: &dyn Run,
         files: &RunFiles,
         device: &str,
         best: Option<&Checkpoint>,
-        result: FinalScores,
+        evaluation: FinalEvaluation,
     ) -> Report {
         let folder = files.folder();
-        let place = match best {
-            _ if folder.has_model() => folder.model(),
-            Some(_) => folder.best(),
+        let best_path = match best {
+            _ if folder.has_language_model() => folder.model_path(),
+            Some(_) => folder.best_path(),
             None => folder.store().path(self.iteration.into()),
         };
         Report {
@@ -112,8 +112,8 @@ impl RunSummary {
             iterations: run.trainer().schedule().iterations,
             summary: self,
             best_iteration: best.map_or(self.iteration.into(), |best| best.iteration),
-            best: place.display().to_string(),
-            result,
+            best_path: best_path.display().to_string(),
+            evaluation,
         }
     }
 }
@@ -129,11 +129,11 @@ impl Display for Report {
         if let Some(first) = seconds_to_first_update {
             write!(f, " (first update after {first:.2} s)")?;
         }
-        write!(f, ".\nBest {product}: iteration {}, in {}", self.best_iteration, self.best)?;
-        if let Some(held_out) = &self.result.held_out {
+        write!(f, ".\nBest {product}: iteration {}, in {}", self.best_iteration, self.best_path)?;
+        if let Some(held_out) = &self.evaluation.held_out {
             write!(f, "\n\n{held_out}")?;
         }
-        if let Some(scores) = &self.result.scores {
+        if let Some(scores) = &self.evaluation.scores {
             write!(f, "\n\n{scores}")?;
         }
         Ok(())
@@ -150,16 +150,16 @@ impl Display for HeldOutReport {
                 "Held-out solutions: {loss:.4} nats a token (perplexity {perplexity:.3})."
             );
         };
-        let Self { confusion, actions, .. } = self;
+        let Self { confusion, action_names, .. } = self;
         let steps: u64 = confusion.iter().flatten().sum();
         let percent = 100.0 * accuracy;
         writeln!(f, "Held out: {steps} steps; {percent:.2} % accuracy, {loss:.4} nats a step.")?;
-        let width = actions.iter().map(String::len).max().unwrap_or(0).max(12);
-        let first = width.max(CORNER.len());
-        write!(f, "{CORNER:first$}")?;
-        actions.iter().try_for_each(|name| write!(f, "  {name:>width$}"))?;
-        for (name, row) in actions.iter().zip(confusion) {
-            write!(f, "\n{name:first$}")?;
+        let width = action_names.iter().map(String::len).max().unwrap_or(0).max(12);
+        let first_width = width.max(CORNER.len());
+        write!(f, "{CORNER:first_width$}")?;
+        action_names.iter().try_for_each(|name| write!(f, "  {name:>width$}"))?;
+        for (name, row) in action_names.iter().zip(confusion) {
+            write!(f, "\n{name:first_width$}")?;
             row.iter().try_for_each(|count| write!(f, "  {count:>width$}"))?;
         }
         Ok(())
@@ -168,24 +168,27 @@ impl Display for HeldOutReport {
 
 impl Display for Scores {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { greedy, sampled, seed, baselines } = self;
+        let Self { greedy, sampled, seed, reference_scores } = self;
         let [policy, player, choice, what, unit] = if greedy.text.is_some() {
             ["this model", "model", "token", "held-out prompt", "tokens per completion"]
         } else {
             ["this policy", "player", "action", "held-out episode", "steps per episode"]
         };
-        let own =
-            || std::iter::once(("greedy", greedy)).chain(sampled.iter().map(|it| ("sampled", it)));
+        let by_selection = || {
+            let sampled = sampled.iter().map(|sampled| ("sampled", sampled));
+            std::iter::once(("greedy", greedy)).chain(sampled)
+        };
         let or_lowest = |score: Option<f64>| score.unwrap_or(f64::NEG_INFINITY);
-        let shown = own().map(|(way, result)| {
-            let error = result.std_error.map_or(String::new(), |error| format!(" ± {error:.3}"));
-            (format!("{policy}, {way}"), result.score(), error)
+        let policy_rows = by_selection().map(|(selection, evaluation)| {
+            let error = error_in_words(evaluation.std_error);
+            (format!("{policy}, {selection}"), evaluation.score(), error)
         });
-        let known = baselines.iter().map(|ReferenceScore { player, mean_score, std_error }| {
-            let error = std_error.map_or(String::new(), |error| format!(" ± {error:.3}"));
-            (player.to_string(), Some(*mean_score), error)
+        let reference_rows = reference_scores.iter().map(|reference| {
+            let ReferenceScore { player, mean_score, std_error } = reference;
+            (player.to_string(), Some(*mean_score), error_in_words(*std_error))
         });
-        let mut rows: Vec<(String, Option<f64>, String)> = shown.chain(known).collect();
+        let mut rows: Vec<(String, Option<f64>, String)> =
+            policy_rows.chain(reference_rows).collect();
         rows.sort_by(|a, b| or_lowest(a.1).total_cmp(&or_lowest(b.1)));
         let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
         write!(f, "{player:width$}  {:>8}", "score")?;
@@ -200,9 +203,9 @@ impl Display for Scores {
             f,
             "\n\ngreedy: always the most likely {choice}{drawn}.\n± is the standard error over {over} (seed {seed}).\n"
         )?;
-        for (way, result) in own() {
-            let words = result.warning().or_else(|| result.text.as_ref().map(exactly_right));
-            words.iter().try_for_each(|words| writeln!(f, "{way}: {words}"))?;
+        for (selection, evaluation) in by_selection() {
+            let note = evaluation.warning().or_else(|| evaluation.text.as_ref().map(exactly_right));
+            note.iter().try_for_each(|note| writeln!(f, "{selection}: {note}"))?;
         }
         match (greedy.min_score, greedy.max_score) {
             (Some(lowest), Some(highest)) => {
@@ -218,18 +221,23 @@ impl Display for Scores {
 /// Describes the fraction of completions with the highest reward, if that is known.
 fn exactly_right(text: &LanguageEvaluation) -> String {
     let LanguageEvaluation { k, pass_at_1, pass_at_k, unjudged, .. } = text;
-    let mut words = match pass_at_1 {
+    let mut text = match pass_at_1 {
         Some(rate) => format!("pass@1 {rate:.4} ({:.1} % exactly right)", 100.0 * rate),
         None => "no pass@1, since rewards exceed 1".to_string(),
     };
     if let Some(rate) = pass_at_k.filter(|_| *k > 1) {
-        words += &format!(", pass@{k} {rate:.4}");
+        text += &format!(", pass@{k} {rate:.4}");
     }
     if *unjudged > 0 {
-        words +=
+        text +=
             &format!("; without {} that could not be scored", pluralize(*unjudged, "completion"));
     }
-    words
+    text
+}
+
+/// Formats a standard error, if it is known, to stand behind its mean.
+fn error_in_words(std_error: Option<f64>) -> String {
+    std_error.map_or(String::new(), |error| format!(" ± {error:.3}"))
 }
 
 /// Rounds a number to three decimals.
@@ -261,14 +269,14 @@ mod tests {
                 text: Some(text),
                 ..EvaluationRecord::default()
             };
-            Scores { greedy, sampled: None, seed: 0, baselines: Vec::new() }
+            Scores { greedy, sampled: None, seed: 0, reference_scores: Vec::new() }
         };
         let text = scores(&[]).to_string();
         assert!(text.contains("this model, greedy         -\n"), "{text}");
         assert!(text.contains("greedy: no score: none of the 2 completions of"), "{text}");
         assert!(text.ends_with("There are no greedy scores; 3.0 tokens per completion."), "{text}");
-        let result = FinalScores { scores: Some(scores(&[])), held_out: None };
-        assert!(result.warning().is_some());
+        let evaluation = FinalEvaluation { scores: Some(scores(&[])), held_out: None };
+        assert!(evaluation.warning().is_some());
         let text = scores(&[2.0]).to_string();
         assert!(
             text.contains("no pass@1, since rewards exceed 1; without 1 completion that"),
@@ -285,8 +293,8 @@ mod tests {
         let (files, _lock) = RunFiles::create(Some(path.clone()), "run", &run, "").unwrap();
         let summary = RunSummary { iteration: 7, ..RunSummary::default() };
         let report = |best: Option<&Checkpoint>| {
-            let result = FinalScores::default();
-            summary.report(&run, &files, "cpu", best, result).to_string()
+            let evaluation = FinalEvaluation::default();
+            summary.report(&run, &files, "cpu", best, evaluation).to_string()
         };
         let said = |iteration: u32, folder: &str| {
             format!("Best policy: iteration {iteration}, in {}", path.join(folder).display())

@@ -1,6 +1,6 @@
 //! Time and steps spent on a run.
 
-use crate::run::End;
+use crate::run::EndReason;
 use serde::{Serialize, Serializer};
 
 /// Time and steps spent on a run, up to the iteration where it stopped.
@@ -13,13 +13,16 @@ pub struct RunSummary {
     /// Reason for the end of the run; `None` if it was interrupted. Serialized as the flag
     /// `interrupted`.
     #[serde(rename = "interrupted", serialize_with = "is_missing")]
-    pub end: Option<End>,
+    pub end_reason: Option<EndReason>,
     /// Seconds in this process, without pauses.
     pub seconds: f64,
     /// Seconds until the first update was done; `None` without one.
     pub seconds_to_first_update: Option<f64>,
 }
 
-fn is_missing<S: Serializer>(end: &Option<End>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bool(end.is_none())
+fn is_missing<S: Serializer>(
+    end_reason: &Option<EndReason>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(end_reason.is_none())
 }

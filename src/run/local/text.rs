@@ -2,7 +2,7 @@
 
 use super::format::update_in_words;
 use super::{
-    FinalScores, HeldOutReport, Phase, Run, RunError, RunSizes, Scores, Subject, TrainerStatus,
+    FinalEvaluation, HeldOutReport, Run, RunError, RunSizes, Scores, Stage, Subject, TrainerStatus,
 };
 use crate::checkpoint::Checkpoint;
 use crate::metrics::IterationRecord;
@@ -48,33 +48,33 @@ impl Run for LanguageRun {
         &self.trainer
     }
 
-    fn phases(&self) -> Vec<Phase> {
+    fn stages(&self) -> Vec<Stage> {
         let config = self.trainer.config();
         // A resumed run may have fewer iterations than the settings have of SFT.
         let sft = if config.is_sft_only() { u32::MAX } else { config.fit.iterations };
         let sft = sft.min(config.iterations);
-        let phases = [
-            Phase { name: "SFT", first: 1, last: sft },
-            Phase { name: "GRPO", first: sft + 1, last: config.iterations },
+        let stages = [
+            Stage { name: "SFT", first: 1, last: sft },
+            Stage { name: "GRPO", first: sft + 1, last: config.iterations },
         ];
-        phases.into_iter().filter(|phase| phase.first <= phase.last).collect()
+        stages.into_iter().filter(|stage| stage.first <= stage.last).collect()
     }
 
     fn warnings(&self) -> Vec<String> {
         let config = self.trainer.config();
         let (sft, all, path) = (config.fit.iterations, config.iterations, &config.model.path);
-        let phases = (sft >= all && !config.is_sft_only()).then(|| {
+        let sft_throughout = (sft >= all && !config.is_sft_only()).then(|| {
             format!(
                 "all iterations are SFT, and none is GRPO: raise iterations ({all}), or lower fit.iterations ({sft})"
             )
         });
-        let end = self.trainer.model().stop_tokens.is_empty().then(|| {
+        let no_stop_token = self.trainer.model().stop_tokens.is_empty().then(|| {
             format!(
                 "the model in {path} has no token that ends a text, and so cannot learn to end its answers; name one in \
                  its tokenizer (`eos_token`, in a GGUF file `tokenizer.ggml.eos_token_id`)"
             )
         });
-        phases.into_iter().chain(end).collect()
+        sft_throughout.into_iter().chain(no_stop_token).collect()
     }
 
     fn sizes(&self) -> RunSizes {
@@ -82,7 +82,7 @@ impl Run for LanguageRun {
         let (generation, update) = (&config.generation, &config.update);
         let model = self.trainer.model();
         let num_parameters = model.shape.num_params();
-        let learnt = match &model.adapters {
+        let learnt_part = match &model.adapters {
             Some(adapters) => format!(", {} of them learnt (LoRA)", adapters.params().len()),
             None => String::new(),
         };
@@ -91,12 +91,13 @@ impl Run for LanguageRun {
             (prompts, format!("{prompts} solutions"))
         } else {
             let GenerationConfig { group_size, max_new_tokens, .. } = generation;
-            let each = format!("{group_size} completions of at most {max_new_tokens} tokens");
-            (prompts * group_size, format!("{prompts} prompts of {each}"))
+            let completions =
+                format!("{group_size} completions of at most {max_new_tokens} tokens");
+            (prompts * group_size, format!("{prompts} prompts of {completions}"))
         };
         RunSizes {
             num_parameters,
-            policy: format!("{}, {num_parameters} parameters{learnt}", config.model.path),
+            policy: format!("{}, {num_parameters} parameters{learnt_part}", config.model.path),
             num_envs,
             env_steps: None,
             rollout: batch,
@@ -104,7 +105,7 @@ impl Run for LanguageRun {
         }
     }
 
-    fn epoch_iterations(&self) -> u32 {
+    fn iterations_per_epoch(&self) -> u32 {
         self.trainer.config().checkpoint.eval_every
     }
 
@@ -139,7 +140,7 @@ impl Run for LanguageRun {
     }
 
     /// All ranks take the first one's weights and evaluate together.
-    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalScores, RunError> {
+    fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalEvaluation, RunError> {
         self.trainer.broadcast_weights()?;
         let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
         let prompts = if is_evaluated { FINAL_PROMPTS.min(max_episodes) } else { 0 };
@@ -147,14 +148,14 @@ impl Run for LanguageRun {
         let held_out = greedy.held_out.take().map(|means| HeldOutReport {
             means,
             confusion: Vec::new(),
-            actions: Vec::new(),
+            action_names: Vec::new(),
         });
         let seed = self.seed();
-        let scores = Scores { greedy, sampled: None, seed, baselines: Vec::new() };
-        Ok(FinalScores { scores: is_evaluated.then_some(scores), held_out })
+        let scores = Scores { greedy, sampled: None, seed, reference_scores: Vec::new() };
+        Ok(FinalEvaluation { scores: is_evaluated.then_some(scores), held_out })
     }
 
-    fn model(&self) -> Option<LanguageModel> {
+    fn language_model(&self) -> Option<LanguageModel> {
         Some(self.trainer.model())
     }
 

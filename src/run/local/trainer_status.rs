@@ -24,8 +24,8 @@ pub trait TrainerStatus {
     /// Shards of a batch, and this rank's range of them.
     fn shards(&self) -> Shards;
 
-    /// Human-readable description of the engine.
-    fn engine(&self) -> String;
+    /// Describes the engine in words.
+    fn describe_engine(&self) -> String;
 }
 
 impl<E: Engine> TrainerStatus for Trainer<E>
@@ -56,7 +56,7 @@ where
         self.shards()
     }
 
-    fn engine(&self) -> String {
+    fn describe_engine(&self) -> String {
         self.describe_engine()
     }
 }

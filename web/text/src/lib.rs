@@ -140,7 +140,7 @@ impl Training {
 
     /// Whether the run is over.
     pub fn is_done(&self) -> bool {
-        self.schedule().end(self.trainer.iteration(), self.trainer.best()).is_some()
+        self.schedule().end_reason(self.trainer.iteration(), self.trainer.best()).is_some()
     }
 
     /// Runs one iteration; returns its record, with an evaluation if one is due, and completions, as JSON:

@@ -67,7 +67,7 @@ impl<G: Playable> Run for Session<G> {
     }
 
     fn is_over(&self) -> bool {
-        self.schedule().end(self.trainer.iteration(), self.trainer.best()).is_some()
+        self.schedule().end_reason(self.trainer.iteration(), self.trainer.best()).is_some()
     }
 
     fn evaluate_quickly(&self) -> LocalFuture<'_, EvaluationRecord> {

@@ -1,7 +1,7 @@
 //! Fuzz tests of the readers of foreign files: on any mutation of a small valid file, a reader must return.
 //!
 //! The suite tries some cases of each. `GROVE_FUZZ_SECONDS=600 cargo test --release --lib fuzz:: -- --test-threads 1`
-//! tries each for this many seconds of processor time, and also fails on a case that takes more than five of them;
+//! tries each for this many seconds of CPU time, and also fails on a case that takes more than five of them;
 //! `ulimit -v` bounds their memory. A failure names its seed; `GROVE_FUZZ_SEED=0x1f00000200` repeats it.
 
 mod mutation;
@@ -16,7 +16,7 @@ use std::time::Duration;
 const CASES: u64 = 200;
 /// Random bytes of a case.
 const BYTES: u64 = 512;
-/// Maximum processor time of a case, where `GROVE_FUZZ_SECONDS` is set.
+/// Maximum CPU time of a case, where `GROVE_FUZZ_SECONDS` is set.
 const SLOW: Duration = Duration::from_secs(5);
 
 /// Feeds the `seeds`, then mutations of them, to a reader.
@@ -38,18 +38,18 @@ fn fuzz(seeds: &[Vec<u8>], read: impl Fn(&[u8])) {
         return (1..=CASES).for_each(run);
     };
     let seconds = seconds.parse().expect("GROVE_FUZZ_SECONDS is a number");
-    let (mut number, started) = (RandomState::new().hash_one(seconds), processor_time());
-    while processor_time() - started < Duration::from_secs(seconds) {
-        let before = processor_time();
+    let (mut number, started) = (RandomState::new().hash_one(seconds), cpu_time());
+    while cpu_time() - started < Duration::from_secs(seconds) {
+        let before = cpu_time();
         run(number);
-        let taken = processor_time() - before;
+        let taken = cpu_time() - before;
         assert!(taken < SLOW, "case {number} took {taken:?}");
         number = number.wrapping_add(1);
     }
 }
 
 /// The CPU time of this process, which does not depend on what else the machine does.
-fn processor_time() -> Duration {
+fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to a live struct.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };

@@ -1,6 +1,6 @@
 //! Estimation of a run's remaining time.
 
-use super::Phase;
+use super::Stage;
 use std::collections::VecDeque;
 
 /// Maximum number of iterations over which the pace is measured.
@@ -9,30 +9,32 @@ const PACE_ITERATIONS: usize = 30;
 /// Pace of a run, from which the remaining time is estimated.
 #[derive(Debug)]
 pub(super) struct Pace {
-    phases: Vec<Phase>,
-    /// Iteration and seconds of the last iterations of the current phase.
+    stages: Vec<Stage>,
+    /// Iteration and seconds of the last iterations of the current stage.
     recent: VecDeque<(u32, f64)>,
 }
 
 impl Pace {
-    /// Creates the pace of a run with these phases that continues after iteration `done`.
-    pub fn new(done: u32, phases: Vec<Phase>) -> Self {
-        Self { phases, recent: VecDeque::from([(done, 0.0)]) }
+    /// Creates the pace of a run with these stages that continues after iteration `done`.
+    pub fn new(done: u32, stages: Vec<Stage>) -> Self {
+        Self { stages, recent: VecDeque::from([(done, 0.0)]) }
     }
 
-    /// Seconds left after `iteration`, which ended at `seconds`. Later phases are assumed to be as fast as the
+    /// Seconds left after `iteration`, which ended at `seconds`. Later stages are assumed to be as fast as the
     /// current one.
     pub fn seconds_left(&mut self, iteration: u32, seconds: f64) -> Option<f64> {
-        let begins = self.phases.iter().any(|phase| phase.first == iteration && phase.first > 1);
-        if begins {
+        let begins_stage =
+            self.stages.iter().any(|stage| stage.first == iteration && stage.first > 1);
+        if begins_stage {
             self.recent.drain(..self.recent.len() - 1);
         }
         self.recent.push_back((iteration, seconds));
         self.recent.drain(..self.recent.len().saturating_sub(PACE_ITERATIONS));
-        let (first, then) = self.recent[0];
-        let all = self.phases.last()?.last;
-        let each = (seconds - then) / f64::from(iteration.checked_sub(first).filter(|n| *n > 0)?);
-        Some(each * f64::from(all.saturating_sub(iteration)))
+        let (first_iteration, first_seconds) = self.recent[0];
+        let count = iteration.checked_sub(first_iteration).filter(|count| *count > 0)?;
+        let seconds_per_iteration = (seconds - first_seconds) / f64::from(count);
+        let last_iteration = self.stages.last()?.last;
+        Some(seconds_per_iteration * f64::from(last_iteration.saturating_sub(iteration)))
     }
 }
 
@@ -41,9 +43,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_left_follows_the_pace_of_the_current_phase() {
-        let phase = |name, first, last| Phase { name, first, last };
-        let mut pace = Pace::new(0, vec![phase("SFT", 1, 10), phase("GRPO", 11, 100)]);
+    fn the_time_left_follows_the_pace_of_the_current_stage() {
+        let stage = |name, first, last| Stage { name, first, last };
+        let mut pace = Pace::new(0, vec![stage("SFT", 1, 10), stage("GRPO", 11, 100)]);
         for i in 1..=10 {
             let left = pace.seconds_left(i, f64::from(i)).unwrap();
             assert_eq!(left, f64::from(100 - i));

@@ -12,32 +12,34 @@ const MAX_READ_BYTES: usize = 1 << 16;
 
 /// The index of a metrics file, up to its last complete line.
 #[derive(Default)]
-pub struct Log {
+pub struct MetricsIndex {
     /// Number of the file, counted up when the file is replaced, shortened or removed.
-    pub epoch: u64,
-    /// Identifier of the run: a hash of its first record, which is unique since it contains durations.
-    run: String,
+    pub generation: u64,
+    /// Identifier of the run in the ids of events: a hash of its first record, which is unique since it contains
+    /// durations.
+    run_id: String,
     file: Option<File>,
-    lines: Vec<Line>,
+    records: Vec<RecordPosition>,
     /// Offset of the end of the last complete line.
     end: u64,
     /// The last complete line, malformed or not, by which the file is recognized.
-    last: Vec<u8>,
+    last_line: Vec<u8>,
     /// Offset of the last complete line.
-    last_start: u64,
+    last_line_start: u64,
 }
 
+/// The position of a record in the file, bytes.
 #[derive(Clone, Copy)]
-struct Line {
+struct RecordPosition {
     iteration: u32,
     length: u32,
     start: u64,
 }
 
-impl Log {
+impl MetricsIndex {
     /// Iteration of the newest record.
     pub fn iteration(&self) -> Option<u32> {
-        self.lines.last().map(|line| line.iteration)
+        self.records.last().map(|record| record.iteration)
     }
 
     /// Offset of the end of the last complete line.
@@ -45,11 +47,11 @@ impl Log {
         self.end
     }
 
-    /// Index of the record after the one with the event id `id`, if that one is in this log.
+    /// Index of the record after the one with the event id `id`, if that one is in this file.
     pub fn index_after(&self, id: &str) -> Option<usize> {
-        let (run, iteration) = id.split_once('-')?;
-        let iteration = iteration.parse::<u32>().ok().filter(|_| run == self.run)?;
-        let found = self.lines.binary_search_by_key(&iteration, |line| line.iteration);
+        let (run_id, iteration) = id.split_once('-')?;
+        let iteration = iteration.parse::<u32>().ok().filter(|_| run_id == self.run_id)?;
+        let found = self.records.binary_search_by_key(&iteration, |record| record.iteration);
         found.ok().map(|index| index + 1)
     }
 
@@ -57,18 +59,18 @@ impl Log {
     /// of the next record.
     pub fn events(&self, index: usize, text: &mut Vec<u8>) -> io::Result<usize> {
         let mut next = index;
-        let Some(first) = self.lines.get(index) else { return Ok(next) };
-        let inside = |line: &&Line| {
-            line.start + u64::from(line.length) <= first.start + MAX_READ_BYTES as u64
+        let Some(first) = self.records.get(index) else { return Ok(next) };
+        let is_in_block = |record: &&RecordPosition| {
+            record.start + u64::from(record.length) <= first.start + MAX_READ_BYTES as u64
         };
         let block = self.bytes(first.start, self.end)?;
-        for line in self.lines[index..].iter().take_while(inside) {
-            let start = (line.start - first.start) as usize;
-            let record = &block[start..start + line.length as usize];
+        for record in self.records[index..].iter().take_while(is_in_block) {
+            let start = (record.start - first.start) as usize;
+            let json = &block[start..start + record.length as usize];
             text.extend(
-                format!("id: {}-{}\nevent: record\ndata: ", self.run, line.iteration).bytes(),
+                format!("id: {}-{}\nevent: record\ndata: ", self.run_id, record.iteration).bytes(),
             );
-            text.extend(record);
+            text.extend(json);
             text.extend(b"\n\n");
             next += 1;
         }
@@ -88,24 +90,23 @@ impl Log {
     pub fn poll(&mut self, files: &WatchedFiles) -> bool {
         let file = files.open(METRICS);
         let is_same = match &file {
-            Some(file) => {
-                block(file, self.last_start, self.last.len()).is_ok_and(|it| it == self.last)
-            }
+            Some(file) => block(file, self.last_line_start, self.last_line.len())
+                .is_ok_and(|line| line == self.last_line),
             None => self.end == 0,
         };
         if !is_same {
-            *self = Self { epoch: self.epoch + 1, ..Self::default() };
+            *self = Self { generation: self.generation + 1, ..Self::default() };
         }
-        let known = self.lines.len();
+        let known = self.records.len();
         if let Some(file) = file {
-            self.read(&file);
+            self.read_lines(&file);
             self.file = Some(file);
         }
-        !is_same || self.lines.len() > known
+        !is_same || self.records.len() > known
     }
 
     /// Reads up to the last complete line.
-    fn read(&mut self, file: &File) {
+    fn read_lines(&mut self, file: &File) {
         while let Ok(block) = block(file, self.end, MAX_READ_BYTES) {
             let whole = match block.iter().rposition(|&byte| byte == b'\n') {
                 Some(last) => last + 1,
@@ -120,12 +121,16 @@ impl Log {
                 let iteration = metrics::parse_iteration(line).filter(|_| !line.contains(&b'\r'));
                 if let Some(iteration) = iteration {
                     let json = &line[..line.len() - 1];
-                    if self.lines.is_empty() {
-                        self.run = tag(json);
+                    if self.records.is_empty() {
+                        self.run_id = tag(json);
                     }
-                    self.lines.push(Line { iteration, length: json.len() as u32, start });
+                    self.records.push(RecordPosition {
+                        iteration,
+                        length: json.len() as u32,
+                        start,
+                    });
                 }
-                (self.last, self.last_start) = (line.to_vec(), start);
+                (self.last_line, self.last_line_start) = (line.to_vec(), start);
             }
         }
     }
@@ -141,81 +146,87 @@ mod tests {
         format!("{{\"iteration\":{iteration},\"score\":{score}}}\n")
     }
 
-    fn events(log: &Log, mut index: usize) -> String {
+    fn events(index: &MetricsIndex, mut next: usize) -> String {
         let mut text = Vec::new();
         loop {
-            match log.events(index, &mut text).unwrap() {
-                next if next == index => return String::from_utf8(text).unwrap(),
-                next => index = next,
+            match index.events(next, &mut text).unwrap() {
+                end if end == next => return String::from_utf8(text).unwrap(),
+                end => next = end,
             }
         }
     }
 
     #[test]
-    fn a_log_follows_its_file() {
+    fn an_index_follows_its_file() {
         let folder = TempDir::new().unwrap();
         let files = WatchedFiles::new(folder.path()).unwrap();
         let path = folder.path().join(METRICS);
-        let mut log = Log::default();
-        let poll = |log: &mut Log| log.poll(&files);
-        assert!(!poll(&mut log), "there is no file yet");
+        let mut index = MetricsIndex::default();
+        let poll = |index: &mut MetricsIndex| index.poll(&files);
+        assert!(!poll(&mut index), "there is no file yet");
 
         let torn = format!("{}{}{{\"iter", line(1, 0.5), line(2, 1.0));
         fs::write(&path, &torn).unwrap();
-        assert!(poll(&mut log));
-        assert!(!poll(&mut log), "nothing new");
-        assert_eq!((log.iteration(), log.epoch), (Some(2), 0));
-        let both = events(&log, 0);
+        assert!(poll(&mut index));
+        assert!(!poll(&mut index), "nothing new");
+        assert_eq!((index.iteration(), index.generation), (Some(2), 0));
+        let both = events(&index, 0);
         assert_eq!(both.matches("event: record\ndata: {\"iteration\"").count(), 2);
         let id = both.lines().next().unwrap().strip_prefix("id: ").unwrap();
-        assert_eq!(log.index_after(id), Some(1));
-        assert_eq!(events(&log, 1), both[both.rfind("id: ").unwrap()..]);
+        assert_eq!(index.index_after(id), Some(1));
+        assert_eq!(events(&index, 1), both[both.rfind("id: ").unwrap()..]);
         for strange in ["", "1", "x-1", &id.replace("-1", "-3"), &format!("{id}x")] {
-            assert_eq!(log.index_after(strange), None, "{strange}");
+            assert_eq!(index.index_after(strange), None, "{strange}");
         }
-        assert_eq!(log.bytes(0, log.end()).unwrap(), torn.as_bytes()[..log.end() as usize]);
+        assert_eq!(index.bytes(0, index.end()).unwrap(), torn.as_bytes()[..index.end() as usize]);
 
         // The torn line is complete; malformed records and those that would break an event are skipped.
         let rest =
             ["ation\":3}\n", "{\"iteration\":4,\r\"score\":1}\n", "nonsense\n", &line(5, 2.0)];
         fs::write(&path, torn + &rest.concat()).unwrap();
-        assert!(poll(&mut log));
-        assert_eq!((log.iteration(), log.epoch), (Some(5), 0));
-        assert_eq!(events(&log, 2).matches("id: ").count(), 2);
-        assert_eq!(log.index_after(id), Some(1));
+        assert!(poll(&mut index));
+        assert_eq!((index.iteration(), index.generation), (Some(5), 0));
+        assert_eq!(events(&index, 2).matches("id: ").count(), 2);
+        assert_eq!(index.index_after(id), Some(1));
 
         // A resumed run drops records; another run replaces it; the file is deleted.
         fs::write(&path, line(1, 0.5)).unwrap();
-        assert!(poll(&mut log));
-        assert_eq!((log.iteration(), log.epoch, log.index_after(id)), (Some(1), 1, Some(1)));
+        assert!(poll(&mut index));
+        assert_eq!(
+            (index.iteration(), index.generation, index.index_after(id)),
+            (Some(1), 1, Some(1))
+        );
         fs::write(&path, line(1, 0.25)).unwrap();
-        assert!(poll(&mut log));
-        assert_eq!((log.iteration(), log.epoch, log.index_after(id)), (Some(1), 2, None));
+        assert!(poll(&mut index));
+        assert_eq!(
+            (index.iteration(), index.generation, index.index_after(id)),
+            (Some(1), 2, None)
+        );
         fs::remove_file(&path).unwrap();
-        assert!(poll(&mut log));
-        assert_eq!((log.iteration(), log.epoch, log.end()), (None, 3, 0));
-        assert!(!poll(&mut log));
+        assert!(poll(&mut index));
+        assert_eq!((index.iteration(), index.generation, index.end()), (None, 3, 0));
+        assert!(!poll(&mut index));
     }
 
     #[test]
-    fn long_logs_are_read_in_blocks_and_endless_lines_skipped() {
+    fn long_files_are_read_in_blocks_and_endless_lines_skipped() {
         let folder = TempDir::new().unwrap();
         let files = WatchedFiles::new(folder.path()).unwrap();
         let long: String = (1..=5000).map(|i| line(i, f64::from(i))).collect();
         let text = format!("{long}{}\n{}", "x".repeat(3 * MAX_READ_BYTES), line(5001, 0.0));
         fs::write(folder.path().join(METRICS), text).unwrap();
-        let mut log = Log::default();
-        assert!(log.poll(&files));
-        assert_eq!(log.iteration(), Some(5001));
-        assert!(log.last.len() <= MAX_READ_BYTES);
+        let mut index = MetricsIndex::default();
+        assert!(index.poll(&files));
+        assert_eq!(index.iteration(), Some(5001));
+        assert!(index.last_line.len() <= MAX_READ_BYTES);
         let mut text = Vec::new();
-        let next = log.events(0, &mut text).unwrap();
+        let next = index.events(0, &mut text).unwrap();
         assert!(
             next < 5000 && text.len() < 3 * MAX_READ_BYTES,
             "{next} records in {} bytes",
             text.len()
         );
-        let all = events(&log, 0);
+        let all = events(&index, 0);
         assert_eq!(all.matches("event: record").count(), 5001);
         assert!(all.contains("-5000\n") && all.contains("-5001\n"));
     }

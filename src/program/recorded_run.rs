@@ -1,4 +1,4 @@
-//! A run as read from its files: settings, records and state.
+//! A run as read from its files: settings, records and status.
 
 use super::games::{Games, References};
 use super::output::{eprint_line, with_causes};
@@ -26,13 +26,13 @@ use toml::{Table, Value};
 pub type FlatSettings = BTreeMap<String, Value>;
 
 /// Settings of an update whose product is its number of optimizer steps.
-const STEPS: [&str; 2] = ["update_epochs", "num_minibatches"];
+const STEP_FACTORS: [&str; 2] = ["update_epochs", "num_minibatches"];
 
 /// Message shown while runs are read.
 pub const READING_RUNS: &str = "Reading the runs.";
 
-/// A run on disk.
-pub struct History {
+/// A run as its directory records it.
+pub struct RecordedRun {
     pub path: PathBuf,
     pub settings: Table,
     pub records: Vec<IterationRecord>,
@@ -44,7 +44,7 @@ pub struct History {
     is_locked: bool,
 }
 
-/// The state of a run.
+/// Whether a run is in training, finished or interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunStatus {
@@ -56,11 +56,11 @@ pub enum RunStatus {
     Interrupted,
 }
 
-impl History {
+impl RecordedRun {
     /// Reads a run.
     pub fn read(path: &Path) -> Result<Self> {
         let folder = RunFolder::find(path)?;
-        let file = folder.config();
+        let file = folder.config_path();
         let text = input::read_description(&file);
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
@@ -102,7 +102,7 @@ impl History {
     }
 
     /// A string setting, by its full name; empty if there is none.
-    fn text(&self, path: &str) -> &str {
+    fn text_setting(&self, path: &str) -> &str {
         overlay::text(&self.settings, path)
     }
 
@@ -112,14 +112,14 @@ impl History {
     }
 
     /// Whether it trains a language model.
-    pub fn is_text(&self) -> bool {
+    pub fn has_language_model(&self) -> bool {
         self.settings.contains_key("task")
     }
 
     /// Whether its environments, or its prompts and reward functions, are those of a Python process, which this program
     /// does not have.
     pub fn is_of_python(&self, games: &Games) -> bool {
-        if self.is_text() {
+        if self.has_language_model() {
             self.subject() == task::PYTHON
         } else {
             self.subject() == HostGame::NAME && games.find(HostGame::NAME).is_err()
@@ -128,18 +128,18 @@ impl History {
 
     /// Whether it learns from data alone (`grove fit`).
     pub fn is_fit(&self) -> bool {
-        let has_data = self.is_text() || !self.text("data.path").is_empty();
-        has_data && self.text("loss.loss_type") == LossType::Nll.name()
+        let has_data = self.has_language_model() || !self.text_setting("data.path").is_empty();
+        has_data && self.text_setting("loss.loss_type") == LossType::Nll.name()
     }
 
     /// The path of the base language model, or `tiny`; empty for games.
     pub fn model_path(&self) -> &Path {
-        Path::new(self.text("model.path"))
+        Path::new(self.text_setting("model.path"))
     }
 
-    /// The network with its sizes, or the name of the base language model.
-    pub fn model(&self) -> String {
-        if self.is_text() {
+    /// Describes its model: the network with its sizes, or the name of the base language model.
+    pub fn describe_model(&self) -> String {
+        if self.has_language_model() {
             let name = self.model_path().file_name();
             return name.unwrap_or_default().to_string_lossy().into_owned();
         }
@@ -151,45 +151,47 @@ impl History {
     /// Settings that differ from the defaults of the game or task, or of `grove fit` with it; `None` if this program
     /// does not know its defaults.
     pub fn changes(&self, games: &Games) -> Option<FlatSettings> {
-        let all = if self.is_text() {
+        let possible_defaults = if self.has_language_model() {
             self.language_defaults()
         } else {
             self.game_defaults(games).map(|defaults| vec![defaults])
         };
         let changed_from = |defaults: Table| {
-            let (defaults, mut changes) = (flat(&defaults), flat(&self.settings));
+            let (defaults, mut changes) = (flatten(&defaults), flatten(&self.settings));
             changes.retain(|key, value| defaults.get(key) != Some(value));
             changes
         };
-        all.ok()?.into_iter().map(changed_from).min_by_key(FlatSettings::len)
+        possible_defaults.ok()?.into_iter().map(changed_from).min_by_key(FlatSettings::len)
     }
 
     fn game_defaults(&self, games: &Games) -> Result<Table> {
-        let defaults = (games.source(self.subject())?.defaults)()?;
+        let defaults = (games.find_with_table(self.subject())?.defaults)()?;
         if !self.is_fit() {
             return Ok(defaults);
         }
         let defaults = overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?);
-        // Epochs of fewer optimizer steps than an iteration shorten the iteration (`Source::train_epochs`).
-        let is_shorter = self.planned_iterations() == 1 && steps(&self.settings) < steps(&defaults);
-        let Some(Value::Table(own)) = self.settings.get("update").filter(|_| is_shorter) else {
+        // Epochs of fewer optimizer steps than an iteration shorten the iteration
+        // (`TrainingData::set_iterations_of_epochs`).
+        let is_shorter = self.planned_iterations() == 1
+            && optimizer_steps(&self.settings) < optimizer_steps(&defaults);
+        let Some(Value::Table(update)) = self.settings.get("update").filter(|_| is_shorter) else {
             return Ok(defaults);
         };
-        let own = own.iter().filter(|(key, _)| STEPS.contains(&key.as_str()));
-        let own: Table = own.map(|(key, value)| (key.clone(), value.clone())).collect();
-        Ok(overlay::merged(defaults, Table::from_iter([("update".to_string(), own.into())])))
+        let factors = update.iter().filter(|(key, _)| STEP_FACTORS.contains(&key.as_str()));
+        let factors: Table = factors.map(|(key, value)| (key.clone(), value.clone())).collect();
+        Ok(overlay::merged(defaults, Table::from_iter([("update".to_string(), factors.into())])))
     }
 
     /// Defaults for a small and for a large model, since the settings do not tell the number of parameters. Their
     /// precision is the default of the devices that trained the run.
     fn language_defaults(&self) -> Result<Vec<Table>> {
-        let (subject, path) = (self.subject(), self.text("model.path"));
+        let (subject, path) = (self.subject(), self.text_setting("model.path"));
         let task_settings = match task::find(subject) {
             Err(TaskError::Python) => Table::new(),
             found => (found?.defaults)(),
         };
         let precision = default_precision(&self.devices.join(","));
-        let of_size = |num_params: usize| {
+        let for_size = |num_params: usize| {
             let num_params = (path != TINY).then_some(num_params);
             let model = InitialModel { path, num_params };
             let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
@@ -197,12 +199,12 @@ impl History {
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
             Ok(language_settings(subject, &task_settings, &config))
         };
-        [0, usize::MAX].into_iter().map(of_size).collect()
+        [0, usize::MAX].into_iter().map(for_size).collect()
     }
 
     fn schedule(&self) -> Result<Schedule> {
         let settings = self.settings.clone();
-        Ok(if self.is_text() {
+        Ok(if self.has_language_model() {
             Schedule::from(&split_language_settings(settings)?.config)
         } else {
             // The game may be unknown to this program.
@@ -217,11 +219,12 @@ impl History {
 
     /// Best evaluation and its iteration, by score or by loss on held-out demonstrations.
     pub fn best(&self) -> Option<(u32, &EvaluationRecord)> {
-        let all = self.records.iter();
-        let evaluations =
-            all.filter_map(|record| Some((record.iteration, record.evaluation.as_ref()?)));
+        let evaluations = self
+            .records
+            .iter()
+            .filter_map(|record| Some((record.iteration, record.evaluation.as_ref()?)));
         // The first of equals, as in the trainer.
-        evaluations.rev().max_by(|a, b| value(a.1).total_cmp(&value(b.1)))
+        evaluations.rev().max_by(|a, b| value_or_lowest(a.1).total_cmp(&value_or_lowest(b.1)))
     }
 
     /// Best score of an evaluation; `None` if none has a score.
@@ -245,13 +248,15 @@ impl History {
         self.records.iter().fold(0.0, |sum, record| sum + record.seconds.total)
     }
 
-    /// Determines the state from the run's lock and schedule.
-    pub fn state(&self) -> RunStatus {
-        let best = self
-            .best()
-            .map(|(iteration, evaluation)| BestEvaluation { value: value(evaluation), iteration });
-        let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
-        match (self.is_locked, end) {
+    /// Determines the status from the run's lock and schedule.
+    pub fn status(&self) -> RunStatus {
+        let best = self.best().map(|(iteration, evaluation)| BestEvaluation {
+            value: value_or_lowest(evaluation),
+            iteration,
+        });
+        let end_reason =
+            self.schedule().ok().and_then(|schedule| schedule.end_reason(self.iteration(), best));
+        match (self.is_locked, end_reason) {
             (true, _) => RunStatus::Running,
             (false, Some(_)) => RunStatus::Finished,
             (false, None) => RunStatus::Interrupted,
@@ -267,28 +272,28 @@ impl History {
 }
 
 /// Number of optimizer steps per iteration of a game's run, if the settings determine it.
-fn steps(settings: &Table) -> Option<i64> {
+fn optimizer_steps(settings: &Table) -> Option<i64> {
     let count = |key: &str| overlay::get(settings, &format!("update.{key}"))?.as_integer();
-    STEPS.iter().try_fold(1_i64, |steps, key| steps.checked_mul(count(key)?))
+    STEP_FACTORS.iter().try_fold(1_i64, |steps, key| steps.checked_mul(count(key)?))
 }
 
 /// Value by which evaluations are compared; the lowest if nothing could be scored.
-fn value(evaluation: &EvaluationRecord) -> f64 {
+fn value_or_lowest(evaluation: &EvaluationRecord) -> f64 {
     evaluation.value().unwrap_or(f64::NEG_INFINITY)
 }
 
 /// Reads the runs that paths name, which are runs or folders of runs.
-pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<History>> {
+pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<RecordedRun>> {
     let mut runs = Vec::new();
     for path in paths {
         if path.is_dir() {
-            let found = History::read_all(path)?;
+            let found = RecordedRun::read_all(path)?;
             if found.is_empty() {
                 bail!("{} is neither a run nor a folder of runs", path.display());
             }
             runs.extend(found);
         } else {
-            runs.push(History::read(path)?);
+            runs.push(RecordedRun::read(path)?);
         }
     }
     Ok(runs)
@@ -304,7 +309,8 @@ fn is_run(path: &Path) -> bool {
 
 /// Paths in a folder, sorted by name.
 fn paths_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut paths: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|it| it.path()).collect();
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
     paths.sort_by_key(|path| natural_sort_key(path));
     Ok(paths)
 }
@@ -318,7 +324,7 @@ fn natural_sort_key(path: &Path) -> (String, u64) {
 }
 
 /// Flattens a table to settings by full name.
-pub fn flat(table: &Table) -> FlatSettings {
+pub fn flatten(table: &Table) -> FlatSettings {
     overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
 }
 
@@ -328,7 +334,7 @@ pub fn format_settings<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a Value)>,
     all: &FlatSettings,
 ) -> String {
-    let word = |(key, value): (&String, &Value)| {
+    let assignment = |(key, value): (&String, &Value)| {
         let is_only = all.keys().filter(|other| last_part(other) == last_part(key)).count() < 2;
         let name = if is_only { last_part(key) } else { key.as_str() };
         let path = value.as_str().filter(|_| last_part(key) == "path");
@@ -340,7 +346,7 @@ pub fn format_settings<'a>(
     };
     let is_shown = |key: &str| last_part(key) != "digest" && key != "data.folder";
     let settings = settings.into_iter().filter(|(key, _)| is_shown(key));
-    settings.map(word).collect::<Vec<_>>().join(" ")
+    settings.map(assignment).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -353,11 +359,11 @@ mod tests {
     fn settings_are_named_by_the_shortest_unique_suffix() {
         let text =
             "iterations = 9\nseed = 2\n[fit]\niterations = 3\n[optimizer]\nlearning_rate = 1e-31";
-        let all = flat(&text.parse::<Table>().unwrap());
+        let all = flatten(&text.parse::<Table>().unwrap());
         let shown = format_settings(&all, &all);
         assert_eq!(shown, "fit.iterations=3 iterations=9 learning_rate=1e-31 seed=2");
         let text = "data = { path = '/home/me/steps', digest = '5f3a', folder = '/home/me' }";
-        let all = flat(&text.parse::<Table>().unwrap());
+        let all = flatten(&text.parse::<Table>().unwrap());
         assert_eq!(format_settings(&all, &all), "path=steps");
     }
 
@@ -365,7 +371,7 @@ mod tests {
     fn changes(settings: Table, device: &str) -> Vec<String> {
         let (path, records, devices) = (PathBuf::new(), Vec::new(), vec![device.to_string()]);
         let (environment, iterations_of_epochs, is_locked) = (None, None, false);
-        let run = History {
+        let run = RecordedRun {
             path,
             settings,
             records,
@@ -374,21 +380,21 @@ mod tests {
             devices,
             is_locked,
         };
-        run.changes(&crate::program::dispatch::builtin()).unwrap().into_keys().collect()
+        run.changes(&crate::program::dispatch::builtin_games()).unwrap().into_keys().collect()
     }
 
     #[test]
     fn the_default_precision_of_a_processor_is_no_change_there() {
         let defaults = (task::find("sort").unwrap().defaults)();
         for device in ["cpu", "wgpu:0"] {
-            let own = fastest_precision(device);
+            let default = fastest_precision(device);
             for precision in [Precision::F32, Precision::Bf16] {
-                let mut config = LanguageConfig::for_pretrained("models/one", 1 << 30, own);
+                let mut config = LanguageConfig::for_pretrained("models/one", 1 << 30, default);
                 config.precision = precision;
                 let found = changes(language_settings("sort", &defaults, &config), device);
                 assert_eq!(
                     found.is_empty(),
-                    precision == own,
+                    precision == default,
                     "{precision} on {device}: {found:?}"
                 );
             }
@@ -416,8 +422,8 @@ mod tests {
 
     #[test]
     fn an_iteration_that_a_small_dataset_shortens_is_no_change() {
-        let games = crate::program::dispatch::builtin();
-        let defaults = (games.source("catch").unwrap().defaults)().unwrap();
+        let games = crate::program::dispatch::builtin_games();
+        let defaults = (games.find_with_table("catch").unwrap().defaults)().unwrap();
         let fit = overlay::merged(defaults, overlay::parse("", IMITATION).unwrap());
         let changes_of = |own: &str| {
             let settings = overlay::merged(fit.clone(), own.parse().unwrap());
@@ -443,13 +449,13 @@ mod tests {
             fs::create_dir(folder.path().join(name)).unwrap();
             fs::write(folder.path().join(name).join("config.toml"), text).unwrap();
         }
-        let runs = History::read_all(folder.path()).unwrap();
-        let subjects: Vec<_> = runs.iter().map(History::subject).collect();
+        let runs = RecordedRun::read_all(folder.path()).unwrap();
+        let subjects: Vec<_> = runs.iter().map(RecordedRun::subject).collect();
         assert_eq!(subjects, ["catch", "fruit"]);
         fs::rename(folder.path().join("a-10"), folder.path().join("study/seed-1")).unwrap();
-        let runs = History::read_all(folder.path()).unwrap();
+        let runs = RecordedRun::read_all(folder.path()).unwrap();
         assert!(runs.len() == 2 && runs[1].path.ends_with("study/seed-1"), "one level further in");
         assert_eq!(runs[0].seconds().to_string(), "0");
-        assert!(History::read_all(&folder.path().join("a-2")).is_err());
+        assert!(RecordedRun::read_all(&folder.path().join("a-2")).is_err());
     }
 }

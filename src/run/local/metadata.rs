@@ -2,13 +2,13 @@
 //!
 //! They are not settings, because the result does not depend on them.
 
-use super::{Phase, Run, Subject};
+use super::{Run, Stage, Subject};
 use crate::device::DeviceInfo;
 use serde::Serialize;
 
 /// Content of `run.json`.
 #[derive(Debug, Serialize)]
-pub struct RunNote<'a> {
+pub struct RunMetadata<'a> {
     grove: &'static str,
     #[serde(flatten)]
     subject: Subject,
@@ -18,7 +18,8 @@ pub struct RunNote<'a> {
     seed: u64,
     device: &'a DeviceInfo,
     engine: String,
-    phases: Vec<Phase>,
+    #[serde(rename = "phases")]
+    stages: Vec<Stage>,
     /// Number of iterations that the epochs of the data take; the settings have that of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     iterations_of_epochs: Option<u32>,
@@ -37,7 +38,7 @@ struct RankShards {
     shards: [usize; 2],
 }
 
-impl<'a> RunNote<'a> {
+impl<'a> RunMetadata<'a> {
     /// Describes a run whose rank in this process uses `device`.
     pub fn new(run: &dyn Run, device: &'a DeviceInfo) -> Self {
         let (trainer, team) = (run.trainer(), run.trainer().team());
@@ -56,8 +57,8 @@ impl<'a> RunNote<'a> {
             environment: None,
             seed: run.seed(),
             device,
-            engine: trainer.engine(),
-            phases: run.phases(),
+            engine: trainer.describe_engine(),
+            stages: run.stages(),
             iterations_of_epochs: None,
             highest_score: run.highest_score(),
             ranks,

@@ -14,22 +14,22 @@ use std::sync::Arc;
 use toml::Table;
 
 /// A dataset to learn from, cut into windows.
-pub struct Source {
+pub struct TrainingData {
     /// Steps to learn from, and held-out steps.
     pub demonstrations: Demonstrations,
     /// Names of the actions, if the dataset has them.
-    pub actions: Vec<String>,
+    pub action_names: Vec<String>,
     /// Files with the steps.
     pub files: Vec<PathBuf>,
 }
 
-impl Source {
+impl TrainingData {
     /// Opens the dataset in the settings of a new run, and records there which dataset it is; `None` for runs that
     /// play.
     ///
     /// # Errors
     /// If the dataset is of another game, has too few episodes to hold one out, or has weight 0 at all steps.
-    pub fn identify<G: Playable>(game: G, config: &mut TrainConfig) -> Result<Option<Self>> {
+    pub fn open_new<G: Playable>(game: G, config: &mut TrainConfig) -> Result<Option<Self>> {
         if !config.data.is_on() {
             return Ok(None);
         }
@@ -41,8 +41,8 @@ impl Source {
     /// Opens the dataset of a saved run, at the path `moved` if it has moved.
     ///
     /// # Errors
-    /// The errors of [`Source::identify`], and one if it is not the run's dataset.
-    pub fn find<G: Playable>(
+    /// The errors of [`TrainingData::open_new`], and one if it is not the run's dataset.
+    pub fn open_saved<G: Playable>(
         game: G,
         config: &mut TrainConfig,
         moved: Option<&Path>,
@@ -79,30 +79,30 @@ impl Source {
         // A game's observation is one row; a table's may be several.
         let width = if G::PLAYABLE { game.num_features() } else { manifest.features.len().max(1) };
         let steps = dataset.steps(width, game.num_actions())?;
-        let demonstrations = demonstrations(game, &config.data, &manifest, steps)?;
-        Ok(Self { demonstrations, actions: manifest.actions, files })
+        let demonstrations = cut_into_windows(game, &config.data, &manifest, steps)?;
+        Ok(Self { demonstrations, action_names: manifest.actions, files })
     }
 
     /// Sets the number of iterations to that of `data.epochs` epochs. If an epoch has fewer optimizer steps than an
     /// iteration, iterations become shorter.
-    pub fn train_epochs(&self, config: &mut TrainConfig) {
-        let steps = self.batches(config).saturating_mul(config.data.epochs as usize);
+    pub fn set_iterations_of_epochs(&self, config: &mut TrainConfig) {
+        let batches = self.batches_per_epoch(config).saturating_mul(config.data.epochs as usize);
         let update = &mut config.update;
-        if steps < update.update_epochs * update.num_minibatches {
-            (update.update_epochs, update.num_minibatches) = (1, steps);
+        if batches < update.update_epochs * update.num_minibatches {
+            (update.update_epochs, update.num_minibatches) = (1, batches);
         }
-        config.iterations = self.iterations(config, config.data.epochs);
+        config.iterations = self.iterations_of_epochs(config, config.data.epochs);
     }
 
     /// Number of iterations of `epochs` epochs, at least 1.
-    pub fn iterations(&self, config: &TrainConfig, epochs: u32) -> u32 {
-        let steps = config.update.update_epochs * config.update.num_minibatches;
-        let epochs = self.batches(config).saturating_mul(epochs as usize);
-        epochs.div_ceil(steps).clamp(1, u32::MAX as usize) as u32
+    pub fn iterations_of_epochs(&self, config: &TrainConfig, epochs: u32) -> u32 {
+        let steps_per_iteration = config.update.update_epochs * config.update.num_minibatches;
+        let batches = self.batches_per_epoch(config).saturating_mul(epochs as usize);
+        batches.div_ceil(steps_per_iteration).clamp(1, u32::MAX as usize) as u32
     }
 
     /// Number of batches per epoch.
-    fn batches(&self, config: &TrainConfig) -> usize {
+    fn batches_per_epoch(&self, config: &TrainConfig) -> usize {
         let windows = self.demonstrations.train.len();
         windows / config.data.batch_size.min(windows)
     }
@@ -110,20 +110,20 @@ impl Source {
 
 /// Whether a new run's `iterations` are given, rather than computed from its epochs. `--set` decides before a file. A
 /// file with both, such as the settings of an earlier run, does not give them.
-pub fn names_iterations(file: &Table, set: &[String]) -> bool {
+pub fn names_iterations(file: &Table, assignments: &[String]) -> bool {
     const EPOCHS: [&str; 2] = ["data.epochs", "fit.epochs"];
     let is_epochs = |key: &str| EPOCHS.into_iter().any(|path| overlay::is_name_of(key, path));
     let file_decides =
         || file.contains_key("iterations") && !overlay::flat(file).any(|(key, _)| is_epochs(&key));
-    overlay::assigns(set, "iterations")
-        || !EPOCHS.into_iter().any(|path| overlay::assigns(set, path)) && file_decides()
+    overlay::assigns(assignments, "iterations")
+        || !EPOCHS.into_iter().any(|path| overlay::assigns(assignments, path)) && file_decides()
 }
 
 /// Says that the number of iterations in a settings file, `in_file`, gives way to that of its epochs, if they differ.
-pub fn note_iterations_of_epochs(file: &Table, in_file: u32, of_epochs: u32) {
-    if file.contains_key("iterations") && in_file != of_epochs {
+pub fn note_iterations_of_epochs(file: &Table, in_file: u32, iterations_of_epochs: u32) {
+    if file.contains_key("iterations") && in_file != iterations_of_epochs {
         eprint_line!(
-            "The epochs in the settings file take {of_epochs} iterations; --iterations {in_file} keeps its `iterations`."
+            "The epochs in the settings file take {iterations_of_epochs} iterations; --iterations {in_file} keeps its `iterations`."
         );
     }
 }
@@ -134,17 +134,17 @@ fn check_game<G: Playable>(game: G, manifest: &Manifest, path: &str) -> Result<(
     if env != G::NAME {
         bail!("the dataset in {path} is of `{env}`, not `{}`", G::NAME);
     }
-    let Value::Object(settings) = serde_json::to_value(game)? else { return Ok(()) };
-    let differs = |(name, value): &(&String, &Value)| settings.get(*name) != Some(*value);
+    let Value::Object(parameters) = serde_json::to_value(game)? else { return Ok(()) };
+    let differs = |(name, value): &(&String, &Value)| parameters.get(*name) != Some(*value);
     if let Some((name, value)) = recorded.iter().find(differs) {
-        let set = settings.get(name).unwrap_or(&Value::Null);
-        bail!("the dataset in {path} is of `{env}` with {env}.{name} = {value}, not {set}");
+        let expected = parameters.get(name).unwrap_or(&Value::Null);
+        bail!("the dataset in {path} is of `{env}` with {env}.{name} = {value}, not {expected}");
     }
     Ok(())
 }
 
 /// Cuts the steps of a dataset into windows for learning and for validation.
-fn demonstrations<G: Playable>(
+fn cut_into_windows<G: Playable>(
     game: G,
     data: &DataConfig,
     manifest: &Manifest,
