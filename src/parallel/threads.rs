@@ -65,11 +65,11 @@ impl Link for ThreadLink {
                     let why = "its thread has ended".to_string();
                     return Err(TeamError::Ended { rank: from, why });
                 }
-                let Some(slice) = wait.slice(timeout) else {
+                let Some(next_wait) = waited.next_wait(timeout) else {
                     return Err(TeamError::TimedOut { rank: from, seconds: timeout.as_secs() });
                 };
-                let waited = self.shared.changed.wait_timeout(queues, slice);
-                queues = waited.unwrap_or_else(PoisonError::into_inner).0;
+                let woken = self.shared.changed.wait_timeout(queues, next_wait);
+                queues = woken.unwrap_or_else(PoisonError::into_inner).0;
             };
             inbox[from].copy_from_slice(&message);
         }

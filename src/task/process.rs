@@ -117,8 +117,8 @@ impl Process {
         let _ = requests.send(request(id));
         let (mut instead, mut waited) = (String::new(), Stopwatch::start());
         // Over time the next line may be there already, however late it is.
-        while let Some(slice) = waited.slice(limit) {
-            match self.lines.recv_timeout(slice) {
+        while let Some(next_wait) = waited.next_wait(limit) {
+            match self.lines.recv_timeout(next_wait) {
                 Ok(line) => match read(id, &line) {
                     Ok(Some(answer)) => {
                         self.is_busy = false;

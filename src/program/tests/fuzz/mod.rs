@@ -38,18 +38,18 @@ fn fuzz(seeds: &[Vec<u8>], read: impl Fn(&[u8])) {
         return (1..=CASES).for_each(run);
     };
     let seconds = seconds.parse().expect("GROVE_FUZZ_SECONDS is a number");
-    let (mut number, started) = (RandomState::new().hash_one(seconds), processor_time());
-    while processor_time() - started < Duration::from_secs(seconds) {
-        let before = processor_time();
+    let (mut number, started) = (RandomState::new().hash_one(seconds), thread_cpu_time());
+    while thread_cpu_time() - started < Duration::from_secs(seconds) {
+        let before = thread_cpu_time();
         run(number);
-        let taken = processor_time() - before;
+        let taken = thread_cpu_time() - before;
         assert!(taken < SLOW, "case {number} took {taken:?}");
         number = number.wrapping_add(1);
     }
 }
 
 /// The CPU time of this process, which does not depend on what else the machine does.
-fn processor_time() -> Duration {
+fn thread_cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to a live struct.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
