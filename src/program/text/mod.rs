@@ -53,7 +53,7 @@ pub fn is_requested(args: &TrainArgs) -> bool {
 
 /// Whether `fit` learns from texts, in a file or from a task.
 pub fn is_text(args: &FitArgs) -> bool {
-    let is_lines = args.data.is_file() || disk::has_ending(&args.data, "jsonl");
+    let is_lines = args.data.is_file() || disk::has_extension(&args.data, "jsonl");
     args.model.is_some() || is_lines || named_task(&args.data).is_some()
 }
 

@@ -33,7 +33,7 @@ impl Problems {
     /// # Errors
     /// If the file cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, TaskError> {
-        if disk::has_ending(path, "csv") {
+        if disk::has_extension(path, "csv") {
             let mut rows = csv::rows(input::open(path).map_err(read_error(path))?);
             let names = rows.next().map_or(Ok(Vec::new()), |(_, names)| names);
             let names = names.map_err(read_error(path))?;
