@@ -124,7 +124,7 @@ impl Batches {
                 let minibatch = Minibatch {
                     size,
                     games: (next..next + taken as i32).collect(),
-                    first: shards.own().start,
+                    first: shards.own_shards().start,
                     ends: shard_ends(shards, &counts),
                 };
                 next += taken as i32;
@@ -149,10 +149,10 @@ impl Batches {
         let shards = self.shards(count);
         if !self.in_order {
             let of_shard = |shard| shards.local_items_of(shard).map(|game| game as i32).collect();
-            return shards.own().map(of_shard).collect();
+            return shards.own_shards().map(of_shard).collect();
         }
         let shards_of = |one: &Minibatch| -> Vec<Vec<i32>> {
-            shards.own().map(|shard| one.shard(shard).to_vec()).collect()
+            shards.own_shards().map(|shard| one.shard(shard).to_vec()).collect()
         };
         minibatches.iter().flat_map(shards_of).filter(|games| !games.is_empty()).collect()
     }
@@ -194,7 +194,7 @@ fn take_minibatch(shards: &Shards, places: Range<usize>, order: &[Vec<i32>]) -> 
     let size = places.len();
     let taken = stratum_ranges(shards, places);
     let games = taken.iter().zip(order).flat_map(|(taken, order)| &order[taken.clone()]);
-    let first = shards.own().start;
+    let first = shards.own_shards().start;
     Minibatch { size, games: games.copied().collect(), first, ends: shard_ends(shards, &taken) }
 }
 
@@ -218,7 +218,7 @@ fn shard_ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
         end += ours.iter().map(Range::len).sum::<usize>();
         end
     };
-    shards.own().map(next).collect()
+    shards.own_shards().map(next).collect()
 }
 
 /// Random permutation of `0..count` (Fisher-Yates).
@@ -279,8 +279,8 @@ mod tests {
                 batches.minibatches(iteration, shards.own_items().len())
             };
             let whole = minibatches(&shards, 2);
-            let first = minibatches(&shards.clone().with_own(0..2), 2);
-            let second = minibatches(&shards.clone().with_own(2..4), 2);
+            let first = minibatches(&shards.clone().with_own_shards(0..2), 2);
+            let second = minibatches(&shards.clone().with_own_shards(2..4), 2);
             let from = shards.items_of(2).start as i32;
             for ((whole, first), second) in whole.iter().zip(first).zip(second) {
                 for shard in 0..2 {
@@ -364,7 +364,7 @@ mod tests {
             };
             let shards = Shards::new(windows, 2);
             let whole = portions(shards.clone());
-            let ranks = [0..1, 1..2].map(|own| portions(shards.clone().with_own(own)));
+            let ranks = [0..1, 1..2].map(|own| portions(shards.clone().with_own_shards(own)));
             let minibatches = if in_order { 4 } else { 1 };
             assert_eq!(whole.len(), 2 * minibatches);
             let both = (0..minibatches).flat_map(|one| ranks.iter().map(move |rank| rank[one]));

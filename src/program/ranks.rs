@@ -7,7 +7,7 @@ use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
-use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, mpi, threads};
+use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, mpi, thread_teams};
 use crate::run::{Panic, RunError};
 use crate::settings::TrainConfig;
 use crate::text::Kernel;
@@ -227,7 +227,7 @@ fn on_threads<T: Send>(
             })
         };
         let ranks: Vec<_> =
-            threads(devices.len(), timeout).into_iter().zip(devices).map(start).collect();
+            thread_teams(devices.len(), timeout).into_iter().zip(devices).map(start).collect();
         let panicked = |payload: Box<dyn Any + Send>| Err(Panic::new(&*payload).into());
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
     });

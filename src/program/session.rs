@@ -355,7 +355,7 @@ fn describe_run(run: &dyn Run) {
     let trainer = run.trainer();
     let (shards, ranks) = (trainer.shards(), trainer.team().size());
     if ranks > 1 {
-        let (own, all) = (shards.own().len(), shards.count());
+        let (own, all) = (shards.own_shards().len(), shards.count());
         eprint_line!(
             "Distributed over {ranks} ranks; this rank computes {own} of {all} shards per batch."
         );

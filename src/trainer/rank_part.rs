@@ -128,7 +128,7 @@ impl RankPart {
                 sums[self.game_shards.local_items_of(shard)].iter().map(GameSums::numbers);
             numbers.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
         };
-        let ours: Vec<[f64; 5]> = self.game_shards.own().map(of_shard).collect();
+        let ours: Vec<[f64; 5]> = self.game_shards.own_shards().map(of_shard).collect();
         Ok(self.team.all_reduce_shard_numbers(&self.game_shards, &ours)?.into())
     }
 

@@ -383,7 +383,7 @@ mod tests {
             trainer.unwrap().engine.runs_in_pool()
         };
         assert!(runs_in_pool(Team::alone()));
-        for team in crate::parallel::threads(2, crate::parallel::TIMEOUT) {
+        for team in crate::parallel::thread_teams(2, crate::parallel::TIMEOUT) {
             assert!(!runs_in_pool(team.clone()));
             let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
             assert!(pool.install(|| runs_in_pool(team)));
