@@ -4,7 +4,7 @@
 use super::args::SettingsArgs;
 use super::games::{Games, Playable};
 use super::output::{print_json, print_result};
-use crate::schema::{self, Settings, Shape, in_table};
+use crate::schema::{self, Settings, Shape, flatten_sections};
 use crate::settings::{
     LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema, narrowed,
 };
@@ -174,7 +174,7 @@ fn section<'a>(
     declared: Declared,
     narrowed: &[(&str, Shape)],
 ) -> Section<'a> {
-    let declared = in_table(declared);
+    let declared = flatten_sections(declared);
     let of = |setting: &schema::Setting| {
         let is_here = |path: &str| path.split_once('.') == Some((name, setting.key));
         let own = narrowed.iter().find(|(path, _)| is_here(path));

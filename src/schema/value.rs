@@ -1,7 +1,7 @@
 //! Types of settings, each with its default range.
 
 use super::range::{at_least, digits, integer};
-use super::{OutOfRange, Shape, limit};
+use super::{OutOfRange, Shape, ensure};
 
 /// A type that a setting can have.
 pub trait Value {
@@ -34,12 +34,12 @@ numbers!(at_least(-(f32::MAX as f64)), check_number, f32, f64);
 
 fn check_integer(number: u64, shape: &Shape) -> Result<(), OutOfRange> {
     let Shape::Integer(low, high) = *shape else { return Ok(()) };
-    limit((low..=high).contains(&number), "", number, shape)
+    ensure((low..=high).contains(&number), "", number, shape)
 }
 
 fn check_number(number: f64, shape: &Shape) -> Result<(), OutOfRange> {
     let Shape::Number(interval) = *shape else { return Ok(()) };
-    limit(interval.contains(number), "", digits(number), interval.in_words(number))
+    ensure(interval.contains(number), "", digits(number), interval.in_words(number))
 }
 
 macro_rules! unlimited {
@@ -62,7 +62,7 @@ impl Value for Vec<String> {
             }
             _ => (!self.iter().any(String::is_empty), "non-empty strings".to_string()),
         };
-        limit(is_allowed, "", format!("{self:?}"), allowed)
+        ensure(is_allowed, "", format!("{self:?}"), allowed)
     }
 }
 
@@ -74,6 +74,6 @@ impl Value for Vec<usize> {
         let is_in =
             |range: (u64, u64), number: usize| (range.0..=range.1).contains(&(number as u64));
         let is_allowed = is_in(count, self.len()) && self.iter().all(|number| is_in(each, *number));
-        limit(is_allowed, "", format!("{self:?}"), shape)
+        ensure(is_allowed, "", format!("{self:?}"), shape)
     }
 }

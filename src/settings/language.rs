@@ -5,7 +5,7 @@ use super::{
     OptimizerConfig, Precision, Scale, StopConfig, TrackingConfig, UpdateConfig,
 };
 use crate::schema::range::{at_least, integer};
-use crate::schema::{OutOfRange, Settings, Shape, limit, limits, names, settings};
+use crate::schema::{OutOfRange, Settings, Shape, ensure, ensure_all, names, settings};
 
 /// The path of a model that begins with random weights.
 pub const TINY: &str = "tiny";
@@ -110,7 +110,7 @@ settings! {
 impl GenerationConfig {
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let completions = self.num_prompts as u64 * self.group_size as u64;
-        limit(completions <= 1 << 24, "num_prompts * group_size", completions, "at most 2^24")
+        ensure(completions <= 1 << 24, "num_prompts * group_size", completions, "at most 2^24")
     }
 }
 
@@ -269,7 +269,7 @@ impl LanguageConfig {
         let is_sft = self.is_sft_only();
         let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
         let prompts = format!("1 to generation.num_prompts ({})", generation.num_prompts);
-        limits!(self:
+        ensure_all!(self:
             loss.use_bias_correction_kl if !is_sft || !is_corrected,
                 "false where the loss is nll: solutions have no behaviour policy";
             loss.entropy_coef if !is_sft || loss.entropy_coef == 0.0,
@@ -291,7 +291,7 @@ impl LanguageConfig {
             .into_iter()
             .map(|n| *n as u64)
             .product::<u64>();
-        limit(
+        ensure(
             tokens <= 1 << 32,
             "generation.num_prompts * group_size * max_new_tokens",
             tokens,

@@ -7,7 +7,7 @@ use super::foreign::{NEAREST, VALUE_FUNCTION};
 use super::{ConfigError, LanguageConfig, TrainConfig, narrowed};
 use crate::env::{self, Env};
 pub use crate::schema::table::get;
-use crate::schema::{Setting, Settings, Shape, in_table, shape_at};
+use crate::schema::{Setting, Settings, Shape, flatten_sections, shape_at};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 use toml::{Table, Value};
@@ -235,7 +235,7 @@ pub(super) const SCALE_REWARDS: &str = "scale_rewards";
 /// Other names of the settings of a section, each with ours: those of TRL, and `lr`.
 pub(super) fn aliases(section: &Setting) -> impl Iterator<Item = (&'static str, &'static str)> {
     let settings = match section.shape {
-        Shape::Section(settings) => in_table(settings),
+        Shape::Section(settings) => flatten_sections(settings),
         _ => Vec::new(),
     };
     let rate = (section.key == "optimizer").then_some(("lr", "learning_rate"));

@@ -6,7 +6,7 @@ use super::{
     TrackingConfig, UpdateConfig,
 };
 use crate::schema::range::integer;
-use crate::schema::{OutOfRange, Settings, Shape, limit, limits, names, settings};
+use crate::schema::{OutOfRange, Settings, Shape, ensure, ensure_all, names, settings};
 
 settings! {
     /// A training run, but for the game's own parameters and the device.
@@ -73,7 +73,7 @@ impl TrainConfig {
         if let ModelKind::UserDefined(name) = &self.policy.kind {
             let known = [ModelKind::NAMES, models].concat().join(", ");
             let (value, allowed) = (format!("`{name}`"), format!("one of: {known}"));
-            limit(models.contains(&&**name), "policy.kind", value, allowed)?;
+            ensure(models.contains(&&**name), "policy.kind", value, allowed)?;
         }
         Ok(Settings::validate(self)?)
     }
@@ -89,7 +89,7 @@ impl TrainConfig {
         let divisor =
             format!("a divisor of the number of games ({games} = num_groups * group_size)");
         let samples = format!("1 to the samples of a minibatch ({minibatch})");
-        limits!(self:
+        ensure_all!(self:
             loss.loss_type if !is_data || is_nll, "nll where the run learns from data";
             loss.label_smoothing if is_data || loss.label_smoothing == 0.0, "0 where the run plays games";
             stop.score if !is_data || no_score, "inf where the run learns from data";
@@ -107,7 +107,7 @@ impl TrainConfig {
         );
         let product = [update.num_minibatches, data.batch_size, data.window];
         let steps: u128 = product.into_iter().map(|count| count as u128).product();
-        limit(
+        ensure(
             !is_data || steps <= 1 << 40,
             "update.num_minibatches * data.batch_size * data.window",
             steps,

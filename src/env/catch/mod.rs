@@ -8,7 +8,7 @@ mod look;
 
 use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
 use crate::rng::below;
-use crate::schema::{OutOfRange, limit, names, settings};
+use crate::schema::{OutOfRange, ensure, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use std::cmp::Ordering;
@@ -50,7 +50,7 @@ impl Catch {
         let cells = rows * columns;
         let words = format!("at most {MAX_CELLS} where catch.observation is `board`");
         let is_small = *observation == CatchObservation::Features || cells <= MAX_CELLS;
-        limit(is_small, "rows * catch.columns", cells, words)
+        ensure(is_small, "rows * catch.columns", cells, words)
     }
 
     /// Number of cells above the bottom row.

@@ -17,7 +17,7 @@ mod players;
 
 use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
 use crate::rng::{below, draw};
-use crate::schema::{OutOfRange, limit, names, settings};
+use crate::schema::{OutOfRange, ensure, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -74,9 +74,9 @@ impl Fruit {
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { width, basket, max_fruits, min_fruits, .. } = self;
         let within = |what: &str, max: &u32| format!("1 to {max} ({what})");
-        limit(basket <= width, "basket", basket, within("fruit.width", width))?;
+        ensure(basket <= width, "basket", basket, within("fruit.width", width))?;
         let range = within("fruit.max_fruits", max_fruits);
-        limit(min_fruits <= max_fruits, "min_fruits", min_fruits, range)
+        ensure(min_fruits <= max_fruits, "min_fruits", min_fruits, range)
     }
 
     /// Columns of the basket to the left of its centre.
