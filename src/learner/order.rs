@@ -60,7 +60,7 @@ impl Batches {
         Self { config: config.clone(), shards: None, key, in_order: false, epoch: None }
     }
 
-    /// Creates the batches of the given shards ([`TrainConfig::shards`] computes their number).
+    /// Creates the batches of the given shards ([`TrainConfig::shard_counts`] computes their number).
     pub fn of_shards(config: &TrainConfig, shards: Shards) -> Self {
         Self { shards: Some(shards), ..Self::new(config) }
     }

@@ -41,7 +41,7 @@ fn commands<G: Playable>(
             let (game, config) = new_settings::<G>(&toml::Table::new(), set)?;
             validation::validate(models, &game, &config)
         },
-        references: |settings| Ok(overlay::split::<G>(settings, G::NAME)?.0.references()),
+        references: |settings| Ok(overlay::split_game::<G>(settings, G::NAME)?.0.references()),
     }
 }
 

@@ -6,7 +6,7 @@ use super::games::{Games, Playable};
 use super::output::{print_json, print_result};
 use crate::schema::{self, Settings, Shape, flatten_sections};
 use crate::settings::{
-    LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema, narrowed,
+    LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema, narrowed_ranges,
 };
 use crate::task::{self, TaskError};
 use crate::trainer::text::language_settings;
@@ -94,7 +94,10 @@ struct Report<'a> {
 fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
     if args.schema {
         let Kind { subject, settings, narrowed } = Kind::of(table);
-        return print_json(&file_schema(&SchemaSource { settings, narrowed, subject, own }, table));
+        return print_json(&file_schema(
+            &SchemaSource { settings, narrowed, subject, own_settings: own },
+            table,
+        ));
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));
@@ -121,7 +124,7 @@ impl Kind {
             true => ("task", LanguageConfig::SETTINGS),
             false => ("env", TrainConfig::SETTINGS),
         };
-        Self { subject, settings, narrowed: narrowed(table) }
+        Self { subject, settings, narrowed: narrowed_ranges(table) }
     }
 }
 

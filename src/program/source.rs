@@ -113,8 +113,9 @@ impl Source {
 pub fn names_iterations(file: &Table, set: &[String]) -> bool {
     const EPOCHS: [&str; 2] = ["data.epochs", "fit.epochs"];
     let is_epochs = |key: &str| EPOCHS.into_iter().any(|path| overlay::is_name_of(key, path));
-    let file_decides =
-        || file.contains_key("iterations") && !overlay::flat(file).any(|(key, _)| is_epochs(&key));
+    let file_decides = || {
+        file.contains_key("iterations") && !overlay::flatten(file).any(|(key, _)| is_epochs(&key))
+    };
     overlay::assigns(set, "iterations")
         || !EPOCHS.into_iter().any(|path| overlay::assigns(set, path)) && file_decides()
 }

@@ -253,7 +253,7 @@ fn resume_rank<G: Playable>(
     let (game, config) = saved_settings::<G>(&games.models, run.checkpoint)?;
     let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
     change_saved(&mut table, &args.run.set)?;
-    let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
+    let (game, mut config) = overlay::split_game::<G>(table, G::NAME)?;
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
     validate(&games.models, &game, &config)?;
     let find = || Source::find(game, &mut config, args.data.as_deref());

@@ -49,7 +49,7 @@ fn check_with(
     set: &[String],
     options: [&str; 2],
 ) -> Result<()> {
-    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
+    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text_at(task_settings, key));
     let is_set = |key: &str| overlay::assigns(set, &format!("{name}.{key}"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
         bail!(
@@ -90,7 +90,7 @@ fn check_unsafe(name: &str, is_given: bool) -> Result<()> {
 
 /// The error for a verifier that is not approved, whose `loose` settings permit more than by default.
 fn refusal(task_settings: &Table, loose: &[&str], options: [&str; 2]) -> String {
-    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
+    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text_at(task_settings, key));
     let place = if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
     let loose =
         loose.iter().filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));

@@ -117,7 +117,7 @@ fn picture(Animation { gif, width, height }: &Animation) -> Message {
 /// The settings as a table in Markdown, under the name that CleanRL uses: a value of a `Summary`.
 fn settings_text(settings: &Table) -> Message {
     let mut text = "|param|value|\n|-|-|".to_string();
-    overlay::flat(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
+    overlay::flatten(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
     const DT_STRING: i64 = 7;
     let shape = Message::default().message(2, Message::default().int(1, 1));
     let tensor = Message::default().int(1, DT_STRING).message(2, shape).bytes(8, text);
@@ -137,7 +137,7 @@ fn hyper_parameters(settings: &Table) -> Message {
         };
         Message::default().bytes(1, path).message(2, value)
     };
-    let session = Message::default().messages(1, overlay::flat(settings).map(entry));
+    let session = Message::default().messages(1, overlay::flatten(settings).map(entry));
     let data = Message::default().message(3, session).into_bytes();
     let value = Message::default().bytes(1, "_hparams_/session_start_info");
     value.message(9, metadata("hparams", data))

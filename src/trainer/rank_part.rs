@@ -91,7 +91,7 @@ impl RankPart {
         let items = data.as_ref().map_or(config.rollout.num_groups, WindowSet::len);
         // A device sums over all of its shards at once, so they may be small.
         let min_shard_steps = if team.has_devices() { 1 } else { min_shard_steps };
-        let counts = config.shards(items, min_shard_steps);
+        let counts = config.shard_counts(items, min_shard_steps);
         let shards = team.shards(items, counts.shards).with_strata(counts.strata);
         if team.size() > shards.count() {
             return Err(TeamError::TooManyRanks { ranks: team.size(), shards: shards.count() });

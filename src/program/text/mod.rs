@@ -70,7 +70,7 @@ pub fn is_of(checkpoint: &Checkpoint) -> bool {
 
 /// Name of the task of a language model's checkpoint.
 pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
-    Ok(overlay::text(&saved_language_settings(checkpoint)?, "task").to_string())
+    Ok(overlay::text_at(&saved_language_settings(checkpoint)?, "task").to_string())
 }
 
 /// Trains a new run.
@@ -200,7 +200,7 @@ fn next_look(task: &dyn Task, folder: &str) -> String {
 /// Number of iterations that the epochs of a run of SFT alone take; `None` if its task has no end of prompts.
 fn iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32> {
     let prompts = task.num_prompts(Split::Train).filter(|_| config.is_sft_only())?;
-    Some(config.epochs(prompts))
+    Some(config.iterations_of_epochs(prompts))
 }
 
 /// A run of a language model, ready to start or to resume.

@@ -116,7 +116,7 @@ impl<G: Rules> GameTrainer<G> {
     /// that waits for work could execute another rank and wait for itself.
     ///
     /// # Errors
-    /// If there are more ranks than shards ([`TrainConfig::shards`]).
+    /// If there are more ranks than shards ([`TrainConfig::shard_counts`]).
     ///
     /// # Panics
     /// If `config.data` names a dataset and there are no `data`, or the other way round, and as

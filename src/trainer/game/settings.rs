@@ -5,7 +5,7 @@ use crate::settings::{ConfigError, TrainConfig, overlay};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The settings of a run in the form that is saved and displayed; [`overlay::split`] reads it.
+/// The settings of a run in the form that is saved and displayed; [`overlay::split_game`] reads it.
 pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
     let mut table = toml::Table::new();
     table.insert("env".to_string(), G::NAME.into());
@@ -43,8 +43,8 @@ where
     let over = |defaults: TrainConfig| {
         let mut table = overlay::parse("the defaults", &config_toml(&G::default(), &defaults))?;
         files.iter().try_for_each(|file| overlay::lay_over(&mut table, file.clone()))?;
-        overlay::apply(&mut table, set)?;
-        overlay::split::<G>(table, G::NAME)
+        overlay::apply_assignments(&mut table, set)?;
+        overlay::split_game::<G>(table, G::NAME)
     };
     let (game, _) = over(TrainConfig::of(&G::default())?)?;
     over(TrainConfig::of(&game)?)

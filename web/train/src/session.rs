@@ -131,7 +131,7 @@ fn settings<G: Playable>(changes: &str, imitate: bool) -> Result<(G, TrainConfig
     let mut table = overlay::parse("the settings", changes)?;
     if imitate {
         let defaults = overlay::parse("the defaults of imitation", IMITATION)?;
-        table = overlay::merged(defaults, table);
+        table = overlay::merge(defaults, table);
     }
     new_settings::<G>(&table, &[])
 }
