@@ -2,7 +2,7 @@
 
 use super::args::{ExportArgs, Format, name_of};
 use super::export_model::{self, stem};
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::models::Models;
 use super::output::{eprint_line, print_json, write_file};
 use super::session::saved_policy;
@@ -74,7 +74,7 @@ pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
 }
 
 /// Writes the policy of a checkpoint.
-pub fn write<G: Playable>(
+pub fn write<G: ConfigurableGame>(
     models: &Models,
     args: &ExportArgs,
     checkpoint: &Checkpoint,
@@ -116,7 +116,7 @@ struct Trained<'a, G> {
     params: Vec<f32>,
 }
 
-impl<G: Playable> Trained<'_, G> {
+impl<G: ConfigurableGame> Trained<'_, G> {
     /// The content of a file in a format of games' policies.
     fn file(&self, format: Format) -> Result<Vec<u8>> {
         let Self { game, config, iteration, parameters, params } = self;

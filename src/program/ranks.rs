@@ -1,7 +1,7 @@
 //! Ranks of a run: this process alone, its threads with a device each, or MPI processes.
 
 use super::args::RunArgs;
-use super::games::Playable;
+use super::games::ConfigurableGame;
 use super::output::{eprint_line, mute, unmute, with_causes};
 use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
@@ -91,7 +91,7 @@ fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
 }
 
 /// Creates this rank's trainer. If devices differ, each gets a share in proportion to its measured speed.
-pub fn trainer<G: Playable>(
+pub fn trainer<G: ConfigurableGame>(
     game: G,
     network: Network,
     config: &TrainConfig,

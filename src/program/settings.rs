@@ -2,7 +2,7 @@
 //! JSON Schema.
 
 use super::args::SettingsArgs;
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::output::{print_json, print_result};
 use crate::schema::{self, Settings, Shape, flatten_sections};
 use crate::settings::{
@@ -27,7 +27,7 @@ pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
 }
 
 /// Prints the settings of a game's run.
-pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
+pub fn list<G: ConfigurableGame>(args: &SettingsArgs) -> Result<()> {
     let (game, config) = new_settings::<G>(&Table::new(), &[])?;
     print(&config_toml(&game, &config).parse()?, G::settings(), args)
 }

@@ -1,6 +1,6 @@
 //! Dataset of a run that learns from demonstrations instead of playing.
 
-use super::games::Playable;
+use super::games::ConfigurableGame;
 use super::output::eprint_line;
 use super::session::canonical_path;
 use crate::data::{Dataset, DatasetFiles, Manifest, Steps, WindowOptions, WindowSet, hold_out};
@@ -29,7 +29,10 @@ impl Source {
     ///
     /// # Errors
     /// If the dataset is of another game, has too few episodes to hold one out, or has weight 0 at all steps.
-    pub fn identify<G: Playable>(game: G, config: &mut TrainConfig) -> Result<Option<Self>> {
+    pub fn identify<G: ConfigurableGame>(
+        game: G,
+        config: &mut TrainConfig,
+    ) -> Result<Option<Self>> {
         if !config.data.is_on() {
             return Ok(None);
         }
@@ -42,7 +45,7 @@ impl Source {
     ///
     /// # Errors
     /// The errors of [`Source::identify`], and one if it is not the run's dataset.
-    pub fn find<G: Playable>(
+    pub fn find<G: ConfigurableGame>(
         game: G,
         config: &mut TrainConfig,
         moved: Option<&Path>,
@@ -72,7 +75,7 @@ impl Source {
         Self::new(game, config, dataset).map(Some)
     }
 
-    fn new<G: Playable>(game: G, config: &TrainConfig, dataset: Dataset) -> Result<Self> {
+    fn new<G: ConfigurableGame>(game: G, config: &TrainConfig, dataset: Dataset) -> Result<Self> {
         let manifest = dataset.manifest().clone();
         check_game(game, &manifest, &config.data.path)?;
         let files = dataset.files().into_iter().map(Path::to_path_buf).collect();
@@ -130,7 +133,7 @@ pub fn note_iterations_of_epochs(file: &Table, in_file: u32, of_epochs: u32) {
 }
 
 /// Checks that a dataset is of the run's game, with the same parameters.
-fn check_game<G: Playable>(game: G, manifest: &Manifest, path: &str) -> Result<()> {
+fn check_game<G: ConfigurableGame>(game: G, manifest: &Manifest, path: &str) -> Result<()> {
     let Manifest { env, settings: recorded, .. } = manifest;
     if env != G::NAME {
         bail!("the dataset in {path} is of `{env}`, not `{}`", G::NAME);
@@ -145,7 +148,7 @@ fn check_game<G: Playable>(game: G, manifest: &Manifest, path: &str) -> Result<(
 }
 
 /// Cuts the steps of a dataset into windows for learning and for validation.
-fn demonstrations<G: Playable>(
+fn demonstrations<G: ConfigurableGame>(
     game: G,
     data: &DataConfig,
     manifest: &Manifest,

@@ -1,7 +1,7 @@
 //! `grove train` for games: new and resumed runs.
 
 use super::args::{RunArgs, TrainArgs};
-use super::games::{Games, NewRun, Playable, SavedRun};
+use super::games::{ConfigurableGame, Games, NewRun, SavedRun};
 use super::history::{History, RunStatus};
 use super::output::eprint_line;
 use super::progress_note::{with_note, with_note_if};
@@ -182,12 +182,12 @@ fn game_name<'a>(asked: Option<&'a str>, file: &'a toml::Table) -> Result<Option
 }
 
 /// Trains a new run.
-pub fn start<G: Playable>(games: &Games, run: &NewRun) -> Result<()> {
+pub fn start<G: ConfigurableGame>(games: &Games, run: &NewRun) -> Result<()> {
     ranks::run(run.args, TIMEOUT, |rank| begin::<G>(games, run, rank))
 }
 
 /// Trains one rank of a new run.
-fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
+fn begin<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
     let NewRun { args, files, from } = run;
     let (game, mut config) = layered_settings::<G>(files, &args.set)?;
@@ -228,7 +228,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
 }
 
 /// Checks that a run without a dataset has no settings for one.
-fn refuse_data<G: Playable>(source: &Option<Source>, config: &TrainConfig) -> Result<()> {
+fn refuse_data<G: ConfigurableGame>(source: &Option<Source>, config: &TrainConfig) -> Result<()> {
     ensure!(
         source.is_some() || config.data == TrainConfig::of(&G::default())?.data,
         "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
@@ -238,12 +238,12 @@ fn refuse_data<G: Playable>(source: &Option<Source>, config: &TrainConfig) -> Re
 }
 
 /// Resumes a run.
-pub fn resume<G: Playable>(games: &Games, args: &TrainArgs, saved: SavedRun) -> Result<()> {
+pub fn resume<G: ConfigurableGame>(games: &Games, args: &TrainArgs, saved: SavedRun) -> Result<()> {
     ranks::run(&args.run, TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
 }
 
 /// Trains one rank of a resumed run.
-fn resume_rank<G: Playable>(
+fn resume_rank<G: ConfigurableGame>(
     games: &Games,
     args: &TrainArgs,
     run: SavedRun,
@@ -277,7 +277,7 @@ struct GameSetup<'a, G> {
 }
 
 /// Trains one rank of a run, new or resumed. `next` gives the command to suggest at the end, from the run directory.
-fn train_rank<G: Playable>(
+fn train_rank<G: ConfigurableGame>(
     session: &Session,
     rank: Rank,
     setup: GameSetup<G>,
@@ -329,7 +329,7 @@ fn train_rank<G: Playable>(
 }
 
 /// Gives the network the weights of the best policy of a run with the same game and network.
-fn first_policy<G: Playable>(network: Network, run: &Path) -> Result<Network> {
+fn first_policy<G: ConfigurableGame>(network: Network, run: &Path) -> Result<Network> {
     let checkpoint = session::saved_policy(run)?;
     saved_config::<G>(&checkpoint)?;
     Ok(load_weights(network, &checkpoint)?)

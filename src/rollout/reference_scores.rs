@@ -1,7 +1,7 @@
 //! Baselines of a policy: players without a network, on the levels of an evaluation.
 
 use super::{EpisodeKeys, EpisodeResult, Evaluation};
-use crate::env::{Episode, Rules, ScriptedPlayer, advance, new_game, random_legal};
+use crate::env::{Episode, Rules, ScriptedPlayer, advance, new_game, random_legal_action};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -69,11 +69,13 @@ fn play_episode<G: Rules>(
     for length in 1.. {
         let action = match player {
             Some(player) => player.act(&state),
-            None => random_legal(&state, draw(key, length), game).expect("an action is legal"),
+            None => {
+                random_legal_action(&state, draw(key, length), game).expect("an action is legal")
+            }
         };
         let played = advance::<G>(&mut state, &mut episode, action, game);
         if played.ended() {
-            return EpisodeResult { score: played.score.into(), length: length.into() };
+            return EpisodeResult { score: played.episode_score.into(), length: length.into() };
         }
     }
     unreachable!("an episode ends after its longest length")

@@ -10,7 +10,11 @@ use tempfile::TempDir;
 fn tells<G: Env + Default + SceneInfo>() {
     let game = G::default();
     assert!(!game.title().is_empty() && !game.rules_text().is_empty(), "{}", G::NAME);
-    assert!(game.idle().is_none_or(|idle| (idle as usize) < game.num_actions()), "{}", G::NAME);
+    assert!(
+        game.idle_action().is_none_or(|idle_action| (idle_action as usize) < game.num_actions()),
+        "{}",
+        G::NAME
+    );
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn catch_follows_bsuite() {
                 };
                 let played = play_step::<Catch>(&mut state, &mut counted, action, game);
                 assert_eq!((played.reward, played.ended()), (reward, done), "{game:?}");
-                assert_eq!(played.score, reward, "{game:?}");
+                assert_eq!(played.episode_score, reward, "{game:?}");
                 if done {
                     rewards.push(reward);
                     break;
@@ -185,7 +185,7 @@ fn cartpole_follows_gymnasium_over_random_episodes() {
             let played = play_step::<CartPole>(&mut state, &mut counted, action, game);
             assert_eq!((played.reward, played.ended()), (1.0, terminated));
             if terminated {
-                assert_eq!(played.score, t as f32);
+                assert_eq!(played.episode_score, t as f32);
                 lengths.push(t);
                 break;
             }
@@ -237,7 +237,7 @@ fn cartpole_is_truncated_at_its_last_step() {
                 let played = play_step::<CartPole>(&mut state, &mut episode, action, game);
                 assert_eq!(played.ended(), t == max_steps, "level {level}, step {t}");
                 let score = if played.ended() { max_steps as f32 } else { 0.0 };
-                assert_eq!(played.score, score);
+                assert_eq!(played.episode_score, score);
             }
             assert_eq!(episode.level, draw(level, NEXT_LEVEL));
             assert_eq!((episode.time, episode.score), (0, 0.0));
@@ -292,7 +292,7 @@ fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
                 game,
             );
             if played.ended() {
-                break f64::from(played.score);
+                break f64::from(played.episode_score);
             }
         }
     };

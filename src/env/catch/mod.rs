@@ -140,7 +140,7 @@ crate::packed_state! {
 /// Cell `i` of the board in row-major order: 1 for the ball or the paddle, else 0.
 #[cube]
 #[inline(always)]
-fn cell(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
+fn board_feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
     let at = comptime!(i as u32);
     let ball = state.ball_row * game.columns + state.ball_column == at;
     if comptime!(at >= game.cells_above()) {
@@ -154,7 +154,7 @@ fn cell(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f3
 /// Feature `i` of [`CatchObservation::Features`].
 #[cube]
 #[inline(always)]
-fn number(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
+fn position_feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
     let columns = comptime!(2.0 / (game.columns.max(2) - 1) as f32);
     let rows = comptime!(2.0 / (game.rows.max(2) - 1) as f32);
     if comptime!(i == 0) {
@@ -194,9 +194,9 @@ impl Rules for Catch {
     #[inline(always)]
     fn feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
         if comptime!(game.observation == CatchObservation::Board) {
-            cell(state, i, game)
+            board_feature(state, i, game)
         } else {
-            number(state, i, game)
+            position_feature(state, i, game)
         }
     }
 }

@@ -86,7 +86,7 @@ impl Fruit {
 
     /// Maximum number of fruits that land in one step. Fruits share a row only if they appeared
     /// together.
-    fn landings(&self) -> usize {
+    fn max_landings(&self) -> usize {
         self.min_fruits as usize
     }
 }
@@ -286,7 +286,7 @@ fn clip(x: f32, limit: f32) -> f32 {
 /// Feature `i` of [`FruitObservation::Features`]; see the implementation of [`Rules::feature`].
 #[cube]
 #[inline(always)]
-fn relation(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
+fn relative_feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
     let fruits = comptime!(game.max_fruits as usize);
     let singles = comptime!(1 + 4 * fruits);
     if comptime!(i == 0) {
@@ -324,7 +324,7 @@ fn relation(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -
 /// Feature `i` of [`FruitObservation::Positions`].
 #[cube]
 #[inline(always)]
-fn position(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
+fn position_feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
     let columns = comptime!(2.0 / (game.width - 1) as f32);
     if comptime!(i == 0) {
         state.basket as f32 * columns - 1.0f32
@@ -372,7 +372,7 @@ impl Rules for Fruit {
         let mut reward = 0.0f32.runtime();
         let mut landed = false.runtime();
         #[unroll]
-        for _ in 0..comptime!(game.landings()) {
+        for _ in 0..comptime!(game.max_landings()) {
             if state.count > 0 && state.row(0usize) == comptime!(game.height - 1) {
                 let offset = state.column(0usize) + comptime!(game.left_columns());
                 let caught = offset >= state.basket && offset < state.basket + game.basket;
@@ -418,9 +418,9 @@ impl Rules for Fruit {
     #[inline(always)]
     fn feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
         if comptime!(game.observation == FruitObservation::Positions) {
-            position(state, i, game)
+            position_feature(state, i, game)
         } else {
-            relation(state, i, game)
+            relative_feature(state, i, game)
         }
     }
 }

@@ -9,7 +9,7 @@ use super::args::BenchArgs;
 use super::publish;
 use super::report::Figure;
 use crate::parallel::Team;
-use crate::program::games::Playable;
+use crate::program::games::ConfigurableGame;
 use crate::program::models::Models;
 use crate::program::ranks::{self, Rank, Ranks};
 use crate::settings::TrainConfig;
@@ -59,7 +59,7 @@ struct Row {
 }
 
 /// Measures and prints the scaling of a run.
-pub fn bench<G: Playable>(
+pub fn bench<G: ConfigurableGame>(
     models: &Models,
     args: &BenchArgs,
     game: G,
@@ -117,7 +117,7 @@ struct Iteration {
 }
 
 impl Iteration {
-    fn of<G: Playable>(game: G, config: &TrainConfig) -> Self {
+    fn of<G: ConfigurableGame>(game: G, config: &TrainConfig) -> Self {
         let params = config.policy.parameters(game.num_features(), game.num_actions());
         let params: usize = params.iter().map(|one| one.shape.iter().product::<usize>()).sum();
         Self {
@@ -158,7 +158,7 @@ impl Model {
 }
 
 /// Measures the median seconds of an iteration, and of its communication.
-fn iterations<G: Playable>(
+fn iterations<G: ConfigurableGame>(
     models: &Models,
     game: G,
     config: &TrainConfig,

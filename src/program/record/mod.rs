@@ -11,7 +11,7 @@ mod webp;
 use self::gif::Gif;
 use self::mp4::Mp4;
 use super::args::{RecordArgs, RenderOptions};
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::interrupt::Interrupt;
 use super::models::Models;
 use super::output::{print_json, print_result};
@@ -93,7 +93,7 @@ struct GameRendering<'a, G: Rules> {
 }
 
 /// Records a game that is drawn by `scene`.
-pub fn record<G: Playable>(
+pub fn record<G: ConfigurableGame>(
     models: &Models,
     args: &RecordArgs,
     checkpoint: &Checkpoint,
@@ -172,7 +172,7 @@ impl std::fmt::Display for Report<'_> {
 }
 
 /// Animates a policy at play, as `grove record` does by default, but with its score, small, and painted by the CPU.
-pub fn animation<G: Playable>(
+pub fn animation<G: ConfigurableGame>(
     models: &Models,
     checkpoint: &Checkpoint,
     scene: fn(G) -> Scene<G>,
@@ -186,7 +186,7 @@ pub fn animation<G: Playable>(
     Ok(track::Animation { gif, width, height })
 }
 
-impl<'a, G: Playable> GameRendering<'a, G> {
+impl<'a, G: ConfigurableGame> GameRendering<'a, G> {
     /// Creates a rendering on the CPU before its first step, at most `max_pixels` wide and high by default. Also
     /// returns the number of frames per step, and the duration of each in seconds.
     fn new(

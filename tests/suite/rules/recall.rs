@@ -38,7 +38,7 @@ fn recall_follows_its_description() {
                 let played = play_step::<Recall>(&mut state, &mut counted, action, game);
                 let reward = f32::from(last && action == cue);
                 assert_eq!((played.reward, played.ended()), (reward, last), "{game:?}, step {t}");
-                assert_eq!(played.score, reward);
+                assert_eq!(played.episode_score, reward);
                 right += usize::from(reward == 1.0);
             }
             level = draw(level, NEXT_LEVEL);

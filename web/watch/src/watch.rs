@@ -40,7 +40,7 @@ pub fn games() -> Result<String, JsError> {
 }
 
 fn unknown(name: &str) -> JsError {
-    let names = games::all().names();
+    let names = games::all().joined_names();
     JsError::new(&format!("this policy is for an unknown game, `{name}`; this page has: {names}"))
 }
 
