@@ -60,7 +60,7 @@ impl Rank {
             Ok(all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
         };
         let products = Kernel::best().name();
-        let all = gather(&format!("{} {products}", device::numerics(&chosen.info)))?;
+        let all = gather(&format!("{} {products}", device::numerics_fingerprint(&chosen.info)))?;
         let names = gather(&chosen.info.name)?;
         let hardware = Hardware {
             collective: collective(&names, self.team.is_root())?,
@@ -216,7 +216,7 @@ fn on_threads<T: Send>(
     work: &(impl Fn(Rank) -> Result<T> + Sync),
 ) -> Result<T> {
     let each = (rayon::current_num_threads() / max_ranks).max(1);
-    device::expect_ranks();
+    device::forbid_graph_recording();
     let mut results: Vec<Result<T>> = std::thread::scope(|scope| {
         let start = |(team, device): (Team, &&str)| {
             let rank = Rank { team, device: device.to_string() };

@@ -184,7 +184,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
 
     fn size_limit(&self) -> Option<String> {
         let Source::Games(games) = &self.source else { return None };
-        let reason = device::buffer_limit(&self.device, "a rollout", games.bytes())?;
+        let reason = device::buffer_size_reason(&self.device, "a rollout", games.bytes())?;
         let settings = "rollout.num_groups, rollout.group_size or rollout.num_steps";
         Some(format!("{reason}: lower {settings}"))
     }

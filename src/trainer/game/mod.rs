@@ -200,8 +200,9 @@ impl<G: Rules> GameTrainer<G> {
     pub fn unsupported_reason(&self) -> Option<String> {
         let GameEngine { part, device, engine, .. } = &self.engine;
         let bytes = (self.model().num_params() * size_of::<f32>()) as u64;
-        let policy = device::buffer_limit(device, "the vector of the policy's parameters", bytes)
-            .map(|reason| format!("{reason}: choose a smaller policy"));
+        let policy =
+            device::buffer_size_reason(device, "the vector of the policy's parameters", bytes)
+                .map(|reason| format!("{reason}: choose a smaller policy"));
         let rollout = || with_engine!(engine, engine => engine.size_limit());
         if let Some(reason) = policy.or_else(rollout) {
             return Some(format!("{reason}, or use another device, such as the CPU"));
