@@ -27,7 +27,7 @@ use crate::rollout::{ActionSelection, LiveGames};
 use crate::run::counted;
 use crate::track;
 use crate::trainer::saved_game_name;
-use crate::viewer::{Cells, Picture, Scene, Sprite, Wall, paint};
+use crate::viewer::{Picture, Scene, SceneSize, Sprite, Wall, paint};
 use animation::{Animation, AnimationWriter};
 use anyhow::{Context, Result, bail};
 use caption::{caption, write_score};
@@ -87,7 +87,7 @@ struct GameRendering<'a, G: Rules> {
     /// The renderer on a GPU, which draws what the CPU paints; `None` on the CPU.
     gpu: Option<Gpu>,
     picture: Picture,
-    cells: Cells,
+    scene_size: SceneSize,
     /// Ends the rendering of a file; `None` where nothing is to listen.
     interrupt: Option<(Interrupt, &'a Path)>,
 }
@@ -198,8 +198,8 @@ impl<'a, G: ConfigurableGame> GameRendering<'a, G> {
     ) -> Result<(Self, u32, f32)> {
         let (game, config) = saved_settings::<G>(models, checkpoint)?;
         let scene = scene(game);
-        let cells = Cells::of(scene.info());
-        let (width, height) = size(cells, options, max_pixels)?;
+        let scene_size = SceneSize::of(scene.info());
+        let (width, height) = size(scene_size, options, max_pixels)?;
         let (frames, delay) = frames(scene.info().steps_per_second());
         let rendering = Self {
             options,
@@ -209,7 +209,7 @@ impl<'a, G: ConfigurableGame> GameRendering<'a, G> {
             instances: Vec::new(),
             gpu: None,
             picture: Picture::new(width, height),
-            cells,
+            scene_size,
             interrupt: None,
         };
         Ok((rendering, frames, delay))
@@ -234,17 +234,17 @@ impl<G: Rules> GameRendering<'_, G> {
     fn draw(&mut self, part: f32) -> Result<&Picture> {
         let Self { games, scene, instances, gpu, picture, .. } = self;
         let now = games.now();
-        scene.sprites(games.before(), &now, part, instances);
+        scene.compute_sprites(games.before(), &now, part, instances);
         match gpu {
             Some(gpu) => gpu.paint(now.len(), instances, picture)?,
             None => paint(scene.info(), now.len(), instances, picture),
         }
         if self.options.score {
             let Picture { width, height, .. } = self.picture;
-            let wall = Wall::fit(self.cells, self.games.count(), width, height);
+            let wall = Wall::fit(self.scene_size, self.games.count(), width, height);
             for i in 0..self.games.count() {
                 let score = write_score(self.games.episode(i).score);
-                caption(&score, wall.plate(i), wall.width, &mut self.picture);
+                caption(&score, wall.plate_origin(i), wall.plate_width, &mut self.picture);
             }
         }
         Ok(&self.picture)
@@ -287,8 +287,12 @@ fn frames(steps_per_second: f32) -> (u32, f32) {
 }
 
 /// Width and height of the picture in pixels: by default at most `max_pixels`.
-fn size(cells: Cells, options: &RenderOptions, max_pixels: (u64, u64)) -> Result<(u32, u32)> {
-    let of = |scale: u32| Wall::size(cells, options.games, scale);
+fn size(
+    scene_size: SceneSize,
+    options: &RenderOptions,
+    max_pixels: (u64, u64),
+) -> Result<(u32, u32)> {
+    let of = |scale: u32| Wall::picture_size(scene_size, options.games, scale);
     let small = |&scale: &u32| of(scale).0 <= max_pixels.0 && of(scale).1 <= max_pixels.1;
     // Multiples of a tile's 16 pixels look best.
     let scales = [32, 16].into_iter().chain((1..16).rev());

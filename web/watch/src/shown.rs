@@ -119,6 +119,6 @@ impl<G: ConfigurableGame> Boards for GameBoards<G> {
     }
 
     fn instances(&self, part: f32, into: &mut Vec<Sprite>) {
-        self.scene.sprites(self.games.before(), &self.games.now(), part, into);
+        self.scene.compute_sprites(self.games.before(), &self.games.now(), part, into);
     }
 }
