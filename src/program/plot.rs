@@ -7,7 +7,7 @@ use super::history::{FlatSettings, History, READING_RUNS, flat, format_settings,
 use super::output::{eprint_line, print_json, print_result};
 use super::progress_note::with_note;
 use crate::metrics::IterationRecord;
-use crate::plot::{Chart, Line, band};
+use crate::plot::{Chart, Line, aggregate};
 use crate::track::scalars;
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     for (group, name) in groups.iter().zip(names(games, &groups)) {
         let curves = group.runs.iter().map(|run| curve(&run.records, args.x, &args.y));
         let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
-        let line = Line { name, band: band(&curves) };
+        let line = Line { name, band: aggregate(&curves) };
         rows.push(row(&line, curves.len()));
         lines.push(line);
     }
