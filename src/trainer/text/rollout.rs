@@ -139,7 +139,7 @@ impl TextEngine {
         let total = |(completion, rewards): (&Completion, &Rewards)| {
             let penalty = overlong_penalty(completion.tokens.len(), limit, buffer);
             match rewards.problem {
-                None => rewards.total(&self.parts) - penalty,
+                None => rewards.score(&self.parts) - penalty,
                 Some(_) => f64::NAN,
             }
         };
