@@ -16,7 +16,7 @@ pub use names::deserialize as names_deserialize;
 pub use names::names;
 pub use names::{UnknownName, name_from_str};
 pub use range::Shape;
-pub use value::Value;
+pub use value::SettingValue;
 
 /// Declaration of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -226,7 +226,7 @@ macro_rules! settings {
             fn validate(&self) -> Result<(), $crate::schema::OutOfRange> {
                 $(
                     let shape = const { &$crate::schema::settings!(@shape $ty $(, $shape)?) };
-                    let checked = $crate::schema::Value::check(&self.$field, shape);
+                    let checked = $crate::schema::SettingValue::check(&self.$field, shape);
                     match $crate::schema::settings!(@flat $($flat)?) {
                         true => checked?,
                         false => checked.map_err(|error| error.in_section($crate::schema::plain_name(stringify!($field))))?,
@@ -237,7 +237,7 @@ macro_rules! settings {
             }
         }
 
-        impl $crate::schema::Value for $Name {
+        impl $crate::schema::SettingValue for $Name {
             const SHAPE: $crate::schema::Shape =
                 $crate::schema::Shape::Section(<Self as $crate::schema::Settings>::SETTINGS);
 
@@ -248,7 +248,7 @@ macro_rules! settings {
     };
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
-    (@shape $ty:ty) => { <$ty as $crate::schema::Value>::SHAPE };
+    (@shape $ty:ty) => { <$ty as $crate::schema::SettingValue>::SHAPE };
     (@shape $ty:ty, $shape:expr) => {{
         #[allow(unused_imports)]
         use $crate::schema::range::*;

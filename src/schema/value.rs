@@ -4,7 +4,7 @@ use super::range::{at_least, digits, integer};
 use super::{OutOfRange, Shape, ensure};
 
 /// A type that a setting can have.
-pub trait Value {
+pub trait SettingValue {
     /// Range of settings whose declaration names none.
     const SHAPE: Shape;
 
@@ -19,7 +19,7 @@ pub trait Value {
 
 macro_rules! numbers {
     ($shape:expr, $check:expr, $($ty:ty),*) => {$(
-        impl Value for $ty {
+        impl SettingValue for $ty {
             const SHAPE: Shape = $shape;
 
             fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
@@ -44,14 +44,14 @@ fn check_number(number: f64, shape: &Shape) -> Result<(), OutOfRange> {
 
 macro_rules! unlimited {
     ($($ty:ty = $shape:expr),*) => {$(
-        impl Value for $ty {
+        impl SettingValue for $ty {
             const SHAPE: Shape = $shape;
         }
     )*};
 }
 unlimited!(bool = Shape::Bool, String = Shape::String);
 
-impl Value for Vec<String> {
+impl SettingValue for Vec<String> {
     const SHAPE: Shape = Shape::Strings;
 
     fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
@@ -66,7 +66,7 @@ impl Value for Vec<String> {
     }
 }
 
-impl Value for Vec<usize> {
+impl SettingValue for Vec<usize> {
     const SHAPE: Shape = Shape::Integers { count: (0, 64), each: (0, u32::MAX as u64) };
 
     fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
