@@ -181,7 +181,7 @@ impl Visitor for NewGames {
             format_args!("a batch of {num_envs} games of {}", G::NAME),
             "`num_envs`",
         )?;
-        let references = game.references().iter();
+        let references = game.reference_scores().iter();
         Ok(Games {
             batch: Box::new(VecEnv::new(game, num_envs, autoreset, seed)),
             num_envs,

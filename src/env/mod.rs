@@ -70,7 +70,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Default training settings for these parameters: TOML fragments applied in order on top of
     /// the general defaults ([`mod@crate::settings`]).
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[]
     }
 
@@ -107,7 +107,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Mean scores of reference players for these parameters as `(player, score)`, worst first;
     /// empty if unknown.
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         &[]
     }
 

@@ -41,7 +41,9 @@ fn commands<G: ConfigurableGame>(
             let (game, config) = new_settings::<G>(&toml::Table::new(), set)?;
             validation::validate(models, &game, &config)
         },
-        references: |settings| Ok(overlay::split_game::<G>(settings, G::NAME)?.0.references()),
+        references: |settings| {
+            Ok(overlay::split_game::<G>(settings, G::NAME)?.0.reference_scores())
+        },
     }
 }
 

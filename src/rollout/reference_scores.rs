@@ -41,7 +41,7 @@ pub fn reference_scores<G: Rules>(
         let Evaluation { mean_score, std_error, .. } = Evaluation::of(&played);
         ReferenceScore { player, mean_score, std_error: Some(std_error) }
     };
-    let known = game.references().iter();
+    let known = game.reference_scores().iter();
     let mut all: Vec<_> = known
         .map(|(player, score)| ReferenceScore { player, mean_score: *score, std_error: None })
         .collect();
@@ -49,7 +49,7 @@ pub fn reference_scores<G: Rules>(
         all.push(measured("random", None));
     }
     let is_known = |player: &ScriptedPlayer| {
-        game.references().iter().any(|(known, _)| *known == player.name())
+        game.reference_scores().iter().any(|(known, _)| *known == player.name())
     };
     for player in game.players().iter().filter(|player| !is_known(player)) {
         all.push(measured(player.name(), Some(player)));

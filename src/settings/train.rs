@@ -196,7 +196,10 @@ mod tests {
         for name in env::NAMES {
             let config = TrainConfig::for_game(name);
             config.validate().unwrap();
-            assert!(config != TrainConfig::default() || env::defaults(name).is_empty(), "{name}");
+            assert!(
+                config != TrainConfig::default() || env::training_defaults(name).is_empty(),
+                "{name}"
+            );
         }
         assert_eq!(TrainConfig::for_game("a game of a user"), TrainConfig::default());
     }

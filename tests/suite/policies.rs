@@ -20,7 +20,7 @@ fn score<G: Rules + DeserializeOwned>(episodes: usize) -> (G, f64) {
 /// The same score as a share of the optimum's.
 fn share_of_optimum<G: Rules + DeserializeOwned>() -> f64 {
     let (game, score) = score::<G>(4000);
-    let (player, optimum) = *game.references().last().unwrap();
+    let (player, optimum) = *game.reference_scores().last().unwrap();
     assert_eq!(player, "optimum");
     score / optimum
 }

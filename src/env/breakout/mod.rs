@@ -93,7 +93,7 @@ impl Env for Breakout {
     const SCORE_IS_REWARD: bool = true;
     const COMMON_PARAMETERS: Option<Self> = Some(Self::DEFAULT);
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
     }
 
@@ -120,7 +120,7 @@ impl Env for Breakout {
     }
 
     /// The random score is the mean of 100,000 episodes; the optimum is unknown.
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         // Random episodes end long before they would be truncated.
         match (self.actions, self.sticky, self.max_steps) {
             (BreakoutActions::Minimal, 0, 1000..) => &[("random", 0.415)],

@@ -39,7 +39,7 @@ impl Env for CartPole {
     const NAME: &'static str = "cartpole";
     const SCORE_IS_REWARD: bool = true;
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
     }
 
@@ -68,7 +68,7 @@ impl Env for CartPole {
         self.max_steps
     }
 
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         // The random score is the mean of 100,000 episodes.
         if self.max_steps == 500 { &[("random", 22.3), ("optimum", 500.0)] } else { &[] }
     }

@@ -63,7 +63,7 @@ impl Env for Catch {
     const NAME: &'static str = "catch";
     const SCORE_IS_REWARD: bool = true;
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
     }
 
@@ -96,7 +96,7 @@ impl Env for Catch {
         self.rows - 1
     }
 
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         // The random score is the mean of 100,000 episodes. The ball takes rows - 1 steps to land;
         // the paddle is at most columns / 2 columns away.
         if (self.rows, self.columns) == (10, 5) {

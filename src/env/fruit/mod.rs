@@ -97,7 +97,7 @@ impl Env for Fruit {
     const SCORE_IS_REWARD: bool = true;
 
     /// Wide grids need longer training, and raw positions need longer still and a larger network.
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         const USUAL: &str = include_str!("defaults.toml");
         match self.observation {
             FruitObservation::Positions => &[USUAL, include_str!("positions.toml")],
@@ -143,7 +143,7 @@ impl Env for Fruit {
         self.max_steps
     }
 
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         // Simulated players; the optimum is from value iteration over all 3,565,600 states. These
         // players read the full state, so the observation does not matter.
         let game = Self { observation: FruitObservation::Features, ..*self };

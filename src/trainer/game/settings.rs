@@ -29,7 +29,7 @@ where
 /// A setting may have another of its names in each.
 ///
 /// The game's parameters are read first, since defaults may depend on them
-/// ([`Env::defaults`](crate::env::Env::defaults)).
+/// ([`Env::training_defaults`](crate::env::Env::training_defaults)).
 ///
 /// # Errors
 /// If there is no such setting, or a value has the wrong type.

@@ -350,7 +350,7 @@ fn simple_players_of_fruit_score_what_is_known() {
                 "{max_steps} steps: {mean} +- {error} instead of {expected}"
             );
         }
-        let references: Vec<f64> = game.references().iter().map(|r| r.1).collect();
+        let references: Vec<f64> = game.reference_scores().iter().map(|r| r.1).collect();
         assert_eq!(references[..2], expected[1..], "the game's own references");
     }
 }

@@ -76,7 +76,7 @@ fn parameters_of_recall_out_of_range_are_rejected_by_name() {
         assert!(message.contains(&format!("recall.{name}")), "{message}");
     }
     for cues in 2..=6 {
-        let references = Recall { cues, ..Recall::default() }.references();
+        let references = Recall { cues, ..Recall::default() }.reference_scores();
         assert_eq!(references, [("chance", 1.0 / f64::from(cues)), ("optimum", 1.0)]);
     }
 }

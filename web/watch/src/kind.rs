@@ -87,7 +87,7 @@ impl<G: ConfigurableGame> Game<G> {
             actions: game.action_names(),
             idle: (words.idle)(&game),
             features: game.feature_names(),
-            references: game.references(),
+            references: game.reference_scores(),
             max_steps: game.max_steps(),
         };
         Rc::new(Self { game, words, facts, scene: (words.scene)(game) })
