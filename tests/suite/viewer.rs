@@ -288,7 +288,7 @@ fn walls_are_whole_and_of_the_size_that_is_asked_for() {
     }
     let cells = SceneSize { columns: 22, rows: 17 };
     assert_eq!(Wall::picture_size(cells, 1, 16), (352, 272));
-    assert_eq!(Wall::fit(cells, 1, 352, 272).scale, 16.0);
+    assert_eq!(Wall::fit(cells, 1, 352, 272).cell_size, 16.0);
     assert_eq!(Wall::fit(cells, 4, 720, 555).columns, 2);
-    assert_eq!(Wall::fit(cells, 4, 720, 555).scale, 16.0);
+    assert_eq!(Wall::fit(cells, 4, 720, 555).cell_size, 16.0);
 }
