@@ -147,7 +147,7 @@ impl Games {
         let is_known = |name: &str| [TableGame::NAME, HostGame::NAME].contains(&name);
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && !is_known(name);
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
-        let (games, tasks) = (self.names(), task::names());
+        let (games, tasks) = (self.names(), task::joined_names());
         // IDs in Gymnasium end in a version.
         let lower = name.to_lowercase();
         let (plain, version) = lower.rsplit_once("-v").unwrap_or((lower.as_str(), ""));

@@ -62,7 +62,7 @@ pub use json::{Json, Object};
 pub use judge::judge;
 pub use message::{Content, Message};
 pub use prompt_set::PromptSet;
-pub use registry::{Add, BuiltInTask, Countdown, PYTHON, Reverse, Sort, TASKS, find, names};
+pub use registry::{Add, BuiltInTask, Countdown, PYTHON, Reverse, Sort, TASKS, find, joined_names};
 pub use settings::TaskSettings;
 pub use split::Split;
 pub use weighted::with_weights;

@@ -81,7 +81,7 @@ const USER_DEFINED: &[BuiltInTask] = &[
 ];
 
 /// The names of the built-in tasks, comma-separated: `sort, reverse, add`.
-pub fn names() -> String {
+pub fn joined_names() -> String {
     TASKS.iter().map(|task| task.name).collect::<Vec<_>>().join(", ")
 }
 
@@ -95,7 +95,7 @@ pub const PYTHON: &str = "python";
 pub fn find(name: &str) -> Result<&'static BuiltInTask, TaskError> {
     TASKS.iter().chain(USER_DEFINED).find(|task| task.name == name).ok_or_else(|| match name {
         PYTHON => TaskError::Python,
-        _ => TaskError::Unknown { name: name.to_string(), known: names() },
+        _ => TaskError::Unknown { name: name.to_string(), known: joined_names() },
     })
 }
 
@@ -162,6 +162,6 @@ mod tests {
         }
         assert_eq!(find(PYTHON).err(), Some(TaskError::Python));
         let said = find("srot").err().unwrap().to_string();
-        assert_eq!(said, format!("unknown task `srot`; must be one of: {}", names()));
+        assert_eq!(said, format!("unknown task `srot`; must be one of: {}", joined_names()));
     }
 }

@@ -81,7 +81,7 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
             bail!(
                 "`{name}` is a game, and --model names the language model of a task ({}); a game's network is set by \
                  --set policy.kind=...",
-                task::names()
+                task::joined_names()
             );
         }
         if data.is_some() {
@@ -161,7 +161,7 @@ impl TextRequest<'_> {
             (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
             (None, None) => bail!(
                 "no task is named: it is one of {}; --task-data FILE.jsonl is a task of your own",
-                task::names()
+                task::joined_names()
             ),
         }
     }
