@@ -24,11 +24,11 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
         && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
 }
 
-/// Maximum size of a buffer that kernels can address as a whole, bytes, even where a device has larger ones: their
+/// Maximum size of a buffer that an index of a kernel reaches, bytes, even where a device has larger ones: these
 /// indices are 32 bits wide, and Vulkan binds no more to a kernel with such indices.
 const ADDRESSABLE_BYTES: u64 = u32::MAX as u64;
 
-/// The size of the largest buffer of a device, bytes; `None` for the CPU, which has no such limit.
+/// Maximum size of a buffer of a device that kernels address, bytes; `None` for the CPU, which has no such limit.
 pub fn max_addressable_bytes(device: &Device) -> Option<u64> {
     let device = device.clone().without_autodiff();
     has_kernels(&device).then(|| buffers::largest_allocation(&device).min(ADDRESSABLE_BYTES))

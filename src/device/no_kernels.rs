@@ -14,7 +14,7 @@ pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
     false
 }
 
-/// The size of the largest buffer of a device, bytes: always `None`, since this build starts none.
+/// Maximum size of a buffer of a device that kernels address, bytes: always `None`, since this build starts none.
 pub fn max_addressable_bytes(_device: &Device) -> Option<u64> {
     None
 }
