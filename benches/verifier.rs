@@ -34,7 +34,8 @@ fn main() {
         let start = Instant::now();
         let rewards = task.verify(&completions).expect("a compiler");
         let rate = completions.len() as f64 / start.elapsed().as_secs_f64();
-        let right = rewards.iter().filter(|rewards| rewards.total(task.parts()) > 0.99).count();
+        let right =
+            rewards.iter().filter(|rewards| rewards.score(task.reward_parts()) > 0.99).count();
         println!(
             "{}: {rate:.0} completions/s, {right} of {} right",
             if workers == 1 { "one at a time" } else { "on all cores" },

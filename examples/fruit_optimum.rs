@@ -184,7 +184,7 @@ impl Process {
 /// The default game, changed by settings of the command line such as `width=10`.
 fn game(settings: &[String]) -> Result<Fruit, grove::settings::ConfigError> {
     let mut table = overlay::to_table(&Fruit::default());
-    overlay::apply(&mut table, settings)?;
+    overlay::apply_assignments(&mut table, settings)?;
     overlay::from_table(table)
 }
 

@@ -37,7 +37,7 @@ impl Env for Corridor {
 
     declared!();
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &["iterations = 40"]
     }
 
@@ -63,7 +63,7 @@ impl Env for Corridor {
     }
 
     /// The optimal policy waits during gusts, and needs 1 / 0.7 steps per cell on average.
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         if self.length == 10 { &[("optimum", -10.0 / 0.7)] } else { &[] }
     }
 }

@@ -1,10 +1,10 @@
-//! Time limits of waits, in which only the time counts for which this process runs.
+//! A stopwatch for time limits, which stands still while this process does not run.
 
 use std::thread::JoinHandle;
 use web_time::{Duration, Instant};
 
 /// The longest time for which a waiting thread sleeps until it reads its stopwatch again.
-pub const SLICE: Duration = Duration::from_millis(100);
+pub const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// A longer gap between two readings means that this process stood still meanwhile.
 const MAX_GAP: Duration = Duration::from_secs(1);
@@ -23,29 +23,29 @@ impl Stopwatch {
         Self { elapsed: Duration::ZERO, last: Instant::now() }
     }
 
-    /// Returns the time so far. A waiting thread calls this, or [`Stopwatch::slice`], after every [`SLICE`].
+    /// Returns the time so far. A waiting thread calls this, or [`Stopwatch::next_wait`], after every [`MAX_WAIT`].
     pub fn elapsed(&mut self) -> Duration {
         self.elapsed_at(Instant::now())
     }
 
-    /// Returns the time to wait until the next reading: the rest of `limit`, at most a [`SLICE`]; `None` without a
+    /// Returns the time to wait until the next reading: the rest of `limit`, at most [`MAX_WAIT`]; `None` without a
     /// rest.
-    pub fn slice(&mut self, limit: Duration) -> Option<Duration> {
+    pub fn next_wait(&mut self, limit: Duration) -> Option<Duration> {
         let left = limit.saturating_sub(self.elapsed());
-        (!left.is_zero()).then(|| left.min(SLICE))
+        (!left.is_zero()).then(|| left.min(MAX_WAIT))
     }
 
     fn elapsed_at(&mut self, now: Instant) -> Duration {
         let gap = now.duration_since(self.last);
-        // Not zero, so that every wait ends, even on a machine that is as slow as that.
-        self.elapsed += if gap > MAX_GAP { SLICE } else { gap };
+        // Not zero: on a machine so slow that every reading comes after such a gap, a wait would never end.
+        self.elapsed += if gap > MAX_GAP { MAX_WAIT } else { gap };
         self.last = now;
         self.elapsed
     }
 }
 
-/// Processor time that a thread has used, on a machine of any load; `None` where the platform does not report it.
-pub fn processor_time<T>(thread: &JoinHandle<T>) -> Option<Duration> {
+/// CPU time used by a thread, whatever the load of the machine; `None` where the platform does not report it.
+pub fn thread_cpu_time<T>(thread: &JoinHandle<T>) -> Option<Duration> {
     #[cfg(target_os = "linux")]
     {
         use std::os::unix::thread::JoinHandleExt;
@@ -79,10 +79,10 @@ mod tests {
         let waiting = std::thread::spawn(move || woken.recv());
         let working =
             std::thread::spawn(move || while is_done.try_recv() == Err(TryRecvError::Empty) {});
-        while processor_time(&working).unwrap() < Duration::from_millis(200) {
-            std::thread::sleep(SLICE / 100);
+        while thread_cpu_time(&working).unwrap() < Duration::from_millis(200) {
+            std::thread::sleep(MAX_WAIT / 100);
         }
-        assert!(processor_time(&waiting).unwrap() < Duration::from_millis(100));
+        assert!(thread_cpu_time(&waiting).unwrap() < Duration::from_millis(100));
         wake.send(()).unwrap();
         done.send(()).unwrap();
         waiting.join().unwrap().unwrap();
@@ -101,9 +101,9 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_waited_for_in_slices() {
+    fn a_limit_is_waited_for_in_short_waits() {
         let mut watch = Stopwatch::start();
-        assert_eq!(watch.slice(Duration::from_secs(3600)), Some(SLICE));
-        assert_eq!(watch.slice(Duration::ZERO), None);
+        assert_eq!(watch.next_wait(Duration::from_secs(3600)), Some(MAX_WAIT));
+        assert_eq!(watch.next_wait(Duration::ZERO), None);
     }
 }

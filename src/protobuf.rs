@@ -9,7 +9,7 @@ pub struct Message(Vec<u8>);
 /// The wire types in use.
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
-const LENGTH: u64 = 2;
+const LENGTH_DELIMITED: u64 = 2;
 const FIXED32: u64 = 5;
 
 impl Message {
@@ -58,7 +58,7 @@ impl Message {
     #[must_use]
     pub fn bytes(mut self, field: u64, bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
-        self.tag(field, LENGTH);
+        self.tag(field, LENGTH_DELIMITED);
         self.raw_varint(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
         self

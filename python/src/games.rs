@@ -2,7 +2,7 @@
 
 use super::buffers::{slice, slice_mut};
 use super::{check_memory, value_error};
-use grove::env::{self, Env, Playable, Rules};
+use grove::env::{self, ConfigurableGame, Env, Rules};
 use grove::rollout::{Autoreset, StepBuffers, VecEnv, VecEnvError};
 use grove::settings::{ConfigError, TrainConfig, overlay::last_part};
 use grove::trainer::new_settings;
@@ -17,7 +17,7 @@ pub trait Visitor {
     type Output;
 
     /// Computes the result for one type of game.
-    fn visit<G: Playable>(self) -> PyResult<Self::Output>;
+    fn visit<G: ConfigurableGame>(self) -> PyResult<Self::Output>;
 }
 
 macro_rules! by_name {
@@ -43,7 +43,7 @@ grove::for_each_game!(by_name);
 ///
 /// # Errors
 /// If there is no such setting, or a value is out of range.
-pub fn settings<G: Playable>(changes: &str) -> PyResult<(G, TrainConfig)> {
+pub fn settings<G: ConfigurableGame>(changes: &str) -> PyResult<(G, TrainConfig)> {
     let changes: toml::Table = serde_json::from_str(changes).map_err(value_error)?;
     valid(new_settings::<G>(&changes, &[]).map_err(value_error)?)
 }
@@ -52,7 +52,7 @@ pub fn settings<G: Playable>(changes: &str) -> PyResult<(G, TrainConfig)> {
 ///
 /// # Errors
 /// If there is no such parameter, or a value is out of range.
-fn game_with<G: Playable>(changes: &str) -> PyResult<G> {
+fn game_with<G: ConfigurableGame>(changes: &str) -> PyResult<G> {
     let changes: toml::Table = serde_json::from_str(changes).map_err(value_error)?;
     let found = new_settings::<G>(&changes, &[]).map_err(|error| match error {
         ConfigError::UnknownKey { key, .. } => unknown_parameter::<G>(&key),
@@ -62,7 +62,7 @@ fn game_with<G: Playable>(changes: &str) -> PyResult<G> {
 }
 
 /// A Python `ValueError` for a parameter that a game lacks. Unlike for a run, settings of training are not suggested.
-fn unknown_parameter<G: Playable>(key: &str) -> PyErr {
+fn unknown_parameter<G: ConfigurableGame>(key: &str) -> PyErr {
     let known: Vec<&str> = G::settings().iter().map(|setting| setting.key).collect();
     let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
     let key = last_part(key);
@@ -71,7 +71,7 @@ fn unknown_parameter<G: Playable>(key: &str) -> PyErr {
 }
 
 /// Checks the ranges of settings.
-fn valid<G: Playable>((game, config): (G, TrainConfig)) -> PyResult<(G, TrainConfig)> {
+fn valid<G: ConfigurableGame>((game, config): (G, TrainConfig)) -> PyResult<(G, TrainConfig)> {
     game.validate().map_err(value_error)?;
     config.validate().map_err(value_error)?;
     Ok((game, config))
@@ -167,7 +167,7 @@ struct NewGames {
 impl Visitor for NewGames {
     type Output = Games;
 
-    fn visit<G: Playable>(self) -> PyResult<Games> {
+    fn visit<G: ConfigurableGame>(self) -> PyResult<Games> {
         let Self { arguments, autoreset } = self;
         let (_, num_envs, _, seed, changes) = &arguments;
         let (num_envs, seed) = (*num_envs, *seed);
@@ -181,7 +181,7 @@ impl Visitor for NewGames {
             format_args!("a batch of {num_envs} games of {}", G::NAME),
             "`num_envs`",
         )?;
-        let references = game.references().iter();
+        let references = game.reference_scores().iter();
         Ok(Games {
             batch: Box::new(VecEnv::new(game, num_envs, autoreset, seed)),
             num_envs,

@@ -4,7 +4,7 @@ use super::buffers::{slice, slice_mut};
 use super::games::{Visitor, visit_game};
 use super::{value_error, warn};
 use grove::checkpoint::Checkpoint;
-use grove::env::{Env, HostGame, Playable};
+use grove::env::{ConfigurableGame, Env, HostGame};
 use grove::model::{Actor, LANES, Lanes, NativePolicy};
 use grove::run::{RunFolder, SavedPolicy};
 use grove::trainer::{load_policy, policy_bytes, read_policy_file, saved_config, saved_game_name};
@@ -42,7 +42,7 @@ struct LoadPolicy<'a>(&'a Checkpoint);
 impl Visitor for LoadPolicy<'_> {
     type Output = NativePolicy;
 
-    fn visit<G: Playable>(self) -> PyResult<NativePolicy> {
+    fn visit<G: ConfigurableGame>(self) -> PyResult<NativePolicy> {
         let (game, config) = saved_config::<G>(self.0).map_err(value_error)?;
         game.validate().map_err(value_error)?;
         config.validate().map_err(value_error)?;

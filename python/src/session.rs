@@ -5,7 +5,7 @@ use super::interrupts::Interrupts;
 use super::{check_memory, value_error, warn};
 use grove::data::OBS_MULTIPLE;
 use grove::device::{self, ChosenDevice};
-use grove::env::Playable;
+use grove::env::ConfigurableGame;
 use grove::run::{
     BestPolicy, GameRun, IterationReport, Run, RunError, RunFiles, RunFolder, RunMetadata,
     RunObserver, catch_device_panics, drive, finish,
@@ -60,7 +60,7 @@ impl Session {
     }
 
     /// Takes the CPU in place of a GPU that `auto` found, if a rollout of this game is faster there.
-    fn rehearse<G: Playable>(&mut self, game: G, config: &TrainConfig) -> PyResult<()> {
+    fn rehearse<G: ConfigurableGame>(&mut self, game: G, config: &TrainConfig) -> PyResult<()> {
         // Beside a GPU, a CPU without the memory is no choice.
         if self.is_auto && check_rollout(game, config).is_ok() {
             self.chosen = device::choose_faster(self.chosen.clone(), |chosen| {
@@ -76,7 +76,11 @@ impl Session {
     ///
     /// # Errors
     /// If the device lacks the engine or the precision of the settings, and those of [`train`](Self::train).
-    pub fn train_game<G: Playable>(&self, trainer: GameTrainer<G>, name: &str) -> PyResult<String> {
+    pub fn train_game<G: ConfigurableGame>(
+        &self,
+        trainer: GameTrainer<G>,
+        name: &str,
+    ) -> PyResult<String> {
         if let Some(missing) = trainer.unsupported_reason() {
             return Err(value_error(missing));
         }
@@ -244,7 +248,7 @@ impl RunObserver for Listener<'_> {
 }
 
 /// Checks that a rollout on the CPU fits in memory.
-fn check_rollout<G: Playable>(game: G, config: &TrainConfig) -> PyResult<()> {
+fn check_rollout<G: ConfigurableGame>(game: G, config: &TrainConfig) -> PyResult<()> {
     let (envs, steps) = (config.rollout.num_envs(), config.rollout.num_steps);
     let features = game.num_features();
     // Besides the observation, four numbers of 32 bits: action, its probability, reward and advantage.
@@ -264,7 +268,7 @@ struct TrainGame<'a> {
 impl Visitor for TrainGame<'_> {
     type Output = String;
 
-    fn visit<G: Playable>(self) -> PyResult<String> {
+    fn visit<G: ConfigurableGame>(self) -> PyResult<String> {
         let Self { settings: changes, mut session } = self;
         let (game, config) = settings::<G>(changes)?;
         if config.data.is_on() {

@@ -200,7 +200,7 @@ impl Task for PythonTask {
         self.prompts.prompt(PYTHON, split, index, "give train() at least one")
     }
 
-    fn parts(&self) -> &[RewardPart] {
+    fn reward_parts(&self) -> &[RewardPart] {
         &self.parts
     }
 
@@ -215,9 +215,9 @@ impl Task for PythonTask {
         let judged = judged.map_err(|error| TaskError::Verifier(error.to_string()))?;
         let rewards = judged.into_iter().map(|parts| {
             if parts.iter().all(Option::is_none) {
-                return Rewards::unknown(self.parts.len(), "no reward function judged it".into());
+                return Rewards::unjudged(self.parts.len(), "no reward function judged it".into());
             }
-            Rewards::applicable(&parts)
+            Rewards::from_options(&parts)
         });
         Ok(rewards.collect())
     }

@@ -74,7 +74,7 @@ pub fn shared_advantages(
         let own = shards.local_items_of(shard);
         [&squares, &steps, &zero_variance].map(|values| values[own.clone()].iter().sum())
     };
-    let ours: Vec<[f64; 3]> = shards.own().map(of_shard).collect();
+    let ours: Vec<[f64; 3]> = shards.own_shards().map(of_shard).collect();
     let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
     let number = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
     let deviation = number((squares / steps).sqrt());

@@ -83,7 +83,7 @@ impl HostAdvantages {
             let zero_variance = groups.iter().filter(|group| group.has_zero_variance).count();
             [squares, steps as f64, zero_variance as f64]
         };
-        let ours: Vec<[f64; 3]> = shards.own().map(of_shard).collect();
+        let ours: Vec<[f64; 3]> = shards.own_shards().map(of_shard).collect();
         let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
         if config.scale_rewards == Scale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);

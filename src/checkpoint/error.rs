@@ -123,7 +123,7 @@ pub enum CheckpointError {
     NoneSaved(PathBuf),
 
     /// All checkpoints in the store are damaged.
-    #[error("no checkpoint in {path} is intact{}", newest(damaged))]
+    #[error("no checkpoint in {path} is intact{}", newest_error(damaged))]
     NoneIntact {
         /// The store's directory.
         path: PathBuf,
@@ -144,7 +144,7 @@ pub enum CheckpointError {
 }
 
 /// The reason why the newest of damaged checkpoints cannot be used, as a further sentence.
-fn newest(damaged: &[(PathBuf, CheckpointError)]) -> String {
+fn newest_error(damaged: &[(PathBuf, CheckpointError)]) -> String {
     damaged.first().map(|(_, error)| format!(". The newest: {error}")).unwrap_or_default()
 }
 

@@ -1,6 +1,6 @@
 //! Loading one checkpoint and verifying all of its checksums.
 
-use super::manifest::{Entry, MANIFEST, Manifest, SUMS, read_manifest, sums_line};
+use super::manifest::{MANIFEST, Manifest, SUMS, SectionEntry, read_manifest, sums_line};
 use super::{Checkpoint, CheckpointError, Section};
 use crate::disk::{input, replacement_paths};
 use std::fs::{self, File, ReadDir};
@@ -60,24 +60,24 @@ fn open(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> 
 /// Opens the folder at exactly this path, and checks everything but the content of its sections: sums, manifest and
 /// sizes. The files stay open, so that the sections come from the same checkpoint even if it is replaced meanwhile.
 fn open_exactly(path: &Path, opener: Opener) -> Result<OpenCheckpoint, CheckpointError> {
-    if entries(path)?.next().is_none() {
+    if read_entries(path)?.next().is_none() {
         return Err(CheckpointError::damaged(path, "it is empty"));
     }
     let read = |name: &str| {
         let file = opener(&path.join(name));
         file.and_then(|file| input::read_file(file, input::MAX_DESCRIPTION_BYTES))
-            .map_err(unread(path, name))
+            .map_err(read_error(path, name))
     };
     let all_sums = read(SUMS)?;
     let text = read(MANIFEST)?;
-    let sums = after_line(path, &all_sums, MANIFEST, &text)?.to_vec();
+    let sums = strip_sums_line(path, &all_sums, MANIFEST, &text)?.to_vec();
     let manifest = read_manifest(path, &text)?;
 
     let mut files = Vec::new();
     for entry in &manifest.sections {
         let file = opener(&path.join(&entry.name));
         let file = file.and_then(|file| Ok((file.metadata()?.len(), file)));
-        let (found, file) = file.map_err(unread(path, &entry.name))?;
+        let (found, file) = file.map_err(read_error(path, &entry.name))?;
         require_size(path, entry, found)?;
         files.push(file);
     }
@@ -103,9 +103,9 @@ impl OpenCheckpoint {
             // A file that has grown since it was opened has another size, however large it is.
             file.take(entry.size.saturating_add(1))
                 .read_to_end(&mut bytes)
-                .map_err(unread(&path, &entry.name))?;
+                .map_err(read_error(&path, &entry.name))?;
             require_size(&path, &entry, bytes.len() as u64)?;
-            sums = after_line(&path, sums, &entry.name, &bytes)?;
+            sums = strip_sums_line(&path, sums, &entry.name, &bytes)?;
             sections.push(Section { name: entry.name, version: entry.version, bytes });
         }
         if !sums.is_empty() {
@@ -117,7 +117,7 @@ impl OpenCheckpoint {
 }
 
 /// The entries of a directory.
-pub(super) fn entries(path: &Path) -> Result<ReadDir, CheckpointError> {
+pub(super) fn read_entries(path: &Path) -> Result<ReadDir, CheckpointError> {
     fs::read_dir(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => CheckpointError::NotFound(path.to_owned()),
         _ if path.exists() && !path.is_dir() => CheckpointError::NotADirectory(path.to_owned()),
@@ -126,7 +126,7 @@ pub(super) fn entries(path: &Path) -> Result<ReadDir, CheckpointError> {
 }
 
 /// The error for a file that cannot be read.
-fn unread(path: &Path, name: &str) -> impl FnOnce(io::Error) -> CheckpointError {
+fn read_error(path: &Path, name: &str) -> impl FnOnce(io::Error) -> CheckpointError {
     let (path, file) = (path.to_owned(), name.to_owned());
     move |source| match source.kind() {
         io::ErrorKind::NotFound => CheckpointError::damaged(&path, format!("{file} is missing")),
@@ -134,14 +134,14 @@ fn unread(path: &Path, name: &str) -> impl FnOnce(io::Error) -> CheckpointError 
     }
 }
 
-fn require_size(path: &Path, entry: &Entry, found: u64) -> Result<(), CheckpointError> {
-    let Entry { name, size, .. } = entry;
+fn require_size(path: &Path, entry: &SectionEntry, found: u64) -> Result<(), CheckpointError> {
+    let SectionEntry { name, size, .. } = entry;
     let reason = || format!("{name} has {found} bytes instead of {size}");
     (found == *size).then_some(()).ok_or_else(|| CheckpointError::damaged(path, reason()))
 }
 
 /// Checks that `sums` starts with the line for this file, and returns the rest.
-fn after_line<'a>(
+fn strip_sums_line<'a>(
     path: &Path,
     sums: &'a [u8],
     name: &str,

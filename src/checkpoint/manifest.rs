@@ -21,13 +21,13 @@ pub const FORMAT: u32 = 1;
 pub struct Manifest {
     pub format: u32,
     pub iteration: u64,
-    pub sections: Vec<Entry>,
+    pub sections: Vec<SectionEntry>,
 }
 
 /// A section's line in the manifest.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct SectionEntry {
     pub name: String,
     pub version: u32,
     /// Bytes.
@@ -36,7 +36,7 @@ pub struct Entry {
 
 /// Serializes the manifest of a checkpoint.
 pub fn write_manifest(checkpoint: &Checkpoint) -> String {
-    let sections = checkpoint.sections.iter().map(|section| Entry {
+    let sections = checkpoint.sections.iter().map(|section| SectionEntry {
         name: section.name.clone(),
         version: section.version,
         size: section.bytes.len() as u64,
@@ -62,7 +62,7 @@ pub fn read_manifest(path: &Path, text: &[u8]) -> Result<Manifest, CheckpointErr
         return Err(CheckpointError::NewerFormat { path, found, supported });
     }
     let manifest: Manifest = serde_json::from_slice(text).map_err(unparsable)?;
-    match bad_name(manifest.sections.iter().map(|entry| entry.name.as_str())) {
+    match find_bad_name(manifest.sections.iter().map(|entry| entry.name.as_str())) {
         Some((name, reason)) => Err(bad(format!("has a section name {name:?} that {reason}"))),
         None => Ok(manifest),
     }
@@ -74,7 +74,7 @@ pub fn sums_line(name: &str, bytes: &[u8]) -> String {
 }
 
 /// Returns the first name that is not a portable, unique file name, with the reason.
-pub fn bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'static str)> {
+pub fn find_bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'static str)> {
     // `A` and `a` are the same file on case-insensitive systems.
     let mut taken = vec![MANIFEST.to_ascii_lowercase(), SUMS.to_ascii_lowercase()];
     for name in names {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn section_names_must_be_portable_and_unique() {
         let good = ["weights.safetensors", "optimizer", "0", "a-b_c.d"];
-        assert_eq!(bad_name(good.into_iter()), None);
+        assert_eq!(find_bad_name(good.into_iter()), None);
         let bad = [
             ("", "empty"),
             ("a/b", "character"),
@@ -141,12 +141,12 @@ mod tests {
             ("sha256sums", "reserved"),
         ];
         for (name, expected) in bad {
-            let (found, reason) = bad_name(["weights", name].into_iter()).unwrap();
+            let (found, reason) = find_bad_name(["weights", name].into_iter()).unwrap();
             assert_eq!(found, name);
             assert!(reason.contains(expected), "{name:?} {reason}");
         }
         assert_eq!(
-            bad_name(["a", "b", "A"].into_iter()),
+            find_bad_name(["a", "b", "A"].into_iter()),
             Some(("A", "is taken by another section"))
         );
     }

@@ -1,6 +1,6 @@
 //! Saving one checkpoint atomically.
 
-use super::manifest::{MANIFEST, SUMS, bad_name, sums_line, write_manifest};
+use super::manifest::{MANIFEST, SUMS, find_bad_name, sums_line, write_manifest};
 use super::{Checkpoint, CheckpointError};
 use crate::disk::{self, ReplacementPaths, replacement_paths};
 use std::fs;
@@ -22,20 +22,22 @@ pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError>
     replacement_paths(path).ok_or_else(unnamed)?;
     let sections = &checkpoint.sections;
     let names = sections.iter().map(|section| section.name.as_str());
-    if let Some((name, reason)) = bad_name(names) {
+    if let Some((name, reason)) = find_bad_name(names) {
         let (path, name) = (path.to_owned(), name.to_owned());
         return Err(CheckpointError::BadSectionName { path, name, reason });
     }
     require_replaceable(path)?;
     require_leftovers(path)?;
-    disk::replace_folder(path, clear, |tmp| fill(checkpoint, tmp)).map_err(|error| match error {
-        CheckpointError::Io { source, .. }
-            if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
-        {
-            let needed = sections.iter().map(|s| s.bytes.len() as u64).sum();
-            CheckpointError::DiskFull { path: path.to_owned(), needed }
+    disk::replace_folder(path, clear, |tmp| write_files(checkpoint, tmp)).map_err(|error| {
+        match error {
+            CheckpointError::Io { source, .. }
+                if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+            {
+                let needed = sections.iter().map(|s| s.bytes.len() as u64).sum();
+                CheckpointError::DiskFull { path: path.to_owned(), needed }
+            }
+            error => error,
         }
-        error => error,
     })
 }
 
@@ -100,7 +102,7 @@ pub(super) fn require_no_link(path: &Path) -> Result<(), CheckpointError> {
 
 /// Writes the checkpoint's files to the new directory `tmp` and fsyncs them. Its own entry is synced after it has been
 /// renamed.
-fn fill(checkpoint: &Checkpoint, tmp: &Path) -> Result<(), CheckpointError> {
+fn write_files(checkpoint: &Checkpoint, tmp: &Path) -> Result<(), CheckpointError> {
     let parent = tmp.parent().unwrap_or(tmp);
     disk::create_folders(parent).map_err(CheckpointError::io("create", parent))?;
     disk::create_folder(tmp).map_err(CheckpointError::io("create", tmp))?;

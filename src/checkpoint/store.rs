@@ -1,6 +1,6 @@
 //! The series of checkpoints of a run: one directory per iteration.
 
-use super::load::entries;
+use super::load::read_entries;
 use super::save::{recover_replacement, remove, require_no_link};
 use super::{Checkpoint, CheckpointError, load, save};
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ impl Store {
     /// # Errors
     /// The errors of [`save`]. Other checkpoints are not affected.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
-        let names = match self.names() {
+        let names = match self.directory_names() {
             Err(CheckpointError::NotFound(_)) => Vec::new(),
             names => names?,
         };
@@ -63,7 +63,7 @@ impl Store {
     /// cannot be read.
     pub fn iterations(&self) -> Result<Vec<u64>, CheckpointError> {
         let mut iterations = BTreeSet::new();
-        for name in self.names()? {
+        for name in self.directory_names()? {
             // A checkpoint that a crash left moved aside counts too: `load` finds it.
             let aside = name.strip_prefix('.').and_then(|name| name.strip_suffix(".old"));
             iterations.extend(parse_iteration(aside.unwrap_or(&name)));
@@ -151,11 +151,11 @@ impl Store {
     }
 
     /// Lists the names of the store's subdirectories, except those that are not Unicode.
-    fn names(&self) -> Result<Vec<String>, CheckpointError> {
+    fn directory_names(&self) -> Result<Vec<String>, CheckpointError> {
         let directory = &self.directory;
         require_no_link(directory)?;
         let mut names = Vec::new();
-        for entry in entries(directory)? {
+        for entry in read_entries(directory)? {
             let entry = entry.map_err(CheckpointError::io("read", directory))?;
             if entry.path().is_dir() {
                 names.extend(entry.file_name().into_string());

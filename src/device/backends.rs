@@ -26,24 +26,28 @@ pub(super) struct Backend {
 /// The kinds of device that this build has, the CPU first.
 pub(super) const BACKENDS: &[Backend] = &[
     #[cfg(feature = "flex")]
-    Backend { kind: "cpu", list: |kind| cpu(kind, "Burn flex"), start: |_, _| Ok(Device::flex()) },
+    Backend {
+        kind: "cpu",
+        list: |kind| list_cpu(kind, "Burn flex"),
+        start: |_, _| Ok(Device::flex()),
+    },
     #[cfg(feature = "ndarray")]
     Backend {
         kind: "ndarray",
-        list: |kind| cpu(kind, "Burn ndarray"),
+        list: |kind| list_cpu(kind, "Burn ndarray"),
         #[allow(deprecated)] // deprecated upstream, but still selectable by name
         start: |_, _| Ok(Device::ndarray()),
     },
     #[cfg(feature = "cuda")]
     Backend {
         kind: "cuda",
-        list: |kind| enumerated(kind, "CUDA", burn::tensor::DeviceType::Cuda),
-        start: cuda,
+        list: |kind| list_enumerated(kind, "CUDA", burn::tensor::DeviceType::Cuda),
+        start: start_cuda,
     },
     #[cfg(feature = "rocm")]
     Backend {
         kind: "rocm",
-        list: |kind| enumerated(kind, "ROCm", burn::tensor::DeviceType::Rocm),
+        list: |kind| list_enumerated(kind, "ROCm", burn::tensor::DeviceType::Rocm),
         start: |_, index| Ok(Device::rocm(index)),
     },
     #[cfg(feature = "wgpu")]
@@ -57,7 +61,7 @@ pub(super) const BACKENDS: &[Backend] = &[
 /// Starts a CUDA device, if the library that kernels link is installed: without it, every kernel that computes an
 /// exponential would fail later.
 #[cfg(feature = "cuda")]
-fn cuda(kind: &str, index: usize) -> Result<Device, DeviceError> {
+fn start_cuda(kind: &str, index: usize) -> Result<Device, DeviceError> {
     if !has_libdevice() {
         let message = format!(
             "{LIBDEVICE} of the CUDA toolkit was not found; install the toolkit, or set CUDA_PATH to a folder that has \
@@ -84,7 +88,7 @@ pub(super) fn has_libdevice() -> bool {
 
 /// The CPU, as one of Burn's CPU backends.
 #[cfg(any(feature = "flex", feature = "ndarray"))]
-fn cpu(kind: &str, api: &str) -> Vec<DeviceInfo> {
+fn list_cpu(kind: &str, api: &str) -> Vec<DeviceInfo> {
     vec![DeviceInfo {
         name: kind.to_string(),
         description: match rayon::current_num_threads() {
@@ -101,7 +105,7 @@ fn cpu(kind: &str, api: &str) -> Vec<DeviceInfo> {
 
 /// The devices of a type that Burn enumerates by number alone.
 #[cfg(any(feature = "cuda", feature = "rocm"))]
-fn enumerated(kind: &str, api: &str, filter: burn::tensor::DeviceType) -> Vec<DeviceInfo> {
+fn list_enumerated(kind: &str, api: &str, filter: burn::tensor::DeviceType) -> Vec<DeviceInfo> {
     // A runtime without its driver may panic instead of returning an empty list.
     let devices = std::panic::catch_unwind(|| Device::enumerate(filter)).map(|d| d.len());
     (0..devices.unwrap_or(0))

@@ -49,12 +49,16 @@ pub async fn start_in_browser() -> Result<ChosenDevice, DeviceError> {
     }
     let none = |error: WgpuInitError| failed("wgpu", error.to_string());
     let (device, setup) = Device::wgpu_options().init_with_setup_async().await.map_err(none)?;
-    let about = setup.adapter.get_info();
-    let software = about.device_type == wgpu::DeviceType::Cpu;
+    let adapter_info = setup.adapter.get_info();
+    let software = adapter_info.device_type == wgpu::DeviceType::Cpu;
     let info = DeviceInfo {
         name: "wgpu:0".to_string(),
         // Browsers may hide the name, to prevent fingerprinting.
-        description: if about.name.is_empty() { "a GPU".to_string() } else { about.name },
+        description: if adapter_info.name.is_empty() {
+            "a GPU".to_string()
+        } else {
+            adapter_info.name
+        },
         api: "WebGPU".to_string(),
         kind: if software { "software gpu" } else { "gpu" }.to_string(),
         software,

@@ -25,9 +25,9 @@ fn strictest(groups: &str, root: &Path) -> Option<CgroupMemory> {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
         match controllers {
-            "" => below(root, path, &V2),
+            "" => read_group(root, path, &V2),
             _ if controllers.split(',').any(|name| name == "memory") => {
-                below(&root.join("memory"), path, &V1)
+                read_group(&root.join("memory"), path, &V1)
             }
             _ => None,
         }
@@ -41,7 +41,7 @@ fn stricter(a: CgroupMemory, b: CgroupMemory) -> CgroupMemory {
 }
 
 /// Names under which a version of control groups reports memory.
-struct Names {
+struct FileNames {
     /// File with the limit.
     limit: &'static str,
     /// File with the memory in use.
@@ -51,17 +51,18 @@ struct Names {
 }
 
 /// Names of version 1.
-const V1: Names = Names {
+const V1: FileNames = FileNames {
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
     cached: "total_inactive_file",
 };
 /// Names of version 2.
-const V2: Names = Names { limit: "memory.max", usage: "memory.current", cached: "inactive_file" };
+const V2: FileNames =
+    FileNames { limit: "memory.max", usage: "memory.current", cached: "inactive_file" };
 
 /// The strictest limits of a group and its ancestors. In a container, `path` may be a path of the host, which is
 /// missing here; the mount itself is then the container's group.
-fn below(mount: &Path, path: &str, names: &Names) -> Option<CgroupMemory> {
+fn read_group(mount: &Path, path: &str, names: &FileNames) -> Option<CgroupMemory> {
     let group = mount.join(path.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|folder| folder.starts_with(mount));
     let limits = groups.filter_map(|folder| {

@@ -20,7 +20,7 @@ struct Candidate {
 
 /// The adapters that a kind of device names: `wgpu` all, the others those of one graphics API.
 fn candidates(kind: &str) -> Vec<Candidate> {
-    let only = match kind {
+    let only_backend = match kind {
         "vulkan" => Some(Backend::Vulkan),
         "metal" => Some(Backend::Metal),
         _ => None,
@@ -32,23 +32,25 @@ fn candidates(kind: &str) -> Vec<Candidate> {
     let mut found = Vec::new();
     let mut numbers: HashMap<(Backend, DeviceType), usize> = HashMap::new();
     for adapter in pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY)) {
-        let about = adapter.get_info();
-        let Some(api) = api(about.backend) else { continue };
-        if only.is_some_and(|only| only != about.backend) {
+        let adapter_info = adapter.get_info();
+        let Some(api) = burn_api(adapter_info.backend) else { continue };
+        if only_backend.is_some_and(|only_backend| only_backend != adapter_info.backend) {
             continue;
         }
-        let number = numbers.entry((about.backend, about.device_type)).or_default();
-        let Some((address, words)) = address(about.device_type, *number) else { continue };
+        let number = numbers.entry((adapter_info.backend, adapter_info.device_type)).or_default();
+        let Some((address, kind_name)) = burn_address(adapter_info.device_type, *number) else {
+            continue;
+        };
         *number += 1;
         found.push(Candidate {
             info: DeviceInfo {
                 name: format!("{kind}:{}", found.len()),
-                description: about.name.clone(),
-                api: format!("{:?}", about.backend),
-                kind: words.to_string(),
-                software: about.device_type == DeviceType::Cpu,
+                description: adapter_info.name.clone(),
+                api: format!("{:?}", adapter_info.backend),
+                kind: kind_name.to_string(),
+                software: adapter_info.device_type == DeviceType::Cpu,
                 memory_bytes: memory(&adapter),
-                driver: driver(&about),
+                driver: driver(&adapter_info),
             },
             address: address.map(|kind| (kind, api)),
             adapter,
@@ -59,7 +61,7 @@ fn candidates(kind: &str) -> Vec<Candidate> {
 }
 
 /// Burn's name of a graphics API; `None` if Grove does not use it.
-fn api(backend: Backend) -> Option<WgpuBackend> {
+fn burn_api(backend: Backend) -> Option<WgpuBackend> {
     match backend {
         Backend::Vulkan => Some(WgpuBackend::Vulkan),
         Backend::Metal => Some(WgpuBackend::Metal),
@@ -70,8 +72,11 @@ fn api(backend: Backend) -> Option<WgpuBackend> {
 
 /// Burn's address of an adapter, number `number` of its type and API, if there is one, and its type in words; `None` if
 /// Grove does not use the type.
-fn address(of: DeviceType, number: usize) -> Option<(Option<DeviceKind>, &'static str)> {
-    Some(match of {
+fn burn_address(
+    device_type: DeviceType,
+    number: usize,
+) -> Option<(Option<DeviceKind>, &'static str)> {
+    Some(match device_type {
         DeviceType::DiscreteGpu => (Some(DeviceKind::DiscreteGpu(number)), "discrete gpu"),
         DeviceType::IntegratedGpu => (Some(DeviceKind::IntegratedGpu(number)), "integrated gpu"),
         DeviceType::VirtualGpu => (Some(DeviceKind::VirtualGpu(number)), "virtual gpu"),
@@ -82,8 +87,8 @@ fn address(of: DeviceType, number: usize) -> Option<(Option<DeviceKind>, &'stati
 }
 
 /// The driver and its version, as far as the API reports them.
-fn driver(about: &AdapterInfo) -> Option<String> {
-    let text = format!("{} {}", about.driver, about.driver_info).trim().to_string();
+fn driver(adapter_info: &AdapterInfo) -> Option<String> {
+    let text = format!("{} {}", adapter_info.driver, adapter_info.driver_info).trim().to_string();
     (!text.is_empty()).then_some(text)
 }
 
@@ -93,14 +98,14 @@ pub(super) fn list(kind: &str) -> Vec<DeviceInfo> {
 }
 
 /// A device started by this process.
-struct Started {
+struct StartedDevice {
     name: String,
     address: Option<(DeviceKind, WgpuBackend)>,
     device: Device,
     setup: WgpuSetup,
 }
 
-static STARTED: Mutex<Vec<Started>> = Mutex::new(Vec::new());
+static STARTED: Mutex<Vec<StartedDevice>> = Mutex::new(Vec::new());
 
 /// The wgpu handles of a started device, for rendering on it; `None` for other kinds of device.
 pub fn graphics_setup(device: &Device) -> Option<WgpuSetup> {
@@ -137,7 +142,7 @@ pub(super) fn start(kind: &str, index: usize) -> Result<Device, DeviceError> {
             (device, setup)
         }
     };
-    started.push(Started { name, address, device: device.clone(), setup });
+    started.push(StartedDevice { name, address, device: device.clone(), setup });
     Ok(device)
 }
 

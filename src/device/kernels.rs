@@ -1,7 +1,7 @@
 //! Properties of a device that decide which kernels it runs.
 
 use super::buffers;
-use super::gpu_load::GpuLoad;
+use super::gpu_utilization::GpuUtilization;
 pub use crate::nn::buffers::has_kernels;
 use crate::settings::Precision;
 use burn::backend::DispatchDevice;
@@ -12,9 +12,9 @@ use burn::tensor::Device;
 /// still far above the cost of a launch.
 const LAUNCH_FLOPS: f64 = 2e10;
 
-/// Number of items per launch, at least 1, if each takes `flops` FLOP. `size` is the setting `launch_size`.
-pub(crate) fn launch_items(flops: f64, size: f64) -> usize {
-    ((LAUNCH_FLOPS * size / flops) as usize).max(1)
+/// Number of items per launch, at least 1, if each takes `flops` FLOP. `launch_size` is the setting of this name.
+pub(crate) fn launch_items(flops: f64, launch_size: f64) -> usize {
+    ((LAUNCH_FLOPS * launch_size / flops) as usize).max(1)
 }
 
 /// Whether kernels on a device support a precision.
@@ -24,12 +24,12 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
         && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
 }
 
-/// Maximum size of a buffer that kernels can address as a whole, bytes, even where a device has larger ones: their
+/// Maximum size of a buffer that an index of a kernel reaches, bytes, even where a device has larger ones: these
 /// indices are 32 bits wide, and Vulkan binds no more to a kernel with such indices.
 const ADDRESSABLE_BYTES: u64 = u32::MAX as u64;
 
-/// The size of the largest buffer of a device, bytes; `None` for the CPU, which has no such limit.
-pub fn largest_buffer(device: &Device) -> Option<u64> {
+/// Maximum size of a buffer of a device that kernels address, bytes; `None` for the CPU, which has no such limit.
+pub fn max_addressable_bytes(device: &Device) -> Option<u64> {
     let device = device.clone().without_autodiff();
     has_kernels(&device).then(|| buffers::largest_allocation(&device).min(ADDRESSABLE_BYTES))
 }
@@ -42,7 +42,7 @@ pub(super) fn workgroup_memory(device: &Device) -> Option<usize> {
 }
 
 /// A started device's name by its driver and the size of its memory, bytes; `None` for the CPU.
-pub(super) fn identity(device: &Device) -> Option<(String, Option<u64>)> {
+pub(super) fn driver_identity(device: &Device) -> Option<(String, Option<u64>)> {
     match device.clone().without_autodiff().as_dispatch() {
         DispatchDevice::Cube(device) => {
             let client = device.client();
@@ -54,13 +54,13 @@ pub(super) fn identity(device: &Device) -> Option<(String, Option<u64>)> {
 }
 
 /// Reads the utilization of a GPU from its driver's counter.
-pub(super) fn utilization(device: &Device) -> GpuLoad {
+pub(super) fn gpu_utilization(device: &Device) -> GpuUtilization {
     match device.clone().without_autodiff().as_dispatch() {
         DispatchDevice::Cube(device) => match device.utilization() {
-            Ok(usage) => GpuLoad::Fraction(f64::from(usage.busy_percent) / 100.0),
-            Err(_) => GpuLoad::Unreported,
+            Ok(usage) => GpuUtilization::Fraction(f64::from(usage.busy_percent) / 100.0),
+            Err(_) => GpuUtilization::Unreported,
         },
-        _ => GpuLoad::NotAGpu,
+        _ => GpuUtilization::NotAGpu,
     }
 }
 

@@ -1,17 +1,17 @@
 //! Limits of a device that the sizes of a run must fit.
 
-use super::kernels::{largest_buffer, workgroup_memory};
+use super::kernels::{max_addressable_bytes, workgroup_memory};
 use burn::tensor::Device;
 
 /// The reason why a device has no buffer of `bytes` bytes for `what`, a singular noun phrase; `None` if it has one, as
 /// the CPU always does.
-pub fn buffer_limit(device: &Device, what: &str, bytes: u64) -> Option<String> {
-    largest_buffer(device).and_then(|max_bytes| beyond(what, bytes, max_bytes))
+pub fn buffer_size_reason(device: &Device, what: &str, bytes: u64) -> Option<String> {
+    max_addressable_bytes(device).and_then(|max_bytes| beyond(what, bytes, max_bytes))
 }
 
 /// The reason why the cubes of a device have too little workgroup memory for `what`, a singular noun phrase, which
 /// needs `bytes` bytes; `None` if they have enough, and on the CPU.
-pub fn workgroup_limit(device: &Device, what: &str, bytes: usize) -> Option<String> {
+pub fn workgroup_memory_reason(device: &Device, what: &str, bytes: usize) -> Option<String> {
     let max_bytes = workgroup_memory(device).filter(|max_bytes| bytes > *max_bytes)?;
     Some(format!("{what} needs {bytes} bytes of workgroup memory, but the device has {max_bytes}"))
 }
@@ -55,7 +55,7 @@ mod tests {
     #[cfg(feature = "flex")]
     #[test]
     fn the_cpu_has_no_limits() {
-        assert_eq!(buffer_limit(&Device::flex(), "a rollout", u64::MAX), None);
-        assert_eq!(workgroup_limit(&Device::flex(), "attention", usize::MAX), None);
+        assert_eq!(buffer_size_reason(&Device::flex(), "a rollout", u64::MAX), None);
+        assert_eq!(workgroup_memory_reason(&Device::flex(), "attention", usize::MAX), None);
     }
 }

@@ -4,7 +4,7 @@ mod backends;
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
 mod cgroup_memory;
-mod gpu_load;
+mod gpu_utilization;
 #[cfg(feature = "wgpu")]
 #[cfg_attr(target_family = "wasm", path = "browser.rs")]
 mod graphics;
@@ -18,13 +18,13 @@ mod usage;
 pub use graphics::*;
 #[cfg(feature = "kernels")]
 pub(crate) use kernels::launch_items;
-pub use kernels::{has_kernels, has_precision, largest_buffer};
-pub use limits::{buffer_limit, workgroup_limit};
+pub use kernels::{has_kernels, has_precision, max_addressable_bytes};
+pub use limits::{buffer_size_reason, workgroup_memory_reason};
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub(crate) use transfers::upload_indices;
 pub use transfers::{TransferCount, Transfers, count_upload, fetch, read, read_async, upload};
-pub use usage::{data_budget, load, memory, release_freed_memory, total_memory};
+pub use usage::{data_budget, memory, release_freed_memory, total_memory, utilization};
 
 use crate::settings::Precision;
 use backends::{BACKENDS, KINDS};
@@ -117,7 +117,10 @@ impl fmt::Display for DeviceInfo {
 
 /// The reason why a device, or the CPU if `None`, does not support matrix products in a precision;
 /// `None` if it does.
-pub fn precision_limit(device: Option<&Device>, precision: Precision) -> Option<String> {
+pub fn unsupported_precision_reason(
+    device: Option<&Device>,
+    precision: Precision,
+) -> Option<String> {
     if precision == Precision::F32 {
         return None;
     }
@@ -132,7 +135,7 @@ pub fn precision_limit(device: Option<&Device>, precision: Precision) -> Option<
 
 /// A fingerprint of a device's numerics: equal fingerprints give bit-identical results; on the CPU in single precision
 /// only, since products in bf16 also depend on the kernel that the CPU has for them.
-pub fn numerics(info: &DeviceInfo) -> String {
+pub fn numerics_fingerprint(info: &DeviceInfo) -> String {
     if info.kind != "cpu" {
         let driver = info.driver.as_deref().unwrap_or_default();
         return format!("{}, {}, {driver}", info.description, info.api);
@@ -149,19 +152,19 @@ pub fn numerics(info: &DeviceInfo) -> String {
     format!("{} {} {}", info.api, std::env::consts::ARCH, has.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether several threads of this process train on a device each; CUDA graphs are off then.
-static HAS_RANKS: AtomicBool = AtomicBool::new(false);
+/// Whether CUDA graphs are off, since several threads of this process train on a device each.
+static FORBIDS_GRAPHS: AtomicBool = AtomicBool::new(false);
 
-/// Notes that several threads of this process train on a device each, so that token steps are not recorded as graphs:
+/// Keeps token steps from being recorded as graphs, for several threads of this process that train on a device each:
 /// CUDA lets no thread allocate memory while another records. Call it before the threads start.
-pub fn expect_ranks() {
-    HAS_RANKS.store(true, Ordering::Relaxed);
+pub fn forbid_graph_recording() {
+    FORBIDS_GRAPHS.store(true, Ordering::Relaxed);
 }
 
 /// Whether launches may be recorded as a graph.
 #[cfg(text_kernels)]
-pub(crate) fn may_record() -> bool {
-    !HAS_RANKS.load(Ordering::Relaxed)
+pub(crate) fn may_record_graphs() -> bool {
+    !FORBIDS_GRAPHS.load(Ordering::Relaxed)
 }
 
 /// Lists all devices that this build can use on this machine, the CPU first. Queries every driver.
@@ -174,7 +177,8 @@ pub fn list() -> Vec<DeviceInfo> {
 /// A wgpu device is started once per process; later calls with the same name share it.
 ///
 /// # Errors
-/// If the name is unknown, not compiled in or not on this machine, its index is not a number, or the device fails to start.
+/// If the name is unknown, not compiled in or not on this machine, its index is not a number, or the device fails to
+/// start.
 pub fn choose(name: &str) -> Result<ChosenDevice, DeviceError> {
     if name == "auto" {
         let (info, reason) = best_device()?;
@@ -207,7 +211,7 @@ pub fn choose(name: &str) -> Result<ChosenDevice, DeviceError> {
 /// If there is no device that this build can use.
 pub fn best_device() -> Result<(DeviceInfo, String), DeviceError> {
     let devices = list();
-    let rank = |info: &&DeviceInfo| match info.kind.as_str() {
+    let preference = |info: &&DeviceInfo| match info.kind.as_str() {
         #[cfg(feature = "cuda")]
         _ if info.api == "CUDA" && !backends::has_libdevice() => None,
         "gpu" => Some(0),
@@ -216,7 +220,9 @@ pub fn best_device() -> Result<(DeviceInfo, String), DeviceError> {
         "virtual gpu" => Some(3),
         _ => None,
     };
-    if let Some(best) = devices.iter().filter(|d| rank(d).is_some()).min_by_key(|d| rank(d)) {
+    if let Some(best) =
+        devices.iter().filter(|d| preference(d).is_some()).min_by_key(|d| preference(d))
+    {
         let reason = if may_be_slow(best) {
             "the best GPU found; a game's run takes the CPU where that is faster"
         } else {
@@ -289,7 +295,7 @@ pub fn describe(info: DeviceInfo) -> DeviceInfo {
 
 /// Describes a started device by the name that its driver reports.
 fn with_driver_name(info: &DeviceInfo, device: &Device) -> DeviceInfo {
-    match kernels::identity(device) {
+    match kernels::driver_identity(device) {
         Some((description, memory_bytes)) if info.kind == "gpu" => {
             DeviceInfo { description, memory_bytes, ..info.clone() }
         }
@@ -358,15 +364,18 @@ mod tests {
 
     #[test]
     fn devices_with_other_drivers_have_other_numerics() {
-        let numerics = |kind: &str, driver: Option<&str>| {
+        let numerics_fingerprint = |kind: &str, driver: Option<&str>| {
             let info = choose("cpu").unwrap().info;
             let (kind, driver) = (kind.into(), driver.map(str::to_string));
-            numerics(&DeviceInfo { kind, driver, ..info })
+            numerics_fingerprint(&DeviceInfo { kind, driver, ..info })
         };
         let all = [None, Some("NVIDIA 580.1"), Some("NVIDIA 580.2")];
-        let [none, one, other] = all.map(|driver| numerics("discrete gpu", driver));
+        let [none, one, other] = all.map(|driver| numerics_fingerprint("discrete gpu", driver));
         assert!(none != one && one != other);
-        assert_eq!(numerics("cpu", None), super::numerics(&choose("cpu").unwrap().info));
+        assert_eq!(
+            numerics_fingerprint("cpu", None),
+            super::numerics_fingerprint(&choose("cpu").unwrap().info)
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The same properties in a build without kernels, which has no device for them.
 
-use super::gpu_load::GpuLoad;
+use super::gpu_utilization::GpuUtilization;
 use crate::settings::Precision;
 use burn::tensor::Device;
 
@@ -14,8 +14,8 @@ pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
     false
 }
 
-/// The size of the largest buffer of a device, bytes: always `None`, since this build starts none.
-pub fn largest_buffer(_device: &Device) -> Option<u64> {
+/// Maximum size of a buffer of a device that kernels address, bytes: always `None`, since this build starts none.
+pub fn max_addressable_bytes(_device: &Device) -> Option<u64> {
     None
 }
 
@@ -25,11 +25,11 @@ pub(super) fn workgroup_memory(_device: &Device) -> Option<usize> {
 }
 
 /// Reads the utilization of a GPU: this build has none.
-pub(super) fn utilization(_device: &Device) -> GpuLoad {
-    GpuLoad::NotAGpu
+pub(super) fn gpu_utilization(_device: &Device) -> GpuUtilization {
+    GpuUtilization::NotAGpu
 }
 
 /// A started device's name by its driver, and its memory: always `None`, since this build starts none.
-pub(super) fn identity(_device: &Device) -> Option<(String, Option<u64>)> {
+pub(super) fn driver_identity(_device: &Device) -> Option<(String, Option<u64>)> {
     None
 }

@@ -50,14 +50,14 @@ impl Drop for TransferCount {
     }
 }
 
-fn count(change: impl FnOnce(&mut Transfers)) {
+fn update_count(change: impl FnOnce(&mut Transfers)) {
     let mut transfers = TRANSFERS.get();
     change(&mut transfers);
     TRANSFERS.set(transfers);
 }
 
 fn count_read(bytes: usize) {
-    count(|all| {
+    update_count(|all| {
         all.read_backs += 1;
         all.downloaded += bytes as u64;
     });
@@ -65,7 +65,7 @@ fn count_read(bytes: usize) {
 
 /// Counts an upload by this thread. On the CPU, an upload is a copy into the learner's memory.
 pub fn count_upload(bytes: u64) {
-    count(|all| all.uploaded += bytes);
+    update_count(|all| all.uploaded += bytes);
 }
 
 /// Uploads values to a device.

@@ -1,16 +1,16 @@
 //! Memory usage and utilization of a device.
 
 use super::cgroup_memory;
-use super::gpu_load::GpuLoad;
-use super::kernels::utilization;
+use super::gpu_utilization::GpuUtilization;
+use super::kernels::gpu_utilization;
 use crate::metrics::Memory;
 use burn::tensor::Device;
 use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 use web_time::Instant;
 
-/// Minimum interval of a load measurement, seconds; the clock has a resolution of 0.01 s.
-const LOAD_INTERVAL_SECONDS: f64 = 0.25;
+/// Minimum interval of measurements of utilization, seconds; the clock has a resolution of 0.01 s.
+const UTILIZATION_INTERVAL_SECONDS: f64 = 0.25;
 /// Clock ticks per second in which Linux reports a process's CPU time (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -22,10 +22,10 @@ static USAGES: Mutex<Vec<(Option<Device>, Usage)>> = Mutex::new(Vec::new());
 struct Usage {
     /// The highest memory in use that was sampled so far, bytes.
     peak: u64,
-    /// Time of the last load measurement, and the process's CPU seconds at that time.
-    at: Option<(Instant, f64)>,
-    /// The last load measurement.
-    load: Option<f64>,
+    /// Time of the last measurement of utilization, and the process's CPU seconds at that time.
+    last_measurement: Option<(Instant, f64)>,
+    /// The last utilization measured.
+    utilization: Option<f64>,
 }
 
 /// Calls `run` with the measurements of a device.
@@ -43,9 +43,9 @@ fn with_usage<T>(device: Option<&Device>, run: impl FnOnce(&mut Usage) -> T) -> 
 pub fn memory<'a>(device: impl Into<Option<&'a Device>>) -> Memory {
     let device = device.into();
     if let Some(usage) = device.and_then(Device::memory_pool_usage) {
-        let peak = with_usage(device, |so_far| {
-            so_far.peak = so_far.peak.max(usage.bytes_in_use);
-            so_far.peak
+        let peak = with_usage(device, |measured| {
+            measured.peak = measured.peak.max(usage.bytes_in_use);
+            measured.peak
         });
         let (in_use, reserved) = (Some(usage.bytes_in_use), Some(usage.bytes_reserved));
         return Memory { in_use, reserved, peak: Some(peak) };
@@ -80,31 +80,34 @@ pub fn total_memory() -> Option<u64> {
 
 /// Recent utilization of a device, 0 to 1: the driver's counter for a GPU, this process's share of all
 /// cores for the CPU. `None` if the platform does not report it.
-pub fn load<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
+pub fn utilization<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
     let device = device.into();
     with_usage(device, |usage| {
         let now = Instant::now();
         let is_recent = |(before, _): (Instant, f64)| {
-            now.duration_since(before).as_secs_f64() < LOAD_INTERVAL_SECONDS
+            now.duration_since(before).as_secs_f64() < UTILIZATION_INTERVAL_SECONDS
         };
-        if usage.at.is_some_and(is_recent) {
-            return usage.load;
+        if usage.last_measurement.is_some_and(is_recent) {
+            return usage.utilization;
         }
-        let (time, load) = match device.map_or(GpuLoad::NotAGpu, utilization) {
-            GpuLoad::Fraction(load) => (0.0, Some(load)),
-            GpuLoad::Unreported => (0.0, None),
-            GpuLoad::NotAGpu => {
+        let (time, utilization) = match device.map_or(GpuUtilization::NotAGpu, gpu_utilization) {
+            GpuUtilization::Fraction(utilization) => (0.0, Some(utilization)),
+            GpuUtilization::Unreported => (0.0, None),
+            GpuUtilization::NotAGpu => {
                 let time = cpu_seconds();
                 let share = |time: f64, (before, then): (Instant, f64)| {
                     let cores = available_parallelism().map_or(1, usize::from) as f64;
                     let share = (time - then) / now.duration_since(before).as_secs_f64() / cores;
                     share.clamp(0.0, 1.0)
                 };
-                (time.unwrap_or(0.0), time.zip(usage.at).map(|(time, before)| share(time, before)))
+                (
+                    time.unwrap_or(0.0),
+                    time.zip(usage.last_measurement).map(|(time, before)| share(time, before)),
+                )
             }
         };
-        (usage.at, usage.load) = (Some((now, time)), load);
-        load
+        (usage.last_measurement, usage.utilization) = (Some((now, time)), utilization);
+        utilization
     })
 }
 
@@ -132,18 +135,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn load_is_the_share_of_the_cores_that_this_process_used() {
+    fn utilization_is_the_share_of_the_cores_that_this_process_used() {
         let device = Device::flex();
-        load(&device);
+        utilization(&device);
         let mut x = 0u64;
-        let mut load = load(&device);
+        let mut utilization = utilization(&device);
         // Work until the system's clock has counted a tick.
-        while load.is_none_or(|load| load == 0.0) {
+        while utilization.is_none_or(|utilization| utilization == 0.0) {
             (0..1_000_000)
                 .for_each(|_| x = std::hint::black_box(x.wrapping_mul(31).wrapping_add(7)));
-            load = super::load(&device);
+            utilization = super::utilization(&device);
         }
-        assert!(load.is_some_and(|load| load <= 1.0), "{load:?}");
+        assert!(utilization.is_some_and(|utilization| utilization <= 1.0), "{utilization:?}");
         assert!(data_budget().unwrap() > 0);
     }
 

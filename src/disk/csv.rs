@@ -14,20 +14,23 @@ pub fn rows(file: impl Read) -> impl Iterator<Item = (usize, io::Result<Vec<Stri
     let mut number = 0;
     let mut next = move || {
         number += 1;
-        lines.next().map(|line| (number, line.and_then(|line| text(number, line))))
+        lines.next().map(|line| (number, line.and_then(|line| decode_line(number, line))))
     };
     std::iter::from_fn(move || {
         loop {
             let (number, line) = next()?;
             if !line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
-                let mut more = || next().map(|(_, line)| line);
-                return Some((number, line.and_then(|line| cells(number, line, &mut more))));
+                let mut next_line = || next().map(|(_, line)| line);
+                return Some((
+                    number,
+                    line.and_then(|line| parse_row(number, line, &mut next_line)),
+                ));
             }
         }
     })
 }
 
-fn text(number: usize, line: Vec<u8>) -> io::Result<String> {
+fn decode_line(number: usize, line: Vec<u8>) -> io::Result<String> {
     let text = String::from_utf8(line);
     let text = text.map_err(|_| io::Error::other(format!("line {number} is not UTF-8")))?;
     match text.strip_prefix('\u{feff}').filter(|_| number == 1) {
@@ -36,11 +39,11 @@ fn text(number: usize, line: Vec<u8>) -> io::Result<String> {
     }
 }
 
-/// The cells of the row that begins with line `number`; `more` reads the next line.
-fn cells(
+/// The cells of the row that begins with line `number`; `next_line` reads the next line.
+fn parse_row(
     number: usize,
     mut line: String,
-    more: &mut impl FnMut() -> Option<io::Result<String>>,
+    next_line: &mut impl FnMut() -> Option<io::Result<String>>,
 ) -> io::Result<Vec<String>> {
     let wrong = |reason: &str| io::Error::other(format!("a quote of line {number} {reason}"));
     let (mut cells, mut cell, mut is_quoted, mut bytes) = (Vec::new(), String::new(), false, 0);
@@ -63,7 +66,8 @@ fn cells(
             return Ok(cells);
         }
         bytes += line.len();
-        line = more().filter(|_| bytes < MAX_ROW_BYTES).ok_or_else(|| wrong("has no end"))??;
+        line =
+            next_line().filter(|_| bytes < MAX_ROW_BYTES).ok_or_else(|| wrong("has no end"))??;
     }
 }
 

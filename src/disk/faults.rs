@@ -32,7 +32,7 @@ pub fn with<T>(fault: Fault, work: impl FnOnce() -> T) -> (T, usize) {
 }
 
 /// Whether this thread uses such a disk.
-pub(super) fn are_on() -> bool {
+pub(super) fn are_injected() -> bool {
     STATE.get().is_some()
 }
 

@@ -20,7 +20,7 @@ pub struct FolderError {
     pub source: io::Error,
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
+fn folder_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
     move |source| FolderError { action, path: path.to_owned(), source }
 }
 
@@ -40,7 +40,7 @@ impl ReplacementPaths {
 }
 
 /// The hidden path `.NAME` and a suffix beside a path; `None` if `path` has no file name.
-pub(super) fn hidden(path: &Path, suffix: &str) -> Option<PathBuf> {
+pub(super) fn hidden_path(path: &Path, suffix: &str) -> Option<PathBuf> {
     let mut name = OsString::from(".");
     name.push(path.file_name()?);
     name.push(suffix);
@@ -49,7 +49,7 @@ pub(super) fn hidden(path: &Path, suffix: &str) -> Option<PathBuf> {
 
 /// The paths that the replacement of a folder uses; `None` if `path` has no file name.
 pub fn replacement_paths(path: &Path) -> Option<ReplacementPaths> {
-    Some(ReplacementPaths { new: hidden(path, ".tmp")?, old: hidden(path, ".old")? })
+    Some(ReplacementPaths { new: hidden_path(path, ".tmp")?, old: hidden_path(path, ".old")? })
 }
 
 /// Replaces the folder `path`: `fill` writes and syncs the new folder at the path that it is given; `clear` removes a
@@ -62,14 +62,14 @@ pub fn replace_folder<E: From<FolderError>>(
     clear: impl Fn(&Path) -> io::Result<()>,
     fill: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), E> {
-    let unnamed = || failed("replace", path)(io::ErrorKind::InvalidInput.into());
+    let unnamed = || folder_error("replace", path)(io::ErrorKind::InvalidInput.into());
     let ReplacementPaths { new, old } = replacement_paths(path).ok_or_else(unnamed)?;
     recover_replacement(path, &clear)?;
     let swapped = fill(&new).and_then(|()| {
         if path.exists() {
-            rename(path, &old).map_err(failed("replace", path))?;
+            rename(path, &old).map_err(folder_error("replace", path))?;
         }
-        Ok(rename(&new, path).map_err(failed("create", path))?)
+        Ok(rename(&new, path).map_err(folder_error("create", path))?)
     });
     if swapped.is_err() {
         // A part of the new folder would keep a full disk full. If this fails, the next replacement tries again.
@@ -77,7 +77,7 @@ pub fn replace_folder<E: From<FolderError>>(
     }
     swapped?;
     let parent = path.parent().unwrap_or(path);
-    sync_folder(parent).map_err(failed("sync", parent))?;
+    sync_folder(parent).map_err(folder_error("sync", parent))?;
     if old.exists() {
         // The new folder is durable, and the next replacement removes an old one that is still there.
         let _ = clear(&old);
@@ -96,7 +96,7 @@ pub fn recover_replacement(
 ) -> Result<(), FolderError> {
     let Some(paths) = replacement_paths(path) else { return Ok(()) };
     if paths.old.exists() && !path.exists() {
-        rename(&paths.old, path).map_err(failed("restore", path))?;
+        rename(&paths.old, path).map_err(folder_error("restore", path))?;
     }
-    paths.existing().try_for_each(|folder| clear(&folder).map_err(failed("remove", &folder)))
+    paths.existing().try_for_each(|folder| clear(&folder).map_err(folder_error("remove", &folder)))
 }

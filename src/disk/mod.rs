@@ -28,14 +28,14 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether a file's name has an ending such as `csv`, in capitals or not.
+/// Whether a file has an extension such as `csv`, in capitals or not.
 #[cfg(not(target_family = "wasm"))]
-pub fn has_ending(path: &Path, ending: &str) -> bool {
-    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending))
+pub fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
 }
 
 /// Open options that reject a symbolic link and do not wait for the other end of a pipe.
-fn no_links() -> OpenOptions {
+fn options_without_links() -> OpenOptions {
     let options = &mut OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -68,12 +68,12 @@ pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Opens a file for appending, and creates it if it is missing.
 pub fn open_append(path: &Path) -> io::Result<File> {
     fault_point()?;
-    input::open_with(no_links().create(true).append(true), path)
+    input::open_with(options_without_links().create(true).append(true), path)
 }
 
 /// Opens a file for reading; unlike [`input::open`], rejects a symbolic link.
 pub fn open_unlinked(path: &Path) -> io::Result<File> {
-    input::open_with(no_links().read(true), path)
+    input::open_with(options_without_links().read(true), path)
 }
 
 /// Writes to a file.
@@ -90,7 +90,7 @@ pub fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
 pub fn sync(file: &File) -> io::Result<()> {
     fault_point()?;
     #[cfg(test)]
-    if faults::are_on() {
+    if faults::are_injected() {
         return Ok(());
     }
     file.sync_all()
@@ -99,7 +99,7 @@ pub fn sync(file: &File) -> io::Result<()> {
 /// Truncates a file to `length` bytes, and syncs it.
 pub fn truncate(path: &Path, length: u64) -> io::Result<()> {
     fault_point()?;
-    let file = input::open_with(no_links().write(true), path)?;
+    let file = input::open_with(options_without_links().write(true), path)?;
     file.set_len(length)?;
     sync(&file)
 }
@@ -141,7 +141,7 @@ pub struct PendingFile {
 
 impl PendingFile {
     fn create(target: &Path) -> io::Result<Self> {
-        let path = folder::hidden(target, ".tmp").ok_or(ErrorKind::InvalidInput)?;
+        let path = folder::hidden_path(target, ".tmp").ok_or(ErrorKind::InvalidInput)?;
         match remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => fault_point()?,
@@ -301,8 +301,9 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_is_the_same_in_capitals() {
-        let found = ["x.csv", "X.CSV", "csv", "x.csv.gz"].map(|it| has_ending(it.as_ref(), "csv"));
+    fn an_extension_is_the_same_in_capitals() {
+        let found =
+            ["x.csv", "X.CSV", "csv", "x.csv.gz"].map(|it| has_extension(it.as_ref(), "csv"));
         assert_eq!(found, [true, true, false, false]);
     }
 

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 /// A game that a program or a page can offer: its parameters have defaults, and are read from settings and
 /// written to them. Implemented by every such game.
-pub trait Playable: Rules + Default + Serialize + DeserializeOwned {}
-impl<G: Rules + Default + Serialize + DeserializeOwned> Playable for G {}
+pub trait ConfigurableGame: Rules + Default + Serialize + DeserializeOwned {}
+impl<G: Rules + Default + Serialize + DeserializeOwned> ConfigurableGame for G {}
 
 /// Games in their order, found by name. `E` is a trait object: the operations on a game without its type.
 pub struct Catalog<E: ?Sized>(Vec<Entry<E>>);
@@ -27,7 +27,7 @@ impl<E: ?Sized> Default for Catalog<E> {
 
 impl<E: ?Sized> Catalog<E> {
     /// Adds the operations on a game, in the place of a game of the same name if there is one.
-    pub fn add<G: Playable>(&mut self, game: Box<E>) {
+    pub fn add<G: ConfigurableGame>(&mut self, game: Box<E>) {
         let entry = Entry { name: G::NAME, is_builtin: is_builtin::<G>(), game };
         match self.0.iter_mut().find(|known| known.name == G::NAME) {
             Some(known) => *known = entry,
@@ -51,18 +51,18 @@ impl<E: ?Sized> Catalog<E> {
     }
 
     /// The name of the first game.
-    pub fn first(&self) -> Option<&'static str> {
+    pub fn first_name(&self) -> Option<&'static str> {
         self.0.first().map(|entry| entry.name)
     }
 
     /// The names of the games in their order.
-    pub fn all_names(&self) -> impl Iterator<Item = &'static str> {
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|entry| entry.name)
     }
 
     /// The names, for a sentence: `fruit, catch, cartpole`.
-    pub fn names(&self) -> String {
-        self.all_names().collect::<Vec<_>>().join(", ")
+    pub fn joined_names(&self) -> String {
+        self.names().collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -77,7 +77,10 @@ mod tests {
         games.add::<Fruit>("first".into());
         games.add::<Catch>("second".into());
         games.add::<Fruit>("third".into());
-        assert_eq!((games.names(), games.first()), ("fruit, catch".to_string(), Some("fruit")));
+        assert_eq!(
+            (games.joined_names(), games.first_name()),
+            ("fruit, catch".to_string(), Some("fruit"))
+        );
         assert_eq!(games.find("fruit"), Some("third"));
     }
 

@@ -1,6 +1,6 @@
 //! A packed array of small integers as a state field, most often a game board.
 
-use super::state::{Field, Partial, WORD, extract_bits, mask};
+use super::state::{Field, Partial, WORD_BITS, extract_bits, mask};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -87,8 +87,8 @@ impl<const BITS: u32, const WORDS: usize> Cells<BITS, WORDS> {
     /// Returns element `i`, an index known when a kernel is compiled.
     #[inline(always)]
     pub fn at(&self, i: usize) -> u32 {
-        let each = (u32::BITS / BITS) as usize;
-        extract_bits(self.0[i / each], (i % each) as u32 * BITS, BITS)
+        let per_word = (u32::BITS / BITS) as usize;
+        extract_bits(self.0[i / per_word], (i % per_word) as u32 * BITS, BITS)
     }
 
     /// Sets all elements to 0.
@@ -124,9 +124,9 @@ impl<const BITS: u32, const WORDS: usize> CellsExpand<BITS, WORDS> {
 
     #[doc(hidden)]
     pub fn __expand_at_method(&self, scope: &Scope, i: usize) -> NativeExpand<u32> {
-        let each = (u32::BITS / BITS) as usize;
-        let word = self.0[i / each].clone_unchecked();
-        extract_bits::expand(scope, word, (i % each) as u32 * BITS, BITS)
+        let per_word = (u32::BITS / BITS) as usize;
+        let word = self.0[i / per_word].clone_unchecked();
+        extract_bits::expand(scope, word, (i % per_word) as u32 * BITS, BITS)
     }
 
     #[doc(hidden)]
@@ -177,16 +177,16 @@ impl<const BITS: u32, const WORDS: usize> AsMutExpand for CellsExpand<BITS, WORD
 
 impl<const BITS: u32, const WORDS: usize> Field for Cells<BITS, WORDS> {
     type Value = Self;
-    const BITS: usize = WORDS * WORD;
+    const BITS: usize = WORDS * WORD_BITS;
 
     #[inline(always)]
     fn load(word: &impl Fn(usize) -> u32, at: usize) -> Self {
-        Self(std::array::from_fn(|w| word(at / WORD + w)))
+        Self(std::array::from_fn(|w| word(at / WORD_BITS + w)))
     }
 
     #[inline(always)]
     fn store(value: Self, words: &mut [u32], at: usize) {
-        words[at / WORD..][..WORDS].copy_from_slice(&value.0);
+        words[at / WORD_BITS..][..WORDS].copy_from_slice(&value.0);
     }
 
     fn __expand_load(
@@ -194,7 +194,7 @@ impl<const BITS: u32, const WORDS: usize> Field for Cells<BITS, WORDS> {
         words: &[NativeExpand<u32>],
         at: usize,
     ) -> CellsExpand<BITS, WORDS> {
-        CellsExpand(std::array::from_fn(|w| words[at / WORD + w].clone_unchecked()))
+        CellsExpand(std::array::from_fn(|w| words[at / WORD_BITS + w].clone_unchecked()))
     }
 
     fn __expand_store(
@@ -204,7 +204,7 @@ impl<const BITS: u32, const WORDS: usize> Field for Cells<BITS, WORDS> {
         at: usize,
     ) {
         for (w, word) in value.0.iter().enumerate() {
-            words[at / WORD + w] = Some(word.clone_unchecked());
+            words[at / WORD_BITS + w] = Some(word.clone_unchecked());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Rules, StepResult, advance, new_game,
-    num_words, random_legal,
+    num_words, random_legal_action,
 };
 use crate::rng::draw;
 use serde::Serialize;
@@ -31,7 +31,7 @@ impl Default for CheckOptions {
 /// The aspect of a game that a finding concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Subject {
+pub enum Aspect {
     /// Parameters of the game.
     Parameters,
     /// Numbers of features, actions, words and steps.
@@ -56,7 +56,8 @@ pub enum Subject {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The aspect of the game.
-    pub subject: Subject,
+    #[serde(rename = "subject")]
+    pub aspect: Aspect,
     /// Whether training would be incorrect; if false, it may only be harder than necessary.
     pub is_error: bool,
     /// Description of the problem and its remedy.
@@ -65,13 +66,13 @@ pub struct Finding {
 
 impl Finding {
     /// Creates a finding that makes training incorrect.
-    pub fn error(subject: Subject, message: String) -> Self {
-        Self { subject, is_error: true, message }
+    pub fn error(aspect: Aspect, message: String) -> Self {
+        Self { aspect, is_error: true, message }
     }
 
     /// Creates a finding that may make training harder than necessary.
-    pub fn warning(subject: Subject, message: String) -> Self {
-        Self { subject, is_error: false, message }
+    pub fn warning(aspect: Aspect, message: String) -> Self {
+        Self { aspect, is_error: false, message }
     }
 }
 
@@ -96,25 +97,25 @@ pub struct CheckReport {
 ///
 /// `rollout::check_on_device` compares the kernels of the game with its native rules.
 pub fn check<G: Rules>(game: G, options: &CheckOptions) -> CheckReport {
-    let mut checked = CheckReport { findings: sizes(game), ..CheckReport::default() };
-    if checked.findings.iter().all(|finding| !finding.is_error) {
+    let mut report = CheckReport { findings: check_sizes(game), ..CheckReport::default() };
+    if report.findings.iter().all(|finding| !finding.is_error) {
         let mut player = ValidatingPlayer::new(game, options);
         for episode in 0..options.episodes {
             player.play(episode);
         }
-        (checked.episodes, checked.steps) = (options.episodes, player.num_steps);
-        checked.findings.extend(player.into_findings());
+        (report.episodes, report.steps) = (options.episodes, player.num_steps);
+        report.findings.extend(player.into_findings());
     }
-    checked.findings.sort_by_key(|finding| (!finding.is_error, finding.subject));
-    checked
+    report.findings.sort_by_key(|finding| (!finding.is_error, finding.aspect));
+    report
 }
 
 /// Checks the parameters and sizes, which needs no play.
-fn sizes<G: Rules>(game: G) -> Vec<Finding> {
+fn check_sizes<G: Rules>(game: G) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut error = |subject, message| findings.push(Finding::error(subject, message));
+    let mut error = |aspect, message| findings.push(Finding::error(aspect, message));
     if let Err(message) = game.validate() {
-        error(Subject::Parameters, message);
+        error(Aspect::Parameters, message);
     }
     let (features, actions, steps) = (game.num_features(), game.num_actions(), game.max_steps());
     if features == 0 || actions == 0 || steps == 0 {
@@ -122,13 +123,13 @@ fn sizes<G: Rules>(game: G) -> Vec<Finding> {
             "num_features is {features}, num_actions {actions} and max_steps {steps}, but each must \
              be 1 or more"
         );
-        error(Subject::Sizes, message);
+        error(Aspect::Sizes, message);
     }
     if G::MASKED && actions > MAX_MASKED_ACTIONS {
         let message = format!(
             "num_actions is {actions}, but a game with masks has at most {MAX_MASKED_ACTIONS}"
         );
-        error(Subject::Sizes, message);
+        error(Aspect::Sizes, message);
     }
     findings
 }
@@ -155,12 +156,12 @@ fn bits(x: f32) -> u32 {
 
 /// Bit patterns of a step result, so that NaNs compare equal.
 fn result_bits(played: &StepResult) -> (u32, u32, bool, bool) {
-    let StepResult { reward, score, terminated, truncated } = *played;
-    (bits(reward), bits(score), terminated, truncated)
+    let StepResult { reward, terminated, truncated, episode_score } = *played;
+    (bits(reward), bits(episode_score), terminated, truncated)
 }
 
 /// Packs and unpacks a state.
-fn repacked<S: PackedState>(state: &S) -> S {
+fn round_trip<S: PackedState>(state: &S) -> S {
     let words = state.words();
     S::unpack(|w| words[w])
 }
@@ -184,9 +185,9 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
     }
 
     /// Records an error, unless the subject has one already: later ones are usually consequences.
-    fn report(&mut self, subject: Subject, message: impl FnOnce() -> String) {
-        if self.findings.iter().all(|finding| finding.subject != subject) {
-            self.findings.push(Finding::error(subject, message()));
+    fn report(&mut self, aspect: Aspect, message: impl FnOnce() -> String) {
+        if self.findings.iter().all(|finding| finding.aspect != aspect) {
+            self.findings.push(Finding::error(aspect, message()));
         }
     }
 
@@ -198,14 +199,14 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         let mut env: StateAndEpisode<G> = self.start(level);
         for time in 0..self.options.max_steps.min(game.max_steps()) {
             self.inspect(&env.0, time);
-            let action = self.choose(&env.0, draw(actions, time));
+            let action = self.choose_action(&env.0, draw(actions, time));
             let before = env;
-            let mut copy = (repacked(&env.0), env.1);
+            let mut copy = (round_trip(&env.0), env.1);
             self.num_steps += 1;
             let played = advance::<G>(&mut env.0, &mut env.1, action, game);
             let replayed = advance::<G>(&mut copy.0, &mut copy.1, action, game);
             if result_bits(&played) != result_bits(&replayed) || env.0.words() != copy.0.words() {
-                self.report(Subject::Packing, || {
+                self.report(Aspect::Packing, || {
                     format!(
                         "a state that is packed and unpacked plays on differently (level {level}, \
                          step {time}, action {action}): is a number too large for its field?"
@@ -229,7 +230,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         let mut used = new_game::<G>(!level, game);
         let mut other = Episode { level: !level, ..Episode::default() };
         for time in 0..3 {
-            let action = self.choose(&used, draw(level, time));
+            let action = self.choose_action(&used, draw(level, time));
             if advance::<G>(&mut used, &mut other, action, game).ended() {
                 break;
             }
@@ -237,7 +238,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         let mut episode = Episode { level, ..Episode::default() };
         super::episode::restart::<G>(&mut used, &mut episode, game);
         if used.words() != words {
-            self.report(Subject::Draws, || {
+            self.report(Aspect::Draws, || {
                 format!(
                     "level {level} starts differently after another episode: reset leaves a part of \
                      the state as it was, or draws from something other than its key"
@@ -251,22 +252,22 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
     /// Validates features, words and masks of a state.
     fn inspect(&mut self, state: &G::State, time: u32) {
         let game = self.game;
-        if let Some(field) = state.too_large() {
-            self.report(Subject::Packing, || {
+        if let Some(field) = state.oversized_field() {
+            self.report(Aspect::Packing, || {
                 format!("field `{field}` of the state holds a number that its bits cannot, at step {time}")
             });
         }
-        let unpacked = repacked(state);
+        let unpacked = round_trip(state);
         for i in 0..game.num_features() {
             let x = G::feature(state, i, game);
             if bits(x) != bits(G::feature(&unpacked, i, game)) {
-                self.report(Subject::Packing, || {
+                self.report(Aspect::Packing, || {
                     let name = game.feature_name(i);
                     format!("feature {i} ({name}) is of something that packing loses: is a number too large for its field?")
                 });
             }
             if !x.is_finite() {
-                self.report(Subject::Features, || {
+                self.report(Aspect::Features, || {
                     format!("feature {i} ({}) is {x} at step {time}", game.feature_name(i))
                 });
             }
@@ -275,17 +276,17 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         let used = num_words(game);
         let unused = state.words().into_iter().enumerate().skip(used).find(|(_, word)| *word != 0);
         if let Some((w, _)) = unused {
-            self.report(Subject::Packing, || {
+            self.report(Aspect::Packing, || {
                 format!("word {w} is not 0, but used_words is {used}: it would be lost")
             });
         }
         let legal = |a: &usize| G::legal(state, *a, game);
         let all = 0..game.num_actions();
         if G::MASKED && !all.clone().any(|a| legal(&a)) {
-            self.report(Subject::Masks, || format!("no action may be taken at step {time}"));
+            self.report(Aspect::Masks, || format!("no action may be taken at step {time}"));
         }
         if let (false, Some(a)) = (G::MASKED, all.clone().find(|a| !legal(a))) {
-            self.report(Subject::Masks, || {
+            self.report(Aspect::Masks, || {
                 let name = game.action_name(a);
                 format!("action {a} ({name}) may not be taken at step {time}, but MASKED is false")
             });
@@ -293,8 +294,8 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
     }
 
     /// Draws a random legal action, or 0 if there is none.
-    fn choose(&self, state: &G::State, key: u32) -> u32 {
-        random_legal(state, key, self.game).unwrap_or(0)
+    fn choose_action(&self, state: &G::State, key: u32) -> u32 {
+        random_legal_action(state, key, self.game).unwrap_or(0)
     }
 
     /// Steps a copy twice with the same key and once with another, to test determinism.
@@ -315,7 +316,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         let [(first, outcome), (second, other), (third, _)] = [step(key), step(key), step(!key)];
         let outcome_bits = |o: &Outcome| (bits(o.reward), bits(o.score), o.terminated);
         if first != second || outcome_bits(&outcome) != outcome_bits(&other) {
-            self.report(Subject::Draws, || {
+            self.report(Aspect::Draws, || {
                 format!(
                     "the same step gives different results (level {level}, step {time}, action \
                      {action}): draw from the step's key, and from nothing else"
@@ -325,11 +326,11 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         self.steps_differ |= first != third;
         if !outcome.reward.is_finite() || !outcome.score.is_finite() {
             let Outcome { reward, score, .. } = outcome;
-            self.report(Subject::Rewards, || format!("reward {reward}, score {score}: not finite"));
+            self.report(Aspect::Rewards, || format!("reward {reward}, score {score}: not finite"));
         }
         if G::SCORE_IS_REWARD && outcome.reward != outcome.score {
             let Outcome { reward, score, .. } = outcome;
-            self.report(Subject::Rewards, || {
+            self.report(Aspect::Rewards, || {
                 format!("reward {reward} and score {score} differ, but SCORE_IS_REWARD is true")
             });
         }
@@ -342,7 +343,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         for (i, size) in self.largest.iter().enumerate() {
             if size.is_finite() && *size > max_feature {
                 self.findings.push(Finding::warning(
-                    Subject::Features,
+                    Aspect::Features,
                     format!(
                         "feature {i} ({}) reaches {size}: scale it to about [-1, 1]",
                         game.feature_name(i)
@@ -352,7 +353,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         }
         if episodes > 0 && self.num_ended == 0 {
             self.findings.push(Finding::warning(
-                Subject::Length,
+                Aspect::Length,
                 format!(
                     "none of {episodes} episodes ended within {max_steps} steps (max_steps is {}): \
                      scores are reported where an episode ends",
@@ -362,7 +363,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         }
         if episodes > 1 && !self.starts_differ && !self.steps_differ {
             self.findings.push(Finding::warning(
-                Subject::Draws,
+                Aspect::Draws,
                 "levels do not differ: neither reset nor step draws from its key".to_string(),
             ));
         }
@@ -383,7 +384,7 @@ mod tests {
         }
         assert_ne!(bits(0.0), bits(-0.0));
         let played =
-            |reward| StepResult { reward, score: 1.0, terminated: false, truncated: false };
+            |reward| StepResult { reward, terminated: false, truncated: false, episode_score: 1.0 };
         assert_eq!(result_bits(&played(payload)), result_bits(&played(f32::NAN)));
     }
 }

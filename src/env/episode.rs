@@ -6,9 +6,9 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Counter under a level's key from which the next level's key is drawn.
-const NEXT_LEVEL: u32 = 0xffff_ffff;
+const NEXT_LEVEL_COUNTER: u32 = 0xffff_ffff;
 /// Counter under a level's key from which the initial state is drawn.
-const START: u32 = 0xffff_fffe;
+const START_COUNTER: u32 = 0xffff_fffe;
 
 /// Progress of a game within its current episode.
 ///
@@ -35,7 +35,7 @@ pub struct StepResult {
     /// game terminated in the same step.
     pub truncated: bool,
     /// Score of the episode if it ended with this step, else 0.
-    pub score: f32,
+    pub episode_score: f32,
 }
 
 #[cube]
@@ -51,7 +51,7 @@ impl StepResult {
 #[cube]
 pub fn new_game<G: Rules>(level: u32, #[comptime] game: G) -> G::State {
     let mut state = blank::<G::State>();
-    G::reset(&mut state, draw(level, START), game);
+    G::reset(&mut state, draw(level, START_COUNTER), game);
     state
 }
 
@@ -102,12 +102,12 @@ pub fn advance<G: Rules>(
     episode.time += 1;
     episode.score += outcome.score;
     let ended = outcome.terminated || episode.time >= comptime!(game.max_steps());
-    let score = select(ended, episode.score, 0.0f32);
+    let episode_score = select(ended, episode.score, 0.0f32);
     StepResult {
         reward: outcome.reward,
         terminated: outcome.terminated,
         truncated: ended && !outcome.terminated,
-        score,
+        episode_score,
     }
 }
 
@@ -115,7 +115,7 @@ pub fn advance<G: Rules>(
 #[cube]
 #[inline(always)]
 pub fn next_level(level: u32) -> u32 {
-    draw(level, NEXT_LEVEL)
+    draw(level, NEXT_LEVEL_COUNTER)
 }
 
 /// Starts the next level.
@@ -132,5 +132,5 @@ pub fn start_next<G: Rules>(state: &mut G::State, episode: &mut Episode, #[compt
 pub(super) fn restart<G: Rules>(state: &mut G::State, episode: &mut Episode, #[comptime] game: G) {
     episode.time = 0;
     episode.score = 0.0;
-    G::reset(state, draw(episode.level, START), game);
+    G::reset(state, draw(episode.level, START_COUNTER), game);
 }

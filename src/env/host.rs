@@ -221,7 +221,7 @@ impl Env for HostGame {
     const NAME: &'static str = "host";
     const PLAYABLE: bool = false;
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("host.toml")]
     }
 

@@ -47,11 +47,11 @@ impl Sprite {
     }
 }
 
-/// Linear interpolation: exactly `a` at `part = 0` and `b` at `part = 1`.
+/// Linear interpolation: exactly `a` at `t = 0` and `b` at `t = 1`.
 #[cube]
 #[inline(always)]
-pub fn lerp(a: f32, b: f32, part: f32) -> f32 {
-    a * (1.0f32 - part) + b * part
+pub fn lerp(a: f32, b: f32, t: f32) -> f32 {
+    a * (1.0f32 - t) + b * t
 }
 
 /// Host-side description of a game's scene: title, size and background.
@@ -65,7 +65,7 @@ pub trait SceneInfo {
     }
 
     /// The action of a human player who presses no key; `None` if the game waits for input.
-    fn idle(&self) -> Option<u32> {
+    fn idle_action(&self) -> Option<u32> {
         None
     }
 
@@ -88,12 +88,12 @@ pub trait SceneInfo {
 /// The sprites of a game, in functions that run natively and in kernels, like [`Rules`].
 #[cube]
 pub trait Look: Rules + SceneInfo {
-    /// Returns sprite `i`, for `i < num_sprites`, at progress `part` (0 to 1) of the animation from
+    /// Returns sprite `i`, for `i < num_sprites`, at `progress` (0 to 1) of the animation from
     /// `before` to `now`. `now` is one step after `before`, or equal to it.
     fn sprite(
         before: &Self::State,
         now: &Self::State,
-        part: f32,
+        progress: f32,
         #[comptime] i: usize,
         #[comptime] game: Self,
     ) -> Sprite;
@@ -145,7 +145,7 @@ pub const NUM_FRUIT_KINDS: u32 = tile::BANANA - tile::APPLE + 1;
 
 /// Sky tile for a cell in row `row` of `rows`: eight tones from top to bottom with a fade between
 /// neighbours, and two-cell clouds in two of the fades.
-pub(super) fn sky(column: u32, row: u32, rows: u32) -> u32 {
+pub(super) fn sky_tile(column: u32, row: u32, rows: u32) -> u32 {
     let tone = |row: u32| (row * 8 / rows).min(7);
     if tone(row + 1) == tone(row) || row + 1 >= rows {
         return tile::SKY_0 + tone(row);
@@ -160,6 +160,6 @@ pub(super) fn sky(column: u32, row: u32, rows: u32) -> u32 {
 }
 
 /// Picks one of `count` tile variants for a cell, deterministically.
-pub(super) fn variant(column: u32, row: u32, count: u32) -> u32 {
+pub(super) fn tile_variant(column: u32, row: u32, count: u32) -> u32 {
     crate::rng::draw(column, row) % count
 }

@@ -20,9 +20,9 @@ mod registry;
 mod scripted;
 mod state;
 
-pub use catalog::{Catalog, Playable};
+pub use catalog::{Catalog, ConfigurableGame};
 pub use cells::Cells;
-pub use check::{CheckOptions, CheckReport, Finding, Subject, check};
+pub use check::{Aspect, CheckOptions, CheckReport, Finding, check};
 pub use episode::{Episode, StepResult, advance, new_game, next_level, play_step, start_next};
 pub(crate) use host::unplayable;
 pub use host::{
@@ -70,7 +70,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Default training settings for these parameters: TOML fragments applied in order on top of
     /// the general defaults ([`mod@crate::settings`]).
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[]
     }
 
@@ -107,7 +107,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Mean scores of reference players for these parameters as `(player, score)`, worst first;
     /// empty if unknown.
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         &[]
     }
 
@@ -133,7 +133,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
 }
 
 /// A legal action by the bits of a draw, each equally likely; `None` if no action is legal.
-pub fn random_legal<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u32> {
+pub fn random_legal_action<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u32> {
     let actions = 0..game.num_actions() as u32;
     let mut legal = actions.filter(|action| !G::MASKED || G::legal(state, *action as usize, game));
     let count = legal.clone().count() as u64;
@@ -143,7 +143,7 @@ pub fn random_legal<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u3
 /// Checks declared parameters against their ranges.
 #[doc(hidden)]
 pub fn check_ranges<G: Env + Settings>(game: &G) -> Result<(), String> {
-    Settings::validate(game).map_err(|error| error.within(G::NAME).to_string())
+    Settings::validate(game).map_err(|error| error.in_section(G::NAME).to_string())
 }
 
 /// Implements the functions of [`Env`](crate::env::Env) that follow from the declaration of the parameters by
@@ -266,9 +266,9 @@ mod tests {
         let state = new_game::<HostGame>(1, game);
         let mut taken = [0; 300];
         for i in 0..30_000 {
-            taken[random_legal(&state, draw(5, i), game).unwrap() as usize] += 1;
+            taken[random_legal_action(&state, draw(5, i), game).unwrap() as usize] += 1;
         }
         assert!(taken.iter().all(|count| (50..150).contains(count)), "{taken:?}");
-        assert_eq!(random_legal(&state, u32::MAX, game), Some(299));
+        assert_eq!(random_legal_action(&state, u32::MAX, game), Some(299));
     }
 }

@@ -42,10 +42,10 @@ macro_rules! registry {
         pub const NAMES: &[&str] = &[$(<$Game as Env>::NAME),*];
 
         /// Default training settings of the built-in game with this name and default parameters
-        /// ([`Env::defaults`]); empty for a user-defined game.
-        pub fn defaults(name: &str) -> &'static [&'static str] {
+        /// ([`Env::training_defaults`]); empty for a user-defined game.
+        pub fn training_defaults(name: &str) -> &'static [&'static str] {
             match name {
-                $(<$Game as Env>::NAME => <$Game>::default().defaults(),)*
+                $(<$Game as Env>::NAME => <$Game>::default().training_defaults(),)*
                 _ => &[],
             }
         }

@@ -13,7 +13,7 @@ use std::fmt::Debug;
 pub const MAX_WORDS: usize = 64;
 
 /// Bits per word.
-pub(super) const WORD: usize = u32::BITS as usize;
+pub(super) const WORD_BITS: usize = u32::BITS as usize;
 
 /// The kernel-side (expanded) form of a type.
 pub(super) type Expanded<T> = <T as CubeType>::ExpandType;
@@ -44,7 +44,7 @@ pub trait PackedState: CubeType + Copy + Debug + Send + Sync + 'static {
     /// Returns the name of the first field whose value exceeds its bit width, if any. Packing does
     /// not mask values, so such a field would corrupt its neighbours; [`check`](fn@super::check)
     /// looks for it once so that packing need not.
-    fn too_large(&self) -> Option<&'static str>;
+    fn oversized_field(&self) -> Option<&'static str>;
 
     /// Returns the packed words in order.
     fn words(&self) -> Vec<u32> {
@@ -145,7 +145,7 @@ macro_rules! packed_state {
                 }
             }
 
-            fn too_large(&self) -> Option<&'static str> {
+            fn oversized_field(&self) -> Option<&'static str> {
                 $(
                     if !<$kind as $crate::env::Field>::fits(&self.$field) {
                         return Some(stringify!($field));
@@ -192,7 +192,7 @@ macro_rules! packed_state {
 #[doc(hidden)]
 #[inline(always)]
 pub const fn __place(end: usize, bits: usize) -> usize {
-    if end % WORD + bits > WORD { end.next_multiple_of(WORD) } else { end }
+    if end % WORD_BITS + bits > WORD_BITS { end.next_multiple_of(WORD_BITS) } else { end }
 }
 
 /// Number of words needed for fields of the given bit widths.
@@ -203,7 +203,7 @@ pub const fn __words_of(bits: &[usize]) -> usize {
         end = __place(end, bits[i]) + bits[i];
         i += 1;
     }
-    let words = end.div_ceil(WORD);
+    let words = end.div_ceil(WORD_BITS);
     assert!(words > 0, "a state has a field or more");
     assert!(words <= MAX_WORDS, "a state has 64 words at most");
     words
@@ -275,12 +275,12 @@ pub(super) fn extract_bits(word: u32, #[comptime] at: u32, #[comptime] bits: u32
 /// Shifts a value to bit `at`.
 #[cube]
 #[inline(always)]
-fn shifted(value: u32, #[comptime] at: u32) -> u32 {
+fn shift_left(value: u32, #[comptime] at: u32) -> u32 {
     if comptime!(at == 0) { value } else { value << at }
 }
 
 #[cube]
-fn either(a: u32, b: u32) -> u32 {
+fn bitwise_or(a: u32, b: u32) -> u32 {
     a | b
 }
 
@@ -301,24 +301,29 @@ impl<const N: u32> Field for Bits<N> {
 
     #[inline(always)]
     fn load(word: &impl Fn(usize) -> u32, at: usize) -> u32 {
-        extract_bits(word(at / WORD), (at % WORD) as u32, N)
+        extract_bits(word(at / WORD_BITS), (at % WORD_BITS) as u32, N)
     }
 
     #[inline(always)]
     fn store(value: u32, words: &mut [u32], at: usize) {
-        words[at / WORD] |= shifted(value, (at % WORD) as u32);
+        words[at / WORD_BITS] |= shift_left(value, (at % WORD_BITS) as u32);
     }
 
     fn __expand_load(scope: &Scope, words: &[NativeExpand<u32>], at: usize) -> NativeExpand<u32> {
-        extract_bits::expand(scope, words[at / WORD].clone_unchecked(), (at % WORD) as u32, N)
+        extract_bits::expand(
+            scope,
+            words[at / WORD_BITS].clone_unchecked(),
+            (at % WORD_BITS) as u32,
+            N,
+        )
     }
 
     fn __expand_store(scope: &Scope, value: &NativeExpand<u32>, words: &mut Partial, at: usize) {
-        let value = shifted::expand(scope, value.clone_unchecked(), (at % WORD) as u32);
-        let word = &mut words[at / WORD];
+        let value = shift_left::expand(scope, value.clone_unchecked(), (at % WORD_BITS) as u32);
+        let word = &mut words[at / WORD_BITS];
         *word = Some(match word.take() {
             None => value,
-            Some(others) => either::expand(scope, others, value),
+            Some(others) => bitwise_or::expand(scope, others, value),
         });
     }
 }
@@ -363,7 +368,7 @@ macro_rules! field_by {
 
 #[cube]
 #[inline(always)]
-fn same(x: u32) -> u32 {
+fn identity(x: u32) -> u32 {
     x
 }
 
@@ -379,7 +384,7 @@ fn as_bit(x: bool) -> u32 {
     select(x, 1u32, 0u32)
 }
 
-field_by!(u32, 32, same, same);
+field_by!(u32, 32, identity, identity);
 field_by!(f32, 32, to_bits, from_bits);
 field_by!(bool, 1, as_bit, is_set);
 
@@ -416,10 +421,10 @@ mod tests {
     #[test]
     fn an_oversized_field_is_named() {
         let mut state = Mixed::unpack(|_| u32::MAX);
-        assert_eq!(state.too_large(), None);
+        assert_eq!(state.oversized_field(), None);
         state.wide = 1 << 30;
-        assert_eq!(state.too_large(), Some("wide"));
+        assert_eq!(state.oversized_field(), Some("wide"));
         state.small = 8;
-        assert_eq!(state.too_large(), Some("small"));
+        assert_eq!(state.oversized_field(), Some("small"));
     }
 }

@@ -60,7 +60,7 @@ impl Batches {
         Self { config: config.clone(), shards: None, key, in_order: false, epoch: None }
     }
 
-    /// Creates the batches of the given shards ([`TrainConfig::shards`] computes their number).
+    /// Creates the batches of the given shards ([`TrainConfig::shard_counts`] computes their number).
     pub fn of_shards(config: &TrainConfig, shards: Shards) -> Self {
         Self { shards: Some(shards), ..Self::new(config) }
     }
@@ -124,7 +124,7 @@ impl Batches {
                 let minibatch = Minibatch {
                     size,
                     games: (next..next + taken as i32).collect(),
-                    first_shard: shards.own().start,
+                    first_shard: shards.own_shards().start,
                     ends: shard_ends(shards, &counts),
                 };
                 next += taken as i32;
@@ -149,10 +149,10 @@ impl Batches {
         let shards = self.shards(count);
         if !self.in_order {
             let of_shard = |shard| shards.local_items_of(shard).map(|game| game as i32).collect();
-            return shards.own().map(of_shard).collect();
+            return shards.own_shards().map(of_shard).collect();
         }
         let shards_of = |minibatch: &Minibatch| -> Vec<Vec<i32>> {
-            shards.own().map(|shard| minibatch.shard(shard).to_vec()).collect()
+            shards.own_shards().map(|shard| minibatch.shard(shard).to_vec()).collect()
         };
         minibatches.iter().flat_map(shards_of).filter(|games| !games.is_empty()).collect()
     }
@@ -197,7 +197,7 @@ fn take_minibatch(shards: &Shards, positions: Range<usize>, order: &[Vec<i32>]) 
     Minibatch {
         size,
         games: games.copied().collect(),
-        first_shard: shards.own().start,
+        first_shard: shards.own_shards().start,
         ends: shard_ends(shards, &taken),
     }
 }
@@ -223,7 +223,7 @@ fn shard_ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
         end += ours.iter().map(Range::len).sum::<usize>();
         end
     };
-    shards.own().map(next).collect()
+    shards.own_shards().map(next).collect()
 }
 
 /// Random permutation of `0..count` (Fisher-Yates).
@@ -288,8 +288,8 @@ mod tests {
                 batches.minibatches(iteration, shards.own_items().len())
             };
             let whole = minibatches(&shards, 2);
-            let first = minibatches(&shards.clone().with_own(0..2), 2);
-            let second = minibatches(&shards.clone().with_own(2..4), 2);
+            let first = minibatches(&shards.clone().with_own_shards(0..2), 2);
+            let second = minibatches(&shards.clone().with_own_shards(2..4), 2);
             let from = shards.items_of(2).start as i32;
             for ((whole, first), second) in whole.iter().zip(first).zip(second) {
                 for shard in 0..2 {
@@ -374,7 +374,7 @@ mod tests {
             };
             let shards = Shards::new(windows, 2);
             let whole = portions(shards.clone());
-            let ranks = [0..1, 1..2].map(|own| portions(shards.clone().with_own(own)));
+            let ranks = [0..1, 1..2].map(|own| portions(shards.clone().with_own_shards(own)));
             let minibatches = if in_order { 4 } else { 1 };
             assert_eq!(whole.len(), 2 * minibatches);
             let both = (0..minibatches).flat_map(|one| ranks.iter().map(move |rank| rank[one]));

@@ -7,7 +7,7 @@
 use super::{Actor, Model, NativePolicy, Network, Parameter, PolicyConfig};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::rows::DynSequenceModel;
-use crate::schema::{OutOfRange, Shape, Value, settings};
+use crate::schema::{OutOfRange, SettingValue, Shape, settings};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display, Formatter};
@@ -202,7 +202,7 @@ fn not_built_in(name: &str) -> ! {
     panic!("`{name}` is not a built-in network")
 }
 
-impl Value for ModelKind {
+impl SettingValue for ModelKind {
     const SHAPE: Shape = Shape::OpenName(Self::NAMES);
 
     /// Accepts every name: those of user-defined networks are known where the run is checked.

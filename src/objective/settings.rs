@@ -1,7 +1,7 @@
 //! The settings of a loss, and the coefficients that engines compute with.
 
 use super::LossType;
-use crate::schema::{OutOfRange, limit, names, settings};
+use crate::schema::{OutOfRange, ensure, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -71,13 +71,13 @@ impl LossConfig {
 
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let is_noise = self.kl_estimator == KlEstimator::K1 && !self.use_bias_correction_kl;
-        limit(
+        ensure(
             self.kl_coef == 0.0 || !is_noise,
             "kl_estimator",
             self.kl_estimator,
             "k2 or k3, or k1 with use_bias_correction_kl: the expected gradient of k1 alone is 0",
         )?;
-        limit(
+        ensure(
             self.dual_clip == 0.0 || self.dual_clip > 1.0 + self.clip_eps_high,
             "dual_clip",
             self.dual_clip,

@@ -19,7 +19,7 @@ mod threads;
 pub use collective::Collective;
 pub use error::TeamError;
 pub use shards::{Shards, left_siblings, shard_boundaries, sum_leaves, sum_tree, tree_nodes};
-pub use threads::threads;
+pub use threads::thread_teams;
 
 use metered_link::MeteredLink;
 use std::fmt;
@@ -46,11 +46,11 @@ pub trait Link: Send {
 /// All ranks must call the same operations in the same order. Cloning is cheap; clones share the link.
 ///
 /// ```
-/// use grove::parallel::{TIMEOUT, threads};
+/// use grove::parallel::{TIMEOUT, thread_teams};
 ///
 /// // Three threads sum what they have; each of them receives the result.
 /// std::thread::scope(|scope| {
-///     for team in threads(3, TIMEOUT) {
+///     for team in thread_teams(3, TIMEOUT) {
 ///         scope.spawn(move || {
 ///             let sum = team.all_reduce_counts(&[1.0, team.rank() as f64]).unwrap();
 ///             assert_eq!(sum, [3.0, 0.0 + 1.0 + 2.0]);
@@ -199,7 +199,7 @@ impl Team {
     pub fn shards(&self, items: usize, count: usize) -> Shards {
         let all = Shards::new(items, count);
         let boundaries = self.shard_boundaries(all.count());
-        all.with_own(boundaries[self.rank]..boundaries[self.rank + 1])
+        all.with_own_shards(boundaries[self.rank]..boundaries[self.rank + 1])
     }
 
     /// Boundaries between the ranks' shares of `shards` shards: `[size + 1]`.
@@ -239,14 +239,14 @@ impl Team {
         shards: &Shards,
         ours: &[[f64; N]],
     ) -> Result<[f64; N], TeamError> {
-        let first = shards.own().start;
+        let first = shards.own_shards().start;
         let sum = |node: Range<usize>| {
             let leaf = |at: usize| (at..at + 1, ours[node.start - first + at]);
             let add = |a: [f64; N], b: [f64; N]| std::array::from_fn(|i| a[i] + b[i]);
             let numbers = sum_tree(node.len(), (0..node.len()).map(leaf).collect(), &add).to_vec();
             PartialSum { shards: node, vector: Vec::new(), numbers }
         };
-        let ours = tree_nodes(shards.count(), &shards.own()).into_iter().map(sum).collect();
+        let ours = tree_nodes(shards.count(), &shards.own_shards()).into_iter().map(sum).collect();
         let sum = self.all_reduce_shards(shards, ours, PartialSumLen { vector: 0, numbers: N })?;
         Ok(std::array::from_fn(|i| sum.numbers[i]))
     }

@@ -191,7 +191,7 @@ impl Processes {
                 return Ok(());
             };
             if waited > self.timeout {
-                let rank = self.culprit(first, size)?;
+                let rank = self.find_culprit(first, size)?;
                 return Err(TeamError::TimedOut { rank, seconds: self.timeout.as_secs() });
             }
             // After a while, leave the core to ranks that compute.
@@ -206,7 +206,7 @@ impl Processes {
     /// Finds the rank at the root of a timeout. This rank waits for `first`, which may itself wait for
     /// another: every rank that times out reports which rank it was waiting for, and a hanging rank
     /// reports nothing.
-    fn culprit(&self, first: usize, size: usize) -> Result<usize, TeamError> {
+    fn find_culprit(&self, first: usize, size: usize) -> Result<usize, TeamError> {
         // Leaked, because MPI may access them until the process ends.
         let report: &mut [u8] = Vec::leak((first as u32).to_le_bytes().to_vec());
         let (mut requests, mut answers) = (Vec::new(), Vec::new());

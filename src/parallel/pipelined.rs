@@ -78,7 +78,7 @@ mod tests {
             let team = Team::new(team.rank, 2, Box::new(counted));
             let shards = team.shards(16, 16);
             let partial_sum = |vector: Vec<f32>| PartialSum {
-                shards: shards.own(),
+                shards: shards.own_shards(),
                 numbers: vec![vector[0].into()],
                 vector,
             };

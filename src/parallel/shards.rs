@@ -16,7 +16,7 @@ pub struct Shards {
     count: usize,
     /// Number of strata; a shard consists of whole strata.
     strata: usize,
-    own: Range<usize>,
+    own_shards: Range<usize>,
 }
 
 impl Shards {
@@ -27,13 +27,16 @@ impl Shards {
     pub fn new(items: usize, count: usize) -> Self {
         assert!(items > 0, "no items to cut into shards");
         let count = count.clamp(1, items);
-        Self { items, units_per_item: 1, count, strata: count, own: 0..count }
+        Self { items, units_per_item: 1, count, strata: count, own_shards: 0..count }
     }
 
-    /// Restricts the owned shards to `own`.
-    pub fn with_own(self, own: Range<usize>) -> Self {
-        assert!(own.start <= own.end && own.end <= self.count, "owned shards within the count");
-        Self { own, ..self }
+    /// Restricts the owned shards to `own_shards`.
+    pub fn with_own_shards(self, own_shards: Range<usize>) -> Self {
+        assert!(
+            own_shards.start <= own_shards.end && own_shards.end <= self.count,
+            "owned shards within the count"
+        );
+        Self { own_shards, ..self }
     }
 
     /// Subdivides the shards into `strata` parts of equal size. Minibatches draw equally from each
@@ -48,13 +51,16 @@ impl Shards {
 
     /// The range of strata of a shard.
     pub fn strata_of(&self, shard: usize) -> Range<usize> {
-        self.first_stratum(shard)..self.first_stratum(shard + 1)
+        self.first_stratum_of(shard)..self.first_stratum_of(shard + 1)
     }
 
     /// The number and the items of each stratum of the owned shards.
     pub fn own_strata(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
-        let own = self.first_stratum(self.own.start)..self.first_stratum(self.own.end);
-        own.map(|stratum| (stratum, self.first_item_of(stratum)..self.first_item_of(stratum + 1)))
+        let own_strata = self.first_stratum_of(self.own_shards.start)
+            ..self.first_stratum_of(self.own_shards.end);
+        own_strata.map(|stratum| {
+            (stratum, self.first_item_of_stratum(stratum)..self.first_item_of_stratum(stratum + 1))
+        })
     }
 
     /// Number of shards.
@@ -68,24 +74,25 @@ impl Shards {
     }
 
     /// The shards owned by this rank.
-    pub fn own(&self) -> Range<usize> {
-        self.own.clone()
+    pub fn own_shards(&self) -> Range<usize> {
+        self.own_shards.clone()
     }
 
     /// The items of a shard.
     pub fn items_of(&self, shard: usize) -> Range<usize> {
-        self.first_item(shard)..self.first_item(shard + 1)
+        self.first_item_of_shard(shard)..self.first_item_of_shard(shard + 1)
     }
 
     /// The items of an owned shard, as indices into this rank's items.
     pub fn local_items_of(&self, shard: usize) -> Range<usize> {
-        let first = self.first_item(self.own.start);
-        self.first_item(shard) - first..self.first_item(shard + 1) - first
+        let first = self.first_item_of_shard(self.own_shards.start);
+        self.first_item_of_shard(shard) - first..self.first_item_of_shard(shard + 1) - first
     }
 
     /// The items of the owned shards.
     pub fn own_items(&self) -> Range<usize> {
-        self.first_item(self.own.start)..self.first_item(self.own.end)
+        self.first_item_of_shard(self.own_shards.start)
+            ..self.first_item_of_shard(self.own_shards.end)
     }
 
     /// Counts the same partition in smaller units, `units_per_item` of them per item: games instead of groups, for
@@ -95,17 +102,17 @@ impl Shards {
     }
 
     /// The first item of a shard.
-    fn first_item(&self, shard: usize) -> usize {
-        self.first_item_of(self.first_stratum(shard))
+    fn first_item_of_shard(&self, shard: usize) -> usize {
+        self.first_item_of_stratum(self.first_stratum_of(shard))
     }
 
     /// The first stratum of a shard.
-    fn first_stratum(&self, shard: usize) -> usize {
+    fn first_stratum_of(&self, shard: usize) -> usize {
         shard * self.strata / self.count
     }
 
     /// The first item of a stratum.
-    fn first_item_of(&self, stratum: usize) -> usize {
+    fn first_item_of_stratum(&self, stratum: usize) -> usize {
         stratum * self.items / self.strata * self.units_per_item
     }
 
@@ -120,7 +127,7 @@ impl Shards {
         let sum = |node: Range<usize>| {
             sum_leaves(node.len(), true, &|at: usize| leaf(node.start + at), &add)
         };
-        tree_nodes(self.count, &self.own).into_iter().map(sum).collect()
+        tree_nodes(self.count, &self.own_shards).into_iter().map(sum).collect()
     }
 }
 
@@ -129,25 +136,25 @@ fn middle(node: &Range<usize>) -> usize {
     node.start + (node.len().next_power_of_two() >> 1)
 }
 
-/// The largest nodes of the tree over `0..count` that `own` consists of, in order.
-pub fn tree_nodes(count: usize, own: &Range<usize>) -> Vec<Range<usize>> {
+/// The largest nodes of the tree over `0..count` that `range` consists of, in order.
+pub fn tree_nodes(count: usize, range: &Range<usize>) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    collect_tree_nodes(0..count, own, &mut found);
+    collect_tree_nodes(0..count, range, &mut found);
     found
 }
 
-/// Appends the nodes below `node` that `own` consists of.
-fn collect_tree_nodes(node: Range<usize>, own: &Range<usize>, found: &mut Vec<Range<usize>>) {
-    if node.is_empty() || node.end <= own.start || own.end <= node.start {
+/// Appends the nodes below `node` that `range` consists of.
+fn collect_tree_nodes(node: Range<usize>, range: &Range<usize>, found: &mut Vec<Range<usize>>) {
+    if node.is_empty() || node.end <= range.start || range.end <= node.start {
         return;
     }
-    if own.start <= node.start && node.end <= own.end {
+    if range.start <= node.start && node.end <= range.end {
         found.push(node);
         return;
     }
     let middle = middle(&node);
-    collect_tree_nodes(node.start..middle, own, found);
-    collect_tree_nodes(middle..node.end, own, found);
+    collect_tree_nodes(node.start..middle, range, found);
+    collect_tree_nodes(middle..node.end, range, found);
 }
 
 /// The left siblings along the path from a node down to its last leaf, topmost first. Starting with the
@@ -335,7 +342,7 @@ mod tests {
 
     #[test]
     fn shards_of_games_are_whole_groups() {
-        let groups = Shards::new(37, 16).with_own(4..8);
+        let groups = Shards::new(37, 16).with_own_shards(4..8);
         let games = groups.in_smaller_units(8);
         assert_eq!((games.items(), games.count()), (296, 16));
         let firsts =

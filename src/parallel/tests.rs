@@ -9,7 +9,7 @@ pub const HANG: Duration = Duration::from_secs(600);
 pub fn on_ranks<T: Send>(size: usize, run: impl Fn(Team) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let run = &run;
-        let teams = threads(size, HANG);
+        let teams = thread_teams(size, HANG);
         let all: Vec<_> = teams.into_iter().map(|team| scope.spawn(move || run(team))).collect();
         all.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
@@ -24,7 +24,7 @@ fn leaf(shard: usize) -> (Vec<f32>, Vec<f64>) {
 
 fn sum(team: &Team, count: usize) -> PartialSum {
     let shards = team.shards(40, count);
-    let partial_sums = tree_nodes(shards.count(), &shards.own()).into_iter().map(|node| {
+    let partial_sums = tree_nodes(shards.count(), &shards.own_shards()).into_iter().map(|node| {
         let leaves = node.clone().map(|shard| {
             let (vector, numbers) = leaf(shard);
             let at = shard - node.start;
@@ -59,7 +59,7 @@ fn as_many_bytes_are_sent_as_a_ring_would() {
         let sent = on_ranks(size, |team| {
             let vector = vec![1.0; 800];
             let len = PartialSumLen { vector: 800, numbers: 1 };
-            let nodes = tree_nodes(16, &team.shards(16, 16).own());
+            let nodes = tree_nodes(16, &team.shards(16, 16).own_shards());
             let ours = PartialSum { shards: nodes[0].clone(), vector, numbers: vec![1.0] };
             let sum = team.all_reduce_shards(&team.shards(16, 16), vec![ours], len).unwrap();
             assert_eq!(sum.vector, vec![size as f32; 800]);
@@ -99,7 +99,7 @@ fn ended_and_silent_ranks_are_named() {
     assert!(
         errors[0].as_ref().is_some_and(|error| error.to_string().starts_with("rank 2 has ended"))
     );
-    let teams = threads(2, Duration::from_millis(20));
+    let teams = thread_teams(2, Duration::from_millis(20));
     let error = teams[0].all_reduce_counts(&[1.0]).unwrap_err().to_string();
     assert!(error.starts_with("rank 1 has not answered"), "{error}");
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use web_time::Duration;
 
 /// Creates a team of `size` threads: a handle for each of them. `timeout` limits each wait for a message.
-pub fn threads(size: usize, timeout: Duration) -> Vec<Team> {
+pub fn thread_teams(size: usize, timeout: Duration) -> Vec<Team> {
     let queues = Queues { messages: vec![VecDeque::new(); size * size], ended: vec![false; size] };
     let shared = Arc::new(Shared { queues: Mutex::new(queues), changed: Condvar::new() });
     let handle = |rank| {
@@ -55,7 +55,7 @@ impl Link for ThreadLink {
             queues.messages[rank * size + to].push_back(message);
         }
         self.shared.changed.notify_all();
-        let mut wait = Stopwatch::start();
+        let mut waited = Stopwatch::start();
         for from in others() {
             let message = loop {
                 if let Some(message) = queues.messages[from * size + rank].pop_front() {
@@ -65,11 +65,11 @@ impl Link for ThreadLink {
                     let why = "its thread has ended".to_string();
                     return Err(TeamError::Ended { rank: from, why });
                 }
-                let Some(slice) = wait.slice(timeout) else {
+                let Some(next_wait) = waited.next_wait(timeout) else {
                     return Err(TeamError::TimedOut { rank: from, seconds: timeout.as_secs() });
                 };
-                let waited = self.shared.changed.wait_timeout(queues, slice);
-                queues = waited.unwrap_or_else(PoisonError::into_inner).0;
+                let woken = self.shared.changed.wait_timeout(queues, next_wait);
+                queues = woken.unwrap_or_else(PoisonError::into_inner).0;
             };
             inbox[from].copy_from_slice(&message);
         }

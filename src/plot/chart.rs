@@ -52,8 +52,8 @@ impl Chart {
     pub fn write(&self, path: &Path) -> Result<(), ChartError> {
         let extension = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
         let bytes = match &*extension.to_ascii_lowercase() {
-            "svg" => self.svg()?.into_bytes(),
-            "png" => self.png()?,
+            "svg" => self.to_svg()?.into_bytes(),
+            "png" => self.to_png()?,
             _ => return Err(ChartError::Format(path.to_path_buf())),
         };
         disk::write_output(path, |file| disk::write(file, &bytes))
@@ -64,7 +64,7 @@ impl Chart {
     ///
     /// # Errors
     /// If there is nothing to draw.
-    pub fn svg(&self) -> Result<String, ChartError> {
+    pub fn to_svg(&self) -> Result<String, ChartError> {
         let (mut text, legend) = (String::new(), self.legend()?);
         let size = size(legend.as_ref());
         self.draw(legend, SVGBackend::with_string(&mut text, size).into_drawing_area())?;
@@ -75,7 +75,7 @@ impl Chart {
     ///
     /// # Errors
     /// If there is nothing to draw.
-    pub fn png(&self) -> Result<Vec<u8>, ChartError> {
+    pub fn to_png(&self) -> Result<Vec<u8>, ChartError> {
         let legend = self.legend()?;
         let (width, height) = size(legend.as_ref());
         let mut pixels = vec![0; 3 * (width * height) as usize];
@@ -96,7 +96,7 @@ impl Chart {
     fn legend(&self) -> Result<Option<Legend>, ChartError> {
         register_font(FAMILY, FontStyle::Normal, FONT)
             .map_err(|_| ChartError::Drawing("the font is damaged".to_string()))?;
-        Legend::below(&self.names(), PICTURE_SIZE.0)
+        Legend::lay_out(&self.names(), PICTURE_SIZE.0)
     }
 
     /// Draws the axes, the reference lines and the curves, with the legend below them or, without one, names in the
@@ -144,18 +144,18 @@ impl Chart {
         }
         match legend {
             Some(legend) => legend.draw(&below)?,
-            None => draw_legend(&mut chart, &legend::names(&self.names()))?,
+            None => draw_legend(&mut chart, &legend::entry_names(&self.names()))?,
         }
         area.present().map_err(drawing_error)
     }
 }
 
 /// Plotting area of a chart, between its axes.
-type Plane<'a, B> = ChartContext<'a, B, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type PlottingArea<'a, B> = ChartContext<'a, B, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Draws the value of a reference player across the horizontal axis.
 fn draw_reference<B: DrawingBackend>(
-    chart: &mut Plane<B>,
+    chart: &mut PlottingArea<B>,
     x: &Range<f64>,
     name: &str,
     value: f64,
@@ -163,18 +163,18 @@ fn draw_reference<B: DrawingBackend>(
     let ends = [(x.start, value), (x.end, value)];
     let line = DashedLineSeries::new(ends, 5, 4, GREY.stroke_width(1));
     chart.draw_series(line).map_err(drawing_error)?;
-    let words = format!("{name} {}", axis_label(value));
-    let place = (x.start + 0.005 * (x.end - x.start), value);
+    let text = format!("{name} {}", axis_label(value));
+    let position = (x.start + 0.005 * (x.end - x.start), value);
     let style = (FAMILY, 12).into_font().color(&GREY);
     // Slightly below its line.
-    let label = EmptyElement::at(place) + Text::new(words, (0, 3), style);
+    let label = EmptyElement::at(position) + Text::new(text, (0, 3), style);
     chart.draw_series([label]).map_err(drawing_error)?;
     Ok(())
 }
 
 /// Draws curve number `i` with its interval, or a single point as a dot.
 fn draw_curve<B: DrawingBackend>(
-    chart: &mut Plane<B>,
+    chart: &mut PlottingArea<B>,
     i: usize,
     band: &Band,
 ) -> Result<(), ChartError> {
@@ -198,13 +198,13 @@ fn draw_curve<B: DrawingBackend>(
 
 /// Draws the legend of curves with these names inside the plot.
 fn draw_legend<'a, B: DrawingBackend + 'a>(
-    chart: &mut Plane<'a, B>,
+    chart: &mut PlottingArea<'a, B>,
     names: &[String],
 ) -> Result<(), ChartError> {
     for (i, name) in names.iter().enumerate() {
         let nothing = std::iter::empty::<PathElement<(f64, f64)>>();
         let entry = chart.draw_series(nothing).map_err(drawing_error)?;
-        entry.label(name).legend(move |place| legend::sample(i, place));
+        entry.label(name).legend(move |position| legend::curve_sample(i, position));
     }
     chart
         .configure_series_labels()
@@ -252,11 +252,11 @@ fn axis_label(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plot::band;
+    use crate::plot::aggregate;
 
     fn chart() -> Chart {
         let curves = [vec![(0.0, 0.0), (1e6, 4.0)], vec![(0.0, 1.0), (1e6, 5.0)]];
-        let line = Line { name: "catch <3".to_string(), band: band(&curves) };
+        let line = Line { name: "catch <3".to_string(), band: aggregate(&curves) };
         let references = vec![("optimum".to_string(), 6.0)];
         let [x_label, y_label] = ["env_steps", "score"].map(String::from);
         Chart { title: "catch".to_string(), x_label, y_label, lines: vec![line], references }
@@ -264,13 +264,13 @@ mod tests {
 
     #[test]
     fn a_chart_is_a_well_formed_picture_and_the_same_each_time() {
-        let svg = chart().svg().unwrap();
+        let svg = chart().to_svg().unwrap();
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"), "{svg}");
         for words in ["catch &lt;3", "optimum 6", "env_steps", "score", "<polygon"] {
             assert!(svg.contains(words), "{words}: {svg}");
         }
-        assert_eq!(svg, chart().svg().unwrap());
-        let png = chart().png().unwrap();
+        assert_eq!(svg, chart().to_svg().unwrap());
+        let png = chart().to_png().unwrap();
         let picture = image::load_from_memory(&png).unwrap().to_rgb8();
         assert_eq!(picture.dimensions(), PICTURE_SIZE);
         let blue = picture.pixels().filter(|pixel| pixel.0 == [0, 114, 178]).count();
@@ -279,16 +279,16 @@ mod tests {
 
     #[test]
     fn a_single_point_is_a_dot_without_an_interval() {
-        let line = Line { name: "once".to_string(), band: band(&[vec![(16_384.0, 3.0)]]) };
-        let svg = Chart { lines: vec![line], ..chart() }.svg().unwrap();
+        let line = Line { name: "once".to_string(), band: aggregate(&[vec![(16_384.0, 3.0)]]) };
+        let svg = Chart { lines: vec![line], ..chart() }.to_svg().unwrap();
         assert_eq!(svg.matches("<circle").count(), 1, "{svg}");
         assert!(!svg.contains("<polygon") && svg.contains("10k"), "{svg}");
     }
 
     /// A chart with this many curves and this ending of their names.
-    fn with(curves: usize, ending: &str) -> Chart {
+    fn chart_with(curves: usize, ending: &str) -> Chart {
         let line = |i: usize| {
-            let band = band(&[vec![(0.0, i as f64), (1.0, i as f64)]]);
+            let band = aggregate(&[vec![(0.0, i as f64), (1.0, i as f64)]]);
             Line { name: format!("curve {i} {ending}"), band }
         };
         Chart { lines: (0..curves).map(line).collect(), ..chart() }
@@ -296,19 +296,19 @@ mod tests {
 
     #[test]
     fn many_curves_differ_and_their_legend_fits() {
-        let chart = with(25, &"x".repeat(200));
-        let svg = chart.svg().unwrap();
+        let chart = chart_with(25, &"x".repeat(200));
+        let svg = chart.to_svg().unwrap();
         let dashes = svg.matches("<polyline").count();
         assert!(dashes > 200, "the later curves are dashed: {dashes} lines");
         assert!(svg.contains("curve 18 x") && !svg.contains("curve 19 x"), "{svg}");
         assert!(svg.contains("and 6 more") && !svg.contains(&"x".repeat(60)), "{svg}");
-        assert!(chart.png().is_ok());
+        assert!(chart.to_png().is_ok());
     }
 
     #[test]
     fn the_legend_of_many_curves_is_below_the_plot() {
         // Places of the names, in SVG: `<text x="34" y="567" ...>` and the name on the next line.
-        let places = |svg: &str| -> Vec<(u32, u32)> {
+        let positions = |svg: &str| -> Vec<(u32, u32)> {
             let texts = svg.split("<text ").filter(|text| text.contains("\ncurve "));
             let number = |text: &str, key: &str| {
                 let (_, rest) = text.split_once(&format!("{key}=\"")).unwrap();
@@ -317,24 +317,26 @@ mod tests {
             texts.map(|text| (number(text, "x"), number(text, "y"))).collect()
         };
         for (count, ending, columns) in [(7, "", 7), (20, "a name", 5), (20, &*"x".repeat(99), 1)] {
-            let chart = with(count, ending);
-            let svg = chart.svg().unwrap();
-            let (places, picture) = (places(&svg), chart.png().unwrap());
+            let chart = chart_with(count, ending);
+            let svg = chart.to_svg().unwrap();
+            let (positions, picture) = (positions(&svg), chart.to_png().unwrap());
             let (width, height) = image::load_from_memory(&picture).unwrap().to_rgb8().dimensions();
             assert!(svg.contains(&format!("height=\"{height}\"")), "{svg}");
-            assert_eq!((places.len(), width), (count, PICTURE_SIZE.0));
-            assert!(places.iter().all(|(x, y)| *x < width && (PICTURE_SIZE.1..height).contains(y)));
-            let first = places.iter().filter(|(_, y)| *y == places[0].1).count();
-            assert_eq!(first, columns, "{places:?}");
+            assert_eq!((positions.len(), width), (count, PICTURE_SIZE.0));
+            assert!(
+                positions.iter().all(|(x, y)| *x < width && (PICTURE_SIZE.1..height).contains(y))
+            );
+            let first = positions.iter().filter(|(_, y)| *y == positions[0].1).count();
+            assert_eq!(first, columns, "{positions:?}");
         }
-        let few = with(6, "").svg().unwrap();
-        assert!(places(&few).iter().all(|(_, y)| *y < PICTURE_SIZE.1));
+        let few = chart_with(6, "").to_svg().unwrap();
+        assert!(positions(&few).iter().all(|(_, y)| *y < PICTURE_SIZE.1));
     }
 
     #[test]
     fn a_chart_without_points_is_rejected() {
         let empty = Chart { lines: Vec::new(), references: Vec::new(), ..chart() };
-        assert!(matches!(empty.svg(), Err(ChartError::Empty)));
+        assert!(matches!(empty.to_svg(), Err(ChartError::Empty)));
         let path = Path::new("curves.pdf");
         assert!(matches!(chart().write(path), Err(ChartError::Format(_))));
         assert_eq!(extent([f64::NAN].into_iter()), None);

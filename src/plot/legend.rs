@@ -8,8 +8,8 @@ use plotters::prelude::*;
 
 /// Number of curves from which the legend is below the plot.
 const MIN_CURVES_BELOW: usize = 7;
-/// Maximum number of lines in the legend and of characters in a name, so that it fits into the picture.
-const MAX_LINES: usize = 20;
+/// Maximum number of entries of the legend and of characters in a name, so that it fits into the picture.
+const MAX_ENTRIES: usize = 20;
 const MAX_NAME_LENGTH: usize = 60;
 /// Size of the text in pixels.
 pub const TEXT_SIZE: u32 = 14;
@@ -21,18 +21,18 @@ const SAMPLE_GAP: i32 = 6;
 const COLUMN_GAP: u32 = 24;
 const EDGE_GAP: u32 = 28;
 
-/// Names of the curves in the legend, in order; the last line counts those left out.
-pub fn names(curves: &[&str]) -> Vec<String> {
-    let mut names: Vec<String> = curves.iter().map(|name| clipped(name)).collect();
-    if names.len() > MAX_LINES {
-        names.truncate(MAX_LINES - 1);
-        names.push(format!("and {} more", curves.len() + 1 - MAX_LINES));
+/// Names of the curves in the legend, in order; the last one counts those left out.
+pub fn entry_names(curves: &[&str]) -> Vec<String> {
+    let mut entry_names: Vec<String> = curves.iter().map(|name| shorten(name)).collect();
+    if entry_names.len() > MAX_ENTRIES {
+        entry_names.truncate(MAX_ENTRIES - 1);
+        entry_names.push(format!("and {} more", curves.len() + 1 - MAX_ENTRIES));
     }
-    names
+    entry_names
 }
 
 /// Shortens a long name.
-fn clipped(name: &str) -> String {
+fn shorten(name: &str) -> String {
     match name.char_indices().nth(MAX_NAME_LENGTH) {
         Some((end, _)) => format!("{}...", &name[..end]),
         None => name.to_string(),
@@ -41,7 +41,7 @@ fn clipped(name: &str) -> String {
 
 /// A legend below the plot.
 pub struct Legend {
-    names: Vec<String>,
+    entry_names: Vec<String>,
     columns: usize,
     /// Width of a column in pixels.
     width: u32,
@@ -49,27 +49,27 @@ pub struct Legend {
 
 impl Legend {
     /// Lays out the legend of these curves in a picture of this width; `None` if it has room in the plot.
-    pub fn below(curves: &[&str], picture: u32) -> Result<Option<Self>, ChartError> {
+    pub fn lay_out(curves: &[&str], picture_width: u32) -> Result<Option<Self>, ChartError> {
         if curves.len() < MIN_CURVES_BELOW {
             return Ok(None);
         }
-        let names = names(curves);
+        let entry_names = entry_names(curves);
         let font = (FAMILY, TEXT_SIZE).into_font();
         let mut text = 0;
-        for name in &names {
+        for name in &entry_names {
             text = text.max(font.box_size(name).map_err(drawing_error)?.0);
         }
         let width = text + SAMPLE_LENGTH.unsigned_abs() + SAMPLE_GAP.unsigned_abs() + COLUMN_GAP;
-        let max_columns = (picture - 2 * EDGE_GAP + COLUMN_GAP) / width;
-        let columns = (max_columns as usize).clamp(1, names.len());
+        let max_columns = (picture_width - 2 * EDGE_GAP + COLUMN_GAP) / width;
+        let columns = (max_columns as usize).clamp(1, entry_names.len());
         // Columns of the same length, as far as possible.
-        let columns = names.len().div_ceil(names.len().div_ceil(columns));
-        Ok(Some(Self { names, columns, width }))
+        let columns = entry_names.len().div_ceil(entry_names.len().div_ceil(columns));
+        Ok(Some(Self { entry_names, columns, width }))
     }
 
     /// Number of names per column.
     fn rows(&self) -> usize {
-        self.names.len().div_ceil(self.columns)
+        self.entry_names.len().div_ceil(self.columns)
     }
 
     /// Height in pixels.
@@ -79,11 +79,11 @@ impl Legend {
 
     /// Draws the legend, column by column.
     pub fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<(), ChartError> {
-        for (i, name) in self.names.iter().enumerate() {
+        for (i, name) in self.entry_names.iter().enumerate() {
             let (column, row) = (i / self.rows(), i % self.rows());
             let x = (EDGE_GAP + column as u32 * self.width) as i32;
             let y = (row as u32 * LINE_HEIGHT + LINE_HEIGHT / 2) as i32;
-            area.draw(&sample(i, (x, y))).map_err(drawing_error)?;
+            area.draw(&curve_sample(i, (x, y))).map_err(drawing_error)?;
             let place = (x + SAMPLE_LENGTH + SAMPLE_GAP, y - TEXT_SIZE as i32 / 2);
             area.draw(&Text::new(&**name, place, (FAMILY, TEXT_SIZE))).map_err(drawing_error)?;
         }
@@ -92,7 +92,7 @@ impl Legend {
 }
 
 /// Sample of curve number `i` that starts at this point.
-pub fn sample(
+pub fn curve_sample(
     i: usize,
     (x, y): (i32, i32),
 ) -> DashedPathElement<std::array::IntoIter<(i32, i32), 2>, i32> {

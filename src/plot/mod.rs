@@ -9,5 +9,5 @@ mod style;
 
 pub(crate) use chart::extent;
 pub use chart::{Chart, Line};
-pub use curve::{Band, band};
+pub use curve::{Band, aggregate};
 pub use error::ChartError;

@@ -36,8 +36,8 @@ pub fn bootstrap_interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> 
     let count = values.len();
     let resample = |i: u32| {
         let key = rng::draw(KEY, i);
-        let place = |j: usize| f64::from(rng::uniform(rng::draw(key, j as u32))) * count as f64;
-        let drawn = (0..count).map(|j| values[place(j) as usize]);
+        let index = |j: usize| f64::from(rng::uniform(rng::draw(key, j as u32))) * count as f64;
+        let drawn = (0..count).map(|j| values[index(j) as usize]);
         statistic(&drawn.collect::<Vec<_>>())
     };
     let mut resampled: Vec<f64> = (0..RESAMPLES).map(resample).collect();

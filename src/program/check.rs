@@ -1,7 +1,7 @@
 //! `grove check`: checks a game for mistakes.
 
 use super::args::CheckArgs;
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::output::{print_json, print_result};
 use crate::device::{self, DeviceInfo};
 use crate::env::{self, CheckOptions, CheckReport, Finding};
@@ -17,7 +17,7 @@ pub fn run(games: &Games, args: CheckArgs) -> Result<()> {
 }
 
 /// Plays the game by its native rules and, if the device has kernels, by those too; prints the findings.
-pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
+pub fn check<G: ConfigurableGame>(args: &CheckArgs) -> Result<()> {
     // The parameters are not validated here: `env::check` reports invalid ones as a finding.
     let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     let chosen = device::choose(&args.device)?;

@@ -1,14 +1,14 @@
 //! `grove demo`: records demonstrations of a player as a dataset.
 
 use super::args::DemoArgs;
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::models::Models;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
 use super::session::saved_policy;
 use super::validation::saved_settings;
 use crate::data::{DatasetWriter, EpisodeStatus, Manifest, StepColumns};
-use crate::env::{Episode, ScriptedPlayer, advance, new_game, random_legal};
+use crate::env::{Episode, ScriptedPlayer, advance, new_game, random_legal_action};
 use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
@@ -48,7 +48,7 @@ enum Demonstrator {
 }
 
 /// Plays the episodes and writes the dataset.
-pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> {
+pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Result<()> {
     let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     game.validate().map_err(anyhow::Error::msg)?;
     let player = find_demonstrator(models, game, &args.player)?;
@@ -87,7 +87,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
 }
 
 /// Plays the episodes and writes them shard by shard. Returns their results.
-fn write_episodes<G: Playable>(
+fn write_episodes<G: ConfigurableGame>(
     writer: &mut DatasetWriter,
     game: G,
     player: &Demonstrator,
@@ -110,7 +110,11 @@ fn write_episodes<G: Playable>(
 }
 
 /// Finds a player by name, or loads the policy of a run.
-fn find_demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Demonstrator> {
+fn find_demonstrator<G: ConfigurableGame>(
+    models: &Models,
+    game: G,
+    name: &str,
+) -> Result<Demonstrator> {
     if name == "random" {
         return Ok(Demonstrator::Random);
     }
@@ -136,7 +140,11 @@ fn find_demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Resul
 }
 
 /// Plays one episode on a level. Returns its steps and its score.
-fn play_episode<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (StepColumns, f64) {
+fn play_episode<G: ConfigurableGame>(
+    game: G,
+    player: &Demonstrator,
+    level: u32,
+) -> (StepColumns, f64) {
     let mut state = new_game::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
     let mut steps = StepColumns::default();
@@ -158,9 +166,8 @@ fn play_episode<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Ste
                 argmax_lane(&masked, 0)
             }
             (Demonstrator::Scripted(player), _) => player.act(&state),
-            _ => {
-                random_legal(&state, draw(!level, episode.time), game).expect("an action is legal")
-            }
+            _ => random_legal_action(&state, draw(!level, episode.time), game)
+                .expect("an action is legal"),
         };
         let result = advance::<G>(&mut state, &mut episode, action, game);
         steps.obs.extend(obs);
@@ -168,7 +175,7 @@ fn play_episode<G: Playable>(game: G, player: &Demonstrator, level: u32) -> (Ste
         steps.weights.push(1.0);
         steps.ends.push(EpisodeStatus::new(result.terminated, result.truncated));
         if result.ended() {
-            return (steps, f64::from(result.score));
+            return (steps, f64::from(result.episode_score));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The dispatcher: calls the file of each command, for a game of any type.
 
 use super::args::{Cli, Command, RecordArgs};
-use super::games::{GameCommands, Games, Playable};
+use super::games::{ConfigurableGame, GameCommands, Games};
 use super::models::Models;
 use super::table::TableGame;
 use super::{
@@ -18,7 +18,7 @@ use anyhow::Result;
 use clap::CommandFactory;
 
 /// The commands of a game whose pictures `record` and `animation` render.
-fn commands<G: Playable>(
+fn commands<G: ConfigurableGame>(
     record: fn(&Models, &RecordArgs, &Checkpoint) -> Result<()>,
     animation: fn(&Models, &Checkpoint) -> Result<Animation>,
 ) -> GameCommands {
@@ -41,7 +41,9 @@ fn commands<G: Playable>(
             let (game, config) = new_settings::<G>(&toml::Table::new(), assignments)?;
             validation::validate(models, &game, &config)
         },
-        references: |settings| Ok(overlay::split::<G>(settings, G::NAME)?.0.references()),
+        references: |settings| {
+            Ok(overlay::split_game::<G>(settings, G::NAME)?.0.reference_scores())
+        },
     }
 }
 
@@ -58,7 +60,7 @@ pub fn builtin_games() -> Games {
 }
 
 /// The commands of a game whose features are drawn as bars.
-pub fn commands_with_bars<G: Playable>() -> GameCommands {
+pub fn commands_with_bars<G: ConfigurableGame>() -> GameCommands {
     commands::<G>(
         |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::features),
         |models, checkpoint| record::animation(models, checkpoint, Scene::<G>::features),
@@ -66,7 +68,7 @@ pub fn commands_with_bars<G: Playable>() -> GameCommands {
 }
 
 /// The commands of a game that has sprites.
-pub fn commands_with_sprites<G: Playable + Look>() -> GameCommands {
+pub fn commands_with_sprites<G: ConfigurableGame + Look>() -> GameCommands {
     commands::<G>(
         |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::drawn),
         |models, checkpoint| record::animation(models, checkpoint, Scene::<G>::drawn),

@@ -1,7 +1,7 @@
 //! `grove eval`: evaluates a policy on fresh episodes, or a language model on held-out prompts.
 
 use super::args::EvalArgs;
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::models::Models;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
@@ -54,7 +54,7 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
 }
 
 /// Evaluates a policy for a game.
-pub fn evaluate<G: Playable>(
+pub fn evaluate<G: ConfigurableGame>(
     models: &Models,
     args: &EvalArgs,
     checkpoint: &Checkpoint,

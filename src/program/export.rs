@@ -2,7 +2,7 @@
 
 use super::args::{ExportArgs, Format, name_of};
 use super::export_model::{self, output_stem};
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::models::Models;
 use super::output::{eprint_line, print_json, write_file};
 use super::session::saved_policy;
@@ -75,7 +75,7 @@ pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
 }
 
 /// Writes the policy of a checkpoint.
-pub fn write<G: Playable>(
+pub fn write<G: ConfigurableGame>(
     models: &Models,
     args: &ExportArgs,
     checkpoint: &Checkpoint,
@@ -118,7 +118,7 @@ struct ExportedPolicy<'a, G> {
     params: Vec<f32>,
 }
 
-impl<G: Playable> ExportedPolicy<'_, G> {
+impl<G: ConfigurableGame> ExportedPolicy<'_, G> {
     /// Encodes it as a file in a format of games' policies.
     fn encode(&self, format: Format) -> Result<Vec<u8>> {
         let Self { game, config, iteration, parameters, params } = self;

@@ -30,7 +30,7 @@ struct Report<'a> {
 
 /// Finds the folder or file of the language model that a path names, and the run that trained it, if it belongs to one.
 pub fn find_model(path: &Path) -> Option<(PathBuf, Option<RunFolder>)> {
-    let is_file = path.is_file() && disk::has_ending(path, "gguf");
+    let is_file = path.is_file() && disk::has_extension(path, "gguf");
     let is_model =
         ["config.json", "adapter_config.json"].iter().any(|name| path.join(name).is_file());
     if is_file || is_model {

@@ -7,7 +7,7 @@ use super::bench::BenchArgs;
 use super::models::Models;
 use super::table::TableGame;
 use crate::checkpoint::Checkpoint;
-pub use crate::env::Playable;
+pub use crate::env::ConfigurableGame;
 use crate::env::{Catalog, Env, HostGame};
 use crate::run::{Run, RunFiles, RunFolder, RunLock, Subject, catch_panic};
 use crate::schema::Settings;
@@ -88,7 +88,7 @@ impl Games {
     /// # Panics
     /// If it has the name of a task, or of a setting or section of runs, which would clash with its own section of
     /// settings.
-    pub fn add<G: Playable>(&mut self, commands: GameCommands) {
+    pub fn add<G: ConfigurableGame>(&mut self, commands: GameCommands) {
         let is_taken = TrainConfig::SETTINGS.iter().any(|setting| setting.key == G::NAME);
         assert!(
             !is_taken && !["env", "task"].contains(&G::NAME),
@@ -109,12 +109,12 @@ impl Games {
 
     /// Names of the games in order.
     pub fn all_names(&self) -> impl Iterator<Item = &'static str> {
-        self.entries.all_names()
+        self.entries.names()
     }
 
     /// Names of the games, comma-separated: `fruit, catch, cartpole`.
     pub fn names(&self) -> String {
-        self.entries.names()
+        self.entries.joined_names()
     }
 
     /// Finds a game by name; the placeholder for tables does not count.
@@ -147,7 +147,7 @@ impl Games {
         let is_known = |name: &str| [TableGame::NAME, HostGame::NAME].contains(&name);
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && !is_known(name);
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
-        let (games, tasks) = (self.names(), task::names());
+        let (games, tasks) = (self.names(), task::joined_names());
         // IDs in Gymnasium end in a version.
         let lower = name.to_lowercase();
         let (plain, version) = lower.rsplit_once("-v").unwrap_or((lower.as_str(), ""));
@@ -197,6 +197,6 @@ impl Games {
 
     /// The name of the default game: the first.
     pub fn default_name(&self) -> Result<&'static str> {
-        self.entries.first().context("this program has no game")
+        self.entries.first_name().context("this program has no game")
     }
 }

@@ -92,7 +92,7 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
 /// Imports games played on the page.
 fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
     let ImportArgs { file, out, json, .. } = args;
-    if disk::has_ending(file, "csv") {
+    if disk::has_extension(file, "csv") {
         bail!(
             "a CSV file needs --label, the column of the labels, and --window, the number of rows per label"
         );

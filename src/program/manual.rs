@@ -136,8 +136,10 @@ mod tests {
 
     #[test]
     fn scripts_offer_the_names_of_games_tasks_and_settings() {
-        let (games, tasks) =
-            (builtin_games().names().replace(',', ""), crate::task::names().replace(',', ""));
+        let (games, tasks) = (
+            builtin_games().names().replace(',', ""),
+            crate::task::joined_names().replace(',', ""),
+        );
         let [engines, precisions] =
             [EngineChoice::NAMES, Precision::NAMES].map(|names| names.join(" "));
         let bash = script_of(Shell::Bash);

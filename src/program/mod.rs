@@ -57,7 +57,7 @@ mod validation;
 mod verify;
 mod watch;
 
-pub use games::Playable;
+pub use games::ConfigurableGame;
 
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
@@ -94,7 +94,7 @@ impl Program {
     ///
     /// # Panics
     /// If its name is that of a task, or of a setting or a section of runs.
-    pub fn game<G: Playable>(mut self) -> Self {
+    pub fn game<G: ConfigurableGame>(mut self) -> Self {
         self.games.add::<G>(dispatch::commands_with_bars::<G>());
         self
     }
@@ -103,7 +103,7 @@ impl Program {
     ///
     /// # Panics
     /// If its name is that of a task, or of a setting or a section of runs.
-    pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
+    pub fn game_with_look<G: ConfigurableGame + Look>(mut self) -> Self {
         self.games.add::<G>(dispatch::commands_with_sprites::<G>());
         self
     }
@@ -180,7 +180,7 @@ impl Program {
     fn command_line(&self) -> clap::Command {
         let default = self.games.default_name().unwrap_or("none");
         let names = self.games.names();
-        let tasks = format!(", or a language model's task: {}", task::names());
+        let tasks = format!(", or a language model's task: {}", task::joined_names());
         ["train", "bench", "settings", "check", "demo"].into_iter().fold(
             Cli::command(),
             |cli, command| {

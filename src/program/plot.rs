@@ -9,7 +9,7 @@ use super::recorded_run::{
     FlatSettings, READING_RUNS, RecordedRun, flatten, format_settings, read_runs,
 };
 use crate::metrics::IterationRecord;
-use crate::plot::{Chart, Line, band};
+use crate::plot::{Chart, Line, aggregate};
 use crate::track::scalars;
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -57,7 +57,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     for (group, name) in groups.iter().zip(group_names(games, &groups)) {
         let curves = group.runs.iter().map(|run| curve_points(&run.records, args.x, &args.y));
         let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
-        let line = Line { name, band: band(&curves) };
+        let line = Line { name, band: aggregate(&curves) };
         rows.push(table_row(&line, curves.len()));
         lines.push(line);
     }

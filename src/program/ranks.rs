@@ -1,13 +1,13 @@
 //! Ranks of a run: this process alone, its threads with a device each, or MPI processes.
 
 use super::args::RunArgs;
-use super::games::Playable;
+use super::games::ConfigurableGame;
 use super::output::{eprint_line, mute, unmute, with_causes};
 use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
-use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, mpi, threads};
+use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, mpi, thread_teams};
 use crate::run::{Panic, RunError};
 use crate::settings::TrainConfig;
 use crate::text::Kernel;
@@ -60,7 +60,8 @@ impl Rank {
             Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
         };
         let matrix_kernel = Kernel::best().name();
-        let numerics = gather(&format!("{} {matrix_kernel}", device::numerics(&chosen.info)))?;
+        let numerics =
+            gather(&format!("{} {matrix_kernel}", device::numerics_fingerprint(&chosen.info)))?;
         let names = gather(&chosen.info.name)?;
         let hardware = Hardware {
             collective: create_collective(&names, self.team.is_root())?,
@@ -91,7 +92,7 @@ fn create_collective(names: &[String], is_root: bool) -> Result<Option<Collectiv
 }
 
 /// Creates this rank's trainer. If devices differ, each gets a share in proportion to its measured speed.
-pub fn create_trainer<G: Playable>(
+pub fn create_trainer<G: ConfigurableGame>(
     game: G,
     network: Network,
     config: &TrainConfig,
@@ -216,7 +217,7 @@ fn run_on_threads<T: Send>(
     work: &(impl Fn(Rank) -> Result<T> + Sync),
 ) -> Result<T> {
     let threads_per_rank = (rayon::current_num_threads() / max_ranks).max(1);
-    device::expect_ranks();
+    device::forbid_graph_recording();
     let mut results: Vec<Result<T>> = std::thread::scope(|scope| {
         let start = |(team, device): (Team, &&str)| {
             let rank = Rank { team, device: device.to_string() };
@@ -227,7 +228,7 @@ fn run_on_threads<T: Send>(
             })
         };
         let ranks: Vec<_> =
-            threads(devices.len(), timeout).into_iter().zip(devices).map(start).collect();
+            thread_teams(devices.len(), timeout).into_iter().zip(devices).map(start).collect();
         let panicked = |payload: Box<dyn Any + Send>| Err(Panic::new(&*payload).into());
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
     });

@@ -103,7 +103,7 @@ impl RecordedRun {
 
     /// A string setting, by its full name; empty if there is none.
     fn text_setting(&self, path: &str) -> &str {
-        overlay::text(&self.settings, path)
+        overlay::text_at(&self.settings, path)
     }
 
     /// Name of the other program's environment in which it trains, otherwise of the game or task.
@@ -169,7 +169,7 @@ impl RecordedRun {
         if !self.is_fit() {
             return Ok(defaults);
         }
-        let defaults = overlay::merged(defaults, overlay::parse("the defaults of fit", IMITATION)?);
+        let defaults = overlay::merge(defaults, overlay::parse("the defaults of fit", IMITATION)?);
         // Epochs of fewer optimizer steps than an iteration shorten the iteration
         // (`TrainingData::set_iterations_of_epochs`).
         let is_shorter = self.planned_iterations() == 1
@@ -179,7 +179,7 @@ impl RecordedRun {
         };
         let factors = update.iter().filter(|(key, _)| STEP_FACTORS.contains(&key.as_str()));
         let factors: Table = factors.map(|(key, value)| (key.clone(), value.clone())).collect();
-        Ok(overlay::merged(defaults, Table::from_iter([("update".to_string(), factors.into())])))
+        Ok(overlay::merge(defaults, Table::from_iter([("update".to_string(), factors.into())])))
     }
 
     /// Defaults for a small and for a large model, since the settings do not tell the number of parameters. Their
@@ -325,7 +325,7 @@ fn natural_sort_key(path: &Path) -> (String, u64) {
 
 /// Flattens a table to settings by full name.
 pub fn flatten(table: &Table) -> FlatSettings {
-    overlay::flat(table).map(|(path, value)| (path, value.clone())).collect()
+    overlay::flatten(table).map(|(path, value)| (path, value.clone())).collect()
 }
 
 /// Formats settings on one line, by the last part of their names where that is unique among `all`: `learning_rate=0.001
@@ -424,9 +424,9 @@ mod tests {
     fn an_iteration_that_a_small_dataset_shortens_is_no_change() {
         let games = crate::program::dispatch::builtin_games();
         let defaults = (games.find_with_table("catch").unwrap().defaults)().unwrap();
-        let fit = overlay::merged(defaults, overlay::parse("", IMITATION).unwrap());
+        let fit = overlay::merge(defaults, overlay::parse("", IMITATION).unwrap());
         let changes_of = |own: &str| {
-            let settings = overlay::merged(fit.clone(), own.parse().unwrap());
+            let settings = overlay::merge(fit.clone(), own.parse().unwrap());
             changes(settings, "cpu")
         };
         let update =

@@ -364,7 +364,7 @@ fn describe_run(run: &dyn Run) {
     let trainer = run.trainer();
     let (shards, ranks) = (trainer.shards(), trainer.team().size());
     if ranks > 1 {
-        let (num_own, num_shards) = (shards.own().len(), shards.count());
+        let (num_own, num_shards) = (shards.own_shards().len(), shards.count());
         eprint_line!(
             "Distributed over {ranks} ranks; this rank computes {num_own} of {num_shards} shards per batch."
         );

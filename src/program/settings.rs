@@ -2,11 +2,11 @@
 //! JSON Schema.
 
 use super::args::SettingsArgs;
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::output::{print_json, print_result};
-use crate::schema::{self, Settings, Shape, in_table};
+use crate::schema::{self, Settings, Shape, flatten_sections};
 use crate::settings::{
-    LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema, narrowed,
+    LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema, narrowed_ranges,
 };
 use crate::task::{self, TaskError};
 use crate::trainer::text::language_settings;
@@ -27,7 +27,7 @@ pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
 }
 
 /// Prints the settings of a game's run.
-pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
+pub fn list<G: ConfigurableGame>(args: &SettingsArgs) -> Result<()> {
     let (game, config) = new_settings::<G>(&Table::new(), &[])?;
     print(&config_toml(&game, &config).parse()?, G::settings(), args)
 }
@@ -95,7 +95,7 @@ fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Resu
     if args.schema {
         let RunKind { subject, settings, narrowed } = RunKind::of(table);
         return print_json(&file_schema(
-            &SchemaSource { settings, narrowed, subject, own: own_settings },
+            &SchemaSource { settings, narrowed, subject, own_settings },
             table,
         ));
     }
@@ -124,7 +124,7 @@ impl RunKind {
             true => ("task", LanguageConfig::SETTINGS),
             false => ("env", TrainConfig::SETTINGS),
         };
-        Self { subject, settings, narrowed: narrowed(table) }
+        Self { subject, settings, narrowed: narrowed_ranges(table) }
     }
 }
 
@@ -177,7 +177,7 @@ fn section<'a>(
     declared: Declarations,
     narrowed: &[(&str, Shape)],
 ) -> Section<'a> {
-    let declared = in_table(declared);
+    let declared = flatten_sections(declared);
     let of = |setting: &schema::Setting| {
         let is_here = |path: &str| path.split_once('.') == Some((name, setting.key));
         let narrower = narrowed.iter().find(|(path, _)| is_here(path));

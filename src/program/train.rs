@@ -1,7 +1,7 @@
 //! `grove train` for games: new and resumed runs.
 
 use super::args::{RunArgs, TrainArgs};
-use super::games::{Games, NewRun, Playable, SavedRun};
+use super::games::{ConfigurableGame, Games, NewRun, SavedRun};
 use super::output::eprint_line;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks::{self, Rank};
@@ -179,12 +179,12 @@ fn game_name<'a>(requested: Option<&'a str>, file: &'a toml::Table) -> Result<Op
 }
 
 /// Trains a new run.
-pub fn train_new<G: Playable>(games: &Games, run: &NewRun) -> Result<()> {
+pub fn train_new<G: ConfigurableGame>(games: &Games, run: &NewRun) -> Result<()> {
     ranks::run(run.args, TIMEOUT, |rank| train_new_rank::<G>(games, run, rank))
 }
 
 /// Trains one rank of a new run.
-fn train_new_rank<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
+fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
     let NewRun { args, files, from } = run;
     let (game, mut config) = layered_settings::<G>(files, &args.set)?;
@@ -229,7 +229,10 @@ fn train_new_rank<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Resul
 }
 
 /// Checks that a run without a dataset has no settings for one.
-fn refuse_data<G: Playable>(data: &Option<TrainingData>, config: &TrainConfig) -> Result<()> {
+fn refuse_data<G: ConfigurableGame>(
+    data: &Option<TrainingData>,
+    config: &TrainConfig,
+) -> Result<()> {
     ensure!(
         data.is_some() || config.data == TrainConfig::of(&G::default())?.data,
         "the settings in [data] are for datasets (`grove fit`), but this run plays `{}`",
@@ -239,12 +242,12 @@ fn refuse_data<G: Playable>(data: &Option<TrainingData>, config: &TrainConfig) -
 }
 
 /// Resumes a run.
-pub fn resume<G: Playable>(games: &Games, args: &TrainArgs, saved: SavedRun) -> Result<()> {
+pub fn resume<G: ConfigurableGame>(games: &Games, args: &TrainArgs, saved: SavedRun) -> Result<()> {
     ranks::run(&args.run, TIMEOUT, |rank| resume_rank::<G>(games, args, saved, rank))
 }
 
 /// Trains one rank of a resumed run.
-fn resume_rank<G: Playable>(
+fn resume_rank<G: ConfigurableGame>(
     games: &Games,
     args: &TrainArgs,
     run: SavedRun,
@@ -254,7 +257,7 @@ fn resume_rank<G: Playable>(
     let (game, config) = saved_settings::<G>(&games.models, run.checkpoint)?;
     let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
     change_saved(&mut table, &args.run.set)?;
-    let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
+    let (game, mut config) = overlay::split_game::<G>(table, G::NAME)?;
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
     validate(&games.models, &game, &config)?;
     let open = || TrainingData::open_saved(game, &mut config, args.data.as_deref());
@@ -280,7 +283,7 @@ struct GameSetup<'a, G> {
 
 /// Trains one rank of a run, new or resumed. `next_command` gives the command to suggest at the end, from the run
 /// directory.
-fn train_rank<G: Playable>(
+fn train_rank<G: ConfigurableGame>(
     session: &Session,
     rank: Rank,
     setup: GameSetup<G>,
@@ -335,7 +338,7 @@ fn train_rank<G: Playable>(
 }
 
 /// Gives the network the weights of the best policy of a run with the same game and network.
-fn load_initial_weights<G: Playable>(network: Network, run: &Path) -> Result<Network> {
+fn load_initial_weights<G: ConfigurableGame>(network: Network, run: &Path) -> Result<Network> {
     let checkpoint = session::saved_policy(run)?;
     saved_config::<G>(&checkpoint)?;
     Ok(load_weights(network, &checkpoint)?)

@@ -1,6 +1,6 @@
 //! Dataset of a run that learns from demonstrations instead of playing.
 
-use super::games::Playable;
+use super::games::ConfigurableGame;
 use super::output::eprint_line;
 use super::session::canonical_path;
 use crate::data::{Dataset, Manifest, ShardedSteps, Steps, WindowOptions, WindowSet, hold_out};
@@ -29,7 +29,10 @@ impl TrainingData {
     ///
     /// # Errors
     /// If the dataset is of another game, has too few episodes to hold one out, or has weight 0 at all steps.
-    pub fn open_new<G: Playable>(game: G, config: &mut TrainConfig) -> Result<Option<Self>> {
+    pub fn open_new<G: ConfigurableGame>(
+        game: G,
+        config: &mut TrainConfig,
+    ) -> Result<Option<Self>> {
         if !config.data.is_on() {
             return Ok(None);
         }
@@ -42,7 +45,7 @@ impl TrainingData {
     ///
     /// # Errors
     /// The errors of [`TrainingData::open_new`], and one if it is not the run's dataset.
-    pub fn open_saved<G: Playable>(
+    pub fn open_saved<G: ConfigurableGame>(
         game: G,
         config: &mut TrainConfig,
         moved: Option<&Path>,
@@ -72,7 +75,7 @@ impl TrainingData {
         Self::new(game, config, dataset).map(Some)
     }
 
-    fn new<G: Playable>(game: G, config: &TrainConfig, dataset: Dataset) -> Result<Self> {
+    fn new<G: ConfigurableGame>(game: G, config: &TrainConfig, dataset: Dataset) -> Result<Self> {
         let manifest = dataset.manifest().clone();
         check_game(game, &manifest, &config.data.path)?;
         let files = dataset.files().into_iter().map(Path::to_path_buf).collect();
@@ -113,8 +116,9 @@ impl TrainingData {
 pub fn names_iterations(file: &Table, assignments: &[String]) -> bool {
     const EPOCHS: [&str; 2] = ["data.epochs", "fit.epochs"];
     let is_epochs = |key: &str| EPOCHS.into_iter().any(|path| overlay::is_name_of(key, path));
-    let file_decides =
-        || file.contains_key("iterations") && !overlay::flat(file).any(|(key, _)| is_epochs(&key));
+    let file_decides = || {
+        file.contains_key("iterations") && !overlay::flatten(file).any(|(key, _)| is_epochs(&key))
+    };
     overlay::assigns(assignments, "iterations")
         || !EPOCHS.into_iter().any(|path| overlay::assigns(assignments, path)) && file_decides()
 }
@@ -129,7 +133,7 @@ pub fn note_iterations_of_epochs(file: &Table, in_file: u32, iterations_of_epoch
 }
 
 /// Checks that a dataset is of the run's game, with the same parameters.
-fn check_game<G: Playable>(game: G, manifest: &Manifest, path: &str) -> Result<()> {
+fn check_game<G: ConfigurableGame>(game: G, manifest: &Manifest, path: &str) -> Result<()> {
     let Manifest { env, settings: recorded, .. } = manifest;
     if env != G::NAME {
         bail!("the dataset in {path} is of `{env}`, not `{}`", G::NAME);
@@ -144,7 +148,7 @@ fn check_game<G: Playable>(game: G, manifest: &Manifest, path: &str) -> Result<(
 }
 
 /// Cuts the steps of a dataset into windows for learning and for validation.
-fn cut_into_windows<G: Playable>(
+fn cut_into_windows<G: ConfigurableGame>(
     game: G,
     data: &DataConfig,
     manifest: &Manifest,

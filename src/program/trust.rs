@@ -55,7 +55,7 @@ fn check_with(
     assignments: &[String],
     options: [&str; 2],
 ) -> Result<()> {
-    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
+    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text_at(task_settings, key));
     let is_set = |key: &str| overlay::assigns(assignments, &format!("{name}.{key}"));
     if let Some(given) = args.verifier.as_deref().filter(|given| *given != command) {
         bail!(
@@ -98,7 +98,7 @@ fn check_unsafe(name: &str, is_approved: bool) -> Result<()> {
 
 /// The error for a verifier that is not approved, whose `loose_settings` permit more than by default.
 fn refusal(task_settings: &Table, loose_settings: &[&str], options: [&str; 2]) -> String {
-    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text(task_settings, key));
+    let [command, folder] = ["verifier", "folder"].map(|key| overlay::text_at(task_settings, key));
     let place = if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
     let permissions = loose_settings
         .iter()

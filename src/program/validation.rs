@@ -1,6 +1,6 @@
 //! Validation of a game's settings.
 
-use super::games::Playable;
+use super::games::ConfigurableGame;
 use super::models::Models;
 use crate::checkpoint::Checkpoint;
 use crate::settings::{ConfigError, TrainConfig};
@@ -8,7 +8,7 @@ use crate::trainer::saved_config;
 use anyhow::{Context, Result};
 
 /// Reads and validates the settings of a checkpoint, which may come from anyone.
-pub fn saved_settings<G: Playable>(
+pub fn saved_settings<G: ConfigurableGame>(
     models: &Models,
     checkpoint: &Checkpoint,
 ) -> Result<(G, TrainConfig)> {
@@ -18,7 +18,11 @@ pub fn saved_settings<G: Playable>(
 }
 
 /// Validates the settings of a game and a run.
-pub fn validate<G: Playable>(models: &Models, game: &G, config: &TrainConfig) -> Result<()> {
+pub fn validate<G: ConfigurableGame>(
+    models: &Models,
+    game: &G,
+    config: &TrainConfig,
+) -> Result<()> {
     game.validate().map_err(ConfigError::OutOfRange)?;
     config.validate_with(&models.names())?;
     Ok(())

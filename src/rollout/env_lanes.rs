@@ -323,6 +323,6 @@ fn step_lanes<G: Rules, const RESTARTS: bool>(
         lanes.scores[lane] = episode.score;
         to.rewards[lane] = played.reward;
         to.ends[lane] = u32::from(played.terminated) | u32::from(played.truncated) << 1;
-        to.scores[lane] = played.score;
+        to.scores[lane] = played.episode_score;
     }
 }

@@ -1,7 +1,7 @@
 //! Reference scores: those of players without a network, on the levels of an evaluation.
 
 use super::{EpisodeKeys, EpisodeResult, Evaluation};
-use crate::env::{Episode, Rules, ScriptedPlayer, advance, new_game, random_legal};
+use crate::env::{Episode, Rules, ScriptedPlayer, advance, new_game, random_legal_action};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub fn reference_scores<G: Rules>(
         let Evaluation { mean_score, std_error, .. } = Evaluation::of(&played);
         ReferenceScore { player, mean_score, std_error: Some(std_error) }
     };
-    let known = game.references().iter();
+    let known = game.reference_scores().iter();
     let mut all: Vec<_> = known
         .map(|(player, score)| ReferenceScore { player, mean_score: *score, std_error: None })
         .collect();
@@ -49,7 +49,7 @@ pub fn reference_scores<G: Rules>(
         all.push(measured("random", None));
     }
     let is_known = |player: &ScriptedPlayer| {
-        game.references().iter().any(|(known, _)| *known == player.name())
+        game.reference_scores().iter().any(|(known, _)| *known == player.name())
     };
     for player in game.players().iter().filter(|player| !is_known(player)) {
         all.push(measured(player.name(), Some(player)));
@@ -69,11 +69,13 @@ fn play_episode<G: Rules>(
     for length in 1.. {
         let action = match player {
             Some(player) => player.act(&state),
-            None => random_legal(&state, draw(key, length), game).expect("an action is legal"),
+            None => {
+                random_legal_action(&state, draw(key, length), game).expect("an action is legal")
+            }
         };
         let played = advance::<G>(&mut state, &mut episode, action, game);
         if played.ended() {
-            return EpisodeResult { score: played.score.into(), length: length.into() };
+            return EpisodeResult { score: played.episode_score.into(), length: length.into() };
         }
     }
     unreachable!("an episode ends after its longest length")

@@ -1,13 +1,13 @@
 //! JSON Schemas of settings files, from which editors complete and check TOML.
 
-use super::{Setting, Shape, in_table, range::Interval};
+use super::{Setting, Shape, flatten_sections, range::Interval};
 use serde_json::{Map, Value, json};
 
 /// Schema of a table of these settings; `defaults` holds the values that apply where the file has
 /// none.
 pub fn table(settings: &'static [Setting], defaults: &toml::Table) -> Value {
     let mut properties = Map::new();
-    for setting in in_table(settings) {
+    for setting in flatten_sections(settings) {
         let default = defaults.get(setting.key);
         properties.insert(setting.key.to_string(), property(setting, default));
     }

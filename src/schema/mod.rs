@@ -16,7 +16,7 @@ pub use names::deserialize as names_deserialize;
 pub use names::names;
 pub use names::{UnknownName, name_from_str};
 pub use range::Shape;
-pub use value::Value;
+pub use value::SettingValue;
 
 /// Declaration of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,16 +46,16 @@ impl Setting {
 }
 
 /// Lines of a doc comment; none in a browser, where nothing prints them and every visitor would download them.
-pub const fn docs(lines: &'static [&'static str]) -> &'static [&'static str] {
+pub const fn doc_lines(lines: &'static [&'static str]) -> &'static [&'static str] {
     if cfg!(target_family = "wasm") { &[] } else { lines }
 }
 
 /// Settings as they appear in a table, with flat sections replaced by their settings.
-pub fn in_table(settings: &'static [Setting]) -> Vec<&'static Setting> {
+pub fn flatten_sections(settings: &'static [Setting]) -> Vec<&'static Setting> {
     let mut all = Vec::with_capacity(settings.len());
     for setting in settings {
         match setting.shape {
-            Shape::Section(inner) if setting.is_flat => all.extend(in_table(inner)),
+            Shape::Section(inner) if setting.is_flat => all.extend(flatten_sections(inner)),
             _ => all.push(setting),
         }
     }
@@ -65,7 +65,7 @@ pub fn in_table(settings: &'static [Setting]) -> Vec<&'static Setting> {
 /// The values that the setting at a path accepts, `key` or `section.key`.
 pub fn shape_at(settings: &'static [Setting], path: &str) -> Option<Shape> {
     let find = |settings, key: &str| {
-        in_table(settings).into_iter().find(|setting| setting.key == key).map(|it| it.shape)
+        flatten_sections(settings).into_iter().find(|setting| setting.key == key).map(|it| it.shape)
     };
     match path.split_once('.') {
         None => find(settings, path),
@@ -103,7 +103,7 @@ pub struct OutOfRange {
 impl OutOfRange {
     /// The same error for a setting inside `section`.
     #[must_use]
-    pub fn within(mut self, section: &str) -> Self {
+    pub fn in_section(mut self, section: &str) -> Self {
         self.key = if self.key.is_empty() {
             section.to_string()
         } else {
@@ -117,7 +117,7 @@ impl OutOfRange {
 ///
 /// # Errors
 /// [`OutOfRange`] with these words.
-pub fn limit(
+pub fn ensure(
     is_allowed: bool,
     key: &str,
     value: impl std::fmt::Display,
@@ -137,9 +137,9 @@ pub fn limit(
 }
 
 /// Checks rules between settings of a struct, on lines of the form `SETTING if ALLOWED, "WHAT IS ALLOWED";`.
-macro_rules! limits {
+macro_rules! ensure_all {
     ($settings:ident: $($first:ident$(.$rest:ident)* if $is_allowed:expr, $allowed:expr;)+) => {
-        $($crate::schema::limit(
+        $($crate::schema::ensure(
             $is_allowed,
             concat!(stringify!($first) $(, ".", stringify!($rest))*),
             &$settings.$first$(.$rest)*,
@@ -147,11 +147,11 @@ macro_rules! limits {
         )?;)+
     };
 }
-pub(crate) use limits;
+pub(crate) use ensure_all;
 
 /// Name of a field, without the `r#` of keywords.
 #[doc(hidden)]
-pub const fn plain(field: &'static str) -> &'static str {
+pub const fn plain_name(field: &'static str) -> &'static str {
     match field.as_bytes() {
         [b'r', b'#', ..] => field.split_at(2).1,
         _ => field,
@@ -215,8 +215,8 @@ macro_rules! settings {
         impl $crate::schema::Settings for $Name {
             const SETTINGS: &'static [$crate::schema::Setting] = &[$(
                 $crate::schema::Setting {
-                    key: $crate::schema::plain(stringify!($field)),
-                    doc: $crate::schema::docs(&[$($doc),*]),
+                    key: $crate::schema::plain_name(stringify!($field)),
+                    doc: $crate::schema::doc_lines(&[$($doc),*]),
                     shape: $crate::schema::settings!(@shape $ty $(, $shape)?),
                     alias: $crate::schema::settings!(@alias $($alias)?),
                     is_flat: $crate::schema::settings!(@flat $($flat)?),
@@ -226,10 +226,10 @@ macro_rules! settings {
             fn validate(&self) -> Result<(), $crate::schema::OutOfRange> {
                 $(
                     let shape = const { &$crate::schema::settings!(@shape $ty $(, $shape)?) };
-                    let checked = $crate::schema::Value::check(&self.$field, shape);
+                    let checked = $crate::schema::SettingValue::check(&self.$field, shape);
                     match $crate::schema::settings!(@flat $($flat)?) {
                         true => checked?,
-                        false => checked.map_err(|error| error.within($crate::schema::plain(stringify!($field))))?,
+                        false => checked.map_err(|error| error.in_section($crate::schema::plain_name(stringify!($field))))?,
                     }
                 )*
                 $($check(self)?;)?
@@ -237,7 +237,7 @@ macro_rules! settings {
             }
         }
 
-        impl $crate::schema::Value for $Name {
+        impl $crate::schema::SettingValue for $Name {
             const SHAPE: $crate::schema::Shape =
                 $crate::schema::Shape::Section(<Self as $crate::schema::Settings>::SETTINGS);
 
@@ -248,7 +248,7 @@ macro_rules! settings {
     };
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
-    (@shape $ty:ty) => { <$ty as $crate::schema::Value>::SHAPE };
+    (@shape $ty:ty) => { <$ty as $crate::schema::SettingValue>::SHAPE };
     (@shape $ty:ty, $shape:expr) => {{
         #[allow(unused_imports)]
         use $crate::schema::range::*;
@@ -291,7 +291,7 @@ mod tests {
 
     impl Outer {
         fn check_settings(&self) -> Result<(), OutOfRange> {
-            limit(self.count != 7, "count", self.count, "any number but 7")
+            ensure(self.count != 7, "count", self.count, "any number but 7")
         }
     }
 
@@ -326,7 +326,8 @@ mod tests {
         ] {
             assert_eq!(refusal(text), words);
         }
-        let keys: Vec<_> = in_table(All::SETTINGS).iter().map(|setting| setting.key).collect();
+        let keys: Vec<_> =
+            flatten_sections(All::SETTINGS).iter().map(|setting| setting.key).collect();
         assert_eq!(keys, ["inner", "sizes", "unsafe", "count"]);
         assert_eq!(Inner::SETTINGS[0].meaning(), "The rate of change. (TRL: pace)");
     }

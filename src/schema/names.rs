@@ -99,7 +99,7 @@ macro_rules! names {
             }
         }
 
-        impl $crate::schema::Value for $Enum {
+        impl $crate::schema::SettingValue for $Enum {
             const SHAPE: $crate::schema::Shape = $crate::schema::Shape::Name(Self::NAMES);
         }
     };

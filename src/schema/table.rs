@@ -1,6 +1,6 @@
 //! Reading settings from TOML tables; errors name the key of the offending value.
 
-use super::{OutOfRange, Setting, Shape, in_table, shape_at};
+use super::{OutOfRange, Setting, Shape, flatten_sections, shape_at};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -28,9 +28,9 @@ pub(crate) fn read<T: DeserializeOwned>(
         let text = e.to_string();
         let key = text.trim_end().rsplit_once("in `").and_then(|(_, key)| key.strip_suffix('`'));
         let key = key.unwrap_or_default();
-        // Of a section that is flattened into another the library gives no key.
+        // The library gives no key for a section that is flattened into another.
         let keys = match key {
-            "" => in_table(settings).into_iter().map(|setting| setting.key).collect(),
+            "" => flatten_sections(settings).into_iter().map(|setting| setting.key).collect(),
             key => vec![key],
         };
         match keys.into_iter().find_map(|key| out_of_range(&values, settings, key)) {

@@ -1,10 +1,10 @@
 //! Types of settings, each with its default range.
 
 use super::range::{at_least, digits, integer};
-use super::{OutOfRange, Shape, limit};
+use super::{OutOfRange, Shape, ensure};
 
 /// A type that a setting can have.
-pub trait Value {
+pub trait SettingValue {
     /// Range of settings whose declaration names none.
     const SHAPE: Shape;
 
@@ -19,7 +19,7 @@ pub trait Value {
 
 macro_rules! numbers {
     ($shape:expr, $check:expr, $($ty:ty),*) => {$(
-        impl Value for $ty {
+        impl SettingValue for $ty {
             const SHAPE: Shape = $shape;
 
             fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
@@ -34,24 +34,24 @@ numbers!(at_least(-(f32::MAX as f64)), check_number, f32, f64);
 
 fn check_integer(number: u64, shape: &Shape) -> Result<(), OutOfRange> {
     let Shape::Integer(low, high) = *shape else { return Ok(()) };
-    limit((low..=high).contains(&number), "", number, shape)
+    ensure((low..=high).contains(&number), "", number, shape)
 }
 
 fn check_number(number: f64, shape: &Shape) -> Result<(), OutOfRange> {
     let Shape::Number(interval) = *shape else { return Ok(()) };
-    limit(interval.contains(number), "", digits(number), interval.in_words(number))
+    ensure(interval.contains(number), "", digits(number), interval.in_words(number))
 }
 
 macro_rules! unlimited {
     ($($ty:ty = $shape:expr),*) => {$(
-        impl Value for $ty {
+        impl SettingValue for $ty {
             const SHAPE: Shape = $shape;
         }
     )*};
 }
 unlimited!(bool = Shape::Bool, String = Shape::String);
 
-impl Value for Vec<String> {
+impl SettingValue for Vec<String> {
     const SHAPE: Shape = Shape::Strings;
 
     fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
@@ -62,11 +62,11 @@ impl Value for Vec<String> {
             }
             _ => (!self.iter().any(String::is_empty), "non-empty strings".to_string()),
         };
-        limit(is_allowed, "", format!("{self:?}"), allowed)
+        ensure(is_allowed, "", format!("{self:?}"), allowed)
     }
 }
 
-impl Value for Vec<usize> {
+impl SettingValue for Vec<usize> {
     const SHAPE: Shape = Shape::Integers { count: (0, 64), each: (0, u32::MAX as u64) };
 
     fn check(&self, shape: &Shape) -> Result<(), OutOfRange> {
@@ -74,6 +74,6 @@ impl Value for Vec<usize> {
         let is_in =
             |range: (u64, u64), number: usize| (range.0..=range.1).contains(&(number as u64));
         let is_allowed = is_in(count, self.len()) && self.iter().all(|number| is_in(each, *number));
-        limit(is_allowed, "", format!("{self:?}"), shape)
+        ensure(is_allowed, "", format!("{self:?}"), shape)
     }
 }

@@ -10,15 +10,16 @@ pub const IMITATION: &str = include_str!("imitation.toml");
 impl TrainConfig {
     /// The defaults for Grove's own game of this name; the general ones for another.
     pub fn for_game(name: &str) -> Self {
-        Self::with(name, env::defaults(name)).expect("a test reads the defaults of every game")
+        Self::with(name, env::training_defaults(name))
+            .expect("a test reads the defaults of every game")
     }
 
-    /// The defaults for a game, which brings its own ([`Env::defaults`]).
+    /// The defaults for a game, which brings its own ([`Env::training_defaults`]).
     ///
     /// # Errors
     /// If those are not valid TOML, or name a setting that does not exist.
     pub fn of<G: Env>(game: &G) -> Result<Self, ConfigError> {
-        Self::with(G::NAME, game.defaults())
+        Self::with(G::NAME, game.training_defaults())
     }
 
     /// The general defaults with those of a game laid over them.

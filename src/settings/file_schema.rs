@@ -15,7 +15,7 @@ pub struct SchemaSource<'a> {
     /// `env` or `task`: the key of the defaults that holds the name of the game's or task's section.
     pub subject: &'a str,
     /// Settings of the game or task.
-    pub own: &'static [Setting],
+    pub own_settings: &'static [Setting],
 }
 
 /// The schema of the settings files of a run; `table` holds the defaults.
@@ -23,7 +23,7 @@ pub struct SchemaSource<'a> {
 /// A setting of a section may also stand at the top, as in a file, under each of its names that no other setting has
 /// and that other trainers do not use for another setting.
 pub fn file_schema(source: &SchemaSource, table: &Table) -> Value {
-    let SchemaSource { settings, narrowed, subject, own } = *source;
+    let SchemaSource { settings, narrowed, subject, own_settings } = *source;
     let mut schema = json::table(settings, table);
     for (path, shape) in narrowed {
         json::narrow(&mut schema, path, shape);
@@ -32,7 +32,7 @@ pub fn file_schema(source: &SchemaSource, table: &Table) -> Value {
     if let Some(name) = table.get(subject).and_then(toml::Value::as_str) {
         properties.insert(subject.to_string(), json!({ "const": name }));
         if let Some(toml::Value::Table(defaults)) = table.get(name) {
-            properties.insert(name.to_string(), json::table(own, defaults));
+            properties.insert(name.to_string(), json::table(own_settings, defaults));
         }
     }
     let mut short: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -79,7 +79,7 @@ mod tests {
             settings: TrainConfig::SETTINGS,
             narrowed: TrainConfig::NARROWED,
             subject: "env",
-            own: Catch::settings(),
+            own_settings: Catch::settings(),
         };
         file_schema(&source, &table)
     }
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(at("optimizer", "moments")["enum"], json!(["f32"]));
         for change in ["num_shards=0", "eval_episodes=0", "moments=bf16", "moments=8bit"] {
             let mut table = overlay::to_table(&TrainConfig::default());
-            overlay::apply(&mut table, &[change]).unwrap();
+            overlay::apply_assignments(&mut table, &[change]).unwrap();
             let config: TrainConfig = overlay::from_table(table).unwrap();
             assert!(config.validate().is_err(), "{change}");
         }
@@ -150,7 +150,7 @@ mod tests {
             settings: LanguageConfig::SETTINGS,
             narrowed: LanguageConfig::NARROWED,
             subject: "task",
-            own: &[],
+            own_settings: &[],
         };
         let texts = file_schema(&source, &table);
         assert_eq!(texts.pointer("/properties/learning_rate"), None);

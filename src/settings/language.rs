@@ -5,7 +5,7 @@ use super::{
     OptimizerConfig, Precision, Scale, StopConfig, TrackingConfig, UpdateConfig,
 };
 use crate::schema::range::{at_least, integer};
-use crate::schema::{OutOfRange, Settings, Shape, limit, limits, names, settings};
+use crate::schema::{OutOfRange, Settings, Shape, ensure, ensure_all, names, settings};
 
 /// The path of a model that begins with random weights.
 pub const TINY: &str = "tiny";
@@ -110,7 +110,7 @@ settings! {
 impl GenerationConfig {
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let completions = self.num_prompts as u64 * self.group_size as u64;
-        limit(completions <= 1 << 24, "num_prompts * group_size", completions, "at most 2^24")
+        ensure(completions <= 1 << 24, "num_prompts * group_size", completions, "at most 2^24")
     }
 }
 
@@ -173,7 +173,7 @@ settings! {
 }
 
 /// Parameters below which a model learns with the steps of a new one.
-const SMALL: usize = 1 << 24;
+const SMALL_MODEL_PARAMS: usize = 1 << 24;
 
 impl LanguageConfig {
     /// Settings with a narrower range for language models than their sections declare; `check_settings` gives the
@@ -186,7 +186,7 @@ impl LanguageConfig {
 
     /// The defaults for a model: `tiny`, or else a large pretrained one.
     pub fn for_model(path: &str) -> Self {
-        Self::sized(path, path == TINY)
+        Self::for_size(path, path == TINY)
     }
 
     /// The defaults for a model and a task for which `tiny` takes `fit_iterations` SFT iterations before GRPO.
@@ -202,8 +202,8 @@ impl LanguageConfig {
     /// The defaults for a pretrained model of `num_params` parameters, which needs no SFT first. A small model is
     /// trained in f32, any other in `precision`.
     pub fn for_pretrained(path: &str, num_params: usize, precision: Precision) -> Self {
-        let is_small = num_params < SMALL;
-        let mut config = Self::sized(path, is_small);
+        let is_small = num_params < SMALL_MODEL_PARAMS;
+        let mut config = Self::for_size(path, is_small);
         config.precision = if is_small { Precision::F32 } else { precision };
         config.fit.iterations = 0;
         config
@@ -212,8 +212,8 @@ impl LanguageConfig {
     /// The defaults for SFT alone of a model of `num_params` parameters, which is `None` for `tiny`. A small model is
     /// trained in f32, any other in `precision`.
     pub fn for_sft(path: &str, num_params: Option<usize>, precision: Precision) -> Self {
-        let is_small = num_params.is_none_or(|num_params| num_params < SMALL);
-        let mut config = Self::sized(path, is_small);
+        let is_small = num_params.is_none_or(|num_params| num_params < SMALL_MODEL_PARAMS);
+        let mut config = Self::for_size(path, is_small);
         config.precision = if is_small { Precision::F32 } else { precision };
         config.loss.loss_type = LossType::Nll;
         config.iterations = 400;
@@ -226,7 +226,7 @@ impl LanguageConfig {
         config
     }
 
-    fn sized(path: &str, is_small: bool) -> Self {
+    fn for_size(path: &str, is_small: bool) -> Self {
         let mut config = Self::default();
         config.model.path = path.to_string();
         if is_small {
@@ -239,7 +239,7 @@ impl LanguageConfig {
     }
 
     /// Number of iterations in which SFT passes over `prompts` prompts `fit.epochs` times.
-    pub fn epochs(&self, prompts: u64) -> u32 {
+    pub fn iterations_of_epochs(&self, prompts: u64) -> u32 {
         let texts = prompts.saturating_mul(u64::from(self.fit.epochs));
         let iterations = texts.div_ceil(self.generation.num_prompts as u64);
         iterations.clamp(1, u32::MAX.into()) as u32
@@ -269,7 +269,7 @@ impl LanguageConfig {
         let is_sft = self.is_sft_only();
         let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
         let prompts = format!("1 to generation.num_prompts ({})", generation.num_prompts);
-        limits!(self:
+        ensure_all!(self:
             loss.use_bias_correction_kl if !is_sft || !is_corrected,
                 "false where the loss is nll: solutions have no behaviour policy";
             loss.entropy_coef if !is_sft || loss.entropy_coef == 0.0,
@@ -291,7 +291,7 @@ impl LanguageConfig {
             .into_iter()
             .map(|n| *n as u64)
             .product::<u64>();
-        limit(
+        ensure(
             tokens <= 1 << 32,
             "generation.num_prompts * group_size * max_new_tokens",
             tokens,

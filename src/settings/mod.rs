@@ -27,7 +27,7 @@ pub use language::{
     Baseline, CompletionsConfig, FitConfig, GenerationConfig, LanguageConfig, ModelConfig,
     RewardConfig, TINY,
 };
-pub use resumed::change as change_saved;
+pub use resumed::change_saved;
 pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
 pub use train::{EngineChoice, ShardCounts, TrainConfig};
 pub use update::{LrSchedule, MomentPrecision, OptimizerConfig, UpdateConfig};
@@ -42,7 +42,7 @@ use crate::schema::Shape;
 use toml::Table;
 
 /// Settings of a table's run with a narrower range than declared.
-pub fn narrowed(table: &Table) -> &'static [(&'static str, Shape)] {
+pub fn narrowed_ranges(table: &Table) -> &'static [(&'static str, Shape)] {
     if table.contains_key("generation") { LanguageConfig::NARROWED } else { TrainConfig::NARROWED }
 }
 

@@ -4,10 +4,10 @@
 //! its declaration.
 
 use super::foreign::{NEAREST, VALUE_FUNCTION};
-use super::{ConfigError, LanguageConfig, TrainConfig, narrowed};
+use super::{ConfigError, LanguageConfig, TrainConfig, narrowed_ranges};
 use crate::env::{self, Env};
 pub use crate::schema::table::get;
-use crate::schema::{Setting, Settings, Shape, in_table, shape_at};
+use crate::schema::{Setting, Settings, Shape, flatten_sections, shape_at};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 use toml::{Table, Value};
@@ -31,17 +31,18 @@ pub fn from_table<T: DeserializeOwned + Settings>(table: Table) -> Result<T, Con
 /// # Errors
 /// [`ConfigError::OutOfRange`] for a value of another type, a name that is not allowed, or a number too large for its
 /// type.
-pub fn split<G: DeserializeOwned + Env>(
+pub fn split_game<G: DeserializeOwned + Env>(
     mut table: Table,
     game: &str,
 ) -> Result<(G, TrainConfig), ConfigError> {
     table.remove("env");
-    let own = match table.remove(game) {
-        Some(Value::Table(own)) => own,
+    let game_settings = match table.remove(game) {
+        Some(Value::Table(settings)) => settings,
         _ => Table::new(),
     };
-    let own = crate::schema::table::read(&format!("{game}."), own, G::settings());
-    Ok((own.map_err(ConfigError::OutOfRange)?, from_table(table)?))
+    let game_settings =
+        crate::schema::table::read(&format!("{game}."), game_settings, G::settings());
+    Ok((game_settings.map_err(ConfigError::OutOfRange)?, from_table(table)?))
 }
 
 /// A setting found by a word.
@@ -75,12 +76,12 @@ pub fn match_setting(word: &str) -> Option<SettingMatch> {
 pub fn parse(what: &str, text: &str) -> Result<Table, ConfigError> {
     text.parse::<Table>().map_err(|e| ConfigError::Syntax {
         what: what.to_string(),
-        message: e.to_string().trim().lines().map(shortened).collect::<Vec<_>>().join("\n  "),
+        message: e.to_string().trim().lines().map(shorten).collect::<Vec<_>>().join("\n  "),
     })
 }
 
 /// A line of a message, cut where it is longer than a terminal is wide.
-fn shortened(line: &str) -> String {
+fn shorten(line: &str) -> String {
     const WIDTH: usize = 160;
     match line.char_indices().nth(WIDTH) {
         Some((end, _)) => format!("{}...", &line[..end]),
@@ -98,7 +99,7 @@ fn shortened(line: &str) -> String {
 /// A key that `table` does not have, an ambiguous short name, a setting that is given under two names, or a value of
 /// another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
-    let changes = flat(&changes).map(|(key, value)| (key, value.clone())).collect();
+    let changes = flatten(&changes).map(|(key, value)| (key, value.clone())).collect();
     let changes = resolve_all(table, changes);
     let mut paths = HashSet::new();
     // Unknown keys are errors below.
@@ -106,11 +107,11 @@ pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
     if let Some(path) = known.find(|path| !paths.insert(*path)) {
         return Err(ConfigError::Conflict(format!("`{path}` is given twice, under two names")));
     }
-    changes.into_iter().try_for_each(|change| set(table, change))
+    changes.into_iter().try_for_each(|change| apply_change(table, change))
 }
 
 /// The settings of a table of sections by their full names, `key` or `section.key`.
-pub fn flat(table: &Table) -> impl Iterator<Item = (String, &Value)> {
+pub fn flatten(table: &Table) -> impl Iterator<Item = (String, &Value)> {
     table.iter().flat_map(|(key, value)| match value {
         Value::Table(section) => {
             section.iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value)).collect()
@@ -125,12 +126,12 @@ pub fn last_part(path: &str) -> &str {
 }
 
 /// The text that is the value of the setting at a path; empty if there is none.
-pub fn text<'a>(table: &'a Table, path: &str) -> &'a str {
+pub fn text_at<'a>(table: &'a Table, path: &str) -> &'a str {
     get(table, path).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Merges two tables of settings; where both have a setting, the value in `over` wins.
-pub fn merged(mut base: Table, over: Table) -> Table {
+pub fn merge(mut base: Table, over: Table) -> Table {
     for (key, value) in over {
         match (base.get_mut(&key), value) {
             (Some(Value::Table(section)), Value::Table(changes)) => section.extend(changes),
@@ -145,17 +146,24 @@ pub fn merged(mut base: Table, over: Table) -> Table {
 ///
 /// # Errors
 /// The errors of [`lay_over`], and one for an assignment without `=`.
-pub fn apply<S: AsRef<str>>(table: &mut Table, assignments: &[S]) -> Result<(), ConfigError> {
-    let parsed: Result<Vec<_>, _> = assignments.iter().map(|a| assignment(a.as_ref())).collect();
-    resolve_all(table, parsed?).into_iter().try_for_each(|change| set(table, change))
+pub fn apply_assignments<S: AsRef<str>>(
+    table: &mut Table,
+    assignments: &[S],
+) -> Result<(), ConfigError> {
+    let parsed: Result<Vec<_>, _> =
+        assignments.iter().map(|a| parse_assignment(a.as_ref())).collect();
+    resolve_all(table, parsed?).into_iter().try_for_each(|change| apply_change(table, change))
 }
 
 /// The paths of the settings that the `key=value`s of a command line name.
 ///
 /// # Errors
-/// If a string is not a `key=value`, or its key is unknown, as in [`apply`].
-pub fn named<S: AsRef<str>>(table: &Table, assignments: &[S]) -> Result<Vec<String>, ConfigError> {
-    let path = |text: &S| resolve(table, &assignment(text.as_ref())?.0);
+/// If a string is not a `key=value`, or its key is unknown, as in [`apply_assignments`].
+pub fn named_paths<S: AsRef<str>>(
+    table: &Table,
+    assignments: &[S],
+) -> Result<Vec<String>, ConfigError> {
+    let path = |text: &S| resolve(table, &parse_assignment(text.as_ref())?.0);
     assignments.iter().map(path).collect()
 }
 
@@ -171,7 +179,7 @@ pub fn is_name_of(key: &str, path: &str) -> bool {
 }
 
 /// The key and the value of a `key=value`.
-fn assignment(text: &str) -> Result<(String, Value), ConfigError> {
+fn parse_assignment(text: &str) -> Result<(String, Value), ConfigError> {
     let malformed = |what: &str| {
         let advice = "write key=value, for instance learning_rate=1e-3";
         ConfigError::Malformed(format!("`{text}` {what}; {advice}"))
@@ -200,23 +208,23 @@ struct Change {
 
 /// Finds the settings of the changes of one source: a file, or the command line.
 fn resolve_all(table: &Table, changes: Vec<(String, Value)>) -> Vec<Change> {
-    let resolved =
+    let resolve_change =
         |(key, value): (String, Value)| Change { path: resolve(table, &key), key, value };
-    both_bounds(changes).into_iter().map(resolved).collect()
+    add_upper_bounds(changes).into_iter().map(resolve_change).collect()
 }
 
 /// Adds an `epsilon_high` of the same value after each `epsilon` of the loss, unless the source sets the upper bound
 /// under any name: TRL's `epsilon` stands for both bounds if `epsilon_high` is not given.
-fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
+fn add_upper_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
     if changes.iter().any(|(key, _)| ["epsilon_high", "clip_eps_high"].contains(&last_part(key))) {
         return changes;
     }
-    let both = |(key, value): (String, Value)| {
+    let with_upper_bound = |(key, value): (String, Value)| {
         let is_of_loss = ["epsilon", "loss.epsilon"].contains(&&*key);
         let above = is_of_loss.then(|| (format!("{key}_high"), value.clone()));
         std::iter::once((key, value)).chain(above)
     };
-    changes.into_iter().flat_map(both).collect()
+    changes.into_iter().flat_map(with_upper_bound).collect()
 }
 
 /// Converts a value in TRL's spelling to ours.
@@ -235,7 +243,7 @@ pub(super) const SCALE_REWARDS: &str = "scale_rewards";
 /// Other names of the settings of a section, each with ours: those of TRL, and `lr`.
 pub(super) fn aliases(section: &Setting) -> impl Iterator<Item = (&'static str, &'static str)> {
     let settings = match section.shape {
-        Shape::Section(settings) => in_table(settings),
+        Shape::Section(settings) => flatten_sections(settings),
         _ => Vec::new(),
     };
     let rate = (section.key == "optimizer").then_some(("lr", "learning_rate"));
@@ -243,7 +251,7 @@ pub(super) fn aliases(section: &Setting) -> impl Iterator<Item = (&'static str, 
 }
 
 /// Makes a change, if its setting exists and its value has the setting's type.
-fn set(table: &mut Table, Change { key, path, value }: Change) -> Result<(), ConfigError> {
+fn apply_change(table: &mut Table, Change { key, path, value }: Change) -> Result<(), ConfigError> {
     let path = path.map_err(|error| match (error, table.get(&key)) {
         (ConfigError::UnknownKey { .. }, Some(Value::Table(section))) => {
             let leaf = section.keys().next().map_or("a setting", String::as_str);
@@ -252,7 +260,7 @@ fn set(table: &mut Table, Change { key, path, value }: Change) -> Result<(), Con
         }
         (error, _) => error,
     })?;
-    let narrowed = narrowed(table);
+    let narrowed = narrowed_ranges(table);
     let slot = match path.split_once('.') {
         Some((section, leaf)) => table.get_mut(section).and_then(|s| s.get_mut(leaf)),
         None => table.get_mut(&path),
@@ -271,7 +279,7 @@ fn set(table: &mut Table, Change { key, path, value }: Change) -> Result<(), Con
 
 /// The full path of `key`.
 pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
-    let paths: Vec<String> = flat(table).map(|(path, _)| path).collect();
+    let paths: Vec<String> = flatten(table).map(|(path, _)| path).collect();
     if paths.iter().any(|path| path == key) {
         return Ok(key.to_string());
     }
@@ -308,26 +316,26 @@ pub(super) fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         (None, 2..) => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
         (_, 0) if env::NAMES.contains(&section) && !table.contains_key(section) => {
             let of = if table.contains_key("task") { "games" } else { "another game" };
-            Err(of_other_runs(table, key, of))
+            Err(other_run_error(table, key, of))
         }
         (_, 0) if VALUE_FUNCTION.contains(&leaf) => {
             Err(ConfigError::ValueFunction { key: key.to_string() })
         }
-        (Some(ours), 0) => Err(unknown(key, Some(ours.to_string()))),
-        (None, 0) => Err(match other_kind(table, key) {
-            Some(kind) => of_other_runs(table, key, kind),
-            None => unknown(key, nearest(&paths, key, leaf)),
+        (Some(ours), 0) => Err(unknown_key(key, Some(ours.to_string()))),
+        (None, 0) => Err(match kind_with_setting(table, key) {
+            Some(kind) => other_run_error(table, key, kind),
+            None => unknown_key(key, nearest_path(&paths, key, leaf)),
         }),
     }
 }
 
 /// The error for a key that no setting has.
-fn unknown(key: &str, suggestion: Option<String>) -> ConfigError {
+fn unknown_key(key: &str, suggestion: Option<String>) -> ConfigError {
     ConfigError::UnknownKey { key: key.to_string(), suggestion }
 }
 
 /// The kind of runs that alone have the setting `key`, if it is not that of this table.
-fn other_kind(table: &Table, key: &str) -> Option<&'static str> {
+fn kind_with_setting(table: &Table, key: &str) -> Option<&'static str> {
     let (other, kind) = if table.contains_key("env") {
         (to_table(&LanguageConfig::for_model(super::TINY)), "language models")
     } else if table.contains_key("task") {
@@ -339,7 +347,7 @@ fn other_kind(table: &Table, key: &str) -> Option<&'static str> {
 }
 
 /// The error for a setting that only runs `of` another kind or game have.
-fn of_other_runs(table: &Table, key: &str, of: &'static str) -> ConfigError {
+fn other_run_error(table: &Table, key: &str, of: &'static str) -> ConfigError {
     let run = table.get("env").or(table.get("task")).and_then(Value::as_str);
     let run = run.unwrap_or("another game").to_string();
     ConfigError::OtherRun { key: key.to_string(), of, run }
@@ -347,7 +355,7 @@ fn of_other_runs(table: &Table, key: &str, of: &'static str) -> ConfigError {
 
 /// The path most like `key`, whose last part is `leaf`, if they differ in less than a third of their
 /// letters.
-fn nearest(paths: &[String], key: &str, leaf: &str) -> Option<String> {
+fn nearest_path(paths: &[String], key: &str, leaf: &str) -> Option<String> {
     let distance = strsim::damerau_levenshtein;
     let near = |path: &String| {
         let short = (distance(last_part(path), leaf), leaf.len() / 3);
@@ -364,7 +372,7 @@ fn convert(
     like: &Value,
     value: Value,
 ) -> Result<Value, ConfigError> {
-    let wrong = |value: &Value, expected: &str| match value.as_str() {
+    let wrong_value = |value: &Value, expected: &str| match value.as_str() {
         Some("") => ConfigError::Malformed(format!("`{key}` has no value, but must be {expected}")),
         _ => ConfigError::WrongValue {
             key: key.to_string(),
@@ -374,16 +382,16 @@ fn convert(
     };
     match (like, value) {
         (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
-        (Value::Float(_), value) if !value.is_float() => Err(wrong(&value, "a number")),
+        (Value::Float(_), value) if !value.is_float() => Err(wrong_value(&value, "a number")),
         (Value::Integer(_), Value::Integer(i @ 0..)) => Ok(i.into()),
-        (Value::Integer(_), value) => match range(narrowed, key) {
-            Some(range) => Err(wrong(&value, &format!("a whole number, {range}"))),
+        (Value::Integer(_), value) => match range_text(narrowed, key) {
+            Some(range) => Err(wrong_value(&value, &format!("a whole number, {range}"))),
             // The range of a game's or a task's own is checked where it is read.
             None if value.is_integer() => Ok(value),
-            None => Err(wrong(&value, "a whole number")),
+            None => Err(wrong_value(&value, "a whole number")),
         },
-        (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
-        (Value::String(_), value) if !value.is_str() => Err(wrong(&value, "a name")),
+        (Value::Boolean(_), value) if !value.is_bool() => Err(wrong_value(&value, "true or false")),
+        (Value::String(_), value) if !value.is_str() => Err(wrong_value(&value, "a name")),
         (Value::Array(like), Value::Array(items)) => {
             let (strings, numbers) = (are_strings(like), like.iter().all(Value::is_integer));
             let fits = |item: &Value| match item {
@@ -393,25 +401,29 @@ fn convert(
             };
             match items.iter().find(|item| !fits(item)) {
                 None => Ok(Value::Array(items)),
-                Some(item) if strings => Err(wrong(item, "a list of strings")),
-                Some(item) => Err(wrong(item, "a list of whole numbers")),
+                Some(item) if strings => Err(wrong_value(item, "a list of strings")),
+                Some(item) => Err(wrong_value(item, "a list of whole numbers")),
             }
         }
         (Value::Array(like), Value::String(text)) if are_strings(like) => {
             Ok(Value::Array(vec![text.into()]))
         }
-        (Value::Array(like), value) if are_strings(like) => Err(wrong(&value, "a list of strings")),
+        (Value::Array(like), value) if are_strings(like) => {
+            Err(wrong_value(&value, "a list of strings"))
+        }
         (Value::Array(_), Value::Integer(i @ 0..)) => Ok(Value::Array(vec![i.into()])),
-        (Value::Array(_), value) => Err(wrong(&value, "a list such as [64, 64]")),
+        (Value::Array(_), value) => Err(wrong_value(&value, "a list such as [64, 64]")),
         (_, value) => Ok(value),
     }
 }
 
 /// The range of a setting of the run, in words; `None` for those of a game or task.
-fn range(narrowed: &[(&str, Shape)], path: &str) -> Option<String> {
-    let own = narrowed.iter().find(|(key, _)| *key == path).map(|(_, shape)| *shape);
+fn range_text(narrowed: &[(&str, Shape)], path: &str) -> Option<String> {
+    let narrowed_shape = narrowed.iter().find(|(key, _)| *key == path).map(|(_, shape)| *shape);
     let mut all = [TrainConfig::SETTINGS, LanguageConfig::SETTINGS].into_iter();
-    own.or_else(|| all.find_map(|settings| shape_at(settings, path))).map(|it| it.to_string())
+    narrowed_shape
+        .or_else(|| all.find_map(|settings| shape_at(settings, path)))
+        .map(|it| it.to_string())
 }
 
 /// Whether all items of a list are strings; true for an empty one.
@@ -447,16 +459,17 @@ mod tests {
     #[test]
     fn a_game_may_have_settings_by_names_of_trl() {
         let mut table = to_table(&TrainConfig::default());
-        let own = Table::from_iter(
+        let game_settings = Table::from_iter(
             [("epsilon", 0.5), ("beta", 0.5)].map(|(key, value)| (key.to_string(), value.into())),
         );
-        table.insert("mygame".to_string(), own.into());
-        apply(&mut table, &["mygame.epsilon=0.1", "loss.epsilon=0.3"]).unwrap();
+        table.insert("mygame".to_string(), game_settings.into());
+        apply_assignments(&mut table, &["mygame.epsilon=0.1", "loss.epsilon=0.3"]).unwrap();
         assert_eq!(table["mygame"]["epsilon"].as_float(), Some(0.1));
         let loss = ["clip_eps_low", "clip_eps_high"].map(|key| table["loss"][key].as_float());
         assert_eq!(loss, [Some(0.3); 2]);
         for key in ["beta", "epsilon"] {
-            let error = apply(&mut table, &[format!("{key}=0.1")]).unwrap_err().to_string();
+            let error =
+                apply_assignments(&mut table, &[format!("{key}=0.1")]).unwrap_err().to_string();
             assert!(
                 error.contains("ambiguous") && error.contains(&format!("mygame.{key}")),
                 "{error}"

@@ -35,20 +35,21 @@ const CHANGEABLE: [&str; 24] = [
 /// Applies the `key=value`s of a command line to the settings of a saved run.
 ///
 /// # Errors
-/// The errors of [`overlay::apply`], and [`ConfigError::Fixed`] for a setting that cannot change.
-pub fn change(table: &mut Table, assignments: &[String]) -> Result<(), ConfigError> {
+/// The errors of [`overlay::apply_assignments`], and [`ConfigError::Fixed`] for a setting that cannot change.
+pub fn change_saved(table: &mut Table, assignments: &[String]) -> Result<(), ConfigError> {
     let before = table.clone();
-    overlay::apply(table, assignments)?;
+    overlay::apply_assignments(table, assignments)?;
     // To apply changes adds no setting.
-    overlay::flat(table)
-        .zip(overlay::flat(&before))
-        .try_for_each(|((path, value), (_, old))| check(&path, value, old))?;
+    overlay::flatten(table)
+        .zip(overlay::flatten(&before))
+        .try_for_each(|((path, value), (_, old))| check_setting(&path, value, old))?;
     check_patience(table, &before)
 }
 
 /// Checks that the evaluations that patience counts are as far apart as they were.
 fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
-    let ((key, patience, every), (.., before)) = (evaluations(table)?, evaluations(before)?);
+    let ((key, patience, every), (.., before)) =
+        (patience_settings(table)?, patience_settings(before)?);
     if patience == 0 || every == before {
         return Ok(());
     }
@@ -58,7 +59,7 @@ fn check_patience(table: &Table, before: &Table) -> Result<(), ConfigError> {
 }
 
 /// The key of a run's patience, its value, and the number of iterations between evaluations.
-fn evaluations(table: &Table) -> Result<(&'static str, u32, u32), ConfigError> {
+fn patience_settings(table: &Table) -> Result<(&'static str, u32, u32), ConfigError> {
     let table = table.clone();
     Ok(if table.contains_key("task") {
         let config: LanguageConfig = overlay::from_table(table)?;
@@ -70,7 +71,7 @@ fn evaluations(table: &Table) -> Result<(&'static str, u32, u32), ConfigError> {
 }
 
 /// Checks that a setting is as it was, or may change.
-fn check(path: &str, value: &Value, old: &Value) -> Result<(), ConfigError> {
+fn check_setting(path: &str, value: &Value, old: &Value) -> Result<(), ConfigError> {
     let is_covered = |name: &str| {
         path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
@@ -91,7 +92,7 @@ mod tests {
 
     fn changed(assignment: &str) -> Result<Table, ConfigError> {
         let mut table = overlay::to_table(&TrainConfig::default());
-        change(&mut table, &[assignment.to_string()])?;
+        change_saved(&mut table, &[assignment.to_string()])?;
         Ok(table)
     }
 
@@ -109,9 +110,9 @@ mod tests {
         assert!(changed("no_such_setting=1").is_err());
         let patient = |path: &str, more: &[&str]| {
             let mut table = overlay::to_table(&TrainConfig::default());
-            overlay::apply(&mut table, &["data.patience=3", path]).unwrap();
+            overlay::apply_assignments(&mut table, &["data.patience=3", path]).unwrap();
             let assignments: Vec<String> = more.iter().map(ToString::to_string).collect();
-            change(&mut table, &assignments)
+            change_saved(&mut table, &assignments)
         };
         let error = patient("data.path=shown", &["eval_every=3"]).unwrap_err().to_string();
         assert!(error.contains("`data.patience` counts evaluations"), "{error}");
@@ -120,8 +121,8 @@ mod tests {
         let text = |changes: &[&str]| {
             let mut table = overlay::to_table(&LanguageConfig::for_model("tiny"));
             table.insert("task".to_string(), "sort".into());
-            overlay::apply(&mut table, changes).unwrap();
-            change(&mut table, &["eval_every=3".to_string()])
+            overlay::apply_assignments(&mut table, changes).unwrap();
+            change_saved(&mut table, &["eval_every=3".to_string()])
         };
         let error = text(&["fit.patience=3", "loss_type=nll"]).unwrap_err().to_string();
         assert!(error.contains("`fit.patience` counts evaluations"), "{error}");

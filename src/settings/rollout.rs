@@ -1,6 +1,6 @@
 //! Settings of data collection and of advantages.
 
-use crate::schema::{OutOfRange, limit, names, settings};
+use crate::schema::{OutOfRange, ensure, names, settings};
 
 settings! {
     /// Games played in parallel: `num_envs = num_groups * group_size`, each for `num_steps`.
@@ -30,7 +30,7 @@ impl RolloutConfig {
     }
 
     fn check_settings(&self) -> Result<(), OutOfRange> {
-        limit(
+        ensure(
             self.learn_steps <= self.num_steps,
             "learn_steps",
             self.learn_steps,
@@ -38,7 +38,7 @@ impl RolloutConfig {
         )?;
         let product = [self.num_groups, self.group_size, self.num_steps];
         let steps: u128 = product.into_iter().map(|count| count as u128).product();
-        limit(steps <= 1 << 30, "num_groups * group_size * num_steps", steps, "at most 2^30")
+        ensure(steps <= 1 << 30, "num_groups * group_size * num_steps", steps, "at most 2^30")
     }
 }
 

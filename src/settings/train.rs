@@ -6,7 +6,7 @@ use super::{
     TrackingConfig, UpdateConfig,
 };
 use crate::schema::range::integer;
-use crate::schema::{OutOfRange, Settings, Shape, limit, limits, names, settings};
+use crate::schema::{OutOfRange, Settings, Shape, ensure, ensure_all, names, settings};
 
 settings! {
     /// A training run, but for the game's own parameters and the device.
@@ -73,7 +73,7 @@ impl TrainConfig {
         if let ModelKind::UserDefined(name) = &self.policy.kind {
             let known = [ModelKind::NAMES, models].concat().join(", ");
             let (value, allowed) = (format!("`{name}`"), format!("one of: {known}"));
-            limit(models.contains(&&**name), "policy.kind", value, allowed)?;
+            ensure(models.contains(&&**name), "policy.kind", value, allowed)?;
         }
         Ok(Settings::validate(self)?)
     }
@@ -81,7 +81,7 @@ impl TrainConfig {
     /// Checks settings of different sections beside each other.
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { loss, data, update, rollout, .. } = self;
-        let (is_data, games, minibatch) = (data.is_on(), rollout.num_envs(), self.minibatch());
+        let (is_data, games, minibatch) = (data.is_on(), rollout.num_envs(), self.minibatch_size());
         let (is_nll, no_score) =
             (loss.loss_type == LossType::Nll, self.stop.score == f64::INFINITY);
         let is_corrected = loss.kl_coef > 0.0 && loss.use_bias_correction_kl;
@@ -89,7 +89,7 @@ impl TrainConfig {
         let divisor =
             format!("a divisor of the number of games ({games} = num_groups * group_size)");
         let samples = format!("1 to the samples of a minibatch ({minibatch})");
-        limits!(self:
+        ensure_all!(self:
             loss.loss_type if !is_data || is_nll, "nll where the run learns from data";
             loss.label_smoothing if is_data || loss.label_smoothing == 0.0, "0 where the run plays games";
             stop.score if !is_data || no_score, "inf where the run learns from data";
@@ -107,7 +107,7 @@ impl TrainConfig {
         );
         let product = [update.num_minibatches, data.batch_size, data.window];
         let steps: u128 = product.into_iter().map(|count| count as u128).product();
-        limit(
+        ensure(
             !is_data || steps <= 1 << 40,
             "update.num_minibatches * data.batch_size * data.window",
             steps,
@@ -121,7 +121,7 @@ impl TrainConfig {
     }
 
     /// Samples of a minibatch: games, or windows of a dataset.
-    pub fn minibatch(&self) -> usize {
+    pub fn minibatch_size(&self) -> usize {
         if self.data.is_on() {
             self.data.batch_size
         } else {
@@ -132,17 +132,17 @@ impl TrainConfig {
     /// Partitions `items` groups of games or windows of a dataset. There are `update.num_shards` strata, or fewer if a
     /// minibatch has too few games to give each one; as many shards, or fewer if a shard would have under
     /// `min_shard_steps` steps of a minibatch.
-    pub fn shards(&self, items: usize, min_shard_steps: usize) -> ShardCounts {
-        let (size, steps) = if self.data.is_on() {
+    pub fn shard_counts(&self, items: usize, min_shard_steps: usize) -> ShardCounts {
+        let (minibatch_size, steps) = if self.data.is_on() {
             (self.data.batch_size.min(items), self.data.window)
         } else {
             let games = items * self.rollout.group_size;
             (games / self.update.num_minibatches, self.rollout.learn_steps)
         };
         let max_strata = self.update.num_shards.clamp(1, items);
-        let gets = |strata: &usize| items / strata * size >= items;
-        let strata = (1..=max_strata).rev().find(gets).unwrap_or(1);
-        ShardCounts { shards: (size * steps / min_shard_steps).clamp(1, strata), strata }
+        let has_enough = |strata: &usize| items / strata * minibatch_size >= items;
+        let strata = (1..=max_strata).rev().find(has_enough).unwrap_or(1);
+        ShardCounts { shards: (minibatch_size * steps / min_shard_steps).clamp(1, strata), strata }
     }
 
     /// Whether the games of an iteration play all of its steps. With `rollout.auto_reset` off they need not.
@@ -165,7 +165,7 @@ impl TrainConfig {
     }
 }
 
-/// Numbers of shards and of strata of a run ([`TrainConfig::shards`]).
+/// Numbers of shards and of strata of a run ([`TrainConfig::shard_counts`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardCounts {
     /// Number of shards, which the ranks divide among themselves.
@@ -196,7 +196,10 @@ mod tests {
         for name in env::NAMES {
             let config = TrainConfig::for_game(name);
             config.validate().unwrap();
-            assert!(config != TrainConfig::default() || env::defaults(name).is_empty(), "{name}");
+            assert!(
+                config != TrainConfig::default() || env::training_defaults(name).is_empty(),
+                "{name}"
+            );
         }
         assert_eq!(TrainConfig::for_game("a game of a user"), TrainConfig::default());
     }

@@ -1,6 +1,6 @@
 //! Settings of the update and the optimizer.
 
-use crate::schema::{OutOfRange, limit, names, settings};
+use crate::schema::{OutOfRange, ensure, names, settings};
 
 settings! {
     /// Passes over the data of an iteration, and their minibatches.
@@ -43,7 +43,7 @@ impl UpdateConfig {
 
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let steps = self.update_epochs as u64 * self.num_minibatches as u64;
-        limit(steps <= 1 << 20, "update_epochs * num_minibatches", steps, "at most 2^20")
+        ensure(steps <= 1 << 20, "update_epochs * num_minibatches", steps, "at most 2^20")
     }
 }
 

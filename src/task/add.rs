@@ -30,7 +30,7 @@ impl GeneratedTask for Add {
     // After 100, as for the other tasks, a tenth of the sums are right, and rewards alone teach no more carries.
     const FIT_ITERATIONS: u32 = 300;
 
-    fn reward_parts() -> &'static [RewardPart] {
+    fn parts() -> &'static [RewardPart] {
         &*PARTS
     }
 

@@ -98,28 +98,29 @@ fn audit(
         None => kinds.push((kind, vec![(i, text)])),
     };
     for (i, prompt) in prompts.iter().enumerate() {
-        let own = solutions[i].as_deref();
-        own.into_iter().for_each(|own| add("the solution", i, own.to_string()));
-        let other = solutions.iter().flatten().find(|other| Some(other.as_str()) != own);
+        let solution = solutions[i].as_deref();
+        solution.into_iter().for_each(|solution| add("the solution", i, solution.to_string()));
+        let other = solutions.iter().flatten().find(|other| Some(other.as_str()) != solution);
         let all = attacks(prompt, other.map(String::as_str));
         all.into_iter().for_each(|(kind, text)| add(kind, i, text));
     }
-    let max_score = RewardPart::highest_score(task.parts());
+    let max_score = RewardPart::highest_score(task.reward_parts());
     let mut is_highest_known = true;
     let mut verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
         let all: Vec<_> =
             texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
         let rewards = judge(task, &all)?;
         let judged = rewards.iter().filter(|rewards| rewards.problem.is_none());
-        let totals: Vec<f64> = judged.map(|rewards| rewards.total(task.parts())).collect();
-        is_highest_known &= rewards.iter().all(|rewards| rewards.is_within_scale(task.parts()));
+        let scores: Vec<f64> = judged.map(|rewards| rewards.score(task.reward_parts())).collect();
+        is_highest_known &=
+            rewards.iter().all(|rewards| rewards.is_within_scale(task.reward_parts()));
         Ok(AuditResult {
             answer,
             answers: all.len(),
-            mean: (!totals.is_empty()).then(|| totals.iter().sum::<f64>() / totals.len() as f64),
-            highest: totals.iter().copied().reduce(f64::max),
-            full: Some(totals.iter().filter(|total| **total >= max_score - 1e-9).count()),
-            unjudged: all.len() - totals.len(),
+            mean: (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64),
+            highest: scores.iter().copied().reduce(f64::max),
+            full: Some(scores.iter().filter(|score| **score >= max_score - 1e-9).count()),
+            unjudged: all.len() - scores.len(),
             problem: rewards.into_iter().find_map(|rewards| rewards.problem),
         })
     };
@@ -150,7 +151,7 @@ mod tests {
             Ok(Prompt { text: format!("Say {index}."), ..Prompt::default() })
         }
 
-        fn parts(&self) -> &[RewardPart] {
+        fn reward_parts(&self) -> &[RewardPart] {
             &self.parts
         }
 

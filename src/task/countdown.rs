@@ -27,7 +27,7 @@ static PARTS: LazyLock<[RewardPart; 2]> =
 impl GeneratedTask for Countdown {
     const NAME: &'static str = "countdown";
 
-    fn reward_parts() -> &'static [RewardPart] {
+    fn parts() -> &'static [RewardPart] {
         &*PARTS
     }
 
@@ -59,15 +59,15 @@ impl GeneratedTask for Countdown {
         let target = fields.get("target").and_then(|target| target.as_u64());
         let named = target.map(|target| target.to_string());
         let given = fields.get("numbers").and_then(|numbers| numbers.as_array());
-        let mut left: Vec<u64> = given.into_iter().flatten().filter_map(|n| n.as_u64()).collect();
+        let mut unused: Vec<u64> = given.into_iter().flatten().filter_map(|n| n.as_u64()).collect();
         let text = match completion.text.rsplit_once('=') {
             Some((expression, value)) if Some(value.trim_ascii()) == named.as_deref() => expression,
             _ => completion.text,
         };
         let expression = Expression::parse(text).filter(|expression| {
             expression.numbers.iter().all(|number| {
-                let place = left.iter().position(|one| one == number);
-                place.map(|place| left.swap_remove(place)).is_some()
+                let position = unused.iter().position(|unused| unused == number);
+                position.map(|position| unused.swap_remove(position)).is_some()
             })
         });
         let value = expression.as_ref().and_then(|expression| expression.value.as_whole());

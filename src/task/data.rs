@@ -37,12 +37,12 @@ settings! {
         workers: usize = 0, in integer(0..=1024);
         /// Time limit per completion in seconds.
         timeout: f64 = 10.0, in above(0.0).at_most(MAX_TIMEOUT);
-        /// Runs the verifier in a sandbox: without a network, and with nothing to read but the system's programs,
+        /// Run the verifier in a sandbox: without a network, and with nothing to read but the system's programs,
         /// `folder`, and what the command names.
         sandbox: bool = true;
         /// Further paths that the sandboxed verifier may read.
         readable: Vec<String>;
-        /// Permits the network to the sandboxed verifier.
+        /// Permit the network to the sandboxed verifier.
         network: bool;
     }
 }
@@ -157,7 +157,7 @@ impl Task for DataTask {
         self.prompts.prompt(Self::NAME, split, index, advice)
     }
 
-    fn parts(&self) -> &[RewardPart] {
+    fn reward_parts(&self) -> &[RewardPart] {
         &self.parts
     }
 
@@ -204,18 +204,18 @@ impl Task for DataTask {
     }
 }
 
-fn text<'a>(prompt: &'a Prompt, key: &str) -> Option<Cow<'a, str>> {
-    numbers::text(prompt.fields.get(key)?)
+fn field_text<'a>(prompt: &'a Prompt, key: &str) -> Option<Cow<'a, str>> {
+    numbers::field_text(prompt.fields.get(key)?)
 }
 
 /// The target of supervised fine-tuning. A `completion` may contain the steps to a short `solution`.
 fn demonstration(prompt: &Prompt) -> Option<Cow<'_, str>> {
-    text(prompt, "completion").or_else(|| text(prompt, "solution"))
+    field_text(prompt, "completion").or_else(|| field_text(prompt, "solution"))
 }
 
 /// The text that a completion must equal if there is no verifier.
 fn reference(prompt: &Prompt) -> Option<Cow<'_, str>> {
-    text(prompt, "solution").or_else(|| text(prompt, "completion"))
+    field_text(prompt, "solution").or_else(|| field_text(prompt, "completion"))
 }
 
 /// Reads prompts from a file of JSON lines or of a JSON list, compressed by gzip or not, in TRL's dataset formats.
@@ -234,7 +234,7 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     for record in records::open(path)? {
         let (line, json) = record?;
         let wrong = |message| TaskError::Line { path: path.to_path_buf(), line, message };
-        let (prompt, split) = parse(&json).map_err(wrong)?;
+        let (prompt, split) = parse_line(&json).map_err(wrong)?;
         let (other, first) = *splits.entry(prompt.text.clone()).or_insert((split, line));
         if other != split {
             return Err(wrong(format!(
@@ -256,18 +256,19 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
 }
 
 /// The keys of the prompt, whose numbers stay numbers: the verifier does not get them among the fields.
-const INPUT: [&str; 2] = ["prompt", "messages"];
+const PROMPT_KEYS: [&str; 2] = ["prompt", "messages"];
 
 /// Parses the prompt of a line, and its split.
-fn parse(line: &[u8]) -> Result<(Prompt, Split), String> {
+fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
     let read = |line: &[u8]| match serde_json::from_slice(line) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err("not a JSON object such as {\"prompt\": \"2+2=\"}".to_string()),
-        Err(error) => Err(invalid(line, &error)),
+        Err(error) => Err(json_error(line, &error)),
     };
     let mut fields = read(line)?;
-    if let Cow::Owned(marked) = numbers::marked(line) {
-        let of_the_model = fields.into_iter().filter(|(key, _)| INPUT.contains(&key.as_str()));
+    if let Cow::Owned(marked) = numbers::mark_large_integers(line) {
+        let of_the_model =
+            fields.into_iter().filter(|(key, _)| PROMPT_KEYS.contains(&key.as_str()));
         fields = read(&marked)?.into_iter().chain(of_the_model).collect();
     }
     let split = match fields.remove("split") {
@@ -298,7 +299,7 @@ struct Conversation {
 }
 
 /// The error of a line that is not JSON.
-fn invalid(line: &[u8], error: &serde_json::Error) -> String {
+fn json_error(line: &[u8], error: &serde_json::Error) -> String {
     let column = error.column();
     // The reader stops at the start of a constant or soon after it.
     let near = column.saturating_sub(3)..=column;
@@ -318,14 +319,14 @@ fn invalid(line: &[u8], error: &serde_json::Error) -> String {
             "a comma follows the object; each line is a whole object by itself".to_string()
         }
         None => {
-            let what = reason(error);
+            let what = error_text(error);
             format!("invalid JSON: {what} at column {column}")
         }
     }
 }
 
 /// An error without its place.
-fn reason(error: &serde_json::Error) -> String {
+fn error_text(error: &serde_json::Error) -> String {
     let message = error.to_string();
     message.rsplit_once(" at line ").map_or(message.as_str(), |(what, _)| what).to_string()
 }
@@ -351,7 +352,7 @@ fn take_prompt(
         return Err(format!("`{key}` is {value}, but must be {kind}"));
     }
     let mut conversation: Conversation = serde_json::from_slice(line).map_err(|error| {
-        let what = reason(&error);
+        let what = error_text(&error);
         format!("`{key}` is not a list of messages with string `role` and `content`: {what}")
     })?;
     let messages = &mut conversation.messages;

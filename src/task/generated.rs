@@ -1,6 +1,6 @@
 //! Tasks whose prompts are drawn at random together with their solutions.
 
-use super::split::{Random, in_split};
+use super::split::{Random, generate_in_split};
 use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
 use crate::schema::Settings;
 use serde::{Serialize, de::DeserializeOwned};
@@ -14,7 +14,7 @@ pub(super) trait GeneratedTask:
     const FIT_ITERATIONS: u32 = 100;
 
     /// The parts of a reward.
-    fn reward_parts() -> &'static [RewardPart];
+    fn parts() -> &'static [RewardPart];
 
     /// Draws a prompt with its identity, which determines its split; `None` if the draws give no valid prompt.
     fn draw(&self, random: &mut Random) -> Option<(String, Prompt)>;
@@ -44,11 +44,11 @@ impl<D: GeneratedTask> Task for D {
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        in_split(D::NAME, split, index, |random| self.draw(random))
+        generate_in_split(D::NAME, split, index, |random| self.draw(random))
     }
 
-    fn parts(&self) -> &[RewardPart] {
-        D::reward_parts()
+    fn reward_parts(&self) -> &[RewardPart] {
+        D::parts()
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {

@@ -3,13 +3,13 @@
 use super::{Completion, Rewards, Task, TaskError};
 
 /// Computes the rewards of completions, in their order. A reward with a part that is not finite becomes one that could
-/// not be verified.
+/// not be judged.
 ///
 /// # Errors
-/// As [`Task::verify`], and if the task returns another number of rewards than there are completions, or rewards of
-/// another number of parts than it has.
+/// The errors of [`Task::verify`], and one if the task returns another number of rewards than there are completions, or
+/// rewards of another number of parts than it has.
 pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-    let (name, parts) = (task.name(), task.parts());
+    let (name, parts) = (task.name(), task.reward_parts());
     let mut all = task.verify(completions)?;
     if all.len() != completions.len() {
         let (found, expected) = (all.len(), completions.len());
@@ -27,7 +27,7 @@ pub fn judge(task: &dyn Task, completions: &[Completion]) -> Result<Vec<Rewards>
         let wrong = rewards.parts.iter().zip(parts).find(|(reward, _)| !reward.is_finite());
         if let Some((reward, part)) = wrong {
             let problem = format!("the reward `{}` is {reward}, which is not finite", part.name);
-            *rewards = Rewards::unknown(expected, problem);
+            *rewards = Rewards::unjudged(expected, problem);
         }
     }
     Ok(all)
@@ -53,7 +53,7 @@ mod tests {
             Ok(Prompt { text: "?".to_string(), ..Prompt::default() })
         }
 
-        fn parts(&self) -> &[RewardPart] {
+        fn reward_parts(&self) -> &[RewardPart] {
             &self.parts
         }
 
@@ -80,7 +80,7 @@ mod tests {
             let rewards = judged(&[&[1.0, 0.25], &[0.0, wrong]]).unwrap();
             assert_eq!(rewards[0], Rewards::new(vec![1.0, 0.25]));
             let problem = format!("the reward `format` is {wrong}, which is not finite");
-            assert_eq!(rewards[1], Rewards::unknown(2, problem));
+            assert_eq!(rewards[1], Rewards::unjudged(2, problem));
         }
     }
 

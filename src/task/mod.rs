@@ -15,7 +15,7 @@
 //! let prompt = task.prompt(Split::Train, 0)?;
 //! let text = task.solution(&prompt).expect("sorting has a solution");
 //! let rewards = task.verify(&[Completion::new(&prompt, &text)])?;
-//! assert_eq!(rewards[0].total(task.parts()), 1.0);
+//! assert_eq!(rewards[0].score(task.reward_parts()), 1.0);
 //! # Ok::<(), grove::task::TaskError>(())
 //! ```
 
@@ -62,7 +62,7 @@ pub use json::{Json, Object};
 pub use judge::judge;
 pub use message::{Content, Message};
 pub use prompt_set::PromptSet;
-pub use registry::{Add, BuiltInTask, Countdown, PYTHON, Reverse, Sort, TASKS, find, names};
+pub use registry::{Add, BuiltInTask, Countdown, PYTHON, Reverse, Sort, TASKS, find, joined_names};
 pub use settings::TaskSettings;
 pub use split::Split;
 pub use weighted::with_weights;
@@ -95,7 +95,7 @@ use serde_json::{Map, Value};
 ///         Ok(Prompt { text: format!("{number}>"), ..Prompt::default() })
 ///     }
 ///
-///     fn parts(&self) -> &[RewardPart] {
+///     fn reward_parts(&self) -> &[RewardPart] {
 ///         &self.parts
 ///     }
 ///
@@ -136,7 +136,7 @@ pub trait Task: Send + Sync {
 
     /// Returns prompt number `index` of a split. The same arguments always give the same prompt, and no
     /// prompt is in both splits. If [`num_prompts`](Task::num_prompts) is finite, higher indices start
-    /// further passes over the prompts, each in a different order.
+    /// further passes over the prompts, for training in a different order each.
     ///
     /// # Errors
     /// If the split has no prompt.
@@ -144,7 +144,7 @@ pub trait Task: Send + Sync {
 
     /// The parts of a reward, in the order of [`Rewards::parts`]. The best completion has a reward equal
     /// to the sum of the positive weights.
-    fn parts(&self) -> &[RewardPart];
+    fn reward_parts(&self) -> &[RewardPart];
 
     /// Computes the rewards of completions, in their order. The rewards of a completion depend on itself and its prompt
     /// alone, not on the other completions or on timing. A run calls this on the thread that calls
@@ -336,11 +336,11 @@ impl RewardPart {
 /// The rewards of a completion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rewards {
-    /// One finite number for each of [`Task::parts`], unweighted; the maximum is 1 unless a task
+    /// One finite number for each of [`Task::reward_parts`], unweighted; the maximum is 1 unless a task
     /// documents otherwise. Another number of them is an error of the task, and a number that is not
     /// finite counts as a [`problem`](Rewards::problem) ([`judge()`]).
     pub parts: Vec<f64>,
-    /// The reason why the completion could not be verified, as one sentence. All parts are 0 then.
+    /// The reason why the completion could not be judged, as one sentence. All parts are 0 then.
     #[serde(default)]
     pub problem: Option<String>,
     /// Indices of the parts that do not apply to the completion. They are 0, and in no mean.
@@ -355,7 +355,7 @@ impl Rewards {
     }
 
     /// The rewards of a verified completion, with `None` for the parts that do not apply to it.
-    pub fn applicable(parts: &[Option<f64>]) -> Self {
+    pub fn from_options(parts: &[Option<f64>]) -> Self {
         let missing = parts.iter().enumerate().filter(|(_, part)| part.is_none());
         Self {
             not_applicable: missing.map(|(i, _)| i).collect(),
@@ -363,8 +363,8 @@ impl Rewards {
         }
     }
 
-    /// The rewards of a completion that could not be verified.
-    pub fn unknown(num_parts: usize, problem: String) -> Self {
+    /// The rewards of a completion that could not be judged.
+    pub fn unjudged(num_parts: usize, problem: String) -> Self {
         Self { problem: Some(problem), ..Self::new(vec![0.0; num_parts]) }
     }
 
@@ -385,11 +385,11 @@ impl Rewards {
         self.parts.iter().zip(parts).all(|(reward, part)| part.is_within_scale(*reward))
     }
 
-    /// The weighted sum of the parts: the reward that the learner uses.
+    /// The weighted sum of the parts. The learner subtracts the length penalty (`reward.overlong_buffer`).
     ///
     /// # Panics
     /// If the number of `parts` differs.
-    pub fn total(&self, parts: &[RewardPart]) -> f64 {
+    pub fn score(&self, parts: &[RewardPart]) -> f64 {
         assert_eq!(self.parts.len(), parts.len(), "rewards of another task");
         self.parts.iter().zip(parts).map(|(reward, part)| reward * part.weight).sum()
     }

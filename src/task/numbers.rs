@@ -8,7 +8,7 @@ use std::borrow::Cow;
 const MARK: char = '\u{fdd0}';
 
 /// Replaces integers beyond 64 bits by marked texts.
-pub fn marked(json: &[u8]) -> Cow<'_, [u8]> {
+pub fn mark_large_integers(json: &[u8]) -> Cow<'_, [u8]> {
     let is_of_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
     let (mut marked, mut done, mut at) = (Vec::new(), 0, 0);
     while let Some(byte) = json.get(at) {
@@ -61,8 +61,8 @@ fn is_large(number: &[u8]) -> bool {
         && text.parse::<i64>().is_err()
 }
 
-/// Writes the integers that [`marked`] has replaced as they were.
-pub fn unmarked(json: String) -> String {
+/// Writes the integers that [`mark_large_integers`] has replaced as they were.
+pub fn unmark(json: String) -> String {
     let start = format!("\"{MARK}");
     if !json.contains(&start) {
         return json;
@@ -79,7 +79,7 @@ pub fn unmarked(json: String) -> String {
 }
 
 /// The text of a field: itself, or the digits of a number.
-pub fn text(value: &Value) -> Option<Cow<'_, str>> {
+pub fn field_text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) => Some(text.strip_prefix(MARK).unwrap_or(text).into()),
         Value::Number(number) => Some(number.to_string().into()),
@@ -94,10 +94,10 @@ mod tests {
     #[test]
     fn large_integers_are_written_as_they_were_read() {
         let json = r#"{"a":[-123456789012345678901234567890,18446744073709551615,18446744073709551616],"b":"9\"99999999999999999999","c":1.5e300,"d":-9223372036854775808}"#;
-        let value: Value = serde_json::from_slice(&marked(json.as_bytes())).unwrap();
-        assert_eq!(text(&value["a"][2]).unwrap(), "18446744073709551616");
+        let value: Value = serde_json::from_slice(&mark_large_integers(json.as_bytes())).unwrap();
+        assert_eq!(field_text(&value["a"][2]).unwrap(), "18446744073709551616");
         assert_eq!(value["a"][1], 18_446_744_073_709_551_615_u64);
-        let written = unmarked(value.to_string());
+        let written = unmark(value.to_string());
         assert_eq!(written, json.replace("1.5e300", "1.5e+300"));
     }
 
@@ -110,9 +110,9 @@ mod tests {
             "\"\\",
             "[1,-]",
         ] {
-            assert_eq!(marked(json.as_bytes()), json.as_bytes(), "{json}");
+            assert_eq!(mark_large_integers(json.as_bytes()), json.as_bytes(), "{json}");
         }
         let text = "[\"\u{fdd0}12\",\"\u{fdd0}";
-        assert_eq!(unmarked(text.to_string()), text);
+        assert_eq!(unmark(text.to_string()), text);
     }
 }

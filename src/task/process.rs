@@ -27,16 +27,16 @@ pub enum NoAnswer {
 }
 
 /// Maximum length of a line, bytes.
-const MAX_LINE: u64 = 1 << 20;
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// Lines that are kept until they are read.
-const LINES: usize = 4;
+const MAX_UNREAD_LINES: usize = 4;
 
 /// Time that a process has to exit after its input was closed.
 const GRACE_PERIOD: Duration = Duration::from_millis(500);
 
 /// Time within which a program that was just written can be executed.
-const BUSY: Duration = Duration::from_secs(30);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running process. Dropping it kills the process, and on Unix its process group.
 pub struct Process {
@@ -66,7 +66,7 @@ impl Process {
         let stderr = child.stderr.take().expect("piped");
         let (requests, to_write) = mpsc::channel();
         // Bounded, so that unsolicited output blocks the process.
-        let (read, lines) = mpsc::sync_channel(LINES);
+        let (read, lines) = mpsc::sync_channel(MAX_UNREAD_LINES);
         let last_error = Arc::<Mutex<String>>::default();
         let kept = Arc::clone(&last_error);
         thread::spawn(move || write_all(stdin, &to_write));
@@ -107,7 +107,7 @@ impl Process {
         read: impl Fn(u64, &[u8]) -> Result<Option<T>, String>,
     ) -> Result<T, NoAnswer> {
         // Earlier output cannot be the answer. A process may write without end.
-        self.lines.try_iter().take(LINES + 1).for_each(drop);
+        self.lines.try_iter().take(MAX_UNREAD_LINES + 1).for_each(drop);
         // Unpredictable, so that code that the process runs cannot forge the answer, and exact as a JSON number in any
         // parser.
         let id = RandomState::new().hash_one(()) >> 11;
@@ -117,8 +117,8 @@ impl Process {
         let _ = requests.send(request(id));
         let (mut instead, mut waited) = (String::new(), Stopwatch::start());
         // Over time the next line may be there already, however late it is.
-        while let Some(slice) = waited.slice(limit) {
-            match self.lines.recv_timeout(slice) {
+        while let Some(next_wait) = waited.next_wait(limit) {
+            match self.lines.recv_timeout(next_wait) {
                 Ok(line) => match read(id, &line) {
                     Ok(Some(answer)) => {
                         self.is_busy = false;
@@ -190,7 +190,7 @@ pub fn take_idle(idle: &Mutex<Vec<Process>>) -> Option<Process> {
 
 /// The path of a program that is given as an absolute path, or is in a folder of `PATH`.
 #[cfg(unix)]
-pub fn on_path(program: &Path) -> Option<PathBuf> {
+pub fn find_on_path(program: &Path) -> Option<PathBuf> {
     if program.is_absolute() {
         return program.is_file().then(|| program.to_path_buf());
     }
@@ -241,7 +241,10 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     let mut waited = Stopwatch::start();
     loop {
         match command.spawn() {
-            Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && waited.elapsed() < BUSY => {
+            Err(e)
+                if e.kind() == io::ErrorKind::ExecutableFileBusy
+                    && waited.elapsed() < BUSY_TIMEOUT =>
+            {
                 thread::sleep(Duration::from_millis(10));
             }
             started => return started,
@@ -263,9 +266,9 @@ fn read_lines(stdout: impl Read, to: &SyncSender<Vec<u8>>) {
     let mut stdout = BufReader::new(stdout);
     loop {
         let mut line = Vec::new();
-        let read = (&mut stdout).take(MAX_LINE).read_until(b'\n', &mut line);
+        let read = (&mut stdout).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
         let whole = line.last() == Some(&b'\n');
-        if read.is_err() || line.is_empty() || (!whole && line.len() as u64 == MAX_LINE) {
+        if read.is_err() || line.is_empty() || (!whole && line.len() as u64 == MAX_LINE_BYTES) {
             return;
         }
         if to.send(line.trim_ascii_end().to_vec()).is_err() {
@@ -279,7 +282,7 @@ fn keep_last_line(stderr: impl Read, kept: &Mutex<String>) {
     let mut stderr = BufReader::new(stderr);
     loop {
         let mut line = Vec::new();
-        match (&mut stderr).take(MAX_LINE).read_until(b'\n', &mut line) {
+        match (&mut stderr).take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(1..) => {}
             _ => return,
         }

@@ -39,33 +39,33 @@ impl PromptSet {
             let why = advice.to_string();
             return Err(TaskError::NoPrompt { task: task.to_string(), split: split.name(), why });
         }
-        let (pass, place) = (index / len, index % len);
-        let place = match split {
+        let (pass, position) = (index / len, index % len);
+        let position = match split {
             Split::Train => {
-                shuffled(place, len, draw(draw(0x5e75, pass as u32), (pass >> 32) as u32))
+                shuffle(position, len, draw(draw(0x5e75, pass as u32), (pass >> 32) as u32))
             }
-            Split::Test => place,
+            Split::Test => position,
         };
-        Ok(prompts[place as usize].clone())
+        Ok(prompts[position as usize].clone())
     }
 }
 
 /// A pseudorandom permutation of `0..len` by `key`, computed without a table: a Feistel network (Luby and
 /// Rackoff, 1988) on the smallest even number of bits that holds `len`, iterated until the result is
 /// below `len` (cycle walking; Black and Rogaway, 2002).
-fn shuffled(place: u64, len: u64, key: u32) -> u64 {
+fn shuffle(position: u64, len: u64, key: u32) -> u64 {
     let half = (u64::BITS - (len - 1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1u64 << half) - 1;
-    let mut place = place;
+    let mut position = position;
     loop {
-        let (mut left, mut right) = (place >> half, place & mask);
+        let (mut left, mut right) = (position >> half, position & mask);
         for round in 0..4 {
             let mixed = u64::from(draw(draw(key, round), right as u32));
             (left, right) = (right, left ^ (mixed & mask));
         }
-        place = (left << half) | right;
-        if place < len {
-            return place;
+        position = (left << half) | right;
+        if position < len {
+            return position;
         }
     }
 }
@@ -77,8 +77,9 @@ mod tests {
     #[test]
     fn every_epoch_has_each_prompt_once_in_a_new_order() {
         for len in [1u64, 2, 3, 7, 64, 65, 1009] {
-            let order =
-                |key| -> Vec<u64> { (0..len).map(|place| shuffled(place, len, key)).collect() };
+            let order = |key| -> Vec<u64> {
+                (0..len).map(|position| shuffle(position, len, key)).collect()
+            };
             for key in 0..5 {
                 let mut sorted = order(key);
                 sorted.sort_unstable();

@@ -81,7 +81,7 @@ const USER_DEFINED: &[BuiltInTask] = &[
 ];
 
 /// The names of the built-in tasks, comma-separated: `sort, reverse, add`.
-pub fn names() -> String {
+pub fn joined_names() -> String {
     TASKS.iter().map(|task| task.name).collect::<Vec<_>>().join(", ")
 }
 
@@ -95,7 +95,7 @@ pub const PYTHON: &str = "python";
 pub fn find(name: &str) -> Result<&'static BuiltInTask, TaskError> {
     TASKS.iter().chain(USER_DEFINED).find(|task| task.name == name).ok_or_else(|| match name {
         PYTHON => TaskError::Python,
-        _ => TaskError::Unknown { name: name.to_string(), known: names() },
+        _ => TaskError::Unknown { name: name.to_string(), known: joined_names() },
     })
 }
 
@@ -109,7 +109,7 @@ mod tests {
     fn every_task_has_maximal_solutions_and_disjoint_splits() {
         for built_in in TASKS {
             let task = (built_in.open)((built_in.defaults)()).unwrap();
-            let best: f64 = task.parts().iter().map(|part| part.weight.max(0.0)).sum();
+            let best: f64 = task.reward_parts().iter().map(|part| part.weight.max(0.0)).sum();
             assert!((best - 1.0).abs() < 1e-12, "{}: weights add up to {best}", built_in.name);
             let mut seen = HashSet::new();
             for split in [Split::Train, Split::Test] {
@@ -119,7 +119,7 @@ mod tests {
                     let solution = task.solution(&prompt).unwrap();
                     let completion = Completion::new(&prompt, &solution);
                     let rewards = task.verify(&[completion]).unwrap().remove(0);
-                    let total = rewards.total(task.parts());
+                    let total = rewards.score(task.reward_parts());
                     assert!(
                         (total - 1.0).abs() < 1e-9,
                         "{}: {prompt:?} {rewards:?}",
@@ -162,6 +162,6 @@ mod tests {
         }
         assert_eq!(find(PYTHON).err(), Some(TaskError::Python));
         let said = find("srot").err().unwrap().to_string();
-        assert_eq!(said, format!("unknown task `srot`; must be one of: {}", names()));
+        assert_eq!(said, format!("unknown task `srot`; must be one of: {}", joined_names()));
     }
 }

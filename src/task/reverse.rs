@@ -25,7 +25,7 @@ static PARTS: LazyLock<[RewardPart; 3]> = LazyLock::new(|| {
 impl GeneratedTask for Reverse {
     const NAME: &'static str = "reverse";
 
-    fn reward_parts() -> &'static [RewardPart] {
+    fn parts() -> &'static [RewardPart] {
         &*PARTS
     }
 

@@ -23,7 +23,7 @@ static PARTS: LazyLock<[RewardPart; 3]> = LazyLock::new(|| {
 impl GeneratedTask for Sort {
     const NAME: &'static str = "sort";
 
-    fn reward_parts() -> &'static [RewardPart] {
+    fn parts() -> &'static [RewardPart] {
         &*PARTS
     }
 

@@ -64,7 +64,7 @@ const ATTEMPTS: u32 = 10_000;
 
 /// Generates prompts with `make` until one belongs to `split`, and returns it. `make` returns the prompt's
 /// identity, which determines its split, and the prompt, or `None` if its draws give no valid prompt.
-pub(super) fn in_split<T>(
+pub(super) fn generate_in_split<T>(
     task: &str,
     split: Split,
     index: u64,
@@ -113,10 +113,10 @@ mod tests {
 
     #[test]
     fn an_impossible_split_is_an_error() {
-        let only = in_split("few", Split::Test, 0, |_| Some(("same".to_string(), ())));
-        let other = in_split("few", Split::Train, 0, |_| Some(("same".to_string(), ())));
+        let only = generate_in_split("few", Split::Test, 0, |_| Some(("same".to_string(), ())));
+        let other = generate_in_split("few", Split::Train, 0, |_| Some(("same".to_string(), ())));
         assert!(only.is_err() != other.is_err());
-        let none: Result<(), _> = in_split("none", Split::Train, 3, |_| None);
+        let none: Result<(), _> = generate_in_split("none", Split::Train, 3, |_| None);
         let said = none.unwrap_err().to_string();
         assert!(said.starts_with("`none` has no train prompt with these settings: "), "{said}");
     }

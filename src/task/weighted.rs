@@ -9,7 +9,7 @@ use super::{RewardPart, Task, TaskError};
 /// If the list is malformed, names an unknown part, or leaves no part with a positive weight.
 pub fn with_weights(task: &dyn Task, weights: &str) -> Result<Vec<RewardPart>, TaskError> {
     let wrong = |message: String| Err(TaskError::Setting(message));
-    let mut parts = task.parts().to_vec();
+    let mut parts = task.reward_parts().to_vec();
     if weights.is_empty() {
         return Ok(parts);
     }
@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn listed_weights_replace_the_task_s() {
         let task = Sort::default();
-        let own: Vec<f64> = task.parts().iter().map(|part| part.weight).collect();
+        let own: Vec<f64> = task.reward_parts().iter().map(|part| part.weight).collect();
         let weights = |text: &str| -> Vec<f64> {
             with_weights(&task, text).unwrap().iter().map(|part| part.weight).collect()
         };
@@ -52,7 +52,7 @@ mod tests {
                 .starts_with("`sort` has no reward part `nonsense`; must be one of: exact, ")
         );
         assert!(said("exact=much").contains("`exact=much` is not a reward part"));
-        let names: Vec<_> = task.parts().iter().map(|p| format!("{}=0", p.name)).collect();
+        let names: Vec<_> = task.reward_parts().iter().map(|p| format!("{}=0", p.name)).collect();
         assert!(said(&names.join(",")).contains("leave no part with a positive weight"));
     }
 }

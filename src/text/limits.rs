@@ -1,7 +1,7 @@
 //! Limits of devices on the sizes of a language model.
 
 use super::{TokenDecoder, packed};
-use crate::device::{buffer_limit, largest_buffer, workgroup_limit};
+use crate::device::{buffer_size_reason, max_addressable_bytes, workgroup_memory_reason};
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, Parameter};
 use crate::nn::tensors::products::ProductPrecision;
@@ -25,12 +25,12 @@ pub(super) fn completion_bytes(shape: &DecoderShape, tokens: usize, dtype: DType
 
 /// Maximum number of tokens, at least 1, that a device has buffers for when it prefills a prompt.
 pub(crate) fn max_prefill_tokens(shape: &DecoderShape, device: &Device) -> usize {
-    max_items(packed::forward_bytes(shape), largest_buffer(device))
+    max_items(packed::forward_bytes(shape), max_addressable_bytes(device))
 }
 
 /// Maximum number of tokens, at least 1, that a device has buffers for in a forward and backward pass.
 pub(crate) fn max_pass_tokens(shape: &DecoderShape, device: &Device) -> usize {
-    max_items(packed::backward_bytes(shape), largest_buffer(device))
+    max_items(packed::backward_bytes(shape), max_addressable_bytes(device))
 }
 
 /// The reason why a decoder does not fit on a device if its prompts with completions have at most `tokens` tokens, and
@@ -47,16 +47,16 @@ pub(crate) fn size_reason(
     let largest = parameters.iter().max_by_key(|parameter| parameter.count());
     let parameter_reason = |parameter: &Parameter| {
         let bytes = (parameter.count() * size_of::<f32>()) as u64;
-        buffer_limit(device, &parameter.name, bytes)
+        buffer_size_reason(device, &parameter.name, bytes)
     };
     let model_reason = largest.and_then(parameter_reason).or_else(|| {
-        workgroup_limit(device, "the model's attention", packed::attention_bytes(shape))
+        workgroup_memory_reason(device, "the model's attention", packed::attention_bytes(shape))
     });
     if let Some(reason) = model_reason {
         return Some(format!("{reason}: use another device, such as the CPU"));
     }
     let bytes = completion_bytes(shape, tokens, ProductPrecision::new(precision).dtype());
-    let reason = buffer_limit(device, "the KV cache of a completion", bytes)?;
+    let reason = buffer_size_reason(device, "the KV cache of a completion", bytes)?;
     Some(format!("{reason}: lower generation.max_new_tokens, or use the CPU"))
 }
 

@@ -13,7 +13,7 @@ const FIRST_COLUMNS: [&str; 2] = ["iteration", "env_steps"];
 
 /// An open file of rows.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct CsvTracker {
     path: PathBuf,
     file: File,
     /// Metrics that have a column.
@@ -21,9 +21,9 @@ pub(super) struct Rows {
     iterations: u32,
 }
 
-impl Rows {
-    /// Opens or creates a file, and drops rows after the first `done` iterations.
-    pub fn open(path: &Path, done: u32) -> io::Result<Self> {
+impl CsvTracker {
+    /// Opens or creates a file, and drops the rows after iteration `last_iteration`.
+    pub fn open(path: &Path, last_iteration: u32) -> io::Result<Self> {
         let bytes =
             input::if_present(input::read(path, input::MAX_DATA_BYTES))?.unwrap_or_default();
         // A damaged file is written anew.
@@ -32,7 +32,8 @@ impl Rows {
         // An incomplete last line has no line break.
         let lines = lines.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let iteration = |row: &str| row.split(',').next()?.parse::<u32>().ok();
-        let is_kept = |row: &&str| iteration(row).is_some_and(|iteration| iteration <= done);
+        let is_kept =
+            |row: &&str| iteration(row).is_some_and(|iteration| iteration <= last_iteration);
         let rows: Vec<&str> = lines.take_while(is_kept).collect();
         let iterations = rows.last().and_then(|row| iteration(row)).unwrap_or(0);
         // The folder may contain the file of another run with other metrics.
@@ -60,7 +61,7 @@ impl Rows {
     }
 }
 
-impl Tracker for Rows {
+impl Tracker for CsvTracker {
     fn iterations(&self) -> u32 {
         self.iterations
     }
@@ -132,7 +133,7 @@ mod tests {
         let path = folder.path().join("metrics.csv");
         let parts = [("a, \"b\"", 0.5), ("c\nd", 0.25)];
         for iteration in 1..=2 {
-            let mut rows = Rows::open(&path, iteration - 1).unwrap();
+            let mut rows = CsvTracker::open(&path, iteration - 1).unwrap();
             rows.write(&record(iteration, &parts)).unwrap();
         }
         let rows: Vec<_> = csv::rows(&fs::read(&path).unwrap()[..]).collect();
@@ -150,7 +151,7 @@ mod tests {
     fn figures_that_appear_later_get_columns_of_their_own() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("metrics.csv");
-        let mut rows = Rows::open(&path, 0).unwrap();
+        let mut rows = CsvTracker::open(&path, 0).unwrap();
         rows.write(&record(1, &[])).unwrap();
         rows.write(&record(2, &[("exact", 0.5)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(last, ["rewards/exact", "", "0.5"]);
         // A file that was closed is continued as it is.
         drop(rows);
-        let mut rows = Rows::open(&path, 2).unwrap();
+        let mut rows = CsvTracker::open(&path, 2).unwrap();
         rows.write(&record(3, &[("exact", 0.75)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.lines().count() == 4 && text.ends_with(",0.75\n"), "{text}");
@@ -172,7 +173,7 @@ mod tests {
         let path = folder.path().join("metrics.csv");
         let record = |iteration| IterationRecord { iteration, ..IterationRecord::default() };
         fs::write(&path, format!("a\n1{}\n3,7\n9,8\n", ",".repeat(60))).unwrap();
-        let mut rows = Rows::open(&path, 4).unwrap();
+        let mut rows = CsvTracker::open(&path, 4).unwrap();
         assert_eq!(rows.iterations(), 3, "the last row's, not the number of rows");
         rows.write(&record(4)).unwrap();
         let text = fs::read_to_string(&path).unwrap();

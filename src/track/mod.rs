@@ -11,8 +11,10 @@ pub use scalars::{Scalar, scalars};
 
 use crate::metrics::IterationRecord;
 use crate::settings::TrackingConfig;
+use csv::CsvTracker;
 use std::io;
 use std::path::Path;
+use tensorboard::TensorBoardTracker;
 use toml::Table;
 
 /// Folder of TensorBoard's event files inside a run.
@@ -28,13 +30,13 @@ trait Tracker: std::fmt::Debug + Send {
     /// Appends the record of an iteration.
     fn write(&mut self, record: &IterationRecord) -> io::Result<()>;
 
-    /// Whether the format has pictures.
-    fn has_pictures(&self) -> bool {
+    /// Whether the format takes animations.
+    fn takes_animations(&self) -> bool {
         false
     }
 
-    /// Appends an animation of the best policy after `_env_steps` steps, if the format has pictures.
-    fn animate(&mut self, _env_steps: u64, _animation: &Animation) -> io::Result<()> {
+    /// Appends an animation of the best policy after `_env_steps` steps, if the format takes animations.
+    fn write_animation(&mut self, _env_steps: u64, _animation: &Animation) -> io::Result<()> {
         Ok(())
     }
 }
@@ -65,15 +67,15 @@ impl Trackers {
         let section = settings.get("tracking").cloned();
         let config: TrackingConfig =
             section.and_then(|section| section.try_into().ok()).unwrap_or_default();
-        let done = records.last().map_or(0, |record| record.iteration);
+        let last_iteration = records.last().map_or(0, |record| record.iteration);
         let mut trackers = Self::default();
         if config.tensorboard {
-            let events = tensorboard::Events::open(&folder.join(TENSORBOARD), settings, records);
-            trackers.add("TensorBoard", events.map(|events| Box::new(events) as _), records);
+            let tracker = TensorBoardTracker::open(&folder.join(TENSORBOARD), settings, records);
+            trackers.add("TensorBoard", tracker.map(|tracker| Box::new(tracker) as _), records);
         }
         if config.csv {
-            let rows = csv::Rows::open(&folder.join(CSV), done);
-            trackers.add("CSV", rows.map(|rows| Box::new(rows) as _), records);
+            let tracker = CsvTracker::open(&folder.join(CSV), last_iteration);
+            trackers.add("CSV", tracker.map(|tracker| Box::new(tracker) as _), records);
         }
         trackers
     }
@@ -102,14 +104,14 @@ impl Trackers {
         self.for_each_tracker(|tracker| tracker.write(record));
     }
 
-    /// Whether a tracker has pictures.
-    pub fn has_pictures(&self) -> bool {
-        self.trackers.iter().any(|(_, tracker)| tracker.has_pictures())
+    /// Whether a tracker takes animations.
+    pub fn takes_animations(&self) -> bool {
+        self.trackers.iter().any(|(_, tracker)| tracker.takes_animations())
     }
 
     /// Appends an animation of the best policy after `env_steps` steps of the run. A tracker that fails is dropped.
-    pub fn animate(&mut self, env_steps: u64, animation: &Animation) {
-        self.for_each_tracker(|tracker| tracker.animate(env_steps, animation));
+    pub fn write_animation(&mut self, env_steps: u64, animation: &Animation) {
+        self.for_each_tracker(|tracker| tracker.write_animation(env_steps, animation));
     }
 
     fn for_each_tracker(&mut self, work: impl Fn(&mut dyn Tracker) -> io::Result<()>) {
@@ -216,9 +218,9 @@ mod tests {
         let path = folder.path().join(TENSORBOARD).join("events.out.tfevents.0.grove");
         let length = || fs::metadata(&path).unwrap().len();
         let before = length();
-        assert!(trackers.has_pictures());
+        assert!(trackers.takes_animations());
         let animation = Animation { gif: b"GIF89a".to_vec(), width: 3, height: 2 };
-        trackers.animate(records[1].env_steps, &animation);
+        trackers.write_animation(records[1].env_steps, &animation);
         let whole = length();
         assert!(whole > before + 6);
         let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &records[..2]);

@@ -27,12 +27,12 @@ const FRAME_BYTES: usize = 8 + 4 + 4;
 
 /// An open event file.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct TensorBoardTracker {
     file: File,
     iterations: u32,
 }
 
-impl Events {
+impl TensorBoardTracker {
     /// Opens or creates the event file in a folder. Events after the last of the run's `records` are cut off, and so is
     /// a torn last one; without records a new file begins.
     ///
@@ -43,13 +43,15 @@ impl Events {
         let path = folder.join(FILE);
         let bytes =
             input::if_present(input::read(&path, input::MAX_DATA_BYTES))?.unwrap_or_default();
-        let done = records.last().map_or(0, |record| record.env_steps);
+        let steps_done = records.last().map_or(0, |record| record.env_steps);
         // The end and the step of each event. Their number tells no iteration, since records may be missing.
-        let events = messages(&bytes).into_iter();
-        let events = events.map_while(|event| Some((event.end + 4, step(&bytes[event])?)));
-        let kept: Vec<(usize, u64)> = events.take_while(|(_, step)| *step <= done).collect();
+        let events = message_ranges(&bytes).into_iter();
+        let events = events.map_while(|event| Some((event.end + 4, event_step(&bytes[event])?)));
+        let kept: Vec<(usize, u64)> = events.take_while(|(_, step)| *step <= steps_done).collect();
         let file = disk::open_append(&path)?;
-        if let Some((end, step)) = kept.last().filter(|_| kept.len() >= HEADER_EVENTS && done > 0) {
+        if let Some((end, step)) =
+            kept.last().filter(|_| kept.len() >= HEADER_EVENTS && steps_done > 0)
+        {
             disk::truncate(&path, *end as u64)?;
             let last = records.iter().rfind(|record| record.env_steps <= *step);
             return Ok(Self { file, iterations: last.map_or(0, |record| record.iteration) });
@@ -72,23 +74,23 @@ impl Events {
     }
 }
 
-impl Tracker for Events {
+impl Tracker for TensorBoardTracker {
     fn iterations(&self) -> u32 {
         self.iterations
     }
 
     fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
-        self.append(event(record.env_steps as i64).message(5, summary(record)))?;
+        self.append(event(record.env_steps as i64).message(5, record_summary(record)))?;
         self.iterations = record.iteration;
         Ok(())
     }
 
-    fn has_pictures(&self) -> bool {
+    fn takes_animations(&self) -> bool {
         true
     }
 
-    fn animate(&mut self, env_steps: u64, animation: &Animation) -> io::Result<()> {
-        self.append(event(env_steps as i64).message(5, picture(animation)))
+    fn write_animation(&mut self, env_steps: u64, animation: &Animation) -> io::Result<()> {
+        self.append(event(env_steps as i64).message(5, animation_summary(animation)))
     }
 }
 
@@ -99,14 +101,14 @@ fn event(step: i64) -> Message {
 }
 
 /// The `Summary` message with the figures of a record.
-fn summary(record: &IterationRecord) -> Message {
+fn record_summary(record: &IterationRecord) -> Message {
     let values = scalars(record).into_iter().filter_map(|(name, value)| Some((name, value?)));
     let value = |(name, value)| Message::default().bytes(1, name).float(2, value as f32);
     Message::default().messages(1, values.map(value))
 }
 
 /// The `Summary` message with an animation.
-fn picture(Animation { gif, width, height }: &Animation) -> Message {
+fn animation_summary(Animation { gif, width, height }: &Animation) -> Message {
     const RGB: i64 = 3;
     let size = Message::default().int(1, i64::from(*height)).int(2, i64::from(*width));
     let image = size.int(3, RGB).bytes(4, gif);
@@ -117,7 +119,7 @@ fn picture(Animation { gif, width, height }: &Animation) -> Message {
 /// The settings as a table in Markdown, under the name that CleanRL uses: a value of a `Summary`.
 fn settings_text(settings: &Table) -> Message {
     let mut text = "|param|value|\n|-|-|".to_string();
-    overlay::flat(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
+    overlay::flatten(settings).for_each(|(path, value)| text += &format!("\n|{path}|{value}|"));
     const DT_STRING: i64 = 7;
     let shape = Message::default().message(2, Message::default().int(1, 1));
     let tensor = Message::default().int(1, DT_STRING).message(2, shape).bytes(8, text);
@@ -137,7 +139,7 @@ fn hyper_parameters(settings: &Table) -> Message {
         };
         Message::default().bytes(1, path).message(2, value)
     };
-    let session = Message::default().messages(1, overlay::flat(settings).map(entry));
+    let session = Message::default().messages(1, overlay::flatten(settings).map(entry));
     let data = Message::default().message(3, session).into_bytes();
     let value = Message::default().bytes(1, "_hparams_/session_start_info");
     value.message(9, metadata("hparams", data))
@@ -150,17 +152,17 @@ fn metadata(plugin: &str, content: impl AsRef<[u8]>) -> Message {
 }
 
 /// The step of an event: the number after its time, each with a tag of one byte.
-fn step(event: &[u8]) -> Option<u64> {
+fn event_step(event: &[u8]) -> Option<u64> {
     let digits = event.get(1 + 8 + 1..)?;
     let last = digits.iter().position(|byte| byte & 0x80 == 0)?;
     Some(digits[..=last].iter().rev().fold(0u64, |step, byte| (step << 7) | u64::from(byte & 0x7f)))
 }
 
 /// The byte ranges of the messages in a file's records, up to the first damaged one.
-fn messages(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+fn message_ranges(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut at = 0;
     let next = || {
-        let range = record(bytes, at)?;
+        let range = message_range(bytes, at)?;
         at = range.end + 4;
         Some(range)
     };
@@ -168,7 +170,7 @@ fn messages(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 }
 
 /// The byte range of the message in the record at offset `at`; `None` if the record is damaged.
-fn record(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
+fn message_range(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
     let rest = &bytes[at..];
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
     let length = rest.get(..8)?;
@@ -211,12 +213,12 @@ pub(super) mod tests {
 
     /// Asserts that a file has the events of these records and no others.
     pub fn assert_holds(bytes: &[u8], expected: &[IterationRecord]) {
-        let found = messages(bytes);
+        let found = message_ranges(bytes);
         assert_eq!(found.last().map(|last| last.end + 4), Some(bytes.len()));
         assert_eq!(found.len(), HEADER_EVENTS + expected.len());
         for (place, record) in found[HEADER_EVENTS..].iter().zip(expected) {
             let rest = Message::default().int(2, record.env_steps as i64);
-            let rest = rest.message(5, summary(record)).into_bytes();
+            let rest = rest.message(5, record_summary(record)).into_bytes();
             // The time comes first.
             assert_eq!(bytes[place.clone()][1 + 8..], rest);
         }
@@ -239,30 +241,31 @@ pub(super) mod tests {
             IterationRecord { iteration, env_steps, ..IterationRecord::default() }
         };
         let records = [1, 2, 4, 5, 6].map(record);
-        let mut events = Events::open(folder.path(), &Table::new(), &[]).unwrap();
+        let mut events = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
         records.iter().for_each(|record| events.write(record).unwrap());
         for done in [3, 5, 4] {
-            let mut events = Events::open(folder.path(), &Table::new(), &records[..done]).unwrap();
+            let mut events =
+                TensorBoardTracker::open(folder.path(), &Table::new(), &records[..done]).unwrap();
             assert_eq!(events.iterations(), records[done - 1].iteration);
             records[done..].iter().for_each(|record| events.write(record).unwrap());
             assert_holds(&fs::read(folder.path().join(FILE)).unwrap(), &records);
         }
         // Another run in the folder of one that was not saved.
-        Events::open(folder.path(), &Table::new(), &[]).unwrap();
+        TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
         assert_holds(&fs::read(folder.path().join(FILE)).unwrap(), &[]);
     }
 
     #[test]
     fn records_after_a_damaged_one_are_left_out() {
         let folder = tempfile::TempDir::new().unwrap();
-        let mut events = Events::open(folder.path(), &Table::new(), &[]).unwrap();
+        let mut events = TensorBoardTracker::open(folder.path(), &Table::new(), &[]).unwrap();
         events.write(&IterationRecord { iteration: 1, ..IterationRecord::default() }).unwrap();
         let mut bytes = fs::read(folder.path().join(FILE)).unwrap();
-        assert_eq!(messages(&bytes).len(), HEADER_EVENTS + 1);
+        assert_eq!(message_ranges(&bytes).len(), HEADER_EVENTS + 1);
         *bytes.last_mut().unwrap() ^= 1;
-        assert_eq!(messages(&bytes).len(), HEADER_EVENTS);
+        assert_eq!(message_ranges(&bytes).len(), HEADER_EVENTS);
         for length in 0..bytes.len() {
-            assert!(messages(&bytes[..length]).len() <= HEADER_EVENTS);
+            assert!(message_ranges(&bytes[..length]).len() <= HEADER_EVENTS);
         }
     }
 }

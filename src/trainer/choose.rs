@@ -97,7 +97,7 @@ pub(super) fn fallback_precision_reason(
         return Some(fallback.to_string());
     }
     if model.with_precision(config.precision).is_some() {
-        return device::precision_limit(Some(device), config.precision);
+        return device::unsupported_precision_reason(Some(device), config.precision);
     }
     Some(match model.get::<Mlp>() {
         Some(_) => fallback.to_string(),
@@ -148,7 +148,8 @@ pub(super) fn fallback_reason(
             return Some("on the CPU this build has the precision f32 alone".to_string());
         }
         let in_bf16 = takes_bf16_on_cpu(model, config, device);
-        return device::precision_limit(Some(device), config.precision).filter(|_| !in_bf16);
+        return device::unsupported_precision_reason(Some(device), config.precision)
+            .filter(|_| !in_bf16);
     }
     if host.is_some() {
         return Some("environments on the host have no kernels".to_string());
@@ -162,7 +163,7 @@ pub(super) fn fallback_reason(
         let limits = "the fused kernels take one or two hidden layers of up to 256 units";
         return Some(limits.to_string());
     }
-    device::precision_limit(Some(device), config.precision)
+    device::unsupported_precision_reason(Some(device), config.precision)
 }
 
 #[cfg(all(test, feature = "flex"))]

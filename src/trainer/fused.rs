@@ -171,7 +171,7 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
     fn size_reason(&self) -> Option<String> {
         let Source::Games(games) = &self.source else { return None };
         let what = "a group's rollout";
-        let reason = device::buffer_limit(&self.device, what, games.group_bytes())?;
+        let reason = device::buffer_size_reason(&self.device, what, games.group_bytes())?;
         Some(format!("{reason}: lower rollout.group_size or rollout.num_steps"))
     }
 

@@ -187,7 +187,8 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
 
     fn size_reason(&self) -> Option<String> {
         let Source::Games(games) = &self.source else { return None };
-        let reason = device::buffer_limit(&self.device, "a rollout", games.largest_buffer_bytes())?;
+        let reason =
+            device::buffer_size_reason(&self.device, "a rollout", games.largest_buffer_bytes())?;
         let settings = "rollout.num_groups, rollout.group_size or rollout.num_steps";
         Some(format!("{reason}: lower {settings}"))
     }

@@ -188,7 +188,7 @@ impl<E: Engine> Trainer<E> {
         record.seconds = IterationSeconds { total, ..record.seconds };
         record.steps_per_second = env_steps as f64 / total.max(1e-9);
         record.memory = device::memory(self.engine.device());
-        record.utilization = device::load(self.engine.device());
+        record.utilization = device::utilization(self.engine.device());
         let transfers = transfers.stop();
         record.read_backs = transfers.read_backs;
         record.downloaded_bytes = transfers.downloaded;

@@ -91,7 +91,7 @@ impl RankPart {
         let items = data.as_ref().map_or(config.rollout.num_groups, WindowSet::len);
         // A device sums over all of its shards at once, so they may be small.
         let min_shard_steps = if team.has_devices() { 1 } else { min_shard_steps };
-        let counts = config.shards(items, min_shard_steps);
+        let counts = config.shard_counts(items, min_shard_steps);
         let shards = team.shards(items, counts.shards).with_strata(counts.strata);
         if team.size() > shards.count() {
             return Err(TeamError::TooManyRanks { ranks: team.size(), shards: shards.count() });
@@ -128,7 +128,7 @@ impl RankPart {
                 sums[self.game_shards.local_items_of(shard)].iter().map(GameSums::numbers);
             numbers.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
         };
-        let ours: Vec<[f64; 5]> = self.game_shards.own().map(shard_sums).collect();
+        let ours: Vec<[f64; 5]> = self.game_shards.own_shards().map(shard_sums).collect();
         Ok(self.team.all_reduce_shard_numbers(&self.game_shards, &ours)?.into())
     }
 

@@ -173,7 +173,7 @@ mod tests {
         let data = window_set();
         let (too_little, enough) = (data.bytes() >> 20, (data.bytes() >> 20) + 1);
         for (count, own) in [(1, 0..1), (2, 0..1), (2, 1..2), (3, 1..2)] {
-            let shards = Shards::new(data.len(), count).with_own(own);
+            let shards = Shards::new(data.len(), count).with_own_shards(own);
             assert!(is_streamed(&data, &shards, too_little, EAGER_LOAD_BYTES), "{shards:?}");
             assert!(!is_streamed(&data, &shards, enough, EAGER_LOAD_BYTES), "{shards:?}");
         }

@@ -8,7 +8,7 @@
 //! mirror apple b of apple    another tile, mirrored left to right
 //! ```
 //!
-//! Each character of a row is a pixel; `.` is transparent. A drawing smaller than [`TILE`] is
+//! Each character of a row is a pixel; `.` is transparent. A drawing smaller than [`TILE_SIZE`] is
 //! repeated to the right and downwards. Lines that begin with `//` are comments.
 
 use crate::env::look::tile::NAMES;
@@ -16,18 +16,18 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
 
 /// Side length of a tile in pixels.
-pub(super) const TILE: usize = 16;
+pub(super) const TILE_SIZE: usize = 16;
 
 /// Source text of the atlas.
-const TEXT: &str = include_str!("../../assets/sprites.txt");
+const SOURCE: &str = include_str!("../../assets/sprites.txt");
 
 /// Red, green, blue, alpha; alpha is 0 or 255.
 pub(super) type Rgba = [u8; 4];
 
-/// A drawing of [`TILE`] x [`TILE`] pixels in row-major order.
-type Drawing = [Rgba; TILE * TILE];
+/// A drawing of [`TILE_SIZE`] x [`TILE_SIZE`] pixels in row-major order.
+type Drawing = [Rgba; TILE_SIZE * TILE_SIZE];
 
-/// Pixels of all tiles: `[tiles][TILE][TILE]`.
+/// Pixels of all tiles: `[tiles][TILE_SIZE][TILE_SIZE]`.
 #[derive(Debug)]
 pub(super) struct Atlas {
     pixels: Vec<Rgba>,
@@ -37,12 +37,12 @@ impl Atlas {
     /// Returns the built-in atlas, parsed on first use.
     pub fn get() -> &'static Self {
         static ATLAS: OnceLock<Atlas> = OnceLock::new();
-        ATLAS.get_or_init(|| Self::parse(TEXT).expect("a test reads assets/sprites.txt"))
+        ATLAS.get_or_init(|| Self::parse(SOURCE).expect("a test reads assets/sprites.txt"))
     }
 
     /// Parses the source text. Errors name the line.
     fn parse(text: &str) -> Result<Self, String> {
-        let drawings = Reader::default().read(text)?;
+        let drawings = AtlasParser::default().read(text)?;
         let mut pixels = Vec::new();
         for name in NAMES {
             let drawing =
@@ -64,29 +64,29 @@ impl Atlas {
 
     /// Number of tiles.
     pub fn len(&self) -> usize {
-        self.pixels.len() / (TILE * TILE)
+        self.pixels.len() / (TILE_SIZE * TILE_SIZE)
     }
 
-    /// Pixels of all tiles: `[tiles][TILE][TILE]`.
+    /// Pixels of all tiles: `[tiles][TILE_SIZE][TILE_SIZE]`.
     pub fn bytes(&self) -> &[u8] {
         self.pixels.as_flattened()
     }
 
     /// Row `y` of a tile.
     pub fn row(&self, tile: u32, y: usize) -> &[Rgba] {
-        let first = (tile as usize * TILE + y) * TILE;
-        &self.pixels[first..first + TILE]
+        let first = (tile as usize * TILE_SIZE + y) * TILE_SIZE;
+        &self.pixels[first..first + TILE_SIZE]
     }
 }
 
 /// Parser state.
 #[derive(Default)]
-struct Reader {
+struct AtlasParser {
     colours: HashMap<char, Rgba>,
     drawings: HashMap<String, Drawing>,
 }
 
-impl Reader {
+impl AtlasParser {
     fn read(mut self, text: &str) -> Result<HashMap<String, Drawing>, String> {
         let mut lines = text.lines().enumerate();
         while let Some((number, line)) = lines.next() {
@@ -122,17 +122,17 @@ impl Reader {
 
     fn read_tile(&mut self, name: &str, rows: &[&str]) -> Result<(), String> {
         let width = rows.first().map_or(0, |row| row.len());
-        if width == 0 || !TILE.is_multiple_of(width) || !TILE.is_multiple_of(rows.len()) {
+        if width == 0 || !TILE_SIZE.is_multiple_of(width) || !TILE_SIZE.is_multiple_of(rows.len()) {
             return Err(format!("`{name}` is {width} x {}, which fills no tile", rows.len()));
         }
-        let mut drawing = [[0; 4]; TILE * TILE];
+        let mut drawing = [[0; 4]; TILE_SIZE * TILE_SIZE];
         for (y, row) in rows.iter().enumerate() {
             let row: Vec<char> = row.chars().collect();
             if row.len() != width {
                 return Err(format!("row {} of `{name}` is not {width} wide", y + 1));
             }
-            for at in (0..TILE * TILE).filter(|at| at / TILE % rows.len() == y) {
-                let character = row[at % TILE % width];
+            for at in (0..TILE_SIZE * TILE_SIZE).filter(|at| at / TILE_SIZE % rows.len() == y) {
+                let character = row[at % TILE_SIZE % width];
                 if character != '.' {
                     let colour = self.colours.get(&character);
                     drawing[at] =
@@ -146,7 +146,7 @@ impl Reader {
     fn read_mirror(&mut self, names: &str) -> Result<(), String> {
         let (name, of) = names.split_once(" of ").ok_or("a mirror is `NAME of NAME`")?;
         let mut drawing = *self.drawings.get(of).ok_or_else(|| format!("there is no `{of}`"))?;
-        drawing.chunks_exact_mut(TILE).for_each(<[Rgba]>::reverse);
+        drawing.chunks_exact_mut(TILE_SIZE).for_each(<[Rgba]>::reverse);
         self.add(name, drawing)
     }
 
@@ -164,10 +164,10 @@ mod tests {
 
     #[test]
     fn every_tile_of_every_game_is_drawn() {
-        let atlas = Atlas::parse(TEXT).unwrap();
+        let atlas = Atlas::parse(SOURCE).unwrap();
         assert!(atlas.colours().len() < 256, "a GIF holds no more, and one that is none");
         for (tile, name) in NAMES.iter().enumerate() {
-            let seen = (0..TILE).any(|y| atlas.row(tile as u32, y).iter().any(|p| p[3] > 0));
+            let seen = (0..TILE_SIZE).any(|y| atlas.row(tile as u32, y).iter().any(|p| p[3] > 0));
             assert!(seen, "{name} is empty");
         }
     }
@@ -175,10 +175,10 @@ mod tests {
     #[test]
     fn drawings_are_repeated_and_mirrored() {
         let text = "colour a 010203\n\ntile one\na.\n..\n\nmirror two of one\n";
-        let drawings = Reader::default().read(text).unwrap();
+        let drawings = AtlasParser::default().read(text).unwrap();
         let (one, two) = (&drawings["one"], &drawings["two"]);
-        for at in 0..TILE * TILE {
-            let even_row = (at / TILE).is_multiple_of(2);
+        for at in 0..TILE_SIZE * TILE_SIZE {
+            let even_row = (at / TILE_SIZE).is_multiple_of(2);
             let colour = |there: bool| if there { [1, 2, 3, 255] } else { [0; 4] };
             assert_eq!(one[at], colour(even_row && at % 2 == 0));
             assert_eq!(two[at], colour(even_row && at % 2 == 1));
@@ -197,7 +197,7 @@ mod tests {
             ("mirror x of y", "line 1: there is no `y`"),
             ("apple", "line 1: this is neither a colour nor a tile"),
         ] {
-            assert_eq!(Reader::default().read(text).unwrap_err(), message);
+            assert_eq!(AtlasParser::default().read(text).unwrap_err(), message);
         }
         assert!(Atlas::parse("").unwrap_err().contains("there is no tile"));
     }

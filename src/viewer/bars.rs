@@ -5,7 +5,7 @@ use crate::env::Rules;
 use crate::env::look::{SceneInfo, Sprite, lerp, tile};
 
 /// Width of a feature in cells: from -1 at the left over 0 in the middle to 1 at the right.
-const WIDTH: u32 = 6;
+const FEATURE_COLUMNS: u32 = 6;
 /// Length of a bar of value 1 in cells.
 const BAR_LENGTH: f32 = 3.0;
 /// Thickness of a bar in cells.
@@ -22,14 +22,14 @@ impl Bars {
     /// Creates the scene for a number of features.
     pub fn new(features: usize) -> Self {
         let features = (features as u32).max(1);
-        let stacks = (f64::from(features) / f64::from(WIDTH)).sqrt().ceil() as u32;
+        let stacks = (f64::from(features) / f64::from(FEATURE_COLUMNS)).sqrt().ceil() as u32;
         Self { features, rows: features.div_ceil(stacks) }
     }
 
     /// Position of value 0 of feature `i` in cells.
     fn origin(&self, i: u32) -> (f32, f32) {
         let (stack, row) = (i / self.rows, i % self.rows);
-        ((stack * WIDTH) as f32 + 0.5 * WIDTH as f32, row as f32 + 0.5)
+        ((stack * FEATURE_COLUMNS) as f32 + 0.5 * FEATURE_COLUMNS as f32, row as f32 + 0.5)
     }
 }
 
@@ -39,7 +39,7 @@ impl SceneInfo for Bars {
     }
 
     fn columns(&self) -> u32 {
-        self.features.div_ceil(self.rows) * WIDTH
+        self.features.div_ceil(self.rows) * FEATURE_COLUMNS
     }
 
     fn rows(&self) -> u32 {
@@ -48,7 +48,7 @@ impl SceneInfo for Bars {
 
     /// Two tones, for negative and for positive values.
     fn background(&self, column: u32, _row: u32) -> u32 {
-        if column % WIDTH < WIDTH / 2 { tile::BOARD_A } else { tile::BOARD_B }
+        if column % FEATURE_COLUMNS < FEATURE_COLUMNS / 2 { tile::BOARD_A } else { tile::BOARD_B }
     }
 
     fn num_sprites(&self) -> usize {
@@ -60,22 +60,22 @@ impl SceneInfo for Bars {
     }
 }
 
-/// Computes the bars of some games in the layout of [`instances()`](super::instances()), at
-/// progress `part` (0 to 1) from `before` to `now`. Values are clipped to [-1, 1]; NaN is not drawn.
+/// Computes the bars of some games in the layout of [`compute_sprites()`](super::compute_sprites()), at
+/// `progress` (0 to 1) from `before` to `now`. Values are clipped to [-1, 1]; NaN is not drawn.
 ///
 /// # Panics
 /// If `before` and `now` differ in length.
-pub fn bars<G: Rules>(
+pub fn compute_bars<G: Rules>(
     game: G,
     before: &[G::State],
     now: &[G::State],
-    part: f32,
+    progress: f32,
     into: &mut Vec<Sprite>,
 ) {
     let scene = Bars::new(game.num_features());
     fill_sprites(before, now, game.num_features(), into, |before, now, i| {
         let value = |state| G::feature(state, i, game);
-        bar(&scene, i as u32, lerp(value(before), value(now), part))
+        bar(&scene, i as u32, lerp(value(before), value(now), progress))
     });
 }
 
@@ -94,7 +94,7 @@ fn bar(scene: &Bars, i: u32, value: f32) -> Sprite {
 mod tests {
     use super::*;
     use crate::env::{CartPole, Env, new_game};
-    use crate::viewer::{Cells, Picture, Wall, paint};
+    use crate::viewer::{Picture, SceneSize, Wall, paint};
 
     #[test]
     fn a_bar_reaches_from_the_middle_as_far_as_its_feature() {
@@ -119,7 +119,10 @@ mod tests {
                 x + BAR_LENGTH <= scene.columns() as f32 && y <= scene.rows as f32,
                 "{features}"
             );
-            assert!(scene.columns() * scene.rows < 10 * (WIDTH * features as u32) + WIDTH);
+            assert!(
+                scene.columns() * scene.rows
+                    < 10 * (FEATURE_COLUMNS * features as u32) + FEATURE_COLUMNS
+            );
         }
     }
 
@@ -128,11 +131,11 @@ mod tests {
         let game = CartPole::default();
         let states = [new_game::<CartPole>(1, game), new_game::<CartPole>(2, game)];
         let scene = Bars::new(game.num_features());
-        let (width, height) = Wall::size(Cells::of(&scene), 2, 16);
-        let painted = |before: &[_], now: &[_], part| {
+        let (width, height) = Wall::picture_size(SceneSize::of(&scene), 2, 16);
+        let painted = |before: &[_], now: &[_], progress| {
             let (mut picture, mut instances) =
                 (Picture::new(width as u32, height as u32), Vec::new());
-            bars(game, before, now, part, &mut instances);
+            compute_bars(game, before, now, progress, &mut instances);
             paint(&scene, 2, &instances, &mut picture);
             picture
         };

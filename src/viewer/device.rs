@@ -1,6 +1,6 @@
 //! Sprites computed on the device that plays the games and rendered from its memory.
 
-use super::instance::WORDS;
+use super::instance::SPRITE_WORDS;
 use crate::device::buffers::{argument, cube_ints, uninit};
 use crate::env::bits::to_bits;
 use crate::env::look::{Look, Sprite};
@@ -34,7 +34,7 @@ impl DeviceInstances {
 
 #[cube]
 fn store(words: &mut [u32], sprite: &Sprite, at: usize) {
-    let first = at * WORDS;
+    let first = at * SPRITE_WORDS;
     words[first] = to_bits(sprite.x);
     words[first + 1] = to_bits(sprite.y);
     words[first + 2] = to_bits(sprite.width);
@@ -51,7 +51,7 @@ fn instances_kernel<G: Look>(
     before: &[u32],
     now: &[u32],
     words: &mut [u32],
-    part: f32,
+    progress: f32,
     count: usize,
     #[comptime] game: G,
 ) {
@@ -67,32 +67,32 @@ fn instances_kernel<G: Look>(
         #[unroll]
         for k in 0..num_sprites {
             if follows {
-                store(words, &G::sprite(&before, &now, part, k, game), i * num_sprites + k);
+                store(words, &G::sprite(&before, &now, progress, k, game), i * num_sprites + k);
             } else {
-                store(words, &G::sprite(&now, &now, part, k, game), i * num_sprites + k);
+                store(words, &G::sprite(&now, &now, progress, k, game), i * num_sprites + k);
             }
         }
     }
 }
 
 /// Computes the sprites of some games on a wgpu device; equivalent to
-/// [`instances()`](super::instances()) on the CPU. `before` and `now` are the states around the
+/// [`compute_sprites()`](super::compute_sprites()) on the CPU. `before` and `now` are the states around the
 /// last step, `[env_words, games]` ([`env_words`]). A game that started a new episode in between is
 /// shown as it is now.
 ///
 /// # Panics
 /// If the shapes differ, or the tensors are not on a wgpu device.
-pub fn device_instances<G: Look>(
+pub fn compute_sprites_on_device<G: Look>(
     game: G,
     before: &Tensor<2, Int>,
     now: &Tensor<2, Int>,
-    part: f32,
+    progress: f32,
 ) -> DeviceInstances {
     assert_eq!(now.dims()[0], env_words(game), "now: [env_words, games]");
     assert_eq!(before.dims(), now.dims(), "before: [env_words, games]");
     let count = now.dims()[1];
     let (before, now) = (cube_ints(before.clone()), cube_ints(now.clone()));
-    let words = uninit(&now, &[count * game.num_sprites(), WORDS], DType::I32);
+    let words = uninit(&now, &[count * game.num_sprites(), SPRITE_WORDS], DType::I32);
     let client = &now.client;
     let dim = CubeDim::new_1d(32);
     // SAFETY: the kernel only accesses games below `count`, for which the buffers are sized.
@@ -104,7 +104,7 @@ pub fn device_instances<G: Look>(
             argument(&before),
             argument(&now),
             argument(&words),
-            part,
+            progress,
             count,
             game,
         );

@@ -9,22 +9,22 @@ unsafe impl Zeroable for Sprite {}
 unsafe impl Pod for Sprite {}
 
 /// 32-bit words per [`Sprite`].
-pub(super) const WORDS: usize = size_of::<Sprite>() / 4;
+pub(super) const SPRITE_WORDS: usize = size_of::<Sprite>() / 4;
 
 /// Replaces the contents of `into` with the sprites of some games, `[games * num_sprites]`, at
-/// progress `part` (0 to 1) from `before` to `now`.
+/// `progress` (0 to 1) from `before` to `now`.
 ///
 /// # Panics
 /// If `before` and `now` differ in length.
-pub fn instances<G: Look>(
+pub fn compute_sprites<G: Look>(
     game: G,
     before: &[G::State],
     now: &[G::State],
-    part: f32,
+    progress: f32,
     into: &mut Vec<Sprite>,
 ) {
     fill_sprites(before, now, game.num_sprites(), into, |before, now, i| {
-        G::sprite(before, now, part, i, game)
+        G::sprite(before, now, progress, i, game)
     });
 }
 

@@ -1,10 +1,10 @@
 //! Pictures of games, composed of atlas sprites by the CPU or a GPU: a single game or a wall of
 //! them.
 //!
-//! Games define their look ([`crate::env::look`]). [`instances()`] computes sprites on the CPU and
-//! `device_instances` on the device that plays; [`paint()`] draws them on the CPU and `Renderer` on
+//! Games define their look ([`crate::env::look`]). [`compute_sprites()`] computes sprites on the CPU and
+//! `compute_sprites_on_device` on the device that plays; [`paint()`] draws them on the CPU and `Renderer` on
 //! a GPU. All produce the same picture up to rounding. Games without a look are drawn as their
-//! features ([`bars()`]).
+//! features ([`compute_bars()`]).
 
 mod atlas;
 mod bars;
@@ -20,17 +20,17 @@ mod scene;
 mod wall;
 
 pub use crate::env::look::Sprite;
-pub use bars::{Bars, bars};
+pub use bars::{Bars, compute_bars};
 #[cfg(feature = "wgpu")]
-pub use device::{DeviceInstances, device_instances};
-pub use instance::instances;
+pub use device::{DeviceInstances, compute_sprites_on_device};
+pub use instance::compute_sprites;
 #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
 pub use offscreen::{Offscreen, OffscreenError};
 pub use paint::{Picture, paint};
 #[cfg(feature = "viewer")]
 pub use renderer::Renderer;
 pub use scene::Scene;
-pub use wall::{Cells, Plate, Wall};
+pub use wall::{PlateOrigin, SceneSize, Wall};
 
 /// Colours of the atlas as red, green, blue; fewer than 256. Pictures of fully opaque sprites
 /// contain no others.

@@ -1,12 +1,12 @@
 //! CPU renderer: the reference for the shader, and the fallback without a GPU.
 
-use super::atlas::{Atlas, Rgba, TILE};
-use super::{Cells, Plate, Sprite, Wall};
+use super::atlas::{Atlas, Rgba, TILE_SIZE};
+use super::{PlateOrigin, SceneSize, Sprite, Wall};
 use crate::env::look::SceneInfo;
 
 /// Offset added before positions are truncated, so that rounding errors do not decide cases on a
 /// pixel border. Matches `shaders/sprites.wgsl`.
-const BORDER: f32 = 0.01;
+const ROUNDING_MARGIN: f32 = 0.01;
 
 /// An RGBA picture, row by row from the upper left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Picture {
 }
 
 /// Paints `count` games as a [`Wall`], replacing the whole picture. `instances` are their sprites
-/// from [`instances()`](super::instances()). Pixels outside of the games are transparent.
+/// from [`compute_sprites()`](super::compute_sprites()). Pixels outside of the games are transparent.
 ///
 /// # Panics
 /// If the number of sprites does not match `count`, or the picture does not have `width * height *
@@ -49,13 +49,13 @@ pub fn paint(game: &dyn SceneInfo, count: usize, instances: &[Sprite], picture: 
     let bytes = picture.width as usize * picture.height as usize * 4;
     assert_eq!(picture.pixels.len(), bytes, "pixels: [height][width][4]");
     picture.pixels.fill(0);
-    let wall = Wall::fit(Cells::of(game), count, picture.width, picture.height);
-    if count == 0 || wall.width == 0 || wall.height == 0 {
+    let wall = Wall::fit(SceneSize::of(game), count, picture.width, picture.height);
+    if count == 0 || wall.plate_width == 0 || wall.plate_height == 0 {
         return;
     }
     paint_backgrounds(game, &wall, picture);
     for (i, sprites) in instances.chunks_exact(game.num_sprites().max(1)).enumerate() {
-        let plate = wall.plate(i);
+        let plate = wall.plate_origin(i);
         for sprite in sprites.iter().filter(|sprite| sprite.opacity > 0.0) {
             paint_sprite(sprite, &wall, plate, picture);
         }
@@ -68,22 +68,22 @@ fn paint_backgrounds(info: &dyn SceneInfo, wall: &Wall, picture: &mut Picture) {
     // Maps each pixel of a line to its cell and to the pixel within that cell's tile.
     let places = |pixels: u32, cells: u32| -> Vec<(u32, usize)> {
         let place = |pixel: u32| {
-            let at = (pixel as f32 + 0.5) / wall.scale;
+            let at = (pixel as f32 + 0.5) / wall.cell_size;
             let cell = (at as u32).min(cells - 1);
-            let inside = (at - cell as f32) * TILE as f32 + BORDER;
-            (cell, (inside as usize).min(TILE - 1))
+            let inside = (at - cell as f32) * TILE_SIZE as f32 + ROUNDING_MARGIN;
+            (cell, (inside as usize).min(TILE_SIZE - 1))
         };
         (0..pixels).map(place).collect()
     };
     let (columns, rows) = (info.columns(), info.rows());
-    let across = places(wall.width, columns);
-    let first = wall.plate(0);
+    let across = places(wall.plate_width, columns);
+    let first = wall.plate_origin(0);
     let mut tiles = Vec::new();
     let mut last = None;
-    for (y, place) in places(wall.height, rows).into_iter().enumerate() {
+    for (y, place) in places(wall.plate_height, rows).into_iter().enumerate() {
         let line = first.y + y as u32;
         if last == Some(place) {
-            picture.copy_row((first.x, line - 1), (first.x, line), wall.width);
+            picture.copy_row((first.x, line - 1), (first.x, line), wall.plate_width);
             continue;
         }
         let (row, inside) = place;
@@ -91,15 +91,15 @@ fn paint_backgrounds(info: &dyn SceneInfo, wall: &Wall, picture: &mut Picture) {
             tiles = (0..columns).map(|column| info.background(column, row)).collect();
         }
         let texels: Vec<&[Rgba]> = tiles.iter().map(|tile| atlas.row(*tile, inside)).collect();
-        let pixels = picture.row(first.x, line, wall.width);
+        let pixels = picture.row(first.x, line, wall.plate_width);
         for (pixel, (column, x)) in pixels.iter_mut().zip(&across) {
             *pixel = texels[*column as usize][*x];
         }
         last = Some(place);
     }
-    for plate in (1..wall.count as usize).map(|i| wall.plate(i)) {
-        for y in 0..wall.height {
-            picture.copy_row((first.x, first.y + y), (plate.x, plate.y + y), wall.width);
+    for plate in (1..wall.count as usize).map(|i| wall.plate_origin(i)) {
+        for y in 0..wall.plate_height {
+            picture.copy_row((first.x, first.y + y), (plate.x, plate.y + y), wall.plate_width);
         }
     }
 }
@@ -119,8 +119,10 @@ impl PlacedSprite {
     /// Snaps an unrotated sprite to whole pixels, so that its look does not change while it moves.
     fn of(sprite: &Sprite, scale: f32) -> Self {
         let side = |centre: f32, size: f32| {
-            let low = (centre * scale - 0.5 * size * scale + 0.5 + BORDER).floor();
-            let high = (centre * scale + 0.5 * size * scale + 0.5 + BORDER).floor().max(low + 1.0);
+            let low = (centre * scale - 0.5 * size * scale + 0.5 + ROUNDING_MARGIN).floor();
+            let high = (centre * scale + 0.5 * size * scale + 0.5 + ROUNDING_MARGIN)
+                .floor()
+                .max(low + 1.0);
             (low, high)
         };
         if sprite.rotation == 0.0 {
@@ -151,7 +153,7 @@ impl PlacedSprite {
     }
 
     /// Texture coordinates of a pixel's centre, 0 to 1 within the sprite.
-    fn on_sprite(&self, x: u32, y: u32) -> (f32, f32) {
+    fn texture_coordinates(&self, x: u32, y: u32) -> (f32, f32) {
         let (dx, dy) = (x as f32 + 0.5 - self.centre.0, y as f32 + 0.5 - self.centre.1);
         let across = (dx * self.cos + dy * self.sin) / self.size.0;
         let down = (dy * self.cos - dx * self.sin) / self.size.1;
@@ -159,20 +161,20 @@ impl PlacedSprite {
     }
 }
 
-fn paint_sprite(sprite: &Sprite, wall: &Wall, plate: Plate, picture: &mut Picture) {
+fn paint_sprite(sprite: &Sprite, wall: &Wall, plate: PlateOrigin, picture: &mut Picture) {
     let atlas = Atlas::get();
-    let placed = PlacedSprite::of(sprite, wall.scale);
+    let placed = PlacedSprite::of(sprite, wall.cell_size);
     // `as` saturates negative coordinates to 0.
-    let (left, right) = (placed.low.0 as u32, (placed.high.0 as u32).min(wall.width));
-    let (top, bottom) = (placed.low.1 as u32, (placed.high.1 as u32).min(wall.height));
+    let (left, right) = (placed.low.0 as u32, (placed.high.0 as u32).min(wall.plate_width));
+    let (top, bottom) = (placed.low.1 as u32, (placed.high.1 as u32).min(wall.plate_height));
     if left >= right {
         return;
     }
-    let inside = |at: f32| ((at * TILE as f32 + BORDER) as usize).min(TILE - 1);
+    let inside = |at: f32| ((at * TILE_SIZE as f32 + ROUNDING_MARGIN) as usize).min(TILE_SIZE - 1);
     for y in top..bottom {
         let line = picture.row(plate.x + left, plate.y + y, right - left);
         for (x, pixel) in (left..right).zip(line) {
-            let (u, v) = placed.on_sprite(x, y);
+            let (u, v) = placed.texture_coordinates(x, y);
             if !(0.0..1.0).contains(&u) || !(0.0..1.0).contains(&v) {
                 continue;
             }

@@ -1,8 +1,8 @@
 //! GPU renderer through wgpu, equivalent to [`paint()`](super::paint()).
 
-use super::atlas::{Atlas, TILE};
-use super::instance::WORDS;
-use super::{Cells, Sprite, Wall};
+use super::atlas::{Atlas, TILE_SIZE};
+use super::instance::SPRITE_WORDS;
+use super::{SceneSize, Sprite, Wall};
 use crate::env::look::SceneInfo;
 
 /// Shader source.
@@ -19,7 +19,7 @@ const LAYOUT_WORDS: usize = 16;
 pub struct Renderer {
     device: wgpu::Device,
     queue: wgpu::Queue,
-    cells: Cells,
+    scene_size: SceneSize,
     num_sprites: usize,
     backgrounds: wgpu::RenderPipeline,
     sprites: wgpu::RenderPipeline,
@@ -40,8 +40,8 @@ impl Renderer {
         format: wgpu::TextureFormat,
         game: &dyn SceneInfo,
     ) -> Self {
-        let cells = Cells::of(game);
-        let Cells { columns, rows } = cells;
+        let scene_size = SceneSize::of(game);
+        let SceneSize { columns, rows } = scene_size;
         let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
         let tiles = places.flat_map(|(column, row)| game.background(column, row).to_le_bytes());
         let tiles: Vec<u8> = tiles.collect();
@@ -58,14 +58,14 @@ impl Renderer {
             pipeline(device, &bind_group_layout, &module, format, vertex, fragment)
         };
         Self {
-            cells,
+            scene_size,
             num_sprites: game.num_sprites(),
             backgrounds: pipeline("whole_picture", "paint_background"),
             sprites: pipeline("sprite", "paint_sprite"),
             wall: buffer(device, "wall", uniform, LAYOUT_WORDS * 4),
             atlas: upload_atlas(device, queue, format),
             background,
-            instances: buffer(device, "instances", storage, 4 * WORDS),
+            instances: buffer(device, "instances", storage, 4 * SPRITE_WORDS),
             bind_group_layout,
             device: device.clone(),
             queue: queue.clone(),
@@ -111,13 +111,16 @@ impl Renderer {
     ) {
         let num_instances = count * self.num_sprites;
         let size = instances.size.map_or(instances.buffer.size() - instances.offset, |n| n.get());
-        assert!(size as usize >= num_instances * 4 * WORDS, "instances: [count * num_sprites]");
-        let wall = Wall::fit(self.cells, count, width, height);
+        assert!(
+            size as usize >= num_instances * 4 * SPRITE_WORDS,
+            "instances: [count * num_sprites]"
+        );
+        let wall = Wall::fit(self.scene_size, count, width, height);
         self.queue.write_buffer(&self.wall, 0, &self.wall_bytes(&wall, width, height));
         let group = self.bind(instances);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut pass = clear(&mut encoder, target);
-        if count > 0 && wall.width > 0 && wall.height > 0 {
+        if count > 0 && wall.plate_width > 0 && wall.plate_height > 0 {
             pass.set_bind_group(0, &group, &[]);
             pass.set_pipeline(&self.backgrounds);
             pass.draw(0..3, 0..1);
@@ -148,17 +151,17 @@ impl Renderer {
         let words: [u32; LAYOUT_WORDS] = [
             (width as f32).to_bits(),
             (height as f32).to_bits(),
-            self.cells.columns,
-            self.cells.rows,
-            wall.width,
-            wall.height,
+            self.scene_size.columns,
+            self.scene_size.rows,
+            wall.plate_width,
+            wall.plate_height,
             wall.left,
             wall.top,
             wall.gap,
             wall.columns,
             wall.count,
             self.num_sprites as u32,
-            wall.scale.to_bits(),
+            wall.cell_size.to_bits(),
             0,
             0,
             0,
@@ -273,8 +276,8 @@ fn upload_atlas(
 ) -> wgpu::TextureView {
     let atlas = Atlas::get();
     let size = wgpu::Extent3d {
-        width: TILE as u32,
-        height: (atlas.len() * TILE) as u32,
+        width: TILE_SIZE as u32,
+        height: (atlas.len() * TILE_SIZE) as u32,
         depth_or_array_layers: 1,
     };
     let texture = device.create_texture(&wgpu::TextureDescriptor {

@@ -1,17 +1,18 @@
 //! The scene of a game: its look, or its features if it has none.
 
-use super::{Bars, Sprite, bars, instances};
+use super::{Bars, Sprite, compute_bars, compute_sprites};
 use crate::env::Rules;
 use crate::env::look::{Look, SceneInfo};
 
 /// Computes sprites interpolated between the states before and after a step.
-type Sprites<G> = fn(G, &[<G as Rules>::State], &[<G as Rules>::State], f32, &mut Vec<Sprite>);
+type ComputeSprites<G> =
+    fn(G, &[<G as Rules>::State], &[<G as Rules>::State], f32, &mut Vec<Sprite>);
 
 /// A background with sprites.
 pub struct Scene<G: Rules> {
     game: G,
     info: Box<dyn SceneInfo>,
-    sprites: Sprites<G>,
+    compute: ComputeSprites<G>,
 }
 
 impl<G: Rules> Scene<G> {
@@ -20,13 +21,13 @@ impl<G: Rules> Scene<G> {
     where
         G: Look,
     {
-        Self { game, info: Box::new(game), sprites: instances::<G> }
+        Self { game, info: Box::new(game), compute: compute_sprites::<G> }
     }
 
     /// Creates the scene that shows a game's features as bars.
     pub fn features(game: G) -> Self {
         let info = Box::new(Bars::new(game.num_features()));
-        Self { game, info, sprites: bars::<G> }
+        Self { game, info, compute: compute_bars::<G> }
     }
 
     /// The static part of the scene.
@@ -34,15 +35,15 @@ impl<G: Rules> Scene<G> {
         &*self.info
     }
 
-    /// Replaces the contents of `into` with the sprites at progress `part` (0 to 1) from `before` to
+    /// Replaces the contents of `into` with the sprites at `progress` (0 to 1) from `before` to
     /// `now`.
-    pub fn sprites(
+    pub fn compute_sprites(
         &self,
         before: &[G::State],
         now: &[G::State],
-        part: f32,
+        progress: f32,
         into: &mut Vec<Sprite>,
     ) {
-        (self.sprites)(self.game, before, now, part, into);
+        (self.compute)(self.game, before, now, progress, into);
     }
 }

@@ -3,8 +3,8 @@
 use crate::env::look::SceneInfo;
 
 /// Gap between two plates in pixels: half a cell.
-fn gap(scale: f32) -> f32 {
-    (scale * 0.5).floor()
+fn gap(cell_size: f32) -> f32 {
+    (cell_size * 0.5).floor()
 }
 
 /// Cell size in pixels from which cells are rounded to whole pixels.
@@ -20,11 +20,11 @@ pub struct Wall {
     /// Plates per row.
     pub columns: u32,
     /// Side length of a cell in pixels.
-    pub scale: f32,
+    pub cell_size: f32,
     /// Width of a plate in pixels.
-    pub width: u32,
+    pub plate_width: u32,
     /// Height of a plate in pixels.
-    pub height: u32,
+    pub plate_height: u32,
     /// Gap between plates in pixels.
     pub gap: u32,
     /// Left edge of the first plate in pixels.
@@ -35,14 +35,14 @@ pub struct Wall {
 
 /// Size of a scene in cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cells {
+pub struct SceneSize {
     /// Number of columns.
     pub columns: u32,
     /// Number of rows.
     pub rows: u32,
 }
 
-impl Cells {
+impl SceneSize {
     /// Size of a game's scene.
     pub fn of(info: &dyn SceneInfo) -> Self {
         Self { columns: info.columns(), rows: info.rows() }
@@ -51,7 +51,7 @@ impl Cells {
 
 /// Upper left corner of a plate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plate {
+pub struct PlateOrigin {
     /// Distance from the picture's left edge in pixels.
     pub x: u32,
     /// Distance from its upper edge in pixels.
@@ -61,57 +61,60 @@ pub struct Plate {
 impl Wall {
     /// Fits `count` games into a picture of `width` x `height` pixels. The wall is empty if there
     /// are no games or no pixels.
-    pub fn fit(cells: Cells, count: usize, width: u32, height: u32) -> Self {
+    pub fn fit(scene: SceneSize, count: usize, width: u32, height: u32) -> Self {
         let count = count as u32;
-        let (cells_x, cells_y) = (cells.columns as f32, cells.rows as f32);
-        let scale = |columns: u32| {
+        let (cells_x, cells_y) = (scene.columns as f32, scene.rows as f32);
+        let cell_size = |columns: u32| {
             let rows = count.div_ceil(columns) as f32;
             let columns = columns as f32;
-            let side = |n: f32, cells: f32, scale: f32| n * cells * scale + (n - 1.0) * gap(scale);
+            let side = |n: f32, cells: f32, cell_size: f32| {
+                n * cells * cell_size + (n - 1.0) * gap(cell_size)
+            };
             let x = width as f32 / (columns * cells_x + (columns - 1.0) * 0.5);
             let y = height as f32 / (rows * cells_y + (rows - 1.0) * 0.5);
-            let scale = x.min(y);
+            let cell_size = x.min(y);
             // Gaps are truncated to whole pixels, which may leave space for the next whole number.
-            let next = scale.ceil();
+            let next = cell_size.ceil();
             let fits = side(columns, cells_x, next) <= width as f32
                 && side(rows, cells_y, next) <= height as f32;
-            match scale {
+            match cell_size {
                 _ if fits => next,
-                _ if scale >= MIN_WHOLE_PIXELS => scale.floor(),
-                _ => scale,
+                _ if cell_size >= MIN_WHOLE_PIXELS => cell_size.floor(),
+                _ => cell_size,
             }
         };
         // Largest cells first; ties go to the layout with the fewest empty places.
         let empty = |columns: u32| columns * count.div_ceil(columns) - count;
         let best = (1..=count).max_by(|&a, &b| {
-            scale(a).total_cmp(&scale(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
+            cell_size(a).total_cmp(&cell_size(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
         });
         let columns = best.unwrap_or(1);
-        let (rows, scale) = (count.div_ceil(columns), scale(columns));
+        let (rows, cell_size) = (count.div_ceil(columns), cell_size(columns));
         // Plates with fractional cells are truncated to whole pixels.
-        let plate_width = (cells_x * scale + 1e-3) as u32;
-        let plate_height = (cells_y * scale + 1e-3) as u32;
-        let gap = gap(scale) as u32;
+        let plate_width = (cells_x * cell_size + 1e-3) as u32;
+        let plate_height = (cells_y * cell_size + 1e-3) as u32;
+        let gap = gap(cell_size) as u32;
         let side = |n: u32, plate: u32| n * plate + n.saturating_sub(1) * gap;
         Self {
             count,
             columns,
-            scale,
-            width: plate_width,
-            height: plate_height,
+            cell_size,
+            plate_width,
+            plate_height,
             gap,
             left: width.saturating_sub(side(columns.min(count), plate_width)) / 2,
             top: height.saturating_sub(side(rows, plate_height)) / 2,
         }
     }
 
-    /// Width and height in pixels of a picture of `count` (at least 1) games with cells of `scale`
+    /// Width and height in pixels of a picture of `count` (at least 1) games with cells of `cell_size`
     /// pixels, at an aspect ratio of about 3:2 if there are several.
-    pub fn size(cells: Cells, count: usize, scale: u32) -> (u64, u64) {
-        let (count, scale) = (count.max(1) as u64, u64::from(scale));
-        let side = |n: u64, cells: u32| n * u64::from(cells) * scale + (n - 1) * (scale / 2);
+    pub fn picture_size(scene: SceneSize, count: usize, cell_size: u32) -> (u64, u64) {
+        let (count, cell_size) = (count.max(1) as u64, u64::from(cell_size));
+        let side =
+            |n: u64, cells: u32| n * u64::from(cells) * cell_size + (n - 1) * (cell_size / 2);
         let size = |columns: u64| {
-            (side(columns, cells.columns), side(count.div_ceil(columns), cells.rows))
+            (side(columns, scene.columns), side(count.div_ceil(columns), scene.rows))
         };
         let cost = |columns: u64| {
             let (width, height) = size(columns);
@@ -122,12 +125,12 @@ impl Wall {
         size(best.unwrap_or(1))
     }
 
-    /// Plate of game `i`.
-    pub fn plate(&self, i: usize) -> Plate {
+    /// Upper left corner of the plate of game `i`.
+    pub fn plate_origin(&self, i: usize) -> PlateOrigin {
         let (column, row) = (i as u32 % self.columns, i as u32 / self.columns);
-        Plate {
-            x: self.left + column * (self.width + self.gap),
-            y: self.top + row * (self.height + self.gap),
+        PlateOrigin {
+            x: self.left + column * (self.plate_width + self.gap),
+            y: self.top + row * (self.plate_height + self.gap),
         }
     }
 }

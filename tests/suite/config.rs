@@ -14,7 +14,7 @@ use toml::Table;
 fn bounds(file: &str, command_line: &[&str]) -> (f64, f64) {
     let mut table = overlay::to_table(&TrainConfig::for_game("fruit"));
     overlay::lay_over(&mut table, overlay::parse("the file", file).unwrap()).unwrap();
-    overlay::apply(&mut table, command_line).unwrap();
+    overlay::apply_assignments(&mut table, command_line).unwrap();
     let config: TrainConfig = overlay::from_table(table).unwrap();
     (config.loss.clip_eps_low, config.loss.clip_eps_high)
 }
@@ -45,7 +45,7 @@ fn epsilon_is_both_bounds_unless_epsilon_high_is_given() {
 fn settings(command_line: &[&str]) -> Result<toml::Table, String> {
     let defaults = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
     let mut table = overlay::parse("the defaults", &defaults).unwrap();
-    overlay::apply(&mut table, command_line).map_err(|error| error.to_string())?;
+    overlay::apply_assignments(&mut table, command_line).map_err(|error| error.to_string())?;
     Ok(table)
 }
 
@@ -89,7 +89,7 @@ fn a_text_run_takes_the_learning_rate_of_its_optimizer() {
     let config = LanguageConfig::for_task("tiny", 100);
     let mut table = language_settings("sort", &Table::new(), &config);
     for (name, rate) in [("learning_rate", 0.5), ("lr", 0.25), ("optimizer.lr", 0.125)] {
-        overlay::apply(&mut table, &[format!("{name}={rate}")]).unwrap();
+        overlay::apply_assignments(&mut table, &[format!("{name}={rate}")]).unwrap();
         assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(rate));
         assert_ne!(table["fit"]["learning_rate"].as_float(), Some(rate));
     }
@@ -166,7 +166,7 @@ fn the_defaults_are_those_of_the_game_as_it_is_set() {
 /// The refusal of the settings of a text run after one `key=value`.
 fn refused_for_texts(assignment: &str) -> String {
     let mut table = overlay::to_table(&LanguageConfig::for_model(TINY));
-    let changed = overlay::apply(&mut table, &[assignment]);
+    let changed = overlay::apply_assignments(&mut table, &[assignment]);
     let config = changed.and_then(|()| overlay::from_table::<LanguageConfig>(table));
     match config {
         Ok(config) => config.validate().expect_err(assignment).to_string(),
@@ -307,7 +307,7 @@ fn sft_alone_refuses_settings_that_only_rollouts_have() {
         let assignment = [format!("{section}.{key}={value}")];
         let validated = |config: LanguageConfig| {
             let mut table = overlay::to_table(&config);
-            overlay::apply(&mut table, &assignment).unwrap();
+            overlay::apply_assignments(&mut table, &assignment).unwrap();
             overlay::from_table::<LanguageConfig>(table).unwrap().validate()
         };
         assert!(validated(LanguageConfig::for_model(TINY)).is_ok(), "GRPO after SFT has {key}");

@@ -3,7 +3,7 @@
 use crate::shared::training::{section, short_run, whole_runs};
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
-use grove::device::largest_buffer;
+use grove::device::max_addressable_bytes;
 use grove::env::{CartPole, Catch};
 use grove::metrics::IterationRecord;
 use grove::model::saved::{Header, with_header};
@@ -221,7 +221,7 @@ fn a_policy_too_wide_for_the_kernels_uses_the_general_engine_and_says_why() {
 #[test]
 fn a_rollout_too_large_for_the_device_is_rejected_before_the_run() {
     let Some(device) = adapter() else { return };
-    let most = largest_buffer(&device).unwrap() as usize;
+    let most = max_addressable_bytes(&device).unwrap() as usize;
     let missing =
         |config: &TrainConfig| Trainer::new(Catch::default(), config, &device).unsupported_reason();
     // Words of catch, and the quantities that are recorded beside its four features, in each step of a game.

@@ -5,7 +5,7 @@ use crate::shared::rollouts::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
 use crate::support::{adapter, for_every_game};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use grove::env::{Bits, CheckOptions, Env, Finding, Outcome, Rules, Subject, check};
+use grove::env::{Aspect, Bits, CheckOptions, Env, Finding, Outcome, Rules, check};
 use grove::rng::below;
 use grove::rollout::check_on_device;
 use serde::{Deserialize, Serialize};
@@ -219,22 +219,22 @@ fn found(fault: Fault) -> Vec<Finding> {
 #[test]
 fn mistakes_in_a_game_are_found() {
     assert_no_findings(&found(Fault::Nothing), "nothing");
-    for (fault, subject, is_error, word) in [
-        (Fault::HugeFeature, Subject::Features, false, "reaches"),
-        (Fault::InfiniteFeature, Subject::Features, true, "feature 0"),
-        (Fault::LostByPacking, Subject::Packing, true, "field `number`"),
-        (Fault::UsesWordsItDoesNotHave, Subject::Packing, true, "word 1 is not 0"),
-        (Fault::Illegal, Subject::Masks, true, "MASKED is false"),
-        (Fault::Endless, Subject::Length, false, "none of 64 episodes ended"),
-        (Fault::StartsFromWhatWasThere, Subject::Draws, true, "starts differently"),
-        (Fault::Deterministic, Subject::Draws, false, "levels do not differ"),
-        (Fault::NoReward, Subject::Rewards, true, "not finite"),
-        (Fault::ScoreOfItsOwn, Subject::Rewards, true, "SCORE_IS_REWARD"),
+    for (fault, aspect, is_error, word) in [
+        (Fault::HugeFeature, Aspect::Features, false, "reaches"),
+        (Fault::InfiniteFeature, Aspect::Features, true, "feature 0"),
+        (Fault::LostByPacking, Aspect::Packing, true, "field `number`"),
+        (Fault::UsesWordsItDoesNotHave, Aspect::Packing, true, "word 1 is not 0"),
+        (Fault::Illegal, Aspect::Masks, true, "MASKED is false"),
+        (Fault::Endless, Aspect::Length, false, "none of 64 episodes ended"),
+        (Fault::StartsFromWhatWasThere, Aspect::Draws, true, "starts differently"),
+        (Fault::Deterministic, Aspect::Draws, false, "levels do not differ"),
+        (Fault::NoReward, Aspect::Rewards, true, "not finite"),
+        (Fault::ScoreOfItsOwn, Aspect::Rewards, true, "SCORE_IS_REWARD"),
     ] {
         let findings = found(fault);
         assert_eq!(findings.len(), 1, "{fault:?}: {findings:?}");
         let finding = &findings[0];
-        assert_eq!((finding.subject, finding.is_error), (subject, is_error), "{finding}");
+        assert_eq!((finding.aspect, finding.is_error), (aspect, is_error), "{finding}");
         assert!(finding.message.contains(word), "{finding}");
     }
 }
@@ -252,5 +252,5 @@ fn rules_that_differ_in_kernels_are_found() {
     assert_eq!((natively.episodes, natively.steps), (64, 64 * 20));
     let findings = check_on_device(wrong, &options, &device);
     assert_eq!(findings.len(), 1);
-    assert_eq!((findings[0].subject, findings[0].is_error), (Subject::Kernels, true));
+    assert_eq!((findings[0].aspect, findings[0].is_error), (Aspect::Kernels, true));
 }

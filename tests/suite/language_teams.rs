@@ -3,7 +3,7 @@
 use crate::support::{HANG, TINY_SIZES, Verified, adapter_name, json, refusal, stderr, tiny};
 use crate::teams::{assert_same_runs, cpus, on_ranks, params};
 use grove::metrics::IterationRecord;
-use grove::parallel::{Team, threads};
+use grove::parallel::{Team, thread_teams};
 use grove::task::{Completion, Sort, Task, TaskError};
 use grove::trainer::text::LanguageTrainer;
 use std::fs;
@@ -202,7 +202,7 @@ fn train_three_ranks(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
             all.collect::<Result<_, _>>().map_err(|error| error.to_string())
         };
         let ranks: Vec<_> =
-            threads(3, HANG).into_iter().map(|team| scope.spawn(move || run(team))).collect();
+            thread_teams(3, HANG).into_iter().map(|team| scope.spawn(move || run(team))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }

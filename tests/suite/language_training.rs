@@ -403,7 +403,7 @@ impl Task for Halves {
         Ok(Prompt { text, ..Prompt::default() })
     }
 
-    fn parts(&self) -> &[RewardPart] {
+    fn reward_parts(&self) -> &[RewardPart] {
         &self.parts
     }
 

@@ -3,7 +3,7 @@
 use crate::support::{HANG, Verified, tiny};
 use grove::checkpoint::Checkpoint;
 use grove::metrics::LanguageRecord;
-use grove::parallel::threads;
+use grove::parallel::thread_teams;
 use grove::task::{Completion, DataTask, Sort, Task, TaskError, VerifierOptions};
 use grove::trainer::text::{CompletionRecord, LanguageConfig, LanguageTrainer};
 use std::fs;
@@ -131,7 +131,7 @@ fn ranks_verify_during_generation_with_the_same_bytes() {
                 let trainer = LanguageTrainer::for_task_of_team(task, config(), None, team);
                 outcome(trainer.unwrap())
             };
-            let ranks = threads(2, HANG).into_iter();
+            let ranks = thread_teams(2, HANG).into_iter();
             let ranks: Vec<_> = ranks.map(|team| scope.spawn(move || run(team))).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         })

@@ -116,7 +116,7 @@ fn the_reported_optimum_is_exact() {
         let optimum = process.optimum(max_steps);
         assert!((optimum - value).abs() < 1e-4, "{max_steps} steps: {optimum}");
         let reference =
-            Fruit { max_steps, ..Fruit::default() }.references().last().copied().unwrap();
+            Fruit { max_steps, ..Fruit::default() }.reference_scores().last().copied().unwrap();
         assert_eq!(reference.0, "optimum");
         assert!((reference.1 - optimum).abs() < 0.001, "{reference:?}");
     }

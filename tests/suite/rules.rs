@@ -8,7 +8,7 @@ use crate::support::for_every_game;
 use grove::env::{
     Breakout, BreakoutActions, BreakoutObservation, CartPole, CartPoleState, Catch,
     CatchObservation, CatchState, Env, Episode, Fruit, FruitObservation, PackedState, Recall,
-    Rules, new_game, num_words, play_step, random_legal,
+    Rules, new_game, num_words, play_step, random_legal_action,
 };
 use grove::rng::{below, draw, uniform};
 
@@ -83,7 +83,7 @@ fn catch_follows_bsuite() {
                 };
                 let played = play_step::<Catch>(&mut state, &mut counted, action, game);
                 assert_eq!((played.reward, played.ended()), (reward, done), "{game:?}");
-                assert_eq!(played.score, reward, "{game:?}");
+                assert_eq!(played.episode_score, reward, "{game:?}");
                 if done {
                     rewards.push(reward);
                     break;
@@ -186,7 +186,7 @@ fn cartpole_follows_gymnasium_over_random_episodes() {
             let played = play_step::<CartPole>(&mut state, &mut counted, action, game);
             assert_eq!((played.reward, played.ended()), (1.0, terminated));
             if terminated {
-                assert_eq!(played.score, t as f32);
+                assert_eq!(played.episode_score, t as f32);
                 lengths.push(t);
                 break;
             }
@@ -238,7 +238,7 @@ fn cartpole_is_truncated_at_its_last_step() {
                 let played = play_step::<CartPole>(&mut state, &mut episode, action, game);
                 assert_eq!(played.ended(), t == max_steps, "level {level}, step {t}");
                 let score = if played.ended() { max_steps as f32 } else { 0.0 };
-                assert_eq!(played.score, score);
+                assert_eq!(played.episode_score, score);
             }
             assert_eq!(episode.level, draw(level, NEXT_LEVEL));
             assert_eq!((episode.time, episode.score), (0, 0.0));
@@ -286,10 +286,10 @@ fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
         let mut counted = episode(level);
         loop {
             let bits = draw(draw(level, 0x5eed), counted.time);
-            let action = random_legal(&state, bits, game).unwrap();
+            let action = random_legal_action(&state, bits, game).unwrap();
             let played = play_step::<G>(&mut state, &mut counted, action, game);
             if played.ended() {
-                break f64::from(played.score);
+                break f64::from(played.episode_score);
             }
         }
     };
@@ -305,7 +305,7 @@ fn random_players_score_what_the_references_say() {
     fn check<G: Rules>(game: G) {
         let (mean, error) = random_score(game, 100_000);
         println!("{game:?}: {mean:.4} +- {error:.4}");
-        let references = game.references();
+        let references = game.reference_scores();
         let (player, reference) = *references.first().expect("that of the random player");
         assert!(["random", "chance"].contains(&player), "{game:?}: {player}");
         // References have about three digits.

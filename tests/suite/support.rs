@@ -208,8 +208,8 @@ impl Task for Verified {
         self.task.prompt(split, index)
     }
 
-    fn parts(&self) -> &[RewardPart] {
-        self.task.parts()
+    fn reward_parts(&self) -> &[RewardPart] {
+        self.task.reward_parts()
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {

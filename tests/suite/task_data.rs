@@ -64,7 +64,7 @@ fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
     assert_eq!((prompts[2].text.as_str(), prompts[2].messages.len()), ("Hi\n\n", 1));
     let right = |i: usize, text: &str| {
         let rewards = task.verify(&[Completion::new(&prompts[i], text)]).unwrap();
-        rewards[0].total(task.parts())
+        rewards[0].score(task.reward_parts())
     };
     assert_eq!([right(0, "4"), right(0, "Two and two: 4"), right(1, "7")], [1.0, 0.0, 1.0]);
     let all: BTreeSet<char> = "2+2=Two and two: 43+4?\n7HiHello".chars().collect();
@@ -226,7 +226,7 @@ fn prompts_without_a_split_are_assigned_one_and_each_pass_covers_all() {
     let texts = [format!(" {solution}\n"), format!("{solution} {solution}"), String::new()];
     let completions = texts.each_ref().map(|text| Completion::new(&prompt, text));
     let rewards: Vec<f64> =
-        task.verify(&completions).unwrap().iter().map(|r| r.total(task.parts())).collect();
+        task.verify(&completions).unwrap().iter().map(|r| r.score(task.reward_parts())).collect();
     assert_eq!(rewards, [1.0, 0.0, 0.0]);
 }
 
@@ -312,7 +312,7 @@ fn prompts_without_solutions_need_a_verifier_and_get_one() {
     let task = DataTask::open(&path, Some(options)).unwrap();
     let prompt = task.prompt(Split::Train, 0).unwrap();
     let rewards = task.verify(&[Completion::new(&prompt, "yes"), Completion::new(&prompt, "no")]);
-    let totals: Vec<f64> = rewards.unwrap().iter().map(|r| r.total(task.parts())).collect();
+    let totals: Vec<f64> = rewards.unwrap().iter().map(|r| r.score(task.reward_parts())).collect();
     assert_eq!(totals, [1.0, 0.0]);
     let error = task.prompt(Split::Test, 0).unwrap_err().to_string();
     assert!(

@@ -2,7 +2,7 @@
 
 use grove::task::ocaml::{
     Checker, CodeReport, Compiler, Job, LibraryAccess, Ocaml, OcamlLimits, OcamlSettings, Problem,
-    Types,
+    TypeCheck,
 };
 use grove::task::{Completion, Split, Task};
 use std::fs;
@@ -31,7 +31,7 @@ pub fn problem<'a>(task: &'a Ocaml, id: &str) -> &'a Problem {
 
 /// The report on an answer that may not reach outside.
 pub fn report(task: &Ocaml, problem: &Problem, code: &str) -> CodeReport {
-    task.try_code(problem, code, LibraryAccess::Restricted).unwrap().unwrap()
+    task.check_answer(problem, code, LibraryAccess::Restricted).unwrap().unwrap()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn generated_problems_have_solutions_and_disjoint_splits() {
     let all: Vec<_> =
         solutions.iter().map(|(prompt, text)| Completion::new(prompt, text)).collect();
     for (one, rewards) in all.iter().zip(task.verify(&all).unwrap()) {
-        let total = rewards.total(task.parts());
+        let total = rewards.score(task.reward_parts());
         assert!((total - 1.0).abs() < 1e-9, "{total} for\n{}{}", one.prompt.text, one.text);
     }
     // The description without its example, which contains the function's name.
@@ -82,7 +82,7 @@ fn solutions_are_accepted_and_wrong_answers_are_not() {
     for prompt in prompts.iter().flatten() {
         let problem = task.problems().find(prompt).unwrap();
         assert!(prompt.text.ends_with(&format!("{}\n", problem.head)) && problem.tests.len() >= 3);
-        let wrong = problem.wrong.iter().map(|text| (text.clone(), false));
+        let wrong = problem.wrong_answers.iter().map(|text| (text.clone(), false));
         completions.extend(wrong.map(|answer| (prompt, answer)));
         completions.push((prompt, (task.solution(prompt).unwrap(), true)));
         // Every test family has training problems.
@@ -92,7 +92,7 @@ fn solutions_are_accepted_and_wrong_answers_are_not() {
         completions.iter().map(|(prompt, (text, _))| Completion::new(prompt, text)).collect();
     assert!(all.len() > 600, "{}", all.len());
     for ((prompt, (text, right)), rewards) in completions.iter().zip(task.verify(&all).unwrap()) {
-        let total = rewards.total(task.parts());
+        let total = rewards.score(task.reward_parts());
         assert_eq!(rewards.problem, None, "{prompt:?} {text}");
         assert_eq!((total - 1.0).abs() < 1e-9, *right, "{total} for\n{}{text}", prompt.text);
     }
@@ -102,25 +102,28 @@ fn solutions_are_accepted_and_wrong_answers_are_not() {
 fn errors_are_counted_individually() {
     let task = open();
     let problem = problem(&task, "fold/total");
-    let types = |code: &str| report(&task, problem, code).types;
-    assert_eq!(types("let total l = List.fold_left ( + ) 0 l"), Types::Errors(0));
-    assert_eq!(types("let total l = ("), Types::Syntax);
-    assert_eq!(types("let total l = 'ab'"), Types::Syntax);
+    let types = |code: &str| report(&task, problem, code).type_check;
+    assert_eq!(types("let total l = List.fold_left ( + ) 0 l"), TypeCheck::Errors(0));
+    assert_eq!(types("let total l = ("), TypeCheck::Syntax);
+    assert_eq!(types("let total l = 'ab'"), TypeCheck::Syntax);
     // A wrong type, an unknown name, and a missing function.
-    assert_eq!(types("let total (l : int list) : int = \"a\""), Types::Errors(1));
-    assert_eq!(types("let total (l : int list) : int = lenght l"), Types::Errors(1));
-    assert_eq!(types("let total (l : string) : int = 1"), Types::Errors(1));
-    assert_eq!(types("let other = 1"), Types::Errors(1));
+    assert_eq!(types("let total (l : int list) : int = \"a\""), TypeCheck::Errors(1));
+    assert_eq!(types("let total (l : int list) : int = lenght l"), TypeCheck::Errors(1));
+    assert_eq!(types("let total (l : string) : int = 1"), TypeCheck::Errors(1));
+    assert_eq!(types("let other = 1"), TypeCheck::Errors(1));
     // Several errors in one expression, and in consecutive definitions.
     assert_eq!(
         types("let total (l : int list) : int = foo l + bar l + (1 ^ \"a\")"),
-        Types::Errors(4)
+        TypeCheck::Errors(4)
     );
-    assert_eq!(types("let a = 1 + \"b\" let total l = a + 1 let c = zork"), Types::Errors(2));
+    assert_eq!(types("let a = 1 + \"b\" let total l = a + 1 let c = zork"), TypeCheck::Errors(2));
     let many: String = (0..30).map(|i| format!("let a{i} = 1 + \"{i}\"\n")).collect();
-    assert_eq!(types(&many), Types::Errors(10));
+    assert_eq!(types(&many), TypeCheck::Errors(10));
     // A redefined type is not the requested one.
-    assert_eq!(types("type int = string let total (l : int list) : int = \"\""), Types::Errors(1));
+    assert_eq!(
+        types("type int = string let total (l : int list) : int = \"\""),
+        TypeCheck::Errors(1)
+    );
 }
 
 #[test]
@@ -132,7 +135,7 @@ fn the_reward_has_stages() {
     let total = |text: &str| {
         let rewards = task.verify(&[Completion::new(&prompt, text)]).unwrap().remove(0);
         assert_eq!(rewards.problem, None);
-        (rewards.total(task.parts()) * 1e6).round() / 1e6
+        (rewards.score(task.reward_parts()) * 1e6).round() / 1e6
     };
     let solution = task.solution(&prompt).unwrap();
     assert_eq!(total(&solution), 1.0);
@@ -164,7 +167,7 @@ fn the_sandbox_blocks_ways_out() {
             access: LibraryAccess::Full,
             ..Job::default()
         };
-        task.report(&job).unwrap().unwrap().results
+        task.check(&job).unwrap().unwrap().results
     };
     let ran = value("let f () = 0");
     assert!(matches!(ran[..], [Some(_)]));
@@ -194,12 +197,12 @@ fn servers_are_apart_and_replaced_after_an_attack() {
     let checker = Checker::start(&compiler, limits).unwrap();
     let run = |code: &str| {
         let job = Job { code, signature: "val f : int", calls: vec!["f"], ..Job::default() };
-        checker.report(&job).unwrap().unwrap()
+        checker.check(&job).unwrap().unwrap()
     };
     assert_eq!((run("let f = 1").results.len(), checker.started()), (1, 1));
     let value = || {
         let job = Job { calls: vec!["1"], ..Job::default() };
-        checker.report(&job).unwrap().unwrap().results
+        checker.check(&job).unwrap().unwrap().results
     };
     assert_eq!((value(), checker.started()), (run("let f = 1").results, 2));
     // Mistakes are not attacks.
@@ -278,7 +281,7 @@ fn run_hostile(task: &Ocaml, mark: &str, access: LibraryAccess, rounds: usize) {
                         return;
                     }
                     let code = HOSTILE[i % HOSTILE.len()].replace("MARK", mark);
-                    match task.try_code(problem, &code, access).unwrap() {
+                    match task.check_answer(problem, &code, access).unwrap() {
                         Ok(report) => {
                             let held =
                                 report.results.iter().zip(&right).filter(|(a, b)| a == b).count();
@@ -341,7 +344,7 @@ fn hostile_answers_neither_escape_nor_score() {
 fn servers_handle_many_problems_and_long_answers() {
     let task = open_with(4.0);
     let many = Job { calls: vec!["1"; 2_000], ..Job::default() };
-    let results = task.report(&many).unwrap().unwrap().results;
+    let results = task.check(&many).unwrap().unwrap().results;
     assert!(results.len() == 2_000 && results.iter().all(Option::is_some));
     for i in 0..300 {
         let [signature, code] = ["val f : int -> int", &format!("let f x = x + {i}")];
@@ -349,7 +352,7 @@ fn servers_handle_many_problems_and_long_answers() {
         let values = [format!("{}", i + 1), format!("{}", i - 2)];
         let calls = values.iter().map(String::as_str).collect();
         let [found, right] = [asked, Job { calls, ..Job::default() }].map(|job| {
-            task.report(&job).unwrap().unwrap_or_else(|why| panic!("problem {i}: {why}"))
+            task.check(&job).unwrap().unwrap_or_else(|why| panic!("problem {i}: {why}"))
         });
         assert!(found.results.len() == 2 && found.results.iter().all(Option::is_some), "{i}");
         assert_eq!(found.results, right.results, "problem {i}");
@@ -403,7 +406,7 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
     let prompt = task.prompt(Split::Train, 0).unwrap();
     let rewards =
         task.verify(&[Completion::new(&prompt, " 1"), Completion::new(&prompt, " 2")]).unwrap();
-    let totals: Vec<f64> = rewards.iter().map(|r| r.total(task.parts())).collect();
+    let totals: Vec<f64> = rewards.iter().map(|r| r.score(task.reward_parts())).collect();
     assert!((totals[0] - 1.0).abs() < 1e-9 && (totals[1] - 0.35).abs() < 1e-9, "{totals:?}");
     assert!(task.prompt(Split::Test, 0).unwrap_err().to_string().contains("no test prompt"));
     // A malformed test is an error, not a reward of 0.

@@ -1,7 +1,7 @@
 //! The gate of the OCaml task, which refuses code by the names that it uses, and the judge of assertions apart from it.
 
 use crate::task_ocaml::{open, open_with, problem, report};
-use grove::task::ocaml::{Compiled, Job, LibraryAccess};
+use grove::task::ocaml::{Compilation, Job, LibraryAccess};
 use std::fs;
 use std::path::Path;
 
@@ -22,14 +22,15 @@ fn forbidden_names_are_rejected_and_worthless_texts_earn_nothing() {
     assert!(refused.len() > 40 && worthless.len() > 50);
     for (i, (path, text)) in refused.iter().chain(&worthless).enumerate() {
         let text = String::from_utf8_lossy(text);
-        let Ok(found) = task.try_code(problem, &text, LibraryAccess::Restricted).unwrap() else {
+        let Ok(found) = task.check_answer(problem, &text, LibraryAccess::Restricted).unwrap()
+        else {
             continue;
         };
         let held = found.results.iter().zip(&right).filter(|(a, b)| a == b).count();
         // The sum of the empty list is 0, as is what some of the texts return.
         assert!(held <= 1, "{path:?}: {found:?}");
         if i < refused.len() {
-            assert!(matches!(found.compiled, Compiled::Refused(_)), "{path:?}: {found:?}");
+            assert!(matches!(found.compilation, Compilation::Refused(_)), "{path:?}: {found:?}");
         }
     }
     assert_eq!(report(&task, problem, &good).results, right);
@@ -58,7 +59,7 @@ fn honest_uses_of_the_library_are_allowed() {
     ] {
         let (signature, calls) = ("val f : int list -> int", vec!["f [1; 2]"]);
         let report =
-            task.report(&Job { code, signature, calls, ..Job::default() }).unwrap().unwrap();
+            task.check(&Job { code, signature, calls, ..Job::default() }).unwrap().unwrap();
         assert!(matches!(report.results[..], [Some(_)]), "{code}: {report:?}");
     }
 }
@@ -71,7 +72,7 @@ fn assertions_apart_hold_as_in_one_process() {
         let calls: Vec<String> =
             conditions.iter().map(|condition| format!("(\"mark\", ({condition}))")).collect();
         let calls = calls.iter().map(String::as_str).collect();
-        task.report(&Job { code, signature, calls, ..Job::default() }).unwrap().unwrap().results
+        task.check(&Job { code, signature, calls, ..Job::default() }).unwrap().unwrap().results
     };
     let [held, failed] = ["true", "false"].map(|value| results("", "", &[value]).remove(0));
     assert!(held.is_some() && failed.is_some());

@@ -26,7 +26,7 @@ fn totals(task: &Ocaml, answer: impl Fn(&Problem) -> String) -> Vec<(String, f64
     let rewards = task.verify(&all).unwrap();
     let named = rewards.iter().zip(&answers).map(|(rewards, (prompt, _))| {
         assert_eq!(rewards.problem, None, "{prompt:?}");
-        (prompt.text.clone(), rewards.total(task.parts()))
+        (prompt.text.clone(), rewards.score(task.reward_parts()))
     });
     named.collect()
 }
@@ -61,7 +61,8 @@ fn rows_of_prompts_and_assertions_are_problems() {
         assert_eq!(share("is_even", answer), 0.0);
     }
     let gcd = problems.iter().find(|problem| problem.id == "gcd").unwrap();
-    let report = task.try_code(gcd, "let gcd a b = 6", LibraryAccess::Restricted).unwrap().unwrap();
+    let report =
+        task.check_answer(gcd, "let gcd a b = 6", LibraryAccess::Restricted).unwrap().unwrap();
     assert_eq!(report.results.len(), 3);
 }
 
@@ -165,8 +166,9 @@ fn tests_are_judged_with_a_library_of_their_own() {
     fs::write(&path, format!("{row}\n")).unwrap();
     let task = open(&path);
     let problem = task.problems().all().remove(0);
-    let results =
-        |code: &str| task.try_code(problem, code, LibraryAccess::Full).unwrap().unwrap().results;
+    let results = |code: &str| {
+        task.check_answer(problem, code, LibraryAccess::Full).unwrap().unwrap().results
+    };
     let patch = "module type L = module type of List \
         let patch old fresh = let block = Obj.repr (module List : L) in \
         for i = 0 to Obj.size block - 1 do \

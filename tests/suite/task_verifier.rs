@@ -194,7 +194,7 @@ fn the_example_returns_named_rewards_in_order() {
     for (i, rewards) in verifier.verify(&completions).unwrap().iter().enumerate() {
         let exact = f64::from(u8::from(i % 3 != 0));
         assert_eq!(*rewards, Rewards::new(vec![exact, 1.0]));
-        assert_eq!(rewards.total(&options.parts), exact * 0.8 + 0.2);
+        assert_eq!(rewards.score(&options.parts), exact * 0.8 + 0.2);
     }
     assert_eq!(verifier.verify(&[]).unwrap(), []);
 }

@@ -106,7 +106,7 @@ fn assert_steps_like_singles<G: Rules>(game: G) {
         assert_eq!(step.obs, single.observe(), "{} after step {t}", G::NAME);
         for (env, played) in expected.iter().enumerate() {
             assert_eq!(step.rewards[env], f64::from(played.reward));
-            assert_eq!(step.scores[env], played.score);
+            assert_eq!(step.scores[env], played.episode_score);
             let ends = (step.terminated[env] == 1, step.truncated[env] == 1);
             assert_eq!(ends, (played.terminated, played.truncated));
             episodes += usize::from(played.ended());

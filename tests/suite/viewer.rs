@@ -6,7 +6,7 @@ use crate::support::for_every_game;
 use grove::env::look::{Look, tile};
 use grove::env::{CartPole, Catch, Episode, Fruit, Recall, new_game, play_step};
 use grove::rng::draw;
-use grove::viewer::{Cells, Picture, Sprite, Wall, instances, paint};
+use grove::viewer::{Picture, SceneSize, Sprite, Wall, compute_sprites, paint};
 
 /// Games between two steps.
 pub struct Games<G: Look> {
@@ -48,7 +48,7 @@ impl<G: Look> Games<G> {
     pub fn instances(&self, part: f32) -> Vec<Sprite> {
         let (before, now) = self.states();
         let mut sprites = Vec::new();
-        instances(self.game, &before, &now, part, &mut sprites);
+        compute_sprites(self.game, &before, &now, part, &mut sprites);
         sprites
     }
 }
@@ -97,7 +97,7 @@ fn motion_begins_with_the_state_before_and_ends_with_the_state_now() {
         let size = (120, 90);
         let still = |states: &[G::State], part: f32| {
             let mut sprites = Vec::new();
-            instances(game, states, states, part, &mut sprites);
+            compute_sprites(game, states, states, part, &mut sprites);
             painted(game, 3, &sprites, size)
         };
         for step in 0..60 {
@@ -200,13 +200,13 @@ fn scenes_hold_nothing_but_tiles_of_the_atlas() {
 fn a_background_covers_its_plate_and_nothing_else() {
     fn assert_holds<G: Look>(game: G) {
         for (count, size) in [(1, (97, 61)), (7, (200, 150)), (33, (640, 201))] {
-            let wall = Wall::fit(Cells::of(&game), count, size.0, size.1);
+            let wall = Wall::fit(SceneSize::of(&game), count, size.0, size.1);
             let unseen = vec![Sprite::default(); count * game.num_sprites()];
             let picture = painted(game, count, &unseen, size);
             let inside = |x: u32, y: u32| {
-                (0..count).map(|i| wall.plate(i)).any(|plate| {
-                    (plate.x..plate.x + wall.width).contains(&x)
-                        && (plate.y..plate.y + wall.height).contains(&y)
+                (0..count).map(|i| wall.plate_origin(i)).any(|plate| {
+                    (plate.x..plate.x + wall.plate_width).contains(&x)
+                        && (plate.y..plate.y + wall.plate_height).contains(&y)
                 })
             };
             for (at, pixel) in picture.pixels.chunks_exact(4).enumerate() {
@@ -219,7 +219,7 @@ fn a_background_covers_its_plate_and_nothing_else() {
 }
 
 /// Sprites that reach far out of their game, number 4 of 9: upright, rotated, repeated.
-pub fn wild_sprites(num_sprites: usize, cells: Cells) -> Vec<Sprite> {
+pub fn wild_sprites(num_sprites: usize, cells: SceneSize) -> Vec<Sprite> {
     let mut sprites = vec![Sprite::default(); 9 * num_sprites];
     let (x, y) = (cells.columns as f32, cells.rows as f32);
     for (k, sprite) in sprites[4 * num_sprites..5 * num_sprites].iter_mut().enumerate() {
@@ -240,19 +240,19 @@ pub fn wild_sprites(num_sprites: usize, cells: Cells) -> Vec<Sprite> {
 #[test]
 fn sprites_stay_on_their_plate() {
     fn assert_holds<G: Look>(game: G) {
-        let cells = Cells::of(&game);
+        let cells = SceneSize::of(&game);
         let size = (411, 333);
         let unseen = vec![Sprite::default(); 9 * game.num_sprites()];
         let empty = painted(game, 9, &unseen, size);
         let wild = painted(game, 9, &wild_sprites(game.num_sprites(), cells), size);
         let wall = Wall::fit(cells, 9, size.0, size.1);
-        let plate = wall.plate(4);
+        let plate = wall.plate_origin(4);
         let pixels = wild.pixels.chunks_exact(4).zip(empty.pixels.chunks_exact(4));
         let mut differ = 0;
         for (at, (wild, empty)) in pixels.enumerate() {
             let (x, y) = (at as u32 % size.0, at as u32 / size.0);
-            let inside = (plate.x..plate.x + wall.width).contains(&x)
-                && (plate.y..plate.y + wall.height).contains(&y);
+            let inside = (plate.x..plate.x + wall.plate_width).contains(&x)
+                && (plate.y..plate.y + wall.plate_height).contains(&y);
             assert!(inside || wild == empty, "{game:?}: {x}, {y}");
             differ += usize::from(wild != empty);
         }
@@ -264,31 +264,31 @@ fn sprites_stay_on_their_plate() {
 #[test]
 fn walls_are_whole_and_of_the_size_that_is_asked_for() {
     for (columns, rows) in [(22, 17), (5, 10), (25, 9), (1, 2), (257, 257)] {
-        let cells = Cells { columns, rows };
+        let cells = SceneSize { columns, rows };
         for count in (1..=40).chain([100, 333, 1024]) {
             for scale in [1, 2, 3, 5, 8, 16, 33] {
-                let (width, height) = Wall::size(cells, count, scale);
+                let (width, height) = Wall::picture_size(cells, count, scale);
                 let wall = Wall::fit(cells, count, width as u32, height as u32);
-                assert!(wall.scale >= scale as f32, "{cells:?}, {count}, {scale}: {wall:?}");
+                assert!(wall.cell_size >= scale as f32, "{cells:?}, {count}, {scale}: {wall:?}");
             }
             for (width, height) in [(1200, 800), (333, 777), (4000, 100)] {
                 let wall = Wall::fit(cells, count, width, height);
-                assert!(wall.scale < 4.0 || wall.scale.fract() == 0.0, "{wall:?}");
+                assert!(wall.cell_size < 4.0 || wall.cell_size.fract() == 0.0, "{wall:?}");
                 let mut last = None;
-                for plate in (0..count).map(|i| wall.plate(i)) {
-                    assert!(plate.x + wall.width <= width, "{cells:?}, {count}: {wall:?}");
-                    assert!(plate.y + wall.height <= height, "{cells:?}, {count}: {wall:?}");
+                for plate in (0..count).map(|i| wall.plate_origin(i)) {
+                    assert!(plate.x + wall.plate_width <= width, "{cells:?}, {count}: {wall:?}");
+                    assert!(plate.y + wall.plate_height <= height, "{cells:?}, {count}: {wall:?}");
                     if let Some((x, y)) = last.replace((plate.x, plate.y)) {
-                        let follows = plate.y == y && plate.x >= x + wall.width;
-                        assert!(follows || plate.y >= y + wall.height, "{count}: {wall:?}");
+                        let follows = plate.y == y && plate.x >= x + wall.plate_width;
+                        assert!(follows || plate.y >= y + wall.plate_height, "{count}: {wall:?}");
                     }
                 }
             }
         }
     }
-    let cells = Cells { columns: 22, rows: 17 };
-    assert_eq!(Wall::size(cells, 1, 16), (352, 272));
-    assert_eq!(Wall::fit(cells, 1, 352, 272).scale, 16.0);
+    let cells = SceneSize { columns: 22, rows: 17 };
+    assert_eq!(Wall::picture_size(cells, 1, 16), (352, 272));
+    assert_eq!(Wall::fit(cells, 1, 352, 272).cell_size, 16.0);
     assert_eq!(Wall::fit(cells, 4, 720, 555).columns, 2);
-    assert_eq!(Wall::fit(cells, 4, 720, 555).scale, 16.0);
+    assert_eq!(Wall::fit(cells, 4, 720, 555).cell_size, 16.0);
 }

@@ -35,7 +35,7 @@ impl Env for Boat {
 
     declared!();
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &["iterations = 40\nrollout = { num_groups = 32, group_size = 8 }"]
     }
 
@@ -60,7 +60,7 @@ impl Env for Boat {
     }
 
     /// The optimal policy steers against the current and never leaves the channel.
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         &[("optimum", 50.0)]
     }
 }

@@ -1,6 +1,6 @@
 //! Look of Breakout: a chequered board, a wall in three colours, a ball with a trail, and a paddle.
 
-use super::{BOTTOM, BRICKS, Breakout, BreakoutState, SIDE};
+use super::{BOTTOM, Breakout, BreakoutState, NUM_BRICKS, SIDE};
 use crate::env::look::{Look, SceneInfo, Sprite, lerp, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -15,7 +15,7 @@ impl SceneInfo for Breakout {
     }
 
     /// The paddle stays.
-    fn idle(&self) -> Option<u32> {
+    fn idle_action(&self) -> Option<u32> {
         Some(0)
     }
 
@@ -33,7 +33,7 @@ impl SceneInfo for Breakout {
 
     /// Bricks, trail, paddle, ball.
     fn num_sprites(&self) -> usize {
-        BRICKS as usize + 3
+        NUM_BRICKS as usize + 3
     }
 
     fn steps_per_second(&self) -> f32 {
@@ -43,12 +43,12 @@ impl SceneInfo for Breakout {
 
 /// The ball. If it bounces back to its row, it moves halfway to the obstacle and returns.
 #[cube]
-fn ball(before: &BreakoutState, now: &BreakoutState, part: f32) -> Sprite {
-    let x = lerp(before.ball_x as f32, now.ball_x as f32, part) + 0.5f32;
-    let y = lerp(before.ball_y as f32, now.ball_y as f32, part) + 0.5f32;
+fn ball(before: &BreakoutState, now: &BreakoutState, progress: f32) -> Sprite {
+    let x = lerp(before.ball_x as f32, now.ball_x as f32, progress) + 0.5f32;
+    let y = lerp(before.ball_y as f32, now.ball_y as f32, progress) + 0.5f32;
     let returns = before.ball_y == now.ball_y && before.ball_dir != now.ball_dir;
     let touch = select(returns && before.ball_y > 0, 0.4f32, 0.0f32);
-    let depth = select(part < 0.5f32, part, 1.0f32 - part) * 2.0f32 * touch;
+    let depth = select(progress < 0.5f32, progress, 1.0f32 - progress) * 2.0f32 * touch;
     let way = select(before.ball_dir >= 2, depth, -depth);
     Sprite::upright(x, y + way, 1.0f32, 1.0f32, tile::BALL)
 }
@@ -59,29 +59,29 @@ impl Look for Breakout {
     fn sprite(
         before: &BreakoutState,
         now: &BreakoutState,
-        part: f32,
+        progress: f32,
         #[comptime] i: usize,
         #[comptime] _game: Self,
     ) -> Sprite {
         let number = comptime!(i as u32);
-        if comptime!(number < BRICKS) {
+        if comptime!(number < NUM_BRICKS) {
             let x = comptime!((number % SIDE) as f32 + 0.5);
             let y = comptime!((number / SIDE) as f32 + 1.5);
             let tile = comptime!(tile::BRICK_RED + (number / SIDE) % 3);
-            let bricks = select(part < 0.5f32, before.bricks, now.bricks);
+            let bricks = select(progress < 0.5f32, before.bricks, now.bricks);
             let mut brick = Sprite::upright(x, y, 1.0f32, 1.0f32, tile);
-            brick.opacity = ((bricks >> comptime!(number % BRICKS)) & 1) as f32;
+            brick.opacity = ((bricks >> comptime!(number % NUM_BRICKS)) & 1) as f32;
             brick
-        } else if comptime!(number == BRICKS) {
-            let x = lerp(before.last_x as f32, now.last_x as f32, part) + 0.5f32;
-            let y = lerp(before.last_y as f32, now.last_y as f32, part) + 0.5f32;
+        } else if comptime!(number == NUM_BRICKS) {
+            let x = lerp(before.last_x as f32, now.last_x as f32, progress) + 0.5f32;
+            let y = lerp(before.last_y as f32, now.last_y as f32, progress) + 0.5f32;
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::TRAIL)
-        } else if comptime!(number == BRICKS + 1) {
-            let x = lerp(before.paddle as f32, now.paddle as f32, part) + 0.5f32;
+        } else if comptime!(number == NUM_BRICKS + 1) {
+            let x = lerp(before.paddle as f32, now.paddle as f32, progress) + 0.5f32;
             let y = comptime!(BOTTOM as f32 + 0.5);
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::PADDLE)
         } else {
-            ball(before, now, part)
+            ball(before, now, progress)
         }
     }
 }

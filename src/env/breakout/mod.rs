@@ -26,13 +26,13 @@ const SIDE: u32 = 10;
 /// Row of the paddle, at which the ball can be lost.
 const BOTTOM: u32 = SIDE - 1;
 /// Number of bricks of a full wall, on rows 1 to 3.
-const BRICKS: u32 = 3 * SIDE;
+const NUM_BRICKS: u32 = 3 * SIDE;
 /// A full wall, one bit per brick.
-const WALL: u32 = (1 << BRICKS) - 1;
+const FULL_WALL: u32 = (1 << NUM_BRICKS) - 1;
 /// Channels of MinAtar's board: paddle, ball, trail, brick.
-const CHANNELS: usize = 4;
+const NUM_CHANNELS: usize = 4;
 /// Number of features before the bricks in [`BreakoutObservation::Features`].
-const POSITIONS: usize = 7;
+const NUM_POSITION_FEATURES: usize = 7;
 
 settings! {
     /// Parameters of Breakout.
@@ -93,15 +93,15 @@ impl Env for Breakout {
     const SCORE_IS_REWARD: bool = true;
     const COMMON_PARAMETERS: Option<Self> = Some(Self::DEFAULT);
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
     }
 
     /// Depends on [`BreakoutObservation`].
     fn num_features(&self) -> usize {
         match self.observation {
-            BreakoutObservation::Board => (SIDE * SIDE) as usize * CHANNELS,
-            BreakoutObservation::Features => POSITIONS + BRICKS as usize,
+            BreakoutObservation::Board => (SIDE * SIDE) as usize * NUM_CHANNELS,
+            BreakoutObservation::Features => NUM_POSITION_FEATURES + NUM_BRICKS as usize,
         }
     }
 
@@ -120,7 +120,7 @@ impl Env for Breakout {
     }
 
     /// The random score is the mean of 100,000 episodes; the optimum is unknown.
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         // Random episodes end long before they would be truncated.
         match (self.actions, self.sticky, self.max_steps) {
             (BreakoutActions::Minimal, 0, 1000..) => &[("random", 0.415)],
@@ -131,17 +131,17 @@ impl Env for Breakout {
 
     fn feature_name(&self, i: usize) -> String {
         let side = SIDE as usize;
-        let place = |cell: usize| format!("column {}, row {}", cell % side, cell / side);
-        match (self.observation, i.checked_sub(POSITIONS)) {
+        let cell_name = |cell: usize| format!("column {}, row {}", cell % side, cell / side);
+        match (self.observation, i.checked_sub(NUM_POSITION_FEATURES)) {
             (BreakoutObservation::Board, _) => {
-                let channel = ["paddle", "ball", "trail", "brick"][i % CHANNELS];
-                format!("{channel}: {}", place(i / CHANNELS))
+                let channel = ["paddle", "ball", "trail", "brick"][i % NUM_CHANNELS];
+                format!("{channel}: {}", cell_name(i / NUM_CHANNELS))
             }
             (BreakoutObservation::Features, Some(brick)) => {
-                format!("brick: {}", place(side + brick))
+                format!("brick: {}", cell_name(side + brick))
             }
             (BreakoutObservation::Features, None) => {
-                let names: [&str; POSITIONS] = [
+                let names: [&str; NUM_POSITION_FEATURES] = [
                     "ball: column",
                     "ball: row",
                     "ball: flies right",
@@ -191,9 +191,9 @@ crate::packed_state! {
 /// Element `i` of MinAtar's state.
 #[cube]
 #[inline(always)]
-fn cell(state: &BreakoutState, #[comptime] i: usize) -> f32 {
-    let at = comptime!((i / CHANNELS) as u32);
-    let channel = comptime!(i % CHANNELS);
+fn board_feature(state: &BreakoutState, #[comptime] i: usize) -> f32 {
+    let at = comptime!((i / NUM_CHANNELS) as u32);
+    let channel = comptime!(i % NUM_CHANNELS);
     if comptime!(channel == 0 && at < BOTTOM * SIDE) {
         0.0f32.runtime()
     } else if comptime!(channel == 0) {
@@ -202,17 +202,17 @@ fn cell(state: &BreakoutState, #[comptime] i: usize) -> f32 {
         select(state.ball_y * SIDE + state.ball_x == at, 1.0f32, 0.0f32)
     } else if comptime!(channel == 2) {
         select(state.last_y * SIDE + state.last_x == at, 1.0f32, 0.0f32)
-    } else if comptime!(!(SIDE..SIDE + BRICKS).contains(&at)) {
+    } else if comptime!(!(SIDE..SIDE + NUM_BRICKS).contains(&at)) {
         0.0f32.runtime()
     } else {
-        ((state.bricks >> comptime!(at.saturating_sub(SIDE) % BRICKS)) & 1) as f32
+        ((state.bricks >> comptime!(at.saturating_sub(SIDE) % NUM_BRICKS)) & 1) as f32
     }
 }
 
 /// Feature `i` of [`BreakoutObservation::Features`].
 #[cube]
 #[inline(always)]
-fn position(state: &BreakoutState, #[comptime] i: usize) -> f32 {
+fn position_feature(state: &BreakoutState, #[comptime] i: usize) -> f32 {
     let scale = comptime!(2.0f32 / BOTTOM as f32);
     if comptime!(i == 0) {
         state.ball_x as f32 * scale - 1.0f32
@@ -229,7 +229,8 @@ fn position(state: &BreakoutState, #[comptime] i: usize) -> f32 {
     } else if comptime!(i == 6) {
         state.strike as f32
     } else {
-        ((state.bricks >> comptime!(i.saturating_sub(POSITIONS) as u32 % BRICKS)) & 1) as f32
+        ((state.bricks >> comptime!(i.saturating_sub(NUM_POSITION_FEATURES) as u32 % NUM_BRICKS))
+            & 1) as f32
     }
 }
 
@@ -249,7 +250,7 @@ impl Rules for Breakout {
         state.last_y = state.ball_y;
         state.strike = 0u32.runtime();
         state.last_action = 0u32.runtime();
-        state.bricks = WALL.runtime();
+        state.bricks = FULL_WALL.runtime();
     }
 
     /// Moves the paddle, then the ball, which breaks the brick that it meets and turns back.
@@ -298,7 +299,7 @@ impl Rules for Breakout {
         state.ball_y = select(broken || above_paddle || beside_paddle, state.last_y, y);
         state.strike = select(met, 1u32, 0u32);
         let left_over = state.bricks & !select(broken, brick, 0u32);
-        state.bricks = select(bottom && left_over == 0, WALL, left_over);
+        state.bricks = select(bottom && left_over == 0, FULL_WALL, left_over);
         let reward = select(broken, 1.0f32, 0.0f32);
         Outcome { reward, score: reward, terminated: lost }
     }
@@ -310,9 +311,9 @@ impl Rules for Breakout {
     #[inline(always)]
     fn feature(state: &BreakoutState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
         if comptime!(game.observation == BreakoutObservation::Board) {
-            cell(state, i)
+            board_feature(state, i)
         } else {
-            position(state, i)
+            position_feature(state, i)
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Look of CartPole: a cart on an outdoor track, at four cells per metre.
 
-use super::{CartPole, CartPoleState, LENGTH, TAU, X_LIMIT, cos_small, sin_small};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, sky, tile, variant};
+use super::{CartPole, CartPoleState, HALF_LENGTH, TAU, X_LIMIT, cos_small, sin_small};
+use crate::env::look::{Look, SceneInfo, Sprite, lerp, sky_tile, tile, tile_variant};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Cells per metre.
-const METRE: f32 = 4.0;
+const CELLS_PER_METRE: f32 = 4.0;
 /// Size of the scene in cells.
 const COLUMNS: u32 = 25;
 const ROWS: u32 = 9;
@@ -39,9 +39,9 @@ impl SceneInfo for CartPole {
 
     fn background(&self, column: u32, row: u32) -> u32 {
         let middle = COLUMNS / 2;
-        let end = (X_LIMIT * METRE).ceil() as u32;
+        let end = (X_LIMIT * CELLS_PER_METRE).ceil() as u32;
         if row > TRACK_ROW {
-            tile::MEADOW_A + variant(column, row, 3)
+            tile::MEADOW_A + tile_variant(column, row, 3)
         } else if row == TRACK_ROW {
             match column.abs_diff(middle) {
                 0 => tile::TRACK_MIDDLE,
@@ -52,7 +52,7 @@ impl SceneInfo for CartPole {
         } else if row + 1 == TRACK_ROW {
             tile::HILL_A + column % 2
         } else {
-            sky(column, row, TRACK_ROW)
+            sky_tile(column, row, TRACK_ROW)
         }
     }
 
@@ -73,20 +73,20 @@ impl Look for CartPole {
     fn sprite(
         before: &CartPoleState,
         now: &CartPoleState,
-        part: f32,
+        progress: f32,
         #[comptime] i: usize,
         #[comptime] _game: Self,
     ) -> Sprite {
-        let moved = lerp(before.x, now.x, part) * METRE;
+        let moved = lerp(before.x, now.x, progress) * CELLS_PER_METRE;
         let x = moved + comptime!(COLUMNS as f32 / 2.0);
         if comptime!(i == 0) {
             // The tile of the pole is horizontal.
-            let theta = lerp(before.theta, now.theta, part);
-            let half = comptime!(LENGTH * METRE);
+            let theta = lerp(before.theta, now.theta, progress);
+            let half = comptime!(HALF_LENGTH * CELLS_PER_METRE);
             let (end_x, end_y) = (x + sin_small(theta) * half, JOINT_Y - cos_small(theta) * half);
             let mut pole = Sprite::upright(end_x, end_y, 2.0f32 * half, 1.0f32, tile::POLE);
             pole.rotation = theta - comptime!(std::f32::consts::FRAC_PI_2);
-            pole.repeat = comptime!(2.0 * LENGTH * METRE);
+            pole.repeat = comptime!(2.0 * HALF_LENGTH * CELLS_PER_METRE);
             pole
         } else if comptime!(i == 1) {
             let mut cart = Sprite::upright(x, CART_Y, 2.0f32, 1.0f32, tile::CART);

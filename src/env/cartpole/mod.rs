@@ -17,7 +17,7 @@ const GRAVITY: f32 = 9.8;
 const MASS_POLE: f32 = 0.1;
 const MASS_TOTAL: f32 = 1.1;
 /// Half the length of the pole in metres.
-const LENGTH: f32 = 0.5;
+const HALF_LENGTH: f32 = 0.5;
 /// Magnitude of a push in newtons.
 const FORCE: f32 = 10.0;
 /// Time step in seconds.
@@ -39,7 +39,7 @@ impl Env for CartPole {
     const NAME: &'static str = "cartpole";
     const SCORE_IS_REWARD: bool = true;
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
     }
 
@@ -68,7 +68,7 @@ impl Env for CartPole {
         self.max_steps
     }
 
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         // The random score is the mean of 100,000 episodes.
         if self.max_steps == 500 { &[("random", 22.3), ("optimum", 500.0)] } else { &[] }
     }
@@ -131,12 +131,12 @@ impl Rules for CartPole {
         let sin = sin_small(state.theta);
         let cos = cos_small(state.theta);
         let push = (force
-            + comptime!(MASS_POLE * LENGTH) * state.theta_dot * state.theta_dot * sin)
+            + comptime!(MASS_POLE * HALF_LENGTH) * state.theta_dot * state.theta_dot * sin)
             * comptime!(1.0f32 / MASS_TOTAL);
         let theta_acc = (GRAVITY * sin - cos * push)
-            / (comptime!(LENGTH * 4.0 / 3.0)
-                - comptime!(LENGTH * MASS_POLE / MASS_TOTAL) * cos * cos);
-        let x_acc = push - comptime!(MASS_POLE * LENGTH / MASS_TOTAL) * theta_acc * cos;
+            / (comptime!(HALF_LENGTH * 4.0 / 3.0)
+                - comptime!(HALF_LENGTH * MASS_POLE / MASS_TOTAL) * cos * cos);
+        let x_acc = push - comptime!(MASS_POLE * HALF_LENGTH / MASS_TOTAL) * theta_acc * cos;
         state.x += TAU * state.x_dot;
         state.x_dot += TAU * x_acc;
         state.theta += TAU * state.theta_dot;

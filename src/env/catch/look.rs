@@ -15,7 +15,7 @@ impl SceneInfo for Catch {
     }
 
     /// The paddle stays.
-    fn idle(&self) -> Option<u32> {
+    fn idle_action(&self) -> Option<u32> {
         Some(1)
     }
 
@@ -46,17 +46,17 @@ impl Look for Catch {
     fn sprite(
         before: &CatchState,
         now: &CatchState,
-        part: f32,
+        progress: f32,
         #[comptime] i: usize,
         #[comptime] game: Self,
     ) -> Sprite {
         if comptime!(i == 0) {
-            let x = lerp(before.paddle as f32, now.paddle as f32, part) + 0.5f32;
+            let x = lerp(before.paddle as f32, now.paddle as f32, progress) + 0.5f32;
             let y = comptime!(game.rows as f32 - 0.5);
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::PADDLE)
         } else {
-            let x = lerp(before.ball_column as f32, now.ball_column as f32, part) + 0.5f32;
-            let y = lerp(before.ball_row as f32, now.ball_row as f32, part) + 0.5f32;
+            let x = lerp(before.ball_column as f32, now.ball_column as f32, progress) + 0.5f32;
+            let y = lerp(before.ball_row as f32, now.ball_row as f32, progress) + 0.5f32;
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::BALL)
         }
     }

@@ -8,7 +8,7 @@ mod look;
 
 use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
 use crate::rng::below;
-use crate::schema::{OutOfRange, limit, names, settings};
+use crate::schema::{OutOfRange, ensure, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use std::cmp::Ordering;
@@ -50,7 +50,7 @@ impl Catch {
         let cells = rows * columns;
         let words = format!("at most {MAX_CELLS} where catch.observation is `board`");
         let is_small = *observation == CatchObservation::Features || cells <= MAX_CELLS;
-        limit(is_small, "rows * catch.columns", cells, words)
+        ensure(is_small, "rows * catch.columns", cells, words)
     }
 
     /// Number of cells above the bottom row.
@@ -63,7 +63,7 @@ impl Env for Catch {
     const NAME: &'static str = "catch";
     const SCORE_IS_REWARD: bool = true;
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
     }
 
@@ -96,7 +96,7 @@ impl Env for Catch {
         self.rows - 1
     }
 
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         // The random score is the mean of 100,000 episodes. The ball takes rows - 1 steps to land;
         // the paddle is at most columns / 2 columns away.
         if (self.rows, self.columns) == (10, 5) {
@@ -140,7 +140,7 @@ crate::packed_state! {
 /// Cell `i` of the board in row-major order: 1 for the ball or the paddle, else 0.
 #[cube]
 #[inline(always)]
-fn cell(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
+fn board_feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
     let at = comptime!(i as u32);
     let ball = state.ball_row * game.columns + state.ball_column == at;
     if comptime!(at >= game.cells_above()) {
@@ -154,7 +154,7 @@ fn cell(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f3
 /// Feature `i` of [`CatchObservation::Features`].
 #[cube]
 #[inline(always)]
-fn number(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
+fn position_feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
     let columns = comptime!(2.0 / (game.columns.max(2) - 1) as f32);
     let rows = comptime!(2.0 / (game.rows.max(2) - 1) as f32);
     if comptime!(i == 0) {
@@ -194,9 +194,9 @@ impl Rules for Catch {
     #[inline(always)]
     fn feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
         if comptime!(game.observation == CatchObservation::Board) {
-            cell(state, i, game)
+            board_feature(state, i, game)
         } else {
-            number(state, i, game)
+            position_feature(state, i, game)
         }
     }
 }

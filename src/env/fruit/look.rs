@@ -1,7 +1,9 @@
 //! Look of the fruit catcher: an orchard, with leaves above the grid and a meadow below.
 
 use super::{Fruit, FruitState};
-use crate::env::look::{Look, NUM_FRUIT_KINDS, SceneInfo, Sprite, lerp, sky, tile, variant};
+use crate::env::look::{
+    Look, NUM_FRUIT_KINDS, SceneInfo, Sprite, lerp, sky_tile, tile, tile_variant,
+};
 use crate::rng::mix;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -9,9 +11,9 @@ use burn::cubecl::prelude::*;
 /// Width of the border around the grid in cells.
 const MARGIN: u32 = 1;
 /// Sprites of the inside of the basket, and of its front: left end, middle, right end.
-const PIECES: usize = 3;
+const NUM_PIECES: usize = 3;
 /// Fraction of a step that a missed fruit falls before it bursts.
-const TO_GROUND: f32 = 0.7;
+const GROUND_PROGRESS: f32 = 0.7;
 
 impl SceneInfo for Fruit {
     fn title(&self) -> &'static str {
@@ -24,7 +26,7 @@ impl SceneInfo for Fruit {
     }
 
     /// The basket stays.
-    fn idle(&self) -> Option<u32> {
+    fn idle_action(&self) -> Option<u32> {
         Some(1)
     }
 
@@ -40,11 +42,11 @@ impl SceneInfo for Fruit {
         let (last_column, last_row) = (self.columns() - 1, self.rows() - 1);
         let edge = column == 0 || column == last_column;
         if row == 0 {
-            if edge { tile::CANOPY_END } else { tile::CANOPY_A + variant(column, row, 3) }
+            if edge { tile::CANOPY_END } else { tile::CANOPY_A + tile_variant(column, row, 3) }
         } else if row == last_row {
-            tile::MEADOW_A + variant(column, row, 3)
+            tile::MEADOW_A + tile_variant(column, row, 3)
         } else if edge {
-            match variant(column, row, 4) {
+            match tile_variant(column, row, 4) {
                 _ if row + 1 == last_row => tile::TRUNK_FOOT,
                 0 => tile::TRUNK_B,
                 _ => tile::TRUNK_A,
@@ -52,13 +54,13 @@ impl SceneInfo for Fruit {
         } else if row + 1 == last_row {
             tile::HILL_A + column % 2
         } else {
-            sky(column, row, last_row)
+            sky_tile(column, row, last_row)
         }
     }
 
     /// Inside of the basket, existing fruits, appearing fruits, front of the basket.
     fn num_sprites(&self) -> usize {
-        2 * (PIECES + self.max_fruits as usize)
+        2 * (NUM_PIECES + self.max_fruits as usize)
     }
 
     fn steps_per_second(&self) -> f32 {
@@ -72,12 +74,12 @@ impl SceneInfo for Fruit {
 fn basket(
     before: &FruitState,
     now: &FruitState,
-    part: f32,
+    progress: f32,
     #[comptime] piece: u32,
     #[comptime] tile: u32,
     #[comptime] game: Fruit,
 ) -> Sprite {
-    let centre = lerp(before.basket as f32, now.basket as f32, part);
+    let centre = lerp(before.basket as f32, now.basket as f32, progress);
     let left = centre + comptime!(MARGIN as f32 - game.left_columns() as f32);
     let middle = comptime!(game.basket.saturating_sub(2) as f32);
     let (offset, width, tile, seen) = comptime!(match piece {
@@ -107,33 +109,35 @@ fn fruit(state: &FruitState, #[comptime] i: usize, row: f32, size: f32) -> Sprit
 fn falling(
     before: &FruitState,
     now: &FruitState,
-    part: f32,
+    progress: f32,
     #[comptime] i: usize,
     #[comptime] game: Fruit,
 ) -> Sprite {
     let moving = before.tick != now.tick;
-    let there = before.has_fruit(i);
+    let is_present = before.has_fruit(i);
     let row = before.row(i) as f32;
     let lands = moving && before.row(i) + 1 >= comptime!(game.height - 1);
     let offset = before.column(i) + comptime!(game.left_columns());
     let caught = lands && offset >= now.basket && offset < now.basket + game.basket;
     let missed = lands && !caught;
     // A caught fruit shrinks into the basket; a missed one bursts on the ground.
-    let late = select(part > 0.5f32, part - 0.5f32, 0.0f32);
-    let way = select(part > TO_GROUND, 1.0f32, part * comptime!(1.0 / TO_GROUND));
-    let fall = select(caught, part * 1.15f32, select(missed, way, part));
-    let size = select(caught, 1.0f32 - late, 1.0f32);
+    let shrinkage = select(progress > 0.5f32, progress - 0.5f32, 0.0f32);
+    let fall_of_missed =
+        select(progress > GROUND_PROGRESS, 1.0f32, progress * comptime!(1.0 / GROUND_PROGRESS));
+    let fall = select(caught, progress * 1.15f32, select(missed, fall_of_missed, progress));
+    let size = select(caught, 1.0f32 - shrinkage, 1.0f32);
     let mut sprite = fruit(before, i, row + select(moving, fall, 0.0f32), size);
-    sprite.tile = select(missed && part > TO_GROUND, comptime!(tile::PUFF), sprite.tile);
-    sprite.opacity = select(there && !(lands && part >= 1.0f32), 1.0f32, 0.0f32);
+    sprite.tile = select(missed && progress > GROUND_PROGRESS, comptime!(tile::PUFF), sprite.tile);
+    sprite.opacity = select(is_present && !(lands && progress >= 1.0f32), 1.0f32, 0.0f32);
     sprite
 }
 
 /// Fruit `i` of the state after the step, if it is new: it grows out of the leaves.
 #[cube]
-fn appearing(before: &FruitState, now: &FruitState, part: f32, #[comptime] i: usize) -> Sprite {
-    let appears = now.has_fruit(i) && now.row(i) == 0 && before.tick != now.tick && part > 0.0f32;
-    let mut sprite = fruit(now, i, part - 1.0f32, lerp(0.25f32, 1.0f32, part));
+fn appearing(before: &FruitState, now: &FruitState, progress: f32, #[comptime] i: usize) -> Sprite {
+    let appears =
+        now.has_fruit(i) && now.row(i) == 0 && before.tick != now.tick && progress > 0.0f32;
+    let mut sprite = fruit(now, i, progress - 1.0f32, lerp(0.25f32, 1.0f32, progress));
     sprite.opacity = select(appears, 1.0f32, 0.0f32);
     sprite
 }
@@ -143,21 +147,21 @@ impl Look for Fruit {
     fn sprite(
         before: &FruitState,
         now: &FruitState,
-        part: f32,
+        progress: f32,
         #[comptime] i: usize,
         #[comptime] game: Self,
     ) -> Sprite {
-        let falling_end = comptime!(PIECES + game.max_fruits as usize);
+        let falling_end = comptime!(NUM_PIECES + game.max_fruits as usize);
         let appearing_end = comptime!(falling_end + game.max_fruits as usize);
-        if comptime!(i < PIECES) {
-            basket(before, now, part, comptime!(i as u32), tile::INSIDE_LEFT, game)
+        if comptime!(i < NUM_PIECES) {
+            basket(before, now, progress, comptime!(i as u32), tile::INSIDE_LEFT, game)
         } else if comptime!(i < falling_end) {
-            falling(before, now, part, comptime!(i - PIECES), game)
+            falling(before, now, progress, comptime!(i - NUM_PIECES), game)
         } else if comptime!(i < appearing_end) {
-            appearing(before, now, part, comptime!(i - falling_end))
+            appearing(before, now, progress, comptime!(i - falling_end))
         } else {
             let piece = comptime!((i - appearing_end) as u32);
-            basket(before, now, part, piece, tile::BASKET_LEFT, game)
+            basket(before, now, progress, piece, tile::BASKET_LEFT, game)
         }
     }
 }

@@ -17,7 +17,7 @@ mod players;
 
 use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
 use crate::rng::{below, draw};
-use crate::schema::{OutOfRange, limit, names, settings};
+use crate::schema::{OutOfRange, ensure, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -74,9 +74,9 @@ impl Fruit {
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let Self { width, basket, max_fruits, min_fruits, .. } = self;
         let within = |what: &str, max: &u32| format!("1 to {max} ({what})");
-        limit(basket <= width, "basket", basket, within("fruit.width", width))?;
+        ensure(basket <= width, "basket", basket, within("fruit.width", width))?;
         let range = within("fruit.max_fruits", max_fruits);
-        limit(min_fruits <= max_fruits, "min_fruits", min_fruits, range)
+        ensure(min_fruits <= max_fruits, "min_fruits", min_fruits, range)
     }
 
     /// Columns of the basket to the left of its centre.
@@ -86,7 +86,7 @@ impl Fruit {
 
     /// Maximum number of fruits that land in one step. Fruits share a row only if they appeared
     /// together.
-    fn landings(&self) -> usize {
+    fn max_landings(&self) -> usize {
         self.min_fruits as usize
     }
 }
@@ -97,7 +97,7 @@ impl Env for Fruit {
     const SCORE_IS_REWARD: bool = true;
 
     /// Wide grids need longer training, and raw positions need longer still and a larger network.
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         const USUAL: &str = include_str!("defaults.toml");
         match self.observation {
             FruitObservation::Positions => &[USUAL, include_str!("positions.toml")],
@@ -143,7 +143,7 @@ impl Env for Fruit {
         self.max_steps
     }
 
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         // Simulated players; the optimum is from value iteration over all 3,565,600 states. These
         // players read the full state, so the observation does not matter.
         let game = Self { observation: FruitObservation::Features, ..*self };
@@ -286,7 +286,7 @@ fn clip(x: f32, limit: f32) -> f32 {
 /// Feature `i` of [`FruitObservation::Features`]; see the implementation of [`Rules::feature`].
 #[cube]
 #[inline(always)]
-fn relation(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
+fn relative_feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
     let fruits = comptime!(game.max_fruits as usize);
     let singles = comptime!(1 + 4 * fruits);
     if comptime!(i == 0) {
@@ -324,7 +324,7 @@ fn relation(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -
 /// Feature `i` of [`FruitObservation::Positions`].
 #[cube]
 #[inline(always)]
-fn position(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
+fn position_feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
     let columns = comptime!(2.0 / (game.width - 1) as f32);
     if comptime!(i == 0) {
         state.basket as f32 * columns - 1.0f32
@@ -372,7 +372,7 @@ impl Rules for Fruit {
         let mut reward = 0.0f32.runtime();
         let mut landed = false.runtime();
         #[unroll]
-        for _ in 0..comptime!(game.landings()) {
+        for _ in 0..comptime!(game.max_landings()) {
             if state.count > 0 && state.row(0usize) == comptime!(game.height - 1) {
                 let offset = state.column(0usize) + comptime!(game.left_columns());
                 let caught = offset >= state.basket && offset < state.basket + game.basket;
@@ -418,9 +418,9 @@ impl Rules for Fruit {
     #[inline(always)]
     fn feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
         if comptime!(game.observation == FruitObservation::Positions) {
-            position(state, i, game)
+            position_feature(state, i, game)
         } else {
-            relation(state, i, game)
+            relative_feature(state, i, game)
         }
     }
 }

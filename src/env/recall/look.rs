@@ -2,7 +2,7 @@
 //! and the currently lit one is shown above the basket.
 
 use super::{Recall, RecallState};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, sky, tile, variant};
+use crate::env::look::{Look, SceneInfo, Sprite, lerp, sky_tile, tile, tile_variant};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -11,8 +11,8 @@ const COLUMNS: u32 = 15;
 const ROWS: u32 = 6;
 /// Path of the basket: its row and the centres of its first and last cell.
 const PATH_ROW: u32 = ROWS - 2;
-const FIRST: f32 = 2.5;
-const LAST: f32 = COLUMNS as f32 - 1.5;
+const FIRST_X: f32 = 2.5;
+const LAST_X: f32 = COLUMNS as f32 - 1.5;
 
 impl SceneInfo for Recall {
     fn title(&self) -> &'static str {
@@ -33,11 +33,11 @@ impl SceneInfo for Recall {
 
     fn background(&self, column: u32, row: u32) -> u32 {
         if row > PATH_ROW {
-            tile::MEADOW_A + variant(column, row, 3)
+            tile::MEADOW_A + tile_variant(column, row, 3)
         } else if row == PATH_ROW {
             tile::HILL_A + column % 2
         } else {
-            sky(column, row, PATH_ROW)
+            sky_tile(column, row, PATH_ROW)
         }
     }
 
@@ -57,13 +57,13 @@ impl Look for Recall {
     fn sprite(
         before: &RecallState,
         now: &RecallState,
-        part: f32,
+        progress: f32,
         #[comptime] i: usize,
         #[comptime] game: Self,
     ) -> Sprite {
         let path = comptime!(PATH_ROW as f32 + 0.5);
-        let a_step = comptime!(((LAST - FIRST) / game.steps as f32).min(1.0));
-        let x = FIRST + lerp(before.time as f32, now.time as f32, part) * a_step;
+        let step_width = comptime!(((LAST_X - FIRST_X) / game.steps as f32).min(1.0));
+        let x = FIRST_X + lerp(before.time as f32, now.time as f32, progress) * step_width;
         if comptime!(i == 0) {
             Sprite::upright(
                 1.0f32.runtime(),
@@ -75,7 +75,7 @@ impl Look for Recall {
         } else if comptime!(i == 1) {
             Sprite::upright(x, path, 1.0f32, 1.0f32, tile::INSIDE_ALONE)
         } else if comptime!(i == 2) {
-            let light = select(part < 0.5f32, before.light, now.light);
+            let light = select(progress < 0.5f32, before.light, now.light);
             let kind = light + comptime!(tile::APPLE);
             Sprite::upright(x, comptime!(PATH_ROW as f32 - 1.0), 1.0f32, 1.0f32, kind)
         } else {

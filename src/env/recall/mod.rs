@@ -41,7 +41,7 @@ impl Env for Recall {
     const NAME: &'static str = "recall";
     const SCORE_IS_REWARD: bool = true;
 
-    fn defaults(&self) -> &'static [&'static str] {
+    fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
     }
 
@@ -67,7 +67,7 @@ impl Env for Recall {
         self.steps
     }
 
-    fn references(&self) -> &'static [(&'static str, f64)] {
+    fn reference_scores(&self) -> &'static [(&'static str, f64)] {
         REFERENCES.get(self.cues as usize - 2).map_or(&[], |scores| scores)
     }
 

@@ -50,7 +50,7 @@ impl Differentiation<'_> {
             return self.pipelined_gradient(chosen);
         }
         let mut max_ratio_distance = 0.0f64;
-        let ours = tree_nodes(shards, &self.shards.own()).into_iter().map(|range| {
+        let ours = tree_nodes(shards, &self.shards.own_shards()).into_iter().map(|range| {
             let (sum, distance) = self.partial_sum_on_any_device(chosen, range);
             max_ratio_distance = max_ratio_distance.max(distance);
             sum

@@ -176,7 +176,7 @@ impl Differentiation<'_> {
     ) -> Result<(Vec<f32>, TokenSums), TeamError> {
         let mut max_ratio_distance = 0.0f64;
         let pieces = self.team.all_reduce_pipelined(self.shards, |send| {
-            let own = tree_nodes(self.shards.count(), &self.shards.own());
+            let own = tree_nodes(self.shards.count(), &self.shards.own_shards());
             let (last, others) = own.split_last().expect("every rank has a shard");
             let mut sum = |shards: Range<usize>| {
                 let (sum, distance) = self.partial_sum(chosen, shards);

@@ -1,7 +1,7 @@
 //! The sizes of a decoder, by Hugging Face's names.
 
 use crate::nn::arch::MAX_HEAD_DIM;
-use crate::schema::{OutOfRange, limit, settings};
+use crate::schema::{OutOfRange, ensure, settings};
 
 settings! {
     /// The sizes of a decoder; other networks ignore them.
@@ -33,7 +33,7 @@ impl DecoderConfig {
 
     /// Checks the rules that relate sizes to each other.
     fn check_settings(&self) -> Result<(), OutOfRange> {
-        limit(
+        ensure(
             self.hidden_size.is_multiple_of(2 * self.num_heads),
             "hidden_size",
             self.hidden_size,
@@ -42,13 +42,13 @@ impl DecoderConfig {
                 self.num_heads
             ),
         )?;
-        limit(
+        ensure(
             self.hidden_size / self.num_heads <= MAX_HEAD_DIM,
             "hidden_size",
             self.hidden_size,
             format!("at most {MAX_HEAD_DIM} times num_heads ({})", self.num_heads),
         )?;
-        limit(
+        ensure(
             self.num_heads.is_multiple_of(self.num_kv_heads),
             "num_kv_heads",
             self.num_kv_heads,
@@ -57,7 +57,7 @@ impl DecoderConfig {
         let [size, inner, layers] =
             [self.hidden_size, self.intermediate_size, self.num_layers].map(|n| n as u64);
         let weights = layers * size * (4 * size + 3 * inner);
-        limit(
+        ensure(
             weights <= 1 << 31,
             "num_layers * hidden_size * (4 * hidden_size + 3 * intermediate_size)",
             weights,

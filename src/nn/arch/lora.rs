@@ -6,7 +6,7 @@ use super::{DecoderShape, Layout, LinearLayout, Parameter, Projection};
 use crate::nn::ops::lora::LowRank;
 use crate::rng::{draw, uniform};
 use crate::schema::range::strings_of;
-use crate::schema::{OutOfRange, limit, settings};
+use crate::schema::{OutOfRange, ensure, settings};
 use std::ops::Range;
 
 /// The matrices of a layer as PEFT names them, in the order of [`Projection::ALL`].
@@ -50,7 +50,7 @@ impl LoraConfig {
 
     fn check_settings(&self) -> Result<(), OutOfRange> {
         let is_allowed = self.r == 0 || !self.target_modules.is_empty();
-        limit(is_allowed, "target_modules", "[]", strings_of(&MODULES))
+        ensure(is_allowed, "target_modules", "[]", strings_of(&MODULES))
     }
 
     /// Takes over the settings of a model's existing adapters, which a run goes on to train.

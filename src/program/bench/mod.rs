@@ -14,7 +14,7 @@ mod work;
 
 pub use args::BenchArgs;
 
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::models::Models;
 use super::output::{print_json, print_result, write_file};
 use super::ranks;
@@ -50,7 +50,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
 }
 
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.
-pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
+pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<()> {
     let (game, defaults) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     let config = apply_sizes(args, &config_toml(&game, &defaults).parse()?, &defaults)?;
     validate(models, &game, &config)?;

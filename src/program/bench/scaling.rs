@@ -9,7 +9,7 @@ use super::args::BenchArgs;
 use super::publish;
 use super::report::Measurement;
 use crate::parallel::Team;
-use crate::program::games::Playable;
+use crate::program::games::ConfigurableGame;
 use crate::program::models::Models;
 use crate::program::ranks::{self, Rank, Ranks};
 use crate::settings::TrainConfig;
@@ -60,7 +60,7 @@ struct Row {
 }
 
 /// Measures and prints the scaling of a run.
-pub fn bench<G: Playable>(
+pub fn bench<G: ConfigurableGame>(
     models: &Models,
     args: &BenchArgs,
     game: G,
@@ -123,7 +123,7 @@ struct IterationWork {
 }
 
 impl IterationWork {
-    fn of<G: Playable>(game: G, config: &TrainConfig) -> Self {
+    fn of<G: ConfigurableGame>(game: G, config: &TrainConfig) -> Self {
         let params = config.policy.parameters(game.num_features(), game.num_actions());
         let params: usize =
             params.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
@@ -167,7 +167,7 @@ impl ScalingModel {
 }
 
 /// Measures the median seconds of an iteration, and of its communication.
-fn measure_iterations<G: Playable>(
+fn measure_iterations<G: ConfigurableGame>(
     models: &Models,
     game: G,
     config: &TrainConfig,

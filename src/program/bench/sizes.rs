@@ -14,7 +14,7 @@ const DEFAULT_GAMES: usize = 4096;
 /// # Errors
 /// If the games are no whole number of groups, or `--set` names no setting.
 pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> Result<TrainConfig> {
-    let named = overlay::named(table, &args.set)?;
+    let named = overlay::named_paths(table, &args.set)?;
     let is_set = |path: &str| named.iter().any(|name| name == path);
     let mut config = settings.clone();
     config.engine = args.engine.unwrap_or(config.engine);

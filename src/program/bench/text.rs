@@ -40,7 +40,7 @@ impl Task for RandomRewards {
         self.task.prompt(split, index)
     }
 
-    fn parts(&self) -> &[RewardPart] {
+    fn reward_parts(&self) -> &[RewardPart] {
         &self.parts
     }
 
@@ -246,7 +246,7 @@ mod tests {
             Ok(Prompt::default())
         }
 
-        fn parts(&self) -> &[RewardPart] {
+        fn reward_parts(&self) -> &[RewardPart] {
             &[]
         }
 

@@ -1,6 +1,6 @@
 //! Captions: a score drawn onto a game's picture.
 
-use crate::viewer::{Picture, Plate};
+use crate::viewer::{Picture, PlateOrigin};
 
 /// A 3 x 5 pixel font: five rows per character, the leftmost pixel in the highest bit.
 const GLYPHS: [(char, [u8; 5]); 12] = [
@@ -31,7 +31,7 @@ pub fn write_score(score: f32) -> String {
 }
 
 /// Draws a number into the upper left corner of a plate that is `width` pixels wide.
-pub fn caption(text: &str, plate: Plate, width: u32, picture: &mut Picture) {
+pub fn caption(text: &str, plate: PlateOrigin, width: u32, picture: &mut Picture) {
     // Sized so that about six characters, each followed by a gap, take a third of the width.
     let dot = (width / 72).clamp(1, 8);
     let mut fill = |x: u32, y: u32, colour: [u8; 4]| {
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn a_caption_stays_within_its_game() {
         let mut picture = Picture::new(20, 12);
-        caption("-1", Plate { x: 6, y: 2 }, 14, &mut picture);
+        caption("-1", PlateOrigin { x: 6, y: 2 }, 14, &mut picture);
         let line = |y: usize| -> String {
             let row = picture.pixels[80 * y..80 * (y + 1)].as_chunks::<4>().0;
             let letter = |p: &[u8; 4]| match *p {
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn captions_that_do_not_fit_are_clipped() {
         let mut picture = Picture::new(5, 5);
-        caption("12345.6", Plate { x: 2, y: 2 }, 9, &mut picture);
+        caption("12345.6", PlateOrigin { x: 2, y: 2 }, 9, &mut picture);
         let is_drawn = |x: usize, y: usize| picture.pixels[20 * y + 4 * x..][..4] != [0; 4];
         assert!((0..25).all(|i| is_drawn(i % 5, i / 5) == (i % 5 >= 2 && i / 5 >= 2)));
     }

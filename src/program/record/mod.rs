@@ -11,7 +11,7 @@ mod webp;
 use self::gif::Gif;
 use self::mp4::Mp4;
 use super::args::{RecordArgs, RenderOptions};
-use super::games::{Games, Playable};
+use super::games::{ConfigurableGame, Games};
 use super::interrupt::Interrupt;
 use super::models::Models;
 use super::output::{print_json, print_result};
@@ -27,7 +27,7 @@ use crate::rollout::{ActionSelection, LiveGames};
 use crate::run::pluralize;
 use crate::track;
 use crate::trainer::saved_game_name;
-use crate::viewer::{Cells, Picture, Scene, Sprite, Wall, paint};
+use crate::viewer::{Picture, Scene, SceneSize, Sprite, Wall, paint};
 use animation::{Animation, AnimationWriter};
 use anyhow::{Context, Result, bail};
 use caption::{caption, write_score};
@@ -87,13 +87,13 @@ struct GameRendering<'a, G: Rules> {
     /// The renderer on a GPU, which draws what the CPU paints; `None` on the CPU.
     gpu: Option<GpuRenderer>,
     picture: Picture,
-    cells: Cells,
+    scene_size: SceneSize,
     /// Ends the rendering of a file; `None` where nothing is to listen.
     interrupt: Option<(Interrupt, &'a Path)>,
 }
 
 /// Records a game that is drawn by `scene`.
-pub fn record<G: Playable>(
+pub fn record<G: ConfigurableGame>(
     models: &Models,
     args: &RecordArgs,
     checkpoint: &Checkpoint,
@@ -171,7 +171,7 @@ impl std::fmt::Display for Report<'_> {
 }
 
 /// Animates a policy at play, as `grove record` does by default, but with its score, small, and painted by the CPU.
-pub fn animation<G: Playable>(
+pub fn animation<G: ConfigurableGame>(
     models: &Models,
     checkpoint: &Checkpoint,
     scene: fn(G) -> Scene<G>,
@@ -185,7 +185,7 @@ pub fn animation<G: Playable>(
     Ok(track::Animation { gif, width, height })
 }
 
-impl<'a, G: Playable> GameRendering<'a, G> {
+impl<'a, G: ConfigurableGame> GameRendering<'a, G> {
     /// Creates a rendering on the CPU before its first step, at most `max_pixels` wide and high by default. Also
     /// returns the number of frames per step, and the duration of each in seconds.
     fn new(
@@ -197,8 +197,8 @@ impl<'a, G: Playable> GameRendering<'a, G> {
     ) -> Result<(Self, u32, f32)> {
         let (game, config) = saved_settings::<G>(models, checkpoint)?;
         let scene = scene(game);
-        let cells = Cells::of(scene.info());
-        let (width, height) = picture_size(cells, options, max_pixels)?;
+        let scene_size = SceneSize::of(scene.info());
+        let (width, height) = picture_size(scene_size, options, max_pixels)?;
         let (frames_per_step, frame_seconds) = frame_timing(scene.info().steps_per_second());
         let rendering = Self {
             options,
@@ -208,7 +208,7 @@ impl<'a, G: Playable> GameRendering<'a, G> {
             sprites: Vec::new(),
             gpu: None,
             picture: Picture::new(width, height),
-            cells,
+            scene_size,
             interrupt: None,
         };
         Ok((rendering, frames_per_step, frame_seconds))
@@ -233,17 +233,17 @@ impl<G: Rules> GameRendering<'_, G> {
     fn draw(&mut self, progress: f32) -> Result<&Picture> {
         let Self { games, scene, sprites, gpu, picture, .. } = self;
         let now = games.now();
-        scene.sprites(games.before(), &now, progress, sprites);
+        scene.compute_sprites(games.before(), &now, progress, sprites);
         match gpu {
             Some(gpu) => gpu.paint(now.len(), sprites, picture)?,
             None => paint(scene.info(), now.len(), sprites, picture),
         }
         if self.options.score {
             let Picture { width, height, .. } = self.picture;
-            let wall = Wall::fit(self.cells, self.games.count(), width, height);
+            let wall = Wall::fit(self.scene_size, self.games.count(), width, height);
             for i in 0..self.games.count() {
                 let score = write_score(self.games.episode(i).score);
-                caption(&score, wall.plate(i), wall.width, &mut self.picture);
+                caption(&score, wall.plate_origin(i), wall.plate_width, &mut self.picture);
             }
         }
         Ok(&self.picture)
@@ -287,11 +287,11 @@ fn frame_timing(steps_per_second: f32) -> (u32, f32) {
 
 /// Width and height of the picture in pixels: by default at most `max_pixels`.
 fn picture_size(
-    cells: Cells,
+    scene_size: SceneSize,
     options: &RenderOptions,
     max_pixels: (u64, u64),
 ) -> Result<(u32, u32)> {
-    let size_at = |scale: u32| Wall::size(cells, options.games, scale);
+    let size_at = |scale: u32| Wall::picture_size(scene_size, options.games, scale);
     let fits = |&scale: &u32| {
         let (width, height) = size_at(scale);
         width <= max_pixels.0 && height <= max_pixels.1

@@ -28,9 +28,9 @@ pub fn read_seeds<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Err
 pub fn difference(before: &str, now: &str) -> Option<String> {
     let [before, now] = [before, now].map(|text| text.parse::<Table>().unwrap_or_default());
     let value = |table: &Table, key: &str| {
-        overlay::flat(table).find(|(path, _)| path == key).map(|(_, value)| value.to_string())
+        overlay::flatten(table).find(|(path, _)| path == key).map(|(_, value)| value.to_string())
     };
-    let keys = overlay::flat(&before).chain(overlay::flat(&now)).map(|(key, _)| key);
+    let keys = overlay::flatten(&before).chain(overlay::flatten(&now)).map(|(key, _)| key);
     let mut values = keys.map(|key| (value(&before, &key), value(&now, &key), key));
     let (before, now, key) = values.find(|(before, now, _)| before != now)?;
     Some(match (before, now) {
@@ -53,7 +53,7 @@ pub fn allow_fractions(space: &mut Space, settings: &Table) {
 /// Checks that no setting has two names in the file, of which one would silently win.
 pub fn check_names(file: &SweepFile) -> Result<()> {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
-    let fixed_names = overlay::flat(&file.settings).map(|(name, _)| name);
+    let fixed_names = overlay::flatten(&file.settings).map(|(name, _)| name);
     for name in file.space.keys().cloned().chain(fixed_names) {
         match names.insert(full_name(&name), name.clone()) {
             None => {}
@@ -144,7 +144,7 @@ fn is_about(error: &str, setting: &str) -> bool {
 
 /// Completes searched settings with those common to all trials. Keys are full names.
 pub fn complete_settings(file: &SweepFile, searched: BTreeMap<String, Value>) -> Table {
-    let common = overlay::flat(&file.settings);
+    let common = overlay::flatten(&file.settings);
     let mut settings: Table = common.map(|(path, value)| (path, value.clone())).collect();
     settings.extend(searched);
     settings

@@ -53,7 +53,7 @@ pub fn is_requested(args: &TrainArgs) -> bool {
 
 /// Whether `fit` learns from texts, in a file or from a task.
 pub fn fits_texts(args: &FitArgs) -> bool {
-    let is_jsonl = args.data.is_file() || disk::has_ending(&args.data, "jsonl");
+    let is_jsonl = args.data.is_file() || disk::has_extension(&args.data, "jsonl");
     args.model.is_some() || is_jsonl || named_task(&args.data).is_some()
 }
 
@@ -70,7 +70,7 @@ pub fn is_language_checkpoint(checkpoint: &Checkpoint) -> bool {
 
 /// Name of the task of a language model's checkpoint.
 pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
-    Ok(overlay::text(&saved_language_settings(checkpoint)?, "task").to_string())
+    Ok(overlay::text_at(&saved_language_settings(checkpoint)?, "task").to_string())
 }
 
 /// Trains a new run.
@@ -81,7 +81,7 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
             bail!(
                 "`{name}` is a game, and --model names the language model of a task ({}); a game's network is set by \
                  --set policy.kind=...",
-                task::names()
+                task::joined_names()
             );
         }
         if data.is_some() {
@@ -169,7 +169,7 @@ impl LanguageRequest<'_> {
             (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
             (None, None) => bail!(
                 "no task is named: it is one of {}; --task-data FILE.jsonl is a task of your own",
-                task::names()
+                task::joined_names()
             ),
         }
     }
@@ -208,7 +208,7 @@ fn inspection_command(task: &dyn Task, folder: &str) -> String {
 /// Number of iterations that the epochs of a run of SFT alone take; `None` if its task has no end of prompts.
 fn iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32> {
     let prompts = task.num_prompts(Split::Train).filter(|_| config.is_sft_only())?;
-    Some(config.epochs(prompts))
+    Some(config.iterations_of_epochs(prompts))
 }
 
 /// A run of a language model, ready to start or to resume.

@@ -24,8 +24,8 @@ pub fn model_path(
     let defaults = LanguageConfig::for_model(TINY);
     let mut table = language_settings(task, &(task::find(task)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file.clone())?;
-    overlay::apply(&mut table, assignments)?;
-    Ok(overlay::text(&table, "model.path").to_string())
+    overlay::apply_assignments(&mut table, assignments)?;
+    Ok(overlay::text_at(&table, "model.path").to_string())
 }
 
 /// Options of the command line that override the settings of a new run.
@@ -64,7 +64,7 @@ pub fn settings_of_new_run(
     let mut table = language_settings(name, &(task::find(name)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file)?;
     overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), requested.into())]))?;
-    overlay::apply(&mut table, assignments)?;
+    overlay::apply_assignments(&mut table, assignments)?;
     let split = split_language_settings(table)?;
     let LanguageSettings { task_settings, mut config, .. } = split;
     config.model.path = path;

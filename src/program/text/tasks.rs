@@ -45,7 +45,7 @@ pub fn requested_task(
 
 /// Opens a task and prints its notes.
 pub fn open_task(name: &str, task_settings: Table) -> Result<Arc<dyn Task>> {
-    let has_verifier = !overlay::text(&task_settings, "verifier").is_empty();
+    let has_verifier = !overlay::text_at(&task_settings, "verifier").is_empty();
     let open = || (task::find(name)?.open)(task_settings);
     let task = if has_verifier {
         with_note_after(SLOW_VERIFIER_DELAY, FLUSH_ADVICE, open)?
@@ -91,7 +91,7 @@ pub(super) fn open_new_task(name: &str, task_settings: &mut Table) -> Result<Arc
     }
     let task = open_task(name, task_settings.clone())?;
     if let Some((_, path)) = file
-        && overlay::text(task_settings, "digest").is_empty()
+        && overlay::text_at(task_settings, "digest").is_empty()
     {
         let digest = input::sha256(Path::new(&path), input::MAX_DATA_BYTES);
         let digest = digest.with_context(|| format!("cannot read {path}"))?;
@@ -106,6 +106,6 @@ pub(super) fn prompt_file(
     task_settings: &Table,
 ) -> Result<Option<(&'static str, String)>> {
     let file =
-        task::find(name)?.file.map(|key| (key, overlay::text(task_settings, key).to_string()));
+        task::find(name)?.file.map(|key| (key, overlay::text_at(task_settings, key).to_string()));
     Ok(file.filter(|(_, path)| !path.is_empty()))
 }

@@ -1,7 +1,7 @@
 //! Comparison of a game's kernels with its native rules on a device.
 
 use super::play_at_random;
-use crate::env::{CheckOptions, Finding, Rules, Subject};
+use crate::env::{Aspect, CheckOptions, Finding, Rules};
 use burn::tensor::Device;
 
 /// Numbers of steps to play; the short run comes first because its report is the most specific.
@@ -27,7 +27,7 @@ pub fn check_on_device<G: Rules>(game: G, options: &CheckOptions, device: &Devic
             let agrees = (native - kernel).abs() <= tolerance;
             if !agrees {
                 return vec![Finding::error(
-                    Subject::Kernels,
+                    Aspect::Kernels,
                     format!(
                         "after {steps} steps the features and rewards of random game {env} sum up to \
                          {native} natively and {kernel} in a kernel: the rules use something that \

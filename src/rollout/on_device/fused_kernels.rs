@@ -119,7 +119,7 @@ impl Games {
         self.values[at] = drawn.logprob;
         self.values[stride + at] = played.reward;
         if comptime!(!G::SCORE_IS_REWARD) {
-            self.values[2 * stride + at] = played.score;
+            self.values[2 * stride + at] = played.episode_score;
         }
     }
 }

@@ -89,7 +89,7 @@ impl StepRecords {
         self.quantities[comptime!(TERMINATED) * stride + at] = terminated;
         let truncated = select(played.truncated, 1.0f32, 0.0f32);
         self.quantities[comptime!(TRUNCATED) * stride + at] = truncated;
-        self.quantities[comptime!(SCORES) * stride + at] = played.score;
+        self.quantities[comptime!(SCORES) * stride + at] = played.episode_score;
     }
 
     /// Records the legality of an action.

@@ -227,13 +227,13 @@ impl RunFiles {
 
     /// Whether a tracker of the run takes animations.
     pub fn takes_animations(&self) -> bool {
-        self.trackers.has_pictures()
+        self.trackers.takes_animations()
     }
 
     /// Gives the trackers an animation of the best policy after `env_steps` steps of the run.
     /// Returns the warnings of trackers that have failed.
     pub fn write_animation(&mut self, env_steps: u64, animation: &Animation) -> Vec<String> {
-        self.trackers.animate(env_steps, animation);
+        self.trackers.write_animation(env_steps, animation);
         self.trackers.take_warnings()
     }
 

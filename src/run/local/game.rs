@@ -123,7 +123,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
     fn smaller_launches(&self) -> Option<String> {
         let config = self.trainer.config();
         let steps = config.update.gradient_accumulation_steps;
-        let more_steps = steps.saturating_mul(4).min(config.minibatch());
+        let more_steps = steps.saturating_mul(4).min(config.minibatch_size());
         self.trainer.device().filter(|device| has_kernels(device))?;
         match self.fallback_reason() {
             None => Some(format!("--set launch_size={}", config.launch_size / 4.0)),

@@ -3,8 +3,8 @@
 use super::VerifierOptions;
 use crate::disk::input;
 use crate::task::TaskError;
-use crate::task::process::on_path;
-use crate::task::sandbox::{Access, Folder, Limits, Sandbox};
+use crate::task::process::find_on_path;
+use crate::task::sandbox::{Access, Limits, Sandbox, SandboxFolder};
 use std::collections::BTreeSet;
 use std::env;
 use std::io::{self, Read};
@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SEPARATORS: &str = " \t\n'\"=:;,&|()<>{}`";
 
 /// Folders of the system that are not shown even if a command names them.
-const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
+const NEVER_SHOWN: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Processes and threads that a verifier may have at a time: more than any needs, and fewer than stop a machine.
-const PROCESSES: u64 = 4096;
+const MAX_PROCESSES: u64 = 4096;
 
 /// The sandboxes of a verifier's processes.
 pub struct Confinement {
     sandbox: Sandbox,
     /// Holds a folder for each process to write to.
-    folder: Folder,
+    folder: SandboxFolder,
     started: AtomicUsize,
 }
 
@@ -42,8 +42,8 @@ impl Confinement {
         let refused = |why: String| {
             failed(format!("{why} --verifier-sandbox=off runs it with all of your rights"))
         };
-        let folder = Folder::new().map_err(wrong)?;
-        let limits = Limits { processes: PROCESSES, ..Limits::default() };
+        let folder = SandboxFolder::new().map_err(wrong)?;
+        let limits = Limits { processes: MAX_PROCESSES, ..Limits::default() };
         let workdir = match &options.folder {
             Some(folder) => folder.canonicalize(),
             None => env::current_dir(),
@@ -68,7 +68,7 @@ impl Confinement {
             workdir: Some(workdir),
             scratch_mb: 1024,
         };
-        let scratch = folder.inner("try").map_err(wrong)?;
+        let scratch = folder.create_subfolder("try").map_err(wrong)?;
         let sandbox = Sandbox::new(limits, &scratch, access);
         let sandbox = sandbox.map_err(|error| refused(format!("{error}.")))?;
         match sandbox.notes() {
@@ -83,7 +83,7 @@ impl Confinement {
     /// If its folder cannot be created.
     pub fn shell(&self, command: &str) -> io::Result<Command> {
         let name = format!("v{}", self.started.fetch_add(1, Ordering::Relaxed));
-        let scratch = self.folder.inner(&name)?;
+        let scratch = self.folder.create_subfolder(&name)?;
         let mut shell = self.sandbox.command("sh", &scratch)?;
         shell.args(["-c", command]);
         Ok(shell)
@@ -119,24 +119,24 @@ fn paths_in_command(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
             true => {
                 Some(file).filter(|file| !file.canonicalize().is_ok_and(|path| is_private(&path)))
             }
-            false if word.components().count() == 1 => on_path(&word),
+            false if word.components().count() == 1 => find_on_path(&word),
             false => None,
         };
         if let Some(found) = found {
-            let interpreter = shebang(&found).filter(|line| !words.contains(line));
+            let interpreter = interpreter_line(&found).filter(|line| !words.contains(line));
             words.extend(
                 interpreter.iter().flat_map(|line| line.split_whitespace().map(str::to_string)),
             );
             words.extend(interpreter);
-            paths.extend(installation(&found, is_private));
+            paths.extend(installation_paths(&found, is_private));
         }
     }
-    paths.retain(|path| path.exists() && !NEVER.iter().any(|never| path.starts_with(never)));
+    paths.retain(|path| path.exists() && !NEVER_SHOWN.iter().any(|never| path.starts_with(never)));
     paths
 }
 
 /// The command in the first line of a script, after `#!`.
-fn shebang(file: &Path) -> Option<String> {
+fn interpreter_line(file: &Path) -> Option<String> {
     let mut start = Vec::new();
     // The longest line that Linux reads.
     input::open(file).ok()?.take(256).read_to_end(&mut start).ok()?;
@@ -146,7 +146,7 @@ fn shebang(file: &Path) -> Option<String> {
 
 /// A file with everything that its links lead to and, if it lies in a folder `bin`, or in `shims` of a version manager,
 /// everything installed beside that folder.
-fn installation(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<PathBuf> {
+fn installation_paths(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
     let mut at = Some(file.to_path_buf());
     // As many links as Linux follows.
@@ -208,6 +208,6 @@ mod tests {
             Err(error) => return not_tested(error),
         };
         let output = confinement.shell("bash -c 'ulimit -u'").unwrap().output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), PROCESSES.to_string());
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), MAX_PROCESSES.to_string());
     }
 }

@@ -79,7 +79,7 @@ impl VerifierOptions {
 }
 
 /// The usual additional time limit for the first answer of a process.
-const START_UP: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest time limit per completion, seconds: a clock cannot add arbitrarily long ones.
 pub const MAX_TIMEOUT: f64 = 86_400.0;
@@ -137,7 +137,7 @@ impl Verifier {
             turns: Turns::new(options.workers()),
             options,
             timeout,
-            start_up: START_UP,
+            start_up: START_TIMEOUT,
             #[cfg(unix)]
             confinement,
             idle: Mutex::default(),
@@ -149,7 +149,7 @@ impl Verifier {
         // The shell ends immediately if the command does not exist.
         thread::sleep(Duration::from_millis(50));
         if let Some(end) = first.ended() {
-            return Err(verifier.broken(&end));
+            return Err(verifier.command_error(&end));
         }
         lock(&verifier.idle).push(first);
         Ok(verifier)
@@ -176,7 +176,7 @@ impl Verifier {
     /// [`TaskError::Verifier`] if the verifier does not answer.
     pub fn check(&self, completion: &Completion) -> Result<(), TaskError> {
         match self.verify_one(completion)?.problem {
-            Some(problem) if !problem.starts_with(protocol::REPORTED) => {
+            Some(problem) if !problem.starts_with(protocol::REPORTED_PREFIX) => {
                 let problem = problem.replace(" on this completion", "");
                 Err(TaskError::Verifier(format!(
                     "for the first prompt, {problem}; run `{}` by hand to see why",
@@ -190,7 +190,7 @@ impl Verifier {
     /// Verifies one completion. If the process ends meanwhile, another one tries again; if two new processes end, the
     /// completion is blamed. A process that has answered other requests may have ended for a reason of its own.
     fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
-        let body = protocol::body(completion);
+        let body = protocol::encode_body(completion);
         // Before the lock, whose owner must not wait for a turn; it ends once the process is idle or has ended.
         let _turn = self.turns.take();
         // Until the first answer, requests are serialized: the first one may take long.
@@ -209,11 +209,11 @@ impl Verifier {
                     lock(&self.idle).push(worker);
                     let rewards = answer.rewards(&self.options.parts).map(Rewards::new);
                     self.answered.get_or_init(|| body);
-                    return Ok(rewards.unwrap_or_else(|message| self.unknown(message)));
+                    return Ok(rewards.unwrap_or_else(|message| self.unjudged(message)));
                 }
                 Err(NoAnswer::Timeout(instead)) => {
                     self.count_failure("does not answer")?;
-                    return Ok(self.unknown(self.late(start, &instead)));
+                    return Ok(self.unjudged(self.late(start, &instead)));
                 }
                 Err(NoAnswer::Ended(end)) => {
                     self.count_failure(&end)?;
@@ -223,7 +223,7 @@ impl Verifier {
             }
         }
         drop(first);
-        Ok(self.unknown(format!("the verifier {last} twice on this completion")))
+        Ok(self.unjudged(format!("the verifier {last} twice on this completion")))
     }
 
     /// Words for a time limit that was exceeded, with what came instead of an answer.
@@ -244,13 +244,13 @@ impl Verifier {
     fn count_failure(&self, how: &str) -> Result<(), TaskError> {
         let none = self.answered.get().is_none();
         if none && self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES {
-            return Err(self.broken(how));
+            return Err(self.command_error(how));
         }
         Ok(())
     }
 
-    fn unknown(&self, problem: String) -> Rewards {
-        Rewards::unknown(self.options.parts.len(), problem)
+    fn unjudged(&self, problem: String) -> Rewards {
+        Rewards::unjudged(self.options.parts.len(), problem)
     }
 
     /// Starts a process and, once a request has been answered, warms it up.
@@ -265,7 +265,7 @@ impl Verifier {
                 Err(NoAnswer::Ended(end)) => last = end,
             }
         }
-        Err(self.broken(&last))
+        Err(self.command_error(&last))
     }
 
     fn spawn(&self) -> Result<Process, TaskError> {
@@ -295,7 +295,7 @@ impl Verifier {
         Ok(shell)
     }
 
-    fn broken(&self, how: &str) -> TaskError {
+    fn command_error(&self, how: &str) -> TaskError {
         let command = &self.options.command;
         TaskError::Verifier(format!("the verifier `{command}` {how}; run it by hand to see why"))
     }

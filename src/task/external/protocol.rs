@@ -19,7 +19,7 @@ struct Body<'a> {
 }
 
 /// A message as verifiers get it, with an empty text for null.
-fn sent(message: &Message) -> Cow<'_, Message> {
+fn message_for_verifier(message: &Message) -> Cow<'_, Message> {
     if message.content == Content::Null {
         let content = Content::Text(String::new());
         Cow::Owned(Message { content, ..message.clone() })
@@ -29,14 +29,14 @@ fn sent(message: &Message) -> Cow<'_, Message> {
 }
 
 /// Serializes the request for a completion, without its id.
-pub fn body(completion: &Completion) -> String {
+pub fn encode_body(completion: &Completion) -> String {
     let Completion { prompt, text, num_tokens, truncated } = *completion;
-    let messages = prompt.messages.iter().map(sent).collect();
+    let messages = prompt.messages.iter().map(message_for_verifier).collect();
     let body = Body { prompt: &prompt.text, messages, completion: text, num_tokens, truncated };
     let body = serde_json::to_string(&body).expect("texts and numbers");
     // Only the fields hold marked numbers; a completion may merely look like one.
     let fields = serde_json::to_string(&prompt.fields).expect("texts and numbers");
-    format!("{},\"fields\":{}}}", &body[..body.len() - 1], numbers::unmarked(fields))
+    format!("{},\"fields\":{}}}", &body[..body.len() - 1], numbers::unmark(fields))
 }
 
 /// Adds the id to a request and returns it as a line.
@@ -45,7 +45,7 @@ pub fn request(id: u64, body: &str) -> String {
 }
 
 /// Prefix of error messages sent by a verifier.
-pub const REPORTED: &str = "the verifier reported: ";
+pub const REPORTED_PREFIX: &str = "the verifier reported: ";
 
 /// A verifier's answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,11 +63,11 @@ impl Answer {
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let text = String::from_utf8_lossy(line);
         let parsed = serde_json::from_slice(line)
-            .or_else(|_| serde_json::from_slice(&quoted(text.as_bytes())));
+            .or_else(|_| serde_json::from_slice(&quote_unusual_numbers(text.as_bytes())));
         let Ok(Value::Object(object)) = parsed else {
             return Err(format!("it wrote {}, which is not a JSON object", excerpt(&text)));
         };
-        match object.get("id").and_then(whole) {
+        match object.get("id").and_then(whole_number) {
             Some(id) => Ok(Self { id, object }),
             None => Err(format!("it wrote {}, which has no `id`", excerpt(&text))),
         }
@@ -83,7 +83,7 @@ impl Answer {
         let given = |key: &str| object.get(key).filter(|value| !value.is_null());
         if let Some(error) = given("error") {
             let text = error.as_str().map_or_else(|| error.to_string(), str::to_string);
-            return Err(format!("{REPORTED}{}", excerpt(&text)));
+            return Err(format!("{REPORTED_PREFIX}{}", excerpt(&text)));
         }
         let single = |value: &Value| Map::from_iter([(parts[0].name.clone(), value.clone())]);
         let rewards = match (object.get("reward"), given("rewards")) {
@@ -124,7 +124,7 @@ impl Answer {
 }
 
 /// A whole number, which some JSON writers write with a fraction of 0.
-fn whole(value: &Value) -> Option<u64> {
+fn whole_number(value: &Value) -> Option<u64> {
     let rounded = || {
         let number = value.as_f64()?;
         let rounded = number as u64;
@@ -135,7 +135,7 @@ fn whole(value: &Value) -> Option<u64> {
 
 /// JSON with quotes around NaN and Infinity, which some writers emit, and around numbers that are too large: such a
 /// reward is rejected, but the id can be read.
-fn quoted(json: &[u8]) -> Vec<u8> {
+fn quote_unusual_numbers(json: &[u8]) -> Vec<u8> {
     let is_of_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     let (mut quoted, mut at) = (Vec::new(), 0);
     while let Some(byte) = json.get(at) {
@@ -172,7 +172,7 @@ mod tests {
     fn a_request_is_always_one_line() {
         let text = "a\n\"b\"\u{2028}\0";
         let prompt = Prompt { text: text.to_string(), ..Prompt::default() };
-        let line = request(7, &body(&Completion::new(&prompt, text)));
+        let line = request(7, &encode_body(&Completion::new(&prompt, text)));
         assert_eq!(line.matches('\n').count(), 1);
         let value: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(value.get("messages"), None);
         let null = r#"{"role":"assistant","content":null,"tool_calls":[1]}"#;
         let messages = vec![serde_json::from_str(null).unwrap()];
-        let line = body(&Completion::new(&Prompt { messages, ..prompt }, text));
+        let line = encode_body(&Completion::new(&Prompt { messages, ..prompt }, text));
         assert!(line.contains(&null.replace("null", "\"\"")), "{line}");
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let text = "\u{fdd0}123456789012345678901234567890";
         let fields = Map::from_iter([("n".to_string(), text.into())]);
         let prompt = Prompt { text: text.to_string(), fields, ..Prompt::default() };
-        let line = request(7, &body(&Completion::new(&prompt, text)));
+        let line = request(7, &encode_body(&Completion::new(&prompt, text)));
         assert!(line.ends_with("\"fields\":{\"n\":123456789012345678901234567890}}\n"), "{line}");
         let value: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&value["prompt"], &value["completion"]), (&text.into(), &text.into()));

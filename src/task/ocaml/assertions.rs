@@ -14,84 +14,93 @@ pub fn parse(text: &str, name: &str, mark: &str) -> Result<Vec<(String, String)>
     let mut tests = Vec::new();
     let mut definitions = String::new();
     // The definitions with assertions, and whether they are used.
-    let mut asserting: Vec<(&str, bool)> = Vec::new();
-    for item in items(text) {
-        if let Some(bodies) = assertions(item) {
-            tests.extend(bodies.into_iter().map(|body| test(body, name, mark, &definitions)));
+    let mut asserting_definitions: Vec<(&str, bool)> = Vec::new();
+    for item in split_items(text) {
+        if let Some(conditions) = asserted_conditions(item) {
+            tests.extend(
+                conditions
+                    .into_iter()
+                    .map(|condition| call_and_value(condition, name, mark, &definitions)),
+            );
             continue;
         }
         let mut asserts = false;
-        for word in words(item) {
+        for word in token_texts(item) {
             asserts |= word == "assert";
-            for (_, is_used) in asserting.iter_mut().filter(|(known, _)| *known == word) {
+            for (_, is_used) in asserting_definitions.iter_mut().filter(|(known, _)| *known == word)
+            {
                 (*is_used, asserts) = (true, true);
             }
         }
-        match body(item) {
+        match expression(item) {
             Some(body) if asserts => {
-                tests.push(whole(&format!("(({body}); true)"), mark, &definitions));
+                tests.push(whole_condition(&format!("(({body}); true)"), mark, &definitions));
             }
             // An expression alone would continue the definition before it.
             Some(body) => definitions += &format!("let _ = ({body})\n"),
             None => {
                 definitions += &format!("{item}\n");
-                asserting.extend(defined(item).filter(|_| asserts).map(|name| (name, false)));
+                asserting_definitions
+                    .extend(defined_name(item).filter(|_| asserts).map(|name| (name, false)));
             }
         }
     }
-    if let Some((unused, _)) = asserting.iter().find(|(_, is_used)| !is_used) {
+    if let Some((unused, _)) = asserting_definitions.iter().find(|(_, is_used)| !is_used) {
         return Err(format!("`{unused}` in `tests` has an `assert`, but is not used"));
     }
     if tests.is_empty() { Err("`tests` has no `assert`".to_string()) } else { Ok(tests) }
 }
 
 /// The expression of an item that defines nothing: `let () = ...`, `let _ = ...`, or an expression alone.
-fn body(item: &str) -> Option<&str> {
-    let mut pieces = Scan::new(item).map(|(at, _, piece)| (at, piece));
-    let (_, first) = pieces.next()?;
+fn expression(item: &str) -> Option<&str> {
+    let mut tokens = Lexer::new(item).map(|(at, _, token)| (at, token));
+    let (_, first) = tokens.next()?;
     if matches!(first, "open" | "module" | "type" | "exception" | "include") {
         return None;
     }
     if first != "let" {
         return Some(item);
     }
-    let opening = pieces.next()?.1;
-    let is_unit = opening == "(" && pieces.next()?.1 == ")";
+    let opening = tokens.next()?.1;
+    let is_unit = opening == "(" && tokens.next()?.1 == ")";
     if opening != "_" && !is_unit {
         return None;
     }
-    let (at, _) = pieces.find(|(_, piece)| *piece == "=")?;
+    let (at, _) = tokens.find(|(_, token)| *token == "=")?;
     Some(&item[at + 1..])
 }
 
 /// The name that an item defines, or the first of several.
-fn defined(item: &str) -> impl Iterator<Item = &str> {
-    let kind = |word: &&str| matches!(*word, "let" | "rec" | "module" | "exception" | "type");
-    words(item).skip_while(kind).take(1)
+fn defined_name(item: &str) -> impl Iterator<Item = &str> {
+    let is_keyword = |word: &&str| matches!(*word, "let" | "rec" | "module" | "exception" | "type");
+    token_texts(item).skip_while(is_keyword).take(1)
 }
 
 /// The call and the expected value of an assertion.
-fn test(body: &str, name: &str, mark: &str, definitions: &str) -> (String, String) {
-    let has = |text: &str, wanted: &str| words(text).any(|word| word == wanted);
+fn call_and_value(condition: &str, name: &str, mark: &str, definitions: &str) -> (String, String) {
+    let has = |text: &str, wanted: &str| token_texts(text).any(|word| word == wanted);
     let uses = |text: &str| has(text, name);
-    if let Some((left, right)) = equation(body)
+    if let Some((left, right)) = equation_sides(condition)
         && !uses(definitions)
         // An exception of theirs is another one in each process.
         && !has(definitions, "exception")
         && uses(left) != uses(right)
     {
         let (call, value) = if uses(left) { (left, right) } else { (right, left) };
-        return (within(definitions, call), within(definitions, value));
+        return (after_definitions(definitions, call), after_definitions(definitions, value));
     }
-    whole(body, mark, definitions)
+    whole_condition(condition, mark, definitions)
 }
 
-fn whole(condition: &str, mark: &str, definitions: &str) -> (String, String) {
-    (within(definitions, &format!("({mark:?}, ({condition}))")), format!("({mark:?}, true)"))
+fn whole_condition(condition: &str, mark: &str, definitions: &str) -> (String, String) {
+    (
+        after_definitions(definitions, &format!("({mark:?}, ({condition}))")),
+        format!("({mark:?}, true)"),
+    )
 }
 
 /// An expression after definitions.
-fn within(definitions: &str, expression: &str) -> String {
+fn after_definitions(definitions: &str, expression: &str) -> String {
     match definitions {
         "" => format!("({expression})"),
         _ => format!(
@@ -100,22 +109,22 @@ fn within(definitions: &str, expression: &str) -> String {
     }
 }
 
-/// The pieces of some code outside of comments, as `(offset, depth of brackets, piece)`: words, literals, and runs of
+/// The tokens of some code outside of comments, as `(offset, depth of brackets, token)`: words, literals, and runs of
 /// other characters.
-pub(super) struct Scan<'a> {
+pub(super) struct Lexer<'a> {
     text: &'a str,
     at: usize,
     depth: i32,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> Lexer<'a> {
     pub(super) fn new(text: &'a str) -> Self {
         Self { text, at: 0, depth: 0 }
     }
 }
 
 /// The length of the comment at the start of some code. Like the compiler, skips the comments and literals within.
-fn comment(text: &str) -> Option<usize> {
+fn comment_len(text: &str) -> Option<usize> {
     let (mut at, mut depth) = (0, 0);
     loop {
         let rest = &text[at..];
@@ -131,11 +140,11 @@ fn comment(text: &str) -> Option<usize> {
             }
         } else if rest.starts_with("''") {
             at += 2;
-        } else if let Some(length) = literal(rest) {
+        } else if let Some(length) = literal_len(rest) {
             at += length;
         } else if is_word(first) {
             // The prime in `don't "x"` begins no character.
-            at += run(rest, is_word);
+            at += prefix_len(rest, is_word);
         } else {
             at += first.len_utf8();
         }
@@ -144,7 +153,7 @@ fn comment(text: &str) -> Option<usize> {
 
 /// The length of the literal at the start of some code: a string in quotes or in braces such as `{id|...|id}`, or a
 /// character, as opposed to a type variable or a prime. One without an end takes the rest of the text.
-fn literal(text: &str) -> Option<usize> {
+fn literal_len(text: &str) -> Option<usize> {
     if let Some(inside) = text.strip_prefix('"') {
         let mut is_escaped = false;
         let end = inside.find(|c| {
@@ -155,7 +164,7 @@ fn literal(text: &str) -> Option<usize> {
         return Some(end.map_or(text.len(), |end| end + 2));
     }
     if let Some(inside) = text.strip_prefix('{') {
-        let id = &inside[..run(inside, |c| c.is_ascii_lowercase() || c == '_')];
+        let id = &inside[..prefix_len(inside, |c| c.is_ascii_lowercase() || c == '_')];
         let content = inside[id.len()..].strip_prefix('|')?;
         let end = format!("|{id}}}");
         let rest = content.split_once(&end).map_or("", |(_, rest)| rest);
@@ -175,7 +184,7 @@ fn literal(text: &str) -> Option<usize> {
 }
 
 /// The length of the characters of a kind at the start of a string.
-fn run(text: &str, of: fn(char) -> bool) -> usize {
+fn prefix_len(text: &str, of: fn(char) -> bool) -> usize {
     text.find(|c| !of(c)).unwrap_or(text.len())
 }
 
@@ -188,28 +197,28 @@ fn is_operator(c: char) -> bool {
     "!$%&*+-./:<=>?@^|~#".contains(c)
 }
 
-/// A piece at the depth of brackets at which it stands.
-impl<'a> Iterator for Scan<'a> {
+/// A token at the depth of brackets at which it stands.
+impl<'a> Iterator for Lexer<'a> {
     type Item = (usize, i32, &'a str);
 
-    /// Returns the next piece that is neither a comment nor white space.
+    /// Returns the next token that is neither a comment nor white space.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let start = self.at;
             let c = self.text[start..].chars().next()?;
             let rest = &self.text[start..];
-            if let Some(length) = comment(rest) {
+            if let Some(length) = comment_len(rest) {
                 self.at += length;
                 continue;
             }
-            if let Some(length) = literal(rest) {
+            if let Some(length) = literal_len(rest) {
                 self.at += length;
                 return Some((start, self.depth, &rest[..length]));
             }
             let mut depth = self.depth;
             self.at = match c {
-                c if is_word(c) => start + run(rest, is_word),
-                c if is_operator(c) => start + run(rest, is_operator),
+                c if is_word(c) => start + prefix_len(rest, is_word),
+                c if is_operator(c) => start + prefix_len(rest, is_operator),
                 '(' | '[' | '{' => {
                     self.depth += 1;
                     start + 1
@@ -228,52 +237,52 @@ impl<'a> Iterator for Scan<'a> {
     }
 }
 
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    Scan::new(text).map(|(_, _, piece)| piece)
+fn token_texts(text: &str) -> impl Iterator<Item = &str> {
+    Lexer::new(text).map(|(_, _, token)| token)
 }
 
 /// The items of a file: they begin at the start of a line, or after `;;`.
-fn items(text: &str) -> Vec<&str> {
+fn split_items(text: &str) -> Vec<&str> {
     let mut cuts = vec![0];
     let mut last = "";
-    for (at, depth, piece) in Scan::new(text) {
-        let begins = matches!(piece, "let" | "open" | "module" | "type" | "exception" | "assert");
+    for (at, depth, token) in Lexer::new(text) {
+        let begins = matches!(token, "let" | "open" | "module" | "type" | "exception" | "assert");
         let is_first = at == 0 || text[..at].ends_with('\n');
         let after_end = last == ";" && text[..at].trim_end().ends_with(";;");
         if depth == 0 && ((begins && is_first) || after_end) {
             cuts.push(at);
         }
-        last = piece;
+        last = token;
     }
     cuts.push(text.len());
     let item = |pair: &[usize]| text[pair[0]..pair[1]].trim().trim_end_matches(";;").trim();
     let items: Vec<&str> = cuts.windows(2).map(item).collect();
-    items.into_iter().filter(|item| words(item).next().is_some()).collect()
+    items.into_iter().filter(|item| token_texts(item).next().is_some()).collect()
 }
 
 /// The conditions of an item that consists of assertions alone.
-fn assertions(item: &str) -> Option<Vec<&str>> {
-    let mut bodies = Vec::new();
+fn asserted_conditions(item: &str) -> Option<Vec<&str>> {
+    let mut conditions = Vec::new();
     let mut from = None;
     let mut was_assert = false;
-    for (at, depth, piece) in Scan::new(item) {
-        match (depth, piece) {
+    for (at, depth, token) in Lexer::new(item) {
+        match (depth, token) {
             (0, "(") if was_assert => from = Some(at + 1),
-            (0, ")") if from.is_some() => bodies.push(&item[from.take()?..at]),
+            (0, ")") if from.is_some() => conditions.push(&item[from.take()?..at]),
             _ if from.is_some() || depth > 0 => {}
             (0, "assert" | "let" | "_" | "=" | ";" | "(" | ")") => {}
             _ => return None,
         }
-        was_assert = piece == "assert";
+        was_assert = token == "assert";
     }
-    (!bodies.is_empty() && from.is_none()).then_some(bodies)
+    (!conditions.is_empty() && from.is_none()).then_some(conditions)
 }
 
 /// The sides of a condition that is one equation.
-fn equation(condition: &str) -> Option<(&str, &str)> {
+fn equation_sides(condition: &str) -> Option<(&str, &str)> {
     let mut sides = None;
-    for (at, _, piece) in Scan::new(condition).filter(|(_, depth, _)| *depth == 0) {
-        match piece {
+    for (at, _, token) in Lexer::new(condition).filter(|(_, depth, _)| *depth == 0) {
+        match token {
             "=" if sides.is_none() => sides = Some((&condition[..at], &condition[at + 1..])),
             "=" | "==" | "!=" | "<>" | "<" | ">" | "<=" | ">=" | "&&" | "||" | "->" | ":="
             | "," | ";" | "let" | "fun" | "function" | "match" | "if" | "try" | "not" => {
@@ -282,7 +291,7 @@ fn equation(condition: &str) -> Option<(&str, &str)> {
             _ => {}
         }
     }
-    let is_blank = |side: &str| words(side).next().is_none();
+    let is_blank = |side: &str| token_texts(side).next().is_none();
     sides.filter(|(left, right)| !is_blank(left) && !is_blank(right))
 }
 
@@ -315,7 +324,7 @@ mod tests {
 
     #[test]
     fn literals_and_comments_end_where_the_compiler_ends_them() {
-        for (text, pieces) in [
+        for (text, tokens) in [
             (r#"a{|"(|}b"#, r#"a {|"(|} b"#),
             ("{q_a|x|}|q|q_a}b", "{q_a|x|}|q|q_a} b"),
             ("{a with b|c}{|open", "{ a with b | c } {|open"),
@@ -324,7 +333,7 @@ mod tests {
             (r#"(* " *)a"#, ""),
             (r"'\'''\\''\065''é''a", r"'\'' '\\' '\065' 'é' 'a"),
         ] {
-            assert_eq!(words(text).collect::<Vec<_>>().join(" "), pieces, "{text}");
+            assert_eq!(token_texts(text).collect::<Vec<_>>().join(" "), tokens, "{text}");
         }
         let found = calls(r#"let () = assert (f {|"|} = 1 (* "(*" *)); assert (f {|(|} = 2)"#);
         let expected = [pair(r#"(f {|"|} )"#, r#"( 1 (* "(*" *))"#), pair("(f {|(|} )", "( 2)")];

@@ -5,13 +5,13 @@
 //! documents its protocol.
 
 use super::job::{Compiler, Job, LibraryAccess, OcamlLimits};
-use super::report::{CodeReport, Compiled, Types};
+use super::report::{CodeReport, Compilation, TypeCheck};
 use crate::disk;
 use crate::task::TaskError;
 use crate::task::cache;
 use crate::task::parallel::lock;
-use crate::task::process::{NoAnswer, Process, on_path, take_idle};
-use crate::task::sandbox::{Folder, Limits, Sandbox};
+use crate::task::process::{NoAnswer, Process, find_on_path, take_idle};
+use crate::task::sandbox::{Limits, Sandbox, SandboxFolder};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +29,7 @@ const SOURCES: [(&str, &str); 3] = [
 ];
 
 /// Time allowed for a server's start-up, in addition to the completion's time limit.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time allowed for a running server's work outside the completion's time limit.
 const OVERHEAD: Duration = Duration::from_secs(3);
 
@@ -41,9 +41,9 @@ pub struct Checker {
     /// Idle servers for completions. Servers end before their sandbox is removed.
     idle: Mutex<Vec<Process>>,
     /// Idle servers for values without a completion.
-    idle_apart: Mutex<Vec<Process>>,
+    idle_for_values: Mutex<Vec<Process>>,
     sandbox: Sandbox,
-    folder: Folder,
+    folder: SandboxFolder,
     runtime: PathBuf,
     limits: OcamlLimits,
     started: AtomicUsize,
@@ -64,7 +64,7 @@ impl Checker {
         limits: OcamlLimits,
         cache: Option<&Path>,
     ) -> Result<Self, TaskError> {
-        let cached = cache.map(|cache| cache.join(name(compiler)));
+        let cached = cache.map(|cache| cache.join(cached_name(compiler)));
         match &cached {
             Some(cached) if cached.exists() => Self::start_from(compiler, limits, Some(cached))
                 .or_else(|_| {
@@ -82,13 +82,13 @@ impl Checker {
         limits: OcamlLimits,
         cached: Option<&Path>,
     ) -> Result<Self, TaskError> {
-        let wrong = |e: io::Error| broken(&format!("cannot be put into its sandbox: {e}"));
-        let folder = Folder::new().map_err(wrong)?;
+        let wrong = |e: io::Error| checker_error(&format!("cannot be put into its sandbox: {e}"));
+        let folder = SandboxFolder::new().map_err(wrong)?;
         // The sandbox's user may not be able to read the cache.
         let program = folder.path().join("checker");
-        fs::copy(compiled(compiler, cached, &folder)?, &program).map_err(wrong)?;
+        fs::copy(compile_server(compiler, cached, &folder)?, &program).map_err(wrong)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o444)).map_err(wrong)?;
-        let scratch = folder.inner("try").map_err(wrong)?;
+        let scratch = folder.create_subfolder("try").map_err(wrong)?;
         let bounds = Limits {
             // Each completion has its own timer; this is a backstop.
             cpu_seconds: 600,
@@ -103,14 +103,14 @@ impl Checker {
             Sandbox::new(bounds, &scratch, compiler.access(folder.path())).map_err(wrong)?;
         let checker = Self {
             sandbox,
-            runtime: runtime(compiler, &folder).map_err(wrong)?,
+            runtime: copy_runtime(compiler, &folder).map_err(wrong)?,
             folder,
             limits,
             idle: Mutex::default(),
-            idle_apart: Mutex::default(),
+            idle_for_values: Mutex::default(),
             started: AtomicUsize::new(0),
         };
-        let first = checker.server()?;
+        let first = checker.start_server()?;
         lock(&checker.idle).push(first);
         Ok(checker)
     }
@@ -131,8 +131,8 @@ impl Checker {
     ///
     /// # Errors
     /// If no server can be started.
-    pub fn report(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
-        let idle = if job.code.is_empty() { &self.idle_apart } else { &self.idle };
+    pub fn check(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
+        let idle = if job.code.is_empty() { &self.idle_for_values } else { &self.idle };
         let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + OVERHEAD;
         let mut last = String::new();
         let mut known = take_idle(idle);
@@ -140,15 +140,15 @@ impl Checker {
         while num_ended < 2 {
             // One that has checked others may have ended for reasons of its own.
             let is_new = known.is_none();
-            let mut server = known.take().map_or_else(|| self.server(), Ok)?;
-            match server.ask(|id| self.request(id, job), limit, answer) {
+            let mut server = known.take().map_or_else(|| self.start_server(), Ok)?;
+            match server.ask(|id| self.encode_request(id, job), limit, parse_answer) {
                 Ok(Answer::Unusable(why)) => {
                     lock(idle).push(server);
                     return Ok(Err(why));
                 }
                 Ok(Answer::Report { report, is_whole }) => {
                     // Code that was stopped by a signal, or used a forbidden name, may be an attack.
-                    if is_whole && !matches!(report.compiled, Compiled::Refused(_)) {
+                    if is_whole && !matches!(report.compilation, Compilation::Refused(_)) {
                         lock(idle).push(server);
                     }
                     return Ok(Ok(report));
@@ -166,29 +166,29 @@ impl Checker {
     }
 
     /// Starts a server, and waits until it has checked a trivial piece of code.
-    fn server(&self) -> Result<Process, TaskError> {
+    fn start_server(&self) -> Result<Process, TaskError> {
         let name = format!("w{}", self.started.fetch_add(1, Ordering::Relaxed));
         let start = || {
-            let scratch = self.folder.inner(&name)?;
+            let scratch = self.folder.create_subfolder(&name)?;
             let runtime = self.runtime.to_string_lossy();
             let mut command = self.sandbox.command(&runtime, &scratch)?;
             Process::start(command.arg(self.folder.path().join("checker")))
         };
-        let mut server = start().map_err(|e| broken(&format!("does not start: {e}")))?;
+        let mut server = start().map_err(|e| checker_error(&format!("does not start: {e}")))?;
         let trivial =
             Job { code: "let f = 1", signature: "val f : int", calls: vec!["f"], ..Job::default() };
-        let asked = server.ask(|id| self.request(id, &trivial), START, answer);
+        let asked = server.ask(|id| self.encode_request(id, &trivial), START_TIMEOUT, parse_answer);
         match asked {
             Ok(Answer::Report { report, .. }) if matches!(report.results[..], [Some(_)]) => {
                 Ok(server)
             }
-            Ok(_) => Err(broken("does not run what it compiles")),
-            Err(NoAnswer::Timeout(_)) => Err(broken("does not answer")),
-            Err(NoAnswer::Ended(end)) => Err(broken(&end)),
+            Ok(_) => Err(checker_error("does not run what it compiles")),
+            Err(NoAnswer::Timeout(_)) => Err(checker_error("does not answer")),
+            Err(NoAnswer::Ended(end)) => Err(checker_error(&end)),
         }
     }
 
-    fn request(&self, id: u64, job: &Job) -> Vec<u8> {
+    fn encode_request(&self, id: u64, job: &Job) -> Vec<u8> {
         let texts =
             [job.prelude, job.signature, job.code].into_iter().chain(job.calls.iter().copied());
         let texts: Vec<&str> = texts.collect();
@@ -202,16 +202,16 @@ impl Checker {
     }
 }
 
-fn broken(how: &str) -> TaskError {
+fn checker_error(how: &str) -> TaskError {
     TaskError::Verifier(format!("the OCaml checker {how}"))
 }
 
 /// The interpreter of bytecode, as a copy that may be executed but not read: the memory of such a program can be
 /// neither read nor traced by other processes of its user.
-fn runtime(compiler: &Compiler, folder: &Folder) -> io::Result<PathBuf> {
+fn copy_runtime(compiler: &Compiler, folder: &SandboxFolder) -> io::Result<PathBuf> {
     let missing = || io::Error::other(format!("there is no {}", compiler.runtime.display()));
     let copy = folder.path().join("ocamlrun");
-    fs::copy(on_path(&compiler.runtime).ok_or_else(missing)?, &copy)?;
+    fs::copy(find_on_path(&compiler.runtime).ok_or_else(missing)?, &copy)?;
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o111))?;
     Ok(copy)
 }
@@ -227,7 +227,7 @@ enum Answer {
 
 /// Parses an answer `ID types compile result... .`, which is truncated if the process ended early, or
 /// `ID unusable NUMBER MESSAGE`.
-fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
+fn parse_answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
     let text = String::from_utf8_lossy(line);
     let is_whole = text.ends_with(" .");
     let mut words = text.trim_end_matches(" .").split_ascii_whitespace();
@@ -235,7 +235,7 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
     if answered != Some(id) {
         return Ok(None);
     }
-    let types = match words.next() {
+    let type_check = match words.next() {
         Some("unusable") => {
             let number = words.next().unwrap_or_default();
             let message = words.collect::<Vec<_>>().join(" ");
@@ -244,34 +244,34 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
                 number => format!("test {number} does not compile: {message}"),
             })));
         }
-        Some("syntax") => Types::Syntax,
-        Some(word) => word.parse().map_or(Types::Unknown, Types::Errors),
-        None => Types::Unknown,
+        Some("syntax") => TypeCheck::Syntax,
+        Some(word) => word.parse().map_or(TypeCheck::Unknown, TypeCheck::Errors),
+        None => TypeCheck::Unknown,
     };
-    let compiled = match words.next() {
-        Some("ok") => Compiled::Yes,
-        Some("no") | None => Compiled::No,
+    let compilation = match words.next() {
+        Some("ok") => Compilation::Succeeded,
+        Some("no") | None => Compilation::Failed,
         // The mark tells a name from the words above.
-        Some(name) => Compiled::Refused(name.trim_start_matches('!').to_string()),
+        Some(name) => Compilation::Refused(name.trim_start_matches('!').to_string()),
     };
     let results = words.map(|word| (word != "-").then(|| word.to_string())).collect();
-    Ok(Some(Answer::Report { report: CodeReport { types, compiled, results }, is_whole }))
+    Ok(Some(Answer::Report { report: CodeReport { type_check, compilation, results }, is_whole }))
 }
 
 /// The name of the compiled server in the cache.
-fn name(compiler: &Compiler) -> String {
+fn cached_name(compiler: &Compiler) -> String {
     let sources = SOURCES.map(|(_, text)| text).concat();
     let key = format!("{}\0{}\0{sources}", compiler.path.display(), compiler.version);
     format!("ocaml-checker-{}", &disk::sha256(key)[..16])
 }
 
 /// Returns the path of the compiled server: in the cache, or in `folder` if there is no safe cache.
-fn compiled(
+fn compile_server(
     compiler: &Compiler,
     cached: Option<&Path>,
-    folder: &Folder,
+    folder: &SandboxFolder,
 ) -> Result<PathBuf, TaskError> {
-    let wrong = |e: io::Error| broken(&format!("cannot be compiled: {e}"));
+    let wrong = |e: io::Error| checker_error(&format!("cannot be compiled: {e}"));
     if let Some(cached) = cached.filter(|path| path.exists()) {
         return Ok(cached.to_path_buf());
     }
@@ -289,17 +289,20 @@ fn compiled(
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         let why = said.lines().find(|line| line.contains("Error")).unwrap_or("no reason is given");
-        return Err(broken(&format!("does not compile with OCaml {}: {why}", compiler.version)));
+        return Err(checker_error(&format!(
+            "does not compile with OCaml {}: {why}",
+            compiler.version
+        )));
     }
     let fresh = folder.path().join("checker.byte");
     // The program is there all the same.
-    let _ = cached.map(|cached| keep(&fresh, cached));
+    let _ = cached.map(|cached| store_in_cache(&fresh, cached));
     Ok(fresh)
 }
 
 /// Copies a program from a sandbox's folder to the cache. Until the copy is whole, it is named after the folder, since
 /// others may be doing the same.
-fn keep(program: &Path, cached: &Path) -> io::Result<()> {
+fn store_in_cache(program: &Path, cached: &Path) -> io::Result<()> {
     let folder = program.parent().and_then(Path::file_name).unwrap_or_default();
     let whole = cached.with_extension(folder);
     fs::copy(program, &whole)?;
@@ -321,7 +324,7 @@ mod tests {
             return not_tested("there is no OCaml compiler");
         };
         let cache = tempfile::tempdir().unwrap();
-        let cached = cache.path().join(name(&compiler));
+        let cached = cache.path().join(cached_name(&compiler));
         fs::write(&cached, "").unwrap();
         let start = || {
             Checker::start_cached(&compiler, OcamlLimits::default(), Some(cache.path())).unwrap()
@@ -338,12 +341,12 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let (cached, start) = (cache.path().join("checker"), Barrier::new(8));
         let keep = |byte: u8| {
-            let folder = Folder::new().unwrap();
+            let folder = SandboxFolder::new().unwrap();
             let program = folder.path().join("checker.byte");
             fs::write(&program, vec![byte; 1 << 20]).unwrap();
             start.wait();
             for _ in 0..4 {
-                keep(&program, &cached).unwrap();
+                store_in_cache(&program, &cached).unwrap();
                 let found = fs::read(&cached).unwrap();
                 assert!(found.len() == 1 << 20 && found.iter().all(|other| *other == found[0]));
             }
@@ -363,31 +366,34 @@ mod tests {
         lock(&checker.idle).extend(ended);
         let (code, signature) = ("let f = 1", "val f : int");
         let job = Job { code, signature, calls: vec!["f"], ..Job::default() };
-        let report = checker.report(&job).unwrap().unwrap();
+        let report = checker.check(&job).unwrap().unwrap();
         assert!(matches!(report.results[..], [Some(_)]), "{report:?}");
     }
 
     #[test]
     fn truncated_answers_report_the_stages_reached() {
-        let read = |line: &str| answer(7, line.as_bytes()).unwrap().unwrap();
-        let reached = |types, compiled, results: &[Option<&str>], is_whole| {
+        let read = |line: &str| parse_answer(7, line.as_bytes()).unwrap().unwrap();
+        let reached = |type_check, compilation, results: &[Option<&str>], is_whole| {
             let results = results.iter().map(|result| result.map(str::to_string)).collect();
-            Answer::Report { report: CodeReport { types, compiled, results }, is_whole }
+            Answer::Report { report: CodeReport { type_check, compilation, results }, is_whole }
         };
-        let none = Types::Errors(0);
+        let none = TypeCheck::Errors(0);
         let two = [Some("ab"), None];
-        assert_eq!(read("7 0 ok ab - ."), reached(none, Compiled::Yes, &two, true));
-        assert_eq!(read("7 0 ok ab -"), reached(none, Compiled::Yes, &two, false));
-        assert_eq!(read("7 syntax no ."), reached(Types::Syntax, Compiled::No, &[], true));
-        assert_eq!(read("7 3 no ."), reached(Types::Errors(3), Compiled::No, &[], true));
-        let refused = Compiled::Refused("Sys.command".to_string());
+        assert_eq!(read("7 0 ok ab - ."), reached(none, Compilation::Succeeded, &two, true));
+        assert_eq!(read("7 0 ok ab -"), reached(none, Compilation::Succeeded, &two, false));
+        assert_eq!(
+            read("7 syntax no ."),
+            reached(TypeCheck::Syntax, Compilation::Failed, &[], true)
+        );
+        assert_eq!(read("7 3 no ."), reached(TypeCheck::Errors(3), Compilation::Failed, &[], true));
+        let refused = Compilation::Refused("Sys.command".to_string());
         assert_eq!(read("7 0 Sys.command ."), reached(none, refused, &[], true));
-        assert_eq!(read("7"), reached(Types::Unknown, Compiled::No, &[], false));
+        assert_eq!(read("7"), reached(TypeCheck::Unknown, Compilation::Failed, &[], false));
         let unusable = |why: &str| Answer::Unusable(why.to_string());
         assert_eq!(read("7 unusable 0 Unbound value g"), unusable("Unbound value g"));
         let said = "test 2 does not compile: Syntax error";
         assert_eq!(read("7 unusable 2 Syntax error"), unusable(said));
-        assert_eq!(answer(7, b"8 0 ok ."), Ok(None));
-        assert_eq!(answer(7, b"what"), Ok(None));
+        assert_eq!(parse_answer(7, b"8 0 ok ."), Ok(None));
+        assert_eq!(parse_answer(7, b"what"), Ok(None));
     }
 }

@@ -1,6 +1,6 @@
 //! Extraction of code from a completion, with checks of its presentation.
 
-use super::assertions::Scan;
+use super::assertions::Lexer;
 
 /// The code in a completion.
 #[derive(Debug, PartialEq)]
@@ -21,17 +21,17 @@ impl Code {
     /// Extracts the code of `completion`: its first fenced block, or all of it if there is none. If the code
     /// does not define `name`, `head` is prepended. `None` if there is no code.
     pub fn extract(completion: &str, name: &str, head: &str) -> Option<Self> {
-        let blocks = blocks(completion);
+        let blocks = fenced_blocks(completion);
         let text = blocks.first().map_or(completion, |(text, _)| *text);
         // Comments alone are not code.
-        Scan::new(text).next()?;
+        Lexer::new(text).next()?;
         let whole = if defines(text, name) { text.to_string() } else { format!("{head}\n{text}") };
         let prose_after =
             blocks.last().map_or(0, |(_, end)| completion[*end..].trim().chars().count());
         let further = 0.02 * blocks.len().saturating_sub(1) as f64;
         let prose = if prose_after > 30 { 0.03 } else { 0.0 };
         Some(Self {
-            is_degenerate: repeats(completion)
+            is_degenerate: is_repetitive(completion)
                 || 2 * text.trim().len() < completion.trim().len()
                 || completion.matches(FENCE).count() > 4,
             is_stub: is_stub(text),
@@ -46,8 +46,8 @@ fn defines(text: &str, name: &str) -> bool {
     // Whether each `let` that has no `in` yet defines the name.
     let mut open: Vec<bool> = Vec::new();
     let mut follows = false;
-    for (_, _, piece) in Scan::new(text).filter(|(_, depth, _)| *depth == 0) {
-        match piece {
+    for (_, _, token) in Lexer::new(text).filter(|(_, depth, _)| *depth == 0) {
+        match token {
             "let" => {
                 open.push(false);
                 follows = true;
@@ -58,8 +58,8 @@ fn defines(text: &str, name: &str) -> bool {
             }
             // An attribute, such as `[@inline]`.
             "[" | "]" => {}
-            piece => {
-                if let Some(defines) = open.last_mut().filter(|_| follows && piece == name) {
+            token => {
+                if let Some(defines) = open.last_mut().filter(|_| follows && token == name) {
                     *defines = true;
                 }
                 follows = false;
@@ -70,7 +70,7 @@ fn defines(text: &str, name: &str) -> bool {
 }
 
 /// The fenced blocks of a text, each with the offset of the text after it; the last one may be unclosed.
-fn blocks(text: &str) -> Vec<(&str, usize)> {
+fn fenced_blocks(text: &str) -> Vec<(&str, usize)> {
     let mut blocks = Vec::new();
     let mut at = 0;
     while let Some(start) = text[at..].find(FENCE).map(|i| at + i + FENCE.len()) {
@@ -88,16 +88,16 @@ fn blocks(text: &str) -> Vec<(&str, usize)> {
 
 /// Whether a text of more than 100 characters is repetitive: fewer than 30 % of its windows of 50
 /// characters, with stride 25, are distinct.
-fn repeats(text: &str) -> bool {
+fn is_repetitive(text: &str) -> bool {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= 100 {
         return false;
     }
-    let mut pieces: Vec<&[char]> = letters.windows(50).step_by(25).collect();
-    let all = pieces.len() as f64;
-    pieces.sort_unstable();
-    pieces.dedup();
-    (pieces.len() as f64) < 0.3 * all
+    let mut windows: Vec<&[char]> = letters.windows(50).step_by(25).collect();
+    let all = windows.len() as f64;
+    windows.sort_unstable();
+    windows.dedup();
+    (windows.len() as f64) < 0.3 * all
 }
 
 /// Whether a string looks like a placeholder for code.

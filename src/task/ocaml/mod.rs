@@ -23,7 +23,7 @@ pub use checker::Checker;
 pub use job::{Compiler, Job, LibraryAccess, OcamlLimits};
 pub use problem::Problem;
 pub use problems::Problems;
-pub use report::{CodeReport, Compiled, Types};
+pub use report::{CodeReport, Compilation, TypeCheck};
 
 use super::parallel::{Turns, cores, map_in_order};
 use super::records::check_digest;
@@ -31,7 +31,7 @@ use super::settings::check_ranges;
 use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
 use crate::schema::settings;
 use code::Code;
-use report::POINTS;
+use report::MAX_POINTS;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ settings! {
         problems: String;
         /// SHA-256 of that file, whose content must not change; not checked if empty. Set when a run begins.
         digest: String;
-        /// Runs code even if this machine cannot enforce all restrictions of the sandbox.
+        /// Run code even if this machine cannot enforce all restrictions of the sandbox.
         r#unsafe: bool;
         /// Number of completions checked in parallel; 0 for one per core.
         workers: u32 = 0, in integer(0..=64);
@@ -102,7 +102,7 @@ impl Ocaml {
         }
         let workers =
             if settings.workers == 0 { cores().min(64) } else { settings.workers as usize };
-        let parts = POINTS.map(|(name, weight)| RewardPart::new(name, weight)).to_vec();
+        let parts = MAX_POINTS.map(|(name, weight)| RewardPart::new(name, weight)).to_vec();
         let turns = Turns::new(workers);
         let task = Self { problems, compiler, checker, parts, workers, turns, notes };
         task.try_rows()?;
@@ -113,7 +113,8 @@ impl Ocaml {
     fn try_rows(&self) -> Result<(), TaskError> {
         let mut rows: Vec<&Problem> = self.problems.all();
         rows.retain(|problem| problem.signature.is_empty());
-        map_in_order(&rows, self.workers, |problem| self.expected(problem).map(|_| ())).map(|_| ())
+        map_in_order(&rows, self.workers, |problem| self.expected_digests(problem).map(|_| ()))
+            .map(|_| ())
     }
 
     /// The problems, for tests.
@@ -127,16 +128,16 @@ impl Ocaml {
     ///
     /// # Errors
     /// If no code can be checked any more.
-    pub fn report(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
+    pub fn check(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
         let _turn = self.turns.take();
-        self.checker.report(job)
+        self.checker.check(job)
     }
 
     /// Checks an answer to a problem.
     ///
     /// # Errors
-    /// The errors of [`report`](Ocaml::report).
-    pub fn try_code(
+    /// The errors of [`check`](Ocaml::check).
+    pub fn check_answer(
         &self,
         problem: &Problem,
         code: &str,
@@ -144,12 +145,12 @@ impl Ocaml {
     ) -> Result<Result<CodeReport, String>, TaskError> {
         let calls = problem.tests.iter().map(|(call, _)| call.as_str()).collect();
         let (prelude, signature) = (problem.prelude.as_str(), self.signature(problem)?);
-        self.report(&Job { prelude, signature, code, calls, access })
+        self.check(&Job { prelude, signature, code, calls, access })
     }
 
     /// The signature of a problem's function, inferred if the problem does not state it.
     fn signature<'a>(&self, problem: &'a Problem) -> Result<&'a str, TaskError> {
-        if let Some(known) = problem.inferred.get() {
+        if let Some(known) = problem.inferred_signature.get() {
             return Ok(known);
         }
         if !problem.signature.is_empty() {
@@ -165,11 +166,11 @@ impl Ocaml {
                 "the compiler accepts neither its tests, its solution nor its head".to_string(),
             )
         })?;
-        Ok(problem.inferred.get_or_init(|| found))
+        Ok(problem.inferred_signature.get_or_init(|| found))
     }
 
     /// Computes the digests of the expected values of a problem's calls, once both sides compile.
-    fn expected<'a>(&self, problem: &'a Problem) -> Result<&'a [String], TaskError> {
+    fn expected_digests<'a>(&self, problem: &'a Problem) -> Result<&'a [String], TaskError> {
         if let Some(digests) = problem.digests.get() {
             return Ok(digests);
         }
@@ -184,11 +185,11 @@ impl Ocaml {
         let mut why = String::new();
         // On a machine under load, correct code may exceed the limits.
         for _ in 0..ATTEMPTS {
-            if let Err(message) = self.report(&sides)? {
+            if let Err(message) = self.check(&sides)? {
                 why = message;
                 continue;
             }
-            match self.report(&job)? {
+            match self.check(&job)? {
                 Ok(report) => {
                     let results = &report.results;
                     let fails = results.iter().position(Option::is_none);
@@ -215,7 +216,7 @@ impl Ocaml {
     fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let num_parts = self.parts.len();
         let Some(problem) = self.problems.find(completion.prompt) else {
-            return Ok(Rewards::unknown(
+            return Ok(Rewards::unjudged(
                 num_parts,
                 "the prompt does not belong to an OCaml problem".to_string(),
             ));
@@ -223,17 +224,17 @@ impl Ocaml {
         let Some(code) = Code::extract(completion.text, problem.name(), &problem.head) else {
             return Ok(Rewards::new(vec![0.0; num_parts]));
         };
-        let expected = self.expected(problem)?;
-        let report = match self.try_code(problem, &code.text, LibraryAccess::Restricted)? {
+        let expected = self.expected_digests(problem)?;
+        let report = match self.check_answer(problem, &code.text, LibraryAccess::Restricted)? {
             Ok(report) => report,
-            Err(message) => return Ok(Rewards::unknown(num_parts, message)),
+            Err(message) => return Ok(Rewards::unjudged(num_parts, message)),
         };
         let points = report.points(expected);
         let full = points.iter().sum::<f64>() > 1.0 - 1e-9;
         let share = if code.is_degenerate || code.is_stub && !full { 0.3 } else { 1.0 };
         let mut parts: Vec<f64> = points
             .iter()
-            .zip(POINTS)
+            .zip(MAX_POINTS)
             .map(|(points, (_, max_points))| share * points / max_points)
             .collect();
         parts.push(if full { code.untidiness } else { 0.0 });
@@ -255,7 +256,7 @@ impl Task for Ocaml {
         self.problems.prompts.prompt(OcamlSettings::NAME, split, index, advice)
     }
 
-    fn parts(&self) -> &[RewardPart] {
+    fn reward_parts(&self) -> &[RewardPart] {
         &self.parts
     }
 
@@ -309,7 +310,7 @@ mod tests {
             for _ in 0..4 {
                 let (code, signature) = ("let f = 1", "val f : int");
                 let job = Job { code, signature, calls: vec!["f"], ..Job::default() };
-                let report = task.report(&job).unwrap().unwrap();
+                let report = task.check(&job).unwrap().unwrap();
                 assert!(matches!(report.results[..], [Some(_)]), "{report:?}");
             }
         };

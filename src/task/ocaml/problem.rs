@@ -1,6 +1,6 @@
 //! The problems: OCaml functions to complete, with test calls.
 
-use super::assertions::Scan;
+use super::assertions::Lexer;
 use crate::task::{Prompt, Split};
 use serde::Deserialize;
 use serde_json::{Map, json};
@@ -21,7 +21,8 @@ pub struct Problem {
     #[serde(default)]
     pub prelude: String,
     /// Description of the function.
-    pub words: String,
+    #[serde(rename = "words")]
+    pub description: String,
     /// The start of the function, which is prepended to an answer.
     pub head: String,
     /// The function's signature, as in an interface file; empty if it is inferred.
@@ -33,23 +34,24 @@ pub struct Problem {
     pub solution: Option<String>,
     /// Wrong answers, to test the tests.
     #[serde(default)]
-    pub wrong: Vec<String>,
+    #[serde(rename = "wrong")]
+    pub wrong_answers: Vec<String>,
     /// Digests of the expected values, once computed.
     #[serde(skip)]
     pub(super) digests: OnceLock<Vec<String>>,
     /// The signature, once inferred.
     #[serde(skip)]
-    pub(super) inferred: OnceLock<String>,
+    pub(super) inferred_signature: OnceLock<String>,
 }
 
 impl Problem {
     /// The name of the function.
     pub fn name(&self) -> &str {
         let text = if self.signature.is_empty() { &self.head } else { &self.signature };
-        let mut pieces = Scan::new(text).filter(|(_, depth, _)| *depth == 0);
+        let mut tokens = Lexer::new(text).filter(|(_, depth, _)| *depth == 0);
         // An attribute, such as `[@inline]`, may come first.
         let name =
-            pieces.find(|(_, _, piece)| !matches!(*piece, "let" | "rec" | "val" | "[" | "]"));
+            tokens.find(|(_, _, token)| !matches!(*token, "let" | "rec" | "val" | "[" | "]"));
         name.map_or("", |(_, _, name)| name)
     }
 
@@ -59,8 +61,8 @@ impl Problem {
         if !self.prelude.is_empty() {
             text += &format!("{}\n", self.prelude.trim_end());
         }
-        if !self.words.is_empty() {
-            text += &format!("(* {} *)\n", self.words);
+        if !self.description.is_empty() {
+            text += &format!("(* {} *)\n", self.description);
         }
         text += &format!("{}\n", self.head);
         let question = format!(

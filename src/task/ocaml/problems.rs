@@ -33,7 +33,7 @@ impl Problems {
     /// # Errors
     /// If the file cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, TaskError> {
-        if disk::has_ending(path, "csv") {
+        if disk::has_extension(path, "csv") {
             let mut rows = csv::rows(input::open(path).map_err(read_error(path))?);
             let names = rows.next().map_or(Ok(Vec::new()), |(_, names)| names);
             let names = names.map_err(read_error(path))?;
@@ -56,9 +56,9 @@ impl Problems {
         let mut problems = Self { by_id: HashMap::new(), prompts: PromptSet::default() };
         for each in all {
             let (line, problem) = each?;
-            let problem = problem.map_err(|message| wrong(path, line, message))?;
+            let problem = problem.map_err(|message| line_error(path, line, message))?;
             if problem.tests.is_empty() {
-                return Err(wrong(path, line, "`tests` is empty".to_string()));
+                return Err(line_error(path, line, "`tests` is empty".to_string()));
             }
             match problem.split {
                 Split::Train => problems.prompts.train.push(problem.prompt()),
@@ -66,7 +66,7 @@ impl Problems {
             }
             let id = problem.id.clone();
             if problems.by_id.insert(id.clone(), problem).is_some() {
-                return Err(wrong(path, line, format!("duplicate `id` {id:?}")));
+                return Err(line_error(path, line, format!("duplicate `id` {id:?}")));
             }
         }
         if problems.by_id.is_empty() {
@@ -89,7 +89,7 @@ impl Problems {
 }
 
 /// The error of a line.
-fn wrong(path: &Path, line: usize, message: String) -> TaskError {
+fn line_error(path: &Path, line: usize, message: String) -> TaskError {
     TaskError::Line { path: path.to_path_buf(), line, message }
 }
 

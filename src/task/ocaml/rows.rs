@@ -37,14 +37,14 @@ pub fn problem(row: &Map<String, Value>) -> Result<Problem, String> {
         },
         id,
         prelude: prelude.to_string(),
-        words: String::new(),
+        description: String::new(),
         head: head.to_string(),
         signature: String::new(),
         tests: Vec::new(),
         solution: text("solution"),
-        wrong: Vec::new(),
+        wrong_answers: Vec::new(),
         digests: OnceLock::new(),
-        inferred: OnceLock::new(),
+        inferred_signature: OnceLock::new(),
     };
     // Random in each process, so that no answer can have learnt it.
     let mark = format!("{:016x}", RandomState::new().build_hasher().finish());

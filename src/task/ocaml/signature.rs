@@ -4,7 +4,7 @@ use super::code::Code;
 use super::job::Compiler;
 use super::problem::Problem;
 use crate::task::process::{kill_group, wait};
-use crate::task::sandbox::Folder;
+use crate::task::sandbox::SandboxFolder;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io;
@@ -49,7 +49,7 @@ pub fn infer(compiler: &Compiler, problem: &Problem) -> io::Result<Option<String
 
 /// The type of the last definition of `name` in a file, if the compiler accepts it.
 fn type_of(compiler: &Compiler, text: &str, name: &str) -> io::Result<Option<String>> {
-    let folder = Folder::new()?;
+    let folder = SandboxFolder::new()?;
     let file = folder.path().join("probe.ml");
     fs::write(&file, text)?;
     let said = folder.path().join("probe.mli");

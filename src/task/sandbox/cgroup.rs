@@ -9,17 +9,17 @@ use std::thread;
 use std::time::Duration;
 
 /// Prefix of the groups' names; Grove's process id follows.
-const NAME: &str = "grove-sandbox-";
+const NAME_PREFIX: &str = "grove-sandbox-";
 
 /// The groups in which Grove may be able to create others: its own and those that contain it, the nearest first.
-pub fn parents() -> Vec<PathBuf> {
+pub fn possible_parents() -> Vec<PathBuf> {
     let read = |file| fs::read_to_string(file).unwrap_or_default();
-    own(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    own_and_ancestors(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
 }
 
 /// The folder of the process's own group and its ancestors, from the contents of `/proc/self/mountinfo` and
 /// `/proc/self/cgroup`.
-fn own(mounts: &str, groups: &str) -> Vec<PathBuf> {
+fn own_and_ancestors(mounts: &str, groups: &str) -> Vec<PathBuf> {
     let mount = mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
         let mut fields = place.split(' ').skip(3);
@@ -47,7 +47,8 @@ fn machine_memory() -> u64 {
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| name.strip_prefix(NAME)?.split('-').next());
+        let owner =
+            name.to_str().and_then(|name| name.strip_prefix(NAME_PREFIX)?.split('-').next());
         if owner.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
             // A group that still has processes stays.
             let _ = fs::remove_dir(entry.path());
@@ -74,7 +75,7 @@ impl ControlGroup {
         sweep(parent);
         let folder = loop {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let folder = parent.join(format!("{NAME}{}-{count}", std::process::id()));
+            let folder = parent.join(format!("{NAME_PREFIX}{}-{count}", std::process::id()));
             match fs::create_dir(&folder) {
                 Ok(()) => break folder,
                 // Left by another process with the same id, as a container's first one has.
@@ -137,20 +138,23 @@ mod tests {
         let group = "4:pids:/other\n0::/user.slice/app.scope\n";
         let folders =
             ["/sys/fs/cgroup/user.slice/app.scope", "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup"];
-        assert_eq!(own(&host, group), paths(&folders));
-        assert_eq!(own(v1, group), paths(&[]));
-        assert_eq!(own(&host, "4:pids:/other\n"), paths(&[]));
+        assert_eq!(own_and_ancestors(&host, group), paths(&folders));
+        assert_eq!(own_and_ancestors(v1, group), paths(&[]));
+        assert_eq!(own_and_ancestors(&host, "4:pids:/other\n"), paths(&[]));
         // A namespace of groups, and a mount that begins at the container's group.
-        assert_eq!(own(&host, "0::/\n"), paths(&["/sys/fs/cgroup"]));
+        assert_eq!(own_and_ancestors(&host, "0::/\n"), paths(&["/sys/fs/cgroup"]));
         let within = "30 23 0:26 /docker/1 /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
-        assert_eq!(own(within, "0::/docker/1\n"), paths(&["/sys/fs/cgroup"]));
-        assert_eq!(own(within, "0::/docker/1/a\n"), paths(&["/sys/fs/cgroup/a", "/sys/fs/cgroup"]));
+        assert_eq!(own_and_ancestors(within, "0::/docker/1\n"), paths(&["/sys/fs/cgroup"]));
+        assert_eq!(
+            own_and_ancestors(within, "0::/docker/1/a\n"),
+            paths(&["/sys/fs/cgroup/a", "/sys/fs/cgroup"])
+        );
     }
 
     #[test]
     fn groups_of_ended_processes_are_swept() {
         let parent = tempfile::tempdir().unwrap();
-        let folder = |id: u32| parent.path().join(format!("{NAME}{id}-0"));
+        let folder = |id: u32| parent.path().join(format!("{NAME_PREFIX}{id}-0"));
         // Above the largest process id.
         for id in [std::process::id(), 1 << 30] {
             fs::create_dir(folder(id)).unwrap();
@@ -164,7 +168,7 @@ mod tests {
     fn groups_of_another_process_with_the_same_id_are_passed_over() {
         let parent = tempfile::tempdir().unwrap();
         for count in 0..1000 {
-            let name = format!("{NAME}{}-{count}", std::process::id());
+            let name = format!("{NAME_PREFIX}{}-{count}", std::process::id());
             fs::create_dir(parent.path().join(name)).unwrap();
         }
         // An ordinary folder has no controllers.

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io};
 
 /// Prefix of the folders' names.
-const NAME: &str = "grove-sandbox-";
+const NAME_PREFIX: &str = "grove-sandbox-";
 
 /// A temporary folder that every user may enter, removed when dropped. Creating the first one in a process
 /// also removes folders that killed processes have left behind.
-pub struct Folder {
+pub struct SandboxFolder {
     path: PathBuf,
     /// Marks the folder as in use.
     _lock: File,
 }
 
-impl Folder {
+impl SandboxFolder {
     /// Creates a folder.
     ///
     /// # Errors
@@ -25,13 +25,13 @@ impl Folder {
     pub fn new() -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let parent = temporary_folder(env::temp_dir())?;
-        let failed = |error| wrong(&parent, error);
+        let failed = |error| folder_error(&parent, error);
         for _ in 0..1000 {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             if count == 0 {
                 sweep(&parent);
             }
-            let path = parent.join(format!("{NAME}{}-{count}", std::process::id()));
+            let path = parent.join(format!("{NAME_PREFIX}{}-{count}", std::process::id()));
             match fs::DirBuilder::new().mode(0o755).create(&path) {
                 Ok(()) => {
                     let Some(lock) = claim(&path).map_err(failed)? else { continue };
@@ -56,7 +56,7 @@ impl Folder {
     ///
     /// # Errors
     /// The system's.
-    pub fn inner(&self, name: &str) -> io::Result<PathBuf> {
+    pub fn create_subfolder(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path.join(name);
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&path)?;
         Ok(path)
@@ -66,11 +66,11 @@ impl Folder {
 /// The real path of the folder for temporary files; that of an empty `TMPDIR` is `/tmp`.
 fn temporary_folder(folder: PathBuf) -> io::Result<PathBuf> {
     let folder = if folder.as_os_str().is_empty() { "/tmp".into() } else { folder };
-    fs::canonicalize(&folder).map_err(|error| wrong(&folder, error))
+    fs::canonicalize(&folder).map_err(|error| folder_error(&folder, error))
 }
 
 /// The error of a folder for temporary files that cannot be used.
-fn wrong(folder: &Path, error: io::Error) -> io::Error {
+fn folder_error(folder: &Path, error: io::Error) -> io::Error {
     let folder = folder.display();
     io::Error::new(error.kind(), format!("the temporary folder {folder} (TMPDIR): {error}"))
 }
@@ -79,7 +79,7 @@ fn wrong(folder: &Path, error: io::Error) -> io::Error {
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
-        let is_ours = entry.file_name().to_string_lossy().starts_with(NAME)
+        let is_ours = entry.file_name().to_string_lossy().starts_with(NAME_PREFIX)
             && entry.file_type().is_ok_and(|of| of.is_dir());
         // Opening anything else may wait, as a pipe does for a writer.
         if is_ours
@@ -112,7 +112,7 @@ fn claim(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-impl Drop for Folder {
+impl Drop for SandboxFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }
@@ -148,7 +148,7 @@ mod tests {
         let left =
             ["grove-sandbox-1-0", "grove-sandbox-2-0", "other"].map(|name| path(name).exists());
         assert_eq!(left, [false, true, true]);
-        let (folder, other) = (Folder::new().unwrap(), Folder::new().unwrap());
+        let (folder, other) = (SandboxFolder::new().unwrap(), SandboxFolder::new().unwrap());
         sweep(folder.path().parent().unwrap());
         assert!(folder.path().exists() && other.path().exists());
     }
@@ -166,7 +166,8 @@ mod tests {
             });
             let mut numbers =
                 (0..).take_while(|made| *made < 500 || sweeps.load(Ordering::Relaxed) < 10);
-            let made = numbers.try_for_each(|_| Folder::new()?.inner("try").map(drop));
+            let made =
+                numbers.try_for_each(|_| SandboxFolder::new()?.create_subfolder("try").map(drop));
             is_done.store(true, Ordering::Relaxed);
             made.unwrap();
         });

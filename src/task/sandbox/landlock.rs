@@ -2,7 +2,7 @@
 //! accesses where there are no namespaces. The process reads and runs what its root lists, writes to its own folder,
 //! and reaches neither TCP nor processes and abstract sockets outside of the sandbox.
 
-use super::check;
+use super::check_call;
 use super::namespaces::{BindMount, Root};
 use std::ffi::CStr;
 use std::io;
@@ -17,7 +17,7 @@ struct RulesetRights {
 
 /// `struct landlock_path_beneath_attr`.
 #[repr(C, packed)]
-struct Beneath {
+struct PathRule {
     allowed: u64,
     parent: i32,
 }
@@ -32,7 +32,7 @@ const CONTROL: u64 = 1 << 15;
 /// The rights that a file can have.
 const FILE: u64 = RUN | WRITE | READ | TRUNCATE | CONTROL;
 /// All rights of the first version: those above, and the rights to remove and to make files of each kind.
-const FIRST: u64 = (1 << 13) - 1;
+const VERSION_1_RIGHTS: u64 = (1 << 13) - 1;
 /// The right to link and rename from one folder to another.
 const MOVE: u64 = 1 << 13;
 
@@ -82,7 +82,7 @@ impl LandlockRuleset {
     pub fn new(network: NetworkAccess, root: RootKind) -> Option<Self> {
         let version = version();
         let since = |first: u32, rights: u64| if version >= first { rights } else { 0 };
-        let files = FIRST | since(2, MOVE) | since(3, TRUNCATE) | since(5, CONTROL);
+        let files = VERSION_1_RIGHTS | since(2, MOVE) | since(3, TRUNCATE) | since(5, CONTROL);
         let (tcp, scope) = match network {
             NetworkAccess::Allowed => (0, since(6, SIGNALS)),
             NetworkAccess::Denied => (since(4, TCP), since(6, SIGNALS | SOCKETS)),
@@ -113,7 +113,7 @@ impl LandlockRuleset {
                 self.size,
                 0,
             ) as libc::c_int;
-            check(rules)?;
+            check_call(rules)?;
             if self.root == RootKind::Own {
                 self.allow(rules, c"/", read)?;
             }
@@ -128,7 +128,7 @@ impl LandlockRuleset {
             self.allow(rules, root.folder().target(), u64::MAX)?;
             let answer = libc::syscall(libc::SYS_landlock_restrict_self, rules, 0);
             libc::close(rules);
-            check(answer as libc::c_int)
+            check_call(answer as libc::c_int)
         }
     }
 
@@ -140,11 +140,11 @@ impl LandlockRuleset {
             if parent < 0 {
                 return Ok(());
             }
-            let rule = Beneath { allowed: rights & self.rights.files, parent };
+            let rule = PathRule { allowed: rights & self.rights.files, parent };
             // A rule for the paths below a file or folder.
             let answer = libc::syscall(libc::SYS_landlock_add_rule, rules, 1, &raw const rule, 0);
             libc::close(parent);
-            check(answer as libc::c_int)
+            check_call(answer as libc::c_int)
         }
     }
 }

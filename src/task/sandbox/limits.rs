@@ -1,6 +1,6 @@
 //! Resource limits of the operating system, which hold for each process alone.
 
-use super::check;
+use super::check_call;
 use std::io;
 
 /// Resource limits of a sandboxed process.
@@ -25,7 +25,7 @@ impl Limits {
     /// # Errors
     /// The system's.
     pub fn enforce(&self, on_processes: bool) -> io::Result<()> {
-        lower(libc::RLIMIT_CORE, 0)?;
+        lower_limit(libc::RLIMIT_CORE, 0)?;
         for (what, limit) in [
             (libc::RLIMIT_AS, self.memory),
             (libc::RLIMIT_FSIZE, self.file_size),
@@ -33,7 +33,7 @@ impl Limits {
             (libc::RLIMIT_NPROC, if on_processes { self.processes } else { 0 }),
         ] {
             if limit > 0 {
-                lower(what, limit)?;
+                lower_limit(what, limit)?;
             }
         }
         Ok(())
@@ -45,7 +45,7 @@ impl Limits {
     /// # Errors
     /// The system's.
     pub fn enforce_on_files(&self) -> io::Result<()> {
-        if self.files > 0 { lower(libc::RLIMIT_NOFILE, self.files) } else { Ok(()) }
+        if self.files > 0 { lower_limit(libc::RLIMIT_NOFILE, self.files) } else { Ok(()) }
     }
 }
 
@@ -56,14 +56,14 @@ type Resource = libc::__rlimit_resource_t;
 type Resource = libc::c_int;
 
 /// Limits a resource of the current process. A lower limit that it already has stays: only root may raise it.
-fn lower(what: Resource, limit: u64) -> io::Result<()> {
-    let mut own = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+fn lower_limit(what: Resource, limit: u64) -> io::Result<()> {
+    let mut current = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes a live struct.
-    check(unsafe { libc::getrlimit(what, &raw mut own) })?;
-    let limit = own.rlim_max.min(limit as libc::rlim_t);
+    check_call(unsafe { libc::getrlimit(what, &raw mut current) })?;
+    let limit = current.rlim_max.min(limit as libc::rlim_t);
     let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
     // SAFETY: reads a live struct.
-    check(unsafe { libc::setrlimit(what, &raw const limit) })
+    check_call(unsafe { libc::setrlimit(what, &raw const limit) })
 }
 
 #[cfg(test)]

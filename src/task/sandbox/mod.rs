@@ -30,7 +30,7 @@ mod namespaces;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod seccomp;
 
-pub use folder::Folder;
+pub use folder::SandboxFolder;
 pub use limits::Limits;
 
 #[cfg(target_os = "linux")]
@@ -179,7 +179,7 @@ impl Sandbox {
         if self.has_namespaces && self.limits.processes > 0 {
             // Each thread may use a process of two kinds, each of which may have a predecessor that is ending.
             let processes = 4 * cores().max(MAX_THREADS) as u64 * self.limits.processes;
-            for parent in cgroup::parents() {
+            for parent in cgroup::possible_parents() {
                 let Ok(group) = cgroup::ControlGroup::new(&parent, processes) else { continue };
                 let grouped = Self { group: Some(Arc::new(group)), ..self.clone() };
                 if grouped.probe(folder).is_ok() {
@@ -267,10 +267,10 @@ impl Sandbox {
             ),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-            filter: seccomp::program(self.access.sockets()),
+            filter: seccomp::filter_program(self.access.sockets()),
             user,
             #[cfg(target_os = "linux")]
-            grove: std::process::id(),
+            grove_pid: std::process::id(),
         };
         // SAFETY: between `fork` and `exec`, `enter` makes system calls only and does not allocate.
         unsafe { command.pre_exec(move || prepared.enter()) };
@@ -291,7 +291,7 @@ struct Prepared {
     user: Option<u32>,
     /// The process id of Grove.
     #[cfg(target_os = "linux")]
-    grove: u32,
+    grove_pid: u32,
 }
 
 impl Prepared {
@@ -299,7 +299,7 @@ impl Prepared {
     fn enter(&self) -> io::Result<()> {
         // SAFETY: system calls on integers and on live strings.
         unsafe {
-            check(libc::setsid())?;
+            check_call(libc::setsid())?;
             close_on_exec();
             #[cfg(target_os = "linux")]
             namespaces::become_first_oom_victim();
@@ -307,21 +307,21 @@ impl Prepared {
             if self.sandbox.has_namespaces {
                 self.root.enter()?;
             }
-            check(libc::chdir(self.workdir.as_ptr()))?;
+            check_call(libc::chdir(self.workdir.as_ptr()))?;
             self.sandbox.limits.enforce(self.sandbox.has_process_limit)?;
             if let Some(user) = self.user {
-                check(libc::setgroups(0, std::ptr::null()))?;
-                check(libc::setgid(user))?;
-                check(libc::setuid(user))?;
+                check_call(libc::setgroups(0, std::ptr::null()))?;
+                check_call(libc::setgid(user))?;
+                check_call(libc::setuid(user))?;
             }
             #[cfg(target_os = "linux")]
             {
                 if self.sandbox.user == User::Powerless {
                     namespaces::drop_capabilities()?;
                 }
-                check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+                check_call(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
                 if self.sandbox.has_namespaces {
-                    namespaces::become_init(self.grove, self.sandbox.group.as_deref())?;
+                    namespaces::become_init(self.grove_pid, self.sandbox.group.as_deref())?;
                 }
                 self.landlock.iter().try_for_each(|ruleset| ruleset.enforce(&self.root))?;
             }
@@ -379,7 +379,7 @@ fn reach(landlock: u32, confines_sockets: bool) -> &'static str {
 }
 
 /// Converts the return value of a system call to a result.
-fn check(answer: libc::c_int) -> io::Result<()> {
+fn check_call(answer: libc::c_int) -> io::Result<()> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -1,7 +1,7 @@
 //! Linux namespaces, with a root that contains only what a program needs.
 
 use super::cgroup::ControlGroup;
-use super::{Access, check};
+use super::{Access, check_call};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -21,12 +21,12 @@ const READ_ONLY: u64 = 1;
 const RECURSIVE: libc::c_int = 0x8000;
 
 /// Mount point of the new root at first; any directory that exists.
-const BASE: &CStr = c"/tmp";
+const NEW_ROOT: &CStr = c"/tmp";
 /// Mount point of the old root until it is detached.
-const OLD: &CStr = c"/.old";
+const OLD_ROOT: &CStr = c"/.old";
 
 /// Folders of libraries, as far as they exist.
-const LIBRARIES: [&str; 9] = [
+const LIBRARY_FOLDERS: [&str; 9] = [
     "/lib",
     "/lib32",
     "/lib64",
@@ -39,11 +39,11 @@ const LIBRARIES: [&str; 9] = [
 ];
 
 /// Folders of programs and libraries, as far as they exist.
-const PROGRAMS: [&str; 8] =
+const PROGRAM_FOLDERS: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store"];
 
 /// Files of the system that programs with a user's tools expect: names of users and hosts, certificates, time zones.
-const FILES: [&str; 12] = [
+const SYSTEM_FILES: [&str; 12] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
     "/etc/group",
@@ -119,7 +119,7 @@ impl BindMount {
         let (source, target) = (self.source.as_ptr(), self.target.as_ptr());
         let flags = libc::MS_BIND | libc::MS_REC;
         // SAFETY: a system call on live strings.
-        check(unsafe { libc::mount(source, target, null(), flags, null()) })
+        check_call(unsafe { libc::mount(source, target, null(), flags, null()) })
     }
 }
 
@@ -138,12 +138,12 @@ pub struct Root {
 
 /// The files that contain this code, and with it the answers of built-in tasks: the program, and the library of a
 /// package for another language, such as Python's.
-fn own_files() -> Vec<PathBuf> {
+fn grove_files() -> Vec<PathBuf> {
     // SAFETY: all zeros are a valid `Dl_info`, which the call fills; the name that it gives is never freed.
     let library = unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         let is_found =
-            libc::dladdr(own_files as *const () as *const libc::c_void, &raw mut info) != 0;
+            libc::dladdr(grove_files as *const () as *const libc::c_void, &raw mut info) != 0;
         (is_found && !info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname))
     };
     let library = library.map(|name| PathBuf::from(OsStr::from_bytes(name.to_bytes())));
@@ -161,18 +161,18 @@ impl Root {
     /// # Errors
     /// If a path cannot be resolved.
     pub fn new(access: &Access, folder: &Path) -> io::Result<Self> {
-        let system = if access.has_programs { &PROGRAMS[..] } else { &LIBRARIES };
-        let files = if access.has_programs { &FILES[..] } else { &[] };
+        let system = if access.has_programs { &PROGRAM_FOLDERS[..] } else { &LIBRARY_FOLDERS };
+        let files = if access.has_programs { &SYSTEM_FILES[..] } else { &[] };
         let devices = if access.has_programs { &DEVICES[..] } else { &DEVICES[..1] };
         // Files in the folders of the system are there already.
         let is_new = |path: &&Path| !system.iter().any(|at| path.starts_with(at));
-        let mut own: Vec<&Path> =
+        let mut readable: Vec<&Path> =
             access.readable.iter().map(PathBuf::as_path).filter(is_new).collect();
         // A folder before what it holds.
-        own.sort();
-        own.dedup_by(|path, folder| path.starts_with(*folder));
+        readable.sort();
+        readable.dedup_by(|path, folder| path.starts_with(*folder));
         let all = [system, files].concat();
-        let all = all.iter().map(Path::new).chain(own).chain(devices.iter().map(Path::new));
+        let all = all.iter().map(Path::new).chain(readable).chain(devices.iter().map(Path::new));
         let all: Vec<&Path> = all.filter(|path| path.exists()).collect();
         let mut bound =
             all.iter().map(|path| BindMount::new(path)).collect::<io::Result<Vec<_>>>()?;
@@ -187,7 +187,7 @@ impl Root {
         let is_shown = |path: &PathBuf| {
             access.readable.iter().any(|at| path.starts_with(at)) || !is_new(&path.as_path())
         };
-        for file in own_files().iter().filter(|path| !access.has_programs && is_shown(path)) {
+        for file in grove_files().iter().filter(|path| !access.has_programs && is_shown(path)) {
             bound.push(BindMount::hidden(file)?);
         }
         let empty =
@@ -236,27 +236,27 @@ impl Root {
             if !is_root {
                 flags |= libc::CLONE_NEWUSER;
             }
-            check(libc::unshare(flags))?;
+            check_call(libc::unshare(flags))?;
             if !is_root {
                 self.maps.iter().try_for_each(|(path, text)| write(path, text.as_bytes()))?;
             }
             let root = c"/".as_ptr();
-            check(libc::mount(null(), root, null(), libc::MS_REC | libc::MS_PRIVATE, null()))?;
-            mount_tmpfs(BASE, c"size=1m,mode=755")?;
-            check(libc::chdir(BASE.as_ptr()))?;
-            check(libc::mkdir(c".old".as_ptr(), 0o700))?;
-            check(
+            check_call(libc::mount(null(), root, null(), libc::MS_REC | libc::MS_PRIVATE, null()))?;
+            mount_tmpfs(NEW_ROOT, c"size=1m,mode=755")?;
+            check_call(libc::chdir(NEW_ROOT.as_ptr()))?;
+            check_call(libc::mkdir(c".old".as_ptr(), 0o700))?;
+            check_call(
                 libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".old".as_ptr()) as libc::c_int
             )?;
-            check(libc::chdir(root))?;
+            check_call(libc::chdir(root))?;
             self.empty.iter().for_each(|bound| bound.create());
             for bound in &self.bound {
                 bound.create();
                 bound.bind()?;
             }
             self.folder.create();
-            check(libc::umount2(OLD.as_ptr(), libc::MNT_DETACH))?;
-            libc::rmdir(OLD.as_ptr());
+            check_call(libc::umount2(OLD_ROOT.as_ptr(), libc::MNT_DETACH))?;
+            libc::rmdir(OLD_ROOT.as_ptr());
             set_read_only(c"/")?;
             mount_tmpfs(&self.folder.target, &self.options)
         }
@@ -267,16 +267,16 @@ impl Root {
 unsafe fn mount_tmpfs(folder: &CStr, options: &CStr) -> io::Result<()> {
     let (flags, kind) = (libc::MS_NOSUID | libc::MS_NODEV, c"tmpfs".as_ptr());
     // SAFETY: a system call on live strings.
-    check(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, options.as_ptr().cast()) })
+    check_call(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, options.as_ptr().cast()) })
 }
 
 unsafe fn write(path: &CStr, text: &[u8]) -> io::Result<()> {
     // SAFETY: system calls on a live string and live bytes.
     unsafe {
         let file = libc::open(path.as_ptr(), libc::O_WRONLY);
-        check(file)?;
+        check_call(file)?;
         let written = libc::write(file, text.as_ptr().cast(), text.len());
-        let outcome = check(written as libc::c_int);
+        let outcome = check_call(written as libc::c_int);
         libc::close(file);
         outcome
     }
@@ -296,7 +296,7 @@ unsafe fn set_read_only(path: &CStr) -> io::Result<()> {
             size_of::<MountAttr>(),
         )
     };
-    check(answer as libc::c_int)
+    check_call(answer as libc::c_int)
 }
 
 /// Drops all capabilities, so that root is exempt from nothing, even after `exec`.
@@ -314,10 +314,10 @@ pub unsafe fn drop_capabilities() -> io::Result<()> {
     unsafe {
         let mut number = 0;
         while libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) >= 0 {
-            check(libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0))?;
+            check_call(libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0))?;
             number += 1;
         }
-        check(libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) as libc::c_int)
+        check_call(libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) as libc::c_int)
     }
 }
 
@@ -331,7 +331,7 @@ pub unsafe fn become_first_oom_victim() {
 }
 
 /// Interval at which the parent of a sandbox checks that Grove still runs, milliseconds.
-const WATCH: libc::c_long = 250;
+const WATCH_INTERVAL_MS: libc::c_long = 250;
 
 /// Forks and continues in the child, the first process of the new PID namespace. The parent stays
 /// outside the namespace: it forwards the child's exit status, and kills it when `grove` has ended. The child joins the
@@ -349,21 +349,25 @@ pub unsafe fn become_init(grove: u32, group: Option<&ControlGroup>) -> io::Resul
         let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut ended);
         libc::sigaddset(&raw mut ended, libc::SIGCHLD);
-        check(libc::sigprocmask(libc::SIG_BLOCK, &raw const ended, &raw mut before))?;
+        check_call(libc::sigprocmask(libc::SIG_BLOCK, &raw const ended, &raw mut before))?;
         let child = libc::fork();
-        check(child)?;
+        check_call(child)?;
         if child == 0 {
-            check(libc::sigprocmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()))?;
+            check_call(libc::sigprocmask(
+                libc::SIG_SETMASK,
+                &raw const before,
+                std::ptr::null_mut(),
+            ))?;
             if let Some(group) = group {
                 group.join()?;
             }
             // If the parent is killed, the namespace ends.
-            return check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0));
+            return check_call(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0));
         }
         // Close all pipes, so that readers see their end when the child exits.
         libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
         let mut status = 0;
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: WATCH * 1_000_000 };
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: WATCH_INTERVAL_MS * 1_000_000 };
         loop {
             match libc::waitpid(child, &raw mut status, libc::WNOHANG) {
                 0 if libc::getppid() as u32 == grove => {

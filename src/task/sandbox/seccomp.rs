@@ -1,7 +1,7 @@
 //! A seccomp filter that refuses the system calls by which a process reaches out of its sandbox: sockets,
 //! the memory and descriptors of other processes, mounts, new namespaces, and signals that stop a process.
 
-use super::{Sockets, check};
+use super::{Sockets, check_call};
 use std::io;
 
 /// `LD`, `JMP` and `RET` instructions of classic BPF.
@@ -26,7 +26,7 @@ const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
 /// System calls that fail with `EPERM`.
-const REFUSED: [libc::c_long; 23] = [
+const REFUSED_CALLS: [libc::c_long; 23] = [
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -53,14 +53,14 @@ const REFUSED: [libc::c_long; 23] = [
 ];
 
 /// System calls that make memory and queues of System V, which no limit of a process counts. Programs may need them.
-const SYSTEM_V: [libc::c_long; 3] = [libc::SYS_shmget, libc::SYS_msgget, libc::SYS_semget];
+const SYSTEM_V_CALLS: [libc::c_long; 3] = [libc::SYS_shmget, libc::SYS_msgget, libc::SYS_semget];
 
 /// System calls that make sockets; `socketpair` comes last, which reaches no other process.
-const SOCKETS: [libc::c_long; 4] =
+const SOCKET_CALLS: [libc::c_long; 4] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_socketpair];
 
 /// Calls that send a signal, with the index of the signal's argument.
-const SIGNALLING: [(libc::c_long, u32); 3] =
+const SIGNAL_CALLS: [(libc::c_long, u32); 3] =
     [(libc::SYS_kill, 1), (libc::SYS_tkill, 1), (libc::SYS_tgkill, 2)];
 
 fn statement(code: u16, k: u32) -> libc::sock_filter {
@@ -72,7 +72,7 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 }
 
 /// The filter's program.
-pub fn program(sockets: Sockets) -> Vec<libc::sock_filter> {
+pub fn filter_program(sockets: Sockets) -> Vec<libc::sock_filter> {
     let refuse = |error: libc::c_int| statement(RETURN, ERROR | error as u32);
     let mut program = vec![
         statement(LOAD, ARCHITECTURE_AT),
@@ -87,11 +87,11 @@ pub fn program(sockets: Sockets) -> Vec<libc::sock_filter> {
         refuse(libc::ENOSYS),
     ];
     let (sockets, shared) = match sockets {
-        Sockets::None => (&SOCKETS[..], &SYSTEM_V[..]),
-        Sockets::Pairs => (&SOCKETS[..3], &[][..]),
+        Sockets::None => (&SOCKET_CALLS[..], &SYSTEM_V_CALLS[..]),
+        Sockets::Pairs => (&SOCKET_CALLS[..3], &[][..]),
         Sockets::All => (&[][..], &[][..]),
     };
-    for &number in REFUSED.iter().chain(shared).chain(sockets) {
+    for &number in REFUSED_CALLS.iter().chain(shared).chain(sockets) {
         program.extend([jump(JUMP_EQUAL, number as u32, 0, 1), refuse(libc::EPERM)]);
     }
     program.extend([
@@ -101,7 +101,7 @@ pub fn program(sockets: Sockets) -> Vec<libc::sock_filter> {
         refuse(libc::EPERM),
         statement(RETURN, ALLOW),
     ]);
-    for (number, argument) in SIGNALLING {
+    for (number, argument) in SIGNAL_CALLS {
         program.extend([
             jump(JUMP_EQUAL, number as u32, 0, 5),
             statement(LOAD, ARGUMENTS_AT + 8 * argument),
@@ -127,7 +127,7 @@ pub unsafe fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     let program =
         libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: a system call on a live struct that points to live instructions.
-    check(unsafe {
+    check_call(unsafe {
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
     })
 }

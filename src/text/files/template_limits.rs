@@ -1,6 +1,6 @@
 //! Limits for chat templates, which come with a model and may loop, nest or grow without bound.
 
-use crate::clock::{Stopwatch, processor_time};
+use crate::clock::{Stopwatch, thread_cpu_time};
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 use std::cell::RefCell;
@@ -65,7 +65,7 @@ pub(super) fn run(
             Err(RecvTimeoutError::Disconnected) => return Err("rendering panicked".into()),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let time = processor_time(&thread).unwrap_or_else(|| stopwatch.elapsed());
+        let time = thread_cpu_time(&thread).unwrap_or_else(|| stopwatch.elapsed());
         if let Some(limit) = exceeded_limit(time, resident().saturating_sub(before)) {
             break limit;
         }

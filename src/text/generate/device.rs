@@ -53,7 +53,7 @@ pub(super) fn generate(
     let Sampling { max_new_tokens, .. } = *generator.sampling;
     let model = &decoder.module;
     let (shape, dtype) = (model.shape(), model.products.dtype());
-    let max_bytes = device::largest_buffer(decoder.device());
+    let max_bytes = device::max_addressable_bytes(decoder.device());
     let max_rows = max_items(completion_bytes(shape, max_new_tokens, dtype), max_bytes);
     let rows = generator.slots.min(max_rows).max(1);
     let capacity = PrefillCapacity::new(shape, dtype, max_bytes);

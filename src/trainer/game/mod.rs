@@ -116,7 +116,7 @@ impl<G: Rules> GameTrainer<G> {
     /// that waits for work could execute another rank and wait for itself.
     ///
     /// # Errors
-    /// If there are more ranks than shards ([`TrainConfig::shards`]).
+    /// If there are more ranks than shards ([`TrainConfig::shard_counts`]).
     ///
     /// # Panics
     /// If `config.data` names a dataset and there are no `data`, or the other way round, or for a reason of
@@ -210,7 +210,7 @@ impl<G: Rules> GameTrainer<G> {
         let GameEngine { part, device, engine, .. } = &self.engine;
         let bytes = (self.model().num_params() * size_of::<f32>()) as u64;
         let policy_reason =
-            device::buffer_limit(device, "the vector of the policy's parameters", bytes)
+            device::buffer_size_reason(device, "the vector of the policy's parameters", bytes)
                 .map(|reason| format!("{reason}: choose a smaller policy"));
         let rollout_reason = || with_engine!(engine, engine => engine.size_reason());
         if let Some(reason) = policy_reason.or_else(rollout_reason) {
@@ -404,7 +404,7 @@ mod tests {
             trainer.unwrap().engine.runs_in_pool()
         };
         assert!(runs_in_pool(Team::alone()));
-        for team in crate::parallel::threads(2, crate::parallel::TIMEOUT) {
+        for team in crate::parallel::thread_teams(2, crate::parallel::TIMEOUT) {
             assert!(!runs_in_pool(team.clone()));
             let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
             assert!(pool.install(|| runs_in_pool(team)));

@@ -5,7 +5,7 @@ use crate::settings::{ConfigError, TrainConfig, overlay};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The settings of a run in the form that is saved and displayed; [`overlay::split`] reads it.
+/// The settings of a run in the form that is saved and displayed; [`overlay::split_game`] reads it.
 pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
     let mut table = toml::Table::new();
     table.insert("env".to_string(), G::NAME.into());
@@ -32,7 +32,7 @@ where
 /// `assignments`. A setting may have another of its names in each.
 ///
 /// The game's parameters are read first, since defaults may depend on them
-/// ([`Env::defaults`](crate::env::Env::defaults)).
+/// ([`Env::training_defaults`](crate::env::Env::training_defaults)).
 ///
 /// # Errors
 /// If there is no such setting, or a value has the wrong type.
@@ -46,8 +46,8 @@ where
     let layer_over = |defaults: TrainConfig| {
         let mut table = overlay::parse("the defaults", &config_toml(&G::default(), &defaults))?;
         files.iter().try_for_each(|file| overlay::lay_over(&mut table, file.clone()))?;
-        overlay::apply(&mut table, assignments)?;
-        overlay::split::<G>(table, G::NAME)
+        overlay::apply_assignments(&mut table, assignments)?;
+        overlay::split_game::<G>(table, G::NAME)
     };
     let (game, _) = layer_over(TrainConfig::of(&G::default())?)?;
     layer_over(TrainConfig::of(&game)?)

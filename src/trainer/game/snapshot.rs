@@ -57,7 +57,7 @@ pub fn saved_config<G: Rules + DeserializeOwned>(
         let expected = G::NAME.to_string();
         return Err(SnapshotError::OtherGame { expected, found });
     }
-    Ok(overlay::split(saved_table(checkpoint)?, G::NAME)?)
+    Ok(overlay::split_game(saved_table(checkpoint)?, G::NAME)?)
 }
 
 /// The parameters of a checkpoint's policy, a built-in network, with their values.

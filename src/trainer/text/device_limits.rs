@@ -18,7 +18,8 @@ pub(super) fn unsupported_reason(
     let LanguageConfig { precision, update, optimizer, .. } = config;
     // The CPU supports bf16 for language models.
     let is_bf16_on_cpu = device.is_none() && *precision == Precision::Bf16;
-    let precision_reason = device::precision_limit(device, *precision).filter(|_| !is_bf16_on_cpu);
+    let precision_reason =
+        device::unsupported_precision_reason(device, *precision).filter(|_| !is_bf16_on_cpu);
     if precision_reason.is_some() {
         return precision_reason;
     }

@@ -161,7 +161,7 @@ mod tests {
             ended: count.is_multiple_of(2),
         };
         let rewards = |count: usize| match count {
-            1 => Rewards::unknown(2, "it is late – très".to_string()),
+            1 => Rewards::unjudged(2, "it is late – très".to_string()),
             _ => Rewards::new(vec![1.0 / 3.0, count as f64]),
         };
         let group = |count: usize| CompletionGroup {

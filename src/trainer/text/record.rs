@@ -101,7 +101,7 @@ pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> I
         score: scored
             .judged()
             .next()
-            .map(|_| mean(scored.judged().map(|rewards| rewards.total(parts)))),
+            .map(|_| mean(scored.judged().map(|rewards| rewards.score(parts)))),
         episodes: completions().count() as u64,
         mean_reward: reward_sum / judged_tokens.max(1) as f64,
         zero_variance_groups: fraction_true(have_zero_variance),
@@ -156,7 +156,7 @@ impl CompletionRecord {
                     completion: group.texts[i].clone(),
                     tokens: model.pieces(&completion.tokens),
                     logprobs: completion.logprobs.clone(),
-                    score: reward.map(|_| rewards.total(parts)),
+                    score: reward.map(|_| rewards.score(parts)),
                     reward,
                     rewards: by_part(rewards),
                     highest_score: (!rewards.not_applicable.is_empty())
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn parts_that_do_not_apply_to_a_completion_are_in_no_mean() {
         let parts = [RewardPart::new("math", 1.0), RewardPart::new("code", 1.0)];
-        let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::applicable(&it));
+        let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::from_options(&it));
         let group = ScoredGroup::of_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
         let scored = ScoredCompletions { groups: vec![group], ..ScoredCompletions::default() };
         let text = grpo_record(&scored, &parts).text.unwrap();
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn completions_that_were_not_judged_have_no_part_in_means() {
         let parts = [RewardPart::new("exact", 0.5), RewardPart::new("form", 0.5)];
-        let unknown = || Rewards::unknown(2, "late".to_string());
+        let unknown = || Rewards::unjudged(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
         let groups = vec![
             ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unknown()], &[0.75, f64::NAN]),

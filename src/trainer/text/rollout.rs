@@ -142,7 +142,7 @@ impl LanguageEngine {
         let learnt_reward = |(completion, rewards): (&Completion, &Rewards)| {
             let penalty = overlong_penalty(completion.tokens.len(), limit, buffer);
             match rewards.problem {
-                None => rewards.total(&self.reward_parts) - penalty,
+                None => rewards.score(&self.reward_parts) - penalty,
                 Some(_) => f64::NAN,
             }
         };

@@ -89,7 +89,7 @@ impl<'a> EvaluationTally<'a> {
             self.episodes += 1;
             let (mut prompt_score, mut has_passed) = (RunningMean::default(), false);
             for rewards in group.judged() {
-                let score = rewards.total(self.parts);
+                let score = rewards.score(self.parts);
                 let highest = rewards.highest_score(self.parts);
                 let passes = score >= highest - ROUNDING;
                 self.is_highest_known &= rewards.is_within_scale(self.parts);
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn parts_that_do_not_apply_to_a_completion_are_in_no_mean() {
         let parts = [RewardPart::new("math", 1.0), RewardPart::new("code", 1.0)];
-        let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::applicable(&it));
+        let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::from_options(&it));
         let group = ScoredGroup::of_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
         let text = evaluation(&parts, &[std::slice::from_ref(&group)]).text.unwrap();
         let means = (text.pass_at_1, text.rewards["math"], text.rewards["code"]);
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn completions_that_were_not_judged_have_no_score() {
         let parts = [RewardPart::new("exact", 0.5), RewardPart::new("form", 0.5)];
-        let unknown = || Rewards::unknown(2, "late".to_string());
+        let unknown = || Rewards::unjudged(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
         let mut groups = [
             ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unknown()], &[0.75, f64::NAN]),

@@ -222,7 +222,7 @@ mod tests {
             Ok(Prompt { text: index.to_string(), ..Prompt::default() })
         }
 
-        fn parts(&self) -> &[RewardPart] {
+        fn reward_parts(&self) -> &[RewardPart] {
             &self.parts
         }
 

@@ -26,7 +26,7 @@ pub fn replay<G: Rules>(
         let mut values = obs.iter().zip(host.obs(t, env));
         if values.any(|(a, b)| (a - b).abs() > 1e-6)
             || ends != [host.terminated[at], host.truncated[at]]
-            || [played.reward, played.score] != [host.rewards[at], host.scores[at]]
+            || [played.reward, played.episode_score] != [host.rewards[at], host.scores[at]]
         {
             return None;
         }

@@ -237,7 +237,7 @@ fn breakout_is_the_slow_simulator_step_for_step() {
                 let (reward, ended, score) = slow.play(action);
                 let played = play_step::<Breakout>(&mut state, &mut counted, action, game);
                 assert_eq!((played.reward, played.ended()), (reward, ended), "{context}");
-                assert_eq!(played.score, score, "{context}");
+                assert_eq!(played.episode_score, score, "{context}");
                 bricks += reward;
                 ends += u32::from(ended);
             }

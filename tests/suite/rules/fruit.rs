@@ -277,7 +277,7 @@ fn fruit_is_the_slow_simulator_step_for_step() {
                 let reward = (step.caught - step.missed) as f32;
                 assert_eq!(played.reward, reward, "{context}");
                 assert_eq!(played.ended(), step.ended, "{context}");
-                assert_eq!(f64::from(played.score), step.score, "{context}");
+                assert_eq!(f64::from(played.episode_score), step.score, "{context}");
                 caught += step.caught;
                 missed += step.missed;
                 together = together.max(step.spawned);
@@ -308,7 +308,7 @@ fn fruit_score(game: Fruit, player: fn(&FruitState, u32) -> u32) -> (f64, f64) {
                 let action = player(&state, bits);
                 let played = play_step::<Fruit>(&mut state, &mut episode, action, game);
                 if played.ended() {
-                    break f64::from(played.score);
+                    break f64::from(played.episode_score);
                 }
             }
         })
@@ -350,7 +350,7 @@ fn simple_players_of_fruit_score_what_is_known() {
                 "{max_steps} steps: {mean} +- {error} instead of {expected}"
             );
         }
-        let references: Vec<f64> = game.references().iter().map(|r| r.1).collect();
+        let references: Vec<f64> = game.reference_scores().iter().map(|r| r.1).collect();
         assert_eq!(references[..2], expected[1..], "the game's own references");
     }
 }

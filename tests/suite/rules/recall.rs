@@ -38,7 +38,7 @@ fn recall_follows_its_description() {
                 let played = play_step::<Recall>(&mut state, &mut counted, action, game);
                 let reward = f32::from(last && action == cue);
                 assert_eq!((played.reward, played.ended()), (reward, last), "{game:?}, step {t}");
-                assert_eq!(played.score, reward);
+                assert_eq!(played.episode_score, reward);
                 right += usize::from(reward == 1.0);
             }
             level = draw(level, NEXT_LEVEL);
@@ -76,7 +76,7 @@ fn parameters_of_recall_out_of_range_are_rejected_by_name() {
         assert!(message.contains(&format!("recall.{name}")), "{message}");
     }
     for cues in 2..=6 {
-        let references = Recall { cues, ..Recall::default() }.references();
+        let references = Recall { cues, ..Recall::default() }.reference_scores();
         assert_eq!(references, [("chance", 1.0 / f64::from(cues)), ("optimum", 1.0)]);
     }
 }

@@ -11,8 +11,8 @@ use grove::model::FlatMlp;
 use grove::rollout::{DeviceGames, env_words};
 use grove::settings::Activation;
 use grove::viewer::{
-    Cells, DeviceInstances, Offscreen, OffscreenError, Picture, Renderer, Sprite, device_instances,
-    paint,
+    DeviceInstances, Offscreen, OffscreenError, Picture, Renderer, SceneSize, Sprite,
+    compute_sprites_on_device, paint,
 };
 
 /// An adapter as a Burn device with its wgpu handles.
@@ -113,7 +113,7 @@ fn assert_kernel_is_native<G: Look>(game: G, graphics: &Graphics) {
         let (before, now) = (seats(before, game, &graphics.burn), seats(now, game, &graphics.burn));
         for part in [0.0, 0.8, 1.0] {
             let native = games.instances(part);
-            let buffer = device_instances(game, &before, &now, part);
+            let buffer = compute_sprites_on_device(game, &before, &now, part);
             let computed = read(&buffer, native.len(), graphics);
             for (computed, native) in computed.iter().zip(&native) {
                 assert_close(computed, native, &format!("{game:?}, step {step}, part {part}"));
@@ -141,7 +141,7 @@ fn games_that_a_gpu_plays_move_between_their_steps() {
     games.step(&policy);
     let [before, now] = games.step(&policy);
     let rows = |part| -> Vec<f32> {
-        let sprites = device_instances(game, &before, &now, part);
+        let sprites = compute_sprites_on_device(game, &before, &now, part);
         let sprites = read(&sprites, 2 * count, &graphics);
         // The paddle and the ball of each game.
         sprites.chunks_exact(2).map(|sprites| sprites[1].y).collect()
@@ -188,7 +188,7 @@ fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
         for count in [1, 7, 211] {
             compare(count, &sprites[..count * num_sprites]);
         }
-        compare(9, &wild_sprites(num_sprites, Cells::of(&game)));
+        compare(9, &wild_sprites(num_sprites, SceneSize::of(&game)));
     }
     assert!(pollster::block_on(scope.pop()).is_none(), "the shader and what it is given are valid");
 }
@@ -213,7 +213,7 @@ fn a_grid_is_drawn_from_a_kernels_buffer() {
     let renderer = Renderer::new(&graphics.device, &graphics.queue, Offscreen::FORMAT, &game);
     let mut painted = Picture::new(width, height);
     // Two buffers at a time: the second must not overwrite the first.
-    let buffers = [0.25, 0.5].map(|part| device_instances(game, &before, &now, part));
+    let buffers = [0.25, 0.5].map(|part| compute_sprites_on_device(game, &before, &now, part));
     for (buffer, part) in buffers.iter().zip([0.25, 0.5]) {
         renderer.draw_buffer(offscreen.view(), width, height, 1024, buffer.binding());
         paint(&game, 1024, &games.instances(part), &mut painted);

@@ -5,7 +5,7 @@ use crate::wall::{self, Open};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::env::look::Look;
-use grove::env::{Catalog, Playable};
+use grove::env::{Catalog, ConfigurableGame};
 use std::sync::OnceLock;
 use wasm_bindgen::prelude::*;
 
@@ -18,9 +18,9 @@ pub trait Entry: Send + Sync {
 }
 
 /// A game, and the function that opens a wall of such games.
-struct Known<G: Playable>(Open<G>);
+struct Known<G: ConfigurableGame>(Open<G>);
 
-impl<G: Playable> Entry for Known<G> {
+impl<G: ConfigurableGame> Entry for Known<G> {
     fn start(&self, settings: &str, source: Source, device: &Device) -> MaybeRun {
         session::start(self.0, settings, source, device)
     }
@@ -51,7 +51,7 @@ impl Page {
     }
 
     /// Adds a game that is not drawn while it is trained, in place of a game of the same name.
-    pub fn game<G: Playable>(mut self) -> Self {
+    pub fn game<G: ConfigurableGame>(mut self) -> Self {
         self.0.add::<G>(Box::new(Known::<G>(|_, _, _, _, _| {
             Err(JsError::new("a game without a look cannot be drawn while it is trained"))
         })));
@@ -59,7 +59,7 @@ impl Page {
     }
 
     /// Adds a game that has a look, in place of a game of the same name.
-    pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
+    pub fn game_with_look<G: ConfigurableGame + Look>(mut self) -> Self {
         self.0.add::<G>(Box::new(Known::<G>(wall::open)));
         self
     }

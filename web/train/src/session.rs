@@ -5,7 +5,7 @@ use crate::wall::{Open, Wall};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::data::{Steps, WindowOptions, WindowSet, deserialize_games};
-use grove::env::Playable;
+use grove::env::ConfigurableGame;
 use grove::metrics::{EvaluationRecord, IterationRecord};
 use grove::model::{FlatMlp, Network};
 use grove::parallel::{Team, TeamError};
@@ -54,14 +54,14 @@ pub trait Run {
 }
 
 /// A training run of a game, and the wall that shows it.
-struct Session<G: Playable> {
+struct Session<G: ConfigurableGame> {
     trainer: GameTrainer<G>,
     device: Device,
     open: Open<G>,
     wall: Option<Box<dyn Wall>>,
 }
 
-impl<G: Playable> Run for Session<G> {
+impl<G: ConfigurableGame> Run for Session<G> {
     fn schedule(&self) -> Schedule {
         self.trainer.config().into()
     }
@@ -117,7 +117,7 @@ impl<G: Playable> Run for Session<G> {
     }
 }
 
-impl<G: Playable> Session<G> {
+impl<G: ConfigurableGame> Session<G> {
     fn wall(&mut self) -> Result<&mut dyn Wall, JsError> {
         match &mut self.wall {
             Some(wall) => Ok(&mut **wall),
@@ -127,17 +127,20 @@ impl<G: Playable> Session<G> {
 }
 
 /// The settings of a game: its defaults, those of imitation if it learns from games, and the changes.
-fn settings<G: Playable>(changes: &str, imitate: bool) -> Result<(G, TrainConfig), ConfigError> {
+fn settings<G: ConfigurableGame>(
+    changes: &str,
+    imitate: bool,
+) -> Result<(G, TrainConfig), ConfigError> {
     let mut table = overlay::parse("the settings", changes)?;
     if imitate {
         let defaults = overlay::parse("the defaults of imitation", IMITATION)?;
-        table = overlay::merged(defaults, table);
+        table = overlay::merge(defaults, table);
     }
     new_settings::<G>(&table, &[])
 }
 
 /// The games of a file as demonstrations. None are held out: this build cannot measure a held-out loss.
-fn demonstrations<G: Playable>(game: G, file: Vec<u8>) -> Result<Demonstrations, JsError> {
+fn demonstrations<G: ConfigurableGame>(game: G, file: Vec<u8>) -> Result<Demonstrations, JsError> {
     let (manifest, steps) = deserialize_games(PathBuf::from("your games"), file)?;
     let (features, actions) = (game.num_features(), game.num_actions());
     if manifest.env != G::NAME || steps.num_features() != features {
@@ -160,7 +163,11 @@ pub struct Source {
 }
 
 /// Validates the settings; an error if the fast engines do not take them.
-fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<(), JsError> {
+fn check<G: ConfigurableGame>(
+    game: G,
+    config: &TrainConfig,
+    device: &Device,
+) -> Result<(), JsError> {
     game.validate().map_err(ConfigError::OutOfRange)?;
     config.validate()?;
     match Trainer::fallback_reason_for(game, config, device) {
@@ -170,7 +177,7 @@ fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<
 }
 
 /// Starts a run with these settings, TOML, from games or from a file of them.
-pub fn start<G: Playable>(
+pub fn start<G: ConfigurableGame>(
     open: Open<G>,
     changes: &str,
     source: Source,
@@ -183,7 +190,7 @@ pub fn start<G: Playable>(
 }
 
 /// Resumes a run from a checkpoint.
-pub fn resume<G: Playable>(
+pub fn resume<G: ConfigurableGame>(
     open: Open<G>,
     from: &Checkpoint,
     source: Source,
@@ -196,12 +203,16 @@ pub fn resume<G: Playable>(
     Ok(trainer.map(|trainer| session(open, trainer, device)))
 }
 
-fn session<G: Playable>(open: Open<G>, trainer: GameTrainer<G>, device: &Device) -> Box<dyn Run> {
+fn session<G: ConfigurableGame>(
+    open: Open<G>,
+    trainer: GameTrainer<G>,
+    device: &Device,
+) -> Box<dyn Run> {
     Box::new(Session { trainer, device: device.clone(), open, wall: None })
 }
 
 /// A trainer with these settings; `None` if the run has too few shards for this worker.
-fn trainer<G: Playable>(
+fn trainer<G: ConfigurableGame>(
     game: G,
     config: &TrainConfig,
     source: Source,

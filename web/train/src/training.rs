@@ -17,7 +17,7 @@ const MAX_SHOWN: usize = 16_384;
 /// The game of this name.
 fn named(name: &str) -> Result<&'static dyn Entry, JsError> {
     games::all().find(name).ok_or_else(|| {
-        JsError::new(&format!("`env` must name the game, one of: {}", games::all().names()))
+        JsError::new(&format!("`env` must name the game, one of: {}", games::all().joined_names()))
     })
 }
 

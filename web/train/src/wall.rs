@@ -5,7 +5,7 @@ use grove::device::graphics_setup;
 use grove::env::look::Look;
 use grove::model::FlatMlp;
 use grove::rollout::DeviceGames;
-use grove::viewer::{Renderer, device_instances};
+use grove::viewer::{Renderer, compute_sprites_on_device};
 use wasm_bindgen::prelude::*;
 use web_sys::OffscreenCanvas;
 
@@ -68,7 +68,7 @@ impl<G: Look> Wall for Looks<G> {
         let Some([before, now]) = &self.seats else {
             return;
         };
-        let instances = device_instances(self.game, before, now, part);
+        let instances = compute_sprites_on_device(self.game, before, now, part);
         let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
             // No frame is available now; the next one will be drawn.
             return;

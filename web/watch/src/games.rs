@@ -3,7 +3,7 @@
 use crate::kind::{Game, Kind, Loaded, Words};
 use grove::checkpoint::Checkpoint;
 use grove::env::look::Look;
-use grove::env::{Catalog, Playable};
+use grove::env::{Catalog, ConfigurableGame};
 use grove::viewer::Scene;
 use std::rc::Rc;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ pub trait Entry: Send + Sync {
     fn load(&self, checkpoint: &Checkpoint) -> Loaded;
 }
 
-impl<G: Playable> Entry for Words<G> {
+impl<G: ConfigurableGame> Entry for Words<G> {
     fn default_game(&self) -> Rc<dyn Kind> {
         Game::shared(*self, G::default())
     }
@@ -47,7 +47,7 @@ impl Page {
     }
 
     /// Adds a game, drawn as its features, in place of a game of the same name.
-    pub fn game<G: Playable>(mut self) -> Self {
+    pub fn game<G: ConfigurableGame>(mut self) -> Self {
         self.0.add::<G>(Box::new(Words::<G> {
             scene: Scene::features,
             title: |_| G::NAME,
@@ -58,12 +58,12 @@ impl Page {
     }
 
     /// Adds a game that has a look, in place of a game of the same name.
-    pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
+    pub fn game_with_look<G: ConfigurableGame + Look>(mut self) -> Self {
         self.0.add::<G>(Box::new(Words::<G> {
             scene: Scene::drawn,
             title: G::title,
             rules: G::rules_text,
-            idle: G::idle,
+            idle: G::idle_action,
         }));
         self
     }

@@ -3,7 +3,7 @@
 use crate::shown::{Boards, boards};
 use grove::checkpoint::Checkpoint;
 use grove::data::Manifest;
-use grove::env::Playable;
+use grove::env::ConfigurableGame;
 use grove::env::look::SceneInfo;
 use grove::model::NativePolicy;
 use grove::settings::{ConfigError, TrainConfig};
@@ -58,7 +58,7 @@ pub trait Kind {
 
 /// A game's words for people, and its scene: from its look, or the defaults of a game without one.
 #[derive(Clone, Copy)]
-pub struct Words<G: Playable> {
+pub struct Words<G: ConfigurableGame> {
     /// The scene of a game with these parameters.
     pub scene: fn(G) -> Scene<G>,
     /// The title for people.
@@ -70,14 +70,14 @@ pub struct Words<G: Playable> {
 }
 
 /// A game, its words and its scene.
-pub struct Game<G: Playable> {
+pub struct Game<G: ConfigurableGame> {
     game: G,
     words: Words<G>,
     facts: Facts,
     scene: Scene<G>,
 }
 
-impl<G: Playable> Game<G> {
+impl<G: ConfigurableGame> Game<G> {
     /// A game with these parameters.
     pub fn shared(words: Words<G>, game: G) -> Rc<dyn Kind> {
         let facts = Facts {
@@ -87,7 +87,7 @@ impl<G: Playable> Game<G> {
             actions: game.action_names(),
             idle: (words.idle)(&game),
             features: game.feature_names(),
-            references: game.references(),
+            references: game.reference_scores(),
             max_steps: game.max_steps(),
         };
         Rc::new(Self { game, words, facts, scene: (words.scene)(game) })
@@ -103,7 +103,7 @@ impl<G: Playable> Game<G> {
     }
 }
 
-impl<G: Playable> Kind for Game<G> {
+impl<G: ConfigurableGame> Kind for Game<G> {
     fn facts(&self) -> &Facts {
         &self.facts
     }

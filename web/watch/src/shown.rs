@@ -1,6 +1,6 @@
 //! Games on the screen, without their type, and the scores of their episodes.
 
-use grove::env::Playable;
+use grove::env::ConfigurableGame;
 use grove::model::NativePolicy;
 use grove::rollout::{ActionSelection, Choice, LiveGames};
 use grove::viewer::{Scene, Sprite};
@@ -68,17 +68,22 @@ pub trait Boards {
 }
 
 /// Games and their scene.
-struct GameBoards<G: Playable> {
+struct GameBoards<G: ConfigurableGame> {
     scene: Rc<Scene<G>>,
     games: LiveGames<G>,
 }
 
 /// `count` games, from the first levels of a seed.
-pub fn boards<G: Playable>(scene: Scene<G>, game: G, count: usize, seed: u64) -> Box<dyn Boards> {
+pub fn boards<G: ConfigurableGame>(
+    scene: Scene<G>,
+    game: G,
+    count: usize,
+    seed: u64,
+) -> Box<dyn Boards> {
     Box::new(GameBoards { scene: Rc::new(scene), games: LiveGames::new(game, count, seed) })
 }
 
-impl<G: Playable> Boards for GameBoards<G> {
+impl<G: ConfigurableGame> Boards for GameBoards<G> {
     fn count(&self) -> usize {
         self.games.count()
     }
@@ -114,6 +119,6 @@ impl<G: Playable> Boards for GameBoards<G> {
     }
 
     fn instances(&self, part: f32, into: &mut Vec<Sprite>) {
-        self.scene.sprites(self.games.before(), &self.games.now(), part, into);
+        self.scene.compute_sprites(self.games.before(), &self.games.now(), part, into);
     }
 }

@@ -12,7 +12,7 @@ use grove::rng::{draw, uniform};
 use grove::rollout::{ActionSelection, Choice};
 use grove::settings::TrainConfig;
 use grove::trainer::{read_policy_file, saved_game_name};
-use grove::viewer::{Cells, Sprite, Wall};
+use grove::viewer::{SceneSize, Sprite, Wall};
 use serde_json::json;
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
@@ -40,7 +40,7 @@ pub fn games() -> Result<String, JsError> {
 }
 
 fn unknown(name: &str) -> JsError {
-    let names = games::all().names();
+    let names = games::all().joined_names();
     JsError::new(&format!("this policy is for an unknown game, `{name}`; this page has: {names}"))
 }
 
@@ -330,9 +330,9 @@ impl Show {
 
     /// The layout of the games in a picture of this size, in pixels: `[columns, left, top, width, height, gap]`.
     pub fn plates(&self, width: u32, height: u32) -> Vec<u32> {
-        let cells = Cells::of(self.kind.info());
-        let wall = Wall::fit(cells, self.boards(), width, height);
-        vec![wall.columns, wall.left, wall.top, wall.width, wall.height, wall.gap]
+        let scene_size = SceneSize::of(self.kind.info());
+        let wall = Wall::fit(scene_size, self.boards(), width, height);
+        vec![wall.columns, wall.left, wall.top, wall.plate_width, wall.plate_height, wall.gap]
     }
 
     /// Restarts with one game of the policy, and one game of each of these policies beside it on the same level;

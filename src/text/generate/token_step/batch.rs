@@ -143,7 +143,7 @@ impl<'a> KernelBatch<'a> {
             state,
             count: 0,
             graph: None,
-            may_record: device::may_record(),
+            may_record: device::may_record_graphs(),
         }
     }
 

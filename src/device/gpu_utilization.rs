@@ -1,9 +1,9 @@
-//! The load of a GPU, as its driver reports it.
+//! The utilization of a GPU, as its driver reports it.
 
-/// Load of a GPU, as far as it is known.
+/// Utilization of a GPU, as far as it is known.
 #[cfg_attr(not(feature = "kernels"), allow(dead_code, reason = "such a build has no GPU"))]
-pub(super) enum GpuLoad {
-    /// The device is a CPU, whose load the process itself measures.
+pub(super) enum GpuUtilization {
+    /// The device is a CPU, whose utilization the process itself measures.
     NotAGpu,
     /// The driver does not report it.
     Unreported,
