@@ -27,8 +27,7 @@ impl TokenDecoder {
     }
 
     /// Replaces each arena of the trainable parameters on the device, `[len]`, with the result of `change` for its
-    /// number and the arena. The host frees its own copy, and downloads the result when it needs it
-    /// ([`TokenDecoder::trainable`]).
+    /// index and the arena. The host frees its copy and downloads the result when needed ([`TokenDecoder::trainable`]).
     ///
     /// # Panics
     /// If the decoder is on the CPU.

@@ -163,9 +163,9 @@ pub struct PooledSequenceModel<M: SequenceModel> {
 
 /// Some games whose forward and backward pass one thread runs.
 #[derive(Debug, Default)]
-struct ThreadPass<R> {
+struct ThreadPass<T> {
     games: Range<usize>,
-    tape: R,
+    tape: T,
     /// Logits of the forward pass, then their gradient: `[num_steps, games, num_actions]`.
     logits: Vec<f32>,
 }

@@ -69,20 +69,22 @@ fn attend_with_prefix(
 ) -> Tensor<4> {
     let ([rows, kv_heads, group, steps, columns], [.., head_dim]) = (scores.dims(), queries.dims());
     let [groups, mask_steps, longest] = mask.dims();
-    let members = rows / groups;
+    let rows_per_group = rows / groups;
     // The rows of a group are compared with its prefix in one product.
     let together = |x: Tensor<4>, width: usize| {
-        let x = x.reshape([groups, members, kv_heads, group * steps, width]);
-        x.swap_dims(1, 2).reshape([groups, kv_heads, members * group * steps, width])
+        let x = x.reshape([groups, rows_per_group, kv_heads, group * steps, width]);
+        x.swap_dims(1, 2).reshape([groups, kv_heads, rows_per_group * group * steps, width])
     };
     let apart = |x: Tensor<4>, width: usize| {
-        let x = x.reshape([groups, kv_heads, members, group * steps, width]);
+        let x = x.reshape([groups, kv_heads, rows_per_group, group * steps, width]);
         x.swap_dims(1, 2).reshape([rows, kv_heads, group * steps, width])
     };
     let prefix_scores = products.matmul(together(queries, head_dim), by_head(keys).swap_dims(2, 3));
-    let prefix_scores = prefix_scores.reshape([groups, kv_heads * members * group, steps, longest])
-        + mask.clone().reshape([groups, 1, mask_steps, longest]);
-    let prefix_scores = prefix_scores.reshape([groups, kv_heads, members * group * steps, longest]);
+    let prefix_scores =
+        prefix_scores.reshape([groups, kv_heads * rows_per_group * group, steps, longest])
+            + mask.clone().reshape([groups, 1, mask_steps, longest]);
+    let prefix_scores =
+        prefix_scores.reshape([groups, kv_heads, rows_per_group * group * steps, longest]);
     let prefix_scores = apart(prefix_scores, longest);
     let prefix_scores = prefix_scores.reshape([rows, kv_heads, group, steps, longest]);
     let weights = activation::softmax(Tensor::cat(vec![prefix_scores, scores], 4), 4);

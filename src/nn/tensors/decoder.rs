@@ -289,7 +289,7 @@ impl Decoder {
     }
 
     /// Runs all layers and the last norm on a stream of vectors, `[batch, num_steps, hidden_size]`. `attend`
-    /// computes attention, `[batch, num_steps, query_size]`, from the number of a layer and its queries, keys and
+    /// computes attention, `[batch, num_steps, query_size]`, from the index of a layer and its queries, keys and
     /// values, `[batch, num_steps, heads, head_dim]`, rotated.
     pub(super) fn run_layers(
         &self,

@@ -95,8 +95,7 @@ pub struct PromptCaches {
 }
 
 impl PromptCaches {
-    /// The streams of [`PromptCaches::last`] for `rows` completions, equally many of each prompt: `[rows,
-    /// hidden_size]`.
+    /// The streams of [`PromptCaches::last`] for `rows` completions, equally many per prompt: `[rows, hidden_size]`.
     pub(crate) fn last_for(&self, rows: usize) -> Tensor<2> {
         let [groups, size] = self.last.dims();
         let last = self.last.clone().reshape([groups, 1, size]);
@@ -126,7 +125,7 @@ pub struct HiddenStates {
     /// The normed streams from which tokens are predicted: `[predictions, hidden_size]`.
     pub hidden: Tensor<2>,
     groups: usize,
-    members: usize,
+    completions_per_prompt: usize,
     /// Tokens of a completion from which others are predicted.
     steps: usize,
 }
@@ -137,7 +136,10 @@ impl HiddenStates {
         let CompletionIndex { text, completion } = completion;
         match at {
             0 => text,
-            _ => self.groups + (text * self.members + completion) * self.steps + at - 1,
+            _ => {
+                let row = text * self.completions_per_prompt + completion;
+                self.groups + row * self.steps + at - 1
+            }
         }
     }
 }
@@ -384,16 +386,17 @@ impl DeviceDecoder {
         let (groups, device) = (texts.len(), self.device());
         let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
         let prompts = self.prefill(&all);
-        let members = texts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
+        let completions_per_prompt =
+            texts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
         let lengths =
             texts.iter().flat_map(|text| text.completions.iter().map(|tokens| tokens.len()));
         let steps = lengths.max().unwrap_or(1) - 1;
         if steps == 0 {
-            return HiddenStates { hidden: prompts.last, groups, members, steps };
+            return HiddenStates { hidden: prompts.last, groups, completions_per_prompt, steps };
         }
-        let rows = groups * members;
+        let rows = groups * completions_per_prompt;
         let completions = texts.iter().flat_map(|text| {
-            (0..members).map(move |member| {
+            (0..completions_per_prompt).map(move |member| {
                 let tokens = text.completions.get(member).copied().unwrap_or_default();
                 &tokens[..tokens.len().saturating_sub(1)]
             })
@@ -401,8 +404,8 @@ impl DeviceDecoder {
         let tokens = padded(completions, steps);
         let columns = Tensor::<1, Int>::arange(0..steps as i64, device).reshape([1, 1, steps]);
         let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
-        let positions =
-            lengths.expand([groups, members, steps]) + columns.expand([groups, members, steps]);
+        let positions = lengths.expand([groups, completions_per_prompt, steps])
+            + columns.expand([groups, completions_per_prompt, steps]);
         let rotations = self.module.rotations(positions.reshape([rows, steps]));
         let masks = self.module.masks(0..steps, steps, device);
         let prefix_masks = self.prefix_masks(&prompts, 0..steps);
@@ -414,7 +417,7 @@ impl DeviceDecoder {
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
-        HiddenStates { hidden, groups, members, steps }
+        HiddenStates { hidden, groups, completions_per_prompt, steps }
     }
 
     /// Logits of normed vectors: `[rows, vocabulary]`.

@@ -272,7 +272,7 @@ fn attend<const Q: usize, const N: usize>(
     }
 }
 
-/// Turns whole blocks of scores into weights, the largest of which is 1 and those of unseen keys 0; returns the largest
+/// Turns whole blocks of scores into weights, the largest of which is 1 and those of hidden keys 0; returns the largest
 /// score and the sum of the weights.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn softmax(scores: &mut [f32]) -> (f32, f32) {

@@ -108,8 +108,7 @@ enum Start {
 /// Multiplies two strips of rows by two of columns into the tiles of `to` from `[i, j]` on, up to `ends`.
 ///
 /// # Safety
-/// Tiles are configured, all strips have the same length, which is not 0, and no other thread accesses these tiles of
-/// `to`.
+/// Tiles are configured, all strips have one length, not 0, and no other thread accesses these tiles of `to`.
 unsafe fn square_of(
     [left, right]: [[&[Tile]; 2]; 2],
     [i, j]: [usize; 2],
@@ -199,8 +198,7 @@ unsafe fn square(
     (start, ahead): (Start, Option<usize>),
 ) {
     let row = row * size_of::<f32>();
-    // SAFETY: the strips are read from their start to their end, and the destinations read and written as far as they
-    // go.
+    // SAFETY: the strips are read from their start to their end, and the destinations read and written to theirs.
     unsafe {
         match start {
             Start::Zero => asm!(

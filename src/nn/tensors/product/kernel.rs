@@ -12,8 +12,8 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Computes `a b + bias` of each right operand `b`, or for each span of the inner dimension its share, `[batches,
-/// spans, elements]`: the blocks of the right operands, `[rows, columns]`, one after the other.
+/// Computes `a b + bias` of each right operand `b`, or for each span of the inner dimension its partial
+/// product, `[batches, spans, elements]`: the blocks of the right operands, `[rows, columns]`, one after the other.
 ///
 /// Buffers: those of the operands; the product. Workgroup memory: the operands' tiles of each group, which their sums
 /// replace; on matrix units those are beside them.

@@ -141,7 +141,7 @@ fn multiply<const N: usize>(
 /// Adds up the products of the spans, `[batches, spans, elements]`: `[batches, elements]`.
 fn add_spans(sizes: &Sizes, partials: &CubeTensor, product: &CubeTensor) {
     let len = sizes.batches * sizes.elements;
-    // SAFETY: accesses stay below the number of shares and of results.
+    // SAFETY: accesses stay below the numbers of partial products and of results.
     unsafe {
         add_spans_kernel::launch_unchecked(
             &product.client,
