@@ -276,15 +276,15 @@ impl<'a> Gguf<'a> {
         known.clone().find(|(_, form)| form.architecture == architecture).ok_or_else(|| {
             let known: Vec<&str> = known.map(|(_, form)| form.architecture).collect();
             let reason = format!(
-                "its architecture is `{architecture}`; GGUF files of {} are read, other models from Hugging Face folders",
+                "its architecture is `{architecture}`; GGUF files of {} are read, other models from \
+                 Hugging Face folders",
                 known.join(", ")
             );
             unusable(self.path, reason)
         })
     }
 
-    /// Rejects a shape that the configuration of a Hugging Face folder could not express, as that of a trained model
-    /// must.
+    /// Rejects a shape that the configuration of a Hugging Face folder could not express, as a trained model's must.
     fn check_storable(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
         match DecoderShape::from_config(&shape.to_config(&[])) {
             Ok(saved) if saved == *shape => Ok(()),

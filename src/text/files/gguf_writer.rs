@@ -174,8 +174,8 @@ fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
     let form = shape.family.gguf.filter(|form| plain(form) == *shape);
     form.map(|form| form.architecture).ok_or_else(|| {
         format!(
-            "GGUF files are written in the forms of Llama, Qwen2 and Qwen3, without rotary scaling, sliding windows and \
-             biases that llama.cpp does not add; this `{}` has another",
+            "GGUF files are written in the forms of Llama, Qwen2 and Qwen3, without rotary scaling, sliding windows \
+             and biases that llama.cpp does not add; this `{}` has another",
             shape.family.model_type
         )
     })

@@ -60,14 +60,14 @@ pub(super) fn generate(
     let mut all = Vec::with_capacity(prompts.len());
     // Prompts in one batch have equally many completions.
     for similar in prompts.chunk_by(|a, b| a.completions == b.completions) {
-        let per_prompt = similar[0].completions;
-        if per_prompt == 0 {
+        let completions_per_prompt = similar[0].completions;
+        if completions_per_prompt == 0 {
             all.extend(similar.iter().map(|_| Vec::new()));
             continue;
         }
         let mut rest = similar;
         while !rest.is_empty() {
-            let together = (rows / per_prompt).clamp(1, rest.len());
+            let together = (rows / completions_per_prompt).clamp(1, rest.len());
             let (part, others) = rest.split_at(capacity.num_fitting(&rest[..together]));
             rest = others;
             let token_step = token_step.as_ref();
@@ -87,7 +87,7 @@ fn complete(
     part: &[Request],
     rows: usize,
 ) -> Vec<Vec<Completion>> {
-    let (per_prompt, sampling) = (part[0].completions, generator.sampling);
+    let (completions_per_prompt, sampling) = (part[0].completions, generator.sampling);
     let tokens: Vec<&[u32]> = part.iter().map(|prompt| &prompt.tokens[..]).collect();
     let prefilled = match token_step {
         Some(_) => packed::prefill(decoder, &tokens),
@@ -95,8 +95,8 @@ fn complete(
     };
     let mut completions = vec![Vec::new(); part.len()];
     // A single prompt may have more completions than there are rows.
-    for start in (0..per_prompt).step_by(rows) {
-        let range = start..per_prompt.min(start.saturating_add(rows));
+    for start in (0..completions_per_prompt).step_by(rows) {
+        let range = start..completions_per_prompt.min(start.saturating_add(rows));
         let batch = Batch::new(generator, first, part, range);
         let prompts = prefilled.clone();
         let decoded = if let Some(token_step) = token_step {
@@ -160,12 +160,12 @@ impl<'a> Batch<'a> {
 
     /// Appends a block of tokens to the completions. Returns whether all of them have ended.
     fn append(&mut self, block: Vec<Vec<SampledToken>>) -> bool {
-        let per_prompt = self.indices.len();
+        let completions_per_prompt = self.indices.len();
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
                 if !completion.ended {
-                    let prompt = self.first + row / per_prompt;
-                    let index = self.indices.start + row % per_prompt;
+                    let prompt = self.first + row / completions_per_prompt;
+                    let index = self.indices.start + row % completions_per_prompt;
                     completion.push(chosen, self.generator, prompt, index);
                 }
             }

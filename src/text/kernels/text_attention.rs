@@ -82,9 +82,10 @@ pub(crate) fn text_attend_kernel<C: Float>(
                 for j in 0..comptime!(part[1]) {
                     let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
                     let number = start + key;
-                    let is_seen = query < count && number <= position && number + window > position;
+                    let is_visible =
+                        query < count && number <= position && number + window > position;
                     let mut score = f32::new(MASKED_LOGIT);
-                    if is_seen {
+                    if is_visible {
                         score = products[comptime!(i * part[1] + j)];
                     }
                     products[comptime!(i * part[1] + j)] = score;

@@ -10,8 +10,8 @@ use burn::cubecl::prelude::*;
 
 /// Number of entries per segment of text in the table of [`Segments`].
 pub(crate) const SEGMENT_BOUNDS: usize = 6;
-/// Entries of a segment: begin and end of its own rows, of those of its prompt, and of those of the completions that
-/// follow it.
+// Entries of a segment: begin and end of its own rows, of those of its prompt, and of those of the completions that
+// follow it.
 pub(crate) const OWN_START: usize = 0;
 pub(crate) const OWN_END: usize = 1;
 pub(crate) const PROMPT_START: usize = 2;

@@ -62,8 +62,8 @@ fn named_norm<'a>(
 }
 
 impl PackedPass<'_> {
-    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`]. Frees activations layer by
-    /// layer.
+    /// Adds the gradients of the trainable parameters, from that of [`PackedPass::hidden`]. Frees activations layer
+    /// by layer.
     pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
         let (module, shape) = (&self.decoder.module, self.shape());
         let norm = (&module.norm, "norm.weight".to_string());
@@ -73,24 +73,24 @@ impl PackedPass<'_> {
         drop(d_hidden);
         let names = shape.norms.names();
         let layers = std::mem::take(&mut self.layers);
-        for (number, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
-            let norms = module.layers[number].norms(shape.norms);
+        for (layer, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
+            let norms = module.layers[layer].norms(shape.norms);
             let before = norms.before_attention;
             let input = || add_norm(shape, stream.clone(), None, before, self.operand).0;
             let kept =
-                activations.unwrap_or_else(|| self.run_layer(number, input(), stream.clone()).0);
+                activations.unwrap_or_else(|| self.run_layer(layer, input(), stream.clone()).0);
 
-            let norm = named_norm(number, norms.after_mlp, names.after_mlp);
+            let norm = named_norm(layer, norms.after_mlp, names.after_mlp);
             let d_output = self.output_backward(kept.output.as_ref(), norm, &d_stream, gradients);
-            let d_input = self.mlp_backward(number, &kept, norms.before_mlp, d_output, gradients);
-            let norm = named_norm(number, norms.before_mlp, names.before_mlp);
+            let d_input = self.mlp_backward(layer, &kept, norms.before_mlp, d_output, gradients);
+            let norm = named_norm(layer, norms.before_mlp, names.before_mlp);
             d_stream = self.add_input_gradient(&kept.middle, norm, d_input, d_stream, gradients);
 
-            let norm = named_norm(number, norms.after_attention, names.after_attention);
+            let norm = named_norm(layer, norms.after_attention, names.after_attention);
             let d_output =
                 self.output_backward(kept.attention_output.as_ref(), norm, &d_stream, gradients);
-            let d_input = self.attention_backward(number, &kept, input(), d_output, gradients);
-            let norm = named_norm(number, before, names.before_attention);
+            let d_input = self.attention_backward(layer, &kept, input(), d_output, gradients);
+            let norm = named_norm(layer, before, names.before_attention);
             d_stream = self.add_input_gradient(&stream, norm, d_input, d_stream, gradients);
         }
         self.embed_backward(d_stream, gradients);
@@ -171,18 +171,18 @@ impl PackedPass<'_> {
     }
 
     /// Computes the gradient of the input of at most three matrices of a layer from the gradients of their results, and
-    /// adds the gradients of their learnt parameters.
+    /// adds the gradients of their trainable parameters.
     pub(super) fn linears_backward<const N: usize>(
         &self,
         layer: usize,
-        which: [Projection; N],
+        projections: [Projection; N],
         input: impl FnOnce() -> Tensor<2>,
         d_results: [&CubeTensor; N],
         gradients: &mut Gradients,
     ) -> Tensor<2> {
         let (module, adapters) = (&self.decoder.module, self.decoder.adapter_tensors());
         let products = module.products;
-        let linears = which.map(|which| module.layers[layer].linear(which));
+        let linears = projections.map(|projection| module.layers[layer].linear(projection));
         let d = d_results.map(|d_result| as_rows(d_result.clone()));
         let d_inputs = linears
             .iter()
@@ -190,15 +190,17 @@ impl PackedPass<'_> {
             .map(|(linear, d)| products.matmul(d.clone(), linear.weight.val().transpose()));
         let mut d_input = d_inputs.reduce(|sum, d| sum + d).expect("a matrix");
         let Some(adapters) = adapters else {
-            self.add_weight_gradients(layer, which, (input(), d), d_results, gradients);
+            self.add_weight_gradients(layer, projections, (input(), d), d_results, gradients);
             return d_input;
         };
-        if which.iter().all(|which| adapters.pair((layer, *which)).is_none()) {
+        if projections.iter().all(|projection| adapters.pair((layer, *projection)).is_none()) {
             return d_input;
         }
         let x = input();
-        for (which, d) in which.into_iter().zip(d) {
-            if let Some(through_adapter) = self.adapter_backward((layer, which), &x, d, gradients) {
+        for (projection, d) in projections.into_iter().zip(d) {
+            if let Some(through_adapter) =
+                self.adapter_backward((layer, projection), &x, d, gradients)
+            {
                 d_input = d_input + through_adapter;
             }
         }
@@ -210,19 +212,19 @@ impl PackedPass<'_> {
     fn add_weight_gradients<const N: usize>(
         &self,
         layer: usize,
-        which: [Projection; N],
+        projections: [Projection; N],
         (x, d): (Tensor<2>, [Tensor<2>; N]),
         d_results: [&CubeTensor; N],
         gradients: &mut Gradients,
     ) {
         let module = &self.decoder.module;
-        let names = which.map(|which| parameter_name(layer, which.name()));
+        let names = projections.map(|projection| parameter_name(layer, projection.name()));
         gradients.add(names.each_ref().map(|name| &name[..]), |into| {
             module.products.matmul_all(x.transpose(), d, into)
         });
-        for (which, d_result) in which.into_iter().zip(d_results) {
-            if module.layers[layer].linear(which).bias.is_some() {
-                let name = format!("layers.{layer}.{}.bias", which.name());
+        for (projection, d_result) in projections.into_iter().zip(d_results) {
+            if module.layers[layer].linear(projection).bias.is_some() {
+                let name = format!("layers.{layer}.{}.bias", projection.name());
                 gradients.add([&name], |into| [column_sums(d_result, into)]);
             }
         }
@@ -253,7 +255,7 @@ impl PackedPass<'_> {
     /// Computes the gradient of the input of a layer's feed-forward block.
     fn mlp_backward(
         &self,
-        number: usize,
+        layer: usize,
         kept: &Activations,
         norm: Option<&RmsNorm>,
         d_output: CubeTensor,
@@ -261,14 +263,14 @@ impl PackedPass<'_> {
     ) -> Tensor<2> {
         let (Activations { gate, middle, .. }, activation) = (kept, self.shape().activation);
         let input = add_norm(self.shape(), middle.clone(), None, norm, self.operand).0;
-        let recomputed = || self.apply(number, Projection::Up, &input);
+        let recomputed = || self.apply(layer, Projection::Up, &input);
         let up = &kept.up.clone().unwrap_or_else(recomputed);
         let inner = || as_rows(gated(gate, up, activation, self.operand));
-        let d = self.linears_backward(number, [Projection::Down], inner, [&d_output], gradients);
+        let d = self.linears_backward(layer, [Projection::Down], inner, [&d_output], gradients);
         let d = cube_tensor(d);
         let [d_gate, d_up] = self.gate_backward(&d, gate, up);
         let d_results = [&d_gate, &d_up];
-        self.linears_backward(number, Projection::OF_GATE, || as_rows(input), d_results, gradients)
+        self.linears_backward(layer, Projection::OF_GATE, || as_rows(input), d_results, gradients)
     }
 
     /// Computes the gradients of the gate and of its factors from that of their product, `d`.

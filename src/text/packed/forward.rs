@@ -280,27 +280,27 @@ impl<'a> PackedPass<'a> {
     /// feed-forward block.
     pub(super) fn run_layer(
         &self,
-        number: usize,
+        layer: usize,
         input: CubeTensor,
         stream: CubeTensor,
     ) -> (Activations, CubeTensor) {
         let (module, shape) = (&self.decoder.module, self.shape());
-        let norms = module.layers[number].norms(shape.norms);
-        let apply = |which: Projection, x: &CubeTensor| self.apply(number, which, x);
+        let norms = module.layers[layer].norms(shape.norms);
+        let apply = |projection: Projection, x: &CubeTensor| self.apply(layer, projection, x);
         // Values live longer than the other two: a buffer of all three would keep them, too.
-        let values = self.values(number, &input);
+        let values = self.values(layer, &input);
         let tensor = Tensor::<3>::from_primitive::<Cube>(input);
         let [queries, keys] = module
-            .apply_all(self.decoder.adapter_tensors(), number, Projection::OF_SCORES, tensor)
+            .apply_all(self.decoder.adapter_tensors(), layer, Projection::OF_SCORES, tensor)
             .map(cube_tensor);
         let unnormed = [queries, keys];
-        let [queries, keys] = self.rotate_heads(number, &unnormed);
-        let (attended, lse_and_delta) = self.attend(number, [&queries, &keys, &values]);
+        let [queries, keys] = self.rotate_heads(layer, &unnormed);
+        let (attended, lse_and_delta) = self.attend(layer, [&queries, &keys, &values]);
         let attention_output = apply(Projection::Output, &attended);
         let output = Some((attention_output.clone(), norms.after_attention));
         let (input, middle) = add_norm(shape, stream, output, norms.before_mlp, self.operand);
         // The gate lives longer than its factors: a buffer of both would keep them, too.
-        let [gate, up] = Projection::OF_GATE.map(|which| apply(which, &input));
+        let [gate, up] = Projection::OF_GATE.map(|projection| apply(projection, &input));
         let output = apply(Projection::Down, &gated(&gate, &up, shape.activation, self.operand));
         let activations = Activations {
             unnormed: self.heads.norms().then_some(unnormed),
@@ -319,9 +319,15 @@ impl<'a> PackedPass<'a> {
     }
 
     /// The product of the input of a block, `[1, rows, inputs]`, with a matrix of a layer.
-    pub(super) fn apply(&self, layer: usize, which: Projection, input: &CubeTensor) -> CubeTensor {
+    pub(super) fn apply(
+        &self,
+        layer: usize,
+        projection: Projection,
+        input: &CubeTensor,
+    ) -> CubeTensor {
+        let adapters = self.decoder.adapter_tensors();
         let input = Tensor::<3>::from_primitive::<Cube>(input.clone());
-        cube_tensor(self.decoder.module.apply(self.decoder.adapter_tensors(), layer, which, input))
+        cube_tensor(self.decoder.module.apply(adapters, layer, projection, input))
     }
 
     /// The values of a layer from the input of its attention.

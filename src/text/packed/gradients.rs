@@ -1,4 +1,4 @@
-//! Gradients of a decoder's learnt parameters, looked up by parameter.
+//! Gradients of a decoder's trainable parameters, looked up by parameter.
 
 use crate::device::buffers::{argument, cube_tensor, grid};
 use crate::nn::arch::Projection;
@@ -11,7 +11,7 @@ use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use std::collections::HashMap;
 
-/// The gradients of the learnt parameters on a device.
+/// The gradients of the trainable parameters on a device.
 pub(crate) struct Gradients {
     all: Arenas,
     /// Whether each parameter has a gradient yet; otherwise it is 0.
@@ -26,7 +26,7 @@ pub(crate) enum AdapterMatrix {
     B,
 }
 
-/// Indices of the learnt parameters.
+/// Indices of the trainable parameters.
 enum ParameterIndices {
     /// All weights, by name.
     Weights(HashMap<String, usize>),
@@ -35,7 +35,7 @@ enum ParameterIndices {
 }
 
 impl Gradients {
-    /// Creates gradients of 0 for the learnt parameters of a decoder.
+    /// Creates gradients of 0 for the trainable parameters of a decoder.
     pub fn new(decoder: &DeviceDecoder) -> Self {
         let indices = match decoder.adapter_tensors() {
             Some(adapters) => {
@@ -81,13 +81,13 @@ impl Gradients {
     /// Adds the gradient of a matrix of the adapter of a layer's matrix, as [`Gradients::add`] does.
     pub fn add_adapter(
         &mut self,
-        (layer, which): (usize, Projection),
+        (layer, projection): (usize, Projection),
         matrix: AdapterMatrix,
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<2>; 1],
     ) {
-        let number = layer * Projection::ALL.len() + which as usize;
+        let matrix_index = layer * Projection::ALL.len() + projection as usize;
         let ParameterIndices::Adapters(indices) = &self.indices else { return };
-        let Some(index) = indices[number] else { return };
+        let Some(index) = indices[matrix_index] else { return };
         self.add_to([index + matrix as usize], make);
     }
 
@@ -122,7 +122,7 @@ impl Gradients {
         }
     }
 
-    /// The gradients of all learnt parameters.
+    /// The gradients of all trainable parameters.
     pub fn into_arenas(self) -> Arenas {
         self.all
     }

@@ -177,8 +177,8 @@ mod tests {
         ];
         let layout = Layout::new(&texts);
         assert_eq!(layout.tokens, [5, 6, 7, 8, 9, 10, 1, 2, 11]);
-        let (row_parts, bounds) = layout.table.split_at(9);
-        assert_eq!(row_parts, [0, 0, 1, 2, 2, 2, 3, 3, 5]);
+        let (row_segments, bounds) = layout.table.split_at(9);
+        assert_eq!(row_segments, [0, 0, 1, 2, 2, 2, 3, 3, 5]);
         assert_eq!(bounds[..6], [0, 2, 0, 0, 6, 8]);
         assert_eq!(bounds[6..12], [2, 3, 0, 0, 0, 0]);
         assert_eq!(bounds[12..18], [3, 6, 0, 0, 8, 9]);

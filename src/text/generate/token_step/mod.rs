@@ -76,8 +76,8 @@ impl TokenStep {
         let mut output = None;
         for (i, layer) in module.layers.iter().enumerate() {
             let tensor = |x: &CubeTensor| Tensor::<3>::from_primitive::<Cube>(x.clone());
-            let apply = |which: Projection, x: &CubeTensor| {
-                cube_tensor(module.apply(adapters, i, which, tensor(x)))
+            let apply = |projection: Projection, x: &CubeTensor| {
+                cube_tensor(module.apply(adapters, i, projection, tensor(x)))
             };
             let norms = layer.norms(shape.norms);
             let before = norms.before_attention;
