@@ -7,8 +7,8 @@ use crate::objective::weights::StepDenominators;
 use crate::parallel::TeamError;
 use crate::settings::TrainConfig;
 
-/// The minibatches whose counted steps the means of an update are over: one rule for all learners. Without a step, they
-/// divide by 1.
+/// The minibatches whose counted steps the means of an update are over: one rule for all learners of games. Without a
+/// step, they divide by 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LearntSteps {
     /// Those of the first minibatches: of a dataset, which advances by batches, or of an update that ended early.

@@ -227,7 +227,7 @@ mod tests {
     use crate::settings::{OptimizerConfig, TrainConfig};
     use std::ops::Range;
 
-    /// Sizes that are not multiples of a block, and a tensor of several portions.
+    /// Sizes that are not multiples of a block, and a tensor of several chunks.
     const SIZES: [usize; 5] = [1, 3 * BLOCK, BLOCK + 7, CHUNK_LEN + 5, 40];
 
     fn config() -> OptimizerConfig {

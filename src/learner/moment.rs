@@ -51,18 +51,20 @@ mod tests {
     #[test]
     fn rounding_is_exact_or_right_on_average() {
         for x in [0.0f32, -0.0, 1.0, -2.5, f32::INFINITY] {
-            for share in [0, 1, 1 << 15, 0xffff] {
-                assert_eq!(u16::round(x, share).widen().to_bits(), x.to_bits(), "{x}");
+            for threshold in [0, 1, 1 << 15, 0xffff] {
+                assert_eq!(u16::round(x, threshold).widen().to_bits(), x.to_bits(), "{x}");
             }
         }
         for x in [1.001f32, -0.3, 7.123e-5, 1e-39] {
-            let all = (0..1 << 16).map(|share| f64::from(u16::round(x, share).widen()));
+            let all = (0..1 << 16).map(|threshold| f64::from(u16::round(x, threshold).widen()));
             let mean = all.sum::<f64>() / f64::from(1 << 16);
             assert!((mean / f64::from(x) - 1.0).abs() < 1e-6, "{mean} instead of {x}");
         }
         for bits in [f32::NAN.to_bits(), 0x7fff_ffff, 0xffff_ffff, 0x7f80_0001] {
             let nan = f32::from_bits(bits);
-            assert!([0, 1, 0xffff].iter().all(|share| u16::round(nan, *share).widen().is_nan()));
+            for threshold in [0, 1, 0xffff] {
+                assert!(u16::round(nan, threshold).widen().is_nan());
+            }
         }
     }
 

@@ -81,8 +81,7 @@ pub(super) struct MinibatchLoss {
 }
 
 impl MinibatchLoss {
-    /// The loss of the `chosen` groups. `rollout_share` is the number of counted tokens of an epoch, divided by its
-    /// minibatches.
+    /// The loss of the `chosen` groups. `rollout_share` is an epoch's counted tokens, divided by its minibatches.
     pub fn new(
         settings: &LanguageUpdateSettings,
         entropy_coef: f64,
@@ -108,7 +107,7 @@ impl MinibatchLoss {
 /// Buffers of passes on the CPU, which keep their memory between updates.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PassBuffers {
-    /// Gradients of all learnt parameters.
+    /// Gradients of all trainable parameters.
     pub gradients: Pool<Vec<f32>>,
     /// Forward passes.
     pub passes: Pool<TextPass>,

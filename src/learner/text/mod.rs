@@ -103,12 +103,12 @@ impl LanguageLearner {
         self.optimizer.convert_to(precision, || self.decoder.trainable_counts());
     }
 
-    /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its learnt parameters are
-    /// `trained` if given.
-    pub fn freeze_reference(&mut self, update: &UpdateConfig, trained: Option<&[f32]>) {
+    /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its trainable parameters
+    /// are `trainable` if given.
+    pub fn freeze_reference(&mut self, update: &UpdateConfig, trainable: Option<&[f32]>) {
         let mut reference = self.decoder.clone();
-        if let Some(trained) = trained {
-            reference.update(|params| params.copy_from_slice(trained));
+        if let Some(trainable) = trainable {
+            reference.update(|params| params.copy_from_slice(trainable));
         }
         if update.gradient_checkpointing {
             reference.keep_packed_weights(false);
@@ -186,7 +186,7 @@ impl LanguageLearner {
         })
     }
 
-    /// Steps the learnt parameters in host memory, and returns the norm of the gradient before clipping.
+    /// Steps the trainable parameters in host memory, and returns the norm of the gradient before clipping.
     fn host_step(
         &mut self,
         gradient: &[f32],
@@ -239,7 +239,7 @@ impl LanguageLearner {
     }
 }
 
-/// Ranges of the learnt vectors, that is norms and biases, among the learnt parameters.
+/// Ranges of the trainable vectors, that is norms and biases, among the trainable parameters.
 fn vector_ranges(decoder: &TokenDecoder) -> Vec<Range<usize>> {
     if decoder.has_adapters() {
         return Vec::new();

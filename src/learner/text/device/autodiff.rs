@@ -14,7 +14,7 @@ use std::ops::Range;
 
 /// A pass in tensors, differentiated by autodiff.
 pub(super) struct AutodiffPass {
-    /// The decoder; its learnt parameters are leaves of the autodiff graph unless the pass retains nothing.
+    /// The decoder; its trainable parameters are leaves of the autodiff graph unless the pass retains nothing.
     decoder: DeviceDecoder,
     states: HiddenStates,
 }

@@ -57,7 +57,7 @@ trait DevicePass<'a> {
     /// Computes the log-probabilities of tokens at a temperature, and the entropies of their distributions.
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2];
 
-    /// Computes the gradients of the learnt parameters from the gradients of the tokens.
+    /// Computes the gradients of the trainable parameters from the gradients of the tokens.
     fn backward(self, tokens: &LossTokens, temperature: f32, grads: TokenGrads) -> Arenas;
 }
 
@@ -107,7 +107,7 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
     groups.iter().map(|group| all.by_ref().take(group.samples.len()).collect()).collect()
 }
 
-/// Gradients of the learnt parameters; `None` if no loss has reached them yet.
+/// Gradients of the trainable parameters; `None` if no loss has reached them yet.
 #[derive(Debug, Default)]
 pub(super) struct DeviceGradient(Option<Arenas>);
 
@@ -117,7 +117,7 @@ impl DeviceGradient {
         self.0.get_or_insert_with(|| more.zeros_like()).add(more, scale);
     }
 
-    /// Downloads the gradient of all learnt parameters, whose numbers of elements are `sizes`.
+    /// Downloads the gradient of all trainable parameters, whose numbers of elements are `sizes`.
     pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
         match self.0 {
             Some(all) => all.download(device::fetch),

@@ -14,7 +14,7 @@ use burn::tensor::Tensor;
 /// The optimizer's state on a device.
 #[derive(Clone, Debug)]
 pub(in crate::learner::text) struct DeviceMoments {
-    /// The first and the second moment of each learnt parameter.
+    /// The first and the second moment of each trainable parameter.
     moments: [Arenas; 2],
     /// Number of steps taken.
     steps: u64,
@@ -23,7 +23,7 @@ pub(in crate::learner::text) struct DeviceMoments {
 }
 
 impl DeviceMoments {
-    /// Uploads moments of a decoder's learnt parameters to its device.
+    /// Uploads moments of a decoder's trainable parameters to its device.
     ///
     /// # Panics
     /// If the decoder is on the CPU.
@@ -101,8 +101,8 @@ pub(in crate::learner::text) fn step(
 }
 
 impl Step {
-    /// Replaces each arena of a decoder's learnt parameters, and of their moments, by `step(number, before, gradient,
-    /// factors)`.
+    /// Replaces each arena of a decoder's trainable parameters, and of their moments, by `step(number, before,
+    /// gradient, factors)`.
     fn apply(
         mut self,
         decoder: &mut TokenDecoder,

@@ -155,8 +155,8 @@ impl StepKernels {
         let gradients: Vec<CubeTensor> = gradients.iter().cloned().map(cube_tensor).collect();
         let sums = uninit(&gradients[0], &[portions.count], DType::F32);
         for (gradient, table) in gradients.iter().zip(&portions.tables) {
-            // SAFETY: accesses stay below the rows of the table, and below the ends and the numbers there, which are those
-            // of the gradient and of the sums; all units of a cube reach its barriers.
+            // SAFETY: accesses stay below the rows of the table, and below the ends and the numbers there, which are
+            // those of the gradient and of the sums; all units of a cube reach its barriers.
             unsafe {
                 squares_kernel::launch_unchecked(
                     &sums.client,
@@ -198,8 +198,8 @@ impl StepKernels {
         let AdamWTensors { params, first, second } = before;
         let (params, first, second) = (owned(params), owned(first), owned(second));
         let table = &self.portions.tables[number];
-        // SAFETY: accesses stay below the rows of the table and the ends there, which are places of the arena; nothing else
-        // refers to the memory that is written.
+        // SAFETY: accesses stay below the rows of the table and the ends there, which are places of the arena; nothing
+        // else refers to the memory that is written.
         unsafe {
             adamw_kernel::launch_unchecked(
                 &gradient.client,
