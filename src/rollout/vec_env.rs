@@ -192,7 +192,8 @@ impl<G: Rules> VecEnv<G> {
         words
     }
 
-    /// Replaces the states of all games by those from [`VecEnv::export_state`] of as many games with the same parameters.
+    /// Replaces the states of all games by those from [`VecEnv::export_state`] of as many games with the
+    /// same parameters.
     ///
     /// # Errors
     /// [`VecEnvError::StateLength`] if there are more or fewer words; the games then stay as they are.

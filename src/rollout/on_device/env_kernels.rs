@@ -16,7 +16,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 /// Approximate number of steps of all games per launch: few enough to stay below the timeouts of
 /// drivers and browsers, enough to make the launch overhead negligible.
-const STEPS_PER_LAUNCH: usize = 1 << 22;
+const TOTAL_STEPS_PER_LAUNCH: usize = 1 << 22;
 
 /// Maximum loop iterations of a unit per launch: Mesa's lavapipe leaves every loop of an invocation without an error
 /// once they have made 65,535 iterations in total.
@@ -29,7 +29,7 @@ pub(super) fn games_per_cube(num_envs: usize) -> u32 {
 
 /// Steps of each game per launch.
 pub(super) fn steps_per_launch(num_envs: usize) -> usize {
-    (STEPS_PER_LAUNCH / num_envs).clamp(1, MAX_LOOP_ITERATIONS)
+    (TOTAL_STEPS_PER_LAUNCH / num_envs).clamp(1, MAX_LOOP_ITERATIONS)
 }
 
 /// Maximum steps of a game per launch, where a step takes `iterations` iterations of loops.

@@ -22,9 +22,9 @@ use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
 
-/// Maximum size of weights in workgroup memory, in bytes. Larger weights would reduce occupancy
-/// more than reading them from the cache costs.
-const MAX_WEIGHT_BYTES: usize = 32 * 1024;
+/// Maximum workgroup memory of a cube, in bytes, for its weights or its activations. More would reduce occupancy more
+/// than reading weights from the cache costs.
+const MAX_WORKGROUP_BYTES: usize = 32 * 1024;
 
 /// Limits of the size of launches.
 #[derive(Clone, Copy, Debug)]
@@ -256,7 +256,7 @@ impl<G: Rules> PartRollout<'_, G> {
         let client = &params.client;
         let input = element(precision);
         let workgroup_bytes =
-            client.properties().hardware.max_shared_memory_size.min(MAX_WEIGHT_BYTES);
+            client.properties().hardware.max_shared_memory_size.min(MAX_WORKGROUP_BYTES);
         let origin = Origin::of(config, branch_points.is_some());
         let mut variant = self.variant(shape, origin, input, workgroup_bytes);
         let workgroup = variant.workgroup;

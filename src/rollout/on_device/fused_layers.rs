@@ -211,24 +211,24 @@ mod tests {
         features: &[f32],
         to: &mut [f32],
         rows: usize,
-        #[comptime] group: Workgroup,
+        #[comptime] workgroup: Workgroup,
         #[comptime] shape: MlpShape,
     ) {
         let unit = UNIT_POS as usize;
-        let row = CUBE_POS * comptime!(group.games) + unit;
-        let has_row = unit < comptime!(group.games) && row < rows;
+        let row = CUBE_POS * comptime!(workgroup.games) + unit;
+        let has_row = unit < comptime!(workgroup.games) && row < rows;
         let mut logits = Array::<f32>::new(comptime!(shape.actions));
         let mut activations =
-            Shared::<[f32]>::new_aligned_slice(comptime!(group.num_activations()), 16usize);
-        if comptime!(group.has_shared_layers()) {
+            Shared::<[f32]>::new_aligned_slice(comptime!(workgroup.num_activations()), 16usize);
+        if comptime!(workgroup.has_shared_layers()) {
             if has_row {
                 for i in 0..comptime!(shape.features) {
-                    activations[i * comptime!(group.games) + unit] = features[i * rows + row];
+                    activations[i * comptime!(workgroup.games) + unit] = features[i * rows + row];
                 }
             }
             sync_cube();
-            hidden_layers::<f32, f32>(params, &mut activations, comptime!(group.games), shape);
-            let games = comptime!(group.games);
+            hidden_layers::<f32, f32>(params, &mut activations, comptime!(workgroup.games), shape);
+            let games = comptime!(workgroup.games);
             if has_row {
                 last_layer::<f32, f32>(params, &activations, &mut logits, unit, games, shape);
             }
@@ -251,7 +251,7 @@ mod tests {
     fn logits(
         params: &[f32],
         rows: usize,
-        group: Workgroup,
+        workgroup: Workgroup,
         shape: MlpShape,
         device: &Device,
     ) -> Vec<f32> {
@@ -260,17 +260,18 @@ mod tests {
         let features = (0..shape.features * rows).map(number).collect();
         let features = cube_tensor(device::upload(features, device));
         let to = uninit(&params, &[shape.actions * rows], DType::F32);
-        // SAFETY: accesses stay below the numbers of parameters, features, actions and rows; all units reach all barriers.
+        // SAFETY: accesses stay below the numbers of parameters, features, actions and rows; all units reach all
+        // barriers.
         unsafe {
             logits_kernel::launch_unchecked(
                 &params.client,
-                grid(&params, rows.div_ceil(group.games)),
-                CubeDim::new_1d(group.units as u32),
+                grid(&params, rows.div_ceil(workgroup.games)),
+                CubeDim::new_1d(workgroup.units as u32),
                 argument(&params),
                 argument(&features),
                 argument(&to),
                 rows,
-                group,
+                workgroup,
                 shape,
             );
         }
@@ -288,15 +289,15 @@ mod tests {
                 let weight = |i: usize| ((i * 104_729) % 2003) as f32 / 5007.5 - 0.2;
                 let params: Vec<f32> = (0..shape.num_params()).map(weight).collect();
                 let rows = 101;
-                let of = |group| logits(&params, rows, group, shape, &device);
+                let of = |workgroup| logits(&params, rows, workgroup, shape, &device);
                 let alone = of(Workgroup { games: 32, units: 32, rows: 0 });
                 assert!(alone.iter().any(|z| z.abs() > 1e-3), "{alone:?}");
                 let mut cubes = 0;
                 for games in [8, 16, 32, 64] {
-                    let group = Workgroup::new(&shape, games, 16 * 1024);
-                    assert!(group.has_shared_layers() && group.games <= games);
-                    if group.games == games {
-                        assert_eq!(of(group), alone, "{shape:?}, {group:?}, {device:?}");
+                    let workgroup = Workgroup::new(&shape, games, 16 * 1024);
+                    assert!(workgroup.has_shared_layers() && workgroup.games <= games);
+                    if workgroup.games == games {
+                        assert_eq!(of(workgroup), alone, "{shape:?}, {workgroup:?}, {device:?}");
                         cubes += 1;
                     }
                 }
