@@ -94,7 +94,8 @@ pub fn dequantize<B: BlockCode>(block: &[B], scale: u16, numbers: &mut [f32]) {
 }
 
 /// Rounds the numbers of a block and returns their scale, in bf16. A number is rounded away from 0 if its distance to
-/// the next one is at most its share / 2^16 of the spacing; a share of 2^15 rounds to the nearest. NaN stays NaN.
+/// the next one is at most its threshold / 2^16 of the spacing; a threshold of 2^15 rounds to the nearest. NaN
+/// stays NaN.
 ///
 /// Numbers too small for the block become, at random, 0 or its smallest number. In an unsigned block they always become
 /// the smallest number unless they are 0, so that dividing by them is safe.

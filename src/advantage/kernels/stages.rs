@@ -260,10 +260,10 @@ pub(super) fn centre_kernel(
     #[comptime] scale: Scale,
 ) {
     let groups = sizes.games / sizes.group_size;
-    let (members, learn_steps) = (sizes.group_size, sizes.learn_steps);
+    let (group_size, learn_steps) = (sizes.group_size, sizes.learn_steps);
     let group = ABSOLUTE_POS % groups;
     let first_step = ABSOLUTE_POS / groups * steps_per_unit;
-    let first = group * members;
+    let first = group * group_size;
     let mut sums = zeroed_sums();
     if first_step < learn_steps {
         let next = first_step + steps_per_unit;
@@ -273,20 +273,20 @@ pub(super) fn centre_kernel(
             // The mean of equal credits may differ from them by rounding, but that of their differences is 0.
             let base = advantages[row];
             let mut sum = 0.0f32;
-            for member in 0..members {
+            for member in 0..group_size {
                 sum += advantages[row + member] - base;
             }
-            let mean = sum / members as f32;
+            let mean = sum / group_size as f32;
             let mut factor = 1.0f32;
             if comptime!(scale == Scale::Group) {
                 let mut squares = 0.0f32;
-                for member in 0..members {
+                for member in 0..group_size {
                     let centred = advantages[row + member] - base - mean;
                     squares += centred * centred;
                 }
-                factor = 1.0f32 / ((squares / (members - 1) as f32).sqrt() + epsilon);
+                factor = 1.0f32 / ((squares / (group_size - 1) as f32).sqrt() + epsilon);
             }
-            for member in 0..members {
+            for member in 0..group_size {
                 let length = advantages[sizes.length_index(first + member)];
                 let centred = (advantages[row + member] - base - mean) * factor;
                 let masked = select((t as f32) < length, centred, 0.0f32);

@@ -62,9 +62,9 @@ impl GruSequenceModel {
         let [.., inputs, size, actions] = widths else {
             panic!("widths: of a hidden layer or more")
         };
-        let (mut num_params, encoder) = (0, &widths[..widths.len() - 2]);
-        let encoder = HiddenLayers::take(&mut num_params, encoder, activation, arithmetic);
-        let mut layer = |inputs, outputs| Layer::take(&mut num_params, inputs, outputs, arithmetic);
+        let (mut offset, encoder) = (0, &widths[..widths.len() - 2]);
+        let encoder = HiddenLayers::take(&mut offset, encoder, activation, arithmetic);
+        let mut layer = |inputs, outputs| Layer::take(&mut offset, inputs, outputs, arithmetic);
         let mut network = Self {
             params,
             encoder,
@@ -72,7 +72,7 @@ impl GruSequenceModel {
             memory_gates: layer(*size, 3 * size),
             head: layer(*size, *actions),
         };
-        assert_eq!(network.params.len(), num_params, "params: [num_params]");
+        assert_eq!(network.params.len(), offset, "params: [num_params]");
         network.repack();
         network
     }

@@ -36,10 +36,10 @@ impl MlpSequenceModel {
         arithmetic: Arithmetic,
     ) -> Self {
         let [.., inputs, actions] = widths else { panic!("widths: of features and actions") };
-        let (mut num_params, hidden) = (0, &widths[..widths.len() - 1]);
-        let hidden = HiddenLayers::take(&mut num_params, hidden, activation, arithmetic);
-        let head = Layer::take(&mut num_params, *inputs, *actions, arithmetic);
-        assert_eq!(params.len(), num_params, "params: [num_params]");
+        let (mut offset, hidden) = (0, &widths[..widths.len() - 1]);
+        let hidden = HiddenLayers::take(&mut offset, hidden, activation, arithmetic);
+        let head = Layer::take(&mut offset, *inputs, *actions, arithmetic);
+        assert_eq!(params.len(), offset, "params: [num_params]");
         let mut network = Self { params, hidden, head };
         network.repack();
         network
