@@ -106,7 +106,7 @@ pub fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Sweep(args) => sweep::run(games, args),
         Command::Runs(args) => runs::run(games, args),
         Command::Completions(args) => {
-            let names: Vec<_> = games.all_names().collect();
+            let names: Vec<_> = games.names().collect();
             manual::completions(&names, &args, &Cli::command())
         }
         Command::Man(args) => manual::man(&args, Cli::command()),

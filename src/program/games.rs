@@ -108,12 +108,12 @@ impl Games {
     }
 
     /// Names of the games in order.
-    pub fn all_names(&self) -> impl Iterator<Item = &'static str> {
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.entries.names()
     }
 
     /// Names of the games, comma-separated: `fruit, catch, cartpole`.
-    pub fn names(&self) -> String {
+    pub fn joined_names(&self) -> String {
         self.entries.joined_names()
     }
 
@@ -131,7 +131,7 @@ impl Games {
             ),
             None => bail!(
                 "unknown game `{name}`; must be one of: {}; a game of your own needs the program that defines it",
-                self.names()
+                self.joined_names()
             ),
         }
     }
@@ -147,7 +147,7 @@ impl Games {
         let is_known = |name: &str| [TableGame::NAME, HostGame::NAME].contains(&name);
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && !is_known(name);
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
-        let (games, tasks) = (self.names(), task::joined_names());
+        let (games, tasks) = (self.joined_names(), task::joined_names());
         // IDs in Gymnasium end in a version.
         let lower = name.to_lowercase();
         let (plain, version) = lower.rsplit_once("-v").unwrap_or((lower.as_str(), ""));

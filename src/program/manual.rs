@@ -123,7 +123,7 @@ mod tests {
     use clap::CommandFactory;
 
     fn script_of(shell: Shell) -> String {
-        let games: Vec<_> = builtin_games().all_names().collect();
+        let games: Vec<_> = builtin_games().names().collect();
         script(&games, shell, &Cli::command()).unwrap()
     }
 
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn scripts_offer_the_names_of_games_tasks_and_settings() {
         let (games, tasks) = (
-            builtin_games().names().replace(',', ""),
+            builtin_games().joined_names().replace(',', ""),
             crate::task::joined_names().replace(',', ""),
         );
         let [engines, precisions] =

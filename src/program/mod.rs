@@ -179,7 +179,7 @@ impl Program {
     /// The command-line parser, with the names of games and tasks in its help.
     fn command_line(&self) -> clap::Command {
         let default = self.games.default_name().unwrap_or("none");
-        let names = self.games.names();
+        let names = self.games.joined_names();
         let tasks = format!(", or a language model's task: {}", task::joined_names());
         ["train", "bench", "settings", "check", "demo"].into_iter().fold(
             Cli::command(),

@@ -258,8 +258,8 @@ mod tests {
             std::fs::create_dir(&run).unwrap();
             let settings = format!("env = 'host'\nseed = {seed}\n[host]\nnum_features = 4");
             std::fs::write(run.join("config.toml"), settings).unwrap();
-            let note = format!("{{\"env\": \"host\", \"environment\": \"{environment}\"}}");
-            std::fs::write(run.join("run.json"), note).unwrap();
+            let metadata = format!("{{\"env\": \"host\", \"environment\": \"{environment}\"}}");
+            std::fs::write(run.join("run.json"), metadata).unwrap();
         }
         let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();

@@ -34,8 +34,7 @@ pub struct ProgressLine {
 
 impl ProgressLine {
     /// Creates the progress of a run of `num_iterations` iterations, of which `done` are done, in the format that the
-    /// command line requests. Runs of several `ranks` have no dashboard, since its keys could keep the other ranks
-    /// waiting.
+    /// command line requests. Runs of several `ranks` have no dashboard, since its keys could make other ranks wait.
     pub fn new(args: &RunArgs, ranks: usize, done: u32, num_iterations: u32) -> Self {
         let has_keys = !args.quiet && !args.plain && ranks == 1;
         let dashboard = has_keys.then(|| Dashboard::new(num_iterations)).flatten();

@@ -299,8 +299,7 @@ fn short_digest(file: &Path) -> Result<String> {
     Ok(digest[..32].to_string())
 }
 
-/// Starts the global thread pool with this many threads; by default, a process under MPI takes its share of the
-/// machine.
+/// Starts the global thread pool with this many threads; by default, a process under MPI takes its share.
 pub fn start_thread_pool(threads: Option<u32>) -> Result<()> {
     let mut pool = rayon::ThreadPoolBuilder::new();
     if let Some(threads) = threads.map(|threads| threads as usize).or_else(mpi::default_threads) {

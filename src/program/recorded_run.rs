@@ -195,7 +195,7 @@ impl RecordedRun {
             let num_params = (path != TINY).then_some(num_params);
             let model = InitialModel { path, num_params };
             let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
-            // A run shorter than its SFT phase is SFT throughout.
+            // A run shorter than its SFT stage is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
             Ok(language_settings(subject, &task_settings, &config))
         };
@@ -277,7 +277,7 @@ fn optimizer_steps(settings: &Table) -> Option<i64> {
     STEP_FACTORS.iter().try_fold(1_i64, |steps, key| steps.checked_mul(count(key)?))
 }
 
-/// Value by which evaluations are compared; the lowest if nothing could be scored.
+/// Value by which evaluations are compared; the lowest if nothing could be judged.
 fn value_or_lowest(evaluation: &EvaluationRecord) -> f64 {
     evaluation.value().unwrap_or(f64::NEG_INFINITY)
 }

@@ -52,11 +52,13 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         Ok(())
     });
     drop(board);
-    let not_begun = |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
-    let mut unbegun: Vec<u64> = seeds.iter().zip(&reports).filter_map(not_begun).collect();
-    unbegun.retain(|seed| !failed.contains(seed));
+    let seed_without_report =
+        |(seed, report): (&u64, &Option<Value>)| report.is_none().then_some(*seed);
+    let mut not_begun: Vec<u64> =
+        seeds.iter().zip(&reports).filter_map(seed_without_report).collect();
+    not_begun.retain(|seed| !failed.contains(seed));
     let runs: Vec<Value> = reports.into_iter().flatten().collect();
-    let remaining = remaining_work(&runs, &unbegun);
+    let remaining = remaining_work(&runs, &not_begun);
     let problem = match (outcome, failed.len()) {
         (Err(error), _) => with_causes(&error),
         (Ok(()), 0) if remaining.is_none() => return report(runs, args.run.json),
@@ -84,15 +86,15 @@ fn describe_end(seed: u64, report: &Result<Value>) -> String {
     }
 }
 
-/// Instructions to train what is left: interrupted runs, and `unbegun` seeds that have not begun; `None` if
-/// nothing is left.
-fn remaining_work(runs: &[Value], unbegun: &[u64]) -> Option<String> {
+/// Instructions to train what is left: interrupted runs, and seeds that have `not_begun`; `None` if nothing is
+/// left.
+fn remaining_work(runs: &[Value], not_begun: &[u64]) -> Option<String> {
     let interrupted = runs.iter().filter(|report| report["interrupted"] == true);
     let interrupted: Vec<String> = interrupted.map(|report| text(&report["run"])).collect();
-    let unbegun: Vec<String> = unbegun.iter().map(u64::to_string).collect();
+    let not_begun: Vec<String> = not_begun.iter().map(u64::to_string).collect();
     let parts = [
         (interrupted.join(", "), "`grove train --resume RUN` continues: "),
-        (unbegun.join(","), "these have not begun: --seeds "),
+        (not_begun.join(","), "these have not begun: --seeds "),
     ];
     let parts = parts.iter().filter(|(names, _)| !names.is_empty());
     let parts: Vec<String> = parts.map(|(names, how)| format!("{how}{names}")).collect();

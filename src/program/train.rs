@@ -281,8 +281,7 @@ struct GameSetup<'a, G> {
     from: Option<&'a Path>,
 }
 
-/// Trains one rank of a run, new or resumed. `next_command` gives the command to suggest at the end, from the run
-/// directory.
+/// Trains one rank of a run, new or resumed. `next_command` gives the command to suggest at the end, from the folder.
 fn train_rank<G: ConfigurableGame>(
     session: &Session,
     rank: Rank,

@@ -127,7 +127,8 @@ pub fn names_iterations(file: &Table, assignments: &[String]) -> bool {
 pub fn note_iterations_of_epochs(file: &Table, in_file: u32, iterations_of_epochs: u32) {
     if file.contains_key("iterations") && in_file != iterations_of_epochs {
         eprint_line!(
-            "The epochs in the settings file take {iterations_of_epochs} iterations; --iterations {in_file} keeps its `iterations`."
+            "The epochs in the settings file take {iterations_of_epochs} iterations; --iterations {in_file} \
+             keeps its `iterations`."
         );
     }
 }

@@ -90,8 +90,8 @@ fn check_with(
 fn check_unsafe(name: &str, is_approved: bool) -> Result<()> {
     approve(&format!("{name}.{UNSAFE_SETTING}"), is_approved, || {
         format!(
-            "the settings run the code of completions even where it cannot be confined ({name}.{UNSAFE_SETTING} = true), which \
-             you have not approved yet; approve it with --trust"
+            "the settings run the code of completions even where it cannot be confined \
+             ({name}.{UNSAFE_SETTING} = true), which you have not approved yet; approve it with --trust"
         )
     })
 }
@@ -105,8 +105,8 @@ fn refusal(task_settings: &Table, loose_settings: &[&str], options: [&str; 2]) -
         .filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
     let permissions: String = permissions.collect();
     format!(
-        "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{permissions}; approve it \
-         with --trust{}{}",
+        "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{permissions}; \
+         approve it with --trust{}{}",
         options[0],
         if permissions.is_empty() { "" } else { options[1] }
     )
@@ -121,8 +121,7 @@ fn approved_settings(task_settings: &Table, folder: &Path) -> String {
     values.to_string()
 }
 
-/// Checks that this user has approved `what` before, or approves it now (`is_approved`), which the cache then
-/// remembers.
+/// Checks that this user has approved `what` before, or approves it now (`is_approved`): the cache remembers it.
 fn approve(what: &str, is_approved: bool, refused: impl FnOnce() -> String) -> Result<()> {
     let line = disk::sha256(what);
     let file = cache::folder().map(|folder| folder.join(APPROVALS_FILE));

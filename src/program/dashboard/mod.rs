@@ -53,8 +53,7 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Creates a dashboard for a run of `num_iterations` iterations; `None` if stderr is not a terminal that is large
-    /// enough.
+    /// Creates a dashboard for a run of `num_iterations` iterations; `None` if stderr is no terminal of enough size.
     pub fn new(num_iterations: u32) -> Option<Self> {
         let term = Term::stderr();
         let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");

@@ -52,7 +52,7 @@ impl Results {
 
 /// Removes the results of failed runs, which are then tried again: a full disk or lack of memory may have been the
 /// reason. A failure that TPE already used to choose its next batch stays, since a success would lead to other trials.
-/// A batch that [`is_lost_batch`] was not used.
+/// A batch of which [`is_lost_batch`] holds was not used.
 pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     results.ended.keys().for_each(|(_, batch, _)| *counts.entry(*batch).or_insert(0) += 1);

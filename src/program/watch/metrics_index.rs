@@ -15,8 +15,7 @@ const MAX_READ_BYTES: usize = 1 << 16;
 pub struct MetricsIndex {
     /// Number of the file, counted up when the file is replaced, shortened or removed.
     pub generation: u64,
-    /// Identifier of the run in the ids of events: a hash of its first record, which is unique since it contains
-    /// durations.
+    /// Identifier of the run in the ids of events: a hash of its first record, unique by its durations.
     run_id: String,
     file: Option<File>,
     records: Vec<RecordPosition>,
