@@ -229,7 +229,10 @@ macro_rules! settings {
                     let checked = $crate::schema::SettingValue::check(&self.$field, shape);
                     match $crate::schema::settings!(@flat $($flat)?) {
                         true => checked?,
-                        false => checked.map_err(|error| error.in_section($crate::schema::plain_name(stringify!($field))))?,
+                        false => {
+                            let name = $crate::schema::plain_name(stringify!($field));
+                            checked.map_err(|error| error.in_section(name))?
+                        }
                     }
                 )*
                 $($check(self)?;)?

@@ -234,7 +234,7 @@ impl<'a> Events<'a> {
         Ok((due, is_interrupted || is_late))
     }
 
-    /// Evaluates the policy, and queues a warning if nothing could be scored, once and not after each evaluation.
+    /// Evaluates the policy, and queues a warning if nothing could be judged, once and not after each evaluation.
     /// Returns whether the policy is the best so far. If the evaluation fails, nothing of the iteration is written:
     /// saved without it, a run that resumes would end with another best policy.
     fn evaluate(&mut self, record: &mut IterationRecord, due: &mut Due) -> Result<bool, RunError> {

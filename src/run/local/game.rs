@@ -29,8 +29,7 @@ pub struct GameRun<G: Rules> {
 }
 
 impl<G: Rules> GameRun<G> {
-    /// Creates a run of this trainer. `iterations_per_epoch` is the number of iterations per epoch, `action_names`
-    /// has the names of the actions.
+    /// Creates a run of this trainer.
     pub fn new(
         trainer: GameTrainer<G>,
         iterations_per_epoch: u32,

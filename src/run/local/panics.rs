@@ -159,8 +159,7 @@ impl DeviceWatch {
         Self { before: lock(&DEVICE_PANICS).count }
     }
 
-    /// Runs a part of the run's work. Like [`catch_panic`], but a panic of a device thread since the start is also an
-    /// error.
+    /// Runs a part of the run's work. Like [`catch_panic`], but a panic of a device thread since the start is an error.
     ///
     /// # Errors
     /// If there was a panic.

@@ -81,7 +81,7 @@ pub struct Report {
 }
 
 impl FinalEvaluation {
-    /// A warning if completions were generated, but none could be scored.
+    /// A warning if completions were generated, but none could be judged.
     pub fn warning(&self) -> Option<String> {
         self.scores.as_ref()?.greedy.warning()
     }

@@ -71,8 +71,7 @@ impl<G: Rules> GameTrainer<G> {
     /// Creates a run of the network selected by `config.policy`. Both `game` and `config` must have been validated.
     ///
     /// # Panics
-    /// If `config.policy` names a user-defined network ([`Trainer::with_model`] takes it), or for a reason of
-    /// [`Trainer::with_model`].
+    /// If `config.policy` names a user-defined network, which [`Trainer::with_model`] takes, or for a reason of that.
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
         Self::with_model(game, initial_network(game, config, device), config, device)
     }

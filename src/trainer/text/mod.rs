@@ -345,7 +345,7 @@ impl LanguageTrainer {
         model
     }
 
-    /// Skips to a later iteration without training the iterations in between, for a dry run, which measures one phase
+    /// Skips to a later iteration without training the iterations in between, for a dry run, which measures one stage
     /// at a time.
     pub fn skip_to(&mut self, iteration: u32) {
         self.iteration = iteration;

@@ -189,10 +189,10 @@ mod tests {
     #[test]
     fn completions_that_were_not_judged_have_no_part_in_means() {
         let parts = [RewardPart::new("exact", 0.5), RewardPart::new("form", 0.5)];
-        let unknown = || Rewards::unjudged(2, "late".to_string());
+        let unjudged = || Rewards::unjudged(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
         let groups = vec![
-            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unknown()], &[0.75, f64::NAN]),
+            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
             ScoredGroup::of_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
         ];
         let mut scored = ScoredCompletions { groups, ..ScoredCompletions::default() };
@@ -201,7 +201,7 @@ mod tests {
         assert!((record.mean_reward - 1.75 / 10.0).abs() < 1e-12, "{record:?}");
         let text = record.text.unwrap();
         assert_eq!((text.unjudged, text.rewards["form"], record.episodes), (1, 1.0, 4));
-        scored.groups.iter_mut().for_each(|group| group.rewards = vec![unknown(), unknown()]);
+        scored.groups.iter_mut().for_each(|group| group.rewards = vec![unjudged(), unjudged()]);
         let record = grpo_record(&scored, &parts);
         assert_eq!((record.score, record.text.unwrap().rewards.len()), (None, 0));
     }

@@ -182,10 +182,10 @@ mod tests {
     #[test]
     fn completions_that_were_not_judged_have_no_score() {
         let parts = [RewardPart::new("exact", 0.5), RewardPart::new("form", 0.5)];
-        let unknown = || Rewards::unjudged(2, "late".to_string());
+        let unjudged = || Rewards::unjudged(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
         let mut groups = [
-            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unknown()], &[0.75, f64::NAN]),
+            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
             ScoredGroup::of_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
         ];
         let found = evaluation(&parts, &[&groups]);
@@ -195,7 +195,7 @@ mod tests {
         let text = found.text.unwrap();
         assert!((text.pass_at_1.unwrap() - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
         assert_eq!((text.unjudged, text.pass_at_k), (1, Some(1.0)));
-        groups.iter_mut().for_each(|group| group.rewards = vec![unknown(), unknown()]);
+        groups.iter_mut().for_each(|group| group.rewards = vec![unjudged(), unjudged()]);
         let found = evaluation(&parts, &[&groups]);
         let scores = [found.mean_score, found.std_error, found.min_score, found.max_score];
         assert_eq!((scores, found.score(), found.value()), ([None; 4], None, None));
