@@ -28,8 +28,7 @@ impl Stopwatch {
         self.elapsed_at(Instant::now())
     }
 
-    /// Returns the time to wait until the next reading: the rest of `limit`, at most [`MAX_WAIT`]; `None` without a
-    /// rest.
+    /// Returns the time to wait until the next reading: the rest of `limit`, at most [`MAX_WAIT`]; `None` at its end.
     pub fn next_wait(&mut self, limit: Duration) -> Option<Duration> {
         let left = limit.saturating_sub(self.elapsed());
         (!left.is_zero()).then(|| left.min(MAX_WAIT))

@@ -155,8 +155,8 @@ pub fn numerics_fingerprint(info: &DeviceInfo) -> String {
 /// Whether CUDA graphs are off, since several threads of this process train on a device each.
 static FORBIDS_GRAPHS: AtomicBool = AtomicBool::new(false);
 
-/// Keeps token steps from being recorded as graphs, for several threads of this process that train on a device each:
-/// CUDA lets no thread allocate memory while another records. Call it before the threads start.
+/// Forbids recording token steps as graphs, since several threads of this process train on a device each: CUDA lets no
+/// thread allocate memory while another records. Call it before the threads start.
 pub fn forbid_graph_recording() {
     FORBIDS_GRAPHS.store(true, Ordering::Relaxed);
 }
@@ -177,8 +177,7 @@ pub fn list() -> Vec<DeviceInfo> {
 /// A wgpu device is started once per process; later calls with the same name share it.
 ///
 /// # Errors
-/// If the name is unknown, not compiled in or not on this machine, its index is not a number, or the device fails to
-/// start.
+/// If the name is unknown, not compiled in or not on this machine, its index is not a number, or it fails to start.
 pub fn choose(name: &str) -> Result<ChosenDevice, DeviceError> {
     if name == "auto" {
         let (info, reason) = best_device()?;

@@ -107,8 +107,7 @@ impl JsonLines {
     }
 }
 
-/// The end of the last record of an iteration up to `last_iteration`, bytes, and whether there are other lines before
-/// that.
+/// The end, in bytes, of the last record up to `last_iteration`, and whether there are other lines before it.
 fn find_end_of_iteration(file: File, last_iteration: u32) -> std::io::Result<(u64, bool)> {
     let (mut at, mut end, mut is_gap, mut has_gaps) = (0, 0, false, false);
     for line in input::lines(file) {

@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn the_legend_of_many_curves_is_below_the_plot() {
-        // Places of the names, in SVG: `<text x="34" y="567" ...>` and the name on the next line.
+        // Positions of the names, in SVG: `<text x="34" y="567" ...>` and the name on the next line.
         let positions = |svg: &str| -> Vec<(u32, u32)> {
             let texts = svg.split("<text ").filter(|text| text.contains("\ncurve "));
             let number = |text: &str, key: &str| {

@@ -91,7 +91,7 @@ mod tests {
         assert!(band.x.iter().zip(&band.mean).all(|(x, y)| (x - y).abs() < 1e-9));
         assert_eq!(super::aggregate(&[]), Band::default());
         let [early, late] = [vec![(0.0, 1.0), (1.0, 2.0)], vec![(2.0, 3.0), (9.0, 4.0)]];
-        assert_eq!(super::aggregate(&[early, late]), Band::default(), "they share no place");
+        assert_eq!(super::aggregate(&[early, late]), Band::default(), "they share no position");
     }
 
     #[test]

@@ -84,8 +84,8 @@ impl Legend {
             let x = (EDGE_GAP + column as u32 * self.width) as i32;
             let y = (row as u32 * LINE_HEIGHT + LINE_HEIGHT / 2) as i32;
             area.draw(&curve_sample(i, (x, y))).map_err(drawing_error)?;
-            let place = (x + SAMPLE_LENGTH + SAMPLE_GAP, y - TEXT_SIZE as i32 / 2);
-            area.draw(&Text::new(&**name, place, (FAMILY, TEXT_SIZE))).map_err(drawing_error)?;
+            let position = (x + SAMPLE_LENGTH + SAMPLE_GAP, y - TEXT_SIZE as i32 / 2);
+            area.draw(&Text::new(&**name, position, (FAMILY, TEXT_SIZE))).map_err(drawing_error)?;
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ mod tests {
             for key in 0..5 {
                 let mut sorted = order(key);
                 sorted.sort_unstable();
-                assert!(sorted.into_iter().eq(0..len), "{len} places, key {key}");
+                assert!(sorted.into_iter().eq(0..len), "{len} positions, key {key}");
             }
             assert!(len < 64 || (order(1) != order(2) && !order(1).into_iter().eq(0..len)));
         }
