@@ -164,7 +164,7 @@ impl LanguageModel {
             let portions = batch.chunks(PROMPTS_PER_PORTION).take_while(|_| !is_interrupted());
             let completions = portions.flat_map(|prompts| generator.generate(prompts));
             completions
-                .map(|of_prompt| of_prompt.iter().map(|one| text(&one.tokens)).collect())
+                .map(|group| group.iter().map(|completion| text(&completion.tokens)).collect())
                 .collect()
         };
         detached(py, || interruptible(work))
@@ -205,8 +205,10 @@ impl Task for PythonTask {
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        let texts: Vec<&str> = completions.iter().map(|one| one.text).collect();
-        let json = |one: &Completion| serde_json::to_string(one.prompt).expect("prompts are JSON");
+        let texts: Vec<&str> = completions.iter().map(|completion| completion.text).collect();
+        let json = |completion: &Completion| {
+            serde_json::to_string(completion.prompt).expect("prompts are JSON")
+        };
         let prompts: Vec<String> = completions.iter().map(json).collect();
         let judged = Python::attach(|py| {
             let answer = self.reward.call1(py, (texts, prompts))?;
