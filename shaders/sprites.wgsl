@@ -37,8 +37,7 @@ struct Instance {
 @group(0) @binding(3) var<storage, read> instances: array<Instance>;
 
 const TILE: f32 = 16.0;
-// Added to a position before it is rounded down, so that rounding does not decide what lies on the border of two
-// pixels.
+// Added to a position before it is rounded down, so that rounding does not decide on which side borders lie.
 const ROUNDING_MARGIN: f32 = 0.01;
 
 fn clip_space(pixel: vec2<f32>) -> vec4<f32> {

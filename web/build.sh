@@ -7,8 +7,7 @@
 # build.sh --quick leaves out the modules with relaxed SIMD, which train up to a quarter faster in browsers that have it
 # and take as long to build again: for work on the page. Without them the page takes the modules for all browsers.
 #
-# GROVE_SOURCE is the address of the project, for the links to it; GROVE_PAGE that of the published page, for its
-# preview.
+# GROVE_SOURCE is the address of the project, for the links to it; GROVE_PAGE that of the published page.
 #
 # A module is built once from the same content: its files are kept in page-cache beside cargo's, named by a hash of
 # all that it is made from.
@@ -92,8 +91,7 @@ build_module() {
     node_modules/.bin/wasm-opt "$optimisation" "$out/$name/${name}_bg.wasm" -o "$out/$name/${name}_bg.wasm"
 }
 
-# add_module CRATE NAME LIMIT [...]: puts the module into the page, from the cache if it was built from the same
-# content.
+# add_module CRATE NAME LIMIT [...]: puts the module into the page, from the cache if its content is unchanged.
 add_module() {
     local crate=$1 name=$2 limit=$3 kept size
     shift 3
@@ -149,8 +147,7 @@ add_modules_without_kernels() {
     fi
 }
 
-# Side by side, since linking a module keeps one core busy for minutes, and in two target folders, since cargo locks
-# one.
+# Side by side, since linking a module keeps one core busy for minutes, and in two folders, since cargo locks each.
 add_modules_without_kernels &
 without_kernels_job=$!
 trap 'pkill -P "$without_kernels_job" 2>/dev/null || true' EXIT

@@ -21,8 +21,7 @@ export class Agents {
     });
   }
 
-  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `plate` is its name over a
-      board. */
+  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `plate` names it over a board. */
   offer(id, label, file, plate = label) {
     this.all.set(id, { label, file, plate });
     this.onRenew(id);

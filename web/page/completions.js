@@ -2,8 +2,7 @@
 
 import { make, write, fixed, score } from "./dom.js";
 
-/** The largest number of completions in memory, and of their tokens; the iterations farthest from the latest are
-    dropped. */
+/** The largest number of completions in memory and of their tokens; the iterations farthest from the latest go. */
 const MAX_KEPT = 8_192;
 const MAX_KEPT_TOKENS = 2_000_000;
 /** Tokens that are shaded at once; beyond them, a completion is shaded when it comes into view. */
@@ -101,8 +100,8 @@ export class Completions {
   }
 
   /**
-   * Whether a completion has the highest score: its own, or that of all. One that could not be judged has no reward; older
-   * files have no score. Rewards of a larger scale have no known highest score.
+   * Whether a completion has the highest score: its own, or that of all. One that could not be judged has no reward;
+   * older files have no score. Rewards of a larger scale have no known highest score.
    */
   isRight({ score, reward, highest_score: own }) {
     const highest = own ?? this.highestScores.get(this.source) ?? 1;

@@ -7,8 +7,7 @@ import { Training } from "./training.js";
 
 /** Milliseconds between two times that the run is kept in the browser's storage, at least. */
 const KEEP_RUN_MS = 2_000;
-/** The pause after it was kept, in times that it took: the records of a long run are copied by the page's own
-    thread. */
+/** The pause after it was kept, in times that it took: the page's own thread copies the records of a long run. */
 const KEEP_REST_FACTOR = 10;
 
 /** The label of a training's button, by its state; in any other state it starts one. */
@@ -61,8 +60,7 @@ export class Control {
     return this.isBusy() || this.isKept();
   }
 
-  /** Enter in a field of the form starts a training, but replaces none: it moves to the button, which says what it
-      does. */
+  /** Enter in a field of the form starts a training, but replaces none: it moves to the button that would. */
   guardEnter(form, button) {
     form.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !event.target.matches("input") || !this.wouldReplace()) return;
@@ -72,7 +70,7 @@ export class Control {
   }
 
   /** Starts a run, `{ wanted, way, saved, records }`, once it is known whether this tab may store it: from the
-      beginning, or from the checkpoints in `addCheckpoint` by seed. */
+      beginning, or from the checkpoints in `saved` by seed. */
   begin(run, paused = false, question = undefined) {
     this.clear();
     this.run = run;
@@ -133,14 +131,12 @@ export class Control {
     this.mayStore = false;
   }
 
-  /** The runs in the browser's storage, the one under way last; none if the storage is refused, which has been
-      reported. */
+  /** The runs in the browser's storage, the one under way last; none if the storage is refused (reported before). */
   async storedRuns() {
     return [await loadRun(this.store).catch(() => undefined)].filter(isRun);
   }
 
-  /** Another state of the training. One that has failed or is refused stays kept, since it may succeed after a
-      reload. */
+  /** Another state of the training. One that failed or is refused stays kept: it may succeed after a reload. */
   enterState(name) {
     if (name === "running") this.startsPaused = false;
     if (name === "paused" || name === "running") this.keepRun(true);

@@ -1,5 +1,4 @@
-// Observations of a board as heat maps: features that are named by column and row are cells of a picture, one for each
-// channel.
+// Observations of a board as heat maps: features named by column and row are cells of a picture for each channel.
 
 import { make } from "./dom.js";
 

@@ -1,5 +1,4 @@
-// Registers the service worker that isolates the page on hosts which send no such headers, so that workers may share
-// memory.
+// Registers the service worker that isolates the page on hosts without such headers, so that workers share memory.
 
 const RELOADED_KEY = "grove-isolated";
 

@@ -13,8 +13,7 @@ export function download(name, content) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-/** The largest file that is read, in bytes: a policy of a million parameters has 4 MB, and a module never gives
-    memory back. */
+/** The largest file that is read, in bytes: a policy of a million parameters has 4 MB; modules keep their memory. */
 const MAX_FILE_BYTES = 64e6;
 
 /** The bytes of a file; throws if it is too large for the page. */
@@ -146,8 +145,7 @@ export function lockRun(name) {
   });
 }
 
-/** Takes the lock by asking the other tabs, where the browser has no locks, as at a plain HTTP address: who has it
-    answers. */
+/** Takes the lock by asking the other tabs, where the browser has no locks (plain HTTP): who has it answers. */
 function askTabs(name) {
   const channel = new BroadcastChannel(name);
   return new Promise((done) => {

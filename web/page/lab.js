@@ -19,8 +19,7 @@ const SHOW_STATE_MS = 100;
 
 /** Milliseconds between two frames while a software adapter trains. */
 const SOFTWARE_FRAME_MS = 90;
-/** Milliseconds between two frames while workers share a run: all of them wait for the one whose processor the page
-    takes. */
+/** Milliseconds between two frames while workers share a run: all wait for the one whose processor the page takes. */
 const SHARED_FRAME_MS = 100;
 
 /** The name of the shelf in the browser's storage. */
@@ -133,8 +132,7 @@ export class Lab extends Control {
     return this.train({ game: this.settings.game, way: this.settings.deviceInput.value, wanted });
   }
 
-  /** Begins a new run, once what other tabs have left is on the shelf; a run of the same game among it is named
-      instead. */
+  /** Begins a new run, once what other tabs left is on the shelf; a run of the same game there is named instead. */
   async train(run) {
     const { game } = run;
     const known = this.shelf;
@@ -282,8 +280,7 @@ export class Lab extends Control {
     this.showStateSoon();
   }
 
-  /** Makes the training of a game ready, unless the visitor saves data; an error is reported by the run that needs
-      it. */
+  /** Makes the training of a game ready, unless the visitor saves data; the run that needs it reports errors. */
   warmUp() {
     if (!navigator.connection?.saveData && this.state === "idle") this.training.warmUp().catch(() => {});
   }

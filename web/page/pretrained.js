@@ -22,8 +22,7 @@ export function prefetch(game) {
   return agentFiles.get(game);
 }
 
-/** The file of a game's agent; throws if it cannot be read: in the list of agents it would break all that read the
-    list. */
+/** The file of a game's agent; throws if it cannot be read: it would break all that read the list of agents. */
 export async function loadPretrained(game) {
   const file = await prefetch(game);
   try {

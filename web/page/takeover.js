@@ -20,7 +20,7 @@ export class Takeover {
   constructor(callbacks) {
     this.callbacks = callbacks;
     this.on = false;
-    this.heldSides = []; // sides, the newest last
+    this.heldActions = []; // sides or numbers of actions, the newest last
     this.tapped = undefined; // pressed and let go between two steps
     addEventListener("keydown", (event) => this.keyDown(event));
     addEventListener("keyup", (event) => this.keyUp(event));
@@ -64,13 +64,13 @@ export class Takeover {
   keyUp(event) {
     if (event.key === "Shift") this.releaseShift();
     // On a Mac, keys that are let go beside this one are not reported.
-    if (event.key === "Meta") this.heldSides = [];
+    if (event.key === "Meta") this.heldActions = [];
     this.release(actionOfKey(event));
   }
 
   /** Lets go of all keys: while the page has no focus, nothing says that they are released. */
   releaseAll() {
-    this.heldSides = [];
+    this.heldActions = [];
     this.tapped = undefined;
     this.releaseShift();
   }
@@ -97,17 +97,17 @@ export class Takeover {
   }
 
   press(side) {
-    this.heldSides.push(side);
+    this.heldActions.push(side);
     this.tapped = side;
   }
 
   release(side) {
-    this.heldSides = this.heldSides.filter((other) => other !== side);
+    this.heldActions = this.heldActions.filter((other) => other !== side);
   }
 
   setOn(on) {
     this.on = on;
-    this.heldSides = [];
+    this.heldActions = [];
     this.tapped = undefined;
     this.wins = [0, 0];
     this.isOver = false;
@@ -157,7 +157,7 @@ export class Takeover {
 
   /** The person's next action: its index, or -1 for none. */
   action(actions) {
-    const side = this.on ? this.heldSides.at(-1) ?? this.tapped : undefined;
+    const side = this.on ? this.heldActions.at(-1) ?? this.tapped : undefined;
     this.tapped = undefined;
     if (typeof side === "number") return side < actions.length ? side : -1;
     return side === undefined ? -1 : actions.findIndex((name) => endsInDirection(name, side));

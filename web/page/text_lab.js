@@ -291,8 +291,7 @@ export class TextLab extends Control {
     if (last && !last.fit && last.iteration !== this.fetchedIteration) this.fetchCompletions();
   }
 
-  /** Fetches completions of an iteration, or the newest, one request at a time: of those that wait, the last of each
-      kind. */
+  /** Fetches completions of an iteration, or the newest, one request at a time: of those waiting, the last of each. */
   async fetchCompletions(iteration) {
     if (!this.watchedCurves) return;
     this.waitingRequests.set(iteration === undefined ? "newest" : "asked", iteration);

@@ -11,9 +11,10 @@ const MESSAGE_BYTES = 65_536;
 
 export class Training {
   /**
-   * Trains by a module, "train" for games or "text". `on` has the callbacks `about(seed, about)`, `record(seed, record, completions)`,
-   * `policy(seed, file, iteration)`, `saved(seed, saved)`, `failed(seed, iteration, why)`, `refused(why)`, `noWall(why)`,
-   * `memory(bytes)`, `answers(message)`, `file(bytes, why)`, either of which is undefined, and `state(name)`.
+   * Trains by a module, "train" for games or "text". `on` has the callbacks `about(seed, about)`,
+   * `record(seed, record, completions)`, `policy(seed, file, iteration)`, `saved(seed, saved)`,
+   * `failed(seed, iteration, why)`, `refused(why)`, `noWall(why)`, `memory(bytes)`, `answers(message)`,
+   * `file(bytes, why)`, either of which is undefined, and `state(name)`.
    */
   constructor(module, on) {
     this.module = module;
@@ -52,11 +53,11 @@ export class Training {
   }
 
   /**
-   * Starts runs: `wanted` are `{ seed, iterations, text, saved, file }`. `text` holds the settings, `saved` a checkpoint to
-   * resume, `file` the games to learn from instead of playing, or a language model to start from. `way` is auto, WebGPU or
-   * CPU. Seeds are spread over workers, a processor each; where more processors are left and the host allows shared memory,
-   * several workers share a run. One worker alone uses a GPU. A language model is trained by one worker, which answers
-   * `question` meanwhile.
+   * Starts runs: `wanted` are `{ seed, iterations, text, saved, file }`. `text` holds the settings, `saved` a
+   * checkpoint to resume, `file` the games to learn from instead of playing, or a language model to start from. `way`
+   * is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; where more processors are left and the
+   * host allows shared memory, several workers share a run. One worker alone uses a GPU. A language model is trained
+   * by one worker, which answers `question` meanwhile.
    */
   async start(wanted, way, paused = false, question = undefined) {
     this.endWorkers();

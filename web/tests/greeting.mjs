@@ -282,7 +282,7 @@ export default [
     },
   },
   {
-    name: 'for a game whose network the page does not train it says so, and another is trained after it',
+    name: 'the page says so of a game whose network it does not train, and trains another after it',
     webgpu: false,
     async run(visit) {
       const page = await visit.open({ hash: '#game=recall', folded: true });

@@ -111,8 +111,7 @@ async function runIn(mode, flags) {
   }
   await browser.close();
 }
-// Most of a check is waiting for the page, so the two browsers run beside each other; measurements have the machine
-// alone.
+// Most of a check is waiting for the page, so the two browsers run beside each other; measurements run alone.
 if (values.measure) for (const [mode, flags] of Object.entries(BROWSERS)) await runIn(mode, flags);
 else await Promise.all(Object.entries(BROWSERS).map(([mode, flags]) => runIn(mode, flags)));
 if (numRetried > 0) console.log(`${numRetried} of ${numDone} checks held only at the second try`);

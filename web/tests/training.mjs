@@ -271,7 +271,7 @@ export default [
     },
   },
   {
-    name: 'the range of the seeds leaves out those that have failed, and iterations that not all have',
+    name: 'the range of the seeds leaves out those that have failed, and iterations that some lack',
     webgpu: false,
     async run(visit) {
       const page = await visit.open();

@@ -49,8 +49,8 @@ pub trait Run {
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError>;
     /// Plays a step of the games on the wall.
     fn step(&mut self) -> Result<(), JsError>;
-    /// Draws the wall after `part`, 0 to 1, of the motion of that step.
-    fn draw(&mut self, part: f32) -> Result<(), JsError>;
+    /// Draws the wall after `progress`, 0 to 1, of the motion of that step.
+    fn draw(&mut self, progress: f32) -> Result<(), JsError>;
 }
 
 /// A training run of a game, and the wall that shows it.
@@ -111,8 +111,8 @@ impl<G: ConfigurableGame> Run for Session<G> {
         Ok(())
     }
 
-    fn draw(&mut self, part: f32) -> Result<(), JsError> {
-        self.wall()?.draw(part);
+    fn draw(&mut self, progress: f32) -> Result<(), JsError> {
+        self.wall()?.draw(progress);
         Ok(())
     }
 }

@@ -111,9 +111,9 @@ impl Training {
         self.run.step()
     }
 
-    /// Draws the wall after `part`, 0 to 1, of the motion of the last step. Does not wait for the GPU.
-    pub fn draw(&mut self, part: f32) -> Result<(), JsError> {
-        self.run.draw(part)
+    /// Draws the wall after `progress`, 0 to 1, of the motion of the last step. Does not wait for the GPU.
+    pub fn draw(&mut self, progress: f32) -> Result<(), JsError> {
+        self.run.draw(progress)
     }
 
     /// The current policy as a file.

@@ -13,8 +13,8 @@ use web_sys::OffscreenCanvas;
 pub trait Wall {
     /// Plays a step of every game by the policy. Does not wait for the GPU.
     fn step(&mut self, policy: &FlatMlp);
-    /// Draws the games after `part`, 0 to 1, of the motion of their last step. Does not wait for the GPU.
-    fn draw(&mut self, part: f32);
+    /// Draws the games after `progress`, 0 to 1, of the motion of their last step. Does not wait for the GPU.
+    fn draw(&mut self, progress: f32);
 }
 
 /// Opens a wall: the game, the number of games, a seed, the device, and the canvas. An error if the device is no
@@ -63,19 +63,19 @@ impl<G: Look> Wall for Looks<G> {
         self.seats = Some(self.games.step(policy));
     }
 
-    fn draw(&mut self, part: f32) {
+    fn draw(&mut self, progress: f32) {
         use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
         let Some([before, now]) = &self.seats else {
             return;
         };
-        let instances = compute_sprites_on_device(self.game, before, now, part);
+        let sprites = compute_sprites_on_device(self.game, before, now, progress);
         let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
             // No frame is available now; the next one will be drawn.
             return;
         };
         let view = target.texture.create_view(&Default::default());
         let (width, height) = (self.configuration.width, self.configuration.height);
-        self.renderer.draw_buffer(&view, width, height, self.count, instances.binding());
+        self.renderer.draw_buffer(&view, width, height, self.count, sprites.binding());
         self.queue.present(target);
     }
 }

@@ -75,9 +75,9 @@ impl Rival {
     }
 
     /// Appends its sprites to `into`.
-    pub fn sprites(&self, part: f32, into: &mut Vec<Sprite>) {
+    pub fn sprites(&self, progress: f32, into: &mut Vec<Sprite>) {
         let mut own = Vec::new();
-        self.game.instances(part, &mut own);
+        self.game.compute_sprites(progress, &mut own);
         into.append(&mut own);
     }
 }

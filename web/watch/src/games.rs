@@ -52,7 +52,7 @@ impl Page {
             scene: Scene::features,
             title: |_| G::NAME,
             rules: |_| "",
-            idle: |_| None,
+            idle_action: |_| None,
         }));
         self
     }
@@ -63,7 +63,7 @@ impl Page {
             scene: Scene::drawn,
             title: G::title,
             rules: G::rules_text,
-            idle: G::idle_action,
+            idle_action: G::idle_action,
         }));
         self
     }

@@ -27,7 +27,7 @@ pub struct Facts {
     /// The names of the actions, in their order.
     pub actions: Vec<String>,
     /// The action of a person who presses no key; `None` if the last one is repeated.
-    pub idle: Option<u32>,
+    pub idle_action: Option<u32>,
     /// The names of the features of an observation.
     pub features: Vec<String>,
     /// Mean scores of known players, worst first.
@@ -66,7 +66,7 @@ pub struct Words<G: ConfigurableGame> {
     /// The rules in one line.
     pub rules: fn(&G) -> &'static str,
     /// The action of a person who presses no key.
-    pub idle: fn(&G) -> Option<u32>,
+    pub idle_action: fn(&G) -> Option<u32>,
 }
 
 /// A game, its words and its scene.
@@ -85,7 +85,7 @@ impl<G: ConfigurableGame> Game<G> {
             title: (words.title)(&game),
             rules: (words.rules)(&game),
             actions: game.action_names(),
-            idle: (words.idle)(&game),
+            idle_action: (words.idle_action)(&game),
             features: game.feature_names(),
             references: game.reference_scores(),
             max_steps: game.max_steps(),

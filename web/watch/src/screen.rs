@@ -125,10 +125,10 @@ impl Screen {
         }
     }
 
-    /// Draws the games after `part`, 0 to 1, of the motion of their last step.
-    pub fn draw(&mut self, show: &Show, part: f32) -> Result<(), JsError> {
+    /// Draws the games after `progress`, 0 to 1, of the motion of their last step.
+    pub fn draw(&mut self, show: &Show, progress: f32) -> Result<(), JsError> {
         let Self { canvas, sprites } = self;
-        show.sprites(part.clamp(0.0, 1.0), sprites);
+        show.sprites(progress.clamp(0.0, 1.0), sprites);
         match canvas {
             Canvas::Gpu(gpu) => {
                 gpu.draw(&show.kind, show.boards(), sprites);

@@ -63,8 +63,8 @@ pub trait Boards {
     fn standing(&self, i: usize) -> Standing;
     /// The observation of game `i`.
     fn observe(&self, i: usize) -> Vec<f32>;
-    /// Replaces the contents of `into` by the sprites, after `part` (0 to 1) of the motion of the last step.
-    fn instances(&self, part: f32, into: &mut Vec<Sprite>);
+    /// Replaces the contents of `into` by the sprites, after `progress` (0 to 1) of the motion of the last step.
+    fn compute_sprites(&self, progress: f32, into: &mut Vec<Sprite>);
 }
 
 /// Games and their scene.
@@ -118,7 +118,7 @@ impl<G: ConfigurableGame> Boards for GameBoards<G> {
         self.games.observe(i)
     }
 
-    fn instances(&self, part: f32, into: &mut Vec<Sprite>) {
-        self.scene.compute_sprites(self.games.before(), &self.games.now(), part, into);
+    fn compute_sprites(&self, progress: f32, into: &mut Vec<Sprite>) {
+        self.scene.compute_sprites(self.games.before(), &self.games.now(), progress, into);
     }
 }

@@ -233,7 +233,7 @@ impl Show {
                 let duel = self.games.duel(self.watched);
                 let games = std::mem::replace(&mut self.games, duel);
                 self.aside = Some((games, self.watched));
-                self.person = Some(self.kind.facts().idle.unwrap_or(0));
+                self.person = Some(self.kind.facts().idle_action.unwrap_or(0));
                 self.watched = 0;
             }
             (true, aside) => self.aside = aside,
@@ -260,7 +260,7 @@ impl Show {
         if let Some(last) = &mut self.person {
             let known = u32::try_from(action).ok();
             let known = known.filter(|action| *action < self.kind.facts().actions.len() as u32);
-            *last = known.or(self.kind.facts().idle).unwrap_or(*last);
+            *last = known.or(self.kind.facts().idle_action).unwrap_or(*last);
         }
         if self.over() {
             return;
@@ -382,11 +382,11 @@ impl Show {
         self.games.count() + self.rivals.len()
     }
 
-    /// Replaces the contents of `into` by the sprites of all boards, after `part` (0 to 1) of the motion of the last
-    /// step.
-    pub(crate) fn sprites(&self, part: f32, into: &mut Vec<Sprite>) {
-        self.games.instances(part, into);
-        self.rivals.iter().for_each(|rival| rival.sprites(part, into));
+    /// Replaces the contents of `into` by the sprites of all boards, after `progress` (0 to 1) of the motion of the
+    /// last step.
+    pub(crate) fn sprites(&self, progress: f32, into: &mut Vec<Sprite>) {
+        self.games.compute_sprites(progress, into);
+        self.rivals.iter().for_each(|rival| rival.sprites(progress, into));
     }
 
     /// Refuses a policy for another game, or for other parameters of this one.
