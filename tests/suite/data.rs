@@ -126,11 +126,8 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
         pool.install(|| {
             let mut trainer = run(&folder, &small, device);
             let records = iterate(&mut trainer, 5);
-            assert!(
-                trainer.describe_engine().contains("read as it is needed"),
-                "{}",
-                trainer.describe_engine()
-            );
+            let engine = trainer.describe_engine();
+            assert!(engine.contains("read as it is needed"), "{engine}");
             assert!(records.iter().all(|record| record.uploaded_bytes > 0));
             for (found, expected) in figures(&records).iter().zip(&expected_figures) {
                 let apart = found.iter().zip(expected).map(|(a, b)| (a / b - 1.0).abs());

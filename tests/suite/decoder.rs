@@ -28,7 +28,7 @@ fn on_the_cpu_a_decoder_repeats_and_resumes_byte_for_byte() {
 }
 
 #[test]
-#[ignore = "slow: 85 s of processor time on a software adapter"]
+#[ignore = "slow: 85 s of CPU time on a software adapter"]
 fn on_an_adapter_a_decoder_repeats_and_resumes_byte_for_byte() {
     let Some(device) = adapter() else { return };
     assert_decoder_repeats_and_resumes(&device);

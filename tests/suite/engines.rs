@@ -60,7 +60,7 @@ fn on_an_adapter_runs_repeat_and_resume_byte_for_byte() {
 }
 
 #[test]
-#[ignore = "slow: 10 s of processor time on a software adapter"]
+#[ignore = "slow: 10 s of CPU time on a software adapter"]
 fn on_an_adapter_the_general_engine_repeats_and_resumes_byte_for_byte() {
     let Some(device) = adapter() else { return };
     assert_repeats_and_resumes(&device, EngineChoice::General);

@@ -60,7 +60,7 @@ fn a_language_run_prints_phases_and_working_next_steps() {
 }
 
 #[test]
-#[ignore = "slow: two minutes of processor time"]
+#[ignore = "slow: two minutes of CPU time"]
 fn add_is_learnt_with_its_defaults() {
     let folder = TempDir::new().unwrap();
     let report = json(folder.path(), &["train", "add", "--json"]);

@@ -76,7 +76,7 @@ fn check_arrays(name: &str, source: &str) -> usize {
 }
 
 #[test]
-#[ignore = "slow: a minute of processor time on a software adapter"]
+#[ignore = "slow: a minute of CPU time on a software adapter"]
 fn fused_kernels_keep_their_numbers_in_registers() {
     let Some(device) = adapter_name().filter(|_| adapter_kind() == "wgpu") else { return };
     for (game, hidden) in

@@ -130,7 +130,7 @@ pub fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Ve
 }
 
 #[test]
-#[ignore = "slow: 20 s of processor time on a software adapter"]
+#[ignore = "slow: 20 s of CPU time on a software adapter"]
 fn devices_choose_the_tokens_that_the_cpu_does() {
     let drawn = Sampling { max_new_tokens: 19, stop_tokens: vec![3, 30], ..Sampling::default() };
     let ways = [
@@ -303,7 +303,7 @@ fn heads_too_wide_for_the_device_are_rejected_before_the_run() {
 }
 
 #[test]
-#[ignore = "slow: three minutes of processor time on a software adapter"]
+#[ignore = "slow: three minutes of CPU time on a software adapter"]
 fn a_run_begins_on_a_device_as_on_the_cpu() {
     let Some(device) = adapter() else { return };
     let [mut here, mut there] = [tiny(None, 0), tiny(Some(device.clone()), 0)];

@@ -60,7 +60,7 @@ fn gradients_in_kernels_are_those_of_the_cpu_and_the_same_bits_each_time() {
 }
 
 #[test]
-#[ignore = "slow: 50 s of processor time on a software adapter"]
+#[ignore = "slow: 50 s of CPU time on a software adapter"]
 fn gradients_of_every_architecture_in_kernels_are_those_of_the_cpu() {
     let Some(device) = adapter() else { return };
     for decoder in architectures().into_iter().skip(2).chain(decoders().into_iter().take(2)) {

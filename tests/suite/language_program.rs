@@ -113,9 +113,9 @@ fn a_user_defined_task_is_learnt_and_resumes_without_options() {
         assert!(record["rewards"]["exact"].is_number() && record["distinct"].is_number());
         assert!(record["seconds"]["phases"]["verify"].as_f64().unwrap() > 0.0);
     }
-    let note = fs::read_to_string(cut.join("run.json")).unwrap();
-    let note: serde_json::Value = serde_json::from_str(&note).unwrap();
-    assert_eq!(note["highest_score"], 2.0);
+    let metadata = fs::read_to_string(cut.join("run.json")).unwrap();
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+    assert_eq!(metadata["highest_score"], 2.0);
     let report = json(elsewhere, &["eval", run, "--episodes", "100", "--k", "2", "--json"]);
     // Three of the seven held-out prompts, namely those that did not choose the best policy.
     assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &3.into()));
@@ -202,7 +202,7 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
 }
 
 #[test]
-#[ignore = "slow: 30 s of processor time on a software adapter"]
+#[ignore = "slow: 30 s of CPU time on a software adapter"]
 fn a_language_run_on_a_device_resumes_on_the_cpu() {
     let Some(device) = adapter_name() else { return };
     let folder = TempDir::new().unwrap();

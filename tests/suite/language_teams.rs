@@ -99,7 +99,7 @@ fn any_number_of_ranks_gives_the_same_bytes() {
 }
 
 #[test]
-#[ignore = "slow: 15 s of processor time"]
+#[ignore = "slow: 15 s of CPU time"]
 fn a_large_model_is_shared_where_there_is_memory_for_it() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
@@ -164,7 +164,7 @@ fn mismatched_processes_are_rejected() {
 }
 
 #[test]
-#[ignore = "slow: 15 s of processor time on a software adapter"]
+#[ignore = "slow: 15 s of CPU time on a software adapter"]
 fn the_cpu_and_a_device_share_a_run() {
     let Some(adapter) = adapter_name() else { return };
     let folder = TempDir::new().unwrap();

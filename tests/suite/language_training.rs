@@ -345,10 +345,10 @@ fn the_program_trains_resumes_and_evaluates() {
     assert_eq!((&report["run"], &report["interrupted"]), (&run.into(), &false.into()), "{report}");
     assert_eq!(report["episodes"], 1000);
     assert!(report["mean_score"].is_number() && report["std_error"].is_number(), "{report}");
-    let note = std::fs::read_to_string(Path::new(run).join("run.json")).unwrap();
-    let note: serde_json::Value = serde_json::from_str(&note).unwrap();
-    assert_eq!((&note["task"], &note["device"]["name"]), (&"sort".into(), &"cpu".into()));
-    assert_eq!(note["phases"][1]["name"], "GRPO", "{note}");
+    let metadata = std::fs::read_to_string(Path::new(run).join("run.json")).unwrap();
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+    assert_eq!((&metadata["task"], &metadata["device"]["name"]), (&"sort".into(), &"cpu".into()));
+    assert_eq!(metadata["phases"][1]["name"], "GRPO", "{metadata}");
     let lines =
         |name: &str| std::fs::read_to_string(Path::new(run).join(name)).unwrap().lines().count();
     assert_eq!((lines("metrics.jsonl"), lines("completions.jsonl")), (4, 2 * 4 * 8));

@@ -120,7 +120,7 @@ fn on_the_cpu_any_model_repeats_and_resumes_byte_for_byte() {
 }
 
 #[test]
-#[ignore = "slow: 50 s of processor time on a software adapter"]
+#[ignore = "slow: 50 s of CPU time on a software adapter"]
 fn on_an_adapter_any_model_repeats_and_resumes_byte_for_byte() {
     let Some(device) = adapter() else { return };
     assert_any_model_repeats_and_resumes(&device);
@@ -205,7 +205,7 @@ fn a_user_defined_model_with_other_actions_is_rejected() {
 
 /// It learns by default, too: in the program of `own_models`.
 #[test]
-#[ignore = "slow: 10 s of processor time"]
+#[ignore = "slow: 10 s of CPU time"]
 fn a_user_defined_model_learns() {
     let config = TrainConfig { iterations: 30, ..TrainConfig::for_game(Catch::NAME) };
     let model = residual(64, 1, &cpu());
@@ -245,8 +245,8 @@ pub fn assert_program_takes(folder: &Path, settings: &[&str]) {
 
 /// Checks that a run says that it learnt in this way.
 fn assert_engine(folder: &Path, run: &str, engine: &str) {
-    let note = fs::read_to_string(folder.join(run).join("run.json")).unwrap();
-    assert!(note.contains(engine), "{note}");
+    let metadata = fs::read_to_string(folder.join(run).join("run.json")).unwrap();
+    assert!(metadata.contains(engine), "{metadata}");
 }
 
 #[test]

@@ -35,8 +35,8 @@ fn eval_plays_the_policy_of_a_run() {
         let values: Vec<u32> = records.iter().map(|r| r.iteration).collect();
         assert_eq!(values, [1, 2, 3, 4, 5, 6]);
         // The native engine works in host memory.
-        let note = fs::read_to_string(folder.join(game).join("run.json")).unwrap();
-        assert!(note.contains("native rollouts, native updates"), "{note}");
+        let metadata = fs::read_to_string(folder.join(game).join("run.json")).unwrap();
+        assert!(metadata.contains("native rollouts, native updates"), "{metadata}");
         for record in &records {
             assert_eq!(record.read_backs, 0, "{game}");
             let phases = record.seconds.phases.expect("the CPU's phases are measured");

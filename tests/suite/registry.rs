@@ -9,11 +9,8 @@ use tempfile::TempDir;
 /// Checks that a game has the texts that the page shows.
 fn assert_has_page_texts<G: Env + SceneInfo>(game: G) {
     assert!(!game.title().is_empty() && !game.rules_text().is_empty(), "{}", G::NAME);
-    assert!(
-        game.idle_action().is_none_or(|idle_action| (idle_action as usize) < game.num_actions()),
-        "{}",
-        G::NAME
-    );
+    let is_action = |idle| (idle as usize) < game.num_actions();
+    assert!(game.idle_action().is_none_or(is_action), "{}", G::NAME);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub fn open() -> Ocaml {
     open_with(0.5)
 }
 
-/// The task with a limit on the processor time of an answer.
+/// The task with a limit on the CPU time of an answer.
 pub fn open_with(cpu_seconds: f64) -> Ocaml {
     let limits = OcamlLimits { cpu_seconds, ..OcamlLimits::default() };
     let settings = OcamlSettings { limits, ..OcamlSettings::default() };
@@ -324,7 +324,7 @@ fn folders() -> usize {
 
 /// Runs each once, or as many in total as `GROVE_HOSTILE` says.
 #[test]
-#[ignore = "attacks: 15 s of processor time"]
+#[ignore = "attacks: 15 s of CPU time"]
 fn hostile_answers_neither_escape_nor_score() {
     let mark = format!("grove-hostile-{}", std::process::id());
     let wanted = std::env::var("GROVE_HOSTILE").map_or(0usize, |number| number.parse().unwrap());

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Texts that name what is forbidden, by every path found so far, and texts that break what they can.
 #[test]
-#[ignore = "attacks: 20 s of processor time"]
+#[ignore = "attacks: 20 s of CPU time"]
 fn forbidden_names_are_rejected_and_worthless_texts_earn_nothing() {
     let task = open();
     let problem = problem(&task, "fold/total");

@@ -160,10 +160,10 @@ fn completions_exchanged_between_processes_arrive_intact() {
         assert!(communication.imbalance >= 0.0);
     }
     let text = fs::read_to_string(folder.join("run/run.json")).unwrap();
-    let note: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let ranks = note["ranks"].as_array().unwrap();
-    assert_eq!((ranks.len(), &note["env"], &note["seed"]), (4, &"fruit".into(), &1.into()));
-    assert_eq!(ranks[3]["shards"][0], ranks[2]["shards"][1], "{note}");
+    let metadata: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ranks = metadata["ranks"].as_array().unwrap();
+    assert_eq!((ranks.len(), &metadata["env"], &metadata["seed"]), (4, &"fruit".into(), &1.into()));
+    assert_eq!(ranks[3]["shards"][0], ranks[2]["shards"][1], "{metadata}");
     json(folder, &shared("fruit", "alone", "cpu", &one));
     let text = fs::read_to_string(folder.join("alone/metrics.jsonl")).unwrap();
     assert!(!text.contains("reduction"), "one rank exchanges nothing");
@@ -184,7 +184,7 @@ pub fn params(folder: &Path, dir: &str, iterations: u32) -> Vec<f32> {
 }
 
 #[test]
-#[ignore = "slow: 62 s of processor time on a software adapter"]
+#[ignore = "slow: 62 s of CPU time on a software adapter"]
 fn several_devices_reach_the_result_of_one() {
     let Some(adapter) = &adapter_name() else { return };
     let folder = TempDir::new().unwrap();
@@ -213,9 +213,10 @@ fn several_devices_reach_the_result_of_one() {
             let off: f64 = one.iter().zip(&shared).map(|(a, b)| f64::from(a - b).powi(2)).sum();
             assert!(off.sqrt() <= 1e-5 * size, "{name} on {devices}: {}", off.sqrt() / size);
         }
-        let note = fs::read_to_string(folder.join(format!("{name}-{adapter},{adapter}/run.json")))
-            .unwrap();
-        assert_eq!(note.contains("fused"), name == "fused", "{note}");
+        let metadata =
+            fs::read_to_string(folder.join(format!("{name}-{adapter},{adapter}/run.json")))
+                .unwrap();
+        assert_eq!(metadata.contains("fused"), name == "fused", "{metadata}");
     }
 }
 

@@ -99,6 +99,7 @@ fn assert_steps_like_singles<G: Rules>(game: G) {
     assert_eq!(step.obs, single.observe());
     let (mut t, mut episodes) = (0, 0);
     while t < 150 || episodes == 0 {
+        assert!(t < game.max_steps().max(150), "{} never ends", G::NAME);
         let actions = single.actions(t);
         let expected = single.step(&actions);
         let taken: Vec<i64> = actions.iter().map(|a| i64::from(*a)).collect();

@@ -45,7 +45,7 @@ impl<G: Look> Games<G> {
         (before.collect(), now)
     }
 
-    pub fn instances(&self, part: f32) -> Vec<Sprite> {
+    pub fn compute_sprites(&self, part: f32) -> Vec<Sprite> {
         let (before, now) = self.states();
         let mut sprites = Vec::new();
         compute_sprites(self.game, &before, &now, part, &mut sprites);
@@ -103,7 +103,7 @@ fn motion_begins_with_the_state_before_and_ends_with_the_state_now() {
         for step in 0..60 {
             games.step();
             let (before, now) = games.states();
-            let at = |part: f32| painted(game, 3, &games.instances(part), size);
+            let at = |part: f32| painted(game, 3, &games.compute_sprites(part), size);
             assert!(at(0.0) == still(&before, 0.0), "{game:?}, step {step}");
             assert!(at(1.0) == still(&now, 1.0), "{game:?}, step {step}");
             assert!(still(&now, 0.3) == still(&now, 1.0), "{game:?}, step {step}");
@@ -119,9 +119,9 @@ fn sprites_move_continuously() {
         const PARTS: u16 = 32;
         for step in 0..60 {
             games.step();
-            let mut last = games.instances(0.0);
+            let mut last = games.compute_sprites(0.0);
             for part in 1..=PARTS {
-                let sprites = games.instances(f32::from(part) / f32::from(PARTS));
+                let sprites = games.compute_sprites(f32::from(part) / f32::from(PARTS));
                 for (a, b) in last.iter().zip(&sprites).filter(|(a, b)| a.opacity * b.opacity > 0.0)
                 {
                     let moved = (a.x - b.x).hypot(a.y - b.y);
@@ -151,10 +151,11 @@ fn a_fruit_keeps_its_look_and_lands_in_the_basket_or_beside_it() {
             let games = sprites.chunks_exact(sprites.len() / 40);
             games.map(|game| game.iter().filter(is_fruit).copied().collect()).collect()
         };
-        let last = fruits(&games.instances(1.0));
+        let last = fruits(&games.compute_sprites(1.0));
         let scores: Vec<_> = games.now.iter().map(|(_, episode)| *episode).collect();
         games.step();
-        let (start, late) = (fruits(&games.instances(0.0)), fruits(&games.instances(0.99)));
+        let (start, late) =
+            (fruits(&games.compute_sprites(0.0)), fruits(&games.compute_sprites(0.99)));
         for (i, (_, episode)) in games.now.iter().enumerate() {
             if episode.level != scores[i].level {
                 continue;
@@ -185,7 +186,7 @@ fn scenes_hold_nothing_but_tiles_of_the_atlas() {
         let mut games = Games::new(game, 2);
         for _ in 0..20 {
             games.step();
-            for sprite in games.instances(0.6) {
+            for sprite in games.compute_sprites(0.6) {
                 assert!(sprite.tile < tiles && sprite.width >= 0.0, "{sprite:?}");
                 assert!((0.0..=1.0).contains(&sprite.opacity), "{sprite:?}");
             }
@@ -219,9 +220,9 @@ fn a_background_covers_its_plate_and_nothing_else() {
 }
 
 /// Sprites that reach far out of their game, number 4 of 9: upright, rotated, repeated.
-pub fn wild_sprites(num_sprites: usize, cells: SceneSize) -> Vec<Sprite> {
+pub fn wild_sprites(num_sprites: usize, scene_size: SceneSize) -> Vec<Sprite> {
     let mut sprites = vec![Sprite::default(); 9 * num_sprites];
-    let (x, y) = (cells.columns as f32, cells.rows as f32);
+    let (x, y) = (scene_size.columns as f32, scene_size.rows as f32);
     for (k, sprite) in sprites[4 * num_sprites..5 * num_sprites].iter_mut().enumerate() {
         *sprite = Sprite {
             x: [0.0, x, x / 2.0, -3.0][k % 4],
@@ -240,12 +241,12 @@ pub fn wild_sprites(num_sprites: usize, cells: SceneSize) -> Vec<Sprite> {
 #[test]
 fn sprites_stay_on_their_plate() {
     fn assert_holds<G: Look>(game: G) {
-        let cells = SceneSize::of(&game);
+        let scene_size = SceneSize::of(&game);
         let size = (411, 333);
         let unseen = vec![Sprite::default(); 9 * game.num_sprites()];
         let empty = painted(game, 9, &unseen, size);
-        let wild = painted(game, 9, &wild_sprites(game.num_sprites(), cells), size);
-        let wall = Wall::fit(cells, 9, size.0, size.1);
+        let wild = painted(game, 9, &wild_sprites(game.num_sprites(), scene_size), size);
+        let wall = Wall::fit(scene_size, 9, size.0, size.1);
         let plate = wall.plate_origin(4);
         let pixels = wild.pixels.chunks_exact(4).zip(empty.pixels.chunks_exact(4));
         let mut differ = 0;
@@ -264,20 +265,29 @@ fn sprites_stay_on_their_plate() {
 #[test]
 fn walls_are_whole_and_of_the_size_that_is_asked_for() {
     for (columns, rows) in [(22, 17), (5, 10), (25, 9), (1, 2), (257, 257)] {
-        let cells = SceneSize { columns, rows };
+        let scene_size = SceneSize { columns, rows };
         for count in (1..=40).chain([100, 333, 1024]) {
             for scale in [1, 2, 3, 5, 8, 16, 33] {
-                let (width, height) = Wall::picture_size(cells, count, scale);
-                let wall = Wall::fit(cells, count, width as u32, height as u32);
-                assert!(wall.cell_size >= scale as f32, "{cells:?}, {count}, {scale}: {wall:?}");
+                let (width, height) = Wall::picture_size(scene_size, count, scale);
+                let wall = Wall::fit(scene_size, count, width as u32, height as u32);
+                assert!(
+                    wall.cell_size >= scale as f32,
+                    "{scene_size:?}, {count}, {scale}: {wall:?}"
+                );
             }
             for (width, height) in [(1200, 800), (333, 777), (4000, 100)] {
-                let wall = Wall::fit(cells, count, width, height);
+                let wall = Wall::fit(scene_size, count, width, height);
                 assert!(wall.cell_size < 4.0 || wall.cell_size.fract() == 0.0, "{wall:?}");
                 let mut last = None;
                 for plate in (0..count).map(|i| wall.plate_origin(i)) {
-                    assert!(plate.x + wall.plate_width <= width, "{cells:?}, {count}: {wall:?}");
-                    assert!(plate.y + wall.plate_height <= height, "{cells:?}, {count}: {wall:?}");
+                    assert!(
+                        plate.x + wall.plate_width <= width,
+                        "{scene_size:?}, {count}: {wall:?}"
+                    );
+                    assert!(
+                        plate.y + wall.plate_height <= height,
+                        "{scene_size:?}, {count}: {wall:?}"
+                    );
                     if let Some((x, y)) = last.replace((plate.x, plate.y)) {
                         let follows = plate.y == y && plate.x >= x + wall.plate_width;
                         assert!(follows || plate.y >= y + wall.plate_height, "{count}: {wall:?}");
@@ -286,9 +296,9 @@ fn walls_are_whole_and_of_the_size_that_is_asked_for() {
             }
         }
     }
-    let cells = SceneSize { columns: 22, rows: 17 };
-    assert_eq!(Wall::picture_size(cells, 1, 16), (352, 272));
-    assert_eq!(Wall::fit(cells, 1, 352, 272).cell_size, 16.0);
-    assert_eq!(Wall::fit(cells, 4, 720, 555).columns, 2);
-    assert_eq!(Wall::fit(cells, 4, 720, 555).cell_size, 16.0);
+    let scene_size = SceneSize { columns: 22, rows: 17 };
+    assert_eq!(Wall::picture_size(scene_size, 1, 16), (352, 272));
+    assert_eq!(Wall::fit(scene_size, 1, 352, 272).cell_size, 16.0);
+    assert_eq!(Wall::fit(scene_size, 4, 720, 555).columns, 2);
+    assert_eq!(Wall::fit(scene_size, 4, 720, 555).cell_size, 16.0);
 }

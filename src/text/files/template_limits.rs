@@ -21,10 +21,10 @@ const MAX_INSTRUCTIONS: u64 = 20_000_000;
 const STACK_BYTES: usize = 512 << 20;
 /// Maximum growth of the process during a rendering, bytes.
 const MAX_GROWTH_BYTES: u64 = 512 << 20;
-/// Processor time of a rendering that may have made the process grow so much; below it, other threads have.
+/// CPU time of a rendering that may have made the process grow so much; below it, other threads have.
 const MIN_GROWTH_TIME: Duration = Duration::from_millis(20);
-/// Maximum processor time of a rendering, or duration where that is unknown; fuel ends it earlier unless single
-/// instructions are slow.
+/// Maximum CPU time of a rendering, or duration where that is unknown; fuel ends it earlier unless single instructions
+/// are slow.
 const MAX_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of values within an assigned value.
 const MAX_VALUES: usize = 1 << 20;

@@ -21,7 +21,7 @@ fn fused_gradients_of_every_loss_are_those_of_autodiff() {
 }
 
 #[test]
-#[ignore = "slow: 30 s of processor time on a software adapter"]
+#[ignore = "slow: 30 s of CPU time on a software adapter"]
 fn fused_gradients_of_every_loss_and_divergence_are_those_of_autodiff() {
     let Some(device) = adapter() else { return };
     block_on(every_loss(&device));
@@ -54,7 +54,7 @@ impl UpdateInputs {
 }
 
 #[test]
-#[ignore = "slow: 17 s of processor time on a software adapter"]
+#[ignore = "slow: 17 s of CPU time on a software adapter"]
 fn fused_gradients_are_right_with_more_samples_than_a_row_of_cubes_holds() {
     let Some(device) = adapter() else { return };
     // A row has at most 65,535 cubes under WebGPU's limits, of 64 samples each.

@@ -26,7 +26,7 @@ fn fused_and_stepwise_play_the_same_games_with_two_hidden_layers() {
 }
 
 #[test]
-#[ignore = "slow: 15 s of processor time on a software adapter"]
+#[ignore = "slow: 15 s of CPU time on a software adapter"]
 fn fused_and_stepwise_play_the_same_games_with_other_layers() {
     let Some(device) = adapter() else { return };
     block_on(more_layers(&device));

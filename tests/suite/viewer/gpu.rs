@@ -112,7 +112,7 @@ fn assert_kernel_is_native<G: Look>(game: G, graphics: &Graphics) {
         let (before, now) = (&games.before, &games.now);
         let (before, now) = (seats(before, game, &graphics.burn), seats(now, game, &graphics.burn));
         for part in [0.0, 0.8, 1.0] {
-            let native = games.instances(part);
+            let native = games.compute_sprites(part);
             let buffer = compute_sprites_on_device(game, &before, &now, part);
             let computed = read(&buffer, native.len(), graphics);
             for (computed, native) in computed.iter().zip(&native) {
@@ -174,7 +174,7 @@ fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
     let num_sprites = game.num_sprites();
     let mut games = Games::new(game, 211);
     (0..9).for_each(|_| games.step());
-    let sprites = games.instances(0.37);
+    let sprites = games.compute_sprites(0.37);
     for (width, height) in [(700, 333), (352, 272), (501, 499)] {
         let offscreen = Offscreen::new(device, queue, width, height).unwrap();
         let mut painted = Picture::new(width, height);
@@ -216,7 +216,7 @@ fn a_grid_is_drawn_from_a_kernels_buffer() {
     let buffers = [0.25, 0.5].map(|part| compute_sprites_on_device(game, &before, &now, part));
     for (buffer, part) in buffers.iter().zip([0.25, 0.5]) {
         renderer.draw_buffer(offscreen.view(), width, height, 1024, buffer.binding());
-        paint(&game, 1024, &games.instances(part), &mut painted);
+        paint(&game, 1024, &games.compute_sprites(part), &mut painted);
         assert_same(&offscreen.read().unwrap(), &painted, false, &format!("part {part}"));
     }
 }
