@@ -232,12 +232,14 @@ fn was_stopped(status: ExitStatus) -> bool {
 }
 
 /// The signal that ended a run, if any.
+#[cfg(unix)]
 fn ending_signal(status: ExitStatus) -> Option<i32> {
-    #[cfg(unix)]
-    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-    #[cfg(not(unix))]
-    let signal = None;
-    signal
+    std::os::unix::process::ExitStatusExt::signal(&status)
+}
+
+#[cfg(not(unix))]
+fn ending_signal(_: ExitStatus) -> Option<i32> {
+    None
 }
 
 /// Reason for the failure of a run: its last error, or what ended it.

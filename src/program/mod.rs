@@ -64,7 +64,7 @@ use crate::env::look::Look;
 use crate::model::NamedModel;
 use crate::parallel::mpi;
 use crate::run::{FinalEvaluation, Run, RunFiles, catch_device_panics, silence_panics};
-use crate::task::{self, cache};
+use crate::task;
 use anyhow::Result;
 use args::Cli;
 use clap::{CommandFactory, FromArgMatches};
@@ -213,7 +213,10 @@ fn prepare_process() {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         // A folder to which this user alone writes, or root: the library connects to a server whose socket it finds.
         if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-            std::env::set_var("XDG_RUNTIME_DIR", cache::folder().unwrap_or_else(|| "/".into()));
+            std::env::set_var(
+                "XDG_RUNTIME_DIR",
+                task::cache::folder().unwrap_or_else(|| "/".into()),
+            );
         }
     }
 }

@@ -85,6 +85,7 @@ impl Process {
     }
 
     /// On Unix, has the process group killed even if Grove ends without dropping this, as by Ctrl-C or `kill -9`.
+    #[cfg_attr(not(unix), expect(unused_mut))]
     pub fn with_watcher(mut self) -> Self {
         #[cfg(unix)]
         {

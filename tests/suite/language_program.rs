@@ -1,6 +1,6 @@
 //! The program with language models: user-defined tasks, fitting, interruptions, and errors about bad input.
 
-use crate::support::{MISSING, adapter_name, grove, interrupted_run, json, refusal, stderr};
+use crate::support::{MISSING, adapter_name, grove, json, refusal, stderr};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -191,7 +191,7 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
         json(folder, &words(&[start, &[whole.as_str()]].concat(), settings));
         let all: usize = start[start.len() - 2].parse().unwrap();
         let arguments = words(&[start, &[broken.as_str()]].concat(), settings);
-        let report = interrupted_run(folder, &arguments, &broken, 5, all);
+        let report = crate::support::interrupted_run(folder, &arguments, &broken, 5, all);
         assert!(report["interrupted"] == true && report["mean_score"].is_null(), "{report}");
         assert!(!folder.join(&broken).join("model/README.md").exists(), "not evaluated yet");
         json(folder, &["train", "--resume", "--run-dir", &broken, "--json"]);

@@ -1,5 +1,8 @@
 //! The integration tests, in one program so that they are linked once.
 
+// Most tests of signals, pipes and sandboxes need Unix or Linux.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, unused_imports))]
+
 mod advantages;
 mod bad_input;
 mod browser;

@@ -1,8 +1,7 @@
 //! The program from a user's view: runs, results, interruptions, damage.
 
 use crate::support::{
-    adapter_name, assert_same_files, grove, interrupted_run, json, refusal, stderr, stdout, train,
-    tree,
+    adapter_name, assert_same_files, grove, json, refusal, stderr, stdout, train, tree,
 };
 use std::fs;
 use tempfile::TempDir;
@@ -83,7 +82,8 @@ fn interrupted_and_resumed_equals_uninterrupted() {
     let more = ["--iterations", "150", "--set", "kl_coef=0.01", "--set", "save_every=40"];
     json(folder, &train("catch", "whole", &more));
 
-    let report = interrupted_run(folder, &train("catch", "broken", &more), "broken", 7, 150);
+    let report =
+        crate::support::interrupted_run(folder, &train("catch", "broken", &more), "broken", 7, 150);
     assert_eq!(report["interrupted"], true);
     let stopped_at = report["iteration"].as_u64().unwrap();
     assert!((7..150).contains(&stopped_at));

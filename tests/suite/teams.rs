@@ -404,6 +404,7 @@ fn a_stopped_rank_is_named() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn ctrl_c_saves_the_run_of_all_ranks() {
