@@ -8,6 +8,8 @@ mod gpu_utilization;
 #[cfg(feature = "wgpu")]
 #[cfg_attr(target_family = "wasm", path = "browser.rs")]
 mod graphics;
+#[cfg_attr(not(any(target_os = "linux", target_family = "wasm")), path = "host_sysinfo.rs")]
+mod host;
 #[cfg_attr(not(feature = "kernels"), path = "no_kernels.rs")]
 mod kernels;
 mod limits;

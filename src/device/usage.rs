@@ -2,6 +2,7 @@
 
 use super::cgroup_memory;
 use super::gpu_utilization::GpuUtilization;
+use super::host;
 use super::kernels::gpu_utilization;
 use crate::metrics::Memory;
 use burn::tensor::Device;
@@ -11,8 +12,6 @@ use web_time::Instant;
 
 /// Minimum interval of measurements of utilization, seconds; the clock has a resolution of 0.01 s.
 const UTILIZATION_INTERVAL_SECONDS: f64 = 0.25;
-/// Clock ticks per second in which Linux reports a process's CPU time (`USER_HZ`).
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The latest measurements of each device in use; the device `None` is the CPU without a tensor library.
 static USAGES: Mutex<Vec<(Option<Device>, Usage)>> = Mutex::new(Vec::new());
@@ -43,15 +42,20 @@ fn with_usage<T>(device: Option<&Device>, run: impl FnOnce(&mut Usage) -> T) -> 
 pub fn memory<'a>(device: impl Into<Option<&'a Device>>) -> Memory {
     let device = device.into();
     if let Some(usage) = device.and_then(Device::memory_pool_usage) {
-        let peak = with_usage(device, |measured| {
-            measured.peak = measured.peak.max(usage.bytes_in_use);
-            measured.peak
-        });
         let (in_use, reserved) = (Some(usage.bytes_in_use), Some(usage.bytes_reserved));
-        return Memory { in_use, reserved, peak: Some(peak) };
+        return Memory { in_use, reserved, peak: Some(sampled_peak(device, usage.bytes_in_use)) };
     }
-    let highest = proc_bytes("/proc/self/status", "VmHWM:");
-    Memory { in_use: proc_bytes("/proc/self/status", "VmRSS:"), reserved: highest, peak: highest }
+    let in_use = host::memory_in_use();
+    let peak = host::peak_memory().or_else(|| Some(sampled_peak(device, in_use?)));
+    Memory { in_use, reserved: peak, peak }
+}
+
+/// The maximum of the memory in use now and at earlier calls, bytes.
+fn sampled_peak(device: Option<&Device>, in_use: u64) -> u64 {
+    with_usage(device, |measured| {
+        measured.peak = measured.peak.max(in_use);
+        measured.peak
+    })
 }
 
 /// Returns freed memory to the operating system immediately, if the program's allocator is in use.
@@ -68,14 +72,14 @@ pub fn release_freed_memory() {
 /// `None` if the platform does not report it.
 pub fn data_budget() -> Option<u64> {
     let available = cgroup_memory::read().map(|memory| memory.available);
-    let bytes = proc_bytes("/proc/meminfo", "MemAvailable:").into_iter().chain(available).min()?;
+    let bytes = host::available_memory().into_iter().chain(available).min()?;
     Some(bytes / 2)
 }
 
 /// The memory of the machine, or of the container if that has less, bytes.
 pub fn total_memory() -> Option<u64> {
     let limit = cgroup_memory::read().map(|memory| memory.limit);
-    proc_bytes("/proc/meminfo", "MemTotal:").into_iter().chain(limit).min()
+    host::machine_memory().into_iter().chain(limit).min()
 }
 
 /// Recent utilization of a device, 0 to 1: the driver's counter for a GPU, this process's share of all
@@ -94,7 +98,7 @@ pub fn utilization<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
             GpuUtilization::Fraction(utilization) => (0.0, Some(utilization)),
             GpuUtilization::Unreported => (0.0, None),
             GpuUtilization::NotAGpu => {
-                let time = cpu_seconds();
+                let time = host::cpu_seconds();
                 let share = |time: f64, (before, then): (Instant, f64)| {
                     let cores = available_parallelism().map_or(1, usize::from) as f64;
                     let share = (time - then) / now.duration_since(before).as_secs_f64() / cores;
@@ -111,26 +115,7 @@ pub fn utilization<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
     })
 }
 
-/// CPU time of all threads of this process, seconds; `None` on systems other than Linux.
-fn cpu_seconds() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The program's name, in parentheses, may contain spaces.
-    let (_, fields) = text.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    Some((ticks()? + ticks()?) / TICKS_PER_SECOND)
-}
-
-/// Reads a line such as `MemTotal: 16384 kB` from a file of `/proc` and converts it to bytes; `None` on
-/// systems other than Linux.
-pub(super) fn proc_bytes(path: &str, key: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
-#[cfg(all(test, target_os = "linux", feature = "flex"))]
+#[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
 
