@@ -12,6 +12,8 @@ pub mod block_quantized;
 mod elementary;
 #[cfg(target_family = "wasm")]
 pub(crate) mod quads;
+#[cfg(feature = "kernels")]
+pub(crate) mod reduction;
 pub mod softmax;
 
 /// Width of a vector in numbers: games that a network processes side by side, or columns of a matrix.

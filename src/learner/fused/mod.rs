@@ -27,8 +27,8 @@ use crate::settings::TrainConfig;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
+pub(super) use optimizer_kernels::UNITS;
 use optimizer_kernels::adamw_kernel;
-pub(super) use optimizer_kernels::{UNITS, cube_sum};
 use tiles::Tiling;
 use update::FusedUpdate;
 

@@ -3,6 +3,7 @@
 
 use crate::learner::means::NUM_SUMS;
 use crate::math::adamw::{Factors, ParamState, clip_scale, step};
+use crate::math::reduction::cube_sum;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -14,24 +15,6 @@ const PARTIAL_SUMS: usize = 32;
 pub(super) const SUM_UNITS: usize = COLUMNS * PARTIAL_SUMS;
 /// Units per cube of [`adamw_kernel`].
 pub(in crate::learner) const UNITS: usize = 256;
-
-/// Sums a number of each unit of a cube of [`UNITS`].
-#[cube]
-pub(in crate::learner) fn cube_sum(own: f32) -> f32 {
-    let unit = UNIT_POS as usize;
-    let mut sums = Shared::<[f32]>::new_slice(UNITS);
-    sums[unit] = own;
-    sync_cube();
-    #[unroll]
-    for level in 0..comptime!(UNITS.ilog2()) {
-        let half = comptime!(UNITS >> (level + 1));
-        if unit < half {
-            sums[unit] += sums[unit + half];
-        }
-        sync_cube();
-    }
-    sums[0]
-}
 
 /// Sums partial gradients. One unit sums one parameter over one of [`PARTIAL_SUMS`] runs of rows; the unit
 /// of the first run then sums over runs.
@@ -89,7 +72,7 @@ pub(super) fn adamw_kernel(
     for i in range_stepped(unit, num_params, UNITS) {
         sum += gradient[i] * gradient[i];
     }
-    let norm = cube_sum(sum).sqrt();
+    let norm = cube_sum(sum, UNITS).sqrt();
     let mut scale = 1.0f32;
     if comptime!(clip) {
         scale = clip_scale(norm, max_norm);

@@ -2,8 +2,9 @@
 
 use super::UNITS;
 use super::progress::Progress;
-use super::rows::{cube_sum, largest_logit};
+use super::rows::largest_logit;
 use crate::device::buffers::Buffer;
+use crate::math::reduction::cube_sum;
 use crate::math::softmax::{MIN_THRESHOLD, logprob, normalizer, unnormalized};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -87,7 +88,7 @@ pub(crate) fn choose_kernel(
                 peak = i;
             }
         }
-        let mean = cube_sum(mean);
+        let mean = cube_sum(mean, UNITS);
         let mut sums = Shared::<[f32]>::new_slice(UNITS);
         let mut peaks = Shared::<[u32]>::new_slice(UNITS);
         sums[unit] = sum;

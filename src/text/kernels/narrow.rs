@@ -7,9 +7,10 @@
 use super::UNITS;
 use super::choose::Choices;
 use super::progress::Progress;
-use super::rows::{cube_max, cube_sum, largest_logit};
+use super::rows::{cube_max, largest_logit};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
+use crate::math::reduction::cube_sum;
 use crate::math::softmax::{MIN_THRESHOLD, unnormalized};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -189,7 +190,7 @@ fn search(
                 sum += share(weight, kind);
             }
         }
-        let sum = above + cube_sum(sum);
+        let sum = above + cube_sum(sum, UNITS);
         // All units have read this sum before the next one is written.
         sync_cube();
         if passes(sum, goal, kind) {
@@ -223,7 +224,7 @@ fn nth_tied_token(
                 count += 1.0f32;
             }
         }
-        let count = cube_sum(count);
+        let count = cube_sum(count, UNITS);
         sync_cube();
         if count > before {
             high = middle;
@@ -244,7 +245,7 @@ fn count_ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
             count += 1.0f32;
         }
     }
-    let count = cube_sum(count);
+    let count = cube_sum(count, UNITS);
     sync_cube();
     count
 }
@@ -280,7 +281,7 @@ fn top_p_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top
                 mass += weight;
             }
         }
-        let mut mass = cube_sum(mass);
+        let mut mass = cube_sum(mass, UNITS);
         if cut.bits > 0u32 {
             mass += cut.ties * f32::reinterpret(cut.bits);
         }
@@ -322,13 +323,13 @@ fn sum_drawable(
             ties += 1.0f32;
         }
     }
-    let ties = cube_sum(ties);
+    let ties = cube_sum(ties, UNITS);
     if cut.ties > ties {
         cut.ties = ties;
     }
     let smallest = f32::reinterpret(cut.bits);
-    let mut sum = cube_sum(sum);
-    let mut mean = cube_sum(mean);
+    let mut sum = cube_sum(sum, UNITS);
+    let mut mean = cube_sum(mean, UNITS);
     if cut.ties > 0.0f32 {
         sum += cut.ties * smallest;
         mean += cut.ties * smallest * ln(smallest);
@@ -426,7 +427,7 @@ pub(crate) fn narrow_kernel(
         let mut end = vocabulary;
         if cut.ties < ties {
             // The weight at which there is one more than there are larger ones is the last.
-            let goal = cube_sum(larger) + 1.0f32;
+            let goal = cube_sum(larger, UNITS) + 1.0f32;
             let place = search(scratch, &mut row, cut.bits, goal, comptime!(Goal::Count));
             end = nth_tied_token(scratch, &mut row, &place, cut.ties - 1.0f32) + 1;
         }

@@ -2,33 +2,10 @@
 
 use super::{AT_ONCE, UNITS};
 use crate::math::activation::{Activation, activate, value_and_derivative};
+use crate::math::reduction::cube_sum;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
-
-/// Sums a number of each unit of a cube of [`UNITS`].
-#[cube]
-pub(crate) fn cube_sum(own: f32) -> f32 {
-    cube_sum_of(own, UNITS)
-}
-
-/// Sums a number of each unit of a cube.
-#[cube]
-fn cube_sum_of(own: f32, #[comptime] units: usize) -> f32 {
-    let unit = UNIT_POS as usize;
-    let mut sums = Shared::<[f32]>::new_slice(units);
-    sums[unit] = own;
-    sync_cube();
-    #[unroll]
-    for level in 0..comptime!(units.ilog2()) {
-        let half = comptime!(units >> (level + 1));
-        if unit < half {
-            sums[unit] += sums[unit + half];
-        }
-        sync_cube();
-    }
-    sums[0]
-}
 
 /// Computes the maximum of a number of each unit of a cube of [`UNITS`].
 #[cube]
@@ -144,7 +121,7 @@ fn root_of(numbers: &Array<f32>, eps: f32, #[comptime] row: RowLayout) -> f32 {
     for part in 0..comptime!(row.parts()) {
         square += numbers[part] * numbers[part];
     }
-    (cube_sum_of(square, comptime!(row.units)) / comptime!(row.size as f32) + eps).sqrt()
+    (cube_sum(square, comptime!(row.units)) / comptime!(row.size as f32) + eps).sqrt()
 }
 
 /// The form of [`add_norm_kernel`].
@@ -335,8 +312,8 @@ pub(crate) fn norm_backward_kernel(
                     }
                 }
             }
-            let square = cube_sum_of(square, units);
-            let dot = cube_sum_of(dot, units);
+            let square = cube_sum(square, units);
+            let dot = cube_sum(dot, units);
             // All units have read these sums before those of the next row are written.
             sync_cube();
             let root = (square / count + eps).sqrt();

@@ -1,7 +1,8 @@
 //! Kernels of the loss of tokens: their log-probabilities and entropies, and the gradient of logits.
 
 use super::UNITS;
-use super::rows::{cube_max, cube_sum};
+use super::rows::cube_max;
+use crate::math::reduction::cube_sum;
 use crate::math::softmax::{logprob, normalizer, unnormalized};
 use crate::text::EXCLUSION_OFFSET;
 use burn::cubecl;
@@ -67,8 +68,8 @@ fn row_sums(
         sum += weight;
         mean += weight * (x - row_max);
     }
-    let sum = cube_sum(sum);
-    (row_max, sum, cube_sum(mean) / sum)
+    let sum = cube_sum(sum, UNITS);
+    (row_max, sum, cube_sum(mean, UNITS) / sum)
 }
 
 /// Computes the log-probability of each row's token and the entropy of the choice; one cube per row.

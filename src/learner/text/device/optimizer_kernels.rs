@@ -1,9 +1,10 @@
 //! Kernels of an optimizer step whose parameters are in arenas: sums of squares, the norm of all, AdamW.
 
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
-use crate::learner::fused::{UNITS, cube_sum};
+use crate::learner::fused::UNITS;
 use crate::learner::optimizer::AdamWTensors;
 use crate::math::adamw::{Factors, ParamState, clip_scale, step};
+use crate::math::reduction::cube_sum;
 use crate::text::{Packing, upload_integers};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -32,7 +33,7 @@ fn squares_kernel(gradient: &[f32], portions: &[i32], sums: &mut [f32], count: u
         for i in range_stepped(start + unit, end, UNITS) {
             sum += gradient[i] * gradient[i];
         }
-        let sum = cube_sum(sum);
+        let sum = cube_sum(sum, UNITS);
         if unit == 0 {
             sums[portions[at + 2] as usize] = sum;
         }
@@ -55,7 +56,7 @@ fn norm_kernel(
     for i in range_stepped(unit, count, UNITS) {
         sum += sums[i];
     }
-    let sum = cube_sum(sum);
+    let sum = cube_sum(sum, UNITS);
     if unit == 0 {
         let length = sum.sqrt();
         norm[0] = length;
