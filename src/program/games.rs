@@ -147,11 +147,10 @@ impl Games {
         let is_known = |name: &str| [TableGame::NAME, HostGame::NAME].contains(&name);
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && !is_known(name);
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
-        let (games, tasks) = (self.joined_names(), task::joined_names());
         // IDs in Gymnasium end in a version.
         let lower = name.to_lowercase();
         let (plain, version) = lower.rsplit_once("-v").unwrap_or((lower.as_str(), ""));
-        let known = games.split(", ").chain(tasks.split(", "));
+        let known = self.names().chain(task::TASKS.iter().map(|task| task.name));
         let nearest = known
             .map(|known| (strsim::damerau_levenshtein(known, plain), known))
             .filter(|(distance, known)| 2 * distance <= known.len())
@@ -164,7 +163,9 @@ impl Games {
             None => String::new(),
         };
         bail!(
-            "unknown game `{name}`; must be one of: {games}, or a language model's task: {tasks}{hint}"
+            "unknown game `{name}`; must be one of: {}, or a language model's task: {}{hint}",
+            self.joined_names(),
+            task::joined_names()
         )
     }
 
