@@ -11,9 +11,9 @@ use crate::settings::TrainConfig;
 /// step, they divide by 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LearntSteps {
-    /// Those of the first minibatches: of a dataset, which advances by batches, or of an update that ended early.
+    /// The first minibatches: of a dataset, which advances by batches, or of an update that ended early.
     OfMinibatches(usize),
-    /// Those of all games in each of these epochs: every epoch covers all games of a rollout.
+    /// All minibatches of this many epochs, each of which covers all games of a rollout.
     OfEpochs(usize),
 }
 

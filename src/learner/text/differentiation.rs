@@ -32,7 +32,7 @@ impl TokenSums {
         vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss, self.tokens]
     }
 
-    /// Assembles the sums from those of [`TokenSums::added`] and the maximum.
+    /// Creates the sums from the added ones, `[NUM_ADDED]`, and the maximum.
     pub fn from_added(added: &[f64], max_ratio_distance: f64) -> Self {
         let [approx_kl, clipped, entropy, reference_kl, loss, tokens] =
             std::array::from_fn(|i| added[i]);

@@ -258,7 +258,7 @@ impl DeviceDecoder {
         self.weights.device()
     }
 
-    /// The same decoder with its trainable parameters as the leaves of autodiff's graph.
+    /// Returns the decoder with its trainable parameters as leaves of the autodiff graph.
     pub fn with_autodiff(&self) -> Self {
         struct Leaves;
         impl ModuleMapper for Leaves {
