@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 /// Mean scores of reference players, lowest first.
-pub type References = &'static [(&'static str, f64)];
+pub type ReferenceScores = &'static [(&'static str, f64)];
 
 /// A new run of a game.
 pub struct NewRun<'a> {
@@ -60,7 +60,7 @@ pub struct GameCommands {
     /// Checks the settings of a new run that has these `--set`s.
     pub validate: fn(&Models, &[String]) -> Result<()>,
     /// Reference scores for the game's parameters in these settings.
-    pub references: fn(toml::Table) -> Result<References>,
+    pub reference_scores: fn(toml::Table) -> Result<ReferenceScores>,
 }
 
 /// The games of a program, in order, and its user-defined models. Cloning is cheap: clones share the games.
@@ -73,7 +73,7 @@ pub struct Games {
 }
 
 impl Games {
-    /// Creates a program without games, with the commands for tables.
+    /// Creates an empty list of games, with the commands for datasets imported from tables.
     pub fn new(table_commands: GameCommands) -> Self {
         Self { entries: Arc::default(), table_commands, models: Models::default() }
     }
@@ -147,11 +147,10 @@ impl Games {
         let is_known = |name: &str| [TableGame::NAME, HostGame::NAME].contains(&name);
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && !is_known(name);
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
-        let (games, tasks) = (self.joined_names(), task::joined_names());
         // IDs in Gymnasium end in a version.
         let lower = name.to_lowercase();
         let (plain, version) = lower.rsplit_once("-v").unwrap_or((lower.as_str(), ""));
-        let known = games.split(", ").chain(tasks.split(", "));
+        let known = self.names().chain(task::TASKS.iter().map(|task| task.name));
         let nearest = known
             .map(|known| (strsim::damerau_levenshtein(known, plain), known))
             .filter(|(distance, known)| 2 * distance <= known.len())
@@ -164,7 +163,9 @@ impl Games {
             None => String::new(),
         };
         bail!(
-            "unknown game `{name}`; must be one of: {games}, or a language model's task: {tasks}{hint}"
+            "unknown game `{name}`; must be one of: {}, or a language model's task: {}{hint}",
+            self.joined_names(),
+            task::joined_names()
         )
     }
 
