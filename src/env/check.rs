@@ -184,7 +184,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         }
     }
 
-    /// Records an error, unless the subject has one already: later ones are usually consequences.
+    /// Records an error, unless its aspect has one already: later ones are usually consequences.
     fn report(&mut self, aspect: Aspect, message: impl FnOnce() -> String) {
         if self.findings.iter().all(|finding| finding.aspect != aspect) {
             self.findings.push(Finding::error(aspect, message()));
@@ -214,7 +214,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
                 });
             }
             self.check_step_draws(before, action, level, time);
-            if played.ended() {
+            if played.has_ended() {
                 self.num_ended += 1;
                 break;
             }
@@ -231,7 +231,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         let mut other = Episode { level: !level, ..Episode::default() };
         for time in 0..3 {
             let action = self.choose_action(&used, draw(level, time));
-            if advance::<G>(&mut used, &mut other, action, game).ended() {
+            if advance::<G>(&mut used, &mut other, action, game).has_ended() {
                 break;
             }
         }

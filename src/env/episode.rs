@@ -42,7 +42,7 @@ pub struct StepResult {
 impl StepResult {
     /// Whether the episode ended with this step, by termination or truncation.
     #[inline(always)]
-    pub fn ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.terminated || self.truncated
     }
 }
@@ -83,7 +83,7 @@ pub fn play_step<G: Rules>(
     #[comptime] game: G,
 ) -> StepResult {
     let played = advance::<G>(state, episode, action, game);
-    if played.ended() {
+    if played.has_ended() {
         start_next::<G>(state, episode, game);
     }
     played

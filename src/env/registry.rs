@@ -1,10 +1,10 @@
 //! The list of built-in games, used by the program, the page, the defaults and the tests.
 //!
 //! A game is a folder with its rules, its look and `defaults.toml`, its default training settings.
-//! To add one, declare the folder here and add its struct to
+//! To add one, declare the folder here, re-export its types and add its struct to
 //! [`for_each_game!`](crate::for_each_game).
 
-// Re-exported so that games can import from `super`.
+// Imported here, since a game's `super` is this module.
 use super::*;
 use std::any::TypeId;
 

@@ -9,7 +9,7 @@ use super::graph::{FLOAT, Graph, INT64, int_attribute};
 use crate::model::{DecoderShape, ModelKind, PolicyConfig};
 use crate::protobuf::Message;
 
-/// A policy that has no form in ONNX here.
+/// The error for a policy that has no form in ONNX here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a policy of the kind `{0}` cannot be exported to ONNX; `mlp`, `gru` and `decoder` can")]
 pub struct OnnxError(pub String);
@@ -46,7 +46,7 @@ pub fn encode(policy: &Policy) -> Result<Vec<u8>, OnnxError> {
     let memory = match config.kind {
         ModelKind::Mlp | ModelKind::Gru => add_mlp_or_gru(&mut graph, policy),
         ModelKind::Decoder => Some(add_decoder(&mut graph, policy)),
-        _ => return Err(OnnxError(config.kind.to_string())),
+        ModelKind::UserDefined(_) => return Err(OnnxError(config.kind.to_string())),
     };
     let attributes = [int_attribute("axis", 1), int_attribute("keepdims", 0)];
     graph.node_with("ArgMax", &["logits"], &["action"], attributes);

@@ -94,8 +94,8 @@ pub(super) fn sum_ranks(
     ours: Tensor<1>,
     num_params: usize,
 ) -> Result<Tensor<1>, TeamError> {
-    if let Some(collective) = &team.hardware().collective {
-        return collective.all_reduce(team, ours);
+    if let Some(group) = &team.hardware().nccl {
+        return group.all_reduce(team, ours);
     }
     let device = ours.device();
     let (gradient, sums) = split(ours, num_params);

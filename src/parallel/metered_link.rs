@@ -10,15 +10,14 @@ pub struct MeteredLink {
     pub link: Box<dyn Link>,
     pub traffic: Traffic,
     /// Number of sums so far, equal on all ranks.
-    pub sums: usize,
+    pub num_sums: usize,
 }
 
 /// Division of the work of a sum among several ranks.
 struct SumPlan {
-    size: usize,
+    num_ranks: usize,
     rank: usize,
-    /// Number of shards.
-    count: usize,
+    num_shards: usize,
     len: PartialSumLen,
     /// Nodes of the tree at which each rank has a partial sum.
     nodes: Vec<Vec<Range<usize>>>,
@@ -32,23 +31,23 @@ struct SumPlan {
 impl SumPlan {
     /// Plans the sum number `number`; `boundaries` are those of the ranks' shards.
     fn new(team: &Team, boundaries: &[usize], len: PartialSumLen, number: usize) -> Self {
-        let (size, rank, count) = (team.size(), team.rank, boundaries[team.size()]);
-        let of_rank = |bounds: &[usize]| tree_nodes(count, &(bounds[0]..bounds[1]));
+        let (num_ranks, rank, num_shards) = (team.size(), team.rank, boundaries[team.size()]);
+        let of_rank = |bounds: &[usize]| tree_nodes(num_shards, &(bounds[0]..bounds[1]));
         let nodes: Vec<_> = boundaries.windows(2).map(of_rank).collect();
-        let is_direct = size == 2 && nodes.iter().all(|nodes| nodes.len() == 1);
-        Self { size, rank, count, len, nodes, is_direct, adder: number % size }
+        let is_direct = num_ranks == 2 && nodes.iter().all(|nodes| nodes.len() == 1);
+        Self { num_ranks, rank, num_shards, len, nodes, is_direct, adder: number % num_ranks }
     }
 
     /// The other ranks.
     fn others(&self) -> impl Iterator<Item = usize> {
         let rank = self.rank;
-        (0..self.size).filter(move |other| *other != rank)
+        (0..self.num_ranks).filter(move |other| *other != rank)
     }
 
     /// The slice of a vector that a rank reduces.
     fn slice(&self, rank: usize) -> Range<usize> {
-        let (len, size) = (self.len.vector, self.size);
-        if self.is_direct { 0..len } else { len * rank / size..len * (rank + 1) / size }
+        let (len, num_ranks) = (self.len.vector, self.num_ranks);
+        if self.is_direct { 0..len } else { len * rank / num_ranks..len * (rank + 1) / num_ranks }
     }
 
     /// Whether every rank reduces everything, so that there are no slices to gather.
@@ -56,7 +55,7 @@ impl SumPlan {
         self.is_direct || self.len.vector == 0
     }
 
-    /// Number of elements that a rank sums.
+    /// Number of f64 numbers that a rank sums beside its slice.
     fn num_numbers(&self, rank: usize) -> usize {
         if self.is_whole() || rank == self.adder { self.len.numbers } else { 0 }
     }
@@ -98,8 +97,8 @@ impl MeteredLink {
         ours: Vec<PartialSum>,
         len: PartialSumLen,
     ) -> Result<PartialSum, TeamError> {
-        let plan = SumPlan::new(team, boundaries, len, self.sums);
-        self.sums += 1;
+        let plan = SumPlan::new(team, boundaries, len, self.num_sums);
+        self.num_sums += 1;
         let are_complete = ours.iter().map(|sum| &sum.shards).eq(&plan.nodes[plan.rank]);
         assert!(are_complete, "a partial sum at each node of this rank's shards");
         let sum = self.reduce_scatter(&plan, &ours)?;
@@ -122,14 +121,14 @@ impl MeteredLink {
             }
             bytes
         };
-        let outbox: Vec<Vec<u8>> = (0..plan.size).map(message).collect();
+        let outbox: Vec<Vec<u8>> = (0..plan.num_ranks).map(message).collect();
         let vector_bytes = size_of::<f32>() * plan.slice(rank).len();
         // Bytes of our slice of one partial sum.
         let bytes = vector_bytes + size_of::<f64>() * plan.num_numbers(rank);
         let bytes_from =
             |other: usize| if other == rank { 0 } else { plan.nodes[other].len() * bytes };
         let mut received: Vec<Vec<u8>> =
-            (0..plan.size).map(|from| vec![0; bytes_from(from)]).collect();
+            (0..plan.num_ranks).map(|from| vec![0; bytes_from(from)]).collect();
         let outbox: Vec<&[u8]> = outbox.iter().map(|bytes| &bytes[..]).collect();
         let mut inbox: Vec<&mut [u8]> = received.iter_mut().map(|bytes| &mut bytes[..]).collect();
         self.exchange(&outbox, &mut inbox)?;
@@ -157,7 +156,7 @@ impl MeteredLink {
                 all.push((shards.clone(), sum));
             }
         }
-        Ok(sum_tree(plan.count, all, &PartialSum::add_next))
+        Ok(sum_tree(plan.num_shards, all, &PartialSum::add_next))
     }
 
     /// Sends every rank our slice of the sum, the adder's followed by the numbers, and returns the whole sum.
@@ -179,11 +178,11 @@ impl MeteredLink {
                 from_adder.resize(adder_vector_bytes + size_of::<f64>() * plan.len.numbers, 0u8);
             }
         }
-        let mut outbox = vec![&ours[..]; plan.size];
+        let mut outbox = vec![&ours[..]; plan.num_ranks];
         outbox[rank] = &[];
-        let mut inbox: Vec<&mut [u8]> = Vec::with_capacity(plan.size);
+        let mut inbox: Vec<&mut [u8]> = Vec::with_capacity(plan.num_ranks);
         let (mut rest, mut adder_inbox) = (&mut vector[..], &mut from_adder[..]);
-        for other in 0..plan.size {
+        for other in 0..plan.num_ranks {
             let (part, behind) = rest.split_at_mut(plan.slice(other).len());
             inbox.push(match other {
                 _ if other == rank => &mut [],
@@ -193,7 +192,7 @@ impl MeteredLink {
             rest = behind;
         }
         self.exchange(&outbox, &mut inbox)?;
-        let receivers = plan.size - 1;
+        let receivers = plan.num_ranks - 1;
         self.traffic.vector_bytes += (receivers * vector_bytes) as u64;
         self.traffic.other_bytes += (receivers * (ours.len() - vector_bytes)) as u64;
         if rank == adder {

@@ -5,19 +5,19 @@
 //! shards. A result therefore has the same bytes for any number of ranks. The vectors that are summed
 //! are opaque to this module.
 
-mod collective;
 mod error;
 mod metered_link;
 #[cfg_attr(not(feature = "mpi"), path = "no_mpi.rs")]
 pub mod mpi;
+mod nccl;
 mod pipelined;
 mod shards;
 #[cfg(test)]
 pub(crate) mod tests;
 mod threads;
 
-pub use collective::Collective;
 pub use error::TeamError;
+pub use nccl::NcclGroup;
 pub use shards::{Shards, left_siblings, shard_boundaries, sum_leaves, sum_tree, tree_nodes};
 pub use threads::thread_teams;
 
@@ -72,8 +72,8 @@ pub struct Team {
 pub struct Hardware {
     /// The name of each rank's device.
     pub names: Vec<String>,
-    /// All-reduce between CUDA devices that bypasses host memory, if available.
-    pub collective: Option<Collective>,
+    /// The group that sums vectors on CUDA devices without host memory, if available.
+    pub nccl: Option<NcclGroup>,
     /// Whether any rank computes on a device (a GPU).
     pub has_devices: bool,
     /// Whether any rank computes on the CPU.
@@ -139,7 +139,7 @@ impl Team {
     /// Unless `rank < size`.
     pub fn new(rank: usize, size: usize, link: Box<dyn Link>) -> Self {
         assert!(rank < size, "rank {rank} of {size}");
-        let link = MeteredLink { link, traffic: Traffic::default(), sums: 0 };
+        let link = MeteredLink { link, traffic: Traffic::default(), num_sums: 0 };
         let link = (size > 1).then(|| Arc::new(Mutex::new(link)));
         Self { rank, speeds: vec![1.0; size].into(), hardware: Arc::default(), link }
     }
@@ -337,7 +337,7 @@ impl Team {
     }
 
     /// Adds bytes of vectors that were not sent over the link.
-    pub fn count_vectors(&self, bytes: u64) {
+    pub fn add_vector_bytes(&self, bytes: u64) {
         if let Some(mut link) = self.lock_link() {
             link.traffic.vector_bytes += bytes;
         }

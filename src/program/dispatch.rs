@@ -41,7 +41,7 @@ fn commands<G: ConfigurableGame>(
             let (game, config) = new_settings::<G>(&toml::Table::new(), assignments)?;
             validation::validate(models, &game, &config)
         },
-        references: |settings| {
+        reference_scores: |settings| {
             Ok(overlay::split_game::<G>(settings, G::NAME)?.0.reference_scores())
         },
     }

@@ -6,7 +6,7 @@ use super::model_card::format_card;
 use super::output::{eprint_line, print_json};
 use super::progress_note::with_note;
 use super::recorded_run::RecordedRun;
-use super::text::load_model_from;
+use super::text::load_model;
 use crate::disk;
 use crate::run::RunFolder;
 use crate::text::{GgufType, LanguageModel};
@@ -63,7 +63,7 @@ pub fn write(
     if args.outtype.is_some() && format != Format::Gguf {
         bail!("--outtype is for the format gguf");
     }
-    let mut model = load_model_from(place)?;
+    let mut model = load_model(place)?;
     if args.merge {
         model = model.merged();
     }

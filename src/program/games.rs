@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 /// Mean scores of reference players, lowest first.
-pub type References = &'static [(&'static str, f64)];
+pub type ReferenceScores = &'static [(&'static str, f64)];
 
 /// A new run of a game.
 pub struct NewRun<'a> {
@@ -60,7 +60,7 @@ pub struct GameCommands {
     /// Checks the settings of a new run that has these `--set`s.
     pub validate: fn(&Models, &[String]) -> Result<()>,
     /// Reference scores for the game's parameters in these settings.
-    pub references: fn(toml::Table) -> Result<References>,
+    pub reference_scores: fn(toml::Table) -> Result<ReferenceScores>,
 }
 
 /// The games of a program, in order, and its user-defined models. Cloning is cheap: clones share the games.
@@ -73,7 +73,7 @@ pub struct Games {
 }
 
 impl Games {
-    /// Creates a program without games, with the commands for tables.
+    /// Creates an empty list of games, with the commands for datasets imported from tables.
     pub fn new(table_commands: GameCommands) -> Self {
         Self { entries: Arc::default(), table_commands, models: Models::default() }
     }

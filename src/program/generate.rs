@@ -23,7 +23,7 @@ use std::time::Instant;
 /// Completes a prompt, and prints a single completion while it is generated, others at the end.
 pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::start_thread_pool(args.threads)?;
-    let model = load_model(&args.model)?;
+    let model = load_named_model(&args.model)?;
     let tokens = prompt_tokens(&model, &requested_prompt(&args)?, &args)?;
     let sampling = Sampling {
         temperature: args.temperature,
@@ -37,7 +37,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let is_stopped =
         |tokens: &[u32]| stop::text_before(&model.decode_completion(tokens), &args.stop).is_some();
     let printer =
-        CompletionPrinter { model: &model, stops: &args.stop, num_printed: Mutex::new(0) };
+        CompletionPrinter { model: &model, stops: &args.stop, printed_bytes: Mutex::new(0) };
     let print = |_: usize, _: usize, completion: &Completion| printer.print(&completion.tokens);
     let is_streaming = args.completions == 1 && !args.json;
     let generator = Generator {
@@ -66,7 +66,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
             &json!({ "prompt_tokens": count, "completions": completions, "seconds": seconds }),
         )?;
     } else if is_streaming {
-        print_result(text(&completions[0]).get(printer.num_printed()..).unwrap_or(""))?;
+        print_result(text(&completions[0]).get(printer.printed_bytes()..).unwrap_or(""))?;
     } else {
         completions
             .iter()
@@ -103,12 +103,12 @@ fn requested_prompt(args: &GenerateArgs) -> Result<String> {
 }
 
 /// Loads the model that a path names: the best model of a run, that of a checkpoint, or one in a folder or file.
-fn load_model(path: &Path) -> Result<LanguageModel> {
+fn load_named_model(path: &Path) -> Result<LanguageModel> {
     let has = |name: &str| path.join(name).is_file();
     let is_checkpoint = has("manifest.json") && !has("config.json");
     match RunFolder::find(path) {
-        Ok(run) if run.model_path().is_dir() => text::load_model_from(&run.model_path()),
-        Err(_) if !is_checkpoint => text::load_model_from(path),
+        Ok(run) if run.model_path().is_dir() => text::load_model(&run.model_path()),
+        Err(_) if !is_checkpoint => text::load_model(path),
         _ => {
             let checkpoint = saved_policy(path)?;
             if !text::is_language_checkpoint(&checkpoint) {
@@ -167,8 +167,8 @@ fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Re
 struct CompletionPrinter<'a> {
     model: &'a LanguageModel,
     stops: &'a [String],
-    /// Number of bytes of the text that have been printed.
-    num_printed: Mutex<usize>,
+    /// Length in bytes of the text that has been printed.
+    printed_bytes: Mutex<usize>,
 }
 
 impl CompletionPrinter<'_> {
@@ -176,18 +176,18 @@ impl CompletionPrinter<'_> {
     fn print(&self, tokens: &[u32]) {
         let text = self.model.decode_completion(tokens);
         let end = final_length(&text, self.stops);
-        let mut num_printed = self.num_printed.lock().expect("no holder of the lock panics");
-        // A tokenizer may also change earlier text, so `num_printed` need not be a character boundary any more.
-        if let Some(new) = text.get(*num_printed..end).filter(|new| !new.is_empty()) {
+        let mut printed_bytes = self.printed_bytes.lock().expect("no holder of the lock panics");
+        // A tokenizer may also change earlier text, so `printed_bytes` need not be a character boundary any more.
+        if let Some(new) = text.get(*printed_bytes..end).filter(|new| !new.is_empty()) {
             // A closed pipe is noticed when the rest is printed.
             let _ = write!(stdout(), "{}", for_terminal(new));
             let _ = stdout().flush();
-            *num_printed = end;
+            *printed_bytes = end;
         }
     }
 
-    fn num_printed(&self) -> usize {
-        *self.num_printed.lock().expect("no holder of the lock panics")
+    fn printed_bytes(&self) -> usize {
+        *self.printed_bytes.lock().expect("no holder of the lock panics")
     }
 }
 

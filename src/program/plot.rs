@@ -70,7 +70,7 @@ pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
         let subjects: Vec<&str> = groups.iter().map(|group| group.runs[0].title()).collect();
         let is_same_subject = subjects.iter().all(|subject| *subject == subjects[0]);
         let is_score = is_same_subject && ["score", "greedy"].contains(&args.y.as_str());
-        let references = if is_score { groups[0].runs[0].references(games) } else { &[] };
+        let references = if is_score { groups[0].runs[0].reference_scores(games) } else { &[] };
         let references = references.iter().map(|(name, value)| (name.to_string(), *value));
         let title = if is_same_subject { subjects[0].to_string() } else { String::new() };
         let (x_label, y_label) = (name_of(&args.x), args.y.clone());

@@ -7,7 +7,7 @@ use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
 use crate::model::Network;
-use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, mpi, thread_teams};
+use crate::parallel::{Hardware, NcclGroup, TIMEOUT, Team, TeamError, mpi, thread_teams};
 use crate::run::{Panic, RunError};
 use crate::settings::TrainConfig;
 use crate::text::Kernel;
@@ -64,7 +64,7 @@ impl Rank {
             gather(&format!("{} {matrix_kernel}", device::numerics_fingerprint(&chosen.info)))?;
         let names = gather(&chosen.info.name)?;
         let hardware = Hardware {
-            collective: create_collective(&names, self.team.is_root())?,
+            nccl: create_nccl_group(&names, self.team.is_root())?,
             names,
             has_devices: self.team.any(has_kernels)?,
             has_cpus: self.team.any(!has_kernels)?,
@@ -74,21 +74,21 @@ impl Rank {
     }
 }
 
-/// Creates the collective that sums vectors on the devices, if several CUDA devices belong to this process.
-fn create_collective(names: &[String], is_root: bool) -> Result<Option<Collective>> {
+/// Creates the NCCL group that sums vectors on the devices, if several CUDA devices belong to this process.
+fn create_nccl_group(names: &[String], is_root: bool) -> Result<Option<NcclGroup>> {
     let is_cuda =
         |(at, name): (usize, &String)| name.starts_with("cuda:") && !names[..at].contains(name);
     if names.len() < 2 || num_processes().is_some() || !names.iter().enumerate().all(is_cuda) {
         return Ok(None);
     }
-    if !Collective::is_available() {
+    if !NcclGroup::is_available() {
         if is_root {
             eprint_line!("NCCL was not found; gradients go through the host's memory.");
         }
         return Ok(None);
     }
     let devices = names.iter().map(|name| Ok(device::choose(name)?.device));
-    Ok(Some(Collective::new(devices.collect::<Result<_>>()?)))
+    Ok(Some(NcclGroup::new(devices.collect::<Result<_>>()?)))
 }
 
 /// Creates this rank's trainer. If devices differ, each gets a share in proportion to its measured speed.

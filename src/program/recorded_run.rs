@@ -1,6 +1,6 @@
 //! A run as read from its files: settings, records and status.
 
-use super::games::{Games, References};
+use super::games::{Games, ReferenceScores};
 use super::output::{eprint_line, with_causes};
 use super::settings::{InitialModel, language_defaults};
 use super::text::device::default_precision;
@@ -264,10 +264,11 @@ impl RecordedRun {
     }
 
     /// Mean scores of the game's reference players.
-    pub fn references(&self, games: &Games) -> References {
-        let references =
-            games.find(self.subject()).and_then(|game| (game.references)(self.settings.clone()));
-        references.unwrap_or_default()
+    pub fn reference_scores(&self, games: &Games) -> ReferenceScores {
+        let reference_scores = games
+            .find(self.subject())
+            .and_then(|game| (game.reference_scores)(self.settings.clone()));
+        reference_scores.unwrap_or_default()
     }
 }
 

@@ -162,7 +162,7 @@ impl<G: Rules> LiveGames<G> {
                 self.ended[i] = false;
             } else {
                 self.before[i] = *state;
-                self.ended[i] = advance::<G>(state, episode, actions[i], self.game).ended();
+                self.ended[i] = advance::<G>(state, episode, actions[i], self.game).has_ended();
             }
         }
         self.time += 1;

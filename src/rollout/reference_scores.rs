@@ -74,7 +74,7 @@ fn play_episode<G: Rules>(
             }
         };
         let played = advance::<G>(&mut state, &mut episode, action, game);
-        if played.ended() {
+        if played.has_ended() {
             return EpisodeResult { score: played.episode_score.into(), length: length.into() };
         }
     }

@@ -207,7 +207,7 @@ impl<G: Rules> StepwiseRollout<G> {
             trajectory.rewards[slot] = played.reward;
             trajectory.ends[slot] = EpisodeStatus::new(played.terminated, played.truncated);
             trajectory.scores[slot] = played.episode_score;
-            ends.push(f32::from(played.ended()));
+            ends.push(f32::from(played.has_ended()));
         }
         ends
     }

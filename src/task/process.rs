@@ -129,15 +129,17 @@ impl Process {
                     Err(message) => instead = format!("; {message}"),
                 },
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Ended(self.end())),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(NoAnswer::Ended(self.describe_end()));
+                }
             }
         }
         Err(NoAnswer::Timeout(instead))
     }
 
     /// Describes how the process ended; `None` if it is running.
-    pub fn ended(&mut self) -> Option<String> {
-        (!self.is_running()).then(|| self.end())
+    pub fn end_description(&mut self) -> Option<String> {
+        (!self.is_running()).then(|| self.describe_end())
     }
 
     /// Whether the process is running.
@@ -146,7 +148,7 @@ impl Process {
     }
 
     /// Waits for the process to end and describes how it did.
-    fn end(&mut self) -> String {
+    fn describe_end(&mut self) -> String {
         let status = wait(&mut self.child, GRACE_PERIOD).ok().flatten();
         // Wait for the last line of standard error.
         let mut waited = Stopwatch::start();

@@ -1,6 +1,7 @@
-//! The list of built-in tasks. To add one, declare its file here and add its settings to [`TASKS`].
+//! The list of built-in tasks. To add one, declare its file here, re-export its settings if they are public, and
+//! add them to [`TASKS`].
 
-// Re-exported so that tasks can import from `super`.
+// Imported here, since a task's `super` is this module.
 use super::*;
 use crate::schema::Setting;
 use std::sync::Arc;

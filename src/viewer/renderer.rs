@@ -46,26 +46,26 @@ impl Renderer {
         let tiles = places.flat_map(|(column, row)| game.background(column, row).to_le_bytes());
         let tiles: Vec<u8> = tiles.collect();
         let storage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
-        let background = buffer(device, "background", storage, tiles.len());
+        let background = create_buffer(device, "background", storage, tiles.len());
         queue.write_buffer(&background, 0, &tiles);
         let uniform = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let bind_group_layout = bind_group_layout(device);
+        let bind_group_layout = create_bind_group_layout(device);
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some("sprites"),
             source: wgpu::ShaderSource::Wgsl(SHADER.into()),
         });
         let pipeline = |vertex, fragment| {
-            pipeline(device, &bind_group_layout, &module, format, vertex, fragment)
+            create_pipeline(device, &bind_group_layout, &module, format, vertex, fragment)
         };
         Self {
             scene_size,
             num_sprites: game.num_sprites(),
             backgrounds: pipeline("whole_picture", "paint_background"),
             sprites: pipeline("sprite", "paint_sprite"),
-            wall: buffer(device, "wall", uniform, LAYOUT_WORDS * 4),
+            wall: create_buffer(device, "wall", uniform, LAYOUT_WORDS * 4),
             atlas: upload_atlas(device, queue, format),
             background,
-            instances: buffer(device, "instances", storage, 4 * SPRITE_WORDS),
+            instances: create_buffer(device, "instances", storage, 4 * SPRITE_WORDS),
             bind_group_layout,
             device: device.clone(),
             queue: queue.clone(),
@@ -90,7 +90,7 @@ impl Renderer {
         let bytes: &[u8] = bytemuck::cast_slice(instances);
         if (self.instances.size() as usize) < bytes.len() {
             let usage = self.instances.usage();
-            self.instances = buffer(&self.device, "instances", usage, bytes.len());
+            self.instances = create_buffer(&self.device, "instances", usage, bytes.len());
         }
         self.queue.write_buffer(&self.instances, 0, bytes);
         self.draw_buffer(target, width, height, count, self.instances.as_entire_buffer_binding());
@@ -119,7 +119,7 @@ impl Renderer {
         self.queue.write_buffer(&self.wall, 0, &self.wall_bytes(&wall, width, height));
         let group = self.bind(instances);
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        let mut pass = clear(&mut encoder, target);
+        let mut pass = begin_pass(&mut encoder, target);
         if count > 0 && wall.plate_width > 0 && wall.plate_height > 0 {
             pass.set_bind_group(0, &group, &[]);
             pass.set_pipeline(&self.backgrounds);
@@ -131,7 +131,7 @@ impl Renderer {
         self.queue.submit([encoder.finish()]);
     }
 
-    /// Binds what the shaders read, in the order of [`bind_group_layout`].
+    /// Binds what the shaders read, in the order of [`create_bind_group_layout`].
     fn bind(&self, instances: wgpu::BufferBinding<'_>) -> wgpu::BindGroup {
         let entry = |binding, resource| wgpu::BindGroupEntry { binding, resource };
         self.device.create_bind_group(&wgpu::BindGroupDescriptor {
@@ -171,7 +171,7 @@ impl Renderer {
 }
 
 /// Begins a pass that replaces the whole picture.
-fn clear<'a>(
+fn begin_pass<'a>(
     encoder: &'a mut wgpu::CommandEncoder,
     target: &wgpu::TextureView,
 ) -> wgpu::RenderPass<'a> {
@@ -188,7 +188,7 @@ fn clear<'a>(
     })
 }
 
-fn buffer(
+fn create_buffer(
     device: &wgpu::Device,
     label: &str,
     usage: wgpu::BufferUsages,
@@ -200,7 +200,7 @@ fn buffer(
 }
 
 /// Creates the layout of what the shaders read: the wall's layout, the atlas, the background and the sprites.
-fn bind_group_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
+fn create_bind_group_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
     let both = wgpu::ShaderStages::VERTEX_FRAGMENT;
     let entry = |binding, visibility, ty| wgpu::BindGroupLayoutEntry {
         binding,
@@ -228,7 +228,7 @@ fn bind_group_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
 }
 
 /// Creates the pipeline of a vertex and a fragment shader, whose colours are blended over the picture.
-fn pipeline(
+fn create_pipeline(
     device: &wgpu::Device,
     bind_group_layout: &wgpu::BindGroupLayout,
     module: &wgpu::ShaderModule,

@@ -110,7 +110,7 @@ fn assert_steps_like_singles<G: Rules>(game: G) {
             assert_eq!(step.scores[env], played.episode_score);
             let ends = (step.terminated[env] == 1, step.truncated[env] == 1);
             assert_eq!(ends, (played.terminated, played.truncated));
-            episodes += usize::from(played.ended());
+            episodes += usize::from(played.has_ended());
         }
         let mut masks = vec![0; envs * game.num_actions()];
         batch.write_legal_actions(&mut masks);

@@ -60,7 +60,7 @@ export class Control {
     return this.isBusy() || this.isKept();
   }
 
-  /** Enter in a field of the form starts a training, but replaces none: it moves to the button that would. */
+  /** Prevents Enter in a field of the form from replacing a training: it focuses the button that would. */
   guardEnter(form, button) {
     form.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !event.target.matches("input") || !this.wouldReplace()) return;
@@ -136,7 +136,7 @@ export class Control {
     return [await loadRun(this.store).catch(() => undefined)].filter(isRun);
   }
 
-  /** Another state of the training. One that failed or is refused stays kept: it may succeed after a reload. */
+  /** Enters a state of the training. One that failed or is refused stays kept: it may succeed after a reload. */
   enterState(name) {
     if (name === "running") this.startsPaused = false;
     if (name === "paused" || name === "running") this.keepRun(true);
@@ -203,7 +203,7 @@ export class Control {
     return keepRuns({ [this.store]: run });
   }
 
-  /** The browser's storage refuses. */
+  /** Reports that the browser's storage refuses, once. */
   reportRefusal(error) {
     if (this.refusedStorage) return;
     this.refusedStorage = true;

@@ -117,7 +117,7 @@ export class Lab extends Control {
     this.keepRun(true); // it has left the shelf
   }
 
-  /** The visitor has changed a setting. */
+  /** Clears the note about ranges once a change has mended it. */
   changed() {
     if ($("trouble").textContent === OUT_OF_RANGE && $("settings").checkValidity()) this.showTrouble("");
   }

@@ -62,7 +62,7 @@ export class Stage {
     this.showRenderer();
   }
 
-  /** Reports a missing WebGPU. */
+  /** Shows the renderer and its adapter, and why it is not WebGPU. */
   showRenderer() {
     const api = this.screen.api();
     $("way").textContent = api !== "WebGPU" && this.reason ? `Without WebGPU: drawn on a 2D canvas. ${this.reason}` : "";

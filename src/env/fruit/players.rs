@@ -2,6 +2,10 @@
 
 use super::{Fruit, FruitState};
 
+const LEFT: u32 = 0;
+const STAY: u32 = 1;
+const RIGHT: u32 = 2;
+
 /// Moves towards the lowest fruit and stays once it is within reach.
 pub fn move_to_lowest(state: &FruitState, game: &Fruit) -> u32 {
     if state.count == 0 {
@@ -9,10 +13,12 @@ pub fn move_to_lowest(state: &FruitState, game: &Fruit) -> u32 {
     }
     let (low, high) = game.catching(state.column(0));
     let basket = i64::from(state.basket);
-    match () {
-        () if basket < low => RIGHT,
-        () if basket > high => LEFT,
-        () => STAY,
+    if basket < low {
+        RIGHT
+    } else if basket > high {
+        LEFT
+    } else {
+        STAY
     }
 }
 
@@ -33,10 +39,6 @@ pub fn plan(state: &FruitState, game: &Fruit) -> u32 {
     // `max_by_key` returns the last of equal elements: ties prefer staying, then left.
     [RIGHT, LEFT, STAY].into_iter().max_by_key(|action| value(*action)).unwrap_or(STAY)
 }
-
-const LEFT: u32 = 0;
-const STAY: u32 = 1;
-const RIGHT: u32 = 2;
 
 impl Fruit {
     /// First and last position of the basket that catch a fruit in `column`.

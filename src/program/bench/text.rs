@@ -10,7 +10,7 @@ use crate::device::{self, ChosenDevice};
 use crate::program::settings::{InitialModel, language_defaults};
 use crate::program::text::device::{default_precision, device_name};
 use crate::program::text::{
-    ENGINE_ERROR, LanguageOverrides, load_model, model_path, open_task, settings_of_new_run,
+    ENGINE_ERROR, LanguageOverrides, initial_model, model_path, open_task, settings_of_new_run,
 };
 use crate::rng::{draw, uniform};
 use crate::run::pluralize;
@@ -95,7 +95,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     check_options(args)?;
     let file = Table::new();
     let path = model_path(task, args.model.as_deref(), &file, &args.set)?;
-    let model = load_model(&path)?;
+    let model = initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let initial = InitialModel { path: &path, num_params };
     let run_defaults = language_defaults(task, false, initial, default_precision(&args.device))?;

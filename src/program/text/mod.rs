@@ -5,7 +5,7 @@ mod models;
 mod settings;
 mod tasks;
 
-pub use models::{READING_MODEL, load_model, load_model_from};
+pub use models::{READING_MODEL, initial_model, load_model};
 pub use settings::{LanguageOverrides, model_path, settings_of_new_run, validate};
 pub use tasks::{open_task, reopen_task, requested_task};
 
@@ -270,7 +270,7 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     let file = args.settings()?;
     let (task_name, task_settings) = request.task(&file)?;
     let path = model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
-    let model = load_model(&path)?;
+    let model = initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let precision = default_precision(&args.device);
     let defaults = language_defaults(

@@ -12,10 +12,10 @@ pub fn about(run: &RunState, games: &Games) -> Result<Value> {
     let config = std::str::from_utf8(config).context("the run's config.toml is not UTF-8")?;
     let table = overlay::parse("config.toml", config)?;
     let game = table.get("env").and_then(toml::Value::as_str).unwrap_or_default().to_string();
-    // Unknown games have no references.
-    let known = games.find(&game).and_then(|game| (game.references)(table.clone()));
-    let references = known.unwrap_or_default();
-    let optimum = references.iter().find(|(player, _)| *player == "optimum");
+    // Unknown games have no reference scores.
+    let known = games.find(&game).and_then(|game| (game.reference_scores)(table.clone()));
+    let reference_scores = known.unwrap_or_default();
+    let optimum = reference_scores.iter().find(|(player, _)| *player == "optimum");
     let metadata =
         run.metadata.as_ref().and_then(|metadata| serde_json::from_slice::<Value>(metadata).ok());
     Ok(json!({
@@ -25,7 +25,7 @@ pub fn about(run: &RunState, games: &Games) -> Result<Value> {
         "task": table.get("task"),
         "iteration": run.metrics.iteration(),
         "iterations": table.get("iterations").and_then(toml::Value::as_integer),
-        "references": references
+        "references": reference_scores
             .iter()
             .map(|(player, score)| json!({ "player": player, "score": score }))
             .collect::<Vec<_>>(),

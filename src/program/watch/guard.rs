@@ -23,7 +23,7 @@ pub struct Hosts {
 impl Hosts {
     /// Whether `authority`, which is `host` or `host:port`, addresses this server. The port is ignored,
     /// since a tunnel may use another one. IP addresses are safe from DNS rebinding.
-    fn contain(&self, authority: &str) -> bool {
+    fn contains(&self, authority: &str) -> bool {
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
                 Some((host, "")) => (host, None),
@@ -52,7 +52,7 @@ pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
     let host = single_header(headers, HOST)
         .ok_or(Refusal(StatusCode::BAD_REQUEST, "The request must have one Host header."))?;
     let named = request.uri().authority().map(|authority| authority.as_str());
-    if !hosts.contain(host) || named.is_some_and(|named| !hosts.contain(named)) {
+    if !hosts.contains(host) || named.is_some_and(|named| !hosts.contains(named)) {
         return Err(Refusal(
             StatusCode::FORBIDDEN,
             "The Host header has a foreign name: use the IP address, or start with this name as --host.",
@@ -90,12 +90,12 @@ mod tests {
         let local = Hosts { is_local: true, names: vec!["127.0.0.1".into()] };
         let ours = ["127.0.0.1:8642", "127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:80", "[::1]"];
         for name in ours.iter().chain(&["[::ffff:127.0.0.1]", "127.8.9.10:99"]) {
-            assert!(local.contain(name), "{name}");
+            assert!(local.contains(name), "{name}");
         }
         let foreign = ["", "evil.example", "localhost.evil.example:8642", "127.0.0.1.evil.example"];
         let more = ["192.168.1.5", "[::2]", "[::1", "[::1]x", "localhost:", "localhost:x", "::1"];
         for name in foreign.iter().chain(&more).chain(&["localhost:99999", "user@localhost"]) {
-            assert!(!local.contain(name), "{name}");
+            assert!(!local.contains(name), "{name}");
         }
     }
 
@@ -103,10 +103,10 @@ mod tests {
     fn a_public_server_accepts_all_addresses_and_its_names() {
         let open = Hosts { is_local: false, names: vec!["0.0.0.0".into(), "lab-3".into()] };
         for name in ["lab-3:8642", "LAB-3", "192.168.1.5:8642", "[fd00::7]:8642", "localhost"] {
-            assert!(open.contain(name), "{name}");
+            assert!(open.contains(name), "{name}");
         }
         for name in ["evil.example", "lab-3.evil.example", "lab"] {
-            assert!(!open.contain(name), "{name}");
+            assert!(!open.contains(name), "{name}");
         }
     }
 }

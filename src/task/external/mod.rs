@@ -148,7 +148,7 @@ impl Verifier {
         let mut first = verifier.spawn()?;
         // The shell ends immediately if the command does not exist.
         thread::sleep(Duration::from_millis(50));
-        if let Some(end) = first.ended() {
+        if let Some(end) = first.end_description() {
             return Err(verifier.command_error(&end));
         }
         lock(&verifier.idle).push(first);

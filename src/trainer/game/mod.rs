@@ -55,7 +55,7 @@ pub struct GameEngine<G: Rules> {
     host: Option<HostEnvs>,
 }
 
-/// Training of a policy for a game or on a dataset.
+/// The trainer of a policy for a game or on a dataset.
 pub type GameTrainer<G> = Trainer<GameEngine<G>>;
 
 /// Demonstrations that a run learns from instead of games.

@@ -67,7 +67,7 @@ fn scores_are_those_of_the_rules_and_not_the_rewards() {
             let played = play_step::<Ledge>(&mut state, &mut episode, host.actions[at], LEDGE);
             assert_eq!(played.reward, host.rewards[at]);
             score += if host.rewards[at] == 1.0 { 3.0 } else { 0.0 };
-            if played.ended() {
+            if played.has_ended() {
                 assert_eq!(host.scores[at], score);
                 score = 0.0;
                 assert_ne!(played.terminated, played.truncated);

@@ -236,7 +236,7 @@ fn breakout_is_the_slow_simulator_step_for_step() {
                 let action = if slips { random } else { slow.follow() };
                 let (reward, ended, score) = slow.play(action);
                 let played = play_step::<Breakout>(&mut state, &mut counted, action, game);
-                assert_eq!((played.reward, played.ended()), (reward, ended), "{context}");
+                assert_eq!((played.reward, played.has_ended()), (reward, ended), "{context}");
                 assert_eq!(played.episode_score, score, "{context}");
                 bricks += reward;
                 ends += u32::from(ended);

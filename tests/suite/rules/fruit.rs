@@ -276,7 +276,7 @@ fn fruit_is_the_slow_simulator_step_for_step() {
                 let played = play_step::<Fruit>(&mut state, &mut episode, action, game);
                 let reward = (step.caught - step.missed) as f32;
                 assert_eq!(played.reward, reward, "{context}");
-                assert_eq!(played.ended(), step.ended, "{context}");
+                assert_eq!(played.has_ended(), step.ended, "{context}");
                 assert_eq!(f64::from(played.episode_score), step.score, "{context}");
                 caught += step.caught;
                 missed += step.missed;
@@ -307,7 +307,7 @@ fn fruit_score(game: Fruit, player: fn(&FruitState, u32) -> u32) -> (f64, f64) {
                 let bits = draw(draw(level, 0x5eed), episode.time);
                 let action = player(&state, bits);
                 let played = play_step::<Fruit>(&mut state, &mut episode, action, game);
-                if played.ended() {
+                if played.has_ended() {
                     break f64::from(played.episode_score);
                 }
             }

@@ -37,7 +37,11 @@ fn recall_follows_its_description() {
                 };
                 let played = play_step::<Recall>(&mut state, &mut counted, action, game);
                 let reward = f32::from(last && action == cue);
-                assert_eq!((played.reward, played.ended()), (reward, last), "{game:?}, step {t}");
+                assert_eq!(
+                    (played.reward, played.has_ended()),
+                    (reward, last),
+                    "{game:?}, step {t}"
+                );
                 assert_eq!(played.episode_score, reward);
                 right += usize::from(reward == 1.0);
             }

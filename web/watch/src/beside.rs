@@ -48,13 +48,13 @@ impl Rival {
     }
 
     /// Whether its episode has ended.
-    pub fn ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.game.standing(0).ended
     }
 
     /// Plays a step. A finished game waits, or starts the next level.
     pub fn step(&mut self, wait: bool) {
-        let stood = wait && self.ended();
+        let stood = wait && self.has_ended();
         self.game.step(&self.choices, None, wait);
         let Standing { ended, score, .. } = self.game.standing(0);
         if ended && !stood {

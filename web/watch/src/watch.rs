@@ -267,7 +267,7 @@ impl Show {
         }
         // Policies side by side wait for each other, and start the next level together.
         let all_ended =
-            self.games.standing(0).ended && self.rivals.iter().all(|rival| rival.ended());
+            self.games.standing(0).ended && self.rivals.iter().all(|rival| rival.has_ended());
         let wait = self.person.is_some() || (!self.rivals.is_empty() && !all_ended);
         let stood = wait && self.games.standing(0).ended;
         let seen = self.person.filter(|_| !self.games.standing(1).ended);

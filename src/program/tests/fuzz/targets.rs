@@ -32,15 +32,20 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A file of the tests.
+/// The folder of the tests and their files.
+fn tests_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+/// Reads a file of the tests.
 fn fixture(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+    let path = tests_folder().join(name);
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The malformed files of the tests whose names begin and end like this.
+/// Reads the malformed files of the tests whose names begin and end like this.
 fn malformed(start: &str, end: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/malformed");
+    let folder = tests_folder().join("malformed");
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let is_one = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_string_lossy();
@@ -68,7 +73,7 @@ fn fuzz_model(name: &str) {
     for family in families {
         let from = format!("language/{family}");
         fs::create_dir(folder.path().join(family)).unwrap();
-        let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(from);
+        let all = tests_folder().join(from);
         for entry in fs::read_dir(all).unwrap() {
             let path = entry.unwrap().path();
             fs::copy(&path, folder.path().join(family).join(path.file_name().unwrap())).unwrap();
@@ -122,7 +127,7 @@ fn config() {
 #[test]
 fn adapters() {
     let folder = TempDir::new().unwrap();
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
+    let base = tests_folder().join("language/qwen2");
     let mut model = LanguageModel::load(&base).unwrap();
     let config = LoraConfig::new(2);
     model.adapters = Some(Adapters::zeros(&model.shape, &config));
@@ -236,7 +241,7 @@ fn problems() {
 }
 
 /// Writes a dataset of two episodes.
-fn dataset(folder: &Path) {
+fn write_dataset(folder: &Path) {
     let mut writer = DatasetWriter::create(folder, Manifest::new("cartpole")).unwrap();
     let ends = [
         EpisodeStatus::new(false, false),
@@ -258,7 +263,7 @@ fn dataset(folder: &Path) {
 fn dataset_manifest_and_shard() {
     let place = TempDir::new().unwrap();
     let folder = place.path().join("data");
-    dataset(&folder);
+    write_dataset(&folder);
     let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     for path in names.collect::<Vec<_>>() {
         let whole = fs::read(&path).unwrap();
@@ -275,7 +280,7 @@ fn dataset_manifest_and_shard() {
 fn games_of_the_page() {
     let place = TempDir::new().unwrap();
     let folder = place.path().join("data");
-    dataset(&folder);
+    write_dataset(&folder);
     let shards = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let shards = shards.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
     let mut seeds: Vec<Vec<u8>> = shards.map(|path| fs::read(path).unwrap()).collect();

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 /// A group of CUDA devices, one per rank, joined by NCCL.
 #[derive(Clone, Debug)]
-pub struct Collective {
+pub struct NcclGroup {
     devices: Arc<[Device]>,
 }
 
-impl Collective {
+impl NcclGroup {
     /// Joins distinct CUDA devices, in order of rank.
     pub fn new(devices: Vec<Device>) -> Self {
         Self { devices: devices.into() }
@@ -38,8 +38,8 @@ impl Collective {
     /// If a rank has ended or does not respond. This is checked first, because NCCL would wait forever.
     pub fn all_reduce(&self, team: &Team, ours: Tensor<1>) -> Result<Tensor<1>, TeamError> {
         team.all_reduce_counts(&[0.0])?;
-        let (size, bytes) = (self.devices.len(), size_of::<f32>() * ours.dims()[0]);
-        team.count_vectors((2 * (size - 1) * bytes / size) as u64);
+        let (num_ranks, bytes) = (self.devices.len(), size_of::<f32>() * ours.dims()[0]);
+        team.add_vector_bytes((2 * (num_ranks - 1) * bytes / num_ranks) as u64);
         Ok(all_reduce(ours, ReduceOperation::Sum, self.devices.to_vec()).resolve())
     }
 }
