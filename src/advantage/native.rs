@@ -161,7 +161,7 @@ fn compute_credits(
             Estimator::Return => {
                 let mut first = 0;
                 while first < *length {
-                    let end = ends[first..*length].iter().position(|end| end.ended());
+                    let end = ends[first..*length].iter().position(|end| end.has_ended());
                     let next = end.map_or(*length, |end| first + end + 1);
                     // Past the last counted step, the sum of the last episode continues.
                     let filled = if next == *length { steps } else { next };
@@ -174,7 +174,7 @@ fn compute_credits(
                 let mut credit = 0.0;
                 let steps = rewards[..*length].iter().zip(ends).zip(credits);
                 for ((reward, end), to) in steps.rev() {
-                    credit = reward + if end.ended() { 0.0 } else { discount } * credit;
+                    credit = reward + if end.has_ended() { 0.0 } else { discount } * credit;
                     *to = credit;
                 }
             }

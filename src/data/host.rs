@@ -78,7 +78,7 @@ impl From<[f64; 5]> for GameSums {
 /// Number of steps of the episodes of a game that ended, by its status after each step; `elapsed` steps of the first
 /// one were played before.
 pub(crate) fn ended_steps(ends: &[EpisodeStatus], elapsed: u32) -> usize {
-    let last = ends.iter().rposition(|end| end.ended());
+    let last = ends.iter().rposition(|end| end.has_ended());
     last.map_or(0, |last| elapsed as usize + last + 1)
 }
 
@@ -132,7 +132,7 @@ impl HostTrajectory {
         if auto_reset {
             return self.num_steps;
         }
-        ends.iter().position(|end| end.ended()).map_or(self.num_steps, |t| t + 1)
+        ends.iter().position(|end| end.has_ended()).map_or(self.num_steps, |t| t + 1)
     }
 
     /// Number of steps of the ended episodes of game `env`, including steps before the first recorded one; 0 if none

@@ -88,9 +88,9 @@ impl EpisodeStatus {
         }
     }
 
-    /// Whether the episode ended, by termination or truncation.
+    /// Whether the episode has ended, by termination or truncation.
     #[inline(always)]
-    pub fn ended(self) -> bool {
+    pub fn has_ended(self) -> bool {
         self != Self::Running
     }
 }

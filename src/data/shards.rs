@@ -111,7 +111,7 @@ impl Steps for ShardedSteps {
         shard.weight(row)
     }
 
-    fn end(&self, step: usize) -> EpisodeStatus {
+    fn status(&self, step: usize) -> EpisodeStatus {
         let (shard, row) = self.find(step);
         match shard.ends.as_ref().map_or(0, |ends| ends.integer(&shard.bytes, row)) {
             0 if row + 1 == shard.rows => EpisodeStatus::Truncated,
@@ -246,7 +246,7 @@ pub(super) fn serialize_shard(columns: &StepColumns, manifest: Option<String>) -
     let obs: Vec<u8> = columns.obs.iter().flat_map(|x| x.to_le_bytes()).collect();
     let actions: Vec<u8> = columns.actions.iter().flat_map(|x| x.to_le_bytes()).collect();
     let weights: Vec<u8> = columns.weights.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let ends: Vec<u8> = columns.ends.iter().map(|end| *end as u8).collect();
+    let ends: Vec<u8> = columns.statuses.iter().map(|status| *status as u8).collect();
     let view = |dtype, shape, data| TensorView::new(dtype, shape, data).expect("shapes fit");
     let tensors = [
         ("obs", view(Dtype::F32, vec![rows, columns.num_features], &obs)),
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(found, manifest);
         let mut expected = columns();
         // The last step of a file ends its episode.
-        expected.ends[7] = EpisodeStatus::Truncated;
+        expected.statuses[7] = EpisodeStatus::Truncated;
         assert_eq!(StepColumns::of(&steps), expected);
         let said = |bytes: Vec<u8>| deserialize_games(path(), bytes).unwrap_err().to_string();
         assert!(said(file[..file.len() - 1].to_vec()).starts_with("games: "));

@@ -27,13 +27,13 @@ pub trait Steps: Debug + Send + Sync {
     fn weight(&self, step: usize) -> f32;
 
     /// Episode status after a step. The last step always ends an episode.
-    fn end(&self, step: usize) -> EpisodeStatus;
+    fn status(&self, step: usize) -> EpisodeStatus;
 
     /// Step range of each episode in order.
     fn episodes(&self) -> Vec<Range<usize>> {
         let mut start = 0;
         let last = self.len();
-        let ends = (0..last).filter(|i| self.end(*i).ended() || i + 1 == last);
+        let ends = (0..last).filter(|i| self.status(*i).has_ended() || i + 1 == last);
         ends.map(|i| std::mem::replace(&mut start, i + 1)..i + 1).collect()
     }
 
@@ -75,7 +75,7 @@ pub struct StepColumns {
     /// Weights in the loss: `[steps]`.
     pub weights: Vec<f32>,
     /// Episode status after each step: `[steps]`. The last step always ends an episode.
-    pub ends: Vec<EpisodeStatus>,
+    pub statuses: Vec<EpisodeStatus>,
 }
 
 impl StepColumns {
@@ -89,7 +89,7 @@ impl StepColumns {
             obs,
             actions: (0..count).map(|step| steps.action(step)).collect(),
             weights: (0..count).map(|step| steps.weight(step)).collect(),
-            ends: (0..count).map(|step| steps.end(step)).collect(),
+            statuses: (0..count).map(|step| steps.status(step)).collect(),
         }
     }
 
@@ -98,7 +98,7 @@ impl StepColumns {
         self.obs.extend(other.obs);
         self.actions.extend(other.actions);
         self.weights.extend(other.weights);
-        self.ends.extend(other.ends);
+        self.statuses.extend(other.statuses);
     }
 }
 
@@ -123,8 +123,8 @@ impl Steps for StepColumns {
         self.weights[step]
     }
 
-    fn end(&self, step: usize) -> EpisodeStatus {
-        self.ends[step]
+    fn status(&self, step: usize) -> EpisodeStatus {
+        self.statuses[step]
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) mod tests {
             obs: (0..16).map(|i| i as f32).collect(),
             actions: vec![0, 1, 1, 1, 0, 1, 1, 1],
             weights: vec![1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0],
-            ends: ends
+            statuses: ends
                 .map(|end| {
                     [EpisodeStatus::Running, EpisodeStatus::Terminated, EpisodeStatus::Truncated]
                         [end]

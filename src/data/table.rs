@@ -233,7 +233,7 @@ impl TableRows {
             obs: obs.map(|(x, scale)| scale.apply(*x)).collect(),
             actions: actions.iter().map(|label| label.unwrap_or(0) as i32).collect(),
             weights: actions.iter().map(|label| f32::from(label.is_some())).collect(),
-            ends: (0..rows.len()).map(|row| EpisodeStatus::new(false, row == last)).collect(),
+            statuses: (0..rows.len()).map(|row| EpisodeStatus::new(false, row == last)).collect(),
         }
     }
 }
@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(table.learnt.weights, [1.0, 0.0, 1.0, 0.0]);
         assert_eq!(table.held_out.obs, [998.0, 0.0]);
         assert_eq!(
-            (table.held_out.actions[0], table.held_out.ends[0]),
+            (table.held_out.actions[0], table.held_out.statuses[0]),
             (1, EpisodeStatus::Truncated)
         );
     }

@@ -103,14 +103,14 @@ impl WindowSet {
     /// The steps that contribute to the loss of the window that learns from step `first` on.
     fn learnt_steps(&self, first: usize) -> Range<usize> {
         let range = first..self.steps.len().min(first.saturating_add(self.options.window));
-        let last = range.clone().find(|step| self.steps.end(*step).ended());
+        let last = range.clone().find(|step| self.steps.status(*step).has_ended());
         first..last.map_or(range.end, |last| last + 1)
     }
 
     /// The number of steps before `first` in its episode, at most `max`.
     fn context_steps(&self, first: usize, max: usize) -> usize {
         let earlier = (first.saturating_sub(max)..first).rev();
-        earlier.take_while(|step| !self.steps.end(*step).ended()).count()
+        earlier.take_while(|step| !self.steps.status(*step).has_ended()).count()
     }
 
     /// Number of windows.
@@ -182,7 +182,7 @@ impl WindowSet {
             }
             let action = self.steps.action(step);
             trajectory.actions[slot] = action;
-            trajectory.ends[slot] = self.steps.end(step);
+            trajectory.ends[slot] = self.steps.status(step);
             if learnt.contains(&step) {
                 let action_weight = action_weights[action as usize];
                 weights[slot] = self.steps.weight(step) * action_weight * self.scale;

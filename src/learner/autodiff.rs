@@ -251,13 +251,13 @@ impl UpdateSteps for AutodiffUpdate<'_> {
 
     fn gradient(
         &mut self,
-        number: usize,
+        index: usize,
         minibatch: &Minibatch,
     ) -> Result<Option<Self::Gradient>, TeamError> {
         let config = &self.learner.context.config;
         let denominators = TensorStepDenominators {
             sequences: minibatch.size,
-            steps: self.counted.minibatches[number].clone(),
+            steps: self.counted.minibatches[index].clone(),
             rollout_share: self.counted.all.clone() / config.update.num_minibatches as f32,
         };
         let loss_of =
@@ -266,17 +266,17 @@ impl UpdateSteps for AutodiffUpdate<'_> {
     }
 
     /// Divides on the host, so that ranks whose devices round differently decide alike.
-    fn approx_kl(&self, number: usize, (_, sums): &Self::Gradient) -> f64 {
-        let steps = self.counted.minibatches[number].clone();
+    fn approx_kl(&self, index: usize, (_, sums): &Self::Gradient) -> f64 {
+        let steps = self.counted.minibatches[index].clone();
         let read = device::fetch(Tensor::cat(vec![sums.clone().narrow(0, 0, 1), steps], 0));
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
 
-    fn step(&mut self, number: usize, (gradient, sums): Self::Gradient) -> Result<(), TeamError> {
+    fn step(&mut self, index: usize, (gradient, sums): Self::Gradient) -> Result<(), TeamError> {
         let AutodiffLearner { state, context } = &mut *self.learner;
         let (gradient, norm) = clip_grad_norm(gradient, context.config.update.max_grad_norm);
         self.update_sums = self.update_sums.clone() + Tensor::cat(vec![sums, norm], 0);
-        state.step(gradient, self.first_step + number as u64, context)
+        state.step(gradient, self.first_step + index as u64, context)
     }
 }
 

@@ -69,12 +69,12 @@ impl CountedSteps {
         Ok((minibatches, counted))
     }
 
-    /// Denominators of the step weights of minibatch `number`.
-    pub fn denominators(&self, number: usize, minibatch: &Minibatch) -> StepDenominators {
+    /// Denominators of the step weights of minibatch `index`.
+    pub fn denominators(&self, index: usize, minibatch: &Minibatch) -> StepDenominators {
         StepDenominators {
             sequences: minibatch.size as f32,
             learn_steps: self.learn_steps as f32,
-            steps: self.minibatches[number] as f32,
+            steps: self.minibatches[index] as f32,
             rollout_share: self.all as f32 / self.num_minibatches as f32,
         }
     }

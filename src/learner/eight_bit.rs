@@ -25,8 +25,8 @@ use rayon::prelude::*;
 /// A moment of all parameters: a byte each, and the scale of each block in bf16.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct QuantizedMoment<B> {
-    /// `[num_params]`.
-    pub numbers: Vec<B>,
+    /// The codes: `[num_params]`.
+    pub codes: Vec<B>,
     /// The scales of the blocks of each parameter tensor, one tensor after another.
     pub scales: Vec<u16>,
 }
@@ -35,7 +35,7 @@ impl<B: BlockCode> QuantizedMoment<B> {
     /// Zeros for tensors of these sizes.
     fn zeros(sizes: &[usize]) -> Self {
         let count = sizes.iter().map(|len| blocks(*len)).sum();
-        Self { numbers: vec![B::default(); sizes.iter().sum()], scales: vec![0; count] }
+        Self { codes: vec![B::default(); sizes.iter().sum()], scales: vec![0; count] }
     }
 
     /// Numbers rounded to the nearest.
@@ -43,51 +43,50 @@ impl<B: BlockCode> QuantizedMoment<B> {
         let mut all = Self::zeros(sizes);
         let mut remaining = all.remaining();
         for len in sizes {
-            let (numbers, scales) = remaining.take(*len);
+            let (codes, scales) = remaining.take(*len);
             let tensor =
                 from.split_off(..*len).expect("as many numbers as the sizes have together");
-            for ((block, numbers), scale) in
-                tensor.chunks(BLOCK).zip(numbers.chunks_mut(BLOCK)).zip(scales)
+            for ((block, codes), scale) in
+                tensor.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).zip(scales)
             {
-                *scale = quantize(block, &[1 << 15; BLOCK], numbers);
+                *scale = quantize(block, &[1 << 15; BLOCK], codes);
             }
         }
         all
     }
 
-    /// The numbers in f32, exactly.
+    /// The codes in f32, exactly.
     fn dequantized(&self, sizes: &[usize]) -> Vec<f32> {
-        let mut all = vec![0.0; self.numbers.len()];
-        let (mut into, mut numbers, mut scales) =
-            (&mut all[..], &self.numbers[..], &self.scales[..]);
+        let mut all = vec![0.0; self.codes.len()];
+        let (mut into, mut codes, mut scales) = (&mut all[..], &self.codes[..], &self.scales[..]);
         for len in sizes {
             let message = "the sizes are those of the numbers";
             let into = into.split_off_mut(..*len).expect(message);
-            let numbers = numbers.split_off(..*len).expect(message);
+            let codes = codes.split_off(..*len).expect(message);
             let scales = scales.split_off(..blocks(*len)).expect(message);
-            let tensor = into.chunks_mut(BLOCK).zip(numbers.chunks(BLOCK)).zip(scales);
+            let tensor = into.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)).zip(scales);
             tensor.for_each(|((into, block), scale)| dequantize(block, *scale, into));
         }
         all
     }
 
     fn remaining(&mut self) -> RemainingMoment<'_, B> {
-        RemainingMoment { numbers: &mut self.numbers, scales: &mut self.scales }
+        RemainingMoment { codes: &mut self.codes, scales: &mut self.scales }
     }
 }
 
 /// The blocks of a moment that no part has taken yet.
 struct RemainingMoment<'a, B> {
-    numbers: &'a mut [B],
+    codes: &'a mut [B],
     scales: &'a mut [u16],
 }
 
 impl<'a, B> RemainingMoment<'a, B> {
-    /// Takes the first `len` numbers, whole blocks of a tensor, and their scales.
+    /// Takes the first `len` codes, whole blocks of a tensor, and their scales.
     fn take(&mut self, len: usize) -> (&'a mut [B], &'a mut [u16]) {
         let message = "the sizes are those of the numbers";
-        let numbers = self.numbers.split_off_mut(..len).expect(message);
-        (numbers, self.scales.split_off_mut(..blocks(len)).expect(message))
+        let codes = self.codes.split_off_mut(..len).expect(message);
+        (codes, self.scales.split_off_mut(..blocks(len)).expect(message))
     }
 }
 
@@ -377,7 +376,7 @@ mod tests {
         let EightBitMoments { first_moment: first, second_moment: second, .. } =
             EightBitMoments::zeros(vec![1 << 10, 1 << 14]);
         let scales = size_of_val(&first.scales[..]) + size_of_val(&second.scales[..]);
-        let bytes = size_of_val(&first.numbers[..]) + size_of_val(&second.numbers[..]) + scales;
+        let bytes = size_of_val(&first.codes[..]) + size_of_val(&second.codes[..]) + scales;
         assert_eq!(bytes, ((1 << 10) + (1 << 14)) * 65 / 32);
     }
 

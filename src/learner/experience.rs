@@ -44,8 +44,8 @@ impl TensorExperience {
         }
     }
 
-    /// Computes the loss and its gradient by all parameters. The backward pass is scaled by
-    /// `scale`.
+    /// Computes the loss and its gradient with respect to all parameters. The backward pass is
+    /// scaled by `scale`.
     pub fn gradient(
         &self,
         state: &TrainState,

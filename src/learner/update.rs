@@ -10,19 +10,19 @@ pub(super) trait UpdateSteps {
     /// A gradient with the sums of its loss, in host memory or on the device that computed it.
     type Gradient;
 
-    /// Computes the gradient of `minibatch`, number `number` of the update, over all ranks; `None` skips the step.
+    /// Computes the gradient of the minibatch with this index in the update, over all ranks; `None` skips the step.
     fn gradient(
         &mut self,
-        number: usize,
+        index: usize,
         minibatch: &Self::Minibatch,
     ) -> Result<Option<Self::Gradient>, TeamError>;
 
-    /// Mean `approx_kl` of the steps of minibatch `number`, the same on all ranks. On a device this is a read-back.
-    fn approx_kl(&self, number: usize, gradient: &Self::Gradient) -> f64;
+    /// Mean `approx_kl` of the steps of minibatch `index`, the same on all ranks. On a device this is a read-back.
+    fn approx_kl(&self, index: usize, gradient: &Self::Gradient) -> f64;
 
-    /// Clips a gradient, takes optimizer step `number` of the update with it, and adds its sums and its norm to the
+    /// Clips a gradient, takes optimizer step `index` of the update with it, and adds its sums and its norm to the
     /// update's totals.
-    fn step(&mut self, number: usize, gradient: Self::Gradient) -> Result<(), TeamError>;
+    fn step(&mut self, index: usize, gradient: Self::Gradient) -> Result<(), TeamError>;
 
     /// Returns the memory of a gradient that is not used, for reuse.
     fn give_back(&mut self, _gradient: Self::Gradient) {}
@@ -35,14 +35,14 @@ pub(super) fn take_steps<U: UpdateSteps>(
     minibatches: &[U::Minibatch],
     config: &UpdateConfig,
 ) -> Result<usize, TeamError> {
-    for (number, minibatch) in minibatches.iter().enumerate() {
-        let Some(gradient) = update.gradient(number, minibatch)? else { continue };
+    for (index, minibatch) in minibatches.iter().enumerate() {
+        let Some(gradient) = update.gradient(index, minibatch)? else { continue };
         // Without a limit the divergence is not read back.
-        if config.target_kl > 0.0 && config.ends_at(update.approx_kl(number, &gradient)) {
+        if config.target_kl > 0.0 && config.ends_at(update.approx_kl(index, &gradient)) {
             update.give_back(gradient);
-            return Ok(number);
+            return Ok(index);
         }
-        update.step(number, gradient)?;
+        update.step(index, gradient)?;
     }
     Ok(minibatches.len())
 }

@@ -84,8 +84,8 @@ impl NativePolicy {
 }
 
 impl Network {
-    /// Numbers of features and of actions. Those of a user-defined network are found by one step on `num_features`
-    /// zeros.
+    /// Widths of observations, logits and memory. Those of logits and memory of a user-defined network are found by one
+    /// step on `num_features` zeros.
     ///
     /// # Panics
     /// If a user-defined network does not take this number of features, or in a build without the feature `general`.

@@ -41,27 +41,27 @@ impl StoredParameter {
         }
     }
 
-    /// Expands the numbers from number `first` on.
+    /// Expands the elements from index `first` on.
     fn read(&self, first: usize, to: &mut [f32]) {
         type Line<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
         let (width, line): (usize, Line) = match self {
             Self::Values(values) => return to.copy_from_slice(&values[first..][..to.len()]),
-            Self::Weight(matrix) => (matrix.columns(), &|number, to| matrix.row(number, to)),
-            Self::Table(matrix) => (matrix.inner(), &|number, to| matrix.column(number, to)),
+            Self::Weight(matrix) => (matrix.columns(), &|index, to| matrix.row(index, to)),
+            Self::Table(matrix) => (matrix.inner(), &|index, to| matrix.column(index, to)),
         };
         let lead = ((width - first % width) % width).min(to.len());
         let (to_lead, rest) = to.split_at_mut(lead);
-        let read_part = |number: usize, from: usize, to: &mut [f32]| {
+        let read_part = |index: usize, from: usize, to: &mut [f32]| {
             let mut whole = vec![0.0; width];
-            line(number, &mut whole);
+            line(index, &mut whole);
             to.copy_from_slice(&whole[from..][..to.len()]);
         };
         if lead > 0 {
             read_part(first / width, first % width, to_lead);
         }
-        let number = first.div_ceil(width);
+        let start = first.div_ceil(width);
         rest.par_chunks_mut(width).enumerate().for_each(|(i, to)| {
-            if to.len() == width { line(number + i, to) } else { read_part(number + i, 0, to) }
+            if to.len() == width { line(start + i, to) } else { read_part(start + i, 0, to) }
         });
     }
 }
@@ -120,7 +120,7 @@ impl DecoderParams {
         })
     }
 
-    /// Copies the numbers from number `first` on, without expanding others.
+    /// Copies the elements from index `first` on, without expanding others.
     ///
     /// # Panics
     /// If there are fewer.
@@ -170,7 +170,7 @@ impl DecoderParams {
         shared.values.get_mut().expect("expanded")
     }
 
-    /// The part that contains parameter number `at`; `None` if all were in f32 from the start.
+    /// The part that contains the parameter with index `at`; `None` if all were in f32 from the start.
     fn part(&self, at: usize) -> Option<&(Range<usize>, StoredParameter)> {
         let next = self.0.parts.partition_point(|(place, _)| place.end <= at);
         self.0.parts.get(next)

@@ -1,7 +1,7 @@
 //! The clipped surrogate (Schulman et al. 2017) with an optional dual clip (Ye et al. 2020).
 //!
 //! With ratio `r`, advantage `A` and dual clip `c` the term is `-min(min(r, c) A, clip(r) A)`. Its
-//! derivative by `ln r` is `-A r` where it is not clipped: up to `1 + clip_eps_high` for `A > 0`,
+//! derivative with respect to `ln r` is `-A r` where it is not clipped: up to `1 + clip_eps_high` for `A > 0`,
 //! from `1 - clip_eps_low` to `c` for `A < 0`; elsewhere 0.
 
 use super::{Coefficients, LossConfig, Step, TensorSteps, TensorTerms, Term};

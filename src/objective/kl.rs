@@ -28,7 +28,7 @@ use burn::tensor::Tensor;
 pub struct KlEstimate {
     /// Value of the estimate.
     pub value: f32,
-    /// Derivative by the log-probability of the action taken.
+    /// Derivative with respect to the log-probability of the action taken.
     pub d_logprob: f32,
 }
 
@@ -66,7 +66,7 @@ pub fn kl_estimate(
 ) -> KlEstimate {
     let plain = estimate(to_reference, estimator);
     if comptime!(corrected) {
-        // The derivative of the ratio by the log-probability is the ratio.
+        // The derivative of the ratio with respect to the log-probability is the ratio.
         KlEstimate {
             value: ratio * plain.value,
             d_logprob: ratio * (plain.d_logprob + plain.value),
@@ -107,7 +107,7 @@ mod tests {
     const REFERENCE: [f32; 3] = [0.2, 0.35, 0.45];
     const ACTED: [f32; 3] = [0.3, 0.3, 0.4];
 
-    /// Expected gradient of an estimator by the logits, for actions sampled from `acted`.
+    /// Expected gradient of an estimator with respect to the logits, for actions sampled from `acted`.
     fn mean_gradient(acted: [f32; 3], estimator: KlEstimator, corrected: bool) -> [f32; 3] {
         let mut gradient = [0.0; 3];
         for action in 0..3 {

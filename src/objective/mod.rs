@@ -16,7 +16,7 @@ mod settings;
 mod tensors;
 pub mod weights;
 
-pub use scalar::{SequenceRatio, Step, StepLanes, Term, TermLanes, by_logit};
+pub use scalar::{SequenceRatio, Step, StepLanes, Term, TermLanes, d_logit};
 pub use settings::{Coefficients, CoefficientsLaunch, KlEstimator, LossConfig, LossForm};
 pub use tensors::{Loss, LossSteps, TensorSteps, TensorTerms, loss};
 pub use weights::{Averaging, TensorStepDenominators};

@@ -2,7 +2,7 @@
 //!
 //! Instead of clipping, the ratio `r` passes a gate with temperature `t`, one for positive
 //! advantages and one for all others: the term is `-(4 / t) s A` with `s = sigmoid(t (r - 1))`. Its
-//! derivative by `ln r` is `-4 s (1 - s) r A`: equal to the unclipped surrogate's at `r = 1`,
+//! derivative with respect to `ln r` is `-4 s (1 - s) r A`: equal to the unclipped surrogate's at `r = 1`,
 //! vanishing on both sides.
 
 use super::{Coefficients, LossConfig, Step, TensorSteps, TensorTerms, Term};
@@ -18,10 +18,10 @@ pub(super) fn term(step: &Step, coefficients: &Coefficients) -> Term {
     let t =
         select(step.advantage > 0.0f32, coefficients.temperature_pos, coefficients.temperature_neg);
     let gate = sigmoid(t * (step.ratio - 1.0f32));
-    let by_ratio = -4.0f32 * gate * (1.0f32 - gate) * step.advantage;
+    let d_ratio = -4.0f32 * gate * (1.0f32 - gate) * step.advantage;
     Term {
         value: -4.0f32 * gate / t * step.advantage,
-        d_logprob: by_ratio * step.ratio,
+        d_logprob: d_ratio * step.ratio,
         clipped: 0.0f32.runtime(),
     }
 }

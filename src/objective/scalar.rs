@@ -19,7 +19,7 @@ pub struct Step {
 pub struct Term {
     /// Value to minimize.
     pub value: f32,
-    /// Derivative by the action's log-probability or, for per-game ratios, by the log of the ratio.
+    /// Derivative with respect to the action's log-probability or, for per-game ratios, to the log of the ratio.
     pub d_logprob: f32,
     /// 1 if clipping is active, else 0.
     pub clipped: f32,
@@ -30,7 +30,7 @@ pub struct Term {
 pub struct SequenceRatio {
     /// Geometric mean of the ratios of its steps.
     pub ratio: f32,
-    /// Derivative of the policy loss by each log-probability of the game.
+    /// Derivative of the policy loss with respect to each log-probability of the game.
     pub d_logprob: f32,
 }
 
@@ -74,21 +74,21 @@ pub(super) fn term_lanes<const N: usize>(
     terms
 }
 
-/// Derivative of a step's loss by one logit.
+/// Derivative of a step's loss with respect to one logit.
 ///
 /// With logits `z`, `l = log softmax(z)` and `p = exp(l)`: `dl[k] / dz[a] = [a = k] - p[a]`, and
-/// for the entropy `H = -sum p l`, `dH / dz[a] = -p[a] (l[a] + H)`. `by_logprob` is the derivative
-/// by the log-probability of the action taken, `by_entropy` the derivative by `-H`; `taken` is 1
-/// for that action, else 0.
+/// for the entropy `H = -sum p l`, `dH / dz[a] = -p[a] (l[a] + H)`. `d_logprob` is the derivative
+/// with respect to the log-probability of the action taken, `d_negative_entropy` that with respect
+/// to `-H`; `taken` is 1 for that action, else 0.
 #[cube]
 #[inline(always)]
-pub fn by_logit(
-    by_logprob: f32,
-    by_entropy: f32,
+pub fn d_logit(
+    d_logprob: f32,
+    d_negative_entropy: f32,
     taken: f32,
     prob: f32,
     logprob: f32,
     entropy: f32,
 ) -> f32 {
-    by_logprob * (taken - prob) + by_entropy * prob * (logprob + entropy)
+    d_logprob * (taken - prob) + d_negative_entropy * prob * (logprob + entropy)
 }

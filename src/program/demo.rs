@@ -173,7 +173,7 @@ fn play_episode<G: ConfigurableGame>(
         steps.obs.extend(obs);
         steps.actions.push(action as i32);
         steps.weights.push(1.0);
-        steps.ends.push(EpisodeStatus::new(result.terminated, result.truncated));
+        steps.statuses.push(EpisodeStatus::new(result.terminated, result.truncated));
         if result.has_ended() {
             return (steps, f64::from(result.episode_score));
         }

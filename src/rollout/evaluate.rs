@@ -163,7 +163,7 @@ fn play_block<A: Actor, G: Rules>(
         let (actions, _) = selection.choose(logits, &action_keys, t);
         envs.play_step(game, &actions, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
-            if result.is_none() && played.end(lane).ended() {
+            if result.is_none() && played.end(lane).has_ended() {
                 let (score, length) = (played.scores[lane].into(), f64::from(t + 1));
                 *result = Some(EpisodeResult { score, length });
             }

@@ -288,14 +288,14 @@ impl Episodes {
         for (env, sums) in sums.iter_mut().enumerate() {
             let HostStepResult { reward, terminated, truncated } = self.results[env];
             let (slot, end) = (slot(env), EpisodeStatus::new(terminated, truncated));
-            let score = if end.ended() { self.scores[env] } else { 0.0 };
+            let score = if end.has_ended() { self.scores[env] } else { 0.0 };
             trajectory.rewards[slot] = reward;
             trajectory.ends[slot] = end;
             if let Some(recorded) = trajectory.scores.get_mut(slot) {
                 *recorded = score;
             }
             sums.scores += f64::from(score);
-            sums.episodes += f64::from(end.ended());
+            sums.episodes += f64::from(end.has_ended());
             sums.rewards += f64::from(reward);
             sums.steps += f64::from(self.actions[env].is_some());
         }

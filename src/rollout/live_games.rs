@@ -215,7 +215,7 @@ impl<G: Rules> LiveGames<G> {
     }
 
     /// Whether a game's episode ended with its last step.
-    pub fn ended(&self, i: usize) -> bool {
+    pub fn has_ended(&self, i: usize) -> bool {
         self.ended[i]
     }
 
@@ -268,7 +268,7 @@ mod tests {
                     let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
                     games.step(&actions);
                     for (i, score) in scores.iter_mut().enumerate() {
-                        if games.ended(i) && score.is_none() {
+                        if games.has_ended(i) && score.is_none() {
                             *score = Some(f64::from(games.episode(i).score));
                         }
                     }
@@ -288,13 +288,13 @@ mod tests {
         let mut games = LiveGames::new(game, 1, 3);
         let level = games.episode(0).level;
         for _ in 0..game.rows - 1 {
-            assert!(!games.ended(0));
+            assert!(!games.has_ended(0));
             games.step(&[1]);
         }
-        assert!(games.ended(0) && games.now()[0].ball_row == game.rows - 1);
+        assert!(games.has_ended(0) && games.now()[0].ball_row == game.rows - 1);
         assert_eq!(games.episode(0).level, level);
         games.step(&[1]);
-        assert!(!games.ended(0) && games.episode(0).time == 0);
+        assert!(!games.has_ended(0) && games.episode(0).time == 0);
         assert_ne!(games.episode(0).level, level);
         assert_eq!(games.now()[0], games.before()[0]);
     }
@@ -318,7 +318,7 @@ mod tests {
         for _ in 0..Catch::default().rows {
             duel.step_unless_ended(&[0, 2]);
         }
-        assert!(duel.ended(0) && duel.ended(1));
+        assert!(duel.has_ended(0) && duel.has_ended(1));
         assert_eq!(duel.episode(0).level, games.episode(17).level);
         duel.step(&[0, 2]);
         assert_eq!(duel.episode(0), duel.episode(1));

@@ -218,7 +218,7 @@ impl<G: Rules> NativeRollout<G> {
             sums.add(&played, auto_reset);
             block.record(t, num_steps, &policy, &chosen, &played);
             if !initial_memory.is_empty() {
-                for lane in (0..envs.len()).filter(|lane| played.end(*lane).ended()) {
+                for lane in (0..envs.len()).filter(|lane| played.end(*lane).has_ended()) {
                     set_lane(&mut memory, lane, &initial_memory);
                 }
             }

@@ -81,7 +81,7 @@ names! {
         /// The upper half of a single-precision number.
         Bf16 = "bf16",
         /// 8 bits, as a distance from the largest of a block of 128 numbers.
-        Bits8 = "8bit",
+        EightBit = "8bit",
     }
 }
 

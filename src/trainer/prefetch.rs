@@ -132,7 +132,7 @@ mod tests {
             obs: (0..40).map(|i| i as f32).collect(),
             actions: vec![0; 40],
             weights: vec![1.0; 40],
-            ends: (0..40).map(|i| EpisodeStatus::new(i % 10 == 9, false)).collect(),
+            statuses: (0..40).map(|i| EpisodeStatus::new(i % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
         let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(3, 1));

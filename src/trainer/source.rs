@@ -138,7 +138,7 @@ mod tests {
             obs: vec![0.0; 8 * steps],
             actions: vec![0; steps],
             weights: vec![1.0; steps],
-            ends: (0..steps).map(|step| EpisodeStatus::new(step % 100 == 99, false)).collect(),
+            statuses: (0..steps).map(|step| EpisodeStatus::new(step % 100 == 99, false)).collect(),
         };
         let episodes = columns.episodes();
         WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(1, 1))

@@ -31,7 +31,7 @@ fn write(folder: &Path, episodes: usize) {
             obs: (0..rows * features).map(x).collect(),
             actions: (0..rows).map(|row| i32::from(x(row * features) > 0.0)).collect(),
             weights: (0..rows).map(|row| (row % 3) as f32).collect(),
-            ends: (0..rows)
+            statuses: (0..rows)
                 .map(|row| EpisodeStatus::new(row % EPISODE == EPISODE - 1, false))
                 .collect(),
         };

@@ -109,7 +109,10 @@ fn a_policy_is_demonstrated_by_its_run() {
     assert_eq!(shown["steps"], 64 * 9);
     let steps = Dataset::open(&folder.join("shown")).unwrap().steps(4, 3).unwrap();
     assert_eq!(steps.episodes().len(), 64);
-    assert_eq!((0..steps.len()).filter(|i| steps.end(*i) == EpisodeStatus::Terminated).count(), 64);
+    assert_eq!(
+        (0..steps.len()).filter(|i| steps.status(*i) == EpisodeStatus::Terminated).count(),
+        64
+    );
     let taken = refusal(folder, &["demo", "catch", "--player", "random", "--out", "shown"]);
     assert!(taken.contains("the folder shown is not empty"), "{taken}");
     let unknown = refusal(folder, &["demo", "fruit", "--player", "nobody", "--out", "other"]);
@@ -128,7 +131,7 @@ fn columns(num_features: usize) -> StepColumns {
         obs: obs.collect(),
         actions: (0..rows).map(|row| i32::from(x(row, 0) > 0.0)).collect(),
         weights: vec![1.0; rows],
-        ends: (0..rows).map(|row| EpisodeStatus::new(row % 12 == 11, false)).collect(),
+        statuses: (0..rows).map(|row| EpisodeStatus::new(row % 12 == 11, false)).collect(),
     }
 }
 

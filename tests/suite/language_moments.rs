@@ -39,7 +39,7 @@ fn moments_in_less_space_learn_nearly_the_same() {
     };
     let change = distance(&whole, &first);
     for (moments, percent, most) in
-        [(MomentPrecision::Bf16, 50, 0.05), (MomentPrecision::Bits8, 28, 0.5)]
+        [(MomentPrecision::Bf16, 50, 0.05), (MomentPrecision::EightBit, 28, 0.5)]
     {
         let (_, learnt, sizes): (_, Vec<f32>, [usize; 2]) = run(moments);
         for (large, small) in large.into_iter().zip(sizes) {

@@ -41,7 +41,8 @@ pub fn snapshot(trainer: &LanguageTrainer) -> Checkpoint {
 
 #[test]
 fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
-    let [f32, bf16, bits8] = [MomentPrecision::F32, MomentPrecision::Bf16, MomentPrecision::Bits8];
+    let [f32, bf16, bits8] =
+        [MomentPrecision::F32, MomentPrecision::Bf16, MomentPrecision::EightBit];
     for (resample, moments) in [(0, f32), (2, f32), (0, bf16), (0, bits8)] {
         let mut config = config();
         config.generation.resample = resample;

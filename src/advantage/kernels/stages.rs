@@ -72,7 +72,7 @@ impl RecordedSteps {
     }
 
     /// Whether the step ended an episode.
-    fn ended(&self, at: usize) -> bool {
+    fn has_ended(&self, at: usize) -> bool {
         self.words[self.actions + at] >= TRUNCATED
     }
 
@@ -166,7 +166,7 @@ pub(super) fn credit_kernel(
             score += reward;
             game_return += select(t < num_counted, reward, 0.0f32);
             episode_return += select(t < num_counted, reward, 0.0f32);
-            if recorded.ended(at) {
+            if recorded.has_ended(at) {
                 if comptime!(credits.has_scores) {
                     score = recorded.score(at);
                 }
@@ -192,7 +192,7 @@ pub(super) fn credit_kernel(
                 let t = num_steps - 1 - i;
                 let at = t * games + game;
                 if t < num_counted {
-                    let ended = recorded.ended(at);
+                    let ended = recorded.has_ended(at);
                     credit = recorded.reward(at) + select(ended, 0.0f32, discount * credit);
                 }
                 if t < sizes.learn_steps {

@@ -17,7 +17,7 @@ use crate::math::softmax::{logprob, prob};
 use crate::model::kernels::{DenseLayout, MlpShape, load_rounded};
 use crate::model::{FeatureSlots, Observer};
 use crate::objective::kl::{k3, kl_estimate};
-use crate::objective::{Coefficients, Step, by_logit, term};
+use crate::objective::{Coefficients, Step, d_logit, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -129,12 +129,12 @@ fn differentiate<O: Observer>(
             let step = Step { ratio, advantage: sample.advantage, logprob: soft.logprob };
             let policy = term(&step, coefficients, comptime!(form.loss_type));
             let mut loss = policy.value - coefficients.entropy * soft.entropy;
-            // Derivative by the log-probability of the action taken.
-            let mut by_logprob = weight * policy.d_logprob;
+            // Derivative with respect to the log-probability of the action taken.
+            let mut d_logprob = weight * policy.d_logprob;
             if comptime!(form.loss_type.has_sequence_ratio()) {
-                by_logprob = portion.sequence_ratio(game).d_logprob;
+                d_logprob = portion.sequence_ratio(game).d_logprob;
             }
-            // Label smoothing: derivative by the log-probability of every action.
+            // Label smoothing: derivative with respect to the log-probability of every action.
             let mut d_every_logprob = 0.0f32;
             let uniform = 1.0 / comptime!(actions as f32);
             if comptime!(form.smoothed) {
@@ -146,7 +146,7 @@ fn differentiate<O: Observer>(
                 }
                 let smoothed_advantage = coefficients.smoothing * sample.advantage;
                 loss -= coefficients.smoothing * policy.value + smoothed_advantage * mean;
-                by_logprob *= 1.0 - coefficients.smoothing;
+                d_logprob *= 1.0 - coefficients.smoothing;
                 d_every_logprob = -smoothed_advantage * weight;
             }
             if comptime!(form.kl.is_some()) {
@@ -155,7 +155,7 @@ fn differentiate<O: Observer>(
                 let kl =
                     kl_estimate(to_reference, step_ratio, estimator, comptime!(form.corrected));
                 loss += coefficients.kl * kl.value;
-                by_logprob += weight * coefficients.kl * kl.d_logprob;
+                d_logprob += weight * coefficients.kl * kl.d_logprob;
                 sums[comptime!(3 * tile) + unit] += kl.value;
             }
             sums[unit] += k3(step_ratio, log_ratio);
@@ -166,8 +166,8 @@ fn differentiate<O: Observer>(
             for a in 0..actions {
                 let logit = activations[first + comptime!(a * stride)];
                 let taken = select(sample.action == comptime!(a as u32), 1.0f32, 0.0f32);
-                activations[first + comptime!(a * stride)] = by_logit(
-                    by_logprob,
+                activations[first + comptime!(a * stride)] = d_logit(
+                    d_logprob,
                     coefficients.entropy * weight,
                     taken,
                     prob(logit, &soft.normalizer),
@@ -210,8 +210,8 @@ fn layers(shape: &MlpShape) -> [Layer; 3] {
 /// parameters `[num_params]`, at the start of a longer buffer; those of [`ExperienceBuffers`], [`MinibatchPortion`]
 /// and [`TileRange`].
 ///
-/// Workgroup memory, floats: the activations, later derivatives by them, `stride` for each feature, hidden unit and
-/// action; `stride` for each hidden unit again if derivatives of activations are kept; `NUM_SUMS * tile`.
+/// Workgroup memory, floats: the activations, later derivatives with respect to them, `stride` for each feature, hidden
+/// unit and action; `stride` for each hidden unit again if derivatives of activations are kept; `NUM_SUMS * tile`.
 #[cube(launch_unchecked)]
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],

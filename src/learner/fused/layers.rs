@@ -57,7 +57,7 @@ impl Layer {
         WeightView { first: weight, inputs, neurons, input_stride: outputs, neuron_stride: 1, row }
     }
 
-    /// The weights by which the derivatives by the layer's neurons are multiplied.
+    /// The weights by which the derivatives with respect to the layer's neurons are multiplied.
     fn backward_weights(&self) -> WeightView {
         let DenseLayout { weight, inputs, outputs, .. } = self.dense;
         let (neurons, row) = (inputs, self.to);
@@ -134,8 +134,8 @@ fn add_products<I: Float, V: Float>(
     }
 }
 
-/// Computes a hidden layer: its activations, and their derivatives by the pre-activations in `derivatives` if they are
-/// kept.
+/// Computes a hidden layer: its activations, and their derivatives with respect to the pre-activations in
+/// `derivatives` if they are kept.
 #[cube]
 pub(super) fn forward<I: Float>(
     params: &[f32],
@@ -181,8 +181,8 @@ pub(super) fn forward<I: Float>(
     }
 }
 
-/// Replaces the activations of a layer by the loss's derivatives by its pre-activations, from those of the layer
-/// `next`.
+/// Replaces the activations of a layer by the loss's derivatives with respect to its pre-activations, from those
+/// of the layer `next`.
 #[cube]
 pub(super) fn backward<I: Float>(
     params: &[f32],
@@ -225,8 +225,8 @@ pub(super) fn backward<I: Float>(
     }
 }
 
-/// Adds the gradient of a tile, from a layer's inputs and the derivatives by its neurons, to the cube's row, which
-/// starts at `row`; the first tile replaces what is there.
+/// Adds the gradient of a tile, from a layer's inputs and the derivatives with respect to its neurons, to the cube's row,
+/// which starts at `row`; the first tile replaces what is there.
 #[cube]
 pub(super) fn add_gradient<I: Float>(
     partials: &mut [f32],

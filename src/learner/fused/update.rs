@@ -236,11 +236,11 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
     }
 
     /// Gradient of minibatch `number` on this rank, followed by its sums: `[num_params + NUM_SUMS]`.
-    fn own_gradient(&self, number: usize) -> CubeTensor {
+    fn own_gradient(&self, index: usize) -> CubeTensor {
         let params = &self.param_states[0];
         let UpdateVariant { mlp, tiling, .. } = &self.variant;
         let width = mlp.num_params() + NUM_SUMS;
-        let portions = self.split_by_part(&self.minibatches.ranges[number]);
+        let portions = self.split_by_part(&self.minibatches.ranges[index]);
         let spread =
             |games: usize| Spread::new(mlp, tiling, games * self.learn_steps, portions.len());
         let rows: usize = portions.iter().map(|(_, _, games)| spread(*games).cubes).sum();
@@ -254,7 +254,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let totals = uninit(params, &[width], DType::F32);
         let mut first_row = 0;
         for (part, first, games) in &portions {
-            let portion = || self.portion(number, *first, *games);
+            let portion = || self.portion(index, *first, *games);
             if self.learner.loss.loss_type.has_sequence_ratio() {
                 self.compute_ratios(part, params, *games, portion);
             }
@@ -293,16 +293,16 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         launch_items(flops, self.learner.context.config.launch_size)
     }
 
-    fn portion(&self, number: usize, first: usize, games: usize) -> MinibatchPortionLaunch {
+    fn portion(&self, index: usize, first: usize, games: usize) -> MinibatchPortionLaunch {
         let num_minibatches = self.learner.context.config.update.num_minibatches;
         let MinibatchOrder { ranges, size, .. } = &self.minibatches;
         MinibatchPortionLaunch::new(
             argument(&self.summary),
             first,
             games,
-            first - ranges[number].start,
+            first - ranges[index].start,
             *size,
-            number,
+            index,
             num_minibatches,
             self.ratios_offset,
         )
@@ -377,24 +377,24 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
 
     fn gradient(
         &mut self,
-        number: usize,
+        index: usize,
         _minibatch: &Range<usize>,
     ) -> Result<Option<CubeTensor>, TeamError> {
-        self.learner.shared_gradient(self.own_gradient(number)).map(Some)
+        self.learner.shared_gradient(self.own_gradient(index)).map(Some)
     }
 
-    fn approx_kl(&self, number: usize, gradient: &CubeTensor) -> f64 {
+    fn approx_kl(&self, index: usize, gradient: &CubeTensor) -> f64 {
         let at = |tensor: &CubeTensor, i: usize| as_tensor(tensor).narrow(0, i, 1);
         let num_params = self.variant.mlp.num_params();
-        let both = vec![at(gradient, num_params), at(&self.summary, MINIBATCH_COUNTS + number)];
+        let both = vec![at(gradient, num_params), at(&self.summary, MINIBATCH_COUNTS + index)];
         let read = device::read(Tensor::cat(both, 0));
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
 
-    fn step(&mut self, number: usize, gradient: CubeTensor) -> Result<(), TeamError> {
+    fn step(&mut self, index: usize, gradient: CubeTensor) -> Result<(), TeamError> {
         let LearnerContext { config, team, .. } = &self.learner.context;
         self.steps_taken += 1;
-        let rate = self.learner.context.learning_rate(self.first_step + number as u64);
+        let rate = self.learner.context.learning_rate(self.first_step + index as u64);
         let factors = adamw_factors(&config.optimizer, rate, self.steps_taken);
         let [before, after] = &self.param_states;
         self.learner.step(&gradient, before, after, &self.update_sums, &factors);

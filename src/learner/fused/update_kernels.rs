@@ -24,7 +24,7 @@ const ACTION_BITS: u32 = !ENDED;
 
 /// Offset of the minibatches' step counts in an update's summary: as for a recording, first the number of counted steps
 /// and the scale of the advantages; then the counted steps of each minibatch; and for losses with one ratio per game
-/// `[2, games]`: the ratios, and the loss's derivative by each log-probability of the game.
+/// `[2, games]`: the ratios, and the loss's derivative with respect to each log-probability of the game.
 pub(super) const MINIBATCH_COUNTS: usize = 2;
 
 /// Compile-time parameters of an update's kernels.
@@ -401,8 +401,8 @@ fn forward<O: Observer, I: Float>(
     softmax(scratch.logits.as_slice(), 0usize, action, 1usize, comptime!(variant.mlp.actions))
 }
 
-/// Computes the ratios of games `first..end` of a minibatch, one per unit, and the loss's derivative by their
-/// log-probabilities.
+/// Computes the ratios of games `first..end` of a minibatch, one per unit, and the loss's derivative with
+/// respect to their log-probabilities.
 ///
 /// Buffers: parameters `[num_params]`; those of [`ExperienceBuffers`]; the buffer of [`MinibatchPortion`], to which the
 /// ratios are written.

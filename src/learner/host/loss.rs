@@ -9,7 +9,7 @@ use crate::math::{at_least, exp};
 use crate::model::LANES;
 use crate::objective::kl::{k3, kl_estimate};
 use crate::objective::{
-    Coefficients, LossConfig, LossForm, SequenceRatio, Step, StepLanes, TermLanes, by_logit, term,
+    Coefficients, LossConfig, LossForm, SequenceRatio, Step, StepLanes, TermLanes, d_logit, term,
 };
 use multiversion::multiversion;
 
@@ -223,7 +223,8 @@ fn entropies(logprobs: &[LaneBlock], probs: &[LaneBlock]) -> LaneBlock {
 }
 
 impl StepLoss {
-    /// Computes the policy terms of a lane block. Their derivatives by the log-probabilities include the weights.
+    /// Computes the policy terms of a lane block. Their derivatives with respect to the log-probabilities include the
+    /// weights.
     #[inline(always)]
     fn terms(
         &self,
@@ -252,8 +253,8 @@ impl StepLoss {
         terms
     }
 
-    /// Smooths the labels: replaces a share of each term by the mean over all actions. Returns the derivative by the
-    /// log-probability of every action.
+    /// Smooths the labels: replaces a share of each term by the mean over all actions. Returns the derivative
+    /// with respect to the log-probability of every action.
     #[inline(always)]
     fn smooth(
         &self,
@@ -334,8 +335,9 @@ pub fn differentiate(
         let mut gradient = [0.0f32; LANE_STEPS];
         for l in 0..LANE_STEPS {
             let taken = f32::from(inputs.actions[l] == a as i32);
-            let by_entropy = entropy_coef * inputs.weights[l];
-            gradient[l] = by_logit(terms.d_logprobs[l], by_entropy, taken, p[l], z[l], entropy[l]);
+            let d_negative_entropy = entropy_coef * inputs.weights[l];
+            gradient[l] =
+                d_logit(terms.d_logprobs[l], d_negative_entropy, taken, p[l], z[l], entropy[l]);
         }
         if loss.form.smoothed {
             for l in 0..LANE_STEPS {

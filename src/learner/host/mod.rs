@@ -141,19 +141,19 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
 
     fn gradient(
         &mut self,
-        number: usize,
+        index: usize,
         minibatch: &Minibatch,
     ) -> Result<Option<PartialSum>, TeamError> {
-        let denominators = self.counted.denominators(number, minibatch);
+        let denominators = self.counted.denominators(index, minibatch);
         self.learner.gradient(self.experience, minibatch, &self.loss, denominators).map(Some)
     }
 
-    fn approx_kl(&self, number: usize, gradient: &PartialSum) -> f64 {
-        gradient.numbers[0] / self.counted.minibatches[number].max(1.0)
+    fn approx_kl(&self, index: usize, gradient: &PartialSum) -> f64 {
+        gradient.numbers[0] / self.counted.minibatches[index].max(1.0)
     }
 
-    fn step(&mut self, number: usize, gradient: PartialSum) -> Result<(), TeamError> {
-        let norm = self.learner.step(&gradient.vector, self.counted.first_step + number as u64);
+    fn step(&mut self, index: usize, gradient: PartialSum) -> Result<(), TeamError> {
+        let norm = self.learner.step(&gradient.vector, self.counted.first_step + index as u64);
         self.sums.add(&gradient.numbers, norm);
         self.give_back(gradient);
         Ok(())

@@ -1,4 +1,4 @@
-//! The loss of an optimizer step over texts, differentiated by the log-probability of each token.
+//! The loss of an optimizer step over texts, differentiated with respect to the log-probability of each token.
 
 use super::{Group, LanguageUpdateSettings, Sample};
 use crate::math::exp;
@@ -64,9 +64,9 @@ pub(super) fn split_into_parts<'a>(
 /// The gradient of the loss for some tokens.
 #[derive(Clone, Debug, Default)]
 pub(in crate::learner::text) struct TokenGrads {
-    /// Derivatives by the log-probabilities.
+    /// Derivatives with respect to the log-probabilities.
     pub d_logprobs: Vec<f32>,
-    /// Weights of the entropies; the derivatives by them are the negated weights.
+    /// Weights of the entropies; the derivatives with respect to them are the negated weights.
     pub entropy_weights: Vec<f32>,
 }
 
@@ -194,7 +194,7 @@ impl Differentiation<'_> {
         samples.iter().enumerate().map(grads_of).collect()
     }
 
-    /// The derivative of the loss by the log-probability of each token of a sample.
+    /// The derivative of the loss with respect to the log-probability of each token of a sample.
     fn d_logprobs(
         &self,
         sample: &Sample,

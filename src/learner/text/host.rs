@@ -4,7 +4,7 @@ use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_
 use super::group::{Group, Sample, TokenIndex, deduplicated_texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
-use crate::objective::by_logit;
+use crate::objective::d_logit;
 use crate::parallel::{PartialSum, TeamError, left_siblings, sum_leaves, tree_nodes};
 use crate::text::{
     CompletionIndex, Retention, TextPass, TokenDecoder, inverse_temperature, normalize, region,
@@ -146,7 +146,7 @@ fn d_logits_except_targets(
     }
     let entropy = sums.iter().sum();
     for z in logits {
-        *z = by_logit(
+        *z = d_logit(
             d_logprob,
             entropy_weight,
             0.0,

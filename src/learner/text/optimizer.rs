@@ -25,7 +25,7 @@ impl Optimizer {
         match precision {
             MomentPrecision::F32 => Self::F32(Moments::zeros(count)),
             MomentPrecision::Bf16 => Self::Bf16(Moments::zeros(count)),
-            MomentPrecision::Bits8 => Self::EightBit(EightBitMoments::zeros(sizes)),
+            MomentPrecision::EightBit => Self::EightBit(EightBitMoments::zeros(sizes)),
         }
     }
 
@@ -54,8 +54,8 @@ impl Optimizer {
             Self::EightBit(moments) => {
                 let (first, second) = (&moments.first_moment, &moments.second_moment);
                 save([
-                    ParameterData::I8(&first.numbers, &first.scales),
-                    ParameterData::U8(&second.numbers, &second.scales),
+                    ParameterData::I8(&first.codes, &first.scales),
+                    ParameterData::U8(&second.codes, &second.scales),
                 ]);
                 moments.steps
             }
@@ -76,10 +76,10 @@ impl Optimizer {
         *self = match (precision, &*self) {
             (MomentPrecision::F32, Self::F32(_))
             | (MomentPrecision::Bf16, Self::Bf16(_))
-            | (MomentPrecision::Bits8, Self::EightBit(_)) => return,
+            | (MomentPrecision::EightBit, Self::EightBit(_)) => return,
             (MomentPrecision::F32, _) => Self::F32(self.moments().into_owned()),
             (MomentPrecision::Bf16, _) => Self::Bf16(self.moments().convert()),
-            (MomentPrecision::Bits8, _) => {
+            (MomentPrecision::EightBit, _) => {
                 Self::EightBit(EightBitMoments::quantized(&self.moments(), sizes()))
             }
         };

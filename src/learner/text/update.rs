@@ -71,7 +71,7 @@ impl UpdateSteps for LanguageUpdate<'_> {
 
     fn gradient(
         &mut self,
-        _number: usize,
+        _index: usize,
         minibatch: &Vec<usize>,
     ) -> Result<Option<(Gradient, TokenSums)>, TeamError> {
         let Self { settings, groups, entropy_coef, rollout_share, .. } = *self;
@@ -98,7 +98,7 @@ impl UpdateSteps for LanguageUpdate<'_> {
         differentiation.gradient(minibatch).map(Some)
     }
 
-    fn approx_kl(&self, _number: usize, (_, sums): &(Gradient, TokenSums)) -> f64 {
+    fn approx_kl(&self, _index: usize, (_, sums): &(Gradient, TokenSums)) -> f64 {
         sums.approx_kl / sums.tokens.max(1.0)
     }
 

@@ -283,9 +283,10 @@ pub(super) fn cell([reset, update, new]: [f32; 3], memory_new: f32, before: f32)
     [reset, update, new, (before - new) * update + new]
 }
 
-/// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient by the memory after this step
-/// that comes from later ones; on exit it is the gradient by the memory before this step, without the path through the
-/// gates. The gradients by the gates' products with input and memory overwrite `gates` and `memory_products`.
+/// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient with respect to the memory after
+/// this step that comes from later ones; on exit it is that with respect to the memory before this step, without the path
+/// through the gates. The gradients with respect to the gates' products with input and memory overwrite
+/// `gates` and `memory_products`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember_backward(
     gates: &mut [f32],
@@ -332,8 +333,9 @@ fn remember_backward(
     }
 }
 
-/// The backward pass of [`cell`], from the gradient `d` by the memory after the step: the gradients by the arguments of
-/// `r`, `z` and `n`, by `memory_new`, and by the memory before the step without the path through the gates.
+/// The backward pass of [`cell`], from the gradient `d` with respect to the memory after the step: the gradients
+/// with respect to the arguments of `r`, `z` and `n`, to `memory_new`, and to the memory before the step without the
+/// path through the gates.
 #[inline(always)]
 fn cell_backward([r, z, n]: [f32; 3], memory_new: f32, before: f32, d: f32) -> [f32; 5] {
     let d_new = d * (1.0 - z) * (1.0 - n * n);

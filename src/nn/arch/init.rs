@@ -7,9 +7,15 @@ use crate::rng::draw;
 /// The norm of each row of the table of token embeddings, or of each column where it has more rows than columns: small,
 /// so that where the table is the head as well the first policy is close to uniform.
 const EMBEDDING_NORM: f64 = 0.3;
+/// The norm of the bias of the input, as a share of the stream's.
+const INPUT_BIAS_NORM: f64 = 0.5;
+/// The gain of the head of games.
+const HEAD_GAIN: f64 = 0.01;
+/// The deviation of the token embeddings and of the head of a language model, as in GPT-2.
+const EMBEDDING_DEVIATION: f64 = 0.02;
 
 impl DecoderShape {
-    /// First weights for reinforcement learning from nothing.
+    /// Initial weights for reinforcement learning from scratch.
     ///
     /// Matrices are orthogonal. As in GPT-2, those whose results are added to the stream are scaled down by the root of
     /// the number of additions, so that the stream keeps its size (Radford et al. 2019). The input has a bias from the
@@ -26,7 +32,7 @@ impl DecoderShape {
         match &layout.input {
             Some(input) => {
                 fill(&input.weight, input.inputs, unit, draw(key, 0));
-                fill(&input.bias, 1, 0.5 * unit, draw(key, 1));
+                fill(&input.bias, 1, INPUT_BIAS_NORM * unit, draw(key, 1));
             }
             None => fill(&layout.embed_tokens, self.num_actions, EMBEDDING_NORM, draw(key, 0)),
         }
@@ -38,12 +44,12 @@ impl DecoderShape {
             }
         }
         if !self.tie_word_embeddings {
-            fill(&layout.head.weight, layout.head.inputs, 0.01, draw(key, 2));
+            fill(&layout.head.weight, layout.head.inputs, HEAD_GAIN, draw(key, 2));
         }
         params
     }
 
-    /// First weights of a language model: normal, with the deviation that keeps the stream's size, and as in GPT-2
+    /// Initial weights of a language model: normal, with the deviation that keeps the stream's size, and as in GPT-2
     /// smaller where results are added to the stream (Radford et al. 2019). Norms are 1, biases 0.
     pub fn normal_weights(&self, key: u32) -> Vec<f32> {
         let mut params = self.unit_norms();
@@ -62,7 +68,7 @@ impl DecoderShape {
             }
             let unit = (parameter.shape[0] as f64).sqrt().recip();
             let deviation = match parameter.name.as_str() {
-                "embed_tokens.weight" | "lm_head.weight" => 0.02,
+                "embed_tokens.weight" | "lm_head.weight" => EMBEDDING_DEVIATION,
                 name if adds(name) => unit * added,
                 _ => unit,
             };

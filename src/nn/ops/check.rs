@@ -3,7 +3,7 @@
 use crate::rng::{draw, uniform};
 use burn::tensor::Tensor;
 
-/// Numbers of a wave.
+/// Samples of a sine, `sin(rate * i)`.
 pub(crate) fn wave(count: usize, rate: f32) -> Vec<f32> {
     (0..count).map(|i| (i as f32 * rate).sin()).collect()
 }
@@ -14,17 +14,20 @@ pub(crate) fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
 }
 
 /// A source of reproducible numbers for property tests.
-pub(crate) struct Draws(u32, u32);
+pub(crate) struct Draws {
+    key: u32,
+    count: u32,
+}
 
 impl Draws {
     pub(crate) fn new(key: u32) -> Self {
-        Self(key, 0)
+        Self { key, count: 0 }
     }
 
     /// A number in -1..1.
     pub(crate) fn number(&mut self) -> f32 {
-        self.1 += 1;
-        2.0 * uniform(draw(self.0, self.1)) - 1.0
+        self.count += 1;
+        2.0 * uniform(draw(self.key, self.count)) - 1.0
     }
 
     /// Numbers in -1..1.
@@ -34,8 +37,8 @@ impl Draws {
 
     /// A size in `1..=max`.
     pub(crate) fn size(&mut self, max: usize) -> usize {
-        self.1 += 1;
-        1 + draw(self.0, self.1) as usize % max
+        self.count += 1;
+        1 + draw(self.key, self.count) as usize % max
     }
 }
 

@@ -70,9 +70,9 @@ pub(crate) fn by_rows<const R: usize, const W: usize>(
     writes: [&mut [f32]; W],
     work: &(impl Fn([&[f32]; R], [&mut [f32]; W]) + Sync),
 ) {
-    let numbers: usize = writes.iter().map(|all| all.len()).sum();
+    let elements: usize = writes.iter().map(|all| all.len()).sum();
     let portions =
-        (numbers / MIN_PORTION).min(PORTIONS_PER_THREAD * rayon::current_num_threads()).min(rows);
+        (elements / MIN_PORTION).min(PORTIONS_PER_THREAD * rayon::current_num_threads()).min(rows);
     if parallelism == Parallelism::Sequential || portions < 2 {
         return work(reads, writes);
     }

@@ -55,7 +55,7 @@ pub fn region<T>(parallelism: Parallelism, pass: impl FnOnce() -> T) -> T {
 }
 
 impl Parallelism {
-    /// Calls `work` with each number below `count`, side by side where this is parallel.
+    /// Calls `work` with each index below `count`, side by side where this is parallel.
     pub fn each(self, count: usize, work: impl Fn(usize) + Sync) {
         let region = CURRENT.get();
         if self == Self::Sequential || count < 2 {
@@ -68,12 +68,12 @@ impl Parallelism {
         }
     }
 
-    /// Calls `work` with each item and its number, as [`Parallelism::each`].
+    /// Calls `work` with the index of each item and the item, as [`Parallelism::each`].
     pub fn each_mut<T: Send>(self, items: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
         self.each_chunk([(items, 1)], |i, [item]| work(i, &mut item[0]));
     }
 
-    /// Cuts slices into chunks, as many of each, and calls `work` with the chunks of a number, as
+    /// Cuts slices into chunks, as many of each, and calls `work` with the chunks of an index, as
     /// [`Parallelism::each`]. Each slice comes with the length of its chunks; the last one may be shorter.
     ///
     /// # Panics
@@ -90,7 +90,7 @@ impl Parallelism {
         });
         let count = chunked.first().map_or(0, Chunked::count);
         assert!(chunked.iter().all(|slice| slice.count() == count), "as many chunks of each");
-        // SAFETY: each number is there once, so that chunks are borrowed once.
+        // SAFETY: each index is there once, so that chunks are borrowed once.
         self.each(count, |i| work(i, chunked.each_ref().map(|slice| unsafe { slice.chunk(i) })));
     }
 }
@@ -111,9 +111,9 @@ impl<T> Chunked<T> {
     }
 
     /// # Safety
-    /// The slice outlives the chunk, no other reference to this chunk exists, and there are more than `number` chunks.
-    unsafe fn chunk<'a>(&self, number: usize) -> &'a mut [T] {
-        let start = number * self.length;
+    /// The slice outlives the chunk, no other reference to this chunk exists, and there are more than `index` chunks.
+    unsafe fn chunk<'a>(&self, index: usize) -> &'a mut [T] {
+        let start = index * self.length;
         // SAFETY: as this function demands.
         unsafe {
             slice::from_raw_parts_mut(self.first.add(start), self.length.min(self.total - start))

@@ -31,7 +31,7 @@ impl DecoderWeights {
         gradient: &mut [f32],
     ) {
         d_stream.fill(0.0);
-        self.norm_backward(&tape.last, &self.layout.norm, d_normed, d_stream, gradient);
+        self.norm_backward(&tape.last_norm, &self.layout.norm, d_normed, d_stream, gradient);
     }
 
     /// Runs the backward pass of a layer: replaces `d_stream`, the gradient of the stream after the layer, by the

@@ -131,7 +131,7 @@ impl SequenceModel for DecoderSequenceModel {
         tapes.resize_with(1, GameTape::default);
         let game = &mut tapes[0];
         obs.clone_into(&mut game.obs);
-        game.tape.rotate(&self.weights.rope, memory[0].iter().map(|count| *count as usize));
+        game.tape.set_rotations(&self.weights.rope, memory[0].iter().map(|count| *count as usize));
         self.scratches.with(|scratch| {
             let mut attend = StepAttention { memory, scratch: std::mem::take(&mut scratch.game) };
             self.game_forward(game, Retention::Nothing, &mut attend, scratch);
@@ -252,7 +252,7 @@ impl DecoderSequenceModel {
             positions.push(position);
             position += 1;
         }
-        game.tape.rotate(&self.weights.rope, positions.into_iter());
+        game.tape.set_rotations(&self.weights.rope, positions.into_iter());
         // The steps in memory that the first rows attend to, oldest first.
         let kv = shape.kv_size();
         let rows = |cache: &[f32]| {

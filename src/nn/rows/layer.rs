@@ -33,7 +33,7 @@ impl DecoderWeights {
             self.layer_forward(layer, &tape.rotations, stream, attend, activations, scratch);
         }
         let norm = self.norm(&self.layout.norm);
-        tape.last.forward(self.parallelism, stream, norm, &mut tape.hidden);
+        tape.last_norm.forward(self.parallelism, stream, norm, &mut tape.hidden);
     }
 
     /// Runs a layer on the stream, in place.

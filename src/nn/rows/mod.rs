@@ -95,14 +95,18 @@ struct Tape {
     /// The stream before each layer, where the backward pass recomputes the layers: `[rows, hidden_size]` each.
     streams: Vec<Vec<f32>>,
     /// The last norm.
-    last: NormActivations,
+    last_norm: NormActivations,
     /// The result of the last norm: `[rows, hidden_size]`.
     hidden: Vec<f32>,
 }
 
 impl Tape {
     /// Replaces the rotations by those of rows at these positions.
-    fn rotate(&mut self, rope: &[RopeTable], positions: impl Iterator<Item = usize> + Clone) {
+    fn set_rotations(
+        &mut self,
+        rope: &[RopeTable],
+        positions: impl Iterator<Item = usize> + Clone,
+    ) {
         self.rotations.resize_with(rope.len(), Vec::new);
         for (rotations, table) in self.rotations.iter_mut().zip(rope) {
             rotations.clear();

@@ -275,7 +275,7 @@ impl TokenDecoder {
             }
         }
         let positions = rows.iter().map(|row| caches[row.cache].position(row.at));
-        tape.rotate(&weights.rope, positions);
+        tape.set_rotations(&weights.rope, positions);
         weights.forward(stream, retention, &mut CachedAttention { rows, caches }, tape, scratch);
     }
 

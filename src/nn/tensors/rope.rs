@@ -42,7 +42,7 @@ impl Rope {
     }
 }
 
-/// Rotates heads, `[batch, num_steps, heads, head_dim]`; elements that no rotation is for stay.
+/// Rotates heads, `[batch, num_steps, heads, head_dim]`; elements beyond the rotary dimensions stay as they are.
 pub(super) fn rotate(x: Tensor<4>, [cos, sin]: &[Tensor<4>; 2]) -> Tensor<4> {
     let (dim, half) = (x.dims()[3], cos.dims()[3]);
     let (a, b) = (x.clone().narrow(3, 0, half), x.clone().narrow(3, half, half));

@@ -44,7 +44,7 @@ const KNOWN: [&str; 19] = [
 const INITIALIZATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 /// Whether a folder holds adapters.
-pub(super) fn is_folder(folder: &Path) -> bool {
+pub(super) fn has_adapters(folder: &Path) -> bool {
     folder.join(CONFIG).is_file()
 }
 
@@ -65,7 +65,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         base if base.is_relative() && !base.exists() => folder.join(base),
         base => base.to_path_buf(),
     };
-    if !base.exists() || is_folder(&base) {
+    if !base.exists() || has_adapters(&base) {
         let base = base.display();
         let reason = format!(
             "there is no model in {base}, which these adapters are for; `{key}` must be the path of its folder"
@@ -74,7 +74,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     }
     let model = LanguageModel::load(&base)?;
     let mut model = hugging_face::with_files_of_adapters(model, folder)?;
-    let config = config(&config_json).map_err(|reason| unusable(&path, reason))?;
+    let config = parse_config(&config_json).map_err(|reason| unusable(&path, reason))?;
     let weights = WeightFiles::open_files(folder, vec![WEIGHTS.to_string()])?;
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
     // Checked before anything is allocated by the rank.
@@ -98,15 +98,15 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
 ///
 /// # Errors
 /// A clause if it is not supported.
-fn config(config_json: &Value) -> Result<LoraConfig, String> {
+fn parse_config(config_json: &Value) -> Result<LoraConfig, String> {
     if config_json["peft_type"] != "LORA" {
         return Err(format!("`peft_type` {} is not known", config_json["peft_type"]));
     }
     check_entries(config_json)?;
     let rank = config_json["r"].as_u64().filter(|r| *r > 0);
     let rank = rank.ok_or("there is no whole number `r` above 0")?;
-    let target_modules = target_modules(&config_json["target_modules"])?;
-    let lora_alpha = lora_alpha(config_json, rank)?;
+    let target_modules = parse_target_modules(&config_json["target_modules"])?;
+    let lora_alpha = parse_lora_alpha(config_json, rank)?;
     let config = LoraConfig { r: rank as usize, lora_alpha, target_modules };
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
@@ -148,17 +148,17 @@ fn check_entries(config_json: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn target_modules(value: &Value) -> Result<Vec<String>, String> {
+fn parse_target_modules(value: &Value) -> Result<Vec<String>, String> {
     let modules = match value {
-        Value::Array(names) => modules(names),
+        Value::Array(names) => parse_modules(names),
         Value::String(name) if name == "all-linear" => Some(LoraConfig::new(1).target_modules),
         _ => None,
     };
     modules.ok_or_else(|| format!("`target_modules` {value} is not known"))
 }
 
-/// The numerator of the factor of adapters of this rank, `lora_alpha / r`.
-fn lora_alpha(config_json: &Value, rank: u64) -> Result<f32, String> {
+/// Parses the numerator of the factor of adapters of this rank, `lora_alpha / r`.
+fn parse_lora_alpha(config_json: &Value, rank: u64) -> Result<f32, String> {
     let lora_alpha = match &config_json["lora_alpha"] {
         // PEFT's default.
         Value::Null => Some(8.0),
@@ -175,9 +175,10 @@ fn lora_alpha(config_json: &Value, rank: u64) -> Result<f32, String> {
     Ok(lora_alpha as f32)
 }
 
-/// The matrices that a list of modules names, each once; `None` if an element is not a string. A name may be a path,
-/// and PEFT lists the modules of all layers where they are few. A layer that is not in such a list lacks its tensors.
-fn modules(names: &[Value]) -> Option<Vec<String>> {
+/// Parses the matrices that a list of modules names, each once; `None` if an element is not a string. A name may be a
+/// path, and PEFT lists the modules of all layers where they are few. A layer that is not in such a list lacks its
+/// tensors.
+fn parse_modules(names: &[Value]) -> Option<Vec<String>> {
     let mut all: Vec<String> = Vec::new();
     for name in names {
         let name = name.as_str()?;
@@ -239,7 +240,7 @@ pub(super) fn take_config(
     let Some(text) = files.remove(CONFIG) else { return Ok(None) };
     let path = folder.join(CONFIG);
     let config_json = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
-    config(&config_json).map(Some).map_err(|reason| unusable(&path, reason))
+    parse_config(&config_json).map(Some).map_err(|reason| unusable(&path, reason))
 }
 
 #[cfg(test)]
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn unsupported_adapter_keys_are_rejected_by_name() {
-        let read = config;
+        let read = parse_config;
         let plain = read(&config_json("r", json!(4))).unwrap();
         assert_eq!((plain.r, plain.lora_alpha), (4, 16.0));
         assert_eq!(read(&config_json("lora_alpha", Value::Null)).unwrap().lora_alpha, 8.0);

@@ -13,28 +13,28 @@ use std::collections::HashMap;
 struct Tokens {
     names: Vec<String>,
     kinds: Vec<u32>,
-    numbers: HashMap<String, u32>,
+    ids: HashMap<String, u32>,
 }
 
 impl Tokens {
     /// Collects the tokens of a `tokenizer.json`; ids without a token get a unique name.
     fn new(json: &Value, count: usize) -> Self {
-        let mut names: Vec<String> = (0..count).map(|number| format!("[PAD{number}]")).collect();
-        let (mut kinds, mut numbers) = (vec![UNUSED; count], HashMap::new());
-        let mut put = |name: &str, number: Option<u64>, kind: u32| {
-            let Some(number) = number.filter(|number| (*number as usize) < count) else { return };
-            names[number as usize] = name.to_string();
-            kinds[number as usize] = kind;
-            numbers.insert(name.to_string(), number as u32);
+        let mut names: Vec<String> = (0..count).map(|id| format!("[PAD{id}]")).collect();
+        let (mut kinds, mut ids) = (vec![UNUSED; count], HashMap::new());
+        let mut put = |name: &str, id: Option<u64>, kind: u32| {
+            let Some(id) = id.filter(|id| (*id as usize) < count) else { return };
+            names[id as usize] = name.to_string();
+            kinds[id as usize] = kind;
+            ids.insert(name.to_string(), id as u32);
         };
-        for (name, number) in json["model"]["vocab"].as_object().into_iter().flatten() {
-            put(name, number.as_u64(), NORMAL);
+        for (name, id) in json["model"]["vocab"].as_object().into_iter().flatten() {
+            put(name, id.as_u64(), NORMAL);
         }
         for token in json["added_tokens"].as_array().into_iter().flatten() {
             let kind = if token["special"] == true { CONTROL } else { USER_DEFINED };
             put(token["content"].as_str().unwrap_or_default(), token["id"].as_u64(), kind);
         }
-        Self { names, kinds, numbers }
+        Self { names, kinds, ids }
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, MetadataValue
     let eos = model.stop_tokens.first().copied();
     // llama.cpp assumes token 11 if none is named.
     let bos = special_token(&model.files, "bos_token", &model.base).map_err(|e| e.to_string())?;
-    let bos = begins.or(tokens.numbers.get(&bos).copied()).or(eos);
+    let bos = begins.or(tokens.ids.get(&bos).copied()).or(eos);
     let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
     let stops = stops.into_iter().zip(&model.stop_tokens);
     all.extend(stops.map(|(name, token)| (name, MetadataValue::U32(*token))));
@@ -110,7 +110,7 @@ fn sentence_piece(
         ("ggml.scores", MetadataValue::Numbers(scores)),
         ("ggml.add_space_prefix", MetadataValue::Flag(prefixes)),
     ];
-    let unknown = json["model"]["unk_token"].as_str().and_then(|name| tokens.numbers.get(name));
+    let unknown = json["model"]["unk_token"].as_str().and_then(|name| tokens.ids.get(name));
     if let Some(unknown) = unknown {
         tokens.kinds[*unknown as usize] = UNKNOWN;
         all.push(("ggml.unknown_token_id", MetadataValue::U32(*unknown)));
@@ -160,8 +160,8 @@ fn merge_scores(json: &Value, tokens: &Tokens) -> Vec<f32> {
     let mut scores = vec![-(pairs.len() as f32); tokens.names.len()];
     // In reverse, so that a token gets the rank of its first pair.
     for (rank, name) in pairs.iter().enumerate().rev() {
-        if let Some(number) = tokens.numbers.get(name) {
-            scores[*number as usize] = -(rank as f32);
+        if let Some(id) = tokens.ids.get(name) {
+            scores[*id as usize] = -(rank as f32);
         }
     }
     scores

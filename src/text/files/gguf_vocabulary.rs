@@ -33,10 +33,10 @@ type Check = fn(&Value) -> bool;
 const TYPES: [(&str, &str, Check); 14] = [
     ("model", "a string", Value::is_string),
     ("pre", "a string", Value::is_string),
-    ("tokens", "a list of strings", are_texts),
-    ("merges", "a list of strings", are_texts),
-    ("scores", "a list of numbers", are_numbers),
-    ("token_type", "a list of numbers", are_numbers),
+    ("tokens", "a list of strings", is_string_list),
+    ("merges", "a list of strings", is_string_list),
+    ("scores", "a list of numbers", is_number_list),
+    ("token_type", "a list of numbers", is_number_list),
     ("bos_token_id", "a whole number", Value::is_u64),
     ("eos_token_id", "a whole number", Value::is_u64),
     ("eot_token_id", "a whole number", Value::is_u64),
@@ -47,12 +47,12 @@ const TYPES: [(&str, &str, Check); 14] = [
     ("add_space_prefix", "true or false", Value::is_boolean),
 ];
 
-fn are_texts(value: &Value) -> bool {
+fn is_string_list(value: &Value) -> bool {
     value.as_array().is_some_and(|all| all.iter().all(Value::is_string))
 }
 
 /// Non-finite numbers are null in JSON.
-fn are_numbers(value: &Value) -> bool {
+fn is_number_list(value: &Value) -> bool {
     let is_number = |value: &Value| value.is_number() || value.is_null();
     value.as_array().is_some_and(|all| all.iter().all(is_number))
 }
@@ -61,7 +61,7 @@ fn are_numbers(value: &Value) -> bool {
 pub(super) struct Vocabulary<'a> {
     metadata: &'a HashMap<String, Value>,
     tokens: Vec<&'a str>,
-    numbers: HashMap<&'a str, usize>,
+    ids: HashMap<&'a str, usize>,
 }
 
 impl<'a> Vocabulary<'a> {
@@ -80,13 +80,13 @@ impl<'a> Vocabulary<'a> {
         let tokens = tokens.ok_or("there is no `tokenizer.ggml.tokens`")?;
         let tokens: Vec<&str> =
             tokens.iter().map(|token| token.as_str().unwrap_or_default()).collect();
-        let mut numbers = HashMap::with_capacity(tokens.len());
-        for (number, name) in tokens.iter().enumerate() {
-            if let Some(first) = numbers.insert(*name, number) {
-                return Err(format!("the tokens {first} and {number} are both called `{name}`"));
+        let mut ids = HashMap::with_capacity(tokens.len());
+        for (id, name) in tokens.iter().enumerate() {
+            if let Some(first) = ids.insert(*name, id) {
+                return Err(format!("the tokens {first} and {id} are both called `{name}`"));
             }
         }
-        Ok(Self { metadata, tokens, numbers })
+        Ok(Self { metadata, tokens, ids })
     }
 
     /// Converts the vocabulary to a `tokenizer.json`.
@@ -106,12 +106,12 @@ impl<'a> Vocabulary<'a> {
 
     /// Tokens that end a text, those marked in the file first.
     pub fn stop_tokens(&self) -> Vec<u32> {
-        let named = ["eos_token_id", "eot_token_id", "eom_token_id"].map(|name| self.number(name));
-        let others = ENDS.iter().map(|name| self.numbers.get(name).copied());
+        let named = ["eos_token_id", "eot_token_id", "eom_token_id"].map(|key| self.token_id(key));
+        let others = ENDS.iter().map(|name| self.ids.get(name).copied());
         let mut all: Vec<u32> = Vec::new();
-        for number in named.into_iter().chain(others).flatten() {
-            if !all.contains(&(number as u32)) {
-                all.push(number as u32);
+        for id in named.into_iter().chain(others).flatten() {
+            if !all.contains(&(id as u32)) {
+                all.push(id as u32);
             }
         }
         all
@@ -119,7 +119,7 @@ impl<'a> Vocabulary<'a> {
 
     /// Name of the token set by a key such as `bos_token_id`.
     pub fn name(&self, key: &str) -> Option<&'a str> {
-        self.tokens.get(self.number(key)?).copied()
+        self.tokens.get(self.token_id(key)?).copied()
     }
 
     fn get(&self, name: &str) -> Option<&'a Value> {
@@ -130,14 +130,14 @@ impl<'a> Vocabulary<'a> {
         self.get(name)?.as_str()
     }
 
-    /// Id of a token, if it exists.
-    fn number(&self, name: &str) -> Option<usize> {
-        let number = self.get(name)?.as_u64()? as usize;
-        (number < self.tokens.len()).then_some(number)
+    /// Id that a key such as `bos_token_id` sets, if there is such a token.
+    fn token_id(&self, key: &str) -> Option<usize> {
+        let id = self.get(key)?.as_u64()? as usize;
+        (id < self.tokens.len()).then_some(id)
     }
 
-    fn kind(&self, number: usize) -> u32 {
-        let kind = self.get("token_type").and_then(|all| all.get(number)?.as_u64());
+    fn kind(&self, id: usize) -> u32 {
+        let kind = self.get("token_type").and_then(|all| all.get(id)?.as_u64());
         kind.map_or(NORMAL, |kind| kind as u32)
     }
 
@@ -190,13 +190,13 @@ impl<'a> Vocabulary<'a> {
             normalizers.insert(0, json!({ "type": "Prepend", "prepend": SPACE }));
             decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
         }
-        let unknown = (0..self.tokens.len()).find(|number| self.kind(*number) == UNKNOWN);
-        let unknown = self.number("unknown_token_id").or(unknown);
+        let unknown = (0..self.tokens.len()).find(|id| self.kind(*id) == UNKNOWN);
+        let unknown = self.token_id("unknown_token_id").or(unknown);
         let mut json = self.bpe(&self.merges()?);
         json["normalizer"] = json!({ "type": "Sequence", "normalizers": normalizers });
         json["post_processor"] = self.post_processor(true);
         json["decoder"] = json!({ "type": "Sequence", "decoders": decoders });
-        json["model"]["unk_token"] = unknown.map(|number| self.tokens[number]).into();
+        json["model"]["unk_token"] = unknown.map(|id| self.tokens[id]).into();
         json["model"]["fuse_unk"] = true.into();
         json["model"]["byte_fallback"] = true.into();
         Ok(json)
@@ -228,8 +228,8 @@ impl<'a> Vocabulary<'a> {
         let scores = self.get("scores").and_then(Value::as_array);
         let scores = scores.filter(|scores| scores.len() == self.tokens.len());
         let scores = scores.ok_or("there is no `tokenizer.ggml.scores` for each token")?;
-        let score = |number: usize| scores[number].as_f64().unwrap_or(f64::NEG_INFINITY);
-        let is_text = |number: usize| ![UNKNOWN, CONTROL, BYTE].contains(&self.kind(number));
+        let score = |id: usize| scores[id].as_f64().unwrap_or(f64::NEG_INFINITY);
+        let is_text = |id: usize| ![UNKNOWN, CONTROL, BYTE].contains(&self.kind(id));
         let mut wholes: Vec<usize> = (0..self.tokens.len()).filter(|i| is_text(*i)).collect();
         wholes.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
         let mut merges = Vec::new();
@@ -244,8 +244,8 @@ impl<'a> Vocabulary<'a> {
             let first = merges.len();
             for (at, _) in name.char_indices().skip(1) {
                 let [left, right] = [&name[..at], &name[at..]];
-                let numbers = (self.numbers.get(left), self.numbers.get(right));
-                if let (Some(a), Some(b)) = numbers {
+                let ids = (self.ids.get(left), self.ids.get(right));
+                if let (Some(a), Some(b)) = ids {
                     merges.push(([*a, *b], [left, right]));
                 }
             }
@@ -256,16 +256,16 @@ impl<'a> Vocabulary<'a> {
 
     fn vocabulary(&self) -> Map<String, Value> {
         let named = self.tokens.iter().enumerate();
-        named.map(|(number, name)| (name.to_string(), json!(number))).collect()
+        named.map(|(id, name)| (name.to_string(), json!(id))).collect()
     }
 
     /// Tokens that are recognized in a text before it is split.
     fn added(&self) -> Vec<Value> {
-        let added = (0..self.tokens.len()).filter_map(|number| {
-            let kind = self.kind(number);
+        let added = (0..self.tokens.len()).filter_map(|id| {
+            let kind = self.kind(id);
             (kind == CONTROL || kind == USER_DEFINED || kind == UNKNOWN).then(|| {
                 json!({
-                    "id": number, "content": self.tokens[number], "single_word": false,
+                    "id": id, "content": self.tokens[id], "single_word": false,
                     "lstrip": false, "rstrip": false, "normalized": false,
                     "special": kind != USER_DEFINED,
                 })
@@ -278,11 +278,11 @@ impl<'a> Vocabulary<'a> {
     /// not mention the token at the start, `begins` decides.
     fn post_processor(&self, begins: bool) -> Value {
         let adds = |name: &str, default| self.get(name).and_then(Value::as_bool).unwrap_or(default);
-        let token = |key: &str, is_added| self.number(key).filter(|_| is_added);
+        let token = |key: &str, is_added| self.token_id(key).filter(|_| is_added);
         let bos = token("bos_token_id", adds("add_bos_token", begins));
         let eos = token("eos_token_id", adds("add_eos_token", false));
         let special =
-            |number: usize| json!({ "SpecialToken": { "id": self.tokens[number], "type_id": 0 } });
+            |id: usize| json!({ "SpecialToken": { "id": self.tokens[id], "type_id": 0 } });
         let text = |id: &str| json!({ "Sequence": { "id": id, "type_id": 0 } });
         let single: Vec<Value> =
             bos.map(special).into_iter().chain([text("A")]).chain(eos.map(special)).collect();
@@ -292,9 +292,9 @@ impl<'a> Vocabulary<'a> {
         let known: Map<String, Value> = bos
             .into_iter()
             .chain(eos)
-            .map(|number| {
-                let name = self.tokens[number];
-                (name.to_string(), json!({ "id": name, "ids": [number], "tokens": [name] }))
+            .map(|id| {
+                let name = self.tokens[id];
+                (name.to_string(), json!({ "id": name, "ids": [id], "tokens": [name] }))
             })
             .collect();
         let pair = [text("A"), text("B")];

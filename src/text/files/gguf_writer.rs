@@ -108,7 +108,7 @@ impl<'a> Tensor<'a> {
 
     /// Encodes the values in file order.
     fn encode(&self, head_dim: usize) -> Vec<u8> {
-        let mut numbers = self.parameter.numbers();
+        let mut numbers = self.parameter.values();
         if let Some(heads) = self.heads {
             numbers = paired(&numbers, heads, head_dim).into();
         }

@@ -107,7 +107,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     }
     // As in `transformers`, a head that differs from the embedding table is used, whatever the configuration says. The
     // configuration is corrected, so that other libraries do not drop it.
-    let is_tied = shape.tie_word_embeddings && !weights.differ(HEAD, EMBEDDINGS);
+    let is_tied = shape.tie_word_embeddings && !weights.has_different(HEAD, EMBEDDINGS);
     if is_tied != shape.tie_word_embeddings {
         shape.tie_word_embeddings = is_tied;
         config["tie_word_embeddings"] = is_tied.into();

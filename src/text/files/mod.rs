@@ -41,7 +41,7 @@ impl LanguageModel {
             Err(LanguageError::Missing(path.to_path_buf()))
         } else if !path.is_dir() {
             Err(unusable(path, "it is neither a regular file nor a folder"))
-        } else if adapter::is_folder(path) {
+        } else if adapter::has_adapters(path) {
             adapter::read(path)
         } else {
             hugging_face::read(path)

@@ -61,7 +61,7 @@ impl<'a> FileParameter<'a> {
     }
 
     /// Values in file order.
-    pub fn numbers(&self) -> Cow<'a, [f32]> {
+    pub fn values(&self) -> Cow<'a, [f32]> {
         match self.transposed {
             Some(columns) => transpose(self.in_memory, columns).into(),
             None => self.in_memory.into(),
@@ -104,14 +104,14 @@ pub(super) fn read_parameters<T: ParameterSource>(
                 (true, false) => Ok(StoredParameter::Table(matrix)),
             };
         }
-        let mut numbers = found.read();
-        if !numbers.iter().all(|x| x.is_finite()) {
+        let mut values = found.read();
+        if !values.iter().all(|x| x.is_finite()) {
             return Err(not_finite());
         }
         if is_transposed(parameter) {
-            numbers = transpose(&numbers, parameter.shape[0]);
+            values = transpose(&values, parameter.shape[0]);
         }
-        Ok(StoredParameter::Values(numbers))
+        Ok(StoredParameter::Values(values))
     });
     Ok(DecoderParams::new(parts.collect::<Result<_, _>>()?))
 }

@@ -25,10 +25,10 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     };
     let layout = Layout { indent, item, key, depth: 0, is_empty: true };
     let text = match sort_keys {
-        Some(true) => written(&sorted(value)?, layout)?,
-        _ => written(value, layout)?,
+        Some(true) => write_json(&sort_object_keys(value)?, layout)?,
+        _ => write_json(value, layout)?,
     };
-    Ok(if ensure_ascii == Some(true) { escaped(&text) } else { text })
+    Ok(if ensure_ascii == Some(true) { escape_non_ascii(&text) } else { text })
 }
 
 /// The indentation of a level by the argument `indent`: a string, or a number of spaces.
@@ -40,24 +40,24 @@ fn indentation(indent: &Value) -> Result<String, Error> {
 }
 
 /// Sorts the keys of all objects in a value; converts through text, whose length is bounded.
-fn sorted(value: &Value) -> Result<Json, Error> {
-    serde_json::from_str(&written(value, CompactFormatter)?).map_err(failed)
+fn sort_object_keys(value: &Value) -> Result<Json, Error> {
+    serde_json::from_str(&write_json(value, CompactFormatter)?).map_err(serialization_error)
 }
 
-fn written(value: &impl Serialize, formatter: impl Formatter) -> Result<String, Error> {
+fn write_json(value: &impl Serialize, formatter: impl Formatter) -> Result<String, Error> {
     let mut text = BoundedText::default();
     let written = value.serialize(&mut Serializer::with_formatter(&mut text, formatter));
     text.check()?;
-    written.map_err(failed)?;
+    written.map_err(serialization_error)?;
     Ok(text.into_string())
 }
 
-fn failed(error: serde_json::Error) -> Error {
+fn serialization_error(error: serde_json::Error) -> Error {
     Error::new(ErrorKind::BadSerialization, error.to_string())
 }
 
 /// Escapes all characters beyond ASCII, which occur in strings only, as UTF-16.
-fn escaped(json: &str) -> String {
+fn escape_non_ascii(json: &str) -> String {
     let mut units = [0; 2];
     let mut ascii = String::with_capacity(json.len());
     for c in json.chars() {
@@ -71,7 +71,7 @@ fn escaped(json: &str) -> String {
 
 /// Formats a finite number like Python's `repr`: the shortest digits that parse back, with an exponent from 1e16 on and
 /// below 1e-4.
-pub(super) fn float(number: f64) -> String {
+pub(super) fn format_float(number: f64) -> String {
     let text = format!("{number:e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((text.as_str(), "0"));
     match exponent.parse::<i32>() {
@@ -127,7 +127,7 @@ impl Layout {
 
 impl Formatter for Layout {
     fn write_f64<W: ?Sized + Write>(&mut self, to: &mut W, value: f64) -> IoResult<()> {
-        to.write_all(float(value).as_bytes())
+        to.write_all(format_float(value).as_bytes())
     }
 
     fn begin_array<W: ?Sized + Write>(&mut self, to: &mut W) -> IoResult<()> {

@@ -1,7 +1,7 @@
 //! Python semantics of chat templates' values: printing, tests, filters and methods, where minijinja differs from
 //! Jinja.
 
-use super::template_json::float;
+use super::template_json::format_float;
 use super::template_limits::BoundedText;
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
@@ -163,7 +163,7 @@ fn write(to: &mut BoundedText, value: &Value) -> IoResult<()> {
             to.write_all(b"}")
         }
         _ if is_float(value) => match f64::try_from(value.clone()).unwrap_or(f64::NAN) {
-            number if number.is_finite() => to.write_all(float(number).as_bytes()),
+            number if number.is_finite() => to.write_all(format_float(number).as_bytes()),
             number => write!(to, "{}", number.to_string().to_lowercase()),
         },
         ValueKind::Undefined => to.write_all(b"Undefined"),

@@ -101,7 +101,7 @@ impl WeightFiles {
     }
 
     /// Whether two tensors exist that differ in values, shape or type.
-    pub fn differ(&self, first: &str, second: &str) -> bool {
+    pub fn has_different(&self, first: &str, second: &str) -> bool {
         let tensor = |name: &str| {
             let location = self.locations.get(name)?;
             let bytes = &self.files[location.file].1[location.bytes.clone()];
@@ -218,7 +218,7 @@ pub(super) fn write_weights(
         to.write_all(&(header.len() as u64).to_le_bytes())?;
         to.write_all(&header)?;
         for tensor in &tensors {
-            let bytes: Vec<u8> = tensor.numbers().iter().flat_map(|x| x.to_le_bytes()).collect();
+            let bytes: Vec<u8> = tensor.values().iter().flat_map(|x| x.to_le_bytes()).collect();
             to.write_all(&bytes)?;
         }
         to.flush()

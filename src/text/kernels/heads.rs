@@ -80,7 +80,7 @@ impl Heads {
     }
 
     /// Whether queries and keys are normed.
-    pub const fn norms(self) -> bool {
+    pub const fn has_head_norms(self) -> bool {
         self.norms_heads || self.norms_all
     }
 
@@ -165,12 +165,12 @@ fn rotate_heads(
             if comptime!(heads.norms_all) {
                 w += head * dim;
             }
-            if comptime!(heads.norms()) {
+            if comptime!(heads.has_head_norms()) {
                 a = a / roots[first + head] * weights[w];
             }
             if is_pair {
                 b = row_of[at + half + i] * factor;
-                if comptime!(heads.norms()) {
+                if comptime!(heads.has_head_norms()) {
                     b = b / roots[first + head] * weights[w + half];
                 }
                 let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
@@ -287,7 +287,7 @@ pub(crate) fn store_kernel<C: Float>(
     if row < rows {
         let (query, key) = (row * comptime!(heads.query_size()), row * comptime!(heads.key_size()));
         let mut roots = Shared::<[f32]>::new_slice(comptime!(heads.queries + heads.keys));
-        if comptime!(heads.norms()) {
+        if comptime!(heads.has_head_norms()) {
             head_roots(queries, query, keys, key, &mut roots, eps, heads, units);
         }
         let rotation = row * comptime!(2 * heads.half);

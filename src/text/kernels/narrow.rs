@@ -61,9 +61,9 @@ struct LogitRow {
     octaves: Shared<[f32]>,
 }
 
-/// The sum that a search follows, and where it ends.
+/// Quantity that a search sums, and whether the sum must reach the goal or exceed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Goal {
+enum SearchKind {
     /// Number of tokens, until it reaches the goal.
     Count,
     /// Weight of tokens, until it reaches the goal.
@@ -95,9 +95,9 @@ fn octave(bits: u32) -> usize {
 
 /// The term that a weight adds to a sum.
 #[cube]
-fn share(weight: f32, #[comptime] kind: Goal) -> f32 {
+fn share(weight: f32, #[comptime] kind: SearchKind) -> f32 {
     let mut share = weight;
-    if comptime!(kind == Goal::Count) {
+    if comptime!(kind == SearchKind::Count) {
         share = 1.0f32;
     }
     share
@@ -105,12 +105,12 @@ fn share(weight: f32, #[comptime] kind: Goal) -> f32 {
 
 /// Whether a search ends at a sum.
 #[cube]
-fn passes(sum: f32, goal: f32, #[comptime] kind: Goal) -> bool {
-    let mut is_there = sum > goal;
-    if comptime!(kind != Goal::Draw) {
-        is_there = sum >= goal;
+fn passes(sum: f32, goal: f32, #[comptime] kind: SearchKind) -> bool {
+    let mut has_passed = sum > goal;
+    if comptime!(kind != SearchKind::Draw) {
+        has_passed = sum >= goal;
     }
-    is_there
+    has_passed
 }
 
 /// Finds the largest weight such that the sum over all weights at least as large reaches `goal`, among weights whose
@@ -122,7 +122,7 @@ fn search(
     row: &mut LogitRow,
     floor: u32,
     goal: f32,
-    #[comptime] kind: Goal,
+    #[comptime] kind: SearchKind,
 ) -> Place {
     let (unit, start) = (UNIT_POS as usize, row.start);
     for number in 0..OCTAVES {
@@ -148,13 +148,13 @@ fn search(
     let mut passed = 0.0f32;
     // The last octave that has weights, if none passes.
     let mut chosen = comptime!(OCTAVES - 1).runtime();
-    let mut is_there = false.runtime();
+    let mut has_passed = false.runtime();
     for number in 0..OCTAVES {
         let sum = passed + row.octaves[number];
-        if !is_there && row.octaves[number] > 0.0f32 {
+        if !has_passed && row.octaves[number] > 0.0f32 {
             chosen = number;
             above = passed;
-            is_there = passes(sum, goal, kind);
+            has_passed = passes(sum, goal, kind);
         }
         passed = sum;
     }
@@ -264,7 +264,7 @@ struct Cut {
 fn top_k_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top_k: usize) {
     if top_k > 0 && top_k < row.vocabulary {
         let goal = top_k as f32;
-        let place = search(scratch, row, cut.bits, goal, comptime!(Goal::Count));
+        let place = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Count));
         cut.bits = place.bits;
         cut.ties = goal - place.above;
     }
@@ -286,7 +286,7 @@ fn top_p_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top
             mass += cut.ties * f32::reinterpret(cut.bits);
         }
         let goal = top_p * mass;
-        let place = search(scratch, row, cut.bits, goal, comptime!(Goal::Mass));
+        let place = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Mass));
         let mut ties = ((goal - place.above) / f32::reinterpret(place.bits)).ceil();
         if ties < 1.0f32 {
             ties = 1.0f32;
@@ -344,7 +344,7 @@ fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -
     if goal < MIN_THRESHOLD {
         goal = f32::new(MIN_THRESHOLD);
     }
-    let place = search(scratch, row, cut.bits, goal, comptime!(Goal::Draw));
+    let place = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Draw));
     let mut before = ((goal - place.above) / f32::reinterpret(place.bits)).floor();
     let mut most_before = count_ties(scratch, row.start, &place) - 1.0f32;
     if place.bits == cut.bits && cut.ties - 1.0f32 < most_before {
@@ -428,7 +428,7 @@ pub(crate) fn narrow_kernel(
         if cut.ties < ties {
             // The weight at which there is one more than there are larger ones is the last.
             let goal = cube_sum(larger, UNITS) + 1.0f32;
-            let place = search(scratch, &mut row, cut.bits, goal, comptime!(Goal::Count));
+            let place = search(scratch, &mut row, cut.bits, goal, comptime!(SearchKind::Count));
             end = nth_tied_token(scratch, &mut row, &place, cut.ties - 1.0f32) + 1;
         }
         let words = vocabulary.div_ceil(TOKENS_PER_FLOAT_WORD);

@@ -41,8 +41,8 @@ impl Progress {
     }
 
     /// Sets the index of the token that passes through the layers.
-    pub fn set_passing(&mut self, number: usize) {
-        self.counts[PASSING] = number as i32;
+    pub fn set_passing(&mut self, index: usize) {
+        self.counts[PASSING] = index as i32;
     }
 
     /// Index of the token to choose.
@@ -51,7 +51,7 @@ impl Progress {
     }
 
     /// Sets the index of the last token chosen.
-    pub fn set_chosen(&mut self, number: usize) {
-        self.counts[CHOSEN] = number as i32;
+    pub fn set_chosen(&mut self, index: usize) {
+        self.counts[CHOSEN] = index as i32;
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn rotate_kernel<C: Float>(
         let all = comptime!(heads.queries + heads.keys);
         let (query, key) = (row * comptime!(heads.query_size()), row * comptime!(heads.key_size()));
         let mut roots = Shared::<[f32]>::new_slice(all);
-        if comptime!(heads.norms()) {
+        if comptime!(heads.has_head_norms()) {
             head_roots(queries, query, keys, key, &mut roots, eps, heads, UNITS);
         }
         let rotation = row * comptime!(2 * heads.half);
@@ -121,7 +121,7 @@ pub(crate) fn rotate_kernel<C: Float>(
                 let at = query + head * dim;
                 let mut a = queries[at + i];
                 let mut b = queries[at + other];
-                if comptime!(heads.norms()) {
+                if comptime!(heads.has_head_norms()) {
                     let w = weights_of(head, 0usize, heads);
                     a = a / roots[head] * weights[w + i];
                     b = b / roots[head] * weights[w + other];
@@ -131,7 +131,7 @@ pub(crate) fn rotate_kernel<C: Float>(
                 let at = key + (head - count) * dim;
                 let mut a = keys[at + i];
                 let mut b = keys[at + other];
-                if comptime!(heads.norms()) {
+                if comptime!(heads.has_head_norms()) {
                     let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
                     a = a / roots[head] * weights[w + i];
                     b = b / roots[head] * weights[w + other];

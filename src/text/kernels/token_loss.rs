@@ -98,8 +98,8 @@ pub(crate) fn token_kernel(
     }
 }
 
-/// Replaces logits by the gradient of the loss; one cube per row. Its derivative by the token's log-probability is
-/// `derivatives[0, row]`, that by the entropy `-derivatives[1, row]`.
+/// Replaces logits by the gradient of the loss; one cube per row. Its derivative with respect to the token's
+/// log-probability is `derivatives[0, row]`, that with respect to the entropy `-derivatives[1, row]`.
 ///
 /// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; derivatives `[2, rows]`. Workgroup
 /// memory: 3 x [`UNITS`] floats.

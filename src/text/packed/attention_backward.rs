@@ -107,7 +107,7 @@ impl PackedPass<'_> {
                 heads,
             );
         }
-        if gradients.are_of_weights() {
+        if gradients.has_weights() {
             self.add_head_norms(layer, &partials, gradients);
         }
         let products = self.decoder.module.products;

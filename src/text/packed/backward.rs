@@ -141,7 +141,7 @@ impl PackedPass<'_> {
     ) -> CubeTensor {
         let (shape, rows) = (self.shape(), self.rows());
         let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS_PER_CUBE));
-        let learns = gradients.are_of_weights();
+        let learns = gradients.has_weights();
         let row = RowLayout::new(size);
         let form = NormBackward { row, adds: into.is_some(), learns };
         let d_input = into.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));

@@ -303,7 +303,7 @@ impl<'a> PackedPass<'a> {
         let [gate, up] = Projection::OF_GATE.map(|projection| apply(projection, &input));
         let output = apply(Projection::Down, &gated(&gate, &up, shape.activation, self.operand));
         let activations = Activations {
-            unnormed: self.heads.norms().then_some(unnormed),
+            unnormed: self.heads.has_head_norms().then_some(unnormed),
             queries,
             keys,
             values: Some(values),

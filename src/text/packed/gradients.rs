@@ -61,7 +61,7 @@ impl Gradients {
     }
 
     /// Whether the weights are learnt, not adapters.
-    pub fn are_of_weights(&self) -> bool {
+    pub fn has_weights(&self) -> bool {
         matches!(self.indices, ParameterIndices::Weights(_))
     }
 
@@ -74,8 +74,8 @@ impl Gradients {
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<D>; N],
     ) {
         let ParameterIndices::Weights(indices) = &self.indices else { return };
-        let numbers = names.map(|name| indices[name]);
-        self.add_to(numbers, make);
+        let parameters = names.map(|name| indices[name]);
+        self.add_to(parameters, make);
     }
 
     /// Adds the gradient of a matrix of the adapter of a layer's matrix, as [`Gradients::add`] does.
@@ -95,27 +95,27 @@ impl Gradients {
     /// learnt.
     pub fn accumulator(&mut self, name: &str) -> Option<CubeTensor> {
         let ParameterIndices::Weights(indices) = &self.indices else { return None };
-        let number = indices[name];
-        self.reached[number] = true;
-        Some(cube_tensor(self.all.view(number)))
+        let index = indices[name];
+        self.reached[index] = true;
+        Some(cube_tensor(self.all.view(index)))
     }
 
     fn add_to<const D: usize, const N: usize>(
         &mut self,
-        numbers: [usize; N],
+        parameters: [usize; N],
         make: impl FnOnce(&mut Option<Tensor<1>>) -> [Tensor<D>; N],
     ) {
-        let are_new = numbers.iter().all(|number| !self.reached[*number]);
-        let mut memory = if are_new { self.all.joined(&numbers) } else { None };
+        let are_new = parameters.iter().all(|index| !self.reached[*index]);
+        let mut memory = if are_new { self.all.joined(&parameters) } else { None };
         let is_given = memory.is_some();
         let made = make(&mut memory);
         let is_there = is_given && memory.is_none();
-        for (number, gradient) in numbers.into_iter().zip(made) {
-            let was_reached = std::mem::replace(&mut self.reached[number], true);
+        for (index, gradient) in parameters.into_iter().zip(made) {
+            let was_reached = std::mem::replace(&mut self.reached[index], true);
             if !is_there {
                 copy_or_add(
                     &cube_tensor(gradient),
-                    &cube_tensor(self.all.view(number)),
+                    &cube_tensor(self.all.view(index)),
                     was_reached,
                 );
             }

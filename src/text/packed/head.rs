@@ -1,4 +1,4 @@
-//! The head over some rows at a time: log-probabilities and entropies of tokens, and the gradient of a loss by them.
+//! The head over some rows at a time: log-probabilities and entropies of tokens, and a loss's gradient.
 
 use super::gradients::Gradients;
 use super::layout::Scatter;

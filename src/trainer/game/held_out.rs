@@ -115,7 +115,7 @@ mod tests {
             obs: (0..steps * features).map(|i| (i % 7) as f32 / 7.0).collect(),
             actions: (0..steps).map(|step| (step % actions) as i32).collect(),
             weights: vec![1.0; steps],
-            ends: (0..steps).map(|step| EpisodeStatus::new(step % 10 == 9, false)).collect(),
+            statuses: (0..steps).map(|step| EpisodeStatus::new(step % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
         let window_set =

@@ -18,20 +18,20 @@ impl Demonstrations {
         self.0.obs.extend(obs);
         self.0.actions.push(action as i32);
         self.0.weights.push(1.0);
-        self.0.ends.push(EpisodeStatus::new(ended, false));
+        self.0.statuses.push(EpisodeStatus::new(ended, false));
     }
 
     /// Ends an unfinished game as truncated.
     pub fn leave(&mut self) {
-        if let Some(end) = self.0.ends.last_mut().filter(|end| !end.ended()) {
+        if let Some(end) = self.0.statuses.last_mut().filter(|end| !end.has_ended()) {
             *end = EpisodeStatus::Truncated;
         }
     }
 
     /// Takes all games, if the last of them has ended.
     pub fn take(&mut self) -> Option<StepColumns> {
-        match self.0.ends.last() {
-            Some(end) if end.ended() => Some(std::mem::take(&mut self.0)),
+        match self.0.statuses.last() {
+            Some(end) if end.has_ended() => Some(std::mem::take(&mut self.0)),
             _ => None,
         }
     }

@@ -109,7 +109,7 @@ impl<G: ConfigurableGame> Boards for GameBoards<G> {
         Standing {
             time: episode.time,
             score: episode.score,
-            ended: self.games.ended(i),
+            ended: self.games.has_ended(i),
             level: episode.level,
         }
     }

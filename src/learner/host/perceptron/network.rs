@@ -318,8 +318,8 @@ impl PaddedNetwork {
         multiply_narrow(outputs, &self.packed, bias, &mut block.logits, block.capacity);
     }
 
-    /// Backpropagates the gradient by the logits in `block.logits` and adds to `gradient` (padded).
-    /// `obs` and `samples` must be those of the last forward pass.
+    /// Backpropagates the gradient with respect to the logits in `block.logits` and adds to `gradient`
+    /// (padded). `obs` and `samples` must be those of the last forward pass.
     pub fn backward(&self, block: &mut Block, obs: &[f32], samples: usize, gradient: &mut [f32]) {
         let PaddedLayout { hidden, head, .. } = &self.layout;
         let last = hidden.len() - 1;

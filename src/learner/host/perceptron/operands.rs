@@ -5,7 +5,7 @@ use crate::model::LANES;
 /// Rows of a result are a multiple of this.
 pub const ROWS: usize = 4;
 
-/// Inputs and outputs per tile of [`multiply_narrow`].
+/// Inputs and outputs per tile of [`multiply_narrow`](super::product::multiply_narrow).
 pub const QUAD: usize = 4;
 
 const _: () = assert!(QUAD * QUAD == LANES, "a quad of inputs of a quad of outputs is a vector");

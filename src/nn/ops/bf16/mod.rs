@@ -38,7 +38,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// The kernels that this processor can execute, the fastest first.
+    /// The kernels that this processor can execute and that pass a test of their results, the fastest first.
     pub fn available() -> &'static [Self] {
         static AVAILABLE: OnceLock<Vec<Kernel>> = OnceLock::new();
         AVAILABLE.get_or_init(|| {

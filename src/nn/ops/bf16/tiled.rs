@@ -81,15 +81,15 @@ fn multiply(
         })
         .collect();
     for i in (0..rows).step_by(height) {
-        for (number, (b, _)) in outputs.iter().enumerate() {
+        for (index, (b, _)) in outputs.iter().enumerate() {
             let columns = b.strips();
             let ends = move |j: usize| [i..(i + height).min(rows), j..(j + width).min(columns)];
-            parts.extend((0..columns).step_by(width).map(|j| (number, ends(j))));
+            parts.extend((0..columns).step_by(width).map(|j| (index, ends(j))));
         }
     }
     parallelism.each(parts.len(), |at| {
-        let (number, part) = &parts[at];
-        let (b, to) = &outputs[*number];
+        let (index, part) = &parts[at];
+        let (b, to) = &outputs[*index];
         // SAFETY: parts are apart, and each is one thread's.
         unsafe {
             match kernel {

@@ -105,8 +105,8 @@ pub trait WeightColumns: Copy + Send + Sync {
     /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
     fn multiply(self, x: &[f32], y: &mut [f32], mode: WriteMode);
 
-    /// The number of strips of a block of about `numbers` elements, which is expanded at a time.
-    fn strips_of_block(self, numbers: usize) -> usize;
+    /// The number of strips of a block of about `elements` elements, which is expanded at a time.
+    fn strips_of_block(self, elements: usize) -> usize;
 
     /// The columns packed in f32, in `memory` unless they are already.
     fn expanded<'a>(self, parallelism: Parallelism, memory: &'a mut PackedMatrix) -> Strips<'a>

@@ -150,8 +150,8 @@ impl WeightColumns for StoredStrips<'_> {
         self.weight.multiply([self.first, self.columns], x, y, mode);
     }
 
-    fn strips_of_block(self, numbers: usize) -> usize {
-        (numbers / (self.inner * STRIP_COLUMNS)).max(1)
+    fn strips_of_block(self, elements: usize) -> usize {
+        (elements / (self.inner * STRIP_COLUMNS)).max(1)
     }
 
     fn expanded<'a>(

@@ -4,7 +4,7 @@
 //! tile in registers, and the units of a cube may form groups that divide the inner dimension among them: a product of
 //! few rows has few tiles, and only so many units keep the device busy. The order of all sums depends on sizes alone.
 
-use super::matrix_units::by_matrix_units;
+use super::matrix_units::multiply_on_matrix_units;
 use super::operands::{Operand, RightOperands};
 use super::staging::StagedVectors;
 use super::tiles::{Sizes, Tiling, Work, add_groups, store};
@@ -33,7 +33,9 @@ pub(super) fn product_kernel<A: Float, V: Size, B: Float, W: Size, I: Float>(
     let work = Work::of_cube::<B, W>(rights, &sizes, tiling);
     if work.is_some {
         if comptime!(tiling.has_matrix_units()) {
-            by_matrix_units::<A, V, B, W, I>(a, rights, product, &work, sizes.rows, tiling);
+            multiply_on_matrix_units::<A, V, B, W, I>(
+                a, rights, product, &work, sizes.rows, tiling,
+            );
         } else {
             by_units::<A, V, B, W, I>(a, rights, product, &work, sizes.rows, tiling);
         }

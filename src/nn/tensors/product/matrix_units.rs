@@ -17,7 +17,7 @@ fn matrix_order(inner_first: bool, by_rows: bool) -> MatrixLayout {
 
 /// Loads a fragment of an operand from its place in workgroup memory on.
 #[cube]
-fn loaded<I: Float, V: Size>(
+fn load_fragment<I: Float, V: Size>(
     from: &[Vector<I, V>],
     #[comptime] operand: MatrixIdent,
     #[comptime] order: MatrixLayout,
@@ -32,7 +32,7 @@ fn loaded<I: Float, V: Size>(
 
 /// Computes a tile on the matrix units of planes, all of which have [`Tiling::units_per_part`] units.
 #[cube]
-pub(super) fn by_matrix_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
+pub(super) fn multiply_on_matrix_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
     a: &Operand<A, V>,
     rights: &RightOperands<B, W>,
     product: &mut [f32],
@@ -100,7 +100,7 @@ pub(super) fn by_matrix_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
             for j in 0..fragment_columns {
                 let at =
                     b_offset + vector_offset(from_column + comptime!(j * FRAGMENT), step, b_layout);
-                right_fragments.push(loaded::<I, W>(
+                right_fragments.push(load_fragment::<I, W>(
                     &b_all[at..b_all.len()],
                     MatrixIdent::B,
                     comptime!(matrix_order(tiling.inner_first[1], false)),
@@ -111,7 +111,7 @@ pub(super) fn by_matrix_units<A: Float, V: Size, B: Float, W: Size, I: Float>(
             for i in 0..fragment_rows {
                 let at =
                     a_offset + vector_offset(from_row + comptime!(i * FRAGMENT), step, a_layout);
-                let left = loaded::<I, V>(
+                let left = load_fragment::<I, V>(
                     &a_all[at..a_all.len()],
                     MatrixIdent::A,
                     comptime!(matrix_order(tiling.inner_first[0], true)),

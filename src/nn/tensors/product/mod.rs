@@ -32,7 +32,7 @@ const UNITS: usize = 128;
 /// bias to each column, in one launch.
 ///
 /// Leading dimensions are batches: equal in both operands or 1 in one of them, and 1 in each of several right operands.
-/// Operands are rounded to `rounded`. The products are contiguous and f32. They lie in new memory or, if given, in
+/// Operands are rounded to `operand_type`. The products are contiguous and f32. They lie in new memory or, if given, in
 /// `into`, one after the other, each at a multiple of [`ALIGNMENT`], with unspecified values in between.
 ///
 /// # Panics
@@ -41,20 +41,20 @@ pub(super) fn products<const N: usize>(
     a: CubeTensor,
     right: [CubeTensor; N],
     biases: Option<&[CubeTensor; N]>,
-    rounded: ElemType,
+    operand_type: ElemType,
     into: Option<CubeTensor>,
 ) -> [CubeTensor; N] {
     let operands = OperandTensors::new(a, right);
-    let launch = ProductLaunch::new(&operands, rounded, biases.is_some());
+    let launch = ProductLaunch::new(&operands, operand_type, biases.is_some());
     let Sizes { batches, elements, spans, .. } = launch.sizes;
     let len = batches * elements;
     let product = into.unwrap_or_else(|| uninit(&operands.left.tensor, &[len], DType::F32));
     assert_eq!(product.meta.num_elements(), len, "numbers of the products");
     if spans == 1 {
-        multiply(&operands, &launch, biases, rounded, &product);
+        multiply(&operands, &launch, biases, operand_type, &product);
     } else {
         let partials = uninit(&operands.left.tensor, &[spans * len], DType::F32);
-        multiply(&operands, &launch, biases, rounded, &partials);
+        multiply(&operands, &launch, biases, operand_type, &partials);
         add_spans(&launch.sizes, &partials, &product);
     }
     std::array::from_fn(|number| {
@@ -80,8 +80,8 @@ struct ProductLaunch<const N: usize> {
 }
 
 impl<const N: usize> ProductLaunch<N> {
-    fn new(operands: &OperandTensors<N>, rounded: ElemType, has_bias: bool) -> Self {
-        let tiling = tiling_of(operands, rounded, has_bias);
+    fn new(operands: &OperandTensors<N>, operand_type: ElemType, has_bias: bool) -> Self {
+        let tiling = tiling_of(operands, operand_type, has_bias);
         let &OperandTensors { count, rows, inner, columns, .. } = operands;
         let row_tiles = rows.div_ceil(tiling.rows());
         let column_tiles = columns.iter().map(|columns| columns.div_ceil(tiling.columns())).sum();
@@ -100,7 +100,7 @@ fn multiply<const N: usize>(
     operands: &OperandTensors<N>,
     launch: &ProductLaunch<N>,
     biases: Option<&[CubeTensor; N]>,
-    rounded: ElemType,
+    operand_type: ElemType,
     partials: &CubeTensor,
 ) {
     let OperandTensors { left, right, columns, .. } = operands;
@@ -133,7 +133,7 @@ fn multiply<const N: usize>(
             tiling.vectors[0],
             element_of(&right[0].tensor),
             tiling.vectors[1],
-            rounded,
+            operand_type,
         );
     }
 }
@@ -181,11 +181,11 @@ pub(super) fn is_narrow(rows: usize, columns: usize) -> bool {
 /// The tiling for these operands: as many groups as have room, and the largest vectors that they can be read in.
 fn tiling_of<const N: usize>(
     operands: &OperandTensors<N>,
-    rounded: ElemType,
+    operand_type: ElemType,
     has_bias: bool,
 ) -> Tiling {
     let properties = operands.left.tensor.client.properties();
-    let tiling = match matrix_units(properties, rounded) {
+    let tiling = match matrix_units(properties, operand_type) {
         Some(plane) => matrix_tiling(operands.rows, operands.all_columns(), plane),
         None => tiling(operands.rows, operands.is_narrow()),
     };
@@ -232,12 +232,12 @@ fn matrix_tiling(rows: usize, columns: usize, plane: usize) -> Tiling {
 
 /// Units of a plane whose matrix units multiply numbers of this type, in fragments of [`FRAGMENT`] rows, columns and
 /// steps, with sums in single precision; `None` where there are none.
-pub(super) fn matrix_units(properties: &DeviceProperties, rounded: ElemType) -> Option<usize> {
+pub(super) fn matrix_units(properties: &DeviceProperties, operand_type: ElemType) -> Option<usize> {
     let hardware = &properties.hardware;
     let size = FRAGMENT as u32;
     let form = MmaConfig {
-        a_type: rounded,
-        b_type: rounded,
+        a_type: operand_type,
+        b_type: operand_type,
         cd_type: ElemType::Float(FloatKind::F32),
         m: size,
         n: size,

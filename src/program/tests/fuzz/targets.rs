@@ -243,7 +243,7 @@ fn problems() {
 /// Writes a dataset of two episodes.
 fn write_dataset(folder: &Path) {
     let mut writer = DatasetWriter::create(folder, Manifest::new("cartpole")).unwrap();
-    let ends = [
+    let statuses = [
         EpisodeStatus::new(false, false),
         EpisodeStatus::new(true, false),
         EpisodeStatus::new(false, true),
@@ -253,7 +253,7 @@ fn write_dataset(folder: &Path) {
         obs: (0..12).map(|i| i as f32).collect(),
         actions: vec![0, 1, 1],
         weights: vec![1.0; 3],
-        ends: ends.to_vec(),
+        statuses: statuses.to_vec(),
     };
     writer.write(&columns).unwrap();
     writer.finish().unwrap();

@@ -107,9 +107,8 @@ impl Decode for KernelBatch<'_> {
         let choices = Tensor::<2>::from_primitive::<Cube>(self.state.choices.clone());
         let size = choices.dims()[1];
         let all = device::fetch(choices.reshape([READ_BACK_STEPS * size]));
-        let step = |number: usize| {
-            let (numbers, masks) =
-                all[number % READ_BACK_STEPS * size..][..size].split_at(3 * rows);
+        let step = |index: usize| {
+            let (numbers, masks) = all[index % READ_BACK_STEPS * size..][..size].split_at(3 * rows);
             let words = masks.len() / rows;
             let chosen = |row: usize| SampledToken {
                 token: numbers[row] as u32,
@@ -277,9 +276,9 @@ fn num_mask_words(decoder: &DeviceDecoder, sampling: &Sampling) -> usize {
 /// The tokens in a row's mask; empty if it has all tokens.
 fn candidates(masks: &[f32], vocabulary: usize) -> Vec<u32> {
     let words = masks.iter().map(|mask| *mask as u32).enumerate();
-    let of = |(number, mask): (usize, u32)| {
+    let of = |(index, mask): (usize, u32)| {
         let bits = (0..TOKENS_PER_FLOAT_WORD as u32).filter(move |bit| mask >> bit & 1 == 1);
-        bits.map(move |bit| (number * TOKENS_PER_FLOAT_WORD) as u32 + bit)
+        bits.map(move |bit| (index * TOKENS_PER_FLOAT_WORD) as u32 + bit)
     };
     let all: Vec<u32> = words.flat_map(of).collect();
     if all.len() == vocabulary { Vec::new() } else { all }
