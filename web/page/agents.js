@@ -21,9 +21,9 @@ export class Agents {
     });
   }
 
-  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `plate` names it over a board. */
-  offer(id, label, file, plate = label) {
-    this.all.set(id, { label, file, plate });
+  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `boardName` is its name over a board. */
+  offer(id, label, file, boardName = label) {
+    this.all.set(id, { label, file, boardName });
     this.onRenew(id);
     this.showList();
     if (this.chosen === id) this.put(file);

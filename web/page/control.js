@@ -69,7 +69,7 @@ export class Control {
     });
   }
 
-  /** Starts a run, `{ wanted, way, saved, records }`, once it is known whether this tab may store it: from the
+  /** Starts a run, `{ wanted, device, saved, records }`, once it is known whether this tab may store it: from the
       beginning, or from the checkpoints in `saved` by seed. */
   begin(run, paused = false, question = undefined) {
     this.clear();
@@ -81,7 +81,7 @@ export class Control {
     }
     const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
     this.startsPaused = paused;
-    this.training.start(wanted, run.way, paused, question);
+    this.training.start(wanted, run.device, paused, question);
     if (this.mayStore) this.keepRun();
     else say("This training is not kept for a reload: another tab has one under way.");
   }

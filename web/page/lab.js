@@ -129,7 +129,7 @@ export class Lab extends Control {
       $("details").open = true;
       return this.showTrouble(OUT_OF_RANGE);
     }
-    return this.train({ game: this.settings.game, way: this.settings.deviceInput.value, wanted });
+    return this.train({ game: this.settings.game, device: this.settings.deviceInput.value, wanted });
   }
 
   /** Begins a new run, once what other tabs left is on the shelf; a run of the same game there is named instead. */
@@ -152,7 +152,7 @@ export class Lab extends Control {
     const own = Object.fromEntries(Object.entries(settings).map(([key, value]) => [`${env}.${key}`, value]));
     const [seed, iterations] = [1, IMITATION.iterations];
     const text = writeToml({ env, seed, iterations, "update.num_minibatches": IMITATION.steps, "data.path": "your games", "data.batch_size": IMITATION.batch, ...own });
-    return this.train({ game: env, way: "CPU", wanted: [{ seed, iterations, text, file }] });
+    return this.train({ game: env, device: "CPU", wanted: [{ seed, iterations, text, file }] });
   }
 
   wouldReplace() {
@@ -253,7 +253,7 @@ export class Lab extends Control {
   runToKeep() {
     const { about, run } = this;
     // A run on the GPU that the page chose continues without one, where it is gone.
-    return { ...run, way: about && about.api !== "WebGPU" ? "CPU" : run.way };
+    return { ...run, device: about && about.api !== "WebGPU" ? "CPU" : run.device };
   }
 
   reset() {
@@ -360,7 +360,7 @@ export class Lab extends Control {
   /** Writes the state of the training into buttons, titles and texts. */
   showState() {
     const { state } = this;
-    setMinFrameMs(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME_MS : this.about?.members > 1 ? SHARED_FRAME_MS : 0);
+    setMinFrameMs(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME_MS : this.about?.ranks > 1 ? SHARED_FRAME_MS : 0);
     const trains = this.canTrain && Boolean(this.settings.game); // which comes with the first agent
     enable($("start"), state !== "starting" && trains);
     $("imitate").hidden = !this.canTrain;
@@ -392,7 +392,7 @@ export class Lab extends Control {
     const device = this.about;
     $("device-wall").hidden = !(["running", "pausing", "paused", "done"].includes(state) && device?.api === "WebGPU");
     write($("stat-training"), live ? this.watchedCurves.trainedOn : device
-      ? [...(device.api === "WebGPU" ? [device.api, device.device] : [device.members > 1 ? `CPU, ${device.members} workers in WebAssembly` : "CPU, in WebAssembly"]), this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
+      ? [...(device.api === "WebGPU" ? [device.api, device.device] : [device.ranks > 1 ? `CPU, ${device.ranks} workers in WebAssembly` : "CPU, in WebAssembly"]), this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
     this.trainingMemory = [
       this.newest?.memory.in_use && `${megabytes(this.newest.memory.in_use)} of the training device`,
       this.memory && `${megabytes(this.memory)} of the worker`,

@@ -3,7 +3,7 @@
 import READY, { source } from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
 import { $, make, write, say, announce, ignorePresses, short, megabytes, reason, sentence } from "./dom.js";
-import { Stage, placeFrame } from "./stage.js";
+import { Stage } from "./stage.js";
 import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
 import { Takeover } from "./takeover.js";
@@ -191,16 +191,15 @@ function draw(part) {
 /** Frames the watched board of a wall, and labels the boards of a duel. */
 function labelBoards(report) {
   const { watched, games: count, person } = report;
-  const where = stage.plates(view.show);
-  if (!where) return;
-  const [plates, scale] = where;
-  if (person) takeover.placePlayers(plates, scale);
-  rivals.show(report, plates, scale);
-  shadeBoards(view.show, person ? 0 : count, plates, scale);
+  const layout = stage.layout(view.show);
+  if (!layout) return;
+  if (person) takeover.placePlayers(layout);
+  rivals.show(report, layout);
+  shadeBoards(view.show, person ? 0 : count, layout);
   const frame = $("picked");
   frame.hidden = $("board-of").hidden = count < 2 || Boolean(person);
   if (frame.hidden) return;
-  placeFrame(frame, watched, plates, scale);
+  layout.placeFrame(frame, watched);
   $("board").max = count;
   if (document.activeElement !== $("board")) $("board").value = watched + 1;
 }
@@ -269,9 +268,9 @@ async function stageGame(game, then = () => {}) {
   if (request !== view.requests) return false;
   then();
   const policy = Policy.untrained(game);
-  const untrained = { label: "Untrained", plate: "Untrained", file: policy.file() };
+  const untrained = { label: "Untrained", boardName: "Untrained", file: policy.file() };
   policy.free();
-  agents.all.set("ready", file ? { label: "Pretrained", plate: "Pretrained", file } : untrained);
+  agents.all.set("ready", file ? { label: "Pretrained", boardName: "Pretrained", file } : untrained);
   if (file) agents.all.set("untrained", untrained);
   else agents.all.delete("untrained");
   agents.choose("ready");

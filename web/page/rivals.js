@@ -2,7 +2,6 @@
 
 import { Policy } from "./watch.js";
 import { $, make, write, fixed, say, score, sentence } from "./dom.js";
-import { placeNames } from "./stage.js";
 
 /** The largest number of policies beside the first; as in web/watch/src/beside.rs. */
 const MAX_RIVALS = 7;
@@ -95,14 +94,14 @@ export class Rivals {
   /** Labels the boards, if the labels are others: new ones have no place until the next picture. */
   labelBoards() {
     const ids = this.chosen.length > 0 ? [this.agents.chosen, ...this.chosen] : [];
-    const plates = ids.map((id) => this.agents.all.get(id)?.plate);
-    if (plates.join("\n") === this.plateTexts) return;
-    this.plateTexts = plates.join("\n");
-    $("names").replaceChildren(...plates.map((plate) => make("p", { className: "who" }, make("span", { textContent: plate }), make("strong"))));
+    const boardNames = ids.map((id) => this.agents.all.get(id)?.boardName);
+    if (boardNames.join("\n") === this.shownNames) return;
+    this.shownNames = boardNames.join("\n");
+    $("names").replaceChildren(...boardNames.map((name) => make("p", { className: "who" }, make("span", { textContent: name }), make("strong"))));
   }
 
   /** Shows the current scores over the boards, and the means in the list. */
-  show(report, plates, scale) {
+  show(report, layout) {
     const all = [report, ...report.beside];
     const outputs = new Map([...$("rivals").children].map((row) => [row.querySelector("input").value, row.querySelector("output")]));
     [this.agents.chosen, ...this.chosen].forEach((id, i) => {
@@ -112,6 +111,6 @@ export class Rivals {
     });
     const names = [...$("names").children];
     names.forEach((name, i) => write(name.lastChild, score(all[i]?.score ?? NaN)));
-    placeNames(names, plates, scale);
+    layout.placeNames(names);
   }
 }

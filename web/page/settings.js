@@ -41,10 +41,10 @@ export class Settings {
       this.inputs[id] = { input, note };
       $("fields").append(make("label", { htmlFor: input.id, textContent: label }, input, note));
     }
-    const way = make("select", { id: "set-way", name: "way" }, ...DEVICES.map((name) => make("option", { textContent: name })));
-    way.addEventListener("change", () => changed());
-    $("fields").append(make("label", { htmlFor: way.id, textContent: "Device" }, way));
-    this.deviceInput = way;
+    const device = make("select", { id: "set-device", name: "device" }, ...DEVICES.map((name) => make("option", { textContent: name })));
+    device.addEventListener("change", () => changed());
+    $("fields").append(make("label", { htmlFor: device.id, textContent: "Device" }, device));
+    this.deviceInput = device;
   }
 
   /** Puts in the defaults of a game, `{ name, settings, features }` (`settings` is TOML), overlaid with the values

@@ -9,8 +9,8 @@ const UPDATE_MS = 200;
 
 let drawnAt = 0;
 
-/** Shades the boards of a show at `plates`; one of its pixels is `scale` pixels of the page. */
-export function shadeBoards(show, count, [columns, left, top, width, height, gap], scale) {
+/** Shades the boards of a show by their last scores. */
+export function shadeBoards(show, count, layout) {
   const canvas = $("shade");
   canvas.hidden = $("shade-how").hidden = count < MIN_SHADED_GAMES;
   if (canvas.hidden || performance.now() - drawnAt < UPDATE_MS) return;
@@ -29,7 +29,7 @@ export function shadeBoards(show, count, [columns, left, top, width, height, gap
     if (!Number.isFinite(score)) return;
     const share = high > low ? (score - low) / (high - low) : 1;
     context.fillStyle = `hsl(${30 + 105 * share} 75% ${52 - 14 * share}% / 72%)`;
-    const at = [left + (i % columns) * (width + gap), top + Math.floor(i / columns) * (height + gap), width, height];
-    context.fillRect(...at.map((x) => x * scale));
+    const { left, top, width, height } = layout.rectangle(i);
+    context.fillRect(left, top, width, height);
   });
 }

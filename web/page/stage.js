@@ -1,6 +1,7 @@
 // The canvas and its renderer, WebGPU or a 2D canvas: its size, and recovery after a lost device.
 
 import { Screen } from "./watch.js";
+import { BoardLayout } from "./boards.js";
 import { GPU_TIMEOUT_MS, adapterName } from "./adapter.js";
 import { $, say, reason, sentence } from "./dom.js";
 
@@ -65,7 +66,7 @@ export class Stage {
   /** Shows the renderer and its adapter, and why it is not WebGPU. */
   showRenderer() {
     const api = this.screen.api();
-    $("way").textContent = api !== "WebGPU" && this.reason ? `Without WebGPU: drawn on a 2D canvas. ${this.reason}` : "";
+    $("renderer-note").textContent = api !== "WebGPU" && this.reason ? `Without WebGPU: drawn on a 2D canvas. ${this.reason}` : "";
     $("stat-screen").textContent = api === "WebGPU" ? `${api}, ${this.adapter}` : api;
   }
 
@@ -88,21 +89,16 @@ export class Stage {
     this.touched();
   }
 
-  /** The layout of the boards, and the page's pixels for each of its pixels. */
-  plates(show) {
+  /** The layout of the boards; undefined before there is a picture. */
+  layout(show) {
     const canvas = this.holder.firstChild;
-    return canvas && [[...show.plates(canvas.width, canvas.height)], this.pageWidth / canvas.width];
+    return canvas && new BoardLayout(show, canvas, this.pageWidth / canvas.width);
   }
 
   /** The number of the board at a point of the page, which may be beyond the last; undefined beside all of them. */
   boardAt(show, { clientX, clientY }) {
-    const where = this.plates(show);
-    if (!where) return undefined;
-    const [[columns, left, top, width, height, gap], scale] = where;
     const box = this.holder.getBoundingClientRect();
-    const column = Math.floor(((clientX - box.left) / scale - left) / (width + gap));
-    const row = Math.floor(((clientY - box.top) / scale - top) / (height + gap));
-    return column < 0 || column >= columns || row < 0 ? undefined : row * columns + column;
+    return this.layout(show)?.boardAt(clientX - box.left, clientY - box.top);
   }
 
   /** Draws the show, unless the screen is still opening; returns whether it did. */
@@ -135,21 +131,6 @@ export class Stage {
     }
     this.touched();
   }
-}
-
-/** Puts names over their boards; `plates` is the layout `[columns, left, top, width, height, gap]`. */
-export function placeNames(names, [columns, left, top, width, height, gap], scale) {
-  names.forEach((name, i) => {
-    name.style.left = `${(left + (i % columns) * (width + gap) + width / 2) * scale}px`;
-    name.style.top = `${(top + Math.floor(i / columns) * (height + gap)) * scale}px`;
-    name.style.maxWidth = `${width * scale}px`;
-  });
-}
-
-/** Puts a frame around a board; `plates` is the layout, as for names. */
-export function placeFrame(frame, board, [columns, left, top, width, height, gap], scale) {
-  const at = [left + (board % columns) * (width + gap), top + Math.floor(board / columns) * (height + gap), width, height];
-  ["left", "top", "width", "height"].forEach((side, i) => { frame.style[side] = `${at[i] * scale}px`; });
 }
 
 /** Waits for the screen to open; an error after a timeout. */

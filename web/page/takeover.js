@@ -1,7 +1,6 @@
 // Taking over: by holding Shift or by a button, and the person's keys.
 
 import { $, make, write, score } from "./dom.js";
-import { placeNames } from "./stage.js";
 
 /** Milliseconds to hold Shift, which distinguishes it from a shortcut such as Shift and Tab. */
 const HOLD_MS = 250;
@@ -179,8 +178,8 @@ export class Takeover {
   }
 
   /** Puts names over the boards. */
-  placePlayers(plates, scale) {
-    placeNames([...$("duel").querySelectorAll(".who")], plates, scale);
+  placePlayers(layout) {
+    layout.placeNames([...$("duel").querySelectorAll(".who")]);
   }
 }
 

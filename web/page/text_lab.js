@@ -165,7 +165,7 @@ export class TextLab extends Control {
     const own = Object.fromEntries(FIELDS.map(({ id, path }) => [path, $(`text-${id}`).valueAsNumber]));
     const model = Object.fromEntries(Object.entries(MODEL).map(([key, value]) => [`model.${key}`, value]));
     const text = writeToml({ task: "sort", ...own, ...model, ...FIXED_SETTINGS });
-    return { own, way: "CPU", wanted: [{ seed: RUN_NAME, iterations: own.iterations, text, file }] };
+    return { own, device: "CPU", wanted: [{ seed: RUN_NAME, iterations: own.iterations, text, file }] };
   }
 
   /** Puts back the defaults of the form. */
@@ -288,7 +288,7 @@ export class TextLab extends Control {
       if (parts.length > 0) this.drawCharts(parts);
       this.touch();
     }
-    if (last && !last.fit && last.iteration !== this.fetchedIteration) this.fetchCompletions();
+    if (last && !last.is_sft && last.iteration !== this.fetchedIteration) this.fetchCompletions();
   }
 
   /** Fetches completions of an iteration, or the newest, one request at a time: of those waiting, the last of each. */
@@ -359,7 +359,7 @@ export class TextLab extends Control {
     $("text-progress").value = end ? iteration / end : 0;
     const words = {
       idle: "Not started", refused: "Stopped: see what is wrong", starting: "Getting ready",
-      running: last?.fit ? "SFT, imitating solutions" : "GRPO, learning from rewards", pausing: "Pausing", paused: last ? "Paused" : "Not trained yet",
+      running: last?.is_sft ? "SFT, imitating solutions" : "GRPO, learning from rewards", pausing: "Pausing", paused: last ? "Paused" : "Not trained yet",
       done: this.failures.length > 0 ? "Stopped: see what is wrong" : "Finished",
     }[state];
     const exact = this.ownCurves.evaluations("part exact").at(-1);
@@ -369,7 +369,7 @@ export class TextLab extends Control {
       state === "running" && last && `${short(last.steps_per_second)} tokens a second`,
       state === "running" && this.remainingTime(),
     ].filter(Boolean).join(", ");
-    const phase = [...this.curves.runs.values()][0]?.last.fit ? ": SFT, imitating solutions" : "";
+    const phase = [...this.curves.runs.values()][0]?.last.is_sft ? ": SFT, imitating solutions" : "";
     write($("text-state"), live ? `${watchedProgress(this.curves, iteration)}${phase}` : rest ? `${words}: ${rest}` : words);
     if (live) write($("stat-training"), this.watchedCurves.trainedOn);
     else if (last && this.about) write($("stat-training"), `CPU, in WebAssembly, ${short(this.about.parameters)} parameters, ${short(last.steps_per_second)} tokens a second`);

@@ -54,17 +54,17 @@ export class Training {
 
   /**
    * Starts runs: `wanted` are `{ seed, iterations, text, saved, file }`. `text` holds the settings, `saved` a
-   * checkpoint to resume, `file` the games to learn from instead of playing, or a language model to start from. `way`
+   * checkpoint to resume, `file` the games to learn from instead of playing, or a language model to start from. `device`
    * is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; where more processors are left and the
    * host allows shared memory, several workers share a run. One worker alone uses a GPU. A language model is trained
    * by one worker, which answers `question` meanwhile.
    */
-  async start(wanted, way, paused = false, question = undefined) {
+  async start(wanted, device, paused = false, question = undefined) {
     this.endWorkers();
     this.setState("starting");
     const own = (this.lastStart = {});
-    const gpu = way === "WebGPU" || (way === "auto" && (await hasGpu()));
-    const isMissing = way === "WebGPU" && !(await hasAdapter());
+    const gpu = device === "WebGPU" || (device === "auto" && (await hasGpu()));
+    const isMissing = device === "WebGPU" && !(await hasAdapter());
     if (this.lastStart !== own || this.state !== "starting") return;
     if (isMissing) return this.refuse("WebGPU was asked for, but this browser offers no adapter.");
     try {
@@ -83,9 +83,9 @@ export class Training {
     this.workers = [];
     parts.forEach((part, i) => {
       // A worker with several runs does not share them: it would wait in each of them in turn.
-      const members = part.length === 1 ? size : 1;
-      const memory = members > 1 ? new SharedArrayBuffer(members * members * MESSAGE_BYTES) : undefined;
-      for (let rank = 0; rank < members; rank += 1) {
+      const ranks = part.length === 1 ? size : 1;
+      const memory = ranks > 1 ? new SharedArrayBuffer(ranks * ranks * MESSAGE_BYTES) : undefined;
+      for (let rank = 0; rank < ranks; rank += 1) {
         const worker = this.spare.shift() ?? this.newWorker();
         this.workers.push(worker);
         worker.onmessage = ({ data }) => this.receive(data, i);
@@ -93,7 +93,7 @@ export class Training {
           event.preventDefault();
           this.receive({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}` }, i);
         };
-        const place = memory && { memory, rank, size: members };
+        const place = memory && { memory, rank, size: ranks };
         worker.postMessage({ do: "start", module: this.module, wanted: part, gpu, place, paused, question });
       }
     });

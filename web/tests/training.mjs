@@ -158,13 +158,13 @@ export default [
       await page.click('#start');
       await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
       // The device is the same for all games, until a link says otherwise.
-      await page.selectOption('#set-way', 'CPU');
+      await page.selectOption('#set-device', 'CPU');
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#settings-of', /Catch/);
-      ok((await page.inputValue('#set-way')) === 'CPU', 'another game has another device');
+      ok((await page.inputValue('#set-device')) === 'CPU', 'another game has another device');
       await page.evaluate(() => { location.hash = '#game=catch&groups=32'; });
       await page.waitForFunction(() => document.querySelector('#set-groups').value === '32');
-      ok((await page.inputValue('#set-way')) === 'auto', 'a link without a device leaves it as it was');
+      ok((await page.inputValue('#set-device')) === 'auto', 'a link without a device leaves it as it was');
     },
   },
   {
@@ -405,7 +405,7 @@ export default [
       const page = await visit.open({ hash: shortTraining(visit) });
       await until(page, '#settings-of', /Catch/);
       ok((await values(page)) !== defaults, 'the link changes nothing');
-      await page.selectOption('#set-way', 'CPU');
+      await page.selectOption('#set-device', 'CPU');
       await page.fill('#set-rate', '7');
       await page.click('#start');
       ok(await page.locator('#trouble').isVisible(), 'a rate of 7 is not refused');

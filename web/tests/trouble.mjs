@@ -181,7 +181,7 @@ export default [
       ok(notices.length === 1, `the message of the first loss stays: ${notices}`);
       await untilStepped(page);
       ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn on the 2D canvas');
-      ok(/^Without WebGPU/.test(await text(page, '#way')), 'the line does not say so');
+      ok(/^Without WebGPU/.test(await text(page, '#renderer-note')), 'the line does not say so');
       await visit.screenshot(page, 'lost-device');
     },
   },
@@ -190,7 +190,7 @@ export default [
     webgpu: true,
     async run(visit) {
       const page = await visit.open({ hash: shortTraining({ gpu: false }), init: () => { GPU.prototype.requestAdapter = () => new Promise(() => {}); } });
-      ok(/^Without WebGPU.*does not answer/.test(await text(page, '#way')), 'the line does not say so');
+      ok(/^Without WebGPU.*does not answer/.test(await text(page, '#renderer-note')), 'the line does not say so');
       await untilStepped(page);
       ok((await visit.describePicture(page)).colours >= 4, 'nothing is drawn');
       await page.click('#start');

@@ -32,8 +32,8 @@ export default [
       ok(/MB of the page/.test(await text(page, '#stat-memory')), 'no memory');
       const screen = await text(page, '#stat-screen');
       ok(screen.startsWith(visit.gpu ? 'WebGPU, ' : '2D canvas'), `drawn by ${screen}`);
-      const way = await text(page, '#way');
-      ok(visit.gpu ? way === '' : way.startsWith('Without WebGPU: '), `it says: ${way}`);
+      const note = await text(page, '#renderer-note');
+      ok(visit.gpu ? note === '' : note.startsWith('Without WebGPU: '), `it says: ${note}`);
       return screen;
     },
   },

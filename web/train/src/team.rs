@@ -49,8 +49,8 @@ impl Place {
     /// The team of a run with so many shards, one rank for each shard at most; `None` if this rank is left out.
     /// The layout of the boxes does not depend on the size of the team.
     pub fn team(self, shards: usize) -> Option<Team> {
-        let members = self.size.min(shards);
-        (self.rank < members).then(|| Team::new(self.rank, members, Box::new(self)))
+        let ranks = self.size.min(shards);
+        (self.rank < ranks).then(|| Team::new(self.rank, ranks, Box::new(self)))
     }
 
     /// The capacity of a box in bytes.

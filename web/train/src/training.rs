@@ -121,13 +121,13 @@ impl Training {
         self.run.policy().await
     }
 
-    /// The device and the number of workers that share the run: `{device, api, software, members}`, as JSON.
+    /// The device and the number of workers that share the run: `{device, api, software, ranks}`, as JSON.
     pub fn about(&self) -> String {
         json!({
             "device": self.device.description,
             "api": self.device.api,
             "software": self.device.software,
-            "members": self.run.team().size(),
+            "ranks": self.run.team().size(),
         })
         .to_string()
     }

@@ -329,7 +329,7 @@ impl Show {
     }
 
     /// The layout of the games in a picture of this size, in pixels: `[columns, left, top, width, height, gap]`.
-    pub fn plates(&self, width: u32, height: u32) -> Vec<u32> {
+    pub fn board_layout(&self, width: u32, height: u32) -> Vec<u32> {
         let scene_size = SceneSize::of(self.kind.info());
         let wall = Wall::fit(scene_size, self.boards(), width, height);
         vec![wall.columns, wall.left, wall.top, wall.plate_width, wall.plate_height, wall.gap]
