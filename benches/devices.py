@@ -99,14 +99,14 @@ def runs(args, all_devices, folder):
             records = [json.loads(line) for line in lines]
             results[which] = (parameters(run), records, json.loads((run / "run.json").read_text()))
         (one, _, _), (shared, records, note) = results.values()
-        reductions = [record["reduction"] for record in records]
+        communications = [record["communication"] for record in records]
         yield {
             "run": name,
             "engine": note["engine"],
             "ranks": note["ranks"],
             "parameters_off": off(one, shared),
-            "reduction": {
-                key: statistics.median(one[key] for one in reductions)
+            "communication": {
+                key: statistics.median(one[key] for one in communications)
                 for key in ("seconds", "bytes", "other_bytes", "imbalance")
             },
         }

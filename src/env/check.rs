@@ -56,7 +56,6 @@ pub enum Aspect {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The aspect of the game.
-    #[serde(rename = "subject")]
     pub aspect: Aspect,
     /// Whether training would be incorrect; if false, it may only be harder than necessary.
     pub is_error: bool,

@@ -64,10 +64,10 @@ pub struct IterationRecord {
     pub uploaded_bytes: u64,
     /// Recent utilization of the device, 0 to 1: the driver's counter for a GPU, this process's share
     /// of all cores for the CPU. `None` if the platform does not report it.
-    #[serde(default, rename = "load")]
+    #[serde(default)]
     pub utilization: Option<f64>,
     /// Communication between the ranks of the run; `None` for a single rank.
-    #[serde(default, rename = "reduction", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communication: Option<Communication>,
     /// Metrics that only runs of language models have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,6 @@ pub struct IterationRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Communication {
     /// Number of ranks.
-    #[serde(alias = "members")]
     pub ranks: usize,
     /// Seconds spent sending, waiting and receiving.
     pub seconds: f64,

@@ -7,16 +7,15 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LanguageRecord {
     /// Whether the iteration was supervised fine-tuning (SFT); there are no completions and no rewards then.
-    #[serde(rename = "fit")]
     pub is_sft: bool,
     /// Mean of each part of the reward, without its weight; empty if no completion could be judged.
     #[serde(default)]
     pub rewards: BTreeMap<String, f64>,
     /// Completions that the verifier could not judge; means of scores and rewards leave them out.
-    #[serde(default, rename = "problems")]
+    #[serde(default)]
     pub unjudged: usize,
     /// The reason why it could not judge the first of them.
-    #[serde(default, rename = "problem", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_problem: Option<String>,
     /// Mean of the highest scores that the judged completions could have; not saved.
     #[serde(skip)]
@@ -68,7 +67,7 @@ pub struct LanguageEvaluation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_at_k: Option<f64>,
     /// Completions that the verifier could not judge, which all other figures but `truncated` leave out.
-    #[serde(default, rename = "problems")]
+    #[serde(default)]
     pub unjudged: usize,
     /// Mean of each part of the reward, without its weight; empty if no completion could be judged.
     pub rewards: BTreeMap<String, f64>,

@@ -45,7 +45,7 @@ pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
         ("time/update", timed(update)),
         ("time/verify", verify),
         ("system/memory", bytes(record.memory.in_use)),
-        ("system/load", record.utilization),
+        ("system/utilization", record.utilization),
     ]
     .map(|(name, value)| (name.to_string(), value))
     .into();

@@ -48,7 +48,7 @@ pub struct LanguageCounters {
     #[serde(default)]
     pub env_steps: u64,
     /// Largest number of held-out prompts of a validation, which later final scores leave out.
-    #[serde(default, rename = "validated")]
+    #[serde(default)]
     pub validation_prompts: u64,
 }
 

@@ -211,7 +211,7 @@ fn games_and_texts_report_in_the_same_words() {
         });
         // Texts have no other players to compare with.
         let only: Vec<_> =
-            game.difference(&text).filter(|key| !key.starts_with("baselines")).collect();
+            game.difference(&text).filter(|key| !key.starts_with("reference_scores")).collect();
         assert!(only.is_empty() || only == ["env"], "{only:?}");
         assert!(text.contains("task") == game.contains("env"));
     }

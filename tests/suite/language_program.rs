@@ -232,10 +232,10 @@ fn a_dry_run_of_texts_keeps_nothing() {
         let all = [&start[..], &["--model", "tiny", "--dry-run", "--json"]].concat();
         let report = json(folder.path(), &words(&all, &["eval_episodes=4", "group_size=2"]));
         assert!(report["seconds"].as_f64().unwrap() > 0.0, "{report}");
-        let phases = report["phases"].as_array().unwrap();
-        let names: Vec<_> = phases.iter().map(|phase| phase["name"].as_str().unwrap()).collect();
+        let stages = report["stages"].as_array().unwrap();
+        let names: Vec<_> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
         assert_eq!(names, if start[0] == "fit" { &["SFT"][..] } else { &["SFT", "GRPO"] });
-        assert!(phases.iter().all(|one| one["seconds_per_iteration"].as_f64().unwrap() > 0.0));
+        assert!(stages.iter().all(|one| one["seconds_per_iteration"].as_f64().unwrap() > 0.0));
         let same = ["device", "engine", "num_parameters", "num_envs", "iterations", "memory_bytes"];
         assert!(same.iter().all(|key| !report[key].is_null()), "{report}");
     }

@@ -349,7 +349,7 @@ fn the_program_trains_resumes_and_evaluates() {
     let metadata = std::fs::read_to_string(Path::new(run).join("run.json")).unwrap();
     let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
     assert_eq!((&metadata["task"], &metadata["device"]["name"]), (&"sort".into(), &"cpu".into()));
-    assert_eq!(metadata["phases"][1]["name"], "GRPO", "{metadata}");
+    assert_eq!(metadata["stages"][1]["name"], "GRPO", "{metadata}");
     let lines =
         |name: &str| std::fs::read_to_string(Path::new(run).join(name)).unwrap().lines().count();
     assert_eq!((lines("metrics.jsonl"), lines("completions.jsonl")), (4, 2 * 4 * 8));

@@ -163,7 +163,7 @@ fn check_reports_faults_and_fails() {
     }
     let arguments = "check faulty --set faulty.fault=InfiniteFeature --device cpu --json";
     let out = stdout(&own(folder, arguments));
-    assert!(out.contains(r#""subject":"features","is_error":true,"message":"feature 0"#), "{out}");
+    assert!(out.contains(r#""aspect":"features","is_error":true,"message":"feature 0"#), "{out}");
     let sizes = own(folder, "check catch --set rows=0");
     assert!(stdout(&sizes).contains("catch.rows is 0"), "{}", stdout(&sizes));
     assert!(stdout(&sizes).contains("No step of catch was played"), "{}", stdout(&sizes));

@@ -15,7 +15,7 @@ const GAME_CURVES = {
     numbers of them. */
 export const TEXT_CURVES = {
   dots: { reward: ({ mean_score: reward }) => reward, "part exact": (evaluation) => evaluation.pass_at_1 },
-  values: ({ fit, entropy, loss, score: reward, rewards, seconds: { phases }, steps_per_second, ...record }) => (fit ? { entropy, loss } : {
+  values: ({ is_sft, entropy, loss, score: reward, rewards, seconds: { phases }, steps_per_second, ...record }) => (is_sft ? { entropy, loss } : {
     entropy, loss, reward, tokens_per_second: steps_per_second, verify: phases.verify,
     ...Object.fromEntries(Object.entries(rewards).map(([name, value]) => [`part ${name}`, value])),
     ...Object.fromEntries(["completion_length", "truncated", "distinct", "zero_variance_groups", "approx_kl", "generated_per_second", "learnt_per_second"].map((key) => [key, record[key]])),

@@ -12,7 +12,7 @@ const RETRY_MS = 2000;
 const POLICY_LABELS = { newest: "Run: newest", best: "Run: best" };
 
 /** The cost of sharing a run between ranks. */
-function sharingCost({ reduction: { members, ranks = members, seconds, hidden = 0, imbalance }, seconds: { total } }) {
+function sharingCost({ communication: { ranks, seconds, hidden = 0, imbalance }, seconds: { total } }) {
   const percent = (x) => `${Math.round(100 * x)} %`;
   const cost = `${percent(seconds / total)} of the time spent communicating, ${percent(hidden)} of that overlapped with computation`;
   return `${ranks} ranks, ${cost}, the slowest ${percent(imbalance)} behind the mean`;
@@ -22,7 +22,7 @@ function sharingCost({ reduction: { members, ranks = members, seconds, hidden = 
 const hardwareText = ({ device, engine }) => `${device.name} (${device.description}), ${engine}`;
 
 /** Whether a record has all that is read from it; another program may have written the file. */
-const isComplete = ({ seconds, rewards, fit }, ofText) => Number.isFinite(seconds?.total) && (!ofText || fit || Boolean(seconds.phases && rewards));
+const isComplete = ({ seconds, rewards, is_sft }, ofText) => Number.isFinite(seconds?.total) && (!ofText || is_sft || Boolean(seconds.phases && rewards));
 
 /** The result of `askRun` for a run whose directory is gone. */
 export const DELETED = "deleted";
@@ -76,7 +76,7 @@ export class Live {
   noteHardware() {
     const { trained_with: note } = this.about;
     const last = this.curves.runs.get("run")?.last;
-    this.curves.trainedOn = [note?.device && hardwareText(note), last?.reduction && sharingCost(last)].filter(Boolean).join("; ") || "unknown";
+    this.curves.trainedOn = [note?.device && hardwareText(note), last?.communication && sharingCost(last)].filter(Boolean).join("; ") || "unknown";
   }
 
   /** Shows the settings of the run. */

@@ -16,7 +16,7 @@ const SORT_RUN = { ...CATCH_RUN, run: 'sort-1', game: '', task: 'sort', referenc
 
 /** A record of an iteration. */
 const record = (iteration, more) => ({
-  iteration, fit: false, score: iteration / 100, rewards: { exact: iteration / 100 }, loss: 0.01, entropy: 1 / iteration, approx_kl: 0, clip_fraction: 0,
+  iteration, is_sft: false, score: iteration / 100, rewards: { exact: iteration / 100 }, loss: 0.01, entropy: 1 / iteration, approx_kl: 0, clip_fraction: 0,
   zero_variance_groups: 0, steps_per_second: 1000, seconds: { total: 0.1, phases: {} }, memory: {}, completion_length: 5, ...more,
 });
 
@@ -218,7 +218,7 @@ export default [
       await page.locator('figure.entropy').scrollIntoViewIfNeeded();
       await eventually('a mark', () => visit.describePicture(page, 'figure.entropy canvas'), ({ colours }) => colours > 5);
       await visit.screenshot(page, 'imitating');
-      const other = await openRun(visit, { about: SORT_RUN, records: records(4, { fit: true }) });
+      const other = await openRun(visit, { about: SORT_RUN, records: records(4, { is_sft: true }) });
       await until(other, '#text-state', /^Iteration 4 of 60: SFT, imitating solutions$/);
       ok(/SFT .* imitates solutions/s.test(await text(other, '#text-about-live')), 'SFT is not explained');
     },

@@ -85,7 +85,6 @@ pub(super) struct ScoreRuns {
     /// Seed of the first run; the seeds are consecutive.
     first_seed: u64,
     /// Seconds of the runs that reached the score; `None` if none did.
-    #[serde(rename = "figure")]
     seconds: Option<Measurement>,
     /// Seconds of each run; `None` if it did not reach the score.
     runs: Vec<Option<f64>>,

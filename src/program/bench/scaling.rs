@@ -51,7 +51,6 @@ struct Row {
     /// Seconds of an iteration.
     seconds: f64,
     /// Seconds of an iteration that rank 0 spent in communication.
-    #[serde(rename = "reduction_seconds")]
     communication_seconds: f64,
     /// Speed relative to that of one rank times the number of ranks.
     efficiency: f64,

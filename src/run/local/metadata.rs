@@ -18,7 +18,6 @@ pub struct RunMetadata<'a> {
     seed: u64,
     device: &'a DeviceInfo,
     engine: String,
-    #[serde(rename = "phases")]
     stages: Vec<Stage>,
     /// Number of iterations that the epochs of the data take; the settings have that of the run.
     #[serde(skip_serializing_if = "Option::is_none")]

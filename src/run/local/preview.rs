@@ -24,7 +24,6 @@ pub struct Preview<'a> {
     #[serde(flatten)]
     sizes: RunSizes,
     iterations: u32,
-    #[serde(rename = "phases")]
     stages: Vec<StagePreview>,
     seconds_to_first_update: f64,
     /// Mean over all iterations.

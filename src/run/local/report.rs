@@ -23,7 +23,7 @@ pub struct Scores {
     #[serde(skip)]
     pub seed: u64,
     /// Scores of players without a network; empty for language models.
-    #[serde(rename = "baselines", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reference_scores: Vec<ReferenceScore>,
 }
 
