@@ -36,7 +36,7 @@ impl IterationReport {
         let is_sft = record.text.as_ref().is_some_and(|text| text.is_sft);
         if held_out.is_none() && !is_sft {
             let score = format!("score {}", number(record.score));
-            return vec![score, greedy, speed, entropy, format!("kl {:.4}", record.approx_kl)];
+            return vec![score, greedy, speed, entropy, format!("kl {:.1e}", record.approx_kl)];
         }
         let mut words = vec![format!("loss {:.4}", record.loss)];
         words.extend(held_out.map(|HeldOutMeans { loss, accuracy }| match accuracy {
@@ -70,7 +70,7 @@ mod tests {
             ..IterationRecord::default()
         };
         let played = EvaluationRecord { episodes: 5, mean_score: Some(7.7), ..Default::default() };
-        let expected = "score 7.61  greedy 7.70  2.3M steps/s  entropy 0.500  kl 0.0100";
+        let expected = "score 7.61  greedy 7.70  2.3M steps/s  entropy 0.500  kl 1.0e-2";
         assert_eq!(words(&game, Some(&played)), expected);
         let held_out = Some(HeldOutMeans { loss: 0.25, accuracy: Some(0.9966) });
         let told = EvaluationRecord { held_out, ..Default::default() };
