@@ -6,7 +6,7 @@ use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
-use crate::advantage::kernels::shared_recording_advantages;
+use crate::advantage::kernels::compute_shared_recording_advantages;
 use crate::data::summary::{
     COUNTED_STEPS, ENDED_STEPS, EPISODES, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
 };
@@ -105,7 +105,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
             return Ok(weights.clone());
         }
         let RankPart { config, team, rollout, .. } = &self.part;
-        Ok(shared_recording_advantages(recording, rollout, &config.advantage, team)?)
+        Ok(compute_shared_recording_advantages(recording, rollout, &config.advantage, team)?)
     }
 
     fn update(

@@ -5,7 +5,7 @@ use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
-use crate::advantage::{Advantages, advantages, shared_advantages};
+use crate::advantage::{Advantages, compute_advantages, compute_shared_advantages};
 use crate::data::host::upload_time_major;
 use crate::data::{GameSums, Trajectory, WindowBatch};
 use crate::device;
@@ -104,9 +104,9 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         let (mask, config) = (trajectory.mask(rollout.auto_reset), &config.advantage);
         let RolloutConfig { group_size, learn_steps, .. } = *rollout;
         if team.size() == 1 && device::has_kernels(&self.device) {
-            return Ok(advantages(trajectory, &mask, group_size, learn_steps, config));
+            return Ok(compute_advantages(trajectory, &mask, group_size, learn_steps, config));
         }
-        Ok(shared_advantages(trajectory, &mask, rollout, config, shards, team)?)
+        Ok(compute_shared_advantages(trajectory, &mask, rollout, config, shards, team)?)
     }
 
     fn update(

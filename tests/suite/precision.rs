@@ -7,7 +7,7 @@ use crate::shared::training::short_run;
 use crate::shared::unpack::unpack;
 use crate::support::{adapter, cpu, floats, refusal};
 use burn::tensor::{Device, Tensor};
-use grove::advantage::kernels::recording_advantages;
+use grove::advantage::kernels::compute_recording_advantages;
 use grove::checkpoint::Checkpoint;
 use grove::device::has_precision;
 use grove::env::{Catch, Env, Fruit};
@@ -58,7 +58,7 @@ fn play_and_learn(
     let (recording, _) = rollout.clone().with_precision(precision).play(&flat, 0);
     let played = block_on(unpack(game, &recording, &cpu()));
     let (recording, _) = rollout.play(&flat, 0);
-    let advantages = recording_advantages(&recording, &config.rollout, &config.advantage);
+    let advantages = compute_recording_advantages(&recording, &config.rollout, &config.advantage);
     let mut learner = FusedLearner::new(policy, &config);
     let means = learner.update(&recording, &advantages, rollout.observer(), 0).unwrap();
     let gradient = floats(learner.state.optimizer().first_moment.clone());

@@ -71,12 +71,12 @@ impl RecordedSteps {
         self.values[self.rewards + at]
     }
 
-    /// Whether the step ended an episode.
+    /// Whether the step at index `at` of a row ended an episode.
     fn has_ended(&self, at: usize) -> bool {
         self.words[self.actions + at] >= TRUNCATED
     }
 
-    /// Score after the step, if recorded.
+    /// Score after the step at index `at` of a row, if recorded.
     fn score(&self, at: usize) -> f32 {
         self.values[self.scores + at]
     }
@@ -300,20 +300,20 @@ pub(super) fn centre_kernel(
 
 /// Reduces all rows to the summary; one cube.
 ///
-/// Buffers: rows of sums `[count, summary::LEN]`; [`RecordingAdvantages::summary`]. Workgroup
+/// Buffers: rows of sums `[num_rows, summary::LEN]`; [`RecordingAdvantages::summary`]. Workgroup
 /// memory: `PARTIAL_SUMS * summary::LEN` floats.
 #[cube(launch_unchecked)]
 pub(super) fn summary_kernel(
     rows: &[f32],
     summary: &mut [f32],
-    count: usize,
+    num_rows: usize,
     epsilon: f32,
     #[comptime] scale: Scale,
 ) {
     let unit = UNIT_POS as usize;
     let column = unit % summary::LEN;
     let mut sum = 0.0f32;
-    for row in range_stepped(unit / summary::LEN, count, PARTIAL_SUMS) {
+    for row in range_stepped(unit / summary::LEN, num_rows, PARTIAL_SUMS) {
         sum += rows[row * summary::LEN + column];
     }
     let mut sums = Shared::<[f32]>::new_slice(comptime!(PARTIAL_SUMS * summary::LEN));
