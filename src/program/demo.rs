@@ -67,7 +67,7 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
     let note = format!("Playing {}.", pluralize(args.episodes as usize, "episode"));
     let results = with_note(&note, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
-    let Evaluation { mean_score, std_error, .. } = Evaluation::of(&results);
+    let Evaluation { mean_score, std_error, .. } = Evaluation::from_results(&results);
     let steps: u64 = results.iter().map(|episode| episode.length as u64).sum();
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;

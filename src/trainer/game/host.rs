@@ -137,6 +137,6 @@ impl<G: Rules> GameTrainer<G> {
         selection: ActionSelection,
     ) -> Result<Evaluation, TrainError> {
         let keys = EpisodeKeys::new(Stream::Evaluation, seed);
-        Ok(Evaluation::of(&block_on(self.engine.play(0..episodes, keys, selection))?))
+        Ok(Evaluation::from_results(&block_on(self.engine.play(0..episodes, keys, selection))?))
     }
 }

@@ -189,7 +189,7 @@ impl<G: Rules> GameTrainer<G> {
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
     pub async fn evaluate_async(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
         let played = self.engine.play(0..episodes, self.engine.validation_keys(), selection).await;
-        Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
+        Evaluation::from_results(&played.unwrap_or_else(|error| panic!("{error}")))
     }
 
     /// The current model.
@@ -272,7 +272,7 @@ impl<G: Rules> GameEngine<G> {
         let all = team.all_gather(bytemuck::cast_slice(&ours))?.concat();
         let all: Vec<[f64; 2]> = bytemuck::pod_collect_to_vec(&all);
         let result = |&[score, length]: &[f64; 2]| EpisodeResult { score, length };
-        Ok(Evaluation::of(&all.iter().map(result).collect::<Vec<_>>()))
+        Ok(Evaluation::from_results(&all.iter().map(result).collect::<Vec<_>>()))
     }
 }
 
