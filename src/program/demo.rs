@@ -13,7 +13,7 @@ use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
 use crate::run::{pluralize, with_unit_prefix};
-use crate::trainer::{new_settings, saved_game_name};
+use crate::trainer::{new_settings, read_game_name};
 use anyhow::{Result, bail};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -131,7 +131,7 @@ fn find_demonstrator<G: ConfigurableGame>(
         );
     }
     let checkpoint = saved_policy(Path::new(name))?;
-    let policy_game = saved_game_name(&checkpoint)?;
+    let policy_game = read_game_name(&checkpoint)?;
     if policy_game != G::NAME {
         bail!("the policy in {name} plays `{policy_game}`, not `{}`", G::NAME);
     }

@@ -79,8 +79,8 @@ impl<G: Rules> AnyEngine<G> {
     }
 }
 
-/// The network selected by `config.policy`, with its initial weights.
-pub(super) fn initial_network<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Network {
+/// Creates the network selected by `config.policy`, with its initial weights.
+pub(super) fn new_network<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Network {
     let key = Stream::Weights.key(config.seed);
     Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
@@ -101,10 +101,7 @@ pub(super) fn fallback_precision_reason(
     }
     Some(match model.get::<Mlp>() {
         Some(_) => fallback.to_string(),
-        None => {
-            "only MLPs and decoders support other precisions than f32, and GRUs bf16 on the CPU"
-                .to_string()
-        }
+        None => format!("this network does not support {} on this device", config.precision),
     })
 }
 
@@ -147,9 +144,9 @@ pub(super) fn fallback_reason(
         if cfg!(not(feature = "general")) && config.precision != Precision::F32 {
             return Some("on the CPU this build has the precision f32 alone".to_string());
         }
-        let in_bf16 = takes_bf16_on_cpu(model, config, device);
+        let takes_bf16 = takes_bf16_on_cpu(model, config, device);
         return device::unsupported_precision_reason(Some(device), config.precision)
-            .filter(|_| !in_bf16);
+            .filter(|_| !takes_bf16);
     }
     if host.is_some() {
         return Some("environments on the host have no kernels".to_string());
@@ -176,11 +173,11 @@ mod tests {
 
     /// A network that is not built in.
     #[derive(Module, Debug)]
-    struct Own {
+    struct UserNetwork {
         mlp: Mlp,
     }
 
-    impl Memoryless for Own {
+    impl Memoryless for UserNetwork {
         fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
             self.mlp.logits(obs)
         }
@@ -190,7 +187,7 @@ mod tests {
     fn a_network_without_a_learner_on_the_cpu_falls_back() {
         let (device, team) = (Device::flex(), Team::alone());
         let mlp = PolicyConfig::mlp(&[5], Activation::Tanh);
-        let own = Own { mlp: Mlp::new(3, 4, &mlp, 1, &device) };
+        let own = UserNetwork { mlp: Mlp::new(3, 4, &mlp, 1, &device) };
         let gru = PolicyConfig::gru(&[5], Activation::Tanh);
         let built_in = [mlp, gru, PolicyConfig::decoder(DecoderConfig::default())];
         let built_in = built_in.map(|config| Network::new(3, 4, &config, 1, &device));

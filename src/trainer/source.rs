@@ -37,15 +37,15 @@ impl<R, D> Source<R, D> {
         let is_loaded_at_once = cfg!(target_family = "wasm")
             || !(EAGER_LOAD_BYTES + 1..=max_buffer_bytes).contains(&window_set.bytes());
         if is_resident && is_loaded_at_once {
-            return Self::resident(window_set.copy_all(), convert);
+            return Self::make_resident(window_set.copy_all(), convert);
         }
         let batches = Batches::of_shards(config, shards.clone());
         let stream = WindowPrefetcher::new(window_set, batches);
-        Self::Streamed(Box::new(if is_resident { stream.reading_all() } else { stream }))
+        Self::Streamed(Box::new(if is_resident { stream.read_all_in_background() } else { stream }))
     }
 
-    /// Makes a dataset of all its windows, converted by `convert`.
-    fn resident(windows: WindowBatch, convert: impl FnOnce(WindowBatch) -> D) -> Self {
+    /// Makes a resident dataset of all windows, converted by `convert`.
+    fn make_resident(windows: WindowBatch, convert: impl FnOnce(WindowBatch) -> D) -> Self {
         device::count_upload(windows.bytes());
         Self::Resident(convert(windows))
     }
@@ -54,7 +54,7 @@ impl<R, D> Source<R, D> {
     pub fn become_resident(&mut self, convert: impl FnOnce(WindowBatch) -> D) {
         let Self::Streamed(stream) = self else { return };
         let Some(windows) = stream.take_all() else { return };
-        *self = Self::resident(windows, convert);
+        *self = Self::make_resident(windows, convert);
     }
 
     /// Human-readable description of the dataset; `None` for games.

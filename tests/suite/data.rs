@@ -141,7 +141,8 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
     }
     let mut first = run(&folder, &small, device);
     iterate(&mut first, 2);
-    let mut second = run(&folder, &small, device).restored(&first.snapshot().unwrap()).unwrap();
+    let mut second =
+        run(&folder, &small, device).with_checkpoint(&first.snapshot().unwrap()).unwrap();
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
     // Held-out measurements agree.

@@ -148,7 +148,7 @@ fn a_run_counts_the_steps_of_its_environments() {
 
         // A resumed run counts on.
         let mut saved = trainer.snapshot().unwrap();
-        assert_eq!(new().restored(&saved).unwrap().iterate().unwrap().env_steps, taken());
+        assert_eq!(new().with_checkpoint(&saved).unwrap().iterate().unwrap().env_steps, taken());
         let state = saved.sections.iter_mut().find(|one| one.name == "state.json").unwrap();
         let mut counters: serde_json::Value = serde_json::from_slice(&state.bytes).unwrap();
         let kept = counters.as_object_mut().unwrap().remove("played_steps");
@@ -156,7 +156,7 @@ fn a_run_counts_the_steps_of_its_environments() {
         // Older checkpoints have no count.
         state.bytes = counters.to_string().into_bytes();
         let before = taken();
-        let record = new().restored(&saved).unwrap().iterate().unwrap();
+        let record = new().with_checkpoint(&saved).unwrap().iterate().unwrap();
         assert_eq!(record.env_steps, recorded + taken() - before);
     }
 }

@@ -154,7 +154,8 @@ fn a_resumed_run_in_bf16_equals_an_uninterrupted_one_with_any_threads() {
             pool.install(|| {
                 let mut first = trainer(&config);
                 (0..cut).for_each(|_| drop(first.iterate().unwrap()));
-                let mut second = trainer(&config).restored(&first.snapshot().unwrap()).unwrap();
+                let mut second =
+                    trainer(&config).with_checkpoint(&first.snapshot().unwrap()).unwrap();
                 (cut..config.iterations).for_each(|_| drop(second.iterate().unwrap()));
                 second.snapshot().unwrap()
             })
@@ -219,7 +220,7 @@ fn an_unavailable_precision_is_rejected() {
     assert!(text.contains("the CPU supports f32, and bf16 for"), "{text}");
     let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
     let text = refusal(folder.path(), &gru);
-    assert!(text.contains("only MLPs and decoders"), "{text}");
+    assert!(text.contains("this network does not support f16 on this device"), "{text}");
     for kind in ["kind=mlp", "kind=gru", "kind=decoder"] {
         // The CPU has bf16 for all, but not in this engine.
         let general = ["train", "recall", "--set", kind, "--device", "cpu", "--engine", "general"];

@@ -24,7 +24,7 @@ pub struct ConfusionMatrix {
 
 impl ConfusionMatrix {
     /// Compares a model on `device` with the demonstrated steps in `window_set` that have a positive weight.
-    pub async fn of(
+    pub async fn compute(
         model: &Network,
         window_set: &WindowSet,
         num_actions: usize,
@@ -47,8 +47,8 @@ impl ConfusionMatrix {
             let distribution = Categorical::masked(logits.clone(), None);
             let logprobs = distribution.logprob(tensors.actions.reshape([rows]));
             let likeliest = logits.argmax(1).reshape([rows]).float();
-            let numbers = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;
-            let (logprobs, likeliest) = numbers.split_at(rows);
+            let values = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;
+            let (logprobs, likeliest) = values.split_at(rows);
             for window in 0..trajectory.num_envs {
                 let has_weight = |t: &usize| windows.weights[window * steps + t] > 0.0;
                 for t in (0..windows.counts[window]).filter(has_weight) {
@@ -82,7 +82,7 @@ impl<G: Rules> GameEngine<G> {
     pub(super) async fn confusion_matrix(&self) -> Option<ConfusionMatrix> {
         let held_out = self.held_out.as_ref()?;
         let actions = self.game.num_actions();
-        Some(ConfusionMatrix::of(&self.engine.model(), held_out, actions, &self.device).await)
+        Some(ConfusionMatrix::compute(&self.engine.model(), held_out, actions, &self.device).await)
     }
 
     /// Means over the held-out demonstrations. Every rank returns those of rank 0: devices may round differently, but

@@ -4,13 +4,9 @@ use super::GameTrainer;
 use crate::env::{Env, HostEnvs, HostGame, Rules};
 use crate::model::Network;
 use crate::parallel::Team;
-use crate::rng::Stream;
-use crate::rollout::{ActionSelection, EpisodeKeys, Evaluation};
 use crate::settings::{ModelKind, Start, TrainConfig};
-use crate::trainer::TrainError;
-use crate::trainer::choose::initial_network;
+use crate::trainer::choose::new_network;
 use crate::trainer::rank_part::EngineInputs;
-use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 
 /// Sizes of a batch of environments.
@@ -57,7 +53,7 @@ pub enum HostSetupError {
 impl GameTrainer<HostGame> {
     /// Creates a run in environments on the host, one for each of `config.rollout`'s games, with a new built-in network
     /// by `config.policy`. `config` must have been validated. A saved run resumes by
-    /// `GameTrainer::with_envs(...)?.restored(&checkpoint)`.
+    /// `GameTrainer::with_envs(...)?.with_checkpoint(&checkpoint)`.
     ///
     /// # Errors
     /// If a size of `game` is out of range or differs from the environments', if there are not as many environments as
@@ -72,7 +68,7 @@ impl GameTrainer<HostGame> {
             return Err(HostSetupError::Model(name.clone()));
         }
         check(&game, &envs, config)?;
-        let network = initial_network(game, config, device);
+        let network = new_network(game, config, device);
         Self::with_envs_and_model(game, envs, network, config, device)
     }
 
@@ -120,23 +116,5 @@ impl<G: Rules> GameTrainer<G> {
     /// Whether the run plays in environments on the host.
     pub fn is_on_host(&self) -> bool {
         self.engine.host.is_some()
-    }
-
-    /// Evaluates the policy on `episodes` episodes of levels that neither training nor its evaluations use. The levels
-    /// follow from `seed`, as those of `grove eval --seed` do.
-    ///
-    /// # Errors
-    /// If an environment on the host fails.
-    ///
-    /// # Panics
-    /// If `episodes` is 0.
-    pub fn evaluate_fresh(
-        &self,
-        episodes: usize,
-        seed: u64,
-        selection: ActionSelection,
-    ) -> Result<Evaluation, TrainError> {
-        let keys = EpisodeKeys::new(Stream::Evaluation, seed);
-        Ok(Evaluation::from_results(&block_on(self.engine.play(0..episodes, keys, selection))?))
     }
 }

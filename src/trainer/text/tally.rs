@@ -88,7 +88,7 @@ impl<'a> EvaluationTally<'a> {
             }
             self.episodes += 1;
             let (mut prompt_score, mut has_passed) = (RunningMean::default(), false);
-            for rewards in group.judged() {
+            for rewards in group.judged_rewards() {
                 let score = rewards.score(self.parts);
                 let highest = rewards.highest_score(self.parts);
                 let passes = score >= highest - ROUNDING;
@@ -114,14 +114,14 @@ impl<'a> EvaluationTally<'a> {
 
     /// Standard error of the mean score. Completions of one prompt are not independent, so the variance is that of the
     /// prompts' means.
-    fn std_error(&self, mean_score: f64) -> f64 {
+    fn prompt_std_error(&self, mean_score: f64) -> f64 {
         std_error(self.prompt_scores.iter().copied(), mean_score)
     }
 
     /// Creates the record, from the scores of the judged completions.
-    pub fn record(self) -> EvaluationRecord {
+    pub fn into_record(self) -> EvaluationRecord {
         let mean_score = self.score.value();
-        let std_error = mean_score.map(|mean_score| self.std_error(mean_score));
+        let std_error = mean_score.map(|mean_score| self.prompt_std_error(mean_score));
         let (min_score, max_score) = self.score_range.map(RangeInclusive::into_inner).unzip();
         let parts = self.parts.iter().zip(&self.rewards);
         let means = parts.filter_map(|(part, mean)| Some((part.name.clone(), mean.value()?)));
@@ -158,7 +158,7 @@ mod tests {
             let groups = groups.to_vec();
             tally.add(&ScoredCompletions { groups, ..ScoredCompletions::default() });
         }
-        tally.record()
+        tally.into_record()
     }
 
     #[test]

@@ -24,6 +24,16 @@ pub(super) struct Verification<'a> {
     has_failed: AtomicBool,
 }
 
+/// The result of generation with verification alongside.
+pub(super) struct Generation {
+    /// Completions of each prompt.
+    pub completions: Vec<Vec<Completion>>,
+    /// Rewards of those that were verified meanwhile.
+    pub cache: RewardCache,
+    /// Seconds of generation.
+    pub seconds: f64,
+}
+
 /// A completion that waits for a thread.
 struct Job {
     /// Index of the prompt.
@@ -47,7 +57,7 @@ impl<'a> Verification<'a> {
     }
 
     /// Generates completions on this thread, and meanwhile verifies those that are over, on as many threads as the task
-    /// permits. Returns the completions, the rewards that were computed, and the seconds of generation.
+    /// permits.
     ///
     /// # Errors
     /// If a thread does not start, or no completion can be verified any more.
@@ -58,14 +68,15 @@ impl<'a> Verification<'a> {
         &self,
         generator: Generator,
         requests: &[generate::Request],
-    ) -> Result<(Vec<Vec<Completion>>, RewardCache, f64), TaskError> {
+    ) -> Result<Generation, TaskError> {
         let started = Instant::now();
         let mut cache = vec![HashMap::new(); requests.len()];
         let count: usize = requests.iter().map(|request| request.completions).sum();
         let threads = num_threads(self.task).min(count);
         if threads == 0 {
             let completions = generator.generate(requests);
-            return Ok((completions, cache, started.elapsed().as_secs_f64()));
+            let seconds = started.elapsed().as_secs_f64();
+            return Ok(Generation { completions, cache, seconds });
         }
         let (jobs, queue) = mpsc::channel();
         let (queue, seen) = (Mutex::new(queue), Mutex::new(HashSet::new()));
@@ -95,7 +106,7 @@ impl<'a> Verification<'a> {
                     cache[prompt].insert(tokens, rewards);
                 }
             }
-            Ok((completions, cache, seconds))
+            Ok(Generation { completions, cache, seconds })
         })
     }
 
@@ -123,7 +134,7 @@ impl<'a> Verification<'a> {
     ///
     /// # Errors
     /// If no completion can be verified any more.
-    pub fn rewards(
+    pub fn collect_rewards(
         &self,
         completions: &[Vec<Completion>],
         texts: &[Vec<String>],
@@ -309,15 +320,15 @@ mod tests {
             stop: Some(&stop),
             listener: None,
         };
-        let (completions, cache, _) = verification.generate(generator, &requests)?;
-        let texts_of = |group: &Vec<Completion>| {
+        let Generation { completions, cache, .. } = verification.generate(generator, &requests)?;
+        let decode_group = |group: &Vec<Completion>| {
             group.iter().map(|completion| decode(&completion.tokens)).collect()
         };
-        let texts: Vec<Vec<String>> = completions.iter().map(texts_of).collect();
-        let rewards = verification.rewards(&completions, &texts, cache)?;
-        for (number, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
+        let texts: Vec<Vec<String>> = completions.iter().map(decode_group).collect();
+        let rewards = verification.collect_rewards(&completions, &texts, cache)?;
+        for (index, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
             for (completion, rewards) in group.iter().zip(rewards) {
-                let (prompt, text) = (&prompts[number], &decode(&completion.tokens)[..]);
+                let (prompt, text) = (&prompts[index], &decode(&completion.tokens)[..]);
                 let (num_tokens, truncated) = (completion.tokens.len(), !completion.ended);
                 let task_completion = task::Completion { prompt, text, num_tokens, truncated };
                 assert_eq!(*rewards, reward(&task_completion));

@@ -13,9 +13,7 @@ use grove::rng::Stream;
 use grove::rollout::ActionSelection;
 use grove::run::Schedule;
 use grove::settings::{ConfigError, IMITATION, TrainConfig, overlay};
-use grove::trainer::{
-    Demonstrations, GameTrainer, TrainError, Trainer, new_settings, saved_config,
-};
+use grove::trainer::{Demonstrations, GameTrainer, TrainError, Trainer, new_settings, read_config};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -196,10 +194,10 @@ pub fn resume<G: ConfigurableGame>(
     source: Source,
     device: &Device,
 ) -> MaybeRun {
-    let (game, config) = saved_config::<G>(from)?;
+    let (game, config) = read_config::<G>(from)?;
     check(game, &config, device)?;
     let trainer = trainer(game, &config, source, device)?;
-    let trainer = trainer.map(|trainer| trainer.restored(from)).transpose()?;
+    let trainer = trainer.map(|trainer| trainer.with_checkpoint(from)).transpose()?;
     Ok(trainer.map(|trainer| session(open, trainer, device)))
 }
 
