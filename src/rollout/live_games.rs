@@ -34,9 +34,9 @@ pub struct LiveGames<G: Rules> {
 /// Behaviour of a game in the step after its episode has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterEnd {
-    /// It stays as it is.
+    /// Stays as it is.
     Wait,
-    /// It starts the next level.
+    /// Starts the next level.
     Restart,
 }
 

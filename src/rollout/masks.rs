@@ -24,9 +24,9 @@ pub(super) fn draw_legal_action<G: Rules>(state: &G::State, u: f32, #[comptime] 
         let mut before = 0u32.runtime();
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
-            let legal = G::legal(state, a, game);
-            action = select(legal && before == chosen, comptime!(a as u32), action);
-            before += select(legal, 1u32, 0u32);
+            let is_legal = G::legal(state, a, game);
+            action = select(is_legal && before == chosen, comptime!(a as u32), action);
+            before += select(is_legal, 1u32, 0u32);
         }
         action
     } else {

@@ -53,7 +53,7 @@ impl<G: Rules> AnyEngine<G> {
         #[cfg(feature = "general")]
         if reason.is_some() {
             let (inputs, part) =
-                inputs.for_rank(config, team, crate::learner::MIN_AUTODIFF_SHARD_STEPS)?;
+                inputs.reduce_to_rank(config, team, crate::learner::MIN_AUTODIFF_SHARD_STEPS)?;
             let engine = GeneralEngine::new(inputs, part.clone(), device);
             return Ok((Self::General(Box::new(engine)), part));
         }
@@ -63,12 +63,13 @@ impl<G: Rules> AnyEngine<G> {
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
             let mlp = inputs.model.get::<Mlp>().expect("kernels take MLPs only").clone();
-            let (inputs, part) = inputs.for_rank(config, team, crate::learner::MIN_SHARD_STEPS)?;
+            let (inputs, part) =
+                inputs.reduce_to_rank(config, team, crate::learner::MIN_SHARD_STEPS)?;
             let engine = FusedEngine::new(inputs, mlp, part.clone(), device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }
         let learner = host_learner(&inputs.model, config).expect("it has no reason to fall back");
-        let (inputs, part) = inputs.for_rank(config, team, learner.min_shard_steps())?;
+        let (inputs, part) = inputs.reduce_to_rank(config, team, learner.min_shard_steps())?;
         let engine = NativeEngine::new(inputs, learner, part.clone());
         Ok((Self::Native(Box::new(engine)), part))
     }

@@ -21,7 +21,7 @@ pub(super) struct EngineInputs<G> {
 impl<G> EngineInputs<G> {
     /// Reduces the inputs to this rank's part of the run, in which the shards of a minibatch have at least
     /// `min_shard_steps` steps.
-    pub fn for_rank(
+    pub fn reduce_to_rank(
         self,
         config: &TrainConfig,
         team: &Team,

@@ -9,7 +9,7 @@ use crate::settings::TrainConfig;
 
 /// Maximum bytes of a resident dataset that is loaded before the run begins; larger ones are streamed until they have
 /// been loaded in the background.
-const EAGER_LOAD_BYTES: u64 = 1 << 20;
+const MAX_EAGER_LOAD_BYTES: u64 = 1 << 20;
 
 /// The source of the steps that an engine learns from.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl<R, D> Source<R, D> {
     ) -> Self {
         let is_resident = is_resident(&window_set, shards, config);
         let is_loaded_at_once = cfg!(target_family = "wasm")
-            || !(EAGER_LOAD_BYTES + 1..=max_buffer_bytes).contains(&window_set.bytes());
+            || !(MAX_EAGER_LOAD_BYTES + 1..=max_buffer_bytes).contains(&window_set.bytes());
         if is_resident && is_loaded_at_once {
             return Self::make_resident(window_set.copy_all(), convert);
         }
@@ -164,8 +164,8 @@ mod tests {
         let data = window_set();
         let shards = Shards::new(data.len(), 1);
         assert!(is_streamed(&data, &shards, 64, u64::MAX));
-        assert!(!is_streamed(&data, &shards, 64, EAGER_LOAD_BYTES));
-        assert!(is_streamed(&data, &shards, 1, EAGER_LOAD_BYTES), "too large to be resident");
+        assert!(!is_streamed(&data, &shards, 64, MAX_EAGER_LOAD_BYTES));
+        assert!(is_streamed(&data, &shards, 1, MAX_EAGER_LOAD_BYTES), "too large to be resident");
     }
 
     #[test]
@@ -174,8 +174,8 @@ mod tests {
         let (too_little, enough) = (data.bytes() >> 20, (data.bytes() >> 20) + 1);
         for (count, own) in [(1, 0..1), (2, 0..1), (2, 1..2), (3, 1..2)] {
             let shards = Shards::new(data.len(), count).with_own_shards(own);
-            assert!(is_streamed(&data, &shards, too_little, EAGER_LOAD_BYTES), "{shards:?}");
-            assert!(!is_streamed(&data, &shards, enough, EAGER_LOAD_BYTES), "{shards:?}");
+            assert!(is_streamed(&data, &shards, too_little, MAX_EAGER_LOAD_BYTES), "{shards:?}");
+            assert!(!is_streamed(&data, &shards, enough, MAX_EAGER_LOAD_BYTES), "{shards:?}");
         }
     }
 }

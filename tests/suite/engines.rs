@@ -114,7 +114,7 @@ fn blocking_and_async_forms_give_the_same_bytes() {
             assert_eq!(block_on(awaited.validate_async()).unwrap(), waits.validate().unwrap());
             let saved = block_on(awaited.snapshot_async()).unwrap();
             assert!(saved == waits.snapshot().unwrap(), "{}", waits.describe_engine());
-            let file = block_on(awaited.write_policy_file_async());
+            let file = block_on(awaited.encode_policy_file_async());
             assert_eq!(file, section(&saved, "weights.safetensors"));
         }
     }

@@ -190,9 +190,9 @@ fn assert_resumes_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainCo
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut trainer = run(game, config, &cpu());
-            let before = trainer.confusion_matrix().unwrap().means();
+            let before = trainer.compute_confusion_matrix().unwrap().means();
             iterate(&mut trainer, config.iterations);
-            let after = trainer.confusion_matrix().unwrap().means();
+            let after = trainer.compute_confusion_matrix().unwrap().means();
             assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
             trainer.snapshot().unwrap()
         })

@@ -16,8 +16,8 @@ use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use stages::{
-    CreditVariant, MAX_UNITS, PARTIAL_SUMS, RecordedStepsLaunch, RowsLaunch, SQUARES, SizesLaunch,
-    UNITS, centre_kernel, compare_kernel, credit_kernel, summary_kernel,
+    CreditVariant, MAX_CENTRE_UNITS, PARTIAL_SUMS, RecordedStepsLaunch, RowsLaunch, SQUARES,
+    SizesLaunch, UNITS_PER_CUBE, centre_kernel, compare_kernel, credit_kernel, summary_kernel,
 };
 
 /// Computes the advantages of a recording on its device; equivalent to
@@ -69,7 +69,7 @@ impl Launcher<'_> {
     ) -> Tensor<2> {
         let Self { rows, num_steps, rollout, config } = self;
         let RolloutConfig { group_size, learn_steps, auto_reset, .. } = **rollout;
-        let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS as u32));
+        let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS_PER_CUBE as u32));
         let games = part.num_envs();
         let advantages = uninit(rows, &[learn_steps + 2, games], DType::F32);
         let sizes = || SizesLaunch::new(*num_steps, learn_steps, games, group_size);
@@ -191,12 +191,12 @@ impl LaunchSizes {
     fn new(games: usize, rollout: &RolloutConfig) -> Self {
         assert_eq!(games % rollout.group_size, 0, "groups must be whole");
         let groups = games / rollout.group_size;
-        let steps_per_unit = (rollout.learn_steps * groups).div_ceil(MAX_UNITS);
+        let steps_per_unit = (rollout.learn_steps * groups).div_ceil(MAX_CENTRE_UNITS);
         let centre_units = groups * rollout.learn_steps.div_ceil(steps_per_unit);
         Self {
-            credit_cubes: games.div_ceil(UNITS),
-            compare_cubes: groups.div_ceil(UNITS),
-            centre_cubes: centre_units.div_ceil(UNITS),
+            credit_cubes: games.div_ceil(UNITS_PER_CUBE),
+            compare_cubes: groups.div_ceil(UNITS_PER_CUBE),
+            centre_cubes: centre_units.div_ceil(UNITS_PER_CUBE),
             steps_per_unit,
         }
     }

@@ -20,7 +20,7 @@ use burn::cubecl::prelude::*;
 const GAMES_PER_UNIT: usize = 2 * GAMES_PER_VECTOR;
 const GAMES_PER_VECTOR: usize = 4;
 /// Maximum units per cube supported by every device.
-const MAX_UNITS: usize = 256;
+const MAX_UNITS_PER_CUBE: usize = 256;
 
 /// Games and units of a cube; a compile-time value of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ impl Workgroup {
             .take_while(|games| *games >= GAMES_PER_UNIT)
             .map(shared)
             .find(|workgroup| {
-                workgroup.units <= MAX_UNITS
+                workgroup.units <= MAX_UNITS_PER_CUBE
                     && workgroup.num_activations() * size_of::<f32>() <= bytes
             })
             .unwrap_or(alone)

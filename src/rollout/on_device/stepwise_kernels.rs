@@ -93,9 +93,9 @@ impl StepRecords {
     }
 
     /// Records the legality of an action.
-    fn store_legal(&mut self, step_words: &StepWords, #[comptime] action: usize, legal: bool) {
+    fn store_legal(&mut self, step_words: &StepWords, #[comptime] action: usize, is_legal: bool) {
         let at = comptime!(NUM_QUANTITIES + action) * step_words.stride + step_words.at;
-        self.quantities[at] = select(legal, 1.0f32, 0.0f32);
+        self.quantities[at] = select(is_legal, 1.0f32, 0.0f32);
     }
 }
 

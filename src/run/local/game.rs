@@ -160,7 +160,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         } else {
             G::PLAYABLE.then(|| score_policy(&policy, game, FINAL_EPISODES.min(max_episodes), 0))
         };
-        let held_out = self.trainer.confusion_matrix().map(|confusion| HeldOutReport {
+        let held_out = self.trainer.compute_confusion_matrix().map(|confusion| HeldOutReport {
             means: confusion.means(),
             confusion: confusion.counts,
             action_names: self.action_names.clone(),

@@ -25,14 +25,14 @@ pub struct BatchSizes {
 pub enum HostSetupError {
     /// A size of the game is out of range.
     #[error("{0}")]
-    Game(String),
+    InvalidGame(String),
     /// The sizes of the batch are not those of the settings.
     #[error(
         "the batch has {} environments of {} features and {} actions, but the settings ask for {} \
          (num_groups * group_size) of {} and {}",
         found.envs, found.features, found.actions, expected.envs, expected.features, expected.actions
     )]
-    Sizes {
+    SizeMismatch {
         /// Sizes by the settings.
         expected: BatchSizes,
         /// Sizes of the batch.
@@ -42,12 +42,12 @@ pub enum HostSetupError {
     #[error(
         "rollout.start is branch, but environments on the host cannot be copied: set it to level"
     )]
-    Start,
+    BranchStart,
     /// The settings name a network that only the user's program knows.
     #[error(
         "policy.kind is `{0}`, which is user-defined: give such a network to `with_envs_and_model`"
     )]
-    Model(String),
+    UserDefinedModel(String),
 }
 
 impl GameTrainer<HostGame> {
@@ -65,7 +65,7 @@ impl GameTrainer<HostGame> {
         device: &Device,
     ) -> Result<Self, HostSetupError> {
         if let ModelKind::UserDefined(name) = &config.policy.kind {
-            return Err(HostSetupError::Model(name.clone()));
+            return Err(HostSetupError::UserDefinedModel(name.clone()));
         }
         check(&game, &envs, config)?;
         let network = new_network(game, config, device);
@@ -95,7 +95,7 @@ impl GameTrainer<HostGame> {
 
 /// Checks that the environments fit the run.
 fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), HostSetupError> {
-    game.validate().map_err(HostSetupError::Game)?;
+    game.validate().map_err(HostSetupError::InvalidGame)?;
     let found = {
         let envs = envs.lock();
         let (features, actions) = (envs.num_features(), envs.num_actions());
@@ -104,11 +104,11 @@ fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), H
     let (features, actions) = (game.num_features(), game.num_actions());
     let expected = BatchSizes { envs: config.rollout.num_envs(), features, actions };
     if found != expected {
-        return Err(HostSetupError::Sizes { expected, found });
+        return Err(HostSetupError::SizeMismatch { expected, found });
     }
     match config.rollout.start {
         Start::Level => Ok(()),
-        Start::Branch => Err(HostSetupError::Start),
+        Start::Branch => Err(HostSetupError::BranchStart),
     }
 }
 

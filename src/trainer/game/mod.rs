@@ -372,7 +372,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         #[cfg(not(feature = "general"))]
         let held_out = None::<HeldOutMeans>;
         #[cfg(feature = "general")]
-        let held_out = self.held_out_means().await?;
+        let held_out = self.compute_held_out_means().await?;
         if let Some(HeldOutMeans { accuracy: mean_score, .. }) = held_out.filter(|_| !G::PLAYABLE) {
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
         }

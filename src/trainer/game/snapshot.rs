@@ -206,8 +206,8 @@ impl<G: Rules + Serialize> GameEngine<G> {
 }
 
 impl<G: Rules + Serialize> GameTrainer<G> {
-    /// Writes the policy as a file ([`crate::model::saved`]). On a device this reads back.
-    pub async fn write_policy_file_async(&self) -> Vec<u8> {
+    /// Encodes the policy as a file ([`crate::model::saved`]). On a device this reads back.
+    pub async fn encode_policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
         let params = device::read_async(model.flatten()).await;
         let header = self.engine.header(self.iteration);

@@ -9,9 +9,9 @@ const MAX_NORMS: usize = 51;
 /// Number of previous norms below which a new one is not compared.
 const MIN_NORMS: usize = 8;
 /// Multiple of the median norm above which a norm is a spike.
-const SPIKE_BEGINS: f64 = 10.0;
+const SPIKE_START_RATIO: f64 = 10.0;
 /// Multiple of the median norm below which a spike is over.
-const SPIKE_ENDS: f64 = 3.0;
+const SPIKE_END_RATIO: f64 = 3.0;
 /// Entropy per token below which a policy hardly explores, nats.
 const LOW_ENTROPY: f64 = 0.01;
 /// Entropy per token above which a policy explores again, nats.
@@ -19,7 +19,7 @@ const RECOVERED_ENTROPY: f64 = 0.02;
 /// Fraction of truncated completions, or of groups without variance, up to which a collapse counts as over.
 const RECOVERED_FRACTION: f64 = 0.5;
 /// Fraction of the highest score from which low entropy is not a problem.
-const NEAR_BEST: f64 = 0.95;
+const NEAR_BEST_FRACTION: f64 = 0.95;
 
 /// Ways in which the training of a language model stops making progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +78,7 @@ impl CollapseMonitor {
             text.rewards.get(&part.name).is_none_or(|mean| part.is_within_scale(*mean))
         };
         let is_best_known = self.parts.iter().all(is_within_scale);
-        let is_poor = |score: f64| score < NEAR_BEST * best || !is_best_known;
+        let is_poor = |score: f64| score < NEAR_BEST_FRACTION * best || !is_best_known;
         let has_poor_score = is_rewarded && record.score.is_some_and(is_poor);
         let zero_variance_groups = record.zero_variance_groups;
         let LanguageRecord { truncated, sampling_entropy, unjudged, .. } = text;
@@ -95,7 +95,7 @@ impl CollapseMonitor {
                 zero_variance_groups <= RECOVERED_FRACTION,
             ),
             (Collapse::LowEntropy, has_low_entropy, *sampling_entropy > RECOVERED_ENTROPY),
-            (Collapse::NormSpike, norm_ratio > SPIKE_BEGINS, norm_ratio < SPIKE_ENDS),
+            (Collapse::NormSpike, norm_ratio > SPIKE_START_RATIO, norm_ratio < SPIKE_END_RATIO),
             (Collapse::Unjudged, *unjudged > 0, is_rewarded && *unjudged == 0),
         ];
         let mut descriptions = Vec::new();

@@ -52,7 +52,10 @@ fn fraction_true(values: impl Iterator<Item = bool>) -> f64 {
 
 /// Mean of each reward part over the judged completions that it applies to, unweighted; without parts that apply to
 /// none.
-fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
+fn average_rewards_by_part(
+    scored: &ScoredCompletions,
+    parts: &[RewardPart],
+) -> BTreeMap<String, f64> {
     let mean_reward = |(i, part): (usize, &RewardPart)| {
         let rewards = || scored.judged_rewards().filter_map(|rewards| rewards.part(i));
         rewards().next().map(|_| (part.name.clone(), mean(rewards())))
@@ -84,7 +87,7 @@ pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) 
     let text = LanguageRecord {
         is_sft: false,
         highest_score: scored.judged_rewards().next().map(|_| highest_score),
-        rewards: mean_rewards_by_part(scored, parts),
+        rewards: average_rewards_by_part(scored, parts),
         unjudged: scored.problems().count(),
         first_problem: scored.problems().next().cloned(),
         resampled: scored.dropped_groups,
@@ -179,7 +182,7 @@ mod tests {
     fn parts_that_do_not_apply_to_a_completion_are_in_no_mean() {
         let parts = [RewardPart::new("math", 1.0), RewardPart::new("code", 1.0)];
         let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::from_options(&it));
-        let group = ScoredGroup::of_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
+        let group = ScoredGroup::with_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
         let scored = ScoredCompletions { groups: vec![group], ..ScoredCompletions::default() };
         let text = new_grpo_record(&scored, &parts).text.unwrap();
         assert_eq!((text.rewards["math"], text.rewards["code"]), (1.0, 1.0));
@@ -192,8 +195,8 @@ mod tests {
         let unjudged = || Rewards::unjudged(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
         let groups = vec![
-            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
-            ScoredGroup::of_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
+            ScoredGroup::with_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
+            ScoredGroup::with_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
         ];
         let mut scored = ScoredCompletions { groups, ..ScoredCompletions::default() };
         let record = new_grpo_record(&scored, &parts);

@@ -12,7 +12,7 @@ use crate::text::generate::{self, Completion, Generator, Sampling, stop};
 use web_time::Instant;
 
 /// Minimum number of completions that an evaluation may decode at a time.
-const EVALUATION_SLOTS: usize = 64;
+const MIN_EVALUATION_SLOTS: usize = 64;
 
 impl LanguageEngine {
     /// Generates and scores completions of the next prompts. Groups without variance are replaced, up to
@@ -133,7 +133,7 @@ impl LanguageEngine {
         if self.device.is_some() || self.learner.decoder.is_small() {
             slots
         } else {
-            slots.min(num_prompts.saturating_mul(group_size).max(EVALUATION_SLOTS))
+            slots.min(num_prompts.saturating_mul(group_size).max(MIN_EVALUATION_SLOTS))
         }
     }
 

@@ -89,7 +89,7 @@ impl ScoredCompletions {
 #[cfg(test)]
 impl ScoredGroup {
     /// Completions of these lengths in tokens, which have ended.
-    pub fn of_lengths(lengths: &[usize], rewards: Vec<Rewards>, learnt_rewards: &[f64]) -> Self {
+    pub fn with_lengths(lengths: &[usize], rewards: Vec<Rewards>, learnt_rewards: &[f64]) -> Self {
         let completion = |length: &usize| Completion {
             tokens: vec![1; *length],
             logprobs: vec![-1.0; *length],

@@ -54,7 +54,7 @@ impl Persistent for LanguageEngine {
         let has_reference =
             counters.iteration > 0 && self.config.has_reference(counters.iteration - 1);
         let reference = has_reference.then(|| params(REFERENCE)).transpose()?;
-        // All is read: nothing is restored from a checkpoint that is damaged.
+        // Restores only after everything is read, and so nothing from a damaged checkpoint.
         self.learner.restore_moments(moments, self.config.optimizer.moments);
         self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
         self.learner.reference = None;

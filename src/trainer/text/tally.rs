@@ -165,7 +165,7 @@ mod tests {
     fn parts_that_do_not_apply_to_a_completion_are_in_no_mean() {
         let parts = [RewardPart::new("math", 1.0), RewardPart::new("code", 1.0)];
         let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::from_options(&it));
-        let group = ScoredGroup::of_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
+        let group = ScoredGroup::with_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
         let text = evaluation(&parts, &[std::slice::from_ref(&group)]).text.unwrap();
         let means = (text.pass_at_1, text.rewards["math"], text.rewards["code"]);
         assert_eq!(means, (Some(1.0), 1.0, 1.0));
@@ -185,8 +185,8 @@ mod tests {
         let unjudged = || Rewards::unjudged(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
         let mut groups = [
-            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
-            ScoredGroup::of_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
+            ScoredGroup::with_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
+            ScoredGroup::with_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
         ];
         let found = evaluation(&parts, &[&groups]);
         assert_eq!(evaluation(&parts, &[&groups[..1], &groups[1..]]), found, "block by block");

@@ -208,9 +208,9 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    /// How a call of the verifier ends.
+    /// Result of a call of the verifier.
     #[derive(Clone, Copy)]
-    enum CallEnd {
+    enum CallResult {
         Rewards,
         Error,
         Panic,
@@ -220,7 +220,7 @@ mod tests {
     struct CountedTask {
         parts: Vec<RewardPart>,
         threads: usize,
-        end: CallEnd,
+        result: CallResult,
         calls: Mutex<Vec<usize>>,
     }
 
@@ -239,10 +239,10 @@ mod tests {
 
         fn verify(&self, completions: &[task::Completion]) -> Result<Vec<Rewards>, TaskError> {
             lock(&self.calls).push(completions.len());
-            match self.end {
-                CallEnd::Rewards => Ok(completions.iter().map(reward).collect()),
-                CallEnd::Error => Err(TaskError::Verifier("it has broken".to_string())),
-                CallEnd::Panic => panic!("a bug of the verifier"),
+            match self.result {
+                CallResult::Rewards => Ok(completions.iter().map(reward).collect()),
+                CallResult::Error => Err(TaskError::Verifier("it has broken".to_string())),
+                CallResult::Panic => panic!("a bug of the verifier"),
             }
         }
 
@@ -284,12 +284,12 @@ mod tests {
     /// Generates and verifies `completions_per_prompt` completions of each of eight prompts, one at a time on each
     /// thread of the pool. `at_token` is called for every token, with the tokens of the completion so far.
     fn run(
-        (threads, end): (usize, CallEnd),
+        (threads, result): (usize, CallResult),
         completions_per_prompt: usize,
         at_token: &(dyn Fn(&[u32], &Verification, &CountedTask) + Sync),
     ) -> Result<Outcome, TaskError> {
         let parts = vec![RewardPart::new("sum", 1.0)];
-        let task = CountedTask { parts, threads, end, calls: Mutex::default() };
+        let task = CountedTask { parts, threads, result, calls: Mutex::default() };
         let prompts: Vec<Prompt> =
             (0..8).map(|index| task.prompt(Split::Train, index)).collect::<Result<_, _>>()?;
         let sizes = DecoderShape {
@@ -348,13 +348,13 @@ mod tests {
                 before.store(lock(&task.calls).len(), Ordering::Relaxed);
             }
         };
-        let outcome = run((1, CallEnd::Rewards), 1, &wait).unwrap();
+        let outcome = run((1, CallResult::Rewards), 1, &wait).unwrap();
         assert!((1..8).contains(&before.into_inner()) && outcome.calls == [1; 8]);
     }
 
     #[test]
     fn threads_change_no_reward_and_equal_completions_are_verified_once() {
-        let run = |threads| run((threads, CallEnd::Rewards), 12, &|_, _, _| {}).unwrap();
+        let run = |threads| run((threads, CallResult::Rewards), 12, &|_, _, _| {}).unwrap();
         let expected = run(0);
         let distinct = |group: &Vec<Completion>| {
             group.iter().map(|completion| &completion.tokens).collect::<HashSet<_>>().len()
@@ -380,9 +380,9 @@ mod tests {
                 wait_for(|| verification.has_failed());
             }
         };
-        let error = run((1, CallEnd::Error), 1, &wait).err().unwrap().to_string();
+        let error = run((1, CallResult::Error), 1, &wait).err().unwrap().to_string();
         assert!(error.contains("it has broken"), "{error}");
-        let after = run((0, CallEnd::Error), 1, &|_, _, _| {}).err().unwrap().to_string();
+        let after = run((0, CallResult::Error), 1, &|_, _, _| {}).err().unwrap().to_string();
         assert_eq!(error, after);
         let [begun, later] = [begun, later].map(AtomicUsize::into_inner);
         assert!(begun == 8 && later <= 2 * 3, "{begun} begun, {later} further tokens");
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_verifier_keeps_its_message() {
         for threads in [0, 2] {
-            let run = || run((threads, CallEnd::Panic), 2, &|_, _, _| {}).is_ok();
+            let run = || run((threads, CallResult::Panic), 2, &|_, _, _| {}).is_ok();
             let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
             assert_eq!(panic.downcast_ref(), Some(&"a bug of the verifier"));
         }

@@ -94,7 +94,7 @@ impl<G: ConfigurableGame> Run for Session<G> {
     }
 
     fn policy(&self) -> LocalFuture<'_, Vec<u8>> {
-        Box::pin(self.trainer.write_policy_file_async())
+        Box::pin(self.trainer.encode_policy_file_async())
     }
 
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
