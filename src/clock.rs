@@ -9,18 +9,17 @@ pub const MAX_WAIT: Duration = Duration::from_millis(100);
 /// A longer gap between two readings means that this process stood still meanwhile.
 const MAX_GAP: Duration = Duration::from_secs(1);
 
-/// A stopwatch that stands still while this process does: stopped by Ctrl-Z, frozen, or on a suspended machine. What it
-/// waits for may have stood still as well, or has answered long ago and has not been heard yet.
+/// A stopwatch that stands still while this process does: stopped by Ctrl-Z, frozen, or on a suspended machine. Whatever
+/// it times may have stood still as well, or may have answered long ago without being read.
 pub struct Stopwatch {
     elapsed: Duration,
-    /// Time of the last reading.
-    last: Instant,
+    last_reading: Instant,
 }
 
 impl Stopwatch {
-    /// Starts at zero.
+    /// Starts a stopwatch at zero.
     pub fn start() -> Self {
-        Self { elapsed: Duration::ZERO, last: Instant::now() }
+        Self { elapsed: Duration::ZERO, last_reading: Instant::now() }
     }
 
     /// Returns the time so far. A waiting thread calls this, or [`Stopwatch::next_wait`], after every [`MAX_WAIT`].
@@ -35,10 +34,10 @@ impl Stopwatch {
     }
 
     fn elapsed_at(&mut self, now: Instant) -> Duration {
-        let gap = now.duration_since(self.last);
+        let gap = now.duration_since(self.last_reading);
         // Not zero: on a machine so slow that every reading comes after such a gap, a wait would never end.
         self.elapsed += if gap > MAX_GAP { MAX_WAIT } else { gap };
-        self.last = now;
+        self.last_reading = now;
         self.elapsed
     }
 }
@@ -50,7 +49,7 @@ pub fn thread_cpu_time<T>(thread: &JoinHandle<T>) -> Option<Duration> {
         use std::os::unix::thread::JoinHandleExt;
         let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
         let thread = thread.as_pthread_t() as libc::pthread_t;
-        // SAFETY: the handle keeps the thread's number valid.
+        // SAFETY: the handle keeps the thread's id valid.
         let is_known = unsafe {
             libc::pthread_getcpuclockid(thread, &raw mut clock) == 0
                 && libc::clock_gettime(clock, &raw mut time) == 0
@@ -74,16 +73,16 @@ mod tests {
     #[test]
     fn a_thread_that_waits_uses_no_processor_time() {
         let (wake, woken) = std::sync::mpsc::channel::<()>();
-        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let waiting = std::thread::spawn(move || woken.recv());
         let working =
-            std::thread::spawn(move || while is_done.try_recv() == Err(TryRecvError::Empty) {});
+            std::thread::spawn(move || while stopped.try_recv() == Err(TryRecvError::Empty) {});
         while thread_cpu_time(&working).unwrap() < Duration::from_millis(200) {
             std::thread::sleep(MAX_WAIT / 100);
         }
         assert!(thread_cpu_time(&waiting).unwrap() < Duration::from_millis(100));
         wake.send(()).unwrap();
-        done.send(()).unwrap();
+        stop.send(()).unwrap();
         waiting.join().unwrap().unwrap();
         working.join().unwrap();
     }
@@ -91,7 +90,7 @@ mod tests {
     #[test]
     fn time_in_which_the_process_stands_still_does_not_count() {
         let mut watch = Stopwatch::start();
-        let start = watch.last;
+        let start = watch.last_reading;
         let mut elapsed =
             |seconds: f64| watch.elapsed_at(start + Duration::from_secs_f64(seconds)).as_millis();
         assert_eq!([0.5, 1.0, 2.0].map(&mut elapsed), [500, 1000, 2000]);

@@ -13,12 +13,12 @@ const LENGTH_DELIMITED: u64 = 2;
 const FIXED32: u64 = 5;
 
 impl Message {
-    /// The encoded bytes.
+    /// Returns the encoded bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    fn raw_varint(&mut self, mut value: u64) {
+    fn push_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
             value >>= 7;
@@ -26,30 +26,30 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    fn tag(&mut self, field: u64, wire_type: u64) {
-        self.raw_varint(field << 3 | wire_type);
+    fn push_tag(&mut self, field: u64, wire_type: u64) {
+        self.push_varint(field << 3 | wire_type);
     }
 
-    /// Adds an integer; negative ones take ten bytes, as the format wants.
+    /// Adds an integer; negative ones take ten bytes, as the format requires.
     #[must_use]
     pub fn int(mut self, field: u64, value: i64) -> Self {
-        self.tag(field, VARINT);
-        self.raw_varint(value as u64);
+        self.push_tag(field, VARINT);
+        self.push_varint(value as u64);
         self
     }
 
-    /// Adds a number of single precision.
+    /// Adds a single-precision number.
     #[must_use]
     pub fn float(mut self, field: u64, value: f32) -> Self {
-        self.tag(field, FIXED32);
+        self.push_tag(field, FIXED32);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// Adds a number of double precision.
+    /// Adds a double-precision number.
     #[must_use]
     pub fn double(mut self, field: u64, value: f64) -> Self {
-        self.tag(field, FIXED64);
+        self.push_tag(field, FIXED64);
         self.0.extend(value.to_le_bytes());
         self
     }
@@ -58,8 +58,8 @@ impl Message {
     #[must_use]
     pub fn bytes(mut self, field: u64, bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
-        self.tag(field, LENGTH_DELIMITED);
-        self.raw_varint(bytes.len() as u64);
+        self.push_tag(field, LENGTH_DELIMITED);
+        self.push_varint(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
         self
     }

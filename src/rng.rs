@@ -49,7 +49,7 @@ pub fn wrapping_mul(a: u32, b: u32) -> u32 {
 }
 
 #[cube]
-fn product(a: u32, b: u32) -> u32 {
+fn multiply(a: u32, b: u32) -> u32 {
     a * b
 }
 
@@ -59,7 +59,7 @@ pub mod wrapping_mul {
 
     /// Expands to a plain product, which wraps on devices.
     pub fn expand(scope: &Scope, a: NativeExpand<u32>, b: NativeExpand<u32>) -> NativeExpand<u32> {
-        product::expand(scope, a, b)
+        multiply::expand(scope, a, b)
     }
 }
 
@@ -73,7 +73,7 @@ pub fn mix(bits: u32) -> u32 {
     b ^ (b >> 16)
 }
 
-/// Draw `counter` under `key`: 32 uniform bits that can serve as a key themselves.
+/// Returns draw `counter` under `key`: 32 uniform bits that can serve as a key themselves.
 #[cube]
 #[inline(always)]
 pub fn draw(key: u32, counter: u32) -> u32 {

@@ -175,7 +175,7 @@ impl Visitor for NewGames {
         let (num_features, num_actions) = (game.num_features(), game.num_actions());
         // Python's half keeps the arrays of a step besides.
         let of_arrays = num_envs.saturating_mul(4 * num_features + 16);
-        let bytes = VecEnv::<G>::bytes(num_envs).saturating_add(of_arrays);
+        let bytes = VecEnv::<G>::max_bytes(num_envs).saturating_add(of_arrays);
         check_memory(
             bytes,
             format_args!("a batch of {num_envs} games of {}", G::NAME),

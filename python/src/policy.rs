@@ -7,7 +7,7 @@ use grove::checkpoint::Checkpoint;
 use grove::env::{ConfigurableGame, Env, HostGame};
 use grove::model::{Actor, LANES, Lanes, NativePolicy};
 use grove::run::{RunFolder, SavedPolicy};
-use grove::trainer::{load_policy, policy_bytes, read_policy_file, saved_config, saved_game_name};
+use grove::trainer::{load_policy, policy_bytes, read_config, read_game_name, read_policy_file};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use std::borrow::Cow;
@@ -43,7 +43,7 @@ impl Visitor for LoadPolicy<'_> {
     type Output = NativePolicy;
 
     fn visit<G: ConfigurableGame>(self) -> PyResult<NativePolicy> {
-        let (game, config) = saved_config::<G>(self.0).map_err(value_error)?;
+        let (game, config) = read_config::<G>(self.0).map_err(value_error)?;
         game.validate().map_err(value_error)?;
         config.validate().map_err(value_error)?;
         load_policy(self.0, game, &config).map_err(value_error)
@@ -102,7 +102,7 @@ impl Policy {
 
 impl Policy {
     fn from_checkpoint(checkpoint: &Checkpoint, path: PathBuf) -> PyResult<Self> {
-        let game = saved_game_name(checkpoint).map_err(value_error)?;
+        let game = read_game_name(checkpoint).map_err(value_error)?;
         let policy = if game == HostGame::NAME {
             LoadPolicy(checkpoint).visit::<HostGame>()?
         } else {

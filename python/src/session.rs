@@ -11,7 +11,7 @@ use grove::run::{
     RunObserver, catch_device_panics, drive, finish,
 };
 use grove::settings::TrainConfig;
-use grove::trainer::{GameTrainer, config_toml};
+use grove::trainer::{GameTrainer, config_to_toml};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ impl Session {
             return Err(value_error(missing));
         }
         let (game, iterations) = (trainer.game(), trainer.config().iterations);
-        let settings = config_toml(&game, trainer.config());
+        let settings = config_to_toml(&game, trainer.config());
         self.train(&mut GameRun::new(trainer, iterations, game.action_names()), name, &settings)
     }
 

@@ -12,7 +12,7 @@ use grove::task::{
 use grove::text::fastest_precision;
 use grove::text::generate::{self, Generator, Sampling, stop};
 use grove::trainer::text::{
-    LanguageConfig, LanguageSettings, LanguageTrainer, TINY, language_settings,
+    LanguageConfig, LanguageSettings, LanguageTrainer, TINY, join_language_settings,
     split_language_settings,
 };
 use pyo3::prelude::*;
@@ -299,7 +299,7 @@ pub fn train_text(
         };
         let own = toml::Table::new();
         let changes: toml::Table = serde_json::from_str(settings).map_err(value_error)?;
-        let mut table = language_settings(PYTHON, &own, &defaults);
+        let mut table = join_language_settings(PYTHON, &own, &defaults);
         overlay::lay_over(&mut table, changes).map_err(value_error)?;
         let LanguageSettings { mut config, .. } =
             split_language_settings(table).map_err(value_error)?;
@@ -308,7 +308,7 @@ pub fn train_text(
         if let Some(adapters) = loaded.as_ref().and_then(|model| model.adapters.as_ref()) {
             config.lora.adopt(adapters.config()).map_err(value_error)?;
         }
-        let settings = language_settings(PYTHON, &own, &config);
+        let settings = join_language_settings(PYTHON, &own, &config);
         let trainer = LanguageTrainer::for_task(Arc::new(task), config, loaded);
         let trainer = trainer.map_err(value_error)?.with_settings(settings.clone());
         let device = (session.chosen.info.name != "cpu").then(|| session.chosen.device.clone());

@@ -35,7 +35,7 @@ pub struct Advantages {
 ///
 /// # Panics
 /// If the number of games is not a multiple of `group_size`.
-pub fn advantages(
+pub fn compute_advantages(
     trajectory: &Trajectory,
     mask: &Tensor<2>,
     group_size: usize,
@@ -45,10 +45,10 @@ pub fn advantages(
     let credits = Credits::new(trajectory, mask, group_size, learn_steps, config);
     let variance = credits.squares().sum() / credits.mask.clone().sum();
     let zero_variance = credits.zero_variance_groups().mean().reshape([1]);
-    credits.scaled(config.scale_rewards, variance.sqrt(), zero_variance)
+    credits.into_advantages(config.scale_rewards, variance.sqrt(), zero_variance)
 }
 
-/// Computes the [`advantages`] of this rank's groups. `rollout` describes those groups only;
+/// Computes the [advantages](compute_advantages) of this rank's groups. `rollout` describes those groups only;
 /// quantities over all groups are summed by shards across the team.
 ///
 /// # Errors
@@ -56,7 +56,7 @@ pub fn advantages(
 ///
 /// # Panics
 /// If the trajectory does not match `rollout`.
-pub fn shared_advantages(
+pub fn compute_shared_advantages(
     trajectory: &Trajectory,
     mask: &Tensor<2>,
     rollout: &RolloutConfig,
@@ -70,16 +70,16 @@ pub fn shared_advantages(
     let [squares, steps, zero_variance] =
         [credits.squares(), credits.mask.clone(), credits.zero_variance_groups()]
             .map(|values| sum_by_group(values, groups));
-    let of_shard = |shard: usize| {
+    let shard_sums = |shard: usize| {
         let own = shards.local_items_of(shard);
         [&squares, &steps, &zero_variance].map(|values| values[own.clone()].iter().sum())
     };
-    let ours: Vec<[f64; 3]> = shards.own_shards().map(of_shard).collect();
+    let ours: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
     let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
-    let number = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
-    let deviation = number((squares / steps).sqrt());
-    let zero_variance = number(zero_variance / shards.items() as f64);
-    Ok(credits.scaled(config.scale_rewards, deviation, zero_variance))
+    let scalar = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
+    let deviation = scalar((squares / steps).sqrt());
+    let zero_variance = scalar(zero_variance / shards.items() as f64);
+    Ok(credits.into_advantages(config.scale_rewards, deviation, zero_variance))
 }
 
 /// Sums `[steps, groups, group_size]` over everything but the groups.
@@ -115,14 +115,16 @@ impl Credits {
         let num_groups = num_envs / group_size;
         let rewards = trajectory.rewards.clone() * mask.clone();
         let credits = match config.estimator {
-            Estimator::Return => returns(rewards, &trajectory.ends(), mask),
-            Estimator::RewardToGo => rewards_to_go(rewards, &trajectory.ends(), config.discount),
+            Estimator::Return => compute_returns(rewards, &trajectory.ends(), mask),
+            Estimator::RewardToGo => {
+                compute_rewards_to_go(rewards, &trajectory.ends(), config.discount)
+            }
         };
-        let learnt = |values: Tensor<2>| {
+        let group_learnt_steps = |values: Tensor<2>| {
             let values = values.slice([0..learn_steps, 0..num_envs]);
             values.reshape([learn_steps, num_groups, group_size])
         };
-        let (values, mask) = (learnt(credits), learnt(mask.clone()));
+        let (values, mask) = (group_learnt_steps(credits), group_learnt_steps(mask.clone()));
         // The mean of equal credits may differ from them by rounding, but that of their differences is 0.
         let first = values.clone().slice([0..learn_steps, 0..num_groups, 0..1]);
         let differences = values.clone() - first;
@@ -143,8 +145,13 @@ impl Credits {
         varies.lower_equal_elem(0.0).float()
     }
 
-    /// Scales the centred credits; `deviation`, `[1]`, is the standard deviation over the batch.
-    fn scaled(self, scale: Scale, deviation: Tensor<1>, zero_variance: Tensor<1>) -> Advantages {
+    /// Scales the centred credits to advantages; `deviation`, `[1]`, is the standard deviation over the batch.
+    fn into_advantages(
+        self,
+        scale: Scale,
+        deviation: Tensor<1>,
+        zero_variance: Tensor<1>,
+    ) -> Advantages {
         let [learn_steps, num_groups, group_size] = self.values.dims();
         let scaled = match scale {
             Scale::None => self.centred.clone(),
@@ -155,29 +162,30 @@ impl Credits {
             }
             Scale::Batch => self.centred.clone() / (deviation.reshape([1, 1, 1]) + STD_EPSILON),
         };
-        let flat_games = |values: Tensor<3>| values.reshape([learn_steps, num_groups * group_size]);
-        let mask = flat_games(self.mask);
-        Advantages { values: flat_games(scaled) * mask.clone(), mask, zero_variance }
+        let flatten_games =
+            |values: Tensor<3>| values.reshape([learn_steps, num_groups * group_size]);
+        let mask = flatten_games(self.mask);
+        Advantages { values: flatten_games(scaled) * mask.clone(), mask, zero_variance }
     }
 }
 
-/// Return of the episode that each step belongs to, within the trajectory: `[num_steps, num_envs]`.
+/// Computes the return of the episode that each step belongs to, within the trajectory: `[num_steps, num_envs]`.
 /// Past the last counted step, the sum of the last episode continues.
-fn returns(rewards: Tensor<2>, ends: &Tensor<2>, mask: &Tensor<2>) -> Tensor<2> {
+fn compute_returns(rewards: Tensor<2>, ends: &Tensor<2>, mask: &Tensor<2>) -> Tensor<2> {
     let [num_steps, num_envs] = rewards.dims();
     let row = |tensor: &Tensor<2>, t: usize| tensor.clone().slice([t..t + 1, 0..num_envs]);
     // 1 if a step is the last of its episode and the next step counts.
-    let last = |t: usize| row(ends, t) * row(mask, t + 1);
+    let is_last = |t: usize| row(ends, t) * row(mask, t + 1);
     let mut sums = Vec::with_capacity(num_steps);
     let mut sum = row(&rewards, 0);
     for t in 1..num_steps {
         sums.push(sum.clone());
-        sum = (last(t - 1).neg() + 1.0) * sum + row(&rewards, t);
+        sum = (is_last(t - 1).neg() + 1.0) * sum + row(&rewards, t);
     }
     let mut rows = vec![sum.clone()];
     for (t, here) in sums.into_iter().enumerate().rev() {
-        let last = last(t);
-        sum = last.clone() * here + (last.neg() + 1.0) * sum;
+        let is_last_step = is_last(t);
+        sum = is_last_step.clone() * here + (is_last_step.neg() + 1.0) * sum;
         rows.push(sum.clone());
     }
     rows.reverse();
@@ -185,7 +193,7 @@ fn returns(rewards: Tensor<2>, ends: &Tensor<2>, mask: &Tensor<2>) -> Tensor<2> 
 }
 
 /// Computes `g[t] = rewards[t] + discount * (1 - ends[t]) * g[t + 1]`: `[num_steps, num_envs]`.
-fn rewards_to_go(rewards: Tensor<2>, ends: &Tensor<2>, discount: f64) -> Tensor<2> {
+fn compute_rewards_to_go(rewards: Tensor<2>, ends: &Tensor<2>, discount: f64) -> Tensor<2> {
     let [num_steps, num_envs] = rewards.dims();
     let continues = (ends.clone().neg() + 1.0) * discount;
     let row = |tensor: &Tensor<2>, t: usize| tensor.clone().slice([t..t + 1, 0..num_envs]);
@@ -231,7 +239,7 @@ mod tests {
         let device = Device::flex();
         let trajectory = trajectory(&device);
         let mask = trajectory.mask(auto_reset);
-        let advantages = advantages(&trajectory, &mask, 2, 3, &config);
+        let advantages = compute_advantages(&trajectory, &mask, 2, 3, &config);
         let expected = Tensor::<2>::from_floats(expected, &device).into_data();
         let tolerance = Tolerance::<f32>::absolute(1e-3);
         advantages.values.into_data().assert_approx_eq(&expected, tolerance);
@@ -295,7 +303,7 @@ mod tests {
         for estimator in [Estimator::Return, Estimator::RewardToGo] {
             let config = AdvantageConfig { estimator, discount: 1.0, scale_rewards: Scale::None };
             let zero_variance = |learn_steps| {
-                let advantages = advantages(&trajectory, &mask, 2, learn_steps, &config);
+                let advantages = compute_advantages(&trajectory, &mask, 2, learn_steps, &config);
                 let values = advantages.values.into_data();
                 let learnt = values.iter::<f32>().any(|x| x != 0.0);
                 assert!(learnt, "{estimator:?}: something is learnt");

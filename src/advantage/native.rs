@@ -31,7 +31,7 @@ struct GroupSummary {
 }
 
 impl HostAdvantages {
-    /// Replaces the contents with the [`advantages`](super::advantages) of `trajectory` under the
+    /// Replaces the contents with the [advantages](super::compute_advantages) of `trajectory` under the
     /// mask of `rollout.auto_reset`. The trajectory and `rollout` cover this rank's groups only.
     ///
     /// # Errors
@@ -59,8 +59,8 @@ impl HostAdvantages {
             .zip(self.counts.par_chunks_mut(group_size))
             .enumerate()
             .map_init(GroupMoments::default, |moments, (group, (values, counts))| {
-                for (member, length) in counts.iter_mut().enumerate() {
-                    *length =
+                for (member, count) in counts.iter_mut().enumerate() {
+                    *count =
                         trajectory.counted_steps(group * group_size + member, rollout.auto_reset);
                 }
                 let first = group * group_size * num_steps;
@@ -68,13 +68,16 @@ impl HostAdvantages {
                 let ends = &trajectory.ends[first..first + values.len()];
                 compute_credits(rewards, ends, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
-                let has_zero_variance = has_zero_variance(values, counts, num_steps);
-                moments.standardize(values, num_steps, config.scale_rewards == Scale::Group);
+                let has_zero_variance = have_equal_credits(values, counts, num_steps);
+                moments.centre(values, num_steps);
+                if config.scale_rewards == Scale::Group {
+                    moments.divide_by_deviation(values, num_steps);
+                }
                 let squares = zero_uncounted_steps(values, counts, num_steps);
                 GroupSummary { has_zero_variance, squares }
             })
             .collect();
-        let of_shard = |shard: usize| {
+        let shard_sums = |shard: usize| {
             let own = shards.local_items_of(shard);
             let steps: usize =
                 self.counts[own.start * group_size..own.end * group_size].iter().sum();
@@ -83,7 +86,7 @@ impl HostAdvantages {
             let zero_variance = groups.iter().filter(|group| group.has_zero_variance).count();
             [squares, steps as f64, zero_variance as f64]
         };
-        let ours: Vec<[f64; 3]> = shards.own_shards().map(of_shard).collect();
+        let ours: Vec<[f64; 3]> = shards.own_shards().map(shard_sums).collect();
         let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
         if config.scale_rewards == Scale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
@@ -107,12 +110,11 @@ struct GroupMoments {
 }
 
 impl GroupMoments {
-    /// Subtracts the group mean at each step and, if `scales`, divides by the group's standard
-    /// deviation.
+    /// Subtracts the group mean at each step.
     ///
     /// The credit of the first game is subtracted before, since the mean of equal credits may differ from them by
     /// rounding, which must not be scaled up.
-    fn standardize(&mut self, credits: &mut [f32], steps: usize, scales: bool) {
+    fn centre(&mut self, credits: &mut [f32], steps: usize) {
         let group_size = (credits.len() / steps) as f32;
         self.first.clear();
         self.first.extend_from_slice(&credits[..steps]);
@@ -126,9 +128,11 @@ impl GroupMoments {
         for game in credits.chunks_exact_mut(steps) {
             game.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= mean);
         }
-        if !scales {
-            return;
-        }
+    }
+
+    /// Divides centred credits by the group's standard deviation at each step.
+    fn divide_by_deviation(&mut self, credits: &mut [f32], steps: usize) {
+        let group_size = (credits.len() / steps) as f32;
         self.scale.clear();
         self.scale.resize(steps, 0.0);
         for game in credits.chunks_exact(steps) {
@@ -146,35 +150,35 @@ impl GroupMoments {
 /// Computes the return or reward-to-go of each step of a group, `[group_size, num_steps]`.
 fn compute_credits(
     rewards: &[f32],
-    ends: &[EpisodeStatus],
-    lengths: &[usize],
+    statuses: &[EpisodeStatus],
+    counts: &[usize],
     config: &AdvantageConfig,
     credits: &mut [f32],
 ) {
-    let steps = rewards.len() / lengths.len();
-    let games = rewards.chunks_exact(steps).zip(ends.chunks_exact(steps));
+    let steps = rewards.len() / counts.len();
+    let games = rewards.chunks_exact(steps).zip(statuses.chunks_exact(steps));
     let discount = config.discount as f32;
-    for (((rewards, ends), credits), length) in
-        games.zip(credits.chunks_exact_mut(steps)).zip(lengths)
+    for (((rewards, statuses), credits), count) in
+        games.zip(credits.chunks_exact_mut(steps)).zip(counts)
     {
         match config.estimator {
             Estimator::Return => {
                 let mut first = 0;
-                while first < *length {
-                    let end = ends[first..*length].iter().position(|end| end.has_ended());
-                    let next = end.map_or(*length, |end| first + end + 1);
+                while first < *count {
+                    let end = statuses[first..*count].iter().position(|status| status.has_ended());
+                    let next = end.map_or(*count, |end| first + end + 1);
                     // Past the last counted step, the sum of the last episode continues.
-                    let filled = if next == *length { steps } else { next };
+                    let filled = if next == *count { steps } else { next };
                     credits[first..filled].fill(rewards[first..next].iter().sum());
                     first = next;
                 }
             }
             Estimator::RewardToGo => {
-                credits[*length..].fill(0.0);
+                credits[*count..].fill(0.0);
                 let mut credit = 0.0;
-                let steps = rewards[..*length].iter().zip(ends).zip(credits);
-                for ((reward, end), to) in steps.rev() {
-                    credit = reward + if end.has_ended() { 0.0 } else { discount } * credit;
+                let counted_steps = rewards[..*count].iter().zip(statuses).zip(credits);
+                for ((reward, status), to) in counted_steps.rev() {
+                    credit = reward + if status.has_ended() { 0.0 } else { discount } * credit;
                     *to = credit;
                 }
             }
@@ -183,7 +187,7 @@ fn compute_credits(
 }
 
 /// Whether all games have the same credit at every step that counts for any of them.
-fn has_zero_variance(credits: &[f32], counts: &[usize], steps: usize) -> bool {
+fn have_equal_credits(credits: &[f32], counts: &[usize], steps: usize) -> bool {
     let max_counted = counts.iter().copied().max().unwrap_or(0);
     let first = &credits[..max_counted];
     credits.chunks_exact(steps).all(|game| game[..max_counted] == *first)
@@ -206,7 +210,7 @@ fn zero_uncounted_steps(values: &mut [f32], counts: &[usize], steps: usize) -> f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advantage::advantages;
+    use crate::advantage::compute_advantages;
     use crate::data::EpisodeStatus;
     use crate::rng::{draw, uniform};
     use burn::tensor::{Device, Tensor, TensorData, Tolerance};
@@ -235,7 +239,7 @@ mod tests {
         rollout.auto_reset = auto_reset;
         let host = trajectory(&rollout);
         let tensors = host.to_tensors(&Device::flex());
-        let want = advantages(&tensors, &tensors.mask(auto_reset), 5, 17, config);
+        let want = compute_advantages(&tensors, &tensors.mask(auto_reset), 5, 17, config);
         let shards = Shards::new(7, 3);
         let results = [1, 3].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
@@ -266,14 +270,16 @@ mod tests {
     #[test]
     fn equal_credits_have_no_advantage_whatever_the_rounding_of_their_mean() {
         for (credit, group_size) in [(-123.4567f32, 64), (-1234.567, 24), (54321.7, 8), (0.1, 7)] {
-            for scales in [true, false] {
-                let mut credits = vec![credit; group_size];
-                GroupMoments::default().standardize(&mut credits, 1, scales);
-                assert!(credits.iter().all(|x| *x == 0.0), "{credit}: {credits:?}");
-            }
+            let (mut moments, mut credits) = (GroupMoments::default(), vec![credit; group_size]);
+            moments.centre(&mut credits, 1);
+            assert!(credits.iter().all(|x| *x == 0.0), "{credit}: {credits:?}");
+            moments.divide_by_deviation(&mut credits, 1);
+            assert!(credits.iter().all(|x| *x == 0.0), "{credit}: {credits:?}");
         }
         let mut credits = [1.0, 1.0, 3.0, 1.0];
-        GroupMoments::default().standardize(&mut credits, 2, true);
+        let mut moments = GroupMoments::default();
+        moments.centre(&mut credits, 2);
+        moments.divide_by_deviation(&mut credits, 2);
         let scaled = 0.5f32.sqrt();
         assert!((credits[0] + scaled).abs() < 1e-3 && (credits[2] - scaled).abs() < 1e-3);
         assert_eq!([credits[1], credits[3]], [0.0; 2]);

@@ -59,7 +59,7 @@ impl AutodiffLearner {
     /// `advantages` and `mask` are `[num_steps, num_envs]` and, like the trajectory, cover this
     /// rank's shards.
     ///
-    /// Returns the means of [`Loss::SUMS`] over all counted steps of all epochs, then the mean loss and the mean
+    /// Returns the means of [`Loss::SUM_NAMES`] over all counted steps of all epochs, then the mean loss and the mean
     /// gradient norm before clipping over optimizer steps, `[6]`, still on the device.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl AutodiffLearner {
         Ok((minibatches, CountedStepTensors { minibatches: counts, all: tensor(counted.all) }))
     }
 
-    /// Gradient of a minibatch, and its sums: [`Loss::SUMS`] and the loss.
+    /// Gradient of a minibatch, and its sums: [`Loss::SUM_NAMES`] and the loss.
     fn gradient(
         &self,
         experience: &TensorExperience,
@@ -240,7 +240,7 @@ struct AutodiffUpdate<'a> {
     entropy_coef: f64,
     /// Number of the first optimizer step in the run.
     first_step: u64,
-    /// Sums over the steps taken: [`Loss::SUMS`], the loss, the gradient norm: `[NUM_SUMS + 1]`.
+    /// Sums over the steps taken: [`Loss::SUM_NAMES`], the loss, the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: Tensor<1>,
 }
 

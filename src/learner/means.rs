@@ -41,8 +41,8 @@ impl UpdateMeans {
     }
 }
 
-/// Number of sums reported beside a gradient: those of [`Loss::SUMS`], and the loss.
-pub(super) const NUM_SUMS: usize = Loss::SUMS.len() + 1;
+/// Number of sums reported beside a gradient: those of [`Loss::SUM_NAMES`], and the loss.
+pub(super) const NUM_SUMS: usize = Loss::SUM_NAMES.len() + 1;
 
 /// Sums over the optimizer steps of an update in host memory.
 #[derive(Default)]

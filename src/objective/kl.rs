@@ -39,9 +39,10 @@ pub fn k3(ratio: f32, log_ratio: f32) -> f32 {
     ratio - 1.0f32 - log_ratio
 }
 
+/// Estimates the divergence without the correction by the importance ratio.
 #[cube]
 #[inline(always)]
-fn estimate(to_reference: f32, #[comptime] estimator: KlEstimator) -> KlEstimate {
+fn estimate_uncorrected(to_reference: f32, #[comptime] estimator: KlEstimator) -> KlEstimate {
     match comptime!(estimator) {
         KlEstimator::K1 => KlEstimate { value: -to_reference, d_logprob: 1.0f32.runtime() },
         KlEstimator::K2 => {
@@ -55,17 +56,17 @@ fn estimate(to_reference: f32, #[comptime] estimator: KlEstimator) -> KlEstimate
 }
 
 /// Estimates the divergence from `to_reference = ln(reference / policy)`, multiplied by `ratio` if
-/// `corrected`.
+/// `is_corrected`.
 #[cube]
 #[inline(always)]
-pub fn kl_estimate(
+pub fn estimate_kl(
     to_reference: f32,
     ratio: f32,
     #[comptime] estimator: KlEstimator,
-    #[comptime] corrected: bool,
+    #[comptime] is_corrected: bool,
 ) -> KlEstimate {
-    let plain = estimate(to_reference, estimator);
-    if comptime!(corrected) {
+    let plain = estimate_uncorrected(to_reference, estimator);
+    if comptime!(is_corrected) {
         // The derivative of the ratio with respect to the log-probability is the ratio.
         KlEstimate {
             value: ratio * plain.value,
@@ -84,17 +85,17 @@ pub(super) fn bounded_exp(x: Tensor<2>) -> Tensor<2> {
 }
 
 /// Estimates the divergence at each step, in tensors.
-pub(super) fn tensor_estimate(
+pub(super) fn estimate_kl_in_tensors(
     config: &LossConfig,
     policy: Tensor<2>,
     reference: Tensor<2>,
     ratio: Tensor<2>,
 ) -> Tensor<2> {
-    let log_ratio = reference - policy;
+    let to_reference = reference - policy;
     let plain = match config.kl_estimator {
-        KlEstimator::K1 => log_ratio.neg(),
-        KlEstimator::K2 => log_ratio.square() * 0.5,
-        KlEstimator::K3 => bounded_exp(log_ratio.clone()) - 1.0 - log_ratio,
+        KlEstimator::K1 => to_reference.neg(),
+        KlEstimator::K2 => to_reference.square() * 0.5,
+        KlEstimator::K3 => bounded_exp(to_reference.clone()) - 1.0 - to_reference,
     };
     if config.use_bias_correction_kl { plain * ratio } else { plain }
 }
@@ -105,18 +106,18 @@ mod tests {
 
     const POLICY: [f32; 3] = [0.5, 0.3, 0.2];
     const REFERENCE: [f32; 3] = [0.2, 0.35, 0.45];
-    const ACTED: [f32; 3] = [0.3, 0.3, 0.4];
+    const BEHAVIOUR: [f32; 3] = [0.3, 0.3, 0.4];
 
-    /// Expected gradient of an estimator with respect to the logits, for actions sampled from `acted`.
-    fn mean_gradient(acted: [f32; 3], estimator: KlEstimator, corrected: bool) -> [f32; 3] {
+    /// Expected gradient of an estimator with respect to the logits, for actions sampled from `behaviour`.
+    fn mean_gradient(behaviour: [f32; 3], estimator: KlEstimator, is_corrected: bool) -> [f32; 3] {
         let mut gradient = [0.0; 3];
         for action in 0..3 {
             let to_reference = (REFERENCE[action] / POLICY[action]).ln();
-            let ratio = POLICY[action] / acted[action];
-            let d_logprob = kl_estimate(to_reference, ratio, estimator, corrected).d_logprob;
+            let ratio = POLICY[action] / behaviour[action];
+            let d_logprob = estimate_kl(to_reference, ratio, estimator, is_corrected).d_logprob;
             for (a, gradient) in gradient.iter_mut().enumerate() {
                 let taken = f32::from(u8::from(a == action));
-                *gradient += acted[action] * d_logprob * (taken - POLICY[a]);
+                *gradient += behaviour[action] * d_logprob * (taken - POLICY[a]);
             }
         }
         gradient
@@ -138,7 +139,7 @@ mod tests {
         assert_close(mean_gradient(POLICY, KlEstimator::K3, false), reverse);
         for estimator in [KlEstimator::K1, KlEstimator::K3] {
             assert_close(mean_gradient(POLICY, estimator, true), forward);
-            assert_close(mean_gradient(ACTED, estimator, true), forward);
+            assert_close(mean_gradient(BEHAVIOUR, estimator, true), forward);
         }
     }
 }

@@ -24,7 +24,7 @@ pub use weights::{Averaging, TensorStepDenominators};
 use crate::schema::names;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use scalar::term_lanes;
+use scalar::evaluate_lanes;
 
 names! {
     /// Losses by the names that TRL gives them.
@@ -98,18 +98,18 @@ impl LossType {
 
     /// Computes the policy terms of `N` steps in SIMD lanes.
     #[inline(always)]
-    pub fn terms<const N: usize>(
+    pub fn lane_terms<const N: usize>(
         self,
         steps: &StepLanes<N>,
         coefficients: &Coefficients,
     ) -> TermLanes<N> {
         match self {
             Self::Grpo | Self::DrGrpo | Self::Dapo | Self::Bnpo | Self::Gspo => {
-                term_lanes(steps, |step| clip::term(step, coefficients))
+                evaluate_lanes(steps, |step| clip::term(step, coefficients))
             }
-            Self::Cispo => term_lanes(steps, |step| cispo::term(step, coefficients)),
-            Self::Sapo => term_lanes(steps, |step| sapo::term(step, coefficients)),
-            Self::Nll => term_lanes(steps, nll::term),
+            Self::Cispo => evaluate_lanes(steps, |step| cispo::term(step, coefficients)),
+            Self::Sapo => evaluate_lanes(steps, |step| sapo::term(step, coefficients)),
+            Self::Nll => evaluate_lanes(steps, nll::term),
         }
     }
 }

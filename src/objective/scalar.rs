@@ -58,7 +58,7 @@ pub struct TermLanes<const N: usize> {
 
 /// Evaluates `term` in every lane, in a loop that vectorizes.
 #[inline(always)]
-pub(super) fn term_lanes<const N: usize>(
+pub(super) fn evaluate_lanes<const N: usize>(
     steps: &StepLanes<N>,
     term: impl Fn(&Step) -> Term,
 ) -> TermLanes<N> {

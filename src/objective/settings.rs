@@ -94,19 +94,19 @@ pub struct LossForm {
     /// The estimator of the divergence from the reference policy, if there is one.
     pub kl: Option<KlEstimator>,
     /// Whether the estimate is multiplied by the ratio.
-    pub corrected: bool,
+    pub is_kl_corrected: bool,
     /// Whether labels are smoothed.
-    pub smoothed: bool,
+    pub has_label_smoothing: bool,
 }
 
 impl LossForm {
     /// The form of a loss with these settings.
-    pub fn of(config: &LossConfig) -> Self {
+    pub fn new(config: &LossConfig) -> Self {
         Self {
             loss_type: config.loss_type,
             kl: (config.kl_coef > 0.0).then_some(config.kl_estimator),
-            corrected: config.use_bias_correction_kl,
-            smoothed: config.label_smoothing > 0.0,
+            is_kl_corrected: config.use_bias_correction_kl,
+            has_label_smoothing: config.label_smoothing > 0.0,
         }
     }
 
@@ -116,7 +116,7 @@ impl LossForm {
     }
 }
 
-/// The numbers of a loss at an iteration.
+/// The factors and bounds of a loss at an iteration, in single precision.
 #[derive(CubeType, CubeLaunch, Clone, Copy, Debug)]
 pub struct Coefficients {
     /// The lower bound of the ratio.

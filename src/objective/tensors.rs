@@ -51,7 +51,7 @@ pub struct TensorTerms {
 pub struct Loss {
     /// Value to minimize, `[1]`.
     pub value: Tensor<1>,
-    /// Detached sums over the steps that count, named and ordered by [`Loss::SUMS`].
+    /// Detached sums over the steps that count, named and ordered by [`Loss::SUM_NAMES`].
     pub sums: Tensor<1>,
 }
 
@@ -59,7 +59,7 @@ impl Loss {
     /// Names of [`Loss::sums`]: the estimate of KL(old || new), the number of steps with active
     /// clipping (for `cispo`, a capped weight), the entropy, and the estimate of KL(policy ||
     /// reference).
-    pub const SUMS: [&str; 4] = ["approx_kl", "clip_fraction", "entropy", "reference_kl"];
+    pub const SUM_NAMES: [&str; 4] = ["approx_kl", "clip_fraction", "entropy", "reference_kl"];
 }
 
 /// Computes the loss of `steps` with entropy weight `entropy_coef`, divided by the `denominators` of its whole
@@ -87,17 +87,23 @@ pub fn loss(
     };
     let (advantages, logprobs) = (steps.advantages.clone(), steps.logprobs.clone());
     let terms = loss_type.tensor_terms(&TensorSteps { ratio, advantages, logprobs }, config);
-    let mut policy = terms.values;
+    let mut policy_loss = terms.values;
     if config.label_smoothing > 0.0 {
         // Label smoothing (Szegedy et al. 2016): every action receives an equal share of the
         // target.
         let mean_logprobs = steps.mean_logprobs.clone().expect("label_smoothing needs the means");
         let share = config.label_smoothing;
-        policy = policy * (1.0 - share) - steps.advantages.clone() * mean_logprobs * share;
+        policy_loss =
+            policy_loss * (1.0 - share) - steps.advantages.clone() * mean_logprobs * share;
     }
-    let mut total = policy - steps.entropy.clone() * entropy_coef;
+    let mut total = policy_loss - steps.entropy.clone() * entropy_coef;
     let reference_kl = steps.reference_logprobs.as_ref().map(|reference| {
-        kl::tensor_estimate(config, steps.logprobs.clone(), reference.clone(), step_ratio.clone())
+        kl::estimate_kl_in_tensors(
+            config,
+            steps.logprobs.clone(),
+            reference.clone(),
+            step_ratio.clone(),
+        )
     });
     if config.kl_coef > 0.0 {
         let reference_kl = reference_kl.clone().expect("kl_coef needs a reference policy");
@@ -148,7 +154,7 @@ mod tests {
             let ratio = crate::math::exp(logprob - old);
             let policy = term(&Step { ratio, advantage, logprob }, &coefficients, config.loss_type)
                 .d_logprob;
-            let kl = kl::kl_estimate(reference - logprob, ratio, KlEstimator::K3, false).d_logprob;
+            let kl = kl::estimate_kl(reference - logprob, ratio, KlEstimator::K3, false).d_logprob;
             let want = policy + kl;
             assert!((d_logprob - want).abs() <= 1e-4 * want.abs(), "{d_logprob} instead of {want}");
             let sums = found.sums.into_data().try_into_vec::<f32>().unwrap();

@@ -68,14 +68,14 @@ pub(super) fn tensor_weights(
     denominators: &TensorStepDenominators,
 ) -> Tensor<2> {
     let [learn_steps, _] = mask.dims();
-    let over = |count: &Tensor<1>| mask.clone() / count.clone().reshape([1, 1]);
+    let divide_by = |count: &Tensor<1>| mask.clone() / count.clone().reshape([1, 1]);
     match averaging {
         Averaging::Sequence => {
             let lengths = mask.clone().sum_dim(0).clamp_min(1.0);
             mask.clone() / lengths / denominators.sequences as f32
         }
         Averaging::Constant => mask.clone() / (learn_steps * denominators.sequences) as f32,
-        Averaging::Minibatch => over(&denominators.steps),
-        Averaging::Rollout => over(&denominators.rollout_share),
+        Averaging::Minibatch => divide_by(&denominators.steps),
+        Averaging::Rollout => divide_by(&denominators.rollout_share),
     }
 }

@@ -13,7 +13,7 @@ use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
 use crate::run::{pluralize, with_unit_prefix};
-use crate::trainer::{new_settings, saved_game_name};
+use crate::trainer::{new_settings, read_game_name};
 use anyhow::{Result, bail};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -67,7 +67,7 @@ pub fn demonstrate<G: ConfigurableGame>(models: &Models, args: &DemoArgs) -> Res
     let note = format!("Playing {}.", pluralize(args.episodes as usize, "episode"));
     let results = with_note(&note, || write_episodes(&mut writer, game, &player, args))?;
     writer.finish()?;
-    let Evaluation { mean_score, std_error, .. } = Evaluation::of(&results);
+    let Evaluation { mean_score, std_error, .. } = Evaluation::from_results(&results);
     let steps: u64 = results.iter().map(|episode| episode.length as u64).sum();
     let out = args.out.display().to_string();
     let DemoArgs { episodes, seed, .. } = *args;
@@ -131,7 +131,7 @@ fn find_demonstrator<G: ConfigurableGame>(
         );
     }
     let checkpoint = saved_policy(Path::new(name))?;
-    let policy_game = saved_game_name(&checkpoint)?;
+    let policy_game = read_game_name(&checkpoint)?;
     if policy_game != G::NAME {
         bail!("the policy in {name} plays `{policy_game}`, not `{}`", G::NAME);
     }

@@ -12,7 +12,7 @@ use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
 use crate::settings::overlay;
 use crate::track::Animation;
-use crate::trainer::{config_toml, new_settings};
+use crate::trainer::{config_to_toml, new_settings};
 use crate::viewer::Scene;
 use anyhow::Result;
 use clap::CommandFactory;
@@ -35,7 +35,7 @@ fn commands<G: ConfigurableGame>(
         export: export::write::<G>,
         defaults: || {
             let (game, config) = new_settings::<G>(&toml::Table::new(), &[])?;
-            Ok(config_toml(&game, &config).parse()?)
+            Ok(config_to_toml(&game, &config).parse()?)
         },
         validate: |models, assignments| {
             let (game, config) = new_settings::<G>(&toml::Table::new(), assignments)?;

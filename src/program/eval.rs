@@ -10,10 +10,9 @@ use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
 use crate::run::{RunFolder, Scores, Subject, score_policy};
 use crate::text::generate::Sampling;
-use crate::trainer::saved_game_name;
+use crate::trainer::read_game_name;
 use crate::trainer::text::{
-    LanguageSettings, LanguageTrainer, saved_language_model, saved_language_settings,
-    split_language_settings,
+    LanguageSettings, LanguageTrainer, load_language_model, read_settings, split_language_settings,
 };
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -50,7 +49,7 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
             args.run.display()
         );
     }
-    (games.find(&saved_game_name(&checkpoint)?)?.eval)(&games.models, &args, &checkpoint)
+    (games.find(&read_game_name(&checkpoint)?)?.eval)(&games.models, &args, &checkpoint)
 }
 
 /// Evaluates a policy for a game.
@@ -69,10 +68,10 @@ pub fn evaluate<G: ConfigurableGame>(
 
 /// Evaluates a language model on held-out prompts.
 fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-    let saved = split_language_settings(saved_language_settings(checkpoint)?)?;
+    let saved = split_language_settings(read_settings(checkpoint)?)?;
     let LanguageSettings { task_name, mut task_settings, mut config } = saved;
     config.seed = args.seed;
-    let load = || saved_language_model(checkpoint, args.model.as_deref());
+    let load = || load_language_model(checkpoint, args.model.as_deref());
     let model = with_note(text::READING_MODEL, load)?;
     let task = text::reopen_task(
         &task_name,
@@ -81,7 +80,7 @@ fn evaluate_language_model(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<(
         &args.verifier,
     )?;
     let trainer = LanguageTrainer::for_task(task, config, Some(model))?;
-    let trainer = trainer.restored(checkpoint)?;
+    let trainer = trainer.with_checkpoint(checkpoint)?;
     let sampling = trainer.sampling();
     let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
     evaluate_and_report(args, checkpoint, Subject::Task(task_name), || {

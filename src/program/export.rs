@@ -16,7 +16,7 @@ use crate::model::{Actor, LANES, Lanes, Parameter};
 use crate::rng::{draw, uniform};
 use crate::run::RunFolder;
 use crate::settings::TrainConfig;
-use crate::trainer::{config_toml, policy_params, saved_game_name};
+use crate::trainer::{config_to_toml, read_game_name, read_policy_params};
 use anyhow::{Result, bail};
 use serde::Serialize;
 
@@ -65,7 +65,7 @@ pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
             args.run.display()
         );
     }
-    let name = saved_game_name(&checkpoint)?;
+    let name = read_game_name(&checkpoint)?;
     let write = match games.find_with_table(&name) {
         // The policy of environments that this program lacks is a network like any other.
         Err(_) if name == HostGame::NAME => write::<HostGame>,
@@ -81,7 +81,7 @@ pub fn write<G: ConfigurableGame>(
     checkpoint: &Checkpoint,
 ) -> Result<()> {
     let (game, config) = saved_settings::<G>(models, checkpoint)?;
-    let (parameters, params) = policy_params(checkpoint, game, &config)?;
+    let (parameters, params) = read_policy_params(checkpoint, game, &config)?;
     let iteration = checkpoint.iteration;
     let format = args.format.unwrap_or(Format::Onnx);
     if args.merge || args.outtype.is_some() {
@@ -132,7 +132,7 @@ impl<G: ConfigurableGame> ExportedPolicy<'_, G> {
                 params,
             })?,
             Format::Safetensors => {
-                let header = Header { iteration: *iteration, config: config_toml(game, config) };
+                let header = Header { iteration: *iteration, config: config_to_toml(game, config) };
                 write_params(parameters, params, Some(&header))
             }
             Format::Gguf => bail!(LANGUAGE_OPTIONS_ERROR),

@@ -8,7 +8,7 @@ use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST};
 use crate::env::Env;
 use crate::settings::{IMITATION, ModelKind, overlay};
-use crate::trainer::layered_settings;
+use crate::trainer::layer_settings;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use toml::{Table, Value};
@@ -51,7 +51,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     defaults.insert(manifest.env.clone(), settings);
     let mut files = vec![defaults, with_dataset(run.settings()?, folder)];
     if let (Some(window), true) = (manifest.window, manifest.env == TableGame::NAME) {
-        let (_, config) = layered_settings::<TableGame>(&files, &run.set)?;
+        let (_, config) = layer_settings::<TableGame>(&files, &run.set)?;
         let defaults = series_defaults(window, &config.policy.kind);
         files.insert(1, overlay::parse("the defaults of a series", &defaults)?);
     }

@@ -12,7 +12,7 @@ use crate::settings::{GenerationConfig, overlay};
 use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, Generator, Request, Sampling, stop};
 use crate::text::{Arithmetic, LanguageModel};
-use crate::trainer::text::{LanguageSettings, TINY, saved_language_model, split_language_settings};
+use crate::trainer::text::{LanguageSettings, TINY, load_language_model, split_language_settings};
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::io::{Write, stdout};
@@ -117,7 +117,7 @@ fn load_named_model(path: &Path) -> Result<LanguageModel> {
                     path.display()
                 );
             }
-            let load = || saved_language_model(&checkpoint, None);
+            let load = || load_language_model(&checkpoint, None);
             Ok(with_note(text::READING_MODEL, load)?)
         }
     }

@@ -13,7 +13,7 @@ use crate::settings::overlay::last_part;
 use crate::settings::{IMITATION, LossType, PolicyConfig, TINY, TrainConfig, overlay};
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
-use crate::trainer::text::{language_settings, split_language_settings};
+use crate::trainer::text::{join_language_settings, split_language_settings};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -197,7 +197,7 @@ impl RecordedRun {
             let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
             // A run shorter than its SFT stage is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
-            Ok(language_settings(subject, &task_settings, &config))
+            Ok(join_language_settings(subject, &task_settings, &config))
         };
         [0, usize::MAX].into_iter().map(for_size).collect()
     }
@@ -392,7 +392,7 @@ mod tests {
             for precision in [Precision::F32, Precision::Bf16] {
                 let mut config = LanguageConfig::for_pretrained("models/one", 1 << 30, default);
                 config.precision = precision;
-                let found = changes(language_settings("sort", &defaults, &config), device);
+                let found = changes(join_language_settings("sort", &defaults, &config), device);
                 assert_eq!(
                     found.is_empty(),
                     precision == default,
@@ -408,7 +408,7 @@ mod tests {
         let changes_of = |mut config: LanguageConfig| {
             config.iterations = 60;
             config.fit.iterations = config.fit.iterations.min(60);
-            let settings = language_settings("sort", &(task.defaults)(), &config);
+            let settings = join_language_settings("sort", &(task.defaults)(), &config);
             changes(settings, "wgpu:0")
         };
         for num_params in [1000, 1 << 30] {

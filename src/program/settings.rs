@@ -9,8 +9,8 @@ use crate::settings::{
     LanguageConfig, Precision, SchemaSource, TINY, TrainConfig, file_schema, narrowed_ranges,
 };
 use crate::task::{self, TaskError};
-use crate::trainer::text::language_settings;
-use crate::trainer::{config_toml, new_settings};
+use crate::trainer::text::join_language_settings;
+use crate::trainer::{config_to_toml, new_settings};
 use anyhow::Result;
 use serde::Serialize;
 use toml::{Table, Value};
@@ -29,7 +29,7 @@ pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
 /// Prints the settings of a game's run.
 pub fn list<G: ConfigurableGame>(args: &SettingsArgs) -> Result<()> {
     let (game, config) = new_settings::<G>(&Table::new(), &[])?;
-    print(&config_toml(&game, &config).parse()?, G::settings(), args)
+    print(&config_to_toml(&game, &config).parse()?, G::settings(), args)
 }
 
 /// Prints the settings of a task's run, for a new model.
@@ -37,7 +37,7 @@ fn list_task(name: &str, args: &SettingsArgs) -> Result<()> {
     let task = task::find(name)?;
     let task_settings = (task.defaults)();
     let config = language_defaults(name, false, InitialModel::TINY, Precision::F32)?;
-    print(&language_settings(name, &task_settings, &config), task.settings, args)
+    print(&join_language_settings(name, &task_settings, &config), task.settings, args)
 }
 
 /// The model that a new run begins with.
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_commented_file_has_the_same_settings_in_the_order_of_declaration() {
-        let plain = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
+        let plain = config_to_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
         let text = with_comments(&plain, Fruit::settings()).unwrap();
         assert_eq!(text.parse::<Table>().unwrap(), plain.parse::<Table>().unwrap());
         let words = "# learning_rate: 0 or more\nlearning_rate = ";
@@ -255,14 +255,14 @@ mod tests {
         let mut runs = Vec::new();
         for task in task::TASKS.iter().chain([task::find("data").unwrap()]) {
             let own = (task.defaults)();
-            let table = language_settings(task.name, &own, &LanguageConfig::for_model(TINY));
+            let table = join_language_settings(task.name, &own, &LanguageConfig::for_model(TINY));
             runs.push((table, task.settings));
         }
         macro_rules! games {
             ($($Game:ident),*) => {$({
                 use crate::env::$Game;
                 let config = TrainConfig::for_game($Game::NAME);
-                let table = config_toml(&$Game::default(), &config).parse().unwrap();
+                let table = config_to_toml(&$Game::default(), &config).parse().unwrap();
                 runs.push((table, $Game::settings()));
             })*};
         }

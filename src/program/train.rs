@@ -17,7 +17,7 @@ use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
 use crate::settings::{TrainConfig, change_saved, overlay};
-use crate::trainer::{config_toml, layered_settings, load_weights, saved_config, saved_game_name};
+use crate::trainer::{config_to_toml, layer_settings, load_weights, read_config, read_game_name};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 use std::time::Instant;
@@ -88,7 +88,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
     if args.task_data.is_some() || args.verifier.is_given() || args.model.is_some() {
         bail!("the run in {path} is of a game, which has no prompts and no language model");
     }
-    let saved_name = saved_game_name(&checkpoint)?;
+    let saved_name = read_game_name(&checkpoint)?;
     check_name(&saved_name, name)?;
     (games.find_with_table(&saved_name)?.resume)(games, &args, saved)
 }
@@ -187,7 +187,7 @@ pub fn train_new<G: ConfigurableGame>(games: &Games, run: &NewRun) -> Result<()>
 fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
     let NewRun { args, files, from } = run;
-    let (game, mut config) = layered_settings::<G>(files, &args.set)?;
+    let (game, mut config) = layer_settings::<G>(files, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
@@ -255,7 +255,7 @@ fn resume_rank<G: ConfigurableGame>(
 ) -> Result<()> {
     let started = Instant::now();
     let (game, config) = saved_settings::<G>(&games.models, run.checkpoint)?;
-    let mut table = overlay::parse("the run's settings", &config_toml(&game, &config))?;
+    let mut table = overlay::parse("the run's settings", &config_to_toml(&game, &config))?;
     change_saved(&mut table, &args.run.set)?;
     let (game, mut config) = overlay::split_game::<G>(table, G::NAME)?;
     config.iterations = args.run.iterations.unwrap_or(config.iterations);
@@ -311,7 +311,7 @@ fn train_rank<G: ConfigurableGame>(
             .with_context(|| format!("cannot start from the policy in {}", run.display()))?,
         None => network,
     };
-    let settings = config_toml(&game, config);
+    let settings = config_to_toml(&game, config);
     if let Some(data) = &data {
         // Checked before the settings, whose digest of the dataset would give a less helpful error.
         ranks::check_same_data(&team, &data.files)?;
@@ -339,7 +339,7 @@ fn train_rank<G: ConfigurableGame>(
 /// Gives the network the weights of the best policy of a run with the same game and network.
 fn load_initial_weights<G: ConfigurableGame>(network: Network, run: &Path) -> Result<Network> {
     let checkpoint = session::saved_policy(run)?;
-    saved_config::<G>(&checkpoint)?;
+    read_config::<G>(&checkpoint)?;
     Ok(load_weights(network, &checkpoint)?)
 }
 
@@ -350,7 +350,7 @@ mod tests {
     use crate::env::{Catch, Env, HostGame};
     use crate::settings::LanguageConfig;
     use crate::task::PYTHON;
-    use crate::trainer::text::{TINY, language_settings};
+    use crate::trainer::text::{TINY, join_language_settings};
     use std::fs;
 
     #[test]
@@ -365,9 +365,9 @@ mod tests {
             RunFolder::find(&path).unwrap()
         };
         let language = LanguageConfig::for_model(TINY);
-        let language = language_settings(PYTHON, &toml::Table::new(), &language).to_string();
-        let host = config_toml(&HostGame::default(), &TrainConfig::default());
-        let catch = config_toml(&Catch::default(), &TrainConfig::for_game(Catch::NAME));
+        let language = join_language_settings(PYTHON, &toml::Table::new(), &language).to_string();
+        let host = config_to_toml(&HostGame::default(), &TrainConfig::default());
+        let catch = config_to_toml(&Catch::default(), &TrainConfig::for_game(Catch::NAME));
         let runs = [("texts", &language), ("host", &host), ("catch", &catch), ("old", &catch)];
         let runs = runs.map(|(name, settings)| run(name, settings));
         let games = crate::program::dispatch::builtin_games();

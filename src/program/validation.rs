@@ -4,7 +4,7 @@ use super::games::ConfigurableGame;
 use super::models::Models;
 use crate::checkpoint::Checkpoint;
 use crate::settings::{ConfigError, TrainConfig};
-use crate::trainer::saved_config;
+use crate::trainer::read_config;
 use anyhow::{Context, Result};
 
 /// Reads and validates the settings of a checkpoint, which may come from anyone.
@@ -12,7 +12,7 @@ pub fn saved_settings<G: ConfigurableGame>(
     models: &Models,
     checkpoint: &Checkpoint,
 ) -> Result<(G, TrainConfig)> {
-    let (game, config) = saved_config::<G>(checkpoint)?;
+    let (game, config) = read_config::<G>(checkpoint)?;
     validate(models, &game, &config).context("the checkpoint's settings cannot be used")?;
     Ok((game, config))
 }

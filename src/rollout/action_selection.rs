@@ -1,11 +1,11 @@
 //! Action selection of a policy for games side by side.
 
 use super::env_lanes::{EnvLanes, action_uniforms};
-use super::masks::masked_logit;
+use super::masks::mask_logit;
 use crate::env::Rules;
 use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
 
-/// Action selection of a policy.
+/// The way in which a policy's actions are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionSelection {
     /// The most likely action.
@@ -15,15 +15,9 @@ pub enum ActionSelection {
 }
 
 impl ActionSelection {
-    /// Chooses the action of each lane at step `t`; `keys` are the lanes' action keys. Returns the actions and, if they
-    /// are sampled, their log-probabilities, else 0.
+    /// Chooses the action of each lane at step `t`; `keys` are the lanes' action keys.
     #[inline(always)]
-    pub(super) fn choose(
-        self,
-        logits: &[Lanes],
-        keys: &[u32; LANES],
-        t: u32,
-    ) -> ([u32; LANES], Lanes) {
+    pub(super) fn choose(self, logits: &[Lanes], keys: &[u32; LANES], t: u32) -> ActionLanes {
         let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
         match self {
             Self::Greedy => actions = std::array::from_fn(|lane| argmax_lane(logits, lane)),
@@ -31,8 +25,15 @@ impl ActionSelection {
                 sample_lanes(logits, &action_uniforms(keys, t), &mut actions, &mut logprobs);
             }
         }
-        (actions, logprobs)
+        ActionLanes { actions, logprobs }
     }
+}
+
+/// Chosen actions, one per lane.
+pub(super) struct ActionLanes {
+    pub actions: [u32; LANES],
+    /// Their log-probabilities if they were sampled, else 0.
+    pub logprobs: Lanes,
 }
 
 /// A policy with the buffers of one thread, for blocks of games.
@@ -42,7 +43,7 @@ pub(super) struct LanePolicy<'a, A: Actor> {
     pub obs: Vec<Lanes>,
     /// Legal actions of the last block as bit masks; only valid for games with masks.
     pub legal: [u32; LANES],
-    masked: Vec<Lanes>,
+    masked_logits: Vec<Lanes>,
     scratch: A::Scratch,
 }
 
@@ -53,7 +54,7 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
             policy,
             obs: vec![[0.0; LANES]; game.num_features()],
             legal: [0; LANES],
-            masked: Vec::new(),
+            masked_logits: Vec::new(),
             scratch: policy.scratch(),
         }
     }
@@ -61,7 +62,7 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
     /// Computes the logits of a block, `[num_actions][LANES]`, those of illegal actions masked; updates `memory` in
     /// place.
     #[inline(always)]
-    pub fn logits<G: Rules>(
+    pub fn compute_logits<G: Rules>(
         &mut self,
         game: G,
         games: &EnvLanes<G>,
@@ -73,11 +74,11 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
             return logits;
         }
         games.write_legal(game, &mut self.legal);
-        self.masked.clear();
-        self.masked.extend(logits.iter().enumerate().map(|(a, lanes)| {
-            std::array::from_fn(|lane| masked_logit(self.legal[lane], a, lanes[lane]))
+        self.masked_logits.clear();
+        self.masked_logits.extend(logits.iter().enumerate().map(|(a, lanes)| {
+            std::array::from_fn(|lane| mask_logit(self.legal[lane], a, lanes[lane]))
         }));
-        &self.masked
+        &self.masked_logits
     }
 
     /// The features that were not 0 in some lane of the last block, as [`Actor::active_features`].

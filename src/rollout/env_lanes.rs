@@ -29,23 +29,26 @@ pub(super) struct EnvLanes<G: Rules> {
 pub(super) struct StepResultLanes {
     pub rewards: Lanes,
     /// The [`EpisodeStatus`] of each lane as a number.
-    ends: [u32; LANES],
+    statuses: [u32; LANES],
     pub scores: Lanes,
 }
 
 impl StepResultLanes {
     /// Episode status of a lane.
     #[inline(always)]
-    pub fn end(&self, lane: usize) -> EpisodeStatus {
-        let is = |status: EpisodeStatus| self.ends[lane] == status as u32;
+    pub fn status(&self, lane: usize) -> EpisodeStatus {
+        let is = |status: EpisodeStatus| self.statuses[lane] == status as u32;
         EpisodeStatus::new(is(EpisodeStatus::Terminated), is(EpisodeStatus::Truncated))
     }
 
     /// 1 for each lane with this status, else 0.
     #[inline(always)]
-    pub fn lanes_with(&self, status: EpisodeStatus) -> [u8; LANES] {
+    pub fn status_flags(&self, status: EpisodeStatus) -> [u8; LANES] {
         let (mut flags, status) = ([0; LANES], status as u32);
-        flags.iter_mut().zip(&self.ends).for_each(|(flag, end)| *flag = u8::from(*end == status));
+        flags
+            .iter_mut()
+            .zip(&self.statuses)
+            .for_each(|(flag, own)| *flag = u8::from(*own == status));
         flags
     }
 }
@@ -76,8 +79,8 @@ impl SumLanes {
             }
         }
         add(&mut self.scores, &played.scores);
-        for (sum, end) in self.episodes.iter_mut().zip(&played.ends) {
-            *sum += if *end == 0 { 0.0 } else { 1.0 };
+        for (sum, status) in self.episodes.iter_mut().zip(&played.statuses) {
+            *sum += if *status == 0 { 0.0 } else { 1.0 };
         }
     }
 }
@@ -97,7 +100,7 @@ impl<G: Rules> EnvLanes<G> {
             game: PhantomData,
         };
         for lane in 0..LANES {
-            lanes.set(lane, envs.get(lane).unwrap_or(&envs[0]));
+            lanes.set_env(lane, envs.get(lane).unwrap_or(&envs[0]));
         }
         lanes
     }
@@ -110,7 +113,7 @@ impl<G: Rules> EnvLanes<G> {
     }
 
     /// Replaces the environment of a lane.
-    pub fn set(&mut self, lane: usize, env: &EnvState<G>) {
+    pub fn set_env(&mut self, lane: usize, env: &EnvState<G>) {
         scatter_lane(&mut self.words, lane, &env.state);
         let Episode { level, time, score } = env.episode;
         (self.levels[lane], self.times[lane], self.scores[lane]) = (level, time, score);
@@ -122,10 +125,10 @@ impl<G: Rules> EnvLanes<G> {
         self.levels[lane]
     }
 
-    /// Creates games at the start of the level after each of these; for callers that are compiled for the processor's
-    /// vectors themselves.
+    /// Starts games at the level after each of these; for callers that are compiled for the processor's vectors
+    /// themselves.
     #[inline(always)]
-    pub fn after_levels(mut levels: [u32; LANES], game: G) -> Self {
+    pub fn start_next_levels(mut levels: [u32; LANES], game: G) -> Self {
         let mut words = G::State::zero_rows();
         with_constants(
             game,
@@ -145,7 +148,7 @@ impl<G: Rules> EnvLanes<G> {
 
     /// Replaces the environment of a lane by that of a lane of other games.
     #[inline(always)]
-    pub fn copy(&mut self, lane: usize, from: &Self, from_lane: usize) {
+    pub fn copy_env(&mut self, lane: usize, from: &Self, from_lane: usize) {
         for (words, from) in self.words.as_mut().iter_mut().zip(from.words.as_ref()) {
             words[lane] = from[from_lane];
         }
@@ -167,7 +170,7 @@ impl<G: Rules> EnvLanes<G> {
         macro_rules! constants {
             ($game:ident, $($i:literal)*) => {
                 $(if $i < obs.len() {
-                    feature($game, words, $i, &mut obs[$i]);
+                    write_feature($game, words, $i, &mut obs[$i]);
                 })*
             };
         }
@@ -177,7 +180,7 @@ impl<G: Rules> EnvLanes<G> {
             |game| {
                 constants!(game, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
                 for (i, lanes) in obs.iter_mut().enumerate().skip(20) {
-                    feature(game, words, i, lanes);
+                    write_feature(game, words, i, lanes);
                 }
             },
         );
@@ -252,13 +255,13 @@ fn observe<G: Rules>(game: G, lanes: &EnvLanes<G>, obs: &mut [Lanes]) {
 }
 
 #[inline(always)]
-fn feature<G: Rules>(game: G, words: &WordLanes<G::State>, i: usize, lanes: &mut Lanes) {
+fn write_feature<G: Rules>(game: G, words: &WordLanes<G::State>, i: usize, lanes: &mut Lanes) {
     // A local array, which the compiler knows does not alias the words.
-    let mut numbers = [0.0f32; LANES];
-    for (lane, x) in numbers.iter_mut().enumerate() {
+    let mut values = [0.0f32; LANES];
+    for (lane, x) in values.iter_mut().enumerate() {
         *x = G::feature(&gather_lane::<G::State>(words, lane), i, game);
     }
-    *lanes = numbers;
+    *lanes = values;
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
@@ -313,16 +316,17 @@ fn step_lanes<G: Rules, const RESTARTS: bool>(
             time: lanes.times[lane],
             score: lanes.scores[lane],
         };
-        let played = match RESTARTS {
-            true => play_step::<G>(&mut state, &mut episode, *action, game),
-            false => advance::<G>(&mut state, &mut episode, *action, game),
+        let played = if RESTARTS {
+            play_step::<G>(&mut state, &mut episode, *action, game)
+        } else {
+            advance::<G>(&mut state, &mut episode, *action, game)
         };
         scatter_lane(&mut lanes.words, lane, &state);
         lanes.levels[lane] = episode.level;
         lanes.times[lane] = episode.time;
         lanes.scores[lane] = episode.score;
         to.rewards[lane] = played.reward;
-        to.ends[lane] = u32::from(played.terminated) | u32::from(played.truncated) << 1;
+        to.statuses[lane] = u32::from(played.terminated) | u32::from(played.truncated) << 1;
         to.scores[lane] = played.episode_score;
     }
 }

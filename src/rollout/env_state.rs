@@ -17,7 +17,7 @@ pub fn env_words<G: Rules>(game: G) -> usize {
     HEADER_WORDS + num_words(game)
 }
 
-/// Saved environments of the wrong size.
+/// The error for saved environments of the wrong size.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the saved games are {found} words, but {expected} are needed for {count} groups of `{game}`"
@@ -100,7 +100,7 @@ pub(crate) fn elapsed_steps<G: Rules>(
     steps.flat_map(|steps| std::iter::repeat_n(steps, config.group_size)).collect()
 }
 
-/// Branch point of a group.
+/// Place of a group's branch point in an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BranchPoint {
     /// Number of steps of the iteration before it.
@@ -109,30 +109,30 @@ pub(crate) struct BranchPoint {
     pub env: usize,
 }
 
-/// Branch points of an iteration, one per group; empty if games start at levels.
-pub(crate) fn branch_points(config: &RolloutConfig, keys: RolloutKeys) -> Vec<BranchPoint> {
+/// Draws the branch points of an iteration, one per group; empty if games start at levels.
+pub(crate) fn draw_branch_points(config: &RolloutConfig, keys: RolloutKeys) -> Vec<BranchPoint> {
     if config.start == Start::Level {
         return Vec::new();
     }
     let (steps, group_size) = (config.learn_steps as u32, config.group_size as u32);
     let groups = 0..config.num_groups as u32;
-    let point = |group| {
-        let number = keys.first_group + group;
+    let branch_point = |group| {
+        let index = keys.first_group + group;
         BranchPoint {
-            step: branch_step(keys.branch, number, steps) as usize,
-            env: (group * group_size + branch_member(keys.branch, number, group_size)) as usize,
+            step: branch_step(keys.branch, index, steps) as usize,
+            env: (group * group_size + branch_member(keys.branch, index, group_size)) as usize,
         }
     };
-    groups.map(point).collect()
+    groups.map(branch_point).collect()
 }
 
 /// Packs environments to words `[env_words, number of environments]`.
 pub(crate) fn pack_envs<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
-    let (count, used) = (envs.len(), env_words(game));
-    let mut words = vec![0; used * count];
+    let (count, words_per_env) = (envs.len(), env_words(game));
+    let mut words = vec![0; words_per_env * count];
     for (env, EnvState { state, episode }) in envs.iter().enumerate() {
         let header = [episode.level, episode.time, to_bits(episode.score)];
-        for (w, word) in header.into_iter().chain(state.words()).take(used).enumerate() {
+        for (w, word) in header.into_iter().chain(state.words()).take(words_per_env).enumerate() {
             words[w * count + env] = word;
         }
     }
@@ -146,9 +146,9 @@ pub(crate) fn unpack_envs<G: Rules>(
     words: &[u32],
 ) -> Result<Vec<EnvState<G>>, EnvStatesError> {
     check_num_words(game, count, words)?;
-    let (count, used) = (if words.is_empty() { 0 } else { count }, env_words(game));
+    let (count, words_per_env) = (if words.is_empty() { 0 } else { count }, env_words(game));
     let envs = (0..count).map(|env| {
-        let at = |w: usize| if w < used { words[w * count + env] } else { 0 };
+        let at = |w: usize| if w < words_per_env { words[w * count + env] } else { 0 };
         EnvState {
             state: G::State::unpack(|w| at(HEADER_WORDS + w)),
             episode: Episode { level: at(0), time: at(1), score: from_bits(at(2)) },

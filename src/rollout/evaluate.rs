@@ -51,14 +51,14 @@ impl EpisodeKeys {
         Self { levels: draw(key, 0), actions: draw(key, 1) }
     }
 
-    /// Level of episode `number`.
-    pub(super) fn level(self, number: u32) -> u32 {
-        draw(self.levels, number)
+    /// Level of an episode.
+    pub(super) fn level(self, index: u32) -> u32 {
+        draw(self.levels, index)
     }
 
-    /// Key of the sampled actions of episode `number`.
-    pub(super) fn action_key(self, number: u32) -> u32 {
-        action_key(self.actions, number)
+    /// Key of the sampled actions of an episode.
+    pub(super) fn action_key(self, index: u32) -> u32 {
+        action_key(self.actions, index)
     }
 }
 
@@ -79,7 +79,7 @@ pub fn evaluate<A: Actor, G: Rules>(
     seed: u64,
     selection: ActionSelection,
 ) -> Evaluation {
-    Evaluation::of(&play_episodes(
+    Evaluation::from_results(&play_episodes(
         policy,
         game,
         0..episodes,
@@ -105,8 +105,8 @@ pub fn play_episodes<A: Actor, G: Rules>(
         .into_par_iter()
         .flat_map_iter(|block| {
             let first = episodes.start + block * LANES;
-            let numbers = first..episodes.end.min(first + LANES);
-            play_block(policy, game, numbers, keys, selection)
+            let episodes = first..episodes.end.min(first + LANES);
+            play_block(policy, game, episodes, keys, selection)
         })
         .collect()
 }
@@ -116,7 +116,7 @@ impl Evaluation {
     ///
     /// # Panics
     /// If there are none.
-    pub fn of(episodes: &[EpisodeResult]) -> Self {
+    pub fn from_results(episodes: &[EpisodeResult]) -> Self {
         assert!(!episodes.is_empty(), "an evaluation needs an episode");
         let n = episodes.len() as f64;
         let scores = || episodes.iter().map(|episode| episode.score);
@@ -140,30 +140,30 @@ pub(crate) fn std_error(values: impl ExactSizeIterator<Item = f64>, mean: f64) -
     if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 }
 }
 
-/// Plays the episodes of these numbers, at most [`LANES`], side by side.
+/// Plays some of the episodes, at most [`LANES`], side by side.
 fn play_block<A: Actor, G: Rules>(
     policy: &A,
     game: G,
-    numbers: Range<usize>,
+    episodes: Range<usize>,
     keys: EpisodeKeys,
     selection: ActionSelection,
 ) -> Vec<EpisodeResult> {
-    let (number, lanes) = (|lane: usize| (numbers.start + lane) as u32, numbers.len());
+    let index = |lane: usize| (episodes.start + lane) as u32;
     let envs: Vec<EnvState<G>> =
-        (0..lanes).map(|lane| EnvState::new(keys.level(number(lane)), game)).collect();
+        (0..episodes.len()).map(|lane| EnvState::new(keys.level(index(lane)), game)).collect();
     let mut envs = EnvLanes::new(&envs);
     let mut played = StepResultLanes::default();
-    let mut results: Vec<Option<EpisodeResult>> = vec![None; lanes];
+    let mut results: Vec<Option<EpisodeResult>> = vec![None; episodes.len()];
     let mut memory = splat(&policy.initial_memory());
     let mut policy = LanePolicy::new(policy, game);
-    let action_keys: [u32; LANES] = std::array::from_fn(|lane| keys.action_key(number(lane)));
+    let action_keys: [u32; LANES] = std::array::from_fn(|lane| keys.action_key(index(lane)));
     let mut t = 0;
     while results.iter().any(Option::is_none) {
-        let logits = policy.logits(game, &envs, &mut memory);
-        let (actions, _) = selection.choose(logits, &action_keys, t);
-        envs.play_step(game, &actions, &mut played);
+        let logits = policy.compute_logits(game, &envs, &mut memory);
+        let chosen = selection.choose(logits, &action_keys, t);
+        envs.play_step(game, &chosen.actions, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
-            if result.is_none() && played.end(lane).has_ended() {
+            if result.is_none() && played.status(lane).has_ended() {
                 let (score, length) = (played.scores[lane].into(), f64::from(t + 1));
                 *result = Some(EpisodeResult { score, length });
             }
@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn scores_that_are_all_nan_have_no_extremes() {
         let result = |score, length| EpisodeResult { score, length };
-        let nan = Evaluation::of(&[result(f64::NAN, 3.0), result(f64::NAN, 5.0)]);
+        let nan = Evaluation::from_results(&[result(f64::NAN, 3.0), result(f64::NAN, 5.0)]);
         assert!(nan.min_score.is_nan() && nan.max_score.is_nan() && nan.mean_length == 4.0);
-        let usual = Evaluation::of(&[result(2.0, 1.0), result(-1.0, 1.0)]);
+        let usual = Evaluation::from_results(&[result(2.0, 1.0), result(-1.0, 1.0)]);
         let Evaluation { min_score, max_score, .. } = usual;
         assert_eq!([min_score, max_score], [-1.0, 2.0]);
     }

@@ -104,34 +104,33 @@ pub fn play_host_episodes<A: Actor>(
     let mut envs = envs.lock();
     let (count, mut played) = (envs.num_envs(), Vec::with_capacity(episodes.len()));
     for first in episodes.clone().step_by(count) {
-        let numbers = first..first + count;
-        let level = |number: usize| episodes.contains(&number).then(|| keys.level(number as u32));
-        let action_keys: Vec<u32> = numbers.clone().map(|n| keys.action_key(n as u32)).collect();
-        let mut batch =
-            Episodes::start(&mut *envs, policy, numbers.map(level).collect(), max_steps)?;
+        let batch = first..first + count;
+        let level = |index: usize| episodes.contains(&index).then(|| keys.level(index as u32));
+        let action_keys: Vec<u32> = batch.clone().map(|i| keys.action_key(i as u32)).collect();
+        let mut live = Episodes::start(&mut *envs, policy, batch.map(level).collect(), max_steps)?;
         let mut results = vec![None; count];
         for t in 0.. {
-            if !batch.is_live() {
+            if !live.is_live() {
                 break;
             }
-            batch.act(policy, &action_keys, t, selection)?;
-            batch.step(&mut *envs)?;
+            live.act(policy, &action_keys, t, selection)?;
+            live.step(&mut *envs)?;
             for (env, result) in results.iter_mut().enumerate() {
-                let HostStepResult { terminated, truncated, .. } = batch.results[env];
+                let HostStepResult { terminated, truncated, .. } = live.results[env];
                 if terminated || truncated {
-                    let (score, length) = (batch.scores[env].into(), f64::from(t + 1));
+                    let (score, length) = (live.scores[env].into(), f64::from(t + 1));
                     *result = Some(EpisodeResult { score, length });
                 }
             }
-            batch.restart(&mut *envs, policy, false)?;
+            live.restart(&mut *envs, policy, false)?;
         }
         played.extend(results.into_iter().flatten());
     }
     Ok(played)
 }
 
-/// The failure of an environment that returned something unusable.
-fn env_failure(message: String) -> HostEnvError {
+/// The error for an environment that returned something unusable.
+fn env_error(message: String) -> HostEnvError {
     HostEnvError(message.into())
 }
 
@@ -195,7 +194,7 @@ impl Episodes {
             if self.levels[env].is_some() && !is_finite {
                 let wrong = row.iter().position(|x| !x.is_finite()).unwrap_or_default();
                 let x = row[wrong];
-                return Err(env_failure(format!(
+                return Err(env_error(format!(
                     "environment {env} gave {x} as feature {wrong} of its observation"
                 )));
             }
@@ -215,25 +214,28 @@ impl Episodes {
         self.check_obs(features)?;
         let blocks = self.obs.par_chunks(LANES * features).zip(&mut self.memory);
         let blocks = blocks.zip(self.levels.par_chunks(LANES).zip(action_keys.par_chunks(LANES)));
-        let out = self.actions.par_chunks_mut(LANES).zip(self.logprobs.par_chunks_mut(LANES));
+        let outputs = self.actions.par_chunks_mut(LANES).zip(self.logprobs.par_chunks_mut(LANES));
         let scratch = || (policy.scratch(), vec![[0.0; LANES]; features]);
-        blocks.zip(out).for_each_init(scratch, |(scratch, lanes), (block, (actions, logprobs))| {
-            let ((obs, memory), (levels, keys)) = block;
-            if levels.iter().all(Option::is_none) {
-                actions.fill(None);
-                return;
-            }
-            for (lane, row) in obs.chunks_exact(features).enumerate() {
-                set_lane(lanes, lane, row);
-            }
-            let logits = policy.act(lanes, memory, scratch);
-            let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
-            let (chosen, chosen_logprobs) = selection.choose(logits, &keys, t);
-            for (lane, level) in levels.iter().enumerate() {
-                actions[lane] = level.map(|_| chosen[lane]);
-                logprobs[lane] = chosen_logprobs[lane];
-            }
-        });
+        blocks.zip(outputs).for_each_init(
+            scratch,
+            |(scratch, lanes), (block, (actions, logprobs))| {
+                let ((obs, memory), (levels, keys)) = block;
+                if levels.iter().all(Option::is_none) {
+                    actions.fill(None);
+                    return;
+                }
+                for (lane, row) in obs.chunks_exact(features).enumerate() {
+                    set_lane(lanes, lane, row);
+                }
+                let logits = policy.act(lanes, memory, scratch);
+                let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
+                let chosen = selection.choose(logits, &keys, t);
+                for (lane, level) in levels.iter().enumerate() {
+                    actions[lane] = level.map(|_| chosen.actions[lane]);
+                    logprobs[lane] = chosen.logprobs[lane];
+                }
+            },
+        );
         Ok(())
     }
 
@@ -247,7 +249,7 @@ impl Episodes {
             }
             if !result.reward.is_finite() {
                 let reward = result.reward;
-                return Err(env_failure(format!("environment {env} gave a reward of {reward}")));
+                return Err(env_error(format!("environment {env} gave a reward of {reward}")));
             }
             self.times[env] += 1;
             self.scores[env] += result.reward;
@@ -257,7 +259,7 @@ impl Episodes {
         Ok(())
     }
 
-    /// Records what the chosen actions follow from, in the slot of each environment.
+    /// Records the observations and the chosen actions with their log-probabilities, in the slot of each environment.
     fn record_actions(
         &self,
         trajectory: &mut HostTrajectory,
@@ -287,15 +289,15 @@ impl Episodes {
     ) {
         for (env, sums) in sums.iter_mut().enumerate() {
             let HostStepResult { reward, terminated, truncated } = self.results[env];
-            let (slot, end) = (slot(env), EpisodeStatus::new(terminated, truncated));
-            let score = if end.has_ended() { self.scores[env] } else { 0.0 };
+            let (slot, status) = (slot(env), EpisodeStatus::new(terminated, truncated));
+            let score = if status.has_ended() { self.scores[env] } else { 0.0 };
             trajectory.rewards[slot] = reward;
-            trajectory.ends[slot] = end;
+            trajectory.ends[slot] = status;
             if let Some(recorded) = trajectory.scores.get_mut(slot) {
                 *recorded = score;
             }
             sums.scores += f64::from(score);
-            sums.episodes += f64::from(end.has_ended());
+            sums.episodes += f64::from(status.has_ended());
             sums.rewards += f64::from(reward);
             sums.steps += f64::from(self.actions[env].is_some());
         }
@@ -308,13 +310,13 @@ impl Episodes {
         policy: &impl Actor,
         auto_reset: bool,
     ) -> Result<(), HostEnvError> {
-        let ended = |result: &HostStepResult| result.terminated || result.truncated;
-        if !self.results.iter().any(ended) {
+        let has_ended = |result: &HostStepResult| result.terminated || result.truncated;
+        if !self.results.iter().any(has_ended) {
             return Ok(());
         }
         let initial_memory = policy.initial_memory();
         let mut next = vec![None; self.levels.len()];
-        for env in (0..self.levels.len()).filter(|env| ended(&self.results[*env])) {
+        for env in (0..self.levels.len()).filter(|env| has_ended(&self.results[*env])) {
             next[env] = self.levels[env].filter(|_| auto_reset).map(next_level);
             self.levels[env] = next[env];
             (self.times[env], self.scores[env]) = (0, 0.0);

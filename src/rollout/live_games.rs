@@ -34,39 +34,39 @@ pub struct LiveGames<G: Rules> {
 /// Behaviour of a game in the step after its episode has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterEnd {
-    /// It stays as it is.
+    /// Stays as it is.
     Wait,
-    /// It starts the next level.
+    /// Starts the next level.
     Restart,
 }
 
-/// Policy memory of the games, `[memory_size]` lanes per block of [`LANES`] games.
+/// The policy's memory of the games, `[memory_size]` lanes per block of [`LANES`] games.
 #[derive(Clone, Debug, Default)]
 struct PolicyMemory {
     /// Memory before the choice of an action.
     now: Vec<Lanes>,
     /// Memory after it, kept apart so that a choice can be repeated before the games advance.
     next: Vec<Lanes>,
-    /// Whether each game's episode has started since.
-    begun: Vec<bool>,
+    /// Whether each game's memory is to be reset before the next choice.
+    needs_reset: Vec<bool>,
 }
 
 impl PolicyMemory {
     /// Creates empty memory for `count` games.
     fn new(count: usize) -> Self {
-        Self { begun: vec![true; count], ..Self::default() }
+        Self { needs_reset: vec![true; count], ..Self::default() }
     }
 
     /// Prepares the memory of a policy whose memory begins with `initial`, `[memory_size]`.
     fn prepare(&mut self, initial: &[f32]) {
-        let (size, count) = (initial.len(), self.begun.len());
+        let (size, count) = (initial.len(), self.needs_reset.len());
         if self.now.len() != count.div_ceil(LANES) * size {
             // A different policy, which has not seen these episodes.
             self.now = vec![[0.0; LANES]; count.div_ceil(LANES) * size];
-            self.begun.fill(true);
+            self.needs_reset.fill(true);
         }
-        for (i, begun) in self.begun.iter_mut().enumerate() {
-            if std::mem::take(begun) {
+        for (i, needs_reset) in self.needs_reset.iter_mut().enumerate() {
+            if std::mem::take(needs_reset) {
                 let block = &mut self.now[i / LANES * size..][..size];
                 set_lane(block, i % LANES, initial);
             }
@@ -75,17 +75,17 @@ impl PolicyMemory {
     }
 
     /// Replicates the memory of one game.
-    fn copies(&self, env: usize, count: usize) -> Self {
-        let size = self.now.len() / self.begun.len().div_ceil(LANES);
-        let copies = |all: &[Lanes]| {
+    fn replicate(&self, env: usize, count: usize) -> Self {
+        let size = self.now.len() / self.needs_reset.len().div_ceil(LANES);
+        let replicate = |all: &[Lanes]| {
             let block = all.get(env / LANES * size..).and_then(|rest| rest.get(..size));
             let lanes = block.unwrap_or_default().iter().map(|lanes| [lanes[env % LANES]; LANES]);
             lanes.collect::<Vec<_>>().repeat(count.div_ceil(LANES))
         };
         Self {
-            now: copies(&self.now),
-            next: copies(&self.next),
-            begun: vec![self.begun[env]; count],
+            now: replicate(&self.now),
+            next: replicate(&self.next),
+            needs_reset: vec![self.needs_reset[env]; count],
         }
     }
 
@@ -106,14 +106,14 @@ impl<G: Rules> LiveGames<G> {
     pub fn new(game: G, count: usize, seed: u64) -> Self {
         assert!(count > 0, "one game or more is shown");
         let keys = EpisodeKeys::new(Stream::Evaluation, seed);
-        let numbers = 0..count as u32;
+        let indices = 0..count as u32;
         let envs: Vec<_> =
-            numbers.clone().map(|i| EnvState::<G>::new(keys.level(i), game)).collect();
+            indices.clone().map(|i| EnvState::<G>::new(keys.level(i), game)).collect();
         Self {
             game,
             before: envs.iter().map(|env| env.state).collect(),
             ended: vec![false; count],
-            action_keys: numbers.map(|i| keys.action_key(i)).collect(),
+            action_keys: indices.map(|i| keys.action_key(i)).collect(),
             memory: PolicyMemory::new(count),
             envs,
             time: 0,
@@ -129,7 +129,7 @@ impl<G: Rules> LiveGames<G> {
             ended: vec![self.ended[env]; players],
             action_keys: vec![self.action_keys[env]; players],
             time: self.time,
-            memory: self.memory.copies(env, players),
+            memory: self.memory.replicate(env, players),
         }
     }
 
@@ -157,7 +157,7 @@ impl<G: Rules> LiveGames<G> {
                 self.before[i] = *state;
             } else if self.ended[i] {
                 start_next::<G>(state, episode, self.game);
-                self.memory.begun[i] = true;
+                self.memory.needs_reset[i] = true;
                 self.before[i] = *state;
                 self.ended[i] = false;
             } else {
@@ -178,11 +178,11 @@ impl<G: Rules> LiveGames<G> {
         let blocks = self.envs.chunks(LANES).zip(self.action_keys.chunks(LANES));
         for (block, (envs, keys)) in blocks.enumerate() {
             let memory = &mut self.memory.next[block * size..][..size];
-            let logits = policy.logits(self.game, &EnvLanes::new(envs), memory);
+            let logits = policy.compute_logits(self.game, &EnvLanes::new(envs), memory);
             let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
-            let (actions, _) = selection.choose(logits, &keys, self.time);
+            let chosen = selection.choose(logits, &keys, self.time);
             choices.extend((0..envs.len()).map(|lane| Choice {
-                action: actions[lane],
+                action: chosen.actions[lane],
                 probabilities: softmax(logits, lane),
             }));
         }

@@ -6,27 +6,27 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Returns `logit`, or [`MASKED_LOGIT`] if bit `a` of the mask is not set.
-pub(super) fn masked_logit(legal: u32, a: usize, logit: f32) -> f32 {
+pub(super) fn mask_logit(legal: u32, a: usize, logit: f32) -> f32 {
     if legal >> a & 1 == 1 { logit } else { MASKED_LOGIT }
 }
 
-/// Samples a legal action with equal probabilities, by `u` uniform in [0, 1).
+/// Draws a legal action with equal probabilities, by `u` uniform in [0, 1).
 #[cube]
-pub(super) fn random_action<G: Rules>(state: &G::State, u: f32, #[comptime] game: G) -> u32 {
+pub(super) fn draw_legal_action<G: Rules>(state: &G::State, u: f32, #[comptime] game: G) -> u32 {
     if comptime!(G::MASKED) {
-        let mut count = 0u32.runtime();
+        let mut num_legal = 0u32.runtime();
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
-            count += select(G::legal(state, a, game), 1u32, 0u32);
+            num_legal += select(G::legal(state, a, game), 1u32, 0u32);
         }
-        let chosen = (u * count as f32) as u32;
+        let chosen = (u * num_legal as f32) as u32;
         let mut action = 0u32.runtime();
         let mut before = 0u32.runtime();
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
-            let legal = G::legal(state, a, game);
-            action = select(legal && before == chosen, comptime!(a as u32), action);
-            before += select(legal, 1u32, 0u32);
+            let is_legal = G::legal(state, a, game);
+            action = select(is_legal && before == chosen, comptime!(a as u32), action);
+            before += select(is_legal, 1u32, 0u32);
         }
         action
     } else {

@@ -15,23 +15,23 @@ pub(super) struct GamesMemory {
     pub now: Option<Tensor<2>>,
     /// Memory at the branch points passed so far; `None` if the groups do not branch.
     pub branches: Option<Tensor<2>>,
-    points: Vec<BranchPoint>,
+    branch_points: Vec<BranchPoint>,
     device: Device,
 }
 
 impl GamesMemory {
-    /// Creates the memory at the start of an iteration; `memory` is that of the groups' branch points,
+    /// Creates the memory at the start of an iteration, from `branch_memory`, that of the groups' branch points:
     /// `[num_groups, memory_size]`.
     pub fn new(
         policy: &Network,
         config: &RolloutConfig,
-        memory: Option<&Tensor<2>>,
+        branch_memory: Option<&Tensor<2>>,
         keys: RolloutKeys,
         device: &Device,
     ) -> Self {
         let initial = policy.initial_memory(config.num_envs(), device);
-        let points = env_state::branch_points(config, keys);
-        let now = match memory {
+        let branch_points = env_state::draw_branch_points(config, keys);
+        let now = match branch_memory {
             Some(rows) => {
                 let group = |env: usize| (env / config.group_size) as i32;
                 let groups: Vec<i32> = (0..config.num_envs()).map(group).collect();
@@ -43,7 +43,7 @@ impl GamesMemory {
             Start::Branch => policy.initial_memory(config.num_groups, device),
             Start::Level => None,
         };
-        Self { initial, now, branches, points, device: device.clone() }
+        Self { initial, now, branches, branch_points, device: device.clone() }
     }
 
     /// Computes the policy's logits and advances the memory.
@@ -55,14 +55,16 @@ impl GamesMemory {
 
     /// Resets memory where an episode ended with step `t`, as given by `ends`, `[num_envs]`, and
     /// stores the memory of branch points after this step.
-    pub fn after_step(&mut self, t: usize, ends: impl FnOnce() -> Tensor<1>) {
+    pub fn finish_step(&mut self, t: usize, ends: impl FnOnce() -> Tensor<1>) {
         let (Some(now), Some(initial)) = (self.now.take(), &self.initial) else { return };
         let now = reset(now, initial, ends());
         let is_after_step = |point: &BranchPoint| point.step == t + 1;
-        if let Some(branches) = self.branches.take_if(|_| self.points.iter().any(is_after_step)) {
-            let envs: Vec<i32> = self.points.iter().map(|point| point.env as i32).collect();
+        if let Some(branches) =
+            self.branches.take_if(|_| self.branch_points.iter().any(is_after_step))
+        {
+            let envs: Vec<i32> = self.branch_points.iter().map(|point| point.env as i32).collect();
             let envs = upload_indices(&envs, &self.device);
-            let mask = self.points.iter().map(|point| f32::from(is_after_step(point)));
+            let mask = self.branch_points.iter().map(|point| f32::from(is_after_step(point)));
             let mask = Tensor::from_floats(mask.collect::<Vec<_>>().as_slice(), &self.device);
             self.branches = Some(reset(branches, &now.clone().select(0, envs), mask));
         }

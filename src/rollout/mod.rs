@@ -31,7 +31,7 @@ pub use native::NativeRollout;
 #[cfg(feature = "kernels")]
 pub use on_device::*;
 pub use random::play_at_random;
-pub use reference_scores::{ReferenceScore, reference_scores};
+pub use reference_scores::{ReferenceScore, measure_reference_scores};
 pub use stepwise::StepwiseRollout;
 pub use vec_env::{Autoreset, StepBuffers, VecEnv, VecEnvError};
 

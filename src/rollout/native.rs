@@ -3,7 +3,7 @@
 //! Each block of [`LANES`] games is played from the first step to the last by one thread without
 //! synchronization; the assignment of blocks to threads does not affect the result.
 
-use super::action_selection::LanePolicy;
+use super::action_selection::{ActionLanes, LanePolicy};
 use super::env_lanes::{EnvLanes, StepResultLanes, SumLanes};
 use super::env_state::{self, BranchPoint, EnvState};
 use super::{ActionSelection, EnvStatesError, RolloutKeys, action_key};
@@ -38,7 +38,7 @@ struct Block<'a, G: Rules> {
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
     rewards: &'a mut [f32],
-    ends: &'a mut [EpisodeStatus],
+    statuses: &'a mut [EpisodeStatus],
     /// Empty if scores are not recorded.
     scores: &'a mut [f32],
     /// Empty if the game has no masks.
@@ -46,7 +46,7 @@ struct Block<'a, G: Rules> {
 }
 
 /// Cuts a trajectory of these games into blocks.
-fn blocks<'a, G: Rules>(
+fn split_into_blocks<'a, G: Rules>(
     envs: &'a [EnvState<G>],
     trajectory: &'a mut HostTrajectory,
 ) -> Vec<Block<'a, G>> {
@@ -58,19 +58,19 @@ fn blocks<'a, G: Rules>(
     let mut actions = actions.chunks_mut(rows);
     let mut logprobs = logprobs.chunks_mut(rows);
     let mut rewards = rewards.chunks_mut(rows);
-    let mut ends = ends.chunks_mut(rows);
+    let mut statuses = ends.chunks_mut(rows);
     let mut scores = scores.chunks_mut(rows);
     let mut legal = legal.chunks_mut(rows);
     // Each block of an empty buffer is empty.
-    let block = |(number, envs): (usize, &'a [EnvState<G>])| Block {
-        first: number * LANES,
+    let block = |(index, envs): (usize, &'a [EnvState<G>])| Block {
+        first: index * LANES,
         envs,
         elapsed: elapsed.next().unwrap_or_default(),
         obs: obs.next().unwrap_or_default(),
         actions: actions.next().unwrap_or_default(),
         logprobs: logprobs.next().unwrap_or_default(),
         rewards: rewards.next().unwrap_or_default(),
-        ends: ends.next().unwrap_or_default(),
+        statuses: statuses.next().unwrap_or_default(),
         scores: scores.next().unwrap_or_default(),
         legal: legal.next().unwrap_or_default(),
     };
@@ -119,9 +119,9 @@ impl<G: Rules> NativeRollout<G> {
     ) -> Vec<GameSums> {
         let keys = self.keys.for_iteration(iteration);
         let envs = env_state::start_envs(self.game, &self.config, keys, &self.branches);
-        let points = env_state::branch_points(&self.config, keys);
-        self.begin(trajectory);
-        let blocks: Vec<PlayedBlock<G>> = blocks(&envs, trajectory)
+        let points = env_state::draw_branch_points(&self.config, keys);
+        self.prepare(trajectory);
+        let blocks: Vec<PlayedBlock<G>> = split_into_blocks(&envs, trajectory)
             .into_par_iter()
             .map(|block| self.play_block(policy, keys, &points, block))
             .collect();
@@ -132,8 +132,8 @@ impl<G: Rules> NativeRollout<G> {
         blocks.into_iter().flat_map(|block| block.sums).collect()
     }
 
-    /// Makes room in a trajectory, and fills in how its games continue those of the last iteration.
-    fn begin(&self, trajectory: &mut HostTrajectory) {
+    /// Makes room in a trajectory, and records how its games continue those of the last iteration.
+    fn prepare(&self, trajectory: &mut HostTrajectory) {
         let RolloutConfig { num_groups, group_size, num_steps, .. } = self.config;
         trajectory.resize(self.config.num_envs(), num_steps, self.game.num_features());
         trajectory.enable_masks(if G::MASKED { self.game.num_actions() } else { 0 });
@@ -175,8 +175,8 @@ impl<G: Rules> NativeRollout<G> {
         self.memory = memory.to_vec();
     }
 
-    /// Initial memory of a block's games, `[memory_size][LANES]`.
-    fn first_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
+    /// Loads the memory with which a block's games begin the iteration, `[memory_size][LANES]`.
+    fn load_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
         let initial_memory = policy.initial_memory();
         let mut memory = splat(&initial_memory);
         if !self.memory.is_empty() {
@@ -200,11 +200,11 @@ impl<G: Rules> NativeRollout<G> {
         let Block { first, envs, elapsed, .. } = block;
         let RolloutConfig { num_steps, group_size, auto_reset, .. } = self.config;
         let elapsed = |lane: usize| elapsed.get(lane).copied().unwrap_or(0);
-        let mut memory = self.first_memory(policy, first, envs.len());
+        let mut memory = self.load_memory(policy, first, envs.len());
         let initial_memory = policy.initial_memory();
-        let number = keys.first_group as usize * group_size + first;
+        let first_index = keys.first_group as usize * group_size + first;
         let action_keys: [u32; LANES] =
-            std::array::from_fn(|lane| action_key(keys.action, (number + lane) as u32));
+            std::array::from_fn(|lane| action_key(keys.action, (first_index + lane) as u32));
         let mut policy = LanePolicy::new(policy, self.game);
         let mut lanes = EnvLanes::new(envs);
         let (mut played, mut sums) = (StepResultLanes::default(), SumLanes::default());
@@ -212,13 +212,13 @@ impl<G: Rules> NativeRollout<G> {
         let groups = first / group_size..=(first + envs.len() - 1) / group_size;
         let mut branches = Vec::new();
         for t in 0..num_steps {
-            let logits = policy.logits(self.game, &lanes, &mut memory);
+            let logits = policy.compute_logits(self.game, &lanes, &mut memory);
             let chosen = ActionSelection::Sampling.choose(logits, &action_keys, t as u32);
-            lanes.play_step(self.game, &chosen.0, &mut played);
+            lanes.play_step(self.game, &chosen.actions, &mut played);
             sums.add(&played, auto_reset);
             block.record(t, num_steps, &policy, &chosen, &played);
             if !initial_memory.is_empty() {
-                for lane in (0..envs.len()).filter(|lane| played.end(*lane).has_ended()) {
+                for lane in (0..envs.len()).filter(|lane| played.status(*lane).has_ended()) {
                     set_lane(&mut memory, lane, &initial_memory);
                 }
             }
@@ -234,14 +234,14 @@ impl<G: Rules> NativeRollout<G> {
                 }
             }
         }
-        let of_game = |(lane, ends): (usize, &[EpisodeStatus])| GameSums {
+        let game_sums = |(lane, statuses): (usize, &[EpisodeStatus])| GameSums {
             scores: sums.scores[lane].into(),
             episodes: sums.episodes[lane].into(),
-            ended_steps: ended_steps(ends, elapsed(lane)) as f64,
+            ended_steps: ended_steps(statuses, elapsed(lane)) as f64,
             rewards: sums.rewards[lane].into(),
             steps: if auto_reset { num_steps as f64 } else { sums.steps[lane].into() },
         };
-        let sums = block.ends.chunks_exact(num_steps).enumerate().map(of_game).collect();
+        let sums = block.statuses.chunks_exact(num_steps).enumerate().map(game_sums).collect();
         PlayedBlock { branches, sums }
     }
 }
@@ -254,7 +254,7 @@ impl<G: Rules> Block<'_, G> {
         t: usize,
         num_steps: usize,
         policy: &LanePolicy<A>,
-        (actions, logprobs): &([u32; LANES], Lanes),
+        chosen: &ActionLanes,
         played: &StepResultLanes,
     ) {
         let obs = &policy.obs;
@@ -270,10 +270,10 @@ impl<G: Rules> Block<'_, G> {
                     active.iter().for_each(|i| row[*i] = obs[*i][lane]);
                 }
             }
-            self.actions[slot] = actions[lane] as i32;
-            self.logprobs[slot] = logprobs[lane];
+            self.actions[slot] = chosen.actions[lane] as i32;
+            self.logprobs[slot] = chosen.logprobs[lane];
             self.rewards[slot] = played.rewards[lane];
-            self.ends[slot] = played.end(lane);
+            self.statuses[slot] = played.status(lane);
             if G::MASKED {
                 self.legal[slot] = policy.legal[lane];
             }

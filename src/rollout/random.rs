@@ -2,7 +2,7 @@
 
 use super::env_lanes::{EnvLanes, StepResultLanes};
 use super::env_state::EnvState;
-use super::masks::random_action;
+use super::masks::draw_legal_action;
 #[cfg(feature = "kernels")]
 use super::on_device::play_at_random_on_device;
 use super::{RolloutKeys, action_key, action_uniform};
@@ -56,10 +56,10 @@ fn play_natively<G: Rules>(
             let actions = if G::MASKED {
                 std::array::from_fn(|lane| {
                     let u = action_uniform(action_keys[lane], t as u32);
-                    random_action::<G>(&lanes.env(lane).state, u, game)
+                    draw_legal_action::<G>(&lanes.env(lane).state, u, game)
                 })
             } else {
-                random_actions(&action_keys, t as u32, game.num_actions())
+                draw_actions(&action_keys, t as u32, game.num_actions())
             };
             lanes.play_step(game, &actions, &mut played);
             add_up(&obs, &played.rewards, &mut totals);
@@ -71,7 +71,7 @@ fn play_natively<G: Rules>(
 
 /// Draws a random action per lane.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn random_actions(keys: &[u32; LANES], t: u32, num_actions: usize) -> [u32; LANES] {
+fn draw_actions(keys: &[u32; LANES], t: u32, num_actions: usize) -> [u32; LANES] {
     let mut actions = [0; LANES];
     for (action, key) in actions.iter_mut().zip(keys) {
         *action = (action_uniform(*key, t) * num_actions as f32) as u32;

@@ -6,7 +6,7 @@ use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// Maximum steps of a player, so that it costs a fraction of a second.
+/// Maximum number of steps of a player, so that it costs a fraction of a second.
 const MAX_STEPS: u64 = 2_000_000;
 
 /// The mean score of a player without a network.
@@ -20,41 +20,42 @@ pub struct ReferenceScore {
     pub std_error: Option<f64>,
 }
 
-/// Known reference scores of a game, then measured ones of random actions and scripted players that have none.
+/// Returns the known reference scores of a game, then measures those of random actions and scripted players without
+/// one.
 ///
 /// Each player plays the first episodes of an [`evaluate`](super::evaluate) of `episodes` episodes: as many as fit in
 /// two million steps, at least two.
-pub fn reference_scores<G: Rules>(
+pub fn measure_reference_scores<G: Rules>(
     game: G,
     episodes: usize,
     stream: Stream,
     seed: u64,
 ) -> Vec<ReferenceScore> {
-    let affordable = (MAX_STEPS / u64::from(game.max_steps().max(1))).max(2);
-    let episodes = episodes.min(affordable as usize);
+    let max_episodes = (MAX_STEPS / u64::from(game.max_steps().max(1))).max(2);
+    let episodes = episodes.min(max_episodes as usize);
     let keys = EpisodeKeys::new(stream, seed);
-    let measured = |player, scripted: Option<&ScriptedPlayer>| {
+    let measure = |player, scripted: Option<&ScriptedPlayer>| {
         let play = |i: usize| {
             play_episode(game, scripted, keys.level(i as u32), keys.action_key(i as u32))
         };
-        let played: Vec<EpisodeResult> = (0..episodes).into_par_iter().map(play).collect();
-        let Evaluation { mean_score, std_error, .. } = Evaluation::of(&played);
+        let results: Vec<EpisodeResult> = (0..episodes).into_par_iter().map(play).collect();
+        let Evaluation { mean_score, std_error, .. } = Evaluation::from_results(&results);
         ReferenceScore { player, mean_score, std_error: Some(std_error) }
     };
     let known = game.reference_scores().iter();
-    let mut all: Vec<_> = known
+    let mut scores: Vec<_> = known
         .map(|(player, score)| ReferenceScore { player, mean_score: *score, std_error: None })
         .collect();
-    if !all.iter().any(|score| ["random", "chance"].contains(&score.player)) {
-        all.push(measured("random", None));
+    if !scores.iter().any(|score| ["random", "chance"].contains(&score.player)) {
+        scores.push(measure("random", None));
     }
     let is_known = |player: &ScriptedPlayer| {
         game.reference_scores().iter().any(|(known, _)| *known == player.name())
     };
     for player in game.players().iter().filter(|player| !is_known(player)) {
-        all.push(measured(player.name(), Some(player)));
+        scores.push(measure(player.name(), Some(player)));
     }
-    all
+    scores
 }
 
 /// Plays an episode by a scripted player or, without one, by random actions.
@@ -87,8 +88,8 @@ mod tests {
     use crate::env::{CartPole, Catch, Fruit};
 
     fn scores<G: Rules>(game: G) -> Vec<(&'static str, f64, Option<f64>)> {
-        let all = reference_scores(game, 500, Stream::Evaluation, 0);
-        all.iter().map(|it| (it.player, it.mean_score, it.std_error)).collect()
+        let scores = measure_reference_scores(game, 500, Stream::Evaluation, 0);
+        scores.iter().map(|score| (score.player, score.mean_score, score.std_error)).collect()
     }
 
     #[test]

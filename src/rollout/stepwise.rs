@@ -5,7 +5,7 @@
 
 use super::env_lanes::EnvLanes;
 use super::env_state::{self, EnvState, legal_bits};
-use super::masks::masked_logit;
+use super::masks::mask_logit;
 use super::memory::GamesMemory;
 #[cfg(feature = "kernels")]
 use super::on_device::{DeviceBranches, largest_stepwise_buffer_bytes};
@@ -39,11 +39,11 @@ enum StepwiseBranches<G: Rules> {
 }
 
 impl<G: Rules> StepwiseBranches<G> {
-    /// No branch points yet, where a device keeps them.
+    /// Creates an empty list of branch points, on `device` if it has kernels.
     #[cfg_attr(not(feature = "kernels"), expect(unused_variables, reason = "all are on the host"))]
-    fn on(device: &Device) -> Self {
+    fn new(device: &Device) -> Self {
         #[cfg(feature = "kernels")]
-        if let Some(branches) = DeviceBranches::on(device) {
+        if let Some(branches) = DeviceBranches::new(device) {
             return Self::Device(branches);
         }
         Self::Host(Vec::new())
@@ -54,7 +54,7 @@ impl<G: Rules> StepwiseRollout<G> {
     /// Creates a rollout; games start with the first iteration.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
-        let branches = StepwiseBranches::on(&device);
+        let branches = StepwiseBranches::new(&device);
         Self { game, config: config.clone(), keys, device, branches, memory: None }
     }
 
@@ -72,7 +72,7 @@ impl<G: Rules> StepwiseRollout<G> {
         let keys = self.keys.for_iteration(iteration);
         let mut memory =
             GamesMemory::new(policy, &self.config, self.memory.as_ref(), keys, &self.device);
-        let first = memory.now.clone();
+        let initial_memory = memory.now.clone();
         let mut trajectory = match &mut self.branches {
             #[cfg(feature = "kernels")]
             StepwiseBranches::Device(branches) => {
@@ -87,7 +87,7 @@ impl<G: Rules> StepwiseRollout<G> {
             }
         };
         self.memory = memory.branches;
-        trajectory.memory = first;
+        trajectory.memory = initial_memory;
         trajectory
     }
 
@@ -130,12 +130,12 @@ impl<G: Rules> StepwiseRollout<G> {
     ///
     /// # Panics
     /// If the length is not a multiple of the number of groups.
-    pub fn import_memory(&mut self, numbers: &[f32]) {
+    pub fn import_memory(&mut self, memory: &[f32]) {
         let groups = self.config.num_groups;
-        assert!(numbers.len().is_multiple_of(groups), "numbers: [num_groups, memory_size]");
-        let shape = [groups, numbers.len() / groups];
-        let rows = || Tensor::from_data(TensorData::new(numbers.to_vec(), shape), &self.device);
-        self.memory = (!numbers.is_empty()).then(rows);
+        assert!(memory.len().is_multiple_of(groups), "memory: [num_groups, memory_size]");
+        let shape = [groups, memory.len() / groups];
+        let rows = || Tensor::from_data(TensorData::new(memory.to_vec(), shape), &self.device);
+        self.memory = (!memory.is_empty()).then(rows);
     }
 
     /// Plays an iteration with the rules on the CPU, from the given branch points. Returns the trajectory and the next
@@ -148,7 +148,7 @@ impl<G: Rules> StepwiseRollout<G> {
         memory: &mut GamesMemory,
     ) -> (Trajectory, Vec<EnvState<G>>) {
         let mut envs = env_state::start_envs(self.game, &self.config, keys, branches);
-        let points = env_state::branch_points(&self.config, keys);
+        let points = env_state::draw_branch_points(&self.config, keys);
         let elapsed = env_state::elapsed_steps(&self.config, branches);
         let mut branches: Vec<_> = points.iter().map(|point| envs[point.env]).collect();
         let (steps, num_envs) = (self.config.num_steps, self.config.num_envs());
@@ -163,7 +163,7 @@ impl<G: Rules> StepwiseRollout<G> {
             let obs = TensorData::new(obs, [num_envs, features]);
             let logits = floats(memory.act(policy, Tensor::from_data(obs, &self.device)));
             let ends = self.act_and_record(t, &logits, keys, &mut envs, &mut trajectory);
-            memory.after_step(t, || {
+            memory.finish_step(t, || {
                 Tensor::from_data(TensorData::new(ends, [num_envs]), &self.device)
             });
             for (branch, point) in branches.iter_mut().zip(&points) {
@@ -196,8 +196,9 @@ impl<G: Rules> StepwiseRollout<G> {
             let sampled = if G::MASKED {
                 let bits = legal_bits(&env.state, self.game);
                 trajectory.legal[slot] = bits;
-                let masked = row.iter().enumerate().map(|(a, logit)| masked_logit(bits, a, *logit));
-                sample(&masked.collect::<Vec<_>>(), u)
+                let masked_logits =
+                    row.iter().enumerate().map(|(a, logit)| mask_logit(bits, a, *logit));
+                sample(&masked_logits.collect::<Vec<_>>(), u)
             } else {
                 sample(row, u)
             };

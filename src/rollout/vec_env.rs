@@ -16,7 +16,7 @@ const MIN_PARALLEL_FEATURES: usize = 1 << 16;
 /// Blocks that a thread steps at a time.
 const BLOCKS_PER_PART: usize = 8;
 
-/// Handling of an ended episode in a batch, by Gymnasium's names.
+/// Handling of an ended episode in a batch, under Gymnasium's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Autoreset {
     /// The next step ignores its action and starts the next level.
@@ -118,17 +118,17 @@ pub struct StepBuffers<'a> {
 impl<'a> StepBuffers<'a> {
     /// Splits off the buffers of the first `games`, or of all if there are fewer.
     fn split_off(&mut self, games: usize, features: usize) -> StepBuffers<'a> {
-        fn first<'a, T>(rest: &mut &'a mut [T], len: usize) -> &'a mut [T] {
+        fn take_first<'a, T>(rest: &mut &'a mut [T], len: usize) -> &'a mut [T] {
             rest.split_off_mut(..len.min(rest.len())).unwrap_or_default()
         }
         StepBuffers {
-            obs: first(&mut self.obs, games * features),
-            final_obs: first(&mut self.final_obs, games * features),
-            rewards: first(&mut self.rewards, games),
-            terminated: first(&mut self.terminated, games),
-            truncated: first(&mut self.truncated, games),
-            ended: first(&mut self.ended, games),
-            scores: first(&mut self.scores, games),
+            obs: take_first(&mut self.obs, games * features),
+            final_obs: take_first(&mut self.final_obs, games * features),
+            rewards: take_first(&mut self.rewards, games),
+            terminated: take_first(&mut self.terminated, games),
+            truncated: take_first(&mut self.truncated, games),
+            ended: take_first(&mut self.ended, games),
+            scores: take_first(&mut self.scores, games),
         }
     }
 }
@@ -147,9 +147,9 @@ impl<G: Rules> VecEnv<G> {
 
     /// Bytes of memory that `num_envs` games need at most: in a reset, their blocks, new ones, and the states of which
     /// these are made.
-    pub fn bytes(num_envs: usize) -> usize {
-        let of_blocks = num_envs.div_ceil(LANES).saturating_mul(2 * size_of::<EnvLanes<G>>());
-        of_blocks.saturating_add(num_envs.saturating_mul(size_of::<EnvState<G>>() + 2))
+    pub fn max_bytes(num_envs: usize) -> usize {
+        let block_bytes = num_envs.div_ceil(LANES).saturating_mul(2 * size_of::<EnvLanes<G>>());
+        block_bytes.saturating_add(num_envs.saturating_mul(size_of::<EnvState<G>>() + 2))
     }
 
     /// Number of games.
@@ -179,7 +179,7 @@ impl<G: Rules> VecEnv<G> {
     pub fn reset_env(&mut self, env: usize, seed: u64, episode: u32) {
         assert!(env < self.num_envs, "game {env} of {}", self.num_envs);
         let level = EpisodeKeys::new(Stream::Evaluation, seed).level(episode);
-        self.blocks[env / LANES].set(env % LANES, &EnvState::new(level, self.game));
+        self.blocks[env / LANES].set_env(env % LANES, &EnvState::new(level, self.game));
         self.ended[env] = 0;
     }
 
@@ -199,15 +199,19 @@ impl<G: Rules> VecEnv<G> {
     /// [`VecEnvError::StateLength`] if there are more or fewer words; the games then stay as they are.
     pub fn import_state(&mut self, words: &[u32]) -> Result<(), VecEnvError> {
         let (count, found) = (self.num_envs, words.len());
-        let used = env_words(self.game) * count;
-        let wrong =
-            VecEnvError::StateLength { game: G::NAME, count, expected: used + count, found };
-        if found != used + count {
-            return Err(wrong);
+        let ended_offset = env_words(self.game) * count;
+        let error = VecEnvError::StateLength {
+            game: G::NAME,
+            count,
+            expected: ended_offset + count,
+            found,
+        };
+        if found != ended_offset + count {
+            return Err(error);
         }
-        let envs = unpack_envs(self.game, count, &words[..used]).map_err(|_| wrong)?;
+        let envs = unpack_envs(self.game, count, &words[..ended_offset]).map_err(|_| error)?;
         self.blocks = envs.chunks(LANES).map(EnvLanes::new).collect();
-        self.ended = words[used..].iter().map(|ended| u8::from(*ended != 0)).collect();
+        self.ended = words[ended_offset..].iter().map(|ended| u8::from(*ended != 0)).collect();
         Ok(())
     }
 
@@ -248,10 +252,10 @@ impl<G: Rules> VecEnv<G> {
         self.check_actions(actions)?;
         let (game, autoreset, features) = (self.game, self.autoreset, self.game.num_features());
         let rows = self.num_envs * features;
-        let kept = if autoreset == Autoreset::SameStep { rows } else { 0 };
+        let final_rows = if autoreset == Autoreset::SameStep { rows } else { 0 };
         assert_eq!(
             [buffers.obs.len(), buffers.final_obs.len()],
-            [rows, kept],
+            [rows, final_rows],
             "obs: [num_envs, num_features]"
         );
         for len in [&buffers.terminated, &buffers.truncated, &buffers.ended].map(|ends| ends.len())
@@ -287,7 +291,7 @@ impl<G: Rules> VecEnv<G> {
             return Err(VecEnvError::ActionCount { expected, found });
         }
         let num_actions = self.game.num_actions();
-        if let Some(env) = first_out_of_range(actions, num_actions) {
+        if let Some(env) = find_out_of_range(actions, num_actions) {
             let (action, last) = (actions[env], num_actions - 1);
             return Err(VecEnvError::ActionOutOfRange { game: G::NAME, env, action, last });
         }
@@ -298,12 +302,12 @@ impl<G: Rules> VecEnv<G> {
         }
         if G::MASKED {
             let mut bits = [0; LANES];
-            for (number, (block, actions)) in
+            for (index, (block, actions)) in
                 self.blocks.iter().zip(actions.chunks(LANES)).enumerate()
             {
                 block.write_legal(self.game, &mut bits);
                 for (lane, (action, bits)) in actions.iter().zip(&bits).enumerate() {
-                    let env = number * LANES + lane;
+                    let env = index * LANES + lane;
                     if bits >> action & 1 == 0 && self.ended[env] == 0 {
                         return Err(VecEnvError::IllegalAction { env, action: *action as u32 });
                     }
@@ -328,14 +332,14 @@ fn step_part<G: Rules>(part: BatchPart<G>, game: G, autoreset: Autoreset) -> boo
     let BatchPart { blocks, ended, actions, buffers } = part;
     let features = game.num_features();
     let mut scratch = vec![[0.0; LANES]; features];
-    for (number, block) in blocks.iter_mut().enumerate() {
-        let games = number * LANES..actions.len().min((number + 1) * LANES);
+    for (index, block) in blocks.iter_mut().enumerate() {
+        let games = index * LANES..actions.len().min((index + 1) * LANES);
         let mut played = StepResultLanes::default();
-        block.advance_inlined(game, &lane_actions(&actions[games.clone()]), &mut played);
+        block.advance_inlined(game, &to_lane_actions(&actions[games.clone()]), &mut played);
         let mut rewards = [0.0; LANES];
         rewards.iter_mut().zip(&played.rewards).for_each(|(to, reward)| *to = f64::from(*reward));
-        let terminated = played.lanes_with(EpisodeStatus::Terminated);
-        let truncated = played.lanes_with(EpisodeStatus::Truncated);
+        let terminated = played.status_flags(EpisodeStatus::Terminated);
+        let truncated = played.status_flags(EpisodeStatus::Truncated);
         let mut ended = terminated;
         ended.iter_mut().zip(&truncated).for_each(|(ended, truncated)| *ended |= truncated);
         write_lanes(&mut buffers.rewards[games.clone()], &rewards);
@@ -355,7 +359,7 @@ fn step_part<G: Rules>(part: BatchPart<G>, game: G, autoreset: Autoreset) -> boo
                 (buffers.terminated[*env], buffers.truncated[*env], buffers.ended[*env]) =
                     (0, 0, 0);
             }
-            start_next(blocks, &restarts, game, buffers.obs, &mut scratch);
+            restart_games(blocks, &restarts, game, buffers.obs, &mut scratch);
             ended.copy_from_slice(buffers.ended);
         }
         Autoreset::SameStep => {
@@ -363,7 +367,7 @@ fn step_part<G: Rules>(part: BatchPart<G>, game: G, autoreset: Autoreset) -> boo
             for row in restarts.iter().map(|env| env * features..(env + 1) * features) {
                 buffers.final_obs[row.clone()].copy_from_slice(&buffers.obs[row]);
             }
-            start_next(blocks, &restarts, game, buffers.obs, &mut scratch);
+            restart_games(blocks, &restarts, game, buffers.obs, &mut scratch);
         }
         Autoreset::Disabled => ended.copy_from_slice(buffers.ended),
     }
@@ -372,7 +376,7 @@ fn step_part<G: Rules>(part: BatchPart<G>, game: G, autoreset: Autoreset) -> boo
 
 /// Starts the next level of some games, [`LANES`] at a time, and writes their observations.
 #[inline(always)]
-fn start_next<G: Rules>(
+fn restart_games<G: Rules>(
     blocks: &mut [EnvLanes<G>],
     envs: &[usize],
     game: G,
@@ -384,10 +388,10 @@ fn start_next<G: Rules>(
         for (level, env) in levels.iter_mut().zip(envs) {
             *level = blocks[env / LANES].level(env % LANES);
         }
-        let started = EnvLanes::after_levels(levels, game);
+        let started = EnvLanes::start_next_levels(levels, game);
         started.observe_inlined(game, scratch);
         for (lane, env) in envs.iter().enumerate() {
-            blocks[env / LANES].copy(env % LANES, &started, lane);
+            blocks[env / LANES].copy_env(env % LANES, &started, lane);
             let row = obs[env * scratch.len()..].iter_mut();
             row.zip(&*scratch).for_each(|(x, lanes)| *x = lanes[lane]);
         }
@@ -413,9 +417,9 @@ fn flagged_indices(flags: &[u8]) -> Vec<usize> {
     indices
 }
 
-/// The actions of a block, with zeros for the lanes without a game.
+/// Converts the actions of a block to lanes, with zeros for the lanes without a game.
 #[inline(always)]
-fn lane_actions(actions: &[i64]) -> [u32; LANES] {
+fn to_lane_actions(actions: &[i64]) -> [u32; LANES] {
     // Constant sizes, for which it compiles to shuffles of vectors.
     let all: [i64; LANES] = actions.try_into().unwrap_or_else(|_| {
         let mut all = [0; LANES];
@@ -425,9 +429,9 @@ fn lane_actions(actions: &[i64]) -> [u32; LANES] {
     all.map(|action| action as u32)
 }
 
-/// The first action that is not below `num_actions`.
+/// Finds the first action that is not below `num_actions`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn first_out_of_range(actions: &[i64], num_actions: usize) -> Option<usize> {
+fn find_out_of_range(actions: &[i64], num_actions: usize) -> Option<usize> {
     let last = num_actions as i64 - 1;
     // Negative if the action is below 0 or above the last.
     let sign = |action: &i64| action | last.wrapping_sub(*action);

@@ -53,7 +53,7 @@ impl<G: Rules> AnyEngine<G> {
         #[cfg(feature = "general")]
         if reason.is_some() {
             let (inputs, part) =
-                inputs.for_rank(config, team, crate::learner::MIN_AUTODIFF_SHARD_STEPS)?;
+                inputs.reduce_to_rank(config, team, crate::learner::MIN_AUTODIFF_SHARD_STEPS)?;
             let engine = GeneralEngine::new(inputs, part.clone(), device);
             return Ok((Self::General(Box::new(engine)), part));
         }
@@ -63,12 +63,13 @@ impl<G: Rules> AnyEngine<G> {
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
             let mlp = inputs.model.get::<Mlp>().expect("kernels take MLPs only").clone();
-            let (inputs, part) = inputs.for_rank(config, team, crate::learner::MIN_SHARD_STEPS)?;
+            let (inputs, part) =
+                inputs.reduce_to_rank(config, team, crate::learner::MIN_SHARD_STEPS)?;
             let engine = FusedEngine::new(inputs, mlp, part.clone(), device);
             return Ok((Self::Fused(Box::new(engine)), part));
         }
         let learner = host_learner(&inputs.model, config).expect("it has no reason to fall back");
-        let (inputs, part) = inputs.for_rank(config, team, learner.min_shard_steps())?;
+        let (inputs, part) = inputs.reduce_to_rank(config, team, learner.min_shard_steps())?;
         let engine = NativeEngine::new(inputs, learner, part.clone());
         Ok((Self::Native(Box::new(engine)), part))
     }
@@ -79,8 +80,8 @@ impl<G: Rules> AnyEngine<G> {
     }
 }
 
-/// The network selected by `config.policy`, with its initial weights.
-pub(super) fn initial_network<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Network {
+/// Creates the network selected by `config.policy`, with its initial weights.
+pub(super) fn new_network<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Network {
     let key = Stream::Weights.key(config.seed);
     Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
@@ -101,10 +102,7 @@ pub(super) fn fallback_precision_reason(
     }
     Some(match model.get::<Mlp>() {
         Some(_) => fallback.to_string(),
-        None => {
-            "only MLPs and decoders support other precisions than f32, and GRUs bf16 on the CPU"
-                .to_string()
-        }
+        None => format!("this network does not support {} on this device", config.precision),
     })
 }
 
@@ -147,9 +145,9 @@ pub(super) fn fallback_reason(
         if cfg!(not(feature = "general")) && config.precision != Precision::F32 {
             return Some("on the CPU this build has the precision f32 alone".to_string());
         }
-        let in_bf16 = takes_bf16_on_cpu(model, config, device);
+        let takes_bf16 = takes_bf16_on_cpu(model, config, device);
         return device::unsupported_precision_reason(Some(device), config.precision)
-            .filter(|_| !in_bf16);
+            .filter(|_| !takes_bf16);
     }
     if host.is_some() {
         return Some("environments on the host have no kernels".to_string());
@@ -176,11 +174,11 @@ mod tests {
 
     /// A network that is not built in.
     #[derive(Module, Debug)]
-    struct Own {
+    struct UserNetwork {
         mlp: Mlp,
     }
 
-    impl Memoryless for Own {
+    impl Memoryless for UserNetwork {
         fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
             self.mlp.logits(obs)
         }
@@ -190,7 +188,7 @@ mod tests {
     fn a_network_without_a_learner_on_the_cpu_falls_back() {
         let (device, team) = (Device::flex(), Team::alone());
         let mlp = PolicyConfig::mlp(&[5], Activation::Tanh);
-        let own = Own { mlp: Mlp::new(3, 4, &mlp, 1, &device) };
+        let own = UserNetwork { mlp: Mlp::new(3, 4, &mlp, 1, &device) };
         let gru = PolicyConfig::gru(&[5], Activation::Tanh);
         let built_in = [mlp, gru, PolicyConfig::decoder(DecoderConfig::default())];
         let built_in = built_in.map(|config| Network::new(3, 4, &config, 1, &device));

@@ -13,10 +13,10 @@ pub(super) fn measure(team: &Team, seconds: f64) -> Result<Option<Communication>
         return Ok(None);
     }
     let traffic = team.take_traffic();
-    let busy =
+    let busy_seconds =
         team.all_gather_numbers(&[seconds - (traffic.seconds - traffic.hidden_seconds)])?.concat();
-    let mean = busy.iter().sum::<f64>() / busy.len() as f64;
-    let max = busy.iter().copied().fold(0.0, f64::max);
+    let mean = busy_seconds.iter().sum::<f64>() / busy_seconds.len() as f64;
+    let max = busy_seconds.iter().copied().fold(0.0, f64::max);
     Ok(Some(Communication {
         ranks: team.size(),
         seconds: traffic.seconds,
@@ -27,8 +27,8 @@ pub(super) fn measure(team: &Team, seconds: f64) -> Result<Option<Communication>
     }))
 }
 
-/// Whether ranks must [`compare`] their policies after `iteration`, counted from 1: after the first, every
-/// [`COMPARE_EVERY`] iterations from there, and after the last.
+/// Whether ranks must [compare](compare_policies) their policies after `iteration`, counted from 1: after the first,
+/// every [`COMPARE_EVERY`] iterations from there, and after the last.
 pub(super) fn is_comparison_due(iteration: u32, iterations: u32) -> bool {
     iteration % COMPARE_EVERY == 1 || iteration == iterations
 }
@@ -37,7 +37,7 @@ pub(super) fn is_comparison_due(iteration: u32, iterations: u32) -> bool {
 ///
 /// # Errors
 /// If they differ, or a rank fails or does not respond.
-pub(super) fn compare(team: &Team, params: &[f32]) -> Result<(), TeamError> {
+pub(super) fn compare_policies(team: &Team, params: &[f32]) -> Result<(), TeamError> {
     let bytes = bytemuck::cast_slice::<f32, u8>(params);
     team.check_identical("policy, by its SHA-256", &disk::sha256(bytes))
 }

@@ -48,7 +48,7 @@ pub trait Engine: Send {
     /// verifiers, which may be bound to the calling thread.
     fn runs_in_pool(&self) -> bool;
 
-    /// Trains iteration number `iteration`, counted from 0; the rollout of iteration `next` may be started early. The
+    /// Trains iteration `iteration`, counted from 0; the rollout of iteration `next` may be started early. The
     /// returned record lacks the metrics that the trainer measures.
     ///
     /// # Errors
@@ -93,10 +93,10 @@ pub(super) trait Grpo {
     type Error;
 
     /// Plays the games, or completes the prompts, of iteration `iteration`.
-    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, Self::Error>;
+    fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, Self::Error>;
 
     /// Compares every action with those of its group.
-    fn advantages(
+    fn compute_advantages(
         &mut self,
         trajectory: &Self::Trajectory,
     ) -> Result<Self::Advantages, Self::Error>;
@@ -110,7 +110,7 @@ pub(super) trait Grpo {
     ) -> Result<Self::Stats, Self::Error>;
 
     /// Waits for the totals of the iteration; the rollout of iteration `next` may be started meanwhile.
-    async fn totals(
+    async fn read_totals(
         &mut self,
         trajectory: Self::Trajectory,
         advantages: Self::Advantages,

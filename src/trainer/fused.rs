@@ -6,7 +6,7 @@ use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
-use crate::advantage::kernels::shared_recording_advantages;
+use crate::advantage::kernels::compute_shared_recording_advantages;
 use crate::data::summary::{
     COUNTED_STEPS, ENDED_STEPS, EPISODES, REWARD_SUM, SCORE_SUM, ZERO_VARIANCE_GROUPS,
 };
@@ -45,7 +45,7 @@ struct StartedRollout {
 type DeviceData = (Recording, RecordingAdvantages);
 
 /// Uploads windows.
-fn to_device(windows: &WindowBatch, device: &Device) -> DeviceData {
+fn upload_windows(windows: &WindowBatch, device: &Device) -> DeviceData {
     windows.upload_recording(max_buffer_bytes(device), device)
 }
 
@@ -64,7 +64,7 @@ impl<G: Rules> FusedEngine<G> {
             }
             Some(window_set) => {
                 Source::from_data(window_set, config, shards, max_buffer_bytes(device), |windows| {
-                    Box::new(to_device(&windows, device))
+                    Box::new(upload_windows(&windows, device))
                 })
             }
         };
@@ -80,9 +80,11 @@ impl<G: Rules> Grpo for FusedEngine<G> {
     type Totals = GameTotals;
     type Error = TrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
+    fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let (device, batches) = (&self.device, &mut self.learner.context.batches);
-        let games = match self.source.take(iteration, batches, |windows| to_device(windows, device))
+        let games = match self
+            .source
+            .take(iteration, batches, |windows| upload_windows(windows, device))
         {
             IterationInput::Games(games) => games,
             IterationInput::Data((recording, weights)) => return Ok((recording, Some(weights))),
@@ -97,7 +99,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         Ok((recording, None))
     }
 
-    fn advantages(
+    fn compute_advantages(
         &mut self,
         (recording, weights): &Self::Trajectory,
     ) -> Result<RecordingAdvantages, TrainError> {
@@ -105,7 +107,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
             return Ok(weights.clone());
         }
         let RankPart { config, team, rollout, .. } = &self.part;
-        Ok(shared_recording_advantages(recording, rollout, &config.advantage, team)?)
+        Ok(compute_shared_recording_advantages(recording, rollout, &config.advantage, team)?)
     }
 
     fn update(
@@ -122,7 +124,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         Ok(self.learner.update(recording, advantages, observer, iteration)?)
     }
 
-    async fn totals(
+    async fn read_totals(
         &mut self,
         recording: Self::Trajectory,
         advantages: RecordingAdvantages,
@@ -136,9 +138,9 @@ impl<G: Rules> Grpo for FusedEngine<G> {
             let (recording, branches) = games.play(&self.learner.policy(), iteration);
             Some(StartedRollout { iteration, recording, branches })
         };
-        let wanted = [advantages.summary, stats];
+        let tensors = [advantages.summary, stats];
         let ([summary, means], next_rollout) =
-            device::read_while(wanted, || next.and_then(start_rollout)).await;
+            device::read_while(tensors, || next.and_then(start_rollout)).await;
         self.next_rollout = next_rollout;
         // Sums over all ranks.
         let total = |i: usize| f64::from(summary[i]);

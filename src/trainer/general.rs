@@ -5,7 +5,7 @@ use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::{IterationInput, Source};
 use super::transfer::{download, upload};
-use crate::advantage::{Advantages, advantages, shared_advantages};
+use crate::advantage::{Advantages, compute_advantages, compute_shared_advantages};
 use crate::data::host::upload_time_major;
 use crate::data::{GameSums, Trajectory, WindowBatch};
 use crate::device;
@@ -16,7 +16,7 @@ use crate::rollout::{EnvStatesError, HostRollout, StepwiseRollout};
 use crate::settings::RolloutConfig;
 use burn::tensor::{Device, Tensor};
 
-/// Stepwise rollouts, advantages by tensor operations and updates by autodiff.
+/// Stepwise rollouts, advantages by tensor operations, and updates by autodiff.
 #[derive(Debug)]
 pub(super) struct GeneralEngine<G: Rules> {
     part: RankPart,
@@ -39,7 +39,7 @@ impl<G: Rules> GeneralEngine<G> {
             None => Source::Games(StepwiseRollout::new(game, rollout, part.keys(), device)),
             Some(window_set) => {
                 Source::from_data(window_set, config, shards, u64::MAX, |windows| {
-                    Box::new(to_device(&windows, device))
+                    Box::new(upload_windows(&windows, device))
                 })
             }
         };
@@ -47,12 +47,12 @@ impl<G: Rules> GeneralEngine<G> {
     }
 }
 
-/// The sums of each game from rows of one number per game, in the order of the fields of [`GameSums`]; missing rows are
-/// zeros.
-fn game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
+/// Collects the sums of each game from rows of one sum per game, in the order of the fields of [`GameSums`]; missing
+/// rows are zeros.
+fn collect_game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
     let rows: Vec<&[f32]> = rows.chunks_exact(games).collect();
-    let number = |i: usize, game: usize| rows.get(i).map_or(0.0, |row| f64::from(row[game]));
-    let sums = |game| GameSums::from(std::array::from_fn(|i| number(i, game)));
+    let sum = |i: usize, game: usize| rows.get(i).map_or(0.0, |row| f64::from(row[game]));
+    let sums = |game| GameSums::from(std::array::from_fn(|i| sum(i, game)));
     (0..rows.first().map_or(0, |row| row.len())).map(sums).collect()
 }
 
@@ -60,11 +60,11 @@ fn game_sums(rows: &[f32], games: usize) -> Vec<GameSums> {
 type DeviceData = (Trajectory, Advantages);
 
 /// Uploads windows.
-fn to_device(windows: &WindowBatch, device: &Device) -> DeviceData {
-    let rows = |values: &[f32]| upload_time_major(values, windows.trajectory.num_envs, device);
+fn upload_windows(windows: &WindowBatch, device: &Device) -> DeviceData {
+    let upload = |values: &[f32]| upload_time_major(values, windows.trajectory.num_envs, device);
     let advantages = Advantages {
-        values: rows(&windows.weights),
-        mask: rows(&windows.mask()),
+        values: upload(&windows.weights),
+        mask: upload(&windows.mask()),
         zero_variance: Tensor::zeros([1], device),
     };
     (windows.trajectory.to_tensors(device), advantages)
@@ -78,9 +78,11 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
     type Totals = GameTotals;
     type Error = TrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
+    fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let (device, batches) = (&self.device, &mut self.learner.context.batches);
-        let games = match self.source.take(iteration, batches, |windows| to_device(windows, device))
+        let games = match self
+            .source
+            .take(iteration, batches, |windows| upload_windows(windows, device))
         {
             IterationInput::Games(games) => games,
             IterationInput::Data((trajectory, weights)) => return Ok((trajectory, Some(weights))),
@@ -93,7 +95,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         Ok((trajectory, None))
     }
 
-    fn advantages(
+    fn compute_advantages(
         &mut self,
         (trajectory, weights): &Self::Trajectory,
     ) -> Result<Advantages, TrainError> {
@@ -104,9 +106,9 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         let (mask, config) = (trajectory.mask(rollout.auto_reset), &config.advantage);
         let RolloutConfig { group_size, learn_steps, .. } = *rollout;
         if team.size() == 1 && device::has_kernels(&self.device) {
-            return Ok(advantages(trajectory, &mask, group_size, learn_steps, config));
+            return Ok(compute_advantages(trajectory, &mask, group_size, learn_steps, config));
         }
-        Ok(shared_advantages(trajectory, &mask, rollout, config, shards, team)?)
+        Ok(compute_shared_advantages(trajectory, &mask, rollout, config, shards, team)?)
     }
 
     fn update(
@@ -120,7 +122,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         Ok(self.learner.update(&learnt, &advantages.values, &advantages.mask, iteration)?)
     }
 
-    async fn totals(
+    async fn read_totals(
         &mut self,
         (trajectory, _): Self::Trajectory,
         advantages: Advantages,
@@ -135,11 +137,11 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
             let ends = sums_by_game(trajectory.ends());
             let mut rewards = trajectory.rewards.clone();
             // Number of counted steps of each game, where it varies.
-            let mut lengths = None;
+            let mut counted_steps = None;
             if !config.plays_all_steps() {
                 let mask = trajectory.mask(rollout.auto_reset);
                 rewards = rewards * mask.clone();
-                lengths = Some(sums_by_game(mask));
+                counted_steps = Some(sums_by_game(mask));
             }
             let ended_steps = trajectory.ended_steps();
             parts.extend([
@@ -148,11 +150,11 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
                 ended_steps,
                 sums_by_game(rewards),
             ]);
-            parts.extend(lengths);
+            parts.extend(counted_steps);
         }
-        let numbers = device::read_async(Tensor::cat(parts, 0)).await;
-        let (means, sums) = numbers.split_at(1 + UpdateMeans::LEN);
-        let sums = game_sums(sums, self.part.game_shards.own_items().len());
+        let values = device::read_async(Tensor::cat(parts, 0)).await;
+        let (means, sums) = values.split_at(1 + UpdateMeans::LEN);
+        let sums = collect_game_sums(sums, self.part.game_shards.own_items().len());
         Ok(GameTotals {
             games: self.part.sum_games(&sums)?,
             waiting_seconds: self.source.take_waiting_seconds(),
@@ -173,7 +175,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
         let Source::Games(games) = &self.source else { return };
         if self.host.is_some() {
             // The iteration itself reports a failure.
-            let _ = self.rollout(iteration);
+            let _ = self.roll_out(iteration);
             return;
         }
         games.clone().collect(&self.learner.state.policy(), iteration);

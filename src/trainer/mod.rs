@@ -22,9 +22,9 @@ pub use finite::is_finite;
 #[cfg(feature = "general")]
 pub use game::held_out::ConfusionMatrix;
 pub use game::{
-    BatchSizes, Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml,
-    layered_settings, load_policy, load_weights, new_settings, policy_bytes, policy_params,
-    read_policy_file, saved_config, saved_game_name,
+    BatchSizes, Demonstrations, GameEngine, GameTrainer, HostSetupError, config_to_toml,
+    layer_settings, load_policy, load_weights, new_settings, policy_bytes, read_config,
+    read_game_name, read_policy_file, read_policy_params,
 };
 pub use snapshot::{Counters, EngineState, LanguageCounters, Persistent, SnapshotError};
 
@@ -84,13 +84,13 @@ async fn iterate<E: Grpo>(
 ) -> Result<(E::Totals, Option<PhaseSeconds>), E::Error> {
     let started = Instant::now();
     let span = info_span!("rollout").entered();
-    let trajectory = engine.rollout(iteration)?;
+    let trajectory = engine.roll_out(iteration)?;
     let is_timed = engine.finish_phase();
     let rollout_end = started.elapsed().as_secs_f64();
     span.exit();
 
     let span = info_span!("advantage").entered();
-    let advantages = engine.advantages(&trajectory)?;
+    let advantages = engine.compute_advantages(&trajectory)?;
     engine.finish_phase();
     let advantage_end = started.elapsed().as_secs_f64();
     span.exit();
@@ -101,7 +101,7 @@ async fn iterate<E: Grpo>(
     let update_end = started.elapsed().as_secs_f64();
     span.exit();
 
-    let totals = engine.totals(trajectory, advantages, stats, next);
+    let totals = engine.read_totals(trajectory, advantages, stats, next);
     let totals = totals.instrument(info_span!("read_back")).await?;
     let phases = PhaseSeconds {
         rollout: rollout_end,
@@ -115,14 +115,14 @@ async fn iterate<E: Grpo>(
 /// Errors that end training.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// A metric is not finite.
+    /// A metric or the policy is not finite.
     #[error(
-        "the {what} is not finite in iteration {iteration}, so this iteration is not saved; {}",
-        advice(what)
+        "the {quantity} is not finite in iteration {iteration}, so this iteration is not saved; {}",
+        non_finite_advice(quantity)
     )]
     NotFinite {
-        /// Name of the metric.
-        what: &'static str,
+        /// Name of the quantity that is not finite.
+        quantity: &'static str,
         /// Iteration, counted from 1.
         iteration: u32,
     },
@@ -134,9 +134,9 @@ pub enum TrainError {
     Env(#[from] HostEnvError),
 }
 
-/// Advice about a metric that is not finite.
-fn advice(what: &str) -> &'static str {
-    match what {
+/// Advice about a quantity that is not finite.
+fn non_finite_advice(quantity: &str) -> &'static str {
+    match quantity {
         REWARD => "the game or the task must give finite rewards",
         _ => {
             "a lower optimizer.learning_rate (of SFT: fit.learning_rate), optimizer.weight_decay or \
@@ -161,7 +161,7 @@ impl<E: Engine> Trainer<E> {
     /// # Panics
     /// If an environment, a task or the device panics.
     pub fn iterate(&mut self) -> Result<IterationRecord, E::Error> {
-        in_pool(self.engine.runs_in_pool(), || block_on(self.iterate_async()))
+        run_in_pool_if(self.engine.runs_in_pool(), || block_on(self.iterate_async()))
     }
 
     /// The device; `None` for a language model on the CPU.
@@ -203,13 +203,13 @@ impl<E: Engine> Trainer<E> {
         seconds: f64,
     ) -> Result<Option<Communication>, TeamError> {
         let team = self.engine.team();
-        let measured = communication::measure(team, seconds)?;
-        if measured.is_some()
+        let cost = communication::measure(team, seconds)?;
+        if cost.is_some()
             && communication::is_comparison_due(self.iteration, self.engine.iterations())
         {
-            communication::compare(team, &self.engine.params().await)?;
+            communication::compare_policies(team, &self.engine.params().await)?;
         }
-        Ok(measured)
+        Ok(cost)
     }
 
     /// Evaluates the greedy policy on the episodes, prompts or demonstrations that select the best one: by mean score,
@@ -276,7 +276,7 @@ fn may_enter_pool(team: &Team) -> bool {
 }
 
 /// Runs `work` on a thread of the pool if `enters`, else on this thread.
-fn in_pool<T: Send>(enters: bool, work: impl FnOnce() -> T + Send) -> T {
+fn run_in_pool_if<T: Send>(enters: bool, work: impl FnOnce() -> T + Send) -> T {
     if enters { rayon::scope(|_| work()) } else { work() }
 }
 
@@ -289,7 +289,7 @@ fn is_best(value: f64, so_far: Option<BestEvaluation>) -> bool {
 fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
     let sampling_entropy = record.text.as_ref().map_or(0.0, |text| text.sampling_entropy);
     // In the order of causes: all others follow from the reward.
-    for (what, value) in [
+    for (quantity, value) in [
         (REWARD, record.mean_reward),
         ("entropy of the sampled tokens", sampling_entropy),
         ("loss", record.loss),
@@ -297,7 +297,7 @@ fn check_finite(record: &IterationRecord) -> Result<(), TrainError> {
         ("policy's divergence", record.approx_kl),
     ] {
         if !value.is_finite() {
-            return Err(TrainError::NotFinite { what, iteration: record.iteration });
+            return Err(TrainError::NotFinite { quantity, iteration: record.iteration });
         }
     }
     Ok(())

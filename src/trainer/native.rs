@@ -3,7 +3,7 @@
 use super::engine::{GameTotals, Grpo, PolicyEngine, PolicyState};
 use super::rank_part::{EngineInputs, RankPart};
 use super::source::Source;
-use super::{TrainError, in_pool};
+use super::{TrainError, run_in_pool_if};
 use crate::advantage::HostAdvantages;
 use crate::data::{GameSums, HostTrajectory, WindowBatch};
 use crate::env::{HostEnvError, Rules};
@@ -61,8 +61,8 @@ impl<G: Rules> NativeEngine<G> {
     }
 }
 
-/// Plays the games, or the environments on the host, and returns the sums of each.
-fn play<G: Rules, A: Actor>(
+/// Collects the trajectory of the games, or of the environments on the host, and returns the sums of each.
+fn collect<G: Rules, A: Actor>(
     policy: &A,
     iteration: u32,
     games: &mut NativeRollout<G>,
@@ -94,7 +94,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     type Totals = GameTotals;
     type Error = TrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
+    fn roll_out(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let Self { source, learner, buffers, .. } = self;
         source.become_resident(|windows| *buffers = windows.into());
         learner.context_mut().batches.set_in_order(source.is_streamed());
@@ -104,9 +104,11 @@ impl<G: Rules> Grpo for NativeEngine<G> {
                 let (host, trajectory) = (self.host.as_mut(), &mut trajectory);
                 match self.learner.policy() {
                     HostPolicy::Perceptron(policy) => {
-                        play(&policy, iteration, games, host, trajectory)?
+                        collect(&policy, iteration, games, host, trajectory)?
                     }
-                    HostPolicy::Other(policy) => play(&policy, iteration, games, host, trajectory)?,
+                    HostPolicy::Other(policy) => {
+                        collect(&policy, iteration, games, host, trajectory)?
+                    }
                 }
             }
             Source::Resident(()) => Vec::new(),
@@ -119,7 +121,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         Ok((trajectory, sums))
     }
 
-    fn advantages(
+    fn compute_advantages(
         &mut self,
         (trajectory, _): &Self::Trajectory,
     ) -> Result<HostAdvantages, TrainError> {
@@ -145,10 +147,10 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         let experience = HostExperience::new(trajectory, values, counts, learn_steps);
         let learner = &mut self.learner;
         // With environments on the host, the iteration runs outside the pool.
-        Ok(in_pool(self.host.is_some(), || learner.update(&experience, iteration))?)
+        Ok(run_in_pool_if(self.host.is_some(), || learner.update(&experience, iteration))?)
     }
 
-    async fn totals(
+    async fn read_totals(
         &mut self,
         (trajectory, sums): Self::Trajectory,
         advantages: HostAdvantages,
@@ -174,7 +176,7 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
     fn rehearse(&mut self, iteration: u32) {
         let Source::Games(games) = &self.source else { return };
         let games = games.clone();
-        if let Ok((trajectory, _)) = self.rollout(iteration) {
+        if let Ok((trajectory, _)) = self.roll_out(iteration) {
             self.buffers.trajectory = trajectory;
         }
         self.source = Source::Games(games);
@@ -182,11 +184,11 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
 
     fn describe(&self) -> String {
         let rollouts = self.host.as_ref().map_or("native rollouts", |_| "rollouts on the host");
-        let products = match self.part.config.precision {
+        let precision = match self.part.config.precision {
             Precision::F32 => String::new(),
             precision => format!(", {precision}"),
         };
-        format!("{}, native updates{products}", self.source.description().unwrap_or(rollouts))
+        format!("{}, native updates{precision}", self.source.description().unwrap_or(rollouts))
     }
 
     fn model(&self) -> Network {

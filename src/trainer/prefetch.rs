@@ -1,7 +1,7 @@
 //! Streaming of datasets: a thread copies the windows of the next iteration while the current one learns.
 //!
 //! At most two blocks of windows are in memory: one in use, and one being filled from the memory-mapped
-//! files. The content of a block depends on the number of its iteration only, so results equal those of a
+//! files. The content of a block depends on the index of its iteration only, so results equal those of a
 //! resident dataset, even after a resume.
 
 use crate::data::{WindowBatch, WindowSet};
@@ -24,7 +24,7 @@ pub(super) struct WindowPrefetcher {
     waiting_seconds: f64,
 }
 
-/// A thread that prefetches windows.
+/// A thread that reads windows ahead.
 #[derive(Debug)]
 struct Reader {
     /// Iteration of the block that the thread prepares.
@@ -46,7 +46,7 @@ impl WindowPrefetcher {
     }
 
     /// Also reads all windows in the background, so that the dataset can become resident.
-    pub fn reading_all(mut self) -> Self {
+    pub fn read_all_in_background(mut self) -> Self {
         let (send, all_windows) = channel();
         let window_set = self.window_set.clone();
         thread::spawn(move || {
@@ -156,7 +156,8 @@ mod tests {
             stream.give_back(windows);
         }
         assert!(!stream.reads_all() && stream.take_all().is_none());
-        let mut stream = WindowPrefetcher::new(window_set.clone(), batches).reading_all();
+        let mut stream =
+            WindowPrefetcher::new(window_set.clone(), batches).read_all_in_background();
         assert!(stream.reads_all());
         // The number of looks ends a hang and decides nothing else.
         let all = (0..60_000).find_map(|_| {

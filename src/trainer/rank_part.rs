@@ -21,7 +21,7 @@ pub(super) struct EngineInputs<G> {
 impl<G> EngineInputs<G> {
     /// Reduces the inputs to this rank's part of the run, in which the shards of a minibatch have at least
     /// `min_shard_steps` steps.
-    pub fn for_rank(
+    pub fn reduce_to_rank(
         self,
         config: &TrainConfig,
         team: &Team,
@@ -124,12 +124,12 @@ impl RankPart {
             return Ok(GameSums::default());
         }
         let shard_sums = |shard: usize| {
-            let numbers =
+            let game_sums =
                 sums[self.game_shards.local_items_of(shard)].iter().map(GameSums::numbers);
-            numbers.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
+            game_sums.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
         };
-        let ours: Vec<[f64; 5]> = self.game_shards.own_shards().map(shard_sums).collect();
-        Ok(self.team.all_reduce_shard_numbers(&self.game_shards, &ours)?.into())
+        let own_sums: Vec<[f64; 5]> = self.game_shards.own_shards().map(shard_sums).collect();
+        Ok(self.team.all_reduce_shard_numbers(&self.game_shards, &own_sums)?.into())
     }
 
     /// Keys of this rank's games.
@@ -146,13 +146,13 @@ pub(super) fn gather_game_states(
 ) -> Result<Vec<u32>, TeamError> {
     let parts = gather_parts(ours, team)?;
     let words = parts.iter().map(Vec::len).sum::<usize>() / num_groups;
-    let word = |w: usize| {
+    let gather_word = |w: usize| {
         parts.iter().flat_map(move |part| {
             let groups = part.len() / words;
             part[w * groups..(w + 1) * groups].iter().copied()
         })
     };
-    Ok((0..words).flat_map(word).collect())
+    Ok((0..words).flat_map(gather_word).collect())
 }
 
 /// Gathers an array from every rank, such as the model's memory at its game states.

@@ -64,9 +64,9 @@ impl Counters {
     ///
     /// # Errors
     /// If there are no counters, or they cannot be read.
-    pub fn of(checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
+    pub fn read(checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
         let section = checkpoint.section(STATE, VERSION)?;
-        serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))
+        serde_json::from_slice(&section.bytes).map_err(|e| unreadable_error(STATE, e))
     }
 
     /// The best evaluation so far.
@@ -112,12 +112,12 @@ pub enum SnapshotError {
     #[error(
         "there is no model in {0}, which the run's adapters are for; --model PATH names the same one elsewhere"
     )]
-    BaseIsGone(PathBuf),
+    MissingBase(PathBuf),
     /// A model is named for a run that needs none.
     #[error(
         "--model {0} is not needed: the run has no adapters, and its checkpoint has all of its weights"
     )]
-    NoBase(PathBuf),
+    UnneededBase(PathBuf),
     /// The saved game states have the wrong size.
     #[error(transparent)]
     Games(#[from] EnvStatesError),
@@ -204,7 +204,7 @@ impl<E: Persistent> Trainer<E> {
         let state = self.engine.export_state(self.iteration).await?;
         let counters = Counters::new(self.iteration, self.best, &state);
         let mut sections = state.sections;
-        sections.insert(1, section(STATE, counters.to_json()));
+        sections.insert(1, new_section(STATE, counters.to_json()));
         Ok(Checkpoint { iteration: u64::from(self.iteration), sections })
     }
 
@@ -212,7 +212,7 @@ impl<E: Persistent> Trainer<E> {
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
-    pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
+    pub fn with_checkpoint(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
         self.restore(checkpoint)?;
         Ok(self)
     }
@@ -222,7 +222,7 @@ impl<E: Persistent> Trainer<E> {
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SnapshotError> {
-        let counters = Counters::of(checkpoint)?;
+        let counters = Counters::read(checkpoint)?;
         self.engine.import_state(checkpoint, &counters)?;
         (self.iteration, self.best) = (counters.iteration, counters.best());
         Ok(())
@@ -230,11 +230,12 @@ impl<E: Persistent> Trainer<E> {
 }
 
 /// Creates a section of version [`VERSION`].
-pub(super) fn section(name: impl Into<String>, bytes: Vec<u8>) -> Section {
+pub(super) fn new_section(name: impl Into<String>, bytes: Vec<u8>) -> Section {
     Section { name: name.into(), version: VERSION, bytes }
 }
 
-pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
+/// The error for a section that cannot be read.
+pub(super) fn unreadable_error(section: &str, reason: impl ToString) -> SnapshotError {
     SnapshotError::Unreadable { section: section.to_string(), reason: reason.to_string() }
 }
 
@@ -242,9 +243,9 @@ pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError 
 ///
 /// # Errors
 /// If there are no settings, or they cannot be read.
-pub fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
+pub fn read_settings(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
     let section = checkpoint.section(CONFIG, VERSION)?;
-    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
+    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable_error(CONFIG, e))?;
     Ok(overlay::parse(CONFIG, text)?)
 }
 
@@ -274,9 +275,9 @@ mod tests {
         for score in [-1.3863341014583905, 0.1 + 0.2, f64::MIN_POSITIVE] {
             let counters =
                 Counters::new(1, Some(BestEvaluation { value: score, iteration: 1 }), &state);
-            let sections = vec![section(STATE, counters.to_json())];
+            let sections = vec![new_section(STATE, counters.to_json())];
             let checkpoint = Checkpoint { iteration: 1, sections };
-            assert_eq!(Counters::of(&checkpoint).unwrap(), counters);
+            assert_eq!(Counters::read(&checkpoint).unwrap(), counters);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::settings::TrainConfig;
 
 /// Maximum bytes of a resident dataset that is loaded before the run begins; larger ones are streamed until they have
 /// been loaded in the background.
-const EAGER_LOAD_BYTES: u64 = 1 << 20;
+const MAX_EAGER_LOAD_BYTES: u64 = 1 << 20;
 
 /// The source of the steps that an engine learns from.
 #[derive(Debug)]
@@ -35,17 +35,17 @@ impl<R, D> Source<R, D> {
     ) -> Self {
         let is_resident = is_resident(&window_set, shards, config);
         let is_loaded_at_once = cfg!(target_family = "wasm")
-            || !(EAGER_LOAD_BYTES + 1..=max_buffer_bytes).contains(&window_set.bytes());
+            || !(MAX_EAGER_LOAD_BYTES + 1..=max_buffer_bytes).contains(&window_set.bytes());
         if is_resident && is_loaded_at_once {
-            return Self::resident(window_set.copy_all(), convert);
+            return Self::make_resident(window_set.copy_all(), convert);
         }
         let batches = Batches::of_shards(config, shards.clone());
         let stream = WindowPrefetcher::new(window_set, batches);
-        Self::Streamed(Box::new(if is_resident { stream.reading_all() } else { stream }))
+        Self::Streamed(Box::new(if is_resident { stream.read_all_in_background() } else { stream }))
     }
 
-    /// Makes a dataset of all its windows, converted by `convert`.
-    fn resident(windows: WindowBatch, convert: impl FnOnce(WindowBatch) -> D) -> Self {
+    /// Makes a resident dataset of all windows, converted by `convert`.
+    fn make_resident(windows: WindowBatch, convert: impl FnOnce(WindowBatch) -> D) -> Self {
         device::count_upload(windows.bytes());
         Self::Resident(convert(windows))
     }
@@ -54,7 +54,7 @@ impl<R, D> Source<R, D> {
     pub fn become_resident(&mut self, convert: impl FnOnce(WindowBatch) -> D) {
         let Self::Streamed(stream) = self else { return };
         let Some(windows) = stream.take_all() else { return };
-        *self = Self::resident(windows, convert);
+        *self = Self::make_resident(windows, convert);
     }
 
     /// Human-readable description of the dataset; `None` for games.
@@ -164,8 +164,8 @@ mod tests {
         let data = window_set();
         let shards = Shards::new(data.len(), 1);
         assert!(is_streamed(&data, &shards, 64, u64::MAX));
-        assert!(!is_streamed(&data, &shards, 64, EAGER_LOAD_BYTES));
-        assert!(is_streamed(&data, &shards, 1, EAGER_LOAD_BYTES), "too large to be resident");
+        assert!(!is_streamed(&data, &shards, 64, MAX_EAGER_LOAD_BYTES));
+        assert!(is_streamed(&data, &shards, 1, MAX_EAGER_LOAD_BYTES), "too large to be resident");
     }
 
     #[test]
@@ -174,8 +174,8 @@ mod tests {
         let (too_little, enough) = (data.bytes() >> 20, (data.bytes() >> 20) + 1);
         for (count, own) in [(1, 0..1), (2, 0..1), (2, 1..2), (3, 1..2)] {
             let shards = Shards::new(data.len(), count).with_own_shards(own);
-            assert!(is_streamed(&data, &shards, too_little, EAGER_LOAD_BYTES), "{shards:?}");
-            assert!(!is_streamed(&data, &shards, enough, EAGER_LOAD_BYTES), "{shards:?}");
+            assert!(is_streamed(&data, &shards, too_little, MAX_EAGER_LOAD_BYTES), "{shards:?}");
+            assert!(!is_streamed(&data, &shards, enough, MAX_EAGER_LOAD_BYTES), "{shards:?}");
         }
     }
 }

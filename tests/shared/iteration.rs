@@ -8,8 +8,8 @@ use super::updates::{
 };
 use super::{cpu, floats};
 use burn::tensor::Device;
-use grove::advantage::advantages;
-use grove::advantage::kernels::recording_advantages;
+use grove::advantage::compute_advantages;
+use grove::advantage::kernels::compute_recording_advantages;
 use grove::env::{CartPole, Catch, Fruit, Rules};
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten};
 use grove::rng::{Stream, draw};
@@ -54,13 +54,13 @@ async fn learn_from_rollout<G: Rules>(
         let rollout = rollout.with_groups_per_part(groups);
         let (recording, _) = rollout.play(&flat, 0);
         assert_eq!(recording.parts().len(), 7usize.div_ceil(groups));
-        let recorded = recording_advantages(&recording, &config.rollout, &config.advantage);
+        let recorded = compute_recording_advantages(&recording, &config.rollout, &config.advantage);
         let observer = rollout.observer();
         let got = learn_fused(policy.clone(), &config, None, &recording, &recorded, observer).await;
 
         let whole = unpack(game, &recording, &cpu()).await;
         let mask = whole.mask(true);
-        let advantages = advantages(&whole, &mask, 3, sizes.steps, &config.advantage);
+        let advantages = compute_advantages(&whole, &mask, 3, sizes.steps, &config.advantage);
         let trajectory = whole.first_steps(sizes.steps);
         let legal = match trajectory.legal {
             Some(legal) => Some(floats(legal).await),

@@ -45,7 +45,7 @@ pub async fn whole_runs(device: &Device) -> f64 {
             let params = read_params(file, &parameters).expect("it is a policy");
             params.into_iter().map(f64::from).collect()
         };
-        let before = params(&run.write_policy_file_async().await);
+        let before = params(&run.encode_policy_file_async().await);
         for _ in 0..config.iterations {
             let got = run.iterate_async().await.expect("all values are finite");
             let want = native.iterate().expect("all values are finite");
@@ -65,7 +65,7 @@ pub async fn whole_runs(device: &Device) -> f64 {
         }
         let (got, want) = (run.snapshot_async().await.unwrap(), native.snapshot().unwrap());
         assert_eq!(section(&got, "games.safetensors"), section(&want, "games.safetensors"));
-        let file = run.write_policy_file_async().await;
+        let file = run.encode_policy_file_async().await;
         assert_eq!(file, section(&got, "weights.safetensors"));
         assert_eq!(read_header(&file).expect("it has one").iteration, 4);
         let (got, want) = (params(&file), params(section(&want, "weights.safetensors")));

@@ -2,8 +2,8 @@
 
 use crate::support::{adapter, cpu, floats};
 use burn::tensor::{Tensor, TensorData};
-use grove::advantage::advantages;
-use grove::advantage::kernels::recording_advantages;
+use grove::advantage::compute_advantages;
+use grove::advantage::kernels::compute_recording_advantages;
 use grove::data::{
     Recording, RecordingAdvantages, RecordingPart, TERMINATED, TRUNCATED, Trajectory,
 };
@@ -139,8 +139,9 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
     let context = format!("{config:?}, {rollout:?}, parts {ends:?}");
     let trajectory = games.trajectory();
     let mask = trajectory.mask(rollout.auto_reset);
-    let want = advantages(&trajectory, &mask, rollout.group_size, rollout.learn_steps, config);
-    let advantages = recording_advantages(&games.recording(ends, device), rollout, config);
+    let want =
+        compute_advantages(&trajectory, &mask, rollout.group_size, rollout.learn_steps, config);
+    let advantages = compute_recording_advantages(&games.recording(ends, device), rollout, config);
     let (values, lengths) = joined(&advantages);
     let expected_values = floats(want.values);
     for (i, (got, want)) in values.iter().zip(&expected_values).enumerate() {

@@ -6,8 +6,8 @@ use grove::settings::{
     LanguageConfig, LossConfig, LossType, OptimizerConfig, Precision, TINY, TrainConfig, overlay,
 };
 use grove::text::{Kernel, fastest_precision};
-use grove::trainer::text::language_settings;
-use grove::trainer::{config_toml, new_settings};
+use grove::trainer::text::join_language_settings;
+use grove::trainer::{config_to_toml, new_settings};
 use toml::Table;
 
 /// The bounds of the ratio below and above after a file, then a command line.
@@ -43,7 +43,7 @@ fn epsilon_is_both_bounds_unless_epsilon_high_is_given() {
 
 /// The settings of the fruit catcher after `key=value`s, or what is said to them.
 fn settings(command_line: &[&str]) -> Result<toml::Table, String> {
-    let defaults = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
+    let defaults = config_to_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
     let mut table = overlay::parse("the defaults", &defaults).unwrap();
     overlay::apply_assignments(&mut table, command_line).map_err(|error| error.to_string())?;
     Ok(table)
@@ -87,7 +87,7 @@ fn the_game_of_a_run_is_no_setting() {
 #[test]
 fn a_text_run_takes_the_learning_rate_of_its_optimizer() {
     let config = LanguageConfig::for_task("tiny", 100);
-    let mut table = language_settings("sort", &Table::new(), &config);
+    let mut table = join_language_settings("sort", &Table::new(), &config);
     for (name, rate) in [("learning_rate", 0.5), ("lr", 0.25), ("optimizer.lr", 0.125)] {
         overlay::apply_assignments(&mut table, &[format!("{name}={rate}")]).unwrap();
         assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(rate));

@@ -110,7 +110,7 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
     let expected_figures = figures(&records);
     let mut uploads: Vec<_> = records.iter().map(|record| record.uploaded_bytes).collect();
     assert!(resident.describe_engine().contains("memory"), "{}", resident.describe_engine());
-    let (expected, confusion) = (params(&resident), resident.confusion_matrix().unwrap());
+    let (expected, confusion) = (params(&resident), resident.compute_confusion_matrix().unwrap());
     // The first iterations may copy data themselves, until everything has been read.
     wait_for("an iteration that copies nothing", || {
         uploads.push(resident.iterate().unwrap().uploaded_bytes);
@@ -141,11 +141,12 @@ fn assert_streams_alike(kind: ModelKind, window: usize, engine: EngineChoice, de
     }
     let mut first = run(&folder, &small, device);
     iterate(&mut first, 2);
-    let mut second = run(&folder, &small, device).restored(&first.snapshot().unwrap()).unwrap();
+    let mut second =
+        run(&folder, &small, device).with_checkpoint(&first.snapshot().unwrap()).unwrap();
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
     // Held-out measurements agree.
-    assert_eq!(second.confusion_matrix().unwrap(), confusion);
+    assert_eq!(second.compute_confusion_matrix().unwrap(), confusion);
 }
 
 #[test]

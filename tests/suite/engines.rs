@@ -41,7 +41,7 @@ fn assert_repeats_and_resumes(device: &Device, engine: EngineChoice) {
         let mut broken = new();
         run(&mut broken, 2);
         let saved = broken.snapshot().unwrap();
-        let mut resumed = new().restored(&saved).unwrap();
+        let mut resumed = new().with_checkpoint(&saved).unwrap();
         run(&mut resumed, 2);
         assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe_engine());
     }
@@ -76,7 +76,7 @@ fn a_run_resumed_with_smaller_launches_learns_the_same() {
     let saved = whole.snapshot().unwrap();
     run(&mut whole, 2);
     let resumed = Trainer::new(Catch::default(), &smaller, &device);
-    let mut resumed = resumed.restored(&saved).unwrap();
+    let mut resumed = resumed.with_checkpoint(&saved).unwrap();
     run(&mut resumed, 2);
     // The weights carry the settings in their header.
     let header = Header { iteration: 4, config: String::new() };
@@ -114,7 +114,7 @@ fn blocking_and_async_forms_give_the_same_bytes() {
             assert_eq!(block_on(awaited.validate_async()).unwrap(), waits.validate().unwrap());
             let saved = block_on(awaited.snapshot_async()).unwrap();
             assert!(saved == waits.snapshot().unwrap(), "{}", waits.describe_engine());
-            let file = block_on(awaited.write_policy_file_async());
+            let file = block_on(awaited.encode_policy_file_async());
             assert_eq!(file, section(&saved, "weights.safetensors"));
         }
     }
@@ -178,7 +178,7 @@ fn the_length_of_an_episode_is_the_number_of_its_steps() {
         let mut trainer = new();
         let mut iterate = |iteration: u32| {
             if iteration == 3 {
-                trainer = new().restored(&trainer.snapshot().unwrap()).unwrap();
+                trainer = new().with_checkpoint(&trainer.snapshot().unwrap()).unwrap();
             }
             let record = trainer.iterate().unwrap();
             assert_eq!(record.mean_length, record.score, "iteration {iteration}, {start:?}");

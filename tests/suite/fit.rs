@@ -190,9 +190,9 @@ fn assert_resumes_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainCo
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut trainer = run(game, config, &cpu());
-            let before = trainer.confusion_matrix().unwrap().means();
+            let before = trainer.compute_confusion_matrix().unwrap().means();
             iterate(&mut trainer, config.iterations);
-            let after = trainer.confusion_matrix().unwrap().means();
+            let after = trainer.compute_confusion_matrix().unwrap().means();
             assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
             trainer.snapshot().unwrap()
         })
@@ -202,7 +202,7 @@ fn assert_resumes_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainCo
     let mut first = run(game, config, &cpu());
     iterate(&mut first, 4);
     let saved = first.snapshot().unwrap();
-    let mut second = run(game, config, &cpu()).restored(&saved).unwrap();
+    let mut second = run(game, config, &cpu()).with_checkpoint(&saved).unwrap();
     iterate(&mut second, config.iterations - 4);
     assert_eq!(uninterrupted, second.snapshot().unwrap(), "interrupted");
 }
@@ -227,7 +227,7 @@ fn a_dataset_smaller_than_a_batch_counts_its_own_steps() {
         // Nine of ten episodes of 12 steps are learnt from, in each of five optimizer steps.
         assert_eq!([0, 1].map(|i| records[i].env_steps), [5 * 9 * 12, 2 * 5 * 9 * 12]);
         let saved = trainer.snapshot().unwrap();
-        let resumed = run(Fruit::default(), &config, &cpu()).restored(&saved).unwrap();
+        let resumed = run(Fruit::default(), &config, &cpu()).with_checkpoint(&saved).unwrap();
         assert_eq!(resumed.env_steps(), trainer.env_steps());
     }
 }

@@ -148,7 +148,7 @@ fn a_run_counts_the_steps_of_its_environments() {
 
         // A resumed run counts on.
         let mut saved = trainer.snapshot().unwrap();
-        assert_eq!(new().restored(&saved).unwrap().iterate().unwrap().env_steps, taken());
+        assert_eq!(new().with_checkpoint(&saved).unwrap().iterate().unwrap().env_steps, taken());
         let state = saved.sections.iter_mut().find(|one| one.name == "state.json").unwrap();
         let mut counters: serde_json::Value = serde_json::from_slice(&state.bytes).unwrap();
         let kept = counters.as_object_mut().unwrap().remove("played_steps");
@@ -156,7 +156,7 @@ fn a_run_counts_the_steps_of_its_environments() {
         // Older checkpoints have no count.
         state.bytes = counters.to_string().into_bytes();
         let before = taken();
-        let record = new().restored(&saved).unwrap().iterate().unwrap();
+        let record = new().with_checkpoint(&saved).unwrap().iterate().unwrap();
         assert_eq!(record.env_steps, recorded + taken() - before);
     }
 }
@@ -243,7 +243,7 @@ fn a_user_defined_network_plays_in_host_environments() {
     let device = Device::flex();
     let envs = || HostEnvs::new(ThreadedEnvs::new(32, Corridor::default));
     let refused = GameTrainer::with_envs(GAME, envs(), &config, &device).unwrap_err();
-    assert_eq!(refused, HostSetupError::Model("line".to_string()));
+    assert_eq!(refused, HostSetupError::UserDefinedModel("line".to_string()));
     let line = Line { weight: Param::from_data([[0.1f32, 0.2]], &device) };
     let before = line.weight.val().into_data();
     let trainer = GameTrainer::with_envs_and_model(GAME, envs(), line, &config, &device);
@@ -267,14 +267,14 @@ fn environments_that_do_not_fit_are_rejected() {
     };
     let wider = HostGame { num_features: 2, ..GAME };
     let sizes = |features| BatchSizes { envs: 32, features, actions: 2 };
-    let sizes = HostSetupError::Sizes { expected: sizes(2), found: sizes(1) };
+    let sizes = HostSetupError::SizeMismatch { expected: sizes(2), found: sizes(1) };
     assert_eq!(refused(wider, &config()), sizes);
     let empty = HostGame { num_features: 0, ..GAME };
     let range = "host.num_features is 0, but must be 1 to 2^20";
     assert_eq!(refused(empty, &config()).to_string(), range);
     let mut branching = config();
     branching.rollout.start = Start::Branch;
-    assert_eq!(refused(GAME, &branching), HostSetupError::Start);
+    assert_eq!(refused(GAME, &branching), HostSetupError::BranchStart);
 }
 
 /// Environments that fail with their third step.

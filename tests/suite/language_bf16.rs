@@ -58,7 +58,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
         pool.install(|| {
             let mut first = trainer(&config);
             iterate(&mut first, cut);
-            let mut second = trainer(&config).restored(&first.snapshot().unwrap()).unwrap();
+            let mut second = trainer(&config).with_checkpoint(&first.snapshot().unwrap()).unwrap();
             iterate(&mut second, config.iterations - cut);
             second.snapshot().unwrap()
         })

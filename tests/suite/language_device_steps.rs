@@ -98,7 +98,7 @@ fn a_run_continues_on_a_device_to_the_byte() {
     let mut whole = begin();
     (0..2).for_each(|_| drop(whole.iterate().unwrap()));
     let snapshot = whole.snapshot().unwrap();
-    let mut resumed = begin().restored(&snapshot).unwrap();
+    let mut resumed = begin().with_checkpoint(&snapshot).unwrap();
     for run in [&mut whole, &mut resumed] {
         run.iterate().unwrap();
     }

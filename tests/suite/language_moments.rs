@@ -57,13 +57,15 @@ fn a_checkpoint_is_restored_with_moments_in_another_precision() {
         iterate(&mut first, 1);
         let saved = snapshot(&first);
         for &into in MomentPrecision::ALL.iter().filter(|into| **into != from) {
-            let mut second = trainer(&with(into)).restored(&saved).unwrap();
+            let mut second = trainer(&with(into)).with_checkpoint(&saved).unwrap();
             let converted = snapshot(&second);
             assert!(saved_moments(&converted) != saved_moments(&saved), "{from} to {into}");
-            assert!(snapshot(&trainer(&with(into)).restored(&converted).unwrap()) == converted);
+            assert!(
+                snapshot(&trainer(&with(into)).with_checkpoint(&converted).unwrap()) == converted
+            );
             if into == MomentPrecision::F32 {
                 // Nothing is lost: the way back ends with the same bytes.
-                let back = snapshot(&trainer(&with(from)).restored(&converted).unwrap());
+                let back = snapshot(&trainer(&with(from)).with_checkpoint(&converted).unwrap());
                 assert!(saved_moments(&back) == saved_moments(&saved), "{from}");
             }
             assert!(iterate(&mut second, 1)[0].grad_norm.is_finite());
@@ -79,7 +81,10 @@ fn a_restored_run_saves_what_it_was_restored_from() {
         // The optimizer has taken no step before the first iteration.
         for _ in 0..2 {
             let saved = snapshot(&first);
-            assert!(snapshot(&trainer(&config).restored(&saved).unwrap()) == saved, "{moments}");
+            assert!(
+                snapshot(&trainer(&config).with_checkpoint(&saved).unwrap()) == saved,
+                "{moments}"
+            );
             iterate(&mut first, 1);
         }
     }

@@ -52,7 +52,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_with_any_threads() {
             pool.install(|| {
                 let mut first = trainer(&config);
                 iterate(&mut first, cut);
-                let mut second = trainer(&config).restored(&snapshot(&first)).unwrap();
+                let mut second = trainer(&config).with_checkpoint(&snapshot(&first)).unwrap();
                 iterate(&mut second, config.iterations - cut);
                 snapshot(&second)
             })
@@ -181,7 +181,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     );
     let mut first = begin(&base);
     iterate(&mut first, 2);
-    let mut second = begin(&base).restored(&snapshot(&first)).unwrap();
+    let mut second = begin(&base).with_checkpoint(&snapshot(&first)).unwrap();
     iterate(&mut second, 4);
     assert!(snapshot(&second) == snapshot(&whole));
     let learnt = whole.model();
@@ -447,7 +447,7 @@ fn final_scores_are_of_prompts_that_chose_nothing() {
     // Nor if a resumed run evaluates on fewer.
     config.checkpoint.eval_episodes = 1;
     let resumed = LanguageTrainer::for_task(task, config, None).unwrap();
-    let mut resumed = resumed.restored(&snapshot(&trainer)).unwrap();
+    let mut resumed = resumed.with_checkpoint(&snapshot(&trainer)).unwrap();
     assert_eq!(resumed.validate().unwrap().evaluation.episodes, 1);
     let last = resumed.evaluate_greedy(1000).unwrap();
     assert_eq!((last.episodes, last.mean_score), (3, Some(0.0)));

@@ -59,7 +59,7 @@ pub fn assert_repeats_and_resumes(model: &Network, config: &TrainConfig, device:
     let has_memory = model.initial_memory(1, device).is_some();
     let saves_memory = has_memory && config.rollout.start == Start::Branch;
     assert_eq!(saved.section("memory.safetensors", 1).is_ok(), saves_memory);
-    let mut resumed = new().restored(&saved).unwrap();
+    let mut resumed = new().with_checkpoint(&saved).unwrap();
     iterate(&mut resumed, 2);
     assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe_engine());
 }

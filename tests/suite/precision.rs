@@ -7,7 +7,7 @@ use crate::shared::training::short_run;
 use crate::shared::unpack::unpack;
 use crate::support::{adapter, cpu, floats, refusal};
 use burn::tensor::{Device, Tensor};
-use grove::advantage::kernels::recording_advantages;
+use grove::advantage::kernels::compute_recording_advantages;
 use grove::checkpoint::Checkpoint;
 use grove::device::has_precision;
 use grove::env::{Catch, Env, Fruit};
@@ -58,7 +58,7 @@ fn play_and_learn(
     let (recording, _) = rollout.clone().with_precision(precision).play(&flat, 0);
     let played = block_on(unpack(game, &recording, &cpu()));
     let (recording, _) = rollout.play(&flat, 0);
-    let advantages = recording_advantages(&recording, &config.rollout, &config.advantage);
+    let advantages = compute_recording_advantages(&recording, &config.rollout, &config.advantage);
     let mut learner = FusedLearner::new(policy, &config);
     let means = learner.update(&recording, &advantages, rollout.observer(), 0).unwrap();
     let gradient = floats(learner.state.optimizer().first_moment.clone());
@@ -154,7 +154,8 @@ fn a_resumed_run_in_bf16_equals_an_uninterrupted_one_with_any_threads() {
             pool.install(|| {
                 let mut first = trainer(&config);
                 (0..cut).for_each(|_| drop(first.iterate().unwrap()));
-                let mut second = trainer(&config).restored(&first.snapshot().unwrap()).unwrap();
+                let mut second =
+                    trainer(&config).with_checkpoint(&first.snapshot().unwrap()).unwrap();
                 (cut..config.iterations).for_each(|_| drop(second.iterate().unwrap()));
                 second.snapshot().unwrap()
             })
@@ -219,7 +220,7 @@ fn an_unavailable_precision_is_rejected() {
     assert!(text.contains("the CPU supports f32, and bf16 for"), "{text}");
     let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
     let text = refusal(folder.path(), &gru);
-    assert!(text.contains("only MLPs and decoders"), "{text}");
+    assert!(text.contains("this network does not support f16 on this device"), "{text}");
     for kind in ["kind=mlp", "kind=gru", "kind=decoder"] {
         // The CPU has bf16 for all, but not in this engine.
         let general = ["train", "recall", "--set", kind, "--device", "cpu", "--engine", "general"];

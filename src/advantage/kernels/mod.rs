@@ -1,6 +1,6 @@
 //! Advantages of a recording, in four kernels: credit, compare, centre, summarize.
 //!
-//! Computes the same as [`super::advantages`]. The order of summation depends on sizes alone.
+//! Computes the same as [`super::compute_advantages`]. The order of summation depends on sizes alone.
 
 mod stages;
 
@@ -16,17 +16,17 @@ use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 use stages::{
-    CreditVariant, MAX_UNITS, PARTIAL_SUMS, RecordedStepsLaunch, RowsLaunch, SQUARES, SizesLaunch,
-    UNITS, centre_kernel, compare_kernel, credit_kernel, summary_kernel,
+    CreditVariant, MAX_CENTRE_UNITS, PARTIAL_SUMS, RecordedStepsLaunch, RowsLaunch, SQUARES,
+    SizesLaunch, UNITS_PER_CUBE, centre_kernel, compare_kernel, credit_kernel, summary_kernel,
 };
 
-/// Computes the advantages of a recording on its device; equivalent to [`advantages`](super::advantages) for
-/// the same trajectory and mask.
+/// Computes the advantages of a recording on its device; equivalent to
+/// [`compute_advantages`](super::compute_advantages) for the same trajectory and mask.
 ///
 /// # Panics
 /// If the parts do not consist of whole groups, or the recording has fewer than `learn_steps`
 /// steps.
-pub fn recording_advantages(
+pub fn compute_recording_advantages(
     recording: &Recording,
     rollout: &RolloutConfig,
     config: &AdvantageConfig,
@@ -35,17 +35,17 @@ pub fn recording_advantages(
     assert!((1..=num_steps).contains(&learn_steps), "learn_steps: 1..=num_steps");
     let launches: Vec<LaunchSizes> =
         recording.parts.iter().map(|part| LaunchSizes::new(part.num_envs(), rollout)).collect();
-    let count = launches.iter().map(LaunchSizes::cubes).sum();
+    let num_rows = launches.iter().map(LaunchSizes::num_cubes).sum();
     let like = cube_tensor(recording.parts[0].values.clone());
-    let rows = uninit(&like, &[count, summary::LEN], DType::F32);
+    let rows = uninit(&like, &[num_rows, summary::LEN], DType::F32);
     let launcher = Launcher { rows, num_steps, rollout, config };
     let mut first_row = 0;
     let mut parts = Vec::new();
     for (part, launch) in recording.parts.iter().zip(&launches) {
         parts.push(launcher.launch_part(part, launch, first_row));
-        first_row += launch.cubes();
+        first_row += launch.num_cubes();
     }
-    RecordingAdvantages { learn_steps, parts, summary: launcher.launch_summary(count) }
+    RecordingAdvantages { learn_steps, parts, summary: launcher.launch_summary(num_rows) }
 }
 
 /// Inputs that the kernels of all parts have in common.
@@ -69,7 +69,7 @@ impl Launcher<'_> {
     ) -> Tensor<2> {
         let Self { rows, num_steps, rollout, config } = self;
         let RolloutConfig { group_size, learn_steps, auto_reset, .. } = **rollout;
-        let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS as u32));
+        let (client, dim) = (&rows.client, CubeDim::new_1d(UNITS_PER_CUBE as u32));
         let games = part.num_envs();
         let advantages = uninit(rows, &[learn_steps + 2, games], DType::F32);
         let sizes = || SizesLaunch::new(*num_steps, learn_steps, games, group_size);
@@ -128,10 +128,10 @@ impl Launcher<'_> {
         Tensor::from_primitive::<Cube>(advantages)
     }
 
-    /// Launches the last kernel, which reduces all `count` rows to the [`summary`].
-    fn launch_summary(&self, count: usize) -> Tensor<1> {
+    /// Launches the last kernel, which reduces all `num_rows` rows to the [`summary`].
+    fn launch_summary(&self, num_rows: usize) -> Tensor<1> {
         let summary = uninit(&self.rows, &[summary::LEN], DType::F32);
-        // SAFETY: accesses stay below `count` and the length of the summary.
+        // SAFETY: accesses stay below `num_rows` and the length of the summary.
         unsafe {
             summary_kernel::launch_unchecked(
                 &self.rows.client,
@@ -139,7 +139,7 @@ impl Launcher<'_> {
                 CubeDim::new_1d((PARTIAL_SUMS * summary::LEN) as u32),
                 argument(&self.rows),
                 argument(&summary),
-                count,
+                num_rows,
                 STD_EPSILON,
                 self.config.scale_rewards,
             );
@@ -153,13 +153,13 @@ impl Launcher<'_> {
 ///
 /// # Errors
 /// If another rank has failed or does not respond.
-pub fn shared_recording_advantages(
+pub fn compute_shared_recording_advantages(
     recording: &Recording,
     rollout: &RolloutConfig,
     config: &AdvantageConfig,
     team: &Team,
 ) -> Result<RecordingAdvantages, TeamError> {
-    let advantages = recording_advantages(recording, rollout, config);
+    let advantages = compute_recording_advantages(recording, rollout, config);
     if team.size() == 1 {
         return Ok(advantages);
     }
@@ -191,18 +191,18 @@ impl LaunchSizes {
     fn new(games: usize, rollout: &RolloutConfig) -> Self {
         assert_eq!(games % rollout.group_size, 0, "groups must be whole");
         let groups = games / rollout.group_size;
-        let steps_per_unit = (rollout.learn_steps * groups).div_ceil(MAX_UNITS);
+        let steps_per_unit = (rollout.learn_steps * groups).div_ceil(MAX_CENTRE_UNITS);
         let centre_units = groups * rollout.learn_steps.div_ceil(steps_per_unit);
         Self {
-            credit_cubes: games.div_ceil(UNITS),
-            compare_cubes: groups.div_ceil(UNITS),
-            centre_cubes: centre_units.div_ceil(UNITS),
+            credit_cubes: games.div_ceil(UNITS_PER_CUBE),
+            compare_cubes: groups.div_ceil(UNITS_PER_CUBE),
+            centre_cubes: centre_units.div_ceil(UNITS_PER_CUBE),
             steps_per_unit,
         }
     }
 
     /// Number of cubes of all kernels, each of which writes one row of sums.
-    fn cubes(&self) -> usize {
+    fn num_cubes(&self) -> usize {
         self.credit_cubes + self.compare_cubes + self.centre_cubes
     }
 }

@@ -11,10 +11,10 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 /// Units per cube of the first three kernels.
-pub(super) const UNITS: usize = 64;
+pub(super) const UNITS_PER_CUBE: usize = 64;
 /// Approximate maximum number of units of the centring kernel; beyond it each unit handles several
 /// steps.
-pub(super) const MAX_UNITS: usize = 1 << 18;
+pub(super) const MAX_CENTRE_UNITS: usize = 1 << 18;
 /// Number of partial sums in the last kernel.
 pub(super) const PARTIAL_SUMS: usize = 32;
 
@@ -71,12 +71,12 @@ impl RecordedSteps {
         self.values[self.rewards + at]
     }
 
-    /// Whether the step ended an episode.
+    /// Whether the step at index `at` of a row ended an episode.
     fn has_ended(&self, at: usize) -> bool {
         self.words[self.actions + at] >= TRUNCATED
     }
 
-    /// Score after the step, if recorded.
+    /// Score after the step at index `at` of a row, if recorded.
     fn score(&self, at: usize) -> f32 {
         self.values[self.scores + at]
     }
@@ -108,16 +108,16 @@ impl Rows {
     /// Reduces the sums of a cube's units and stores them as its row.
     fn store(&mut self, own: &Array<f32>) {
         let unit = UNIT_POS as usize;
-        let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS * summary::LEN));
+        let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS_PER_CUBE * summary::LEN));
         #[unroll]
         for q in 0..summary::LEN {
-            sums[comptime!(q * UNITS) + unit] = own[q];
+            sums[comptime!(q * UNITS_PER_CUBE) + unit] = own[q];
         }
         sync_cube();
         if unit < summary::LEN && CUBE_POS < self.cubes {
             let mut sum = 0.0f32;
-            for i in 0..comptime!(UNITS) {
-                sum += sums[unit * UNITS + i];
+            for i in 0..comptime!(UNITS_PER_CUBE) {
+                sum += sums[unit * UNITS_PER_CUBE + i];
             }
             self.sums[(self.first + CUBE_POS) * summary::LEN + unit] = sum;
         }
@@ -126,7 +126,7 @@ impl Rows {
 
 /// Returns zeroed sums of a unit.
 #[cube]
-fn zeroed_sums() -> Array<f32> {
+fn new_sums() -> Array<f32> {
     let mut sums = Array::<f32>::new(summary::LEN);
     #[unroll]
     for q in 0..summary::LEN {
@@ -148,7 +148,7 @@ pub(super) fn credit_kernel(
     #[comptime] credits: CreditVariant,
 ) {
     let game = ABSOLUTE_POS;
-    let mut sums = zeroed_sums();
+    let mut sums = new_sums();
     if game < sizes.games {
         let (games, num_steps) = (sizes.games, sizes.num_steps);
         let mut score = recorded.initial_episodes[game];
@@ -222,7 +222,7 @@ pub(super) fn credit_kernel(
 #[cube(launch_unchecked)]
 pub(super) fn compare_kernel(advantages: &[f32], rows: &mut Rows, sizes: Sizes) {
     let group = ABSOLUTE_POS;
-    let mut sums = zeroed_sums();
+    let mut sums = new_sums();
     if group < sizes.games / sizes.group_size {
         let first = group * sizes.group_size;
         let mut max_counted = 0.0f32;
@@ -264,7 +264,7 @@ pub(super) fn centre_kernel(
     let group = ABSOLUTE_POS % groups;
     let first_step = ABSOLUTE_POS / groups * steps_per_unit;
     let first = group * group_size;
-    let mut sums = zeroed_sums();
+    let mut sums = new_sums();
     if first_step < learn_steps {
         let next = first_step + steps_per_unit;
         let end_step = select(next < learn_steps, next, learn_steps);
@@ -300,20 +300,20 @@ pub(super) fn centre_kernel(
 
 /// Reduces all rows to the summary; one cube.
 ///
-/// Buffers: rows of sums `[count, summary::LEN]`; [`RecordingAdvantages::summary`]. Workgroup
+/// Buffers: rows of sums `[num_rows, summary::LEN]`; [`RecordingAdvantages::summary`]. Workgroup
 /// memory: `PARTIAL_SUMS * summary::LEN` floats.
 #[cube(launch_unchecked)]
 pub(super) fn summary_kernel(
     rows: &[f32],
     summary: &mut [f32],
-    count: usize,
+    num_rows: usize,
     epsilon: f32,
     #[comptime] scale: Scale,
 ) {
     let unit = UNIT_POS as usize;
     let column = unit % summary::LEN;
     let mut sum = 0.0f32;
-    for row in range_stepped(unit / summary::LEN, count, PARTIAL_SUMS) {
+    for row in range_stepped(unit / summary::LEN, num_rows, PARTIAL_SUMS) {
         sum += rows[row * summary::LEN + column];
     }
     let mut sums = Shared::<[f32]>::new_slice(comptime!(PARTIAL_SUMS * summary::LEN));

@@ -16,7 +16,7 @@ use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
 use crate::model::kernels::{DenseLayout, MlpShape, load_rounded};
 use crate::model::{FeatureSlots, Observer};
-use crate::objective::kl::{k3, kl_estimate};
+use crate::objective::kl::{estimate_kl, k3};
 use crate::objective::{Coefficients, Step, d_logit, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -137,7 +137,7 @@ fn differentiate<O: Observer>(
             // Label smoothing: derivative with respect to the log-probability of every action.
             let mut d_every_logprob = 0.0f32;
             let uniform = 1.0 / comptime!(actions as f32);
-            if comptime!(form.smoothed) {
+            if comptime!(form.has_label_smoothing) {
                 let mut mean = 0.0f32;
                 #[unroll]
                 for a in 0..actions {
@@ -152,8 +152,12 @@ fn differentiate<O: Observer>(
             if comptime!(form.kl.is_some()) {
                 let to_reference = sample.reference - soft.logprob;
                 let estimator = comptime!(form.estimator());
-                let kl =
-                    kl_estimate(to_reference, step_ratio, estimator, comptime!(form.corrected));
+                let kl = estimate_kl(
+                    to_reference,
+                    step_ratio,
+                    estimator,
+                    comptime!(form.is_kl_corrected),
+                );
                 loss += coefficients.kl * kl.value;
                 d_logprob += weight * coefficients.kl * kl.d_logprob;
                 sums[comptime!(3 * tile) + unit] += kl.value;
@@ -174,7 +178,7 @@ fn differentiate<O: Observer>(
                     logprob(logit, &soft.normalizer),
                     soft.entropy,
                 );
-                if comptime!(form.smoothed) {
+                if comptime!(form.has_label_smoothing) {
                     activations[first + comptime!(a * stride)] +=
                         d_every_logprob * (uniform - prob(logit, &soft.normalizer));
                 }

@@ -59,7 +59,7 @@ impl FusedLearner {
     pub fn new(policy: Mlp, config: &TrainConfig) -> Self {
         let mlp = MlpShape::from_mlp(&policy).expect("one or two hidden layers");
         let tiling = Tiling::new(&mlp).expect("a policy of a supported width");
-        let loss = LossForm::of(&config.loss);
+        let loss = LossForm::new(&config.loss);
         let state = TrainState::new(policy.into(), config);
         Self { state, context: LearnerContext::single_rank(config), mlp, loss, tiling }
     }

@@ -182,7 +182,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         if let Some(reference) = reference {
             // The kernel is the same for all losses, so that it is compiled once.
             let variant =
-                UpdateVariant { loss: LossForm::of(&LossConfig::default()), ..self.variant };
+                UpdateVariant { loss: LossForm::new(&LossConfig::default()), ..self.variant };
             let extended = uninit(&advantages, &[2 * self.learn_steps + 2, num_envs], DType::F32);
             let dim = CubeDim::new_1d(64);
             for games in self.launches(num_envs) {

@@ -7,7 +7,7 @@ use crate::math::softmax::{
 };
 use crate::math::{at_least, exp};
 use crate::model::LANES;
-use crate::objective::kl::{k3, kl_estimate};
+use crate::objective::kl::{estimate_kl, k3};
 use crate::objective::{
     Coefficients, LossConfig, LossForm, SequenceRatio, Step, StepLanes, TermLanes, d_logit, term,
 };
@@ -89,7 +89,7 @@ fn lanes<T>(values: &[T], block: usize) -> &[T; LANE_STEPS] {
 /// Sums over steps, per lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaneSums {
-    /// Sums in the order of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
+    /// Sums in the order of [`Loss::SUM_NAMES`](crate::objective::Loss::SUM_NAMES), then the loss.
     pub lanes: [LaneBlock; NUM_SUMS],
 }
 
@@ -104,7 +104,7 @@ impl StepLoss {
     /// Creates the loss for an entropy weight.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
         let coefficients = Coefficients::new(config, entropy_coef);
-        Self { form: LossForm::of(config), coefficients }
+        Self { form: LossForm::new(config), coefficients }
     }
 
     /// Computes the ratio of a game from the sum of its log-ratios, and its derivative from the
@@ -242,7 +242,7 @@ impl StepLoss {
                 .for_each(|(ratio, of_game)| *ratio = of_game.ratio);
         }
         let steps = StepLanes { ratios: &importance, advantages: inputs.advantages, logprobs };
-        let mut terms = loss_type.terms(&steps, &self.coefficients);
+        let mut terms = loss_type.lane_terms(&steps, &self.coefficients);
         for (l, d_logprob) in terms.d_logprobs.iter_mut().enumerate() {
             *d_logprob = if has_sequence_ratio {
                 inputs.sequence_ratios[l].d_logprob
@@ -263,7 +263,7 @@ impl StepLoss {
         terms: &mut TermLanes<LANE_STEPS>,
     ) -> LaneBlock {
         let mut d_every_logprob = [0.0f32; LANE_STEPS];
-        if !self.form.smoothed {
+        if !self.form.has_label_smoothing {
             return d_every_logprob;
         }
         let (smoothing, uniform) = (self.coefficients.smoothing, 1.0 / logprobs.len() as f32);
@@ -295,7 +295,7 @@ impl StepLoss {
         let Some(estimator) = self.form.kl else { return reference_kl };
         for l in 0..LANE_STEPS {
             let to_reference = inputs.reference_logprobs[l] - logprobs[l];
-            let kl = kl_estimate(to_reference, ratios[l], estimator, self.form.corrected);
+            let kl = estimate_kl(to_reference, ratios[l], estimator, self.form.is_kl_corrected);
             reference_kl[l] = kl.value;
             terms.values[l] += self.coefficients.kl * kl.value;
             terms.d_logprobs[l] += self.coefficients.kl * kl.d_logprob * inputs.weights[l];
@@ -339,7 +339,7 @@ pub fn differentiate(
             gradient[l] =
                 d_logit(terms.d_logprobs[l], d_negative_entropy, taken, p[l], z[l], entropy[l]);
         }
-        if loss.form.smoothed {
+        if loss.form.has_label_smoothing {
             for l in 0..LANE_STEPS {
                 gradient[l] += d_every_logprob[l] * (uniform - p[l]);
             }

@@ -2,7 +2,7 @@
 
 use super::{Group, LanguageUpdateSettings, Sample};
 use crate::math::exp;
-use crate::objective::kl::{k3, kl_estimate};
+use crate::objective::kl::{estimate_kl, k3};
 use crate::objective::weights::{StepDenominators, weight};
 use crate::objective::{Coefficients, LossConfig, LossForm, Step, term};
 use crate::parallel::{Shards, Team};
@@ -204,7 +204,7 @@ impl Differentiation<'_> {
     ) -> Vec<f32> {
         let LossConfig { loss_type, .. } = self.settings.loss;
         let MinibatchLoss { coefficients, denominators, .. } = &self.minibatch_loss;
-        let form = LossForm::of(&self.settings.loss);
+        let form = LossForm::new(&self.settings.loss);
         let count = sample.mask.iter().filter(|m| **m).count() as f32;
         let weight = weight(count, denominators, loss_type.averaging());
         let log_ratios: Vec<f32> =
@@ -227,11 +227,11 @@ impl Differentiation<'_> {
                 d_logprobs[at] += policy.d_logprob * weight;
             }
             if let (Some(estimator), Some(reference)) = (form.kl, reference) {
-                let kl = kl_estimate(
+                let kl = estimate_kl(
                     reference[at] - logprobs[at],
                     token_ratio,
                     estimator,
-                    form.corrected,
+                    form.is_kl_corrected,
                 );
                 d_logprobs[at] += coefficients.kl * kl.d_logprob * weight;
                 value += coefficients.kl * kl.value;

@@ -27,7 +27,7 @@ use crate::rollout::{ActionSelection, evaluate, play_at_random};
 use crate::run::RunFolder;
 use crate::settings::{ModelKind, RolloutConfig, TrainConfig};
 use crate::task;
-use crate::trainer::{GameTrainer, Trainer, config_toml, new_settings};
+use crate::trainer::{GameTrainer, Trainer, config_to_toml, new_settings};
 use anyhow::{Result, bail, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Measurement, Report, ScoreRuns};
@@ -52,7 +52,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.
 pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<()> {
     let (game, defaults) = new_settings::<G>(&toml::Table::new(), &args.set)?;
-    let config = apply_sizes(args, &config_toml(&game, &defaults).parse()?, &defaults)?;
+    let config = apply_sizes(args, &config_to_toml(&game, &defaults).parse()?, &defaults)?;
     validate(models, &game, &config)?;
     ensure!(!config.data.is_on(), "`grove bench` plays games: leave data.path out");
     if args.scaling {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::env::Catch;
     use crate::program::args::{Cli, Command};
-    use crate::trainer::{config_toml, new_settings};
+    use crate::trainer::{config_to_toml, new_settings};
     use clap::Parser;
 
     /// The settings of a command line.
@@ -70,7 +70,7 @@ mod tests {
             unreachable!("the command is `bench`")
         };
         let (game, settings) = new_settings::<Catch>(&Table::new(), &args.set)?;
-        apply_sizes(&args, &config_toml(&game, &settings).parse()?, &settings)
+        apply_sizes(&args, &config_to_toml(&game, &settings).parse()?, &settings)
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::model::NativePolicy;
 use crate::rollout::{ActionSelection, LiveGames};
 use crate::run::pluralize;
 use crate::track;
-use crate::trainer::saved_game_name;
+use crate::trainer::read_game_name;
 use crate::viewer::{Picture, Scene, SceneSize, Sprite, Wall, paint};
 use animation::{Animation, AnimationWriter};
 use anyhow::{Context, Result, bail};
@@ -74,7 +74,7 @@ impl Format {
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     Format::of(&args.out)?;
     let checkpoint = saved_policy(&args.run)?;
-    (games.find(&saved_game_name(&checkpoint)?)?.record)(&games.models, &args, &checkpoint)
+    (games.find(&read_game_name(&checkpoint)?)?.record)(&games.models, &args, &checkpoint)
 }
 
 /// The state of a rendering: the games and the picture they are drawn on.

@@ -21,7 +21,7 @@ use crate::plot::statistics::mean;
 use crate::run::pluralize;
 use crate::settings::{Precision, overlay};
 use crate::task;
-use crate::trainer::text::{TINY, language_settings};
+use crate::trainer::text::{TINY, join_language_settings};
 use anyhow::{Context, Result, bail, ensure};
 use folder::{claim, is_resumable, output_folder};
 use report::Report;
@@ -437,7 +437,7 @@ fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Ta
     let num_params = (path != TINY).then_some(usize::MAX);
     let config =
         language_defaults(name, false, InitialModel { path: &path, num_params }, Precision::F32)?;
-    Ok(language_settings(name, &task_settings, &config))
+    Ok(join_language_settings(name, &task_settings, &config))
 }
 
 /// Number of iterations of a whole run with these settings; 1 if they do not have it, which only halving needs.

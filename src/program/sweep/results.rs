@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_lost_if_all_of_its_runs_fail_for_another_reason_than_their_settings() {
-        let diverged = TrainError::NotFinite { what: "loss", iteration: 3 }.to_string();
+        let diverged = TrainError::NotFinite { quantity: "loss", iteration: 3 }.to_string();
         let diverged = Some(&*diverged);
         let second = |errors: [Option<&str>; 2], attempts| {
             is_lost_batch(&results(&[None, FULL, errors[0], errors[1]], attempts), 1)

@@ -14,7 +14,7 @@ use crate::run::{
 use crate::settings::LrSchedule;
 use crate::task;
 use crate::trainer::text::{
-    LanguageConfig, LanguageTrainer, TINY, language_settings, saved_language_model,
+    LanguageConfig, LanguageTrainer, TINY, join_language_settings, load_language_model,
 };
 use crate::trainer::{Trainer, new_settings};
 use burn::tensor::Device;
@@ -197,7 +197,7 @@ pub(super) fn game_run(
     let trainer =
         Trainer::with_team(game, network, &config, &device, demonstrations, Team::alone()).unwrap();
     let trainer = match checkpoint {
-        Some(checkpoint) => trainer.restored(checkpoint).unwrap(),
+        Some(checkpoint) => trainer.with_checkpoint(checkpoint).unwrap(),
         None => trainer,
     };
     Box::new(GameRun::new(trainer, 1, Vec::new()))
@@ -267,13 +267,13 @@ pub(super) fn language_run(iterations: u32, checkpoint: Option<&Checkpoint>) -> 
     (config.checkpoint.eval_episodes, config.checkpoint.keep) = (2, 2);
     (config.iterations, config.fit.iterations) = (iterations, 1);
     config.optimizer.lr_scheduler_type = LrSchedule::Constant;
-    let settings = language_settings("sort", &task_settings, &config);
+    let settings = join_language_settings("sort", &task_settings, &config);
     let task = (sort.open)(task_settings).unwrap();
-    let model = checkpoint.map(|checkpoint| saved_language_model(checkpoint, None).unwrap());
+    let model = checkpoint.map(|checkpoint| load_language_model(checkpoint, None).unwrap());
     let trainer = LanguageTrainer::for_task(task, config, model).unwrap();
     let trainer = trainer.with_settings(settings);
     Box::new(LanguageRun::new(match checkpoint {
-        Some(checkpoint) => trainer.restored(checkpoint).unwrap(),
+        Some(checkpoint) => trainer.with_checkpoint(checkpoint).unwrap(),
         None => trainer,
     }))
 }

@@ -25,8 +25,8 @@ use crate::settings::{change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
-    LanguageConfig, LanguageSettings, LanguageTrainer, language_settings, saved_language_model,
-    saved_language_settings, split_language_settings,
+    LanguageConfig, LanguageSettings, LanguageTrainer, join_language_settings, load_language_model,
+    read_settings, split_language_settings,
 };
 use anyhow::{Context, Error, Result, bail};
 use device::default_precision;
@@ -65,12 +65,12 @@ fn named_task(path: &Path) -> Option<String> {
 
 /// Whether a checkpoint is of a language model's run.
 pub fn is_language_checkpoint(checkpoint: &Checkpoint) -> bool {
-    saved_language_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
+    read_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
 }
 
 /// Name of the task of a language model's checkpoint.
 pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
-    Ok(overlay::text_at(&saved_language_settings(checkpoint)?, "task").to_string())
+    Ok(overlay::text_at(&read_settings(checkpoint)?, "task").to_string())
 }
 
 /// Trains a new run.
@@ -226,7 +226,7 @@ impl LanguageSetup {
     /// Trains the run on all its ranks. `next_command` gives the command to suggest at the end, from the run directory.
     fn train(&self, session: &Session, next_command: impl Fn(&str) -> String + Sync) -> Result<()> {
         let Self { task_name, task_settings, config, task, .. } = self;
-        let settings = language_settings(task_name, task_settings, config);
+        let settings = join_language_settings(task_name, task_settings, config);
         let commented_settings =
             with_comments(&settings.to_string(), task::find(task_name)?.settings)?;
         let prompts = prompt_file(task_name, task_settings)?.map(|(_, path)| path);
@@ -317,14 +317,14 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
 /// Resumes a run from a checkpoint.
 pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let TrainArgs { run: args, task_data, verifier, model, .. } = args;
-    let mut saved = saved_language_settings(run.checkpoint)?;
+    let mut saved = read_settings(run.checkpoint)?;
     change_saved(&mut saved, &args.set)?;
     let LanguageSettings { task_name, mut task_settings, mut config } =
         split_language_settings(saved)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     config.validate()?;
     let task = reopen_task(&task_name, &mut task_settings, task_data.as_deref(), verifier)?;
-    let load = || saved_language_model(run.checkpoint, model.as_deref());
+    let load = || load_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, load)?;
     let (origin, iterations_of_epochs) =
         (Origin::Saved(run), iterations_of_epochs(&*task, &config));

@@ -5,7 +5,7 @@ use crate::program::settings::{InitialModel, language_defaults};
 use crate::settings::{Precision, overlay};
 use crate::task;
 use crate::trainer::text::{
-    LanguageConfig, LanguageSettings, TINY, language_settings, split_language_settings,
+    LanguageConfig, LanguageSettings, TINY, join_language_settings, split_language_settings,
 };
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -22,7 +22,7 @@ pub fn model_path(
         return utf8_path(path);
     }
     let defaults = LanguageConfig::for_model(TINY);
-    let mut table = language_settings(task, &(task::find(task)?.defaults)(), &defaults);
+    let mut table = join_language_settings(task, &(task::find(task)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file.clone())?;
     overlay::apply_assignments(&mut table, assignments)?;
     Ok(overlay::text_at(&table, "model.path").to_string())
@@ -61,7 +61,7 @@ pub fn settings_of_new_run(
         }
     }
     let path = defaults.model.path.clone();
-    let mut table = language_settings(name, &(task::find(name)?.defaults)(), &defaults);
+    let mut table = join_language_settings(name, &(task::find(name)?.defaults)(), &defaults);
     overlay::lay_over(&mut table, file)?;
     overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), requested.into())]))?;
     overlay::apply_assignments(&mut table, assignments)?;

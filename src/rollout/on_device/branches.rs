@@ -13,7 +13,7 @@ use crate::settings::{RolloutConfig, Start};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Branch points, from which the groups continue, on a CubeCL device; none before the first rollout.
+/// Branch points from which the groups continue, on a CubeCL device; none before the first rollout.
 #[derive(Clone, Debug)]
 pub struct DeviceBranches {
     device: Device,
@@ -22,7 +22,7 @@ pub struct DeviceBranches {
 
 impl DeviceBranches {
     /// Creates branch points without states; `None` if the device has no kernels.
-    pub fn on(device: &Device) -> Option<Self> {
+    pub fn new(device: &Device) -> Option<Self> {
         has_kernels(device).then(|| Self { device: device.clone(), envs: None })
     }
 
@@ -40,7 +40,7 @@ impl DeviceBranches {
         for t in 0..config.num_steps {
             let logits = memory.act(policy, buffers.obs(t));
             buffers.step(logits, t);
-            memory.after_step(t, || buffers.ends(t));
+            memory.finish_step(t, || buffers.ends(t));
         }
         let (trajectory, branches) = buffers.finish();
         self.envs = (config.start == Start::Branch).then(|| Box::new(branches));

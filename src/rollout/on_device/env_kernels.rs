@@ -37,7 +37,7 @@ pub(super) fn max_steps_per_launch(iterations: usize) -> usize {
     (MAX_LOOP_ITERATIONS / iterations).max(1)
 }
 
-/// Starting states of a launch's games.
+/// The states in which a launch's games start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
     /// Fresh levels.
@@ -51,8 +51,8 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Returns where the games of an iteration start; `continues` is true if there was a previous iteration.
-    pub fn of(config: &RolloutConfig, continues: bool) -> Self {
+    /// The origin of an iteration's games; `continues` is true if there was a previous iteration.
+    pub fn new(config: &RolloutConfig, continues: bool) -> Self {
         match (config.start, continues) {
             (Start::Level, _) => Self::Level,
             (Start::Branch, false) => Self::Staggered,
@@ -227,19 +227,19 @@ impl Groups {
     }
 
     /// Run-wide index of a group.
-    pub fn number(&self, group: usize) -> u32 {
+    pub fn run_wide_group(&self, group: usize) -> u32 {
         self.first + group as u32
     }
 
     /// Run-wide index of a game.
-    pub fn env_number(&self, env: usize) -> u32 {
+    pub fn run_wide_env(&self, env: usize) -> u32 {
         self.first * self.size as u32 + env as u32
     }
 }
 
 impl GroupsLaunch {
     /// Launch arguments for the groups of a configuration, starting at run-wide index `first`.
-    pub fn of(config: &RolloutConfig, first: u32) -> Self {
+    pub fn from_config(config: &RolloutConfig, first: u32) -> Self {
         Self::new(config.num_groups, config.group_size, first)
     }
 }
@@ -267,7 +267,7 @@ impl Starts {
         if comptime!(origin == Origin::Branch) {
             load_env_state::<G>(&self.branches, group, groups.count, game)
         } else {
-            new_game::<G>(draw(self.level_key, groups.number(group)), game)
+            new_game::<G>(draw(self.level_key, groups.run_wide_group(group)), game)
         }
     }
 
@@ -279,10 +279,10 @@ impl Starts {
         #[comptime] origin: Origin,
         #[comptime] game: G,
     ) -> Episode {
-        let level = draw(self.level_key, groups.number(group));
+        let level = draw(self.level_key, groups.run_wide_group(group));
         if comptime!(origin == Origin::Branch) {
-            let left = load_episode(&self.branches, group, groups.count);
-            Episode { level, time: left.time, score: left.score }
+            let branch = load_episode(&self.branches, group, groups.count);
+            Episode { level, time: branch.time, score: branch.score }
         } else {
             let time = if comptime!(origin == Origin::Staggered) {
                 staggered_time(level, comptime!(game.max_steps()))
@@ -318,11 +318,11 @@ pub(super) struct BranchPoints {
 #[cube]
 impl BranchPoints {
     /// Whether game `env` after step `t` is its group's branch point.
-    pub fn is_point(&self, groups: &Groups, env: usize, t: usize) -> bool {
+    pub fn is_branch_point(&self, groups: &Groups, env: usize, t: usize) -> bool {
         let group = groups.group_of(env);
-        let number = groups.number(group);
-        let member = branch_member(self.key, number, groups.size as u32);
-        let step = branch_step(self.key, number, self.learn_steps);
+        let run_wide_group = groups.run_wide_group(group);
+        let member = branch_member(self.key, run_wide_group, groups.size as u32);
+        let step = branch_step(self.key, run_wide_group, self.learn_steps);
         env == group * groups.size + member as usize && t + 1 == step as usize
     }
 

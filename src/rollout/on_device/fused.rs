@@ -33,20 +33,20 @@ pub struct FusedRollout<G: Rules> {
 pub struct FusedBranches(Option<Box<CubeTensor>>);
 
 /// Number of rows of [`RecordingPart::values`] for a game.
-fn value_rows<G: Rules>() -> usize {
+fn num_value_rows<G: Rules>() -> usize {
     if G::SCORE_IS_REWARD { 2 } else { 3 }
 }
 
-/// Numbers per game of the largest buffer that a rollout fills: words, values or environments.
-fn rollout_numbers<G: Rules>(game: G, config: &RolloutConfig) -> usize {
-    let of_step = (num_words(game) + 1).max(value_rows::<G>());
-    (of_step * config.num_steps).max(env_words(game))
+/// Number of elements per game of the largest buffer that a rollout fills: words, values or environments.
+fn rollout_elements<G: Rules>(game: G, config: &RolloutConfig) -> usize {
+    let per_step = (num_words(game) + 1).max(num_value_rows::<G>());
+    (per_step * config.num_steps).max(env_words(game))
 }
 
-/// Numbers per game of the largest buffer of a part: one that a rollout fills, or advantages followed by
+/// Number of elements per game of the largest buffer of a part: one that a rollout fills, or advantages followed by
 /// log-probabilities under a reference policy.
-fn largest_buffer_numbers<G: Rules>(game: G, config: &RolloutConfig) -> usize {
-    rollout_numbers(game, config).max(2 * config.learn_steps + 2)
+fn largest_buffer_elements<G: Rules>(game: G, config: &RolloutConfig) -> usize {
+    rollout_elements(game, config).max(2 * config.learn_steps + 2)
 }
 
 impl<G: Rules> FusedRollout<G> {
@@ -58,7 +58,7 @@ impl<G: Rules> FusedRollout<G> {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
         let limit = max_buffer_bytes(&device);
-        let bytes = largest_buffer_numbers(game, config) * size_of::<u32>();
+        let bytes = largest_buffer_elements(game, config) * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
         Self {
             game,
@@ -74,9 +74,9 @@ impl<G: Rules> FusedRollout<G> {
 
     /// The size of the largest buffer that a group is played into, bytes: a group cannot be divided.
     pub fn group_bytes(&self) -> u64 {
-        let numbers =
-            rollout_numbers(self.game, &self.config) as u64 * self.config.group_size as u64;
-        numbers * size_of::<u32>() as u64
+        let elements =
+            rollout_elements(self.game, &self.config) as u64 * self.config.group_size as u64;
+        elements * size_of::<u32>() as u64
     }
 
     /// Sets the precision of the network's inputs, which the device must support
@@ -127,7 +127,7 @@ impl<G: Rules> FusedRollout<G> {
         assert_eq!(policy.shape.actions, game.num_actions(), "the policy's actions");
         let keys = self.keys.for_iteration(iteration);
         let params = cube_tensor(policy.params.clone());
-        let (steps, words, values) = (config.num_steps, env_words(game), value_rows::<G>());
+        let (steps, words, values) = (config.num_steps, env_words(game), num_value_rows::<G>());
         let branches = uninit(&params, &[words, config.num_groups], DType::I32);
         let mut parts = Vec::new();
         for first in (0..config.num_groups).step_by(self.groups_per_part) {
@@ -144,9 +144,9 @@ impl<G: Rules> FusedRollout<G> {
                 initial_episodes: uninit(&params, &[2, count], DType::F32),
                 branches: &branches,
             };
-            let branch_points = self.branches.0.as_deref();
+            let previous_branches = self.branches.0.as_deref();
             let (limits, precision) = (self.limits, self.precision);
-            part.play(&params, policy.shape, branch_points, keys, limits, precision);
+            part.play(&params, policy.shape, previous_branches, keys, limits, precision);
             parts.push(RecordingPart {
                 words: Tensor::from_primitive::<Cube>(part.words),
                 values: Tensor::from_primitive::<Cube>(part.values),
@@ -195,16 +195,16 @@ mod tests {
     #[test]
     fn parts_have_room_for_advantages_beside_a_reference() {
         let config = RolloutConfig { num_steps: 9, learn_steps: 9, ..RolloutConfig::default() };
-        assert_eq!((num_words(Catch::default()), value_rows::<Catch>()), (1, 2));
-        assert_eq!(rollout_numbers(Catch::default(), &config), 2 * 9);
-        assert_eq!(largest_buffer_numbers(Catch::default(), &config), 2 * 9 + 2);
+        assert_eq!((num_words(Catch::default()), num_value_rows::<Catch>()), (1, 2));
+        assert_eq!(rollout_elements(Catch::default(), &config), 2 * 9);
+        assert_eq!(largest_buffer_elements(Catch::default(), &config), 2 * 9 + 2);
         let config = RolloutConfig { learn_steps: 5, ..config };
-        assert_eq!(largest_buffer_numbers(Catch::default(), &config), 2 * 9);
+        assert_eq!(largest_buffer_elements(Catch::default(), &config), 2 * 9);
     }
 
     #[test]
     fn parts_have_room_for_the_environments() {
         let config = RolloutConfig { num_steps: 1, learn_steps: 1, ..RolloutConfig::default() };
-        assert_eq!(largest_buffer_numbers(Breakout::default(), &config), 5);
+        assert_eq!(largest_buffer_elements(Breakout::default(), &config), 5);
     }
 }

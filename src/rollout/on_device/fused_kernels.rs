@@ -6,7 +6,7 @@ use super::env_kernels::{
     StepRange, StepRangeLaunch, games_per_cube, load_env_state, load_episode, load_state,
     mask_logits, max_steps_per_launch, store_env, store_state,
 };
-use super::fused_layers::{Workgroup, hidden_layers, last_layer};
+use super::fused_layers::{Workgroup, compute_hidden_layers, compute_last_layer};
 use super::{RolloutKeys, action_key, action_uniform, branch_episode};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element, grid};
@@ -76,7 +76,7 @@ struct PlayVariant<G> {
     /// Games and units of a cube.
     workgroup: Workgroup,
     /// Whether weights are copied to workgroup memory; otherwise they are read from global memory.
-    weights_in_workgroup: bool,
+    has_workgroup_weights: bool,
 }
 
 /// Games of a part of an iteration: environments and recorded steps.
@@ -108,15 +108,15 @@ impl Games {
     fn record<G: Rules>(
         &mut self,
         step_words: &StepWords,
-        drawn: &SampledAction,
+        sampled: &SampledAction,
         played: &StepResult,
         #[comptime] game: G,
     ) {
         let (at, stride) = (step_words.at, step_words.stride);
-        let cut = select(played.truncated, TRUNCATED, 0u32);
-        let end = select(played.terminated, TERMINATED, cut);
-        self.words[comptime!(num_words(game)) * stride + at] = drawn.action | end;
-        self.values[at] = drawn.logprob;
+        let truncated = select(played.truncated, TRUNCATED, 0u32);
+        let status = select(played.terminated, TERMINATED, truncated);
+        self.words[comptime!(num_words(game)) * stride + at] = sampled.action | status;
+        self.values[at] = sampled.logprob;
         self.values[stride + at] = played.reward;
         if comptime!(!G::SCORE_IS_REWARD) {
             self.values[2 * stride + at] = played.episode_score;
@@ -163,7 +163,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
                 starts.elapsed(&games.groups, group, origin) as f32;
         }
     }
-    let draws = action_key(games.action_key, games.groups.env_number(env));
+    let own_action_key = action_key(games.action_key, games.groups.run_wide_env(env));
     let num_actions = comptime!(game.num_actions());
     let stride = games.num_steps * games.count;
     let mut activations =
@@ -186,21 +186,28 @@ fn play_steps<G: Rules, W: Float, I: Float>(
         }
         if comptime!(has_shared_layers) {
             sync_cube();
-            hidden_layers::<W, I>(weights, &mut activations, games_per_cube, shape);
+            compute_hidden_layers::<W, I>(weights, &mut activations, games_per_cube, shape);
         }
         if has_game {
             if comptime!(has_shared_layers) {
-                last_layer::<W, I>(weights, &activations, &mut logits, unit, games_per_cube, shape);
+                compute_last_layer::<W, I>(
+                    weights,
+                    &activations,
+                    &mut logits,
+                    unit,
+                    games_per_cube,
+                    shape,
+                );
             } else {
                 mlp_logits::<W, I>(weights, &x, &mut logits, shape);
             }
             mask_logits::<G>(&mut logits, &state, game);
-            let u = action_uniform(draws, t as u32);
-            let drawn = sample_action(logits.as_slice(), 0usize, u, num_actions);
-            let played = play_step::<G>(&mut state, &mut episode, drawn.action, game);
-            games.record::<G>(&step_words, &drawn, &played, game);
+            let u = action_uniform(own_action_key, t as u32);
+            let sampled = sample_action(logits.as_slice(), 0usize, u, num_actions);
+            let played = play_step::<G>(&mut state, &mut episode, sampled.action, game);
+            games.record::<G>(&step_words, &sampled, &played, game);
             if comptime!(variant.stores_branches) {
-                if branches.is_point(&games.groups, env, t) {
+                if branches.is_branch_point(&games.groups, env, t) {
                     let elapsed = games.initial_episodes[games.count + row] as u32;
                     let point = branch_episode(&episode, elapsed, t as u32 + 1);
                     branches.store::<G>(&games.groups, &state, &point, env, game);
@@ -225,9 +232,9 @@ fn play_kernel<G: Rules, I: Float>(
     branches: &mut BranchPoints,
     steps: StepRange,
     #[comptime] variant: PlayVariant<G>,
-    #[define(I)] _input: ElemType,
+    #[define(I)] _input_type: ElemType,
 ) {
-    if comptime!(variant.weights_in_workgroup) {
+    if comptime!(variant.has_workgroup_weights) {
         let num_params = comptime!(variant.shape.num_params());
         let mut weights = Shared::<[I]>::new_aligned_slice(num_params, 16usize);
         for i in range_stepped(UNIT_POS as usize, num_params, CUBE_DIM as usize) {
@@ -241,27 +248,27 @@ fn play_kernel<G: Rules, I: Float>(
 }
 
 impl<G: Rules> PartRollout<'_, G> {
-    /// Plays a part of an iteration. `branch_points` are those of the previous iteration, if the games continue
-    /// from them.
+    /// Plays a part of an iteration. `previous_branches` are the branch points of the previous iteration, if the games
+    /// continue from them.
     pub fn play(
         &self,
         params: &CubeTensor,
         shape: MlpShape,
-        branch_points: Option<&CubeTensor>,
+        previous_branches: Option<&CubeTensor>,
         keys: RolloutKeys,
         limits: LaunchLimits,
         precision: Precision,
     ) {
         let config = self.config;
         let client = &params.client;
-        let input = element(precision);
+        let input_type = element(precision);
         let workgroup_bytes =
             client.properties().hardware.max_shared_memory_size.min(MAX_WORKGROUP_BYTES);
-        let origin = Origin::of(config, branch_points.is_some());
-        let mut variant = self.variant(shape, origin, input, workgroup_bytes);
+        let origin = Origin::new(config, previous_branches.is_some());
+        let mut variant = self.variant(shape, origin, input_type, workgroup_bytes);
         let workgroup = variant.workgroup;
         // If games do not continue, the kernel does not read this buffer.
-        let branch_points = branch_points.unwrap_or(params);
+        let previous_branches = previous_branches.unwrap_or(params);
         let dim = CubeDim::new_1d(workgroup.units as u32);
         let count = grid(params, self.games.len().div_ceil(workgroup.games));
         let steps_per_launch = limits.steps_per_launch(self.games.len(), &shape, &workgroup);
@@ -278,24 +285,24 @@ impl<G: Rules> PartRollout<'_, G> {
                     count.clone(),
                     dim,
                     argument(params),
-                    StartsLaunch::new(argument(branch_points), keys.level),
-                    self.games_argument(&keys),
+                    StartsLaunch::new(argument(previous_branches), keys.level),
+                    self.games_launch(&keys),
                     branches,
                     StepRangeLaunch::new(first_step, end_step),
                     variant,
-                    input,
+                    input_type,
                 );
             }
             variant.origin = Origin::Continued;
         }
     }
 
-    /// The variant of a launch, with `workgroup_bytes` of workgroup memory, where weights are of type `input`.
+    /// The variant of a launch, with `workgroup_bytes` of workgroup memory, where weights are of type `input_type`.
     fn variant(
         &self,
         shape: MlpShape,
         origin: Origin,
-        input: ElemType,
+        input_type: ElemType,
         workgroup_bytes: usize,
     ) -> PlayVariant<G> {
         let max_games = games_per_cube(self.games.len()) as usize;
@@ -306,18 +313,18 @@ impl<G: Rules> PartRollout<'_, G> {
             stores_branches: self.config.start == Start::Branch,
             shape,
             workgroup,
-            weights_in_workgroup: !workgroup.has_shared_layers()
-                && shape.num_params() * input.size() <= workgroup_bytes,
+            has_workgroup_weights: !workgroup.has_shared_layers()
+                && shape.num_params() * input_type.size() <= workgroup_bytes,
         }
     }
 
-    fn games_argument(&self, keys: &RolloutKeys) -> GamesLaunch {
+    fn games_launch(&self, keys: &RolloutKeys) -> GamesLaunch {
         GamesLaunch::new(
             argument(&self.envs),
             argument(&self.words),
             argument(&self.values),
             argument(&self.initial_episodes),
-            GroupsLaunch::of(self.config, keys.first_group),
+            GroupsLaunch::from_config(self.config, keys.first_group),
             self.games.start,
             self.games.len(),
             self.config.num_steps,

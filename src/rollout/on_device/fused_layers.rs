@@ -20,7 +20,7 @@ use burn::cubecl::prelude::*;
 const GAMES_PER_UNIT: usize = 2 * GAMES_PER_VECTOR;
 const GAMES_PER_VECTOR: usize = 4;
 /// Maximum units per cube supported by every device.
-const MAX_UNITS: usize = 256;
+const MAX_UNITS_PER_CUBE: usize = 256;
 
 /// Games and units of a cube; a compile-time value of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,14 +44,14 @@ impl Workgroup {
         let (first, second) = shape.layers();
         let rows = first.inputs.max(first.outputs).max(second.outputs);
         let shared = |games: usize| {
-            let workers = columns(&first).max(columns(&second)) * (games / GAMES_PER_UNIT);
+            let workers = num_columns(&first).max(num_columns(&second)) * (games / GAMES_PER_UNIT);
             Self { games, units: workers.max(games).next_multiple_of(32), rows }
         };
         std::iter::successors(Some(games), |games| Some(games / 2))
             .take_while(|games| *games >= GAMES_PER_UNIT)
             .map(shared)
             .find(|workgroup| {
-                workgroup.units <= MAX_UNITS
+                workgroup.units <= MAX_UNITS_PER_CUBE
                     && workgroup.num_activations() * size_of::<f32>() <= bytes
             })
             .unwrap_or(alone)
@@ -77,8 +77,8 @@ impl Workgroup {
     }
 }
 
-/// Columns of units that compute a layer, each of which computes several neurons.
-fn columns(layer: &DenseLayout) -> usize {
+/// Number of columns of units that compute a layer; each column computes several neurons.
+fn num_columns(layer: &DenseLayout) -> usize {
     layer.outputs / neuron_block(layer.outputs)
 }
 
@@ -86,7 +86,7 @@ fn columns(layer: &DenseLayout) -> usize {
 ///
 /// Neighbouring units have the same neurons and neighbouring games, so that they read neighbouring numbers.
 #[cube]
-fn hidden_layer<W: Float, I: Float>(
+fn compute_hidden_layer<W: Float, I: Float>(
     weights: &[W],
     activations: &mut [f32],
     #[comptime] layer: DenseLayout,
@@ -96,7 +96,7 @@ fn hidden_layer<W: Float, I: Float>(
     let unit = UNIT_POS as usize;
     let units_per_column = comptime!(games / GAMES_PER_UNIT);
     let neurons = comptime!(neuron_block(layer.outputs));
-    let columns = comptime!(columns(&layer));
+    let columns = comptime!(num_columns(&layer));
     let step = comptime!(neuron_block(layer.inputs));
     // The unit's first game and first neuron; its other neurons are `columns` apart.
     let (first_game, column) =
@@ -158,7 +158,7 @@ fn hidden_layer<W: Float, I: Float>(
 /// Replaces the features of a cube's games in `activations`, `[features][games]`, by the activations of the last hidden
 /// layer. All units of the cube take part.
 #[cube]
-pub(super) fn hidden_layers<W: Float, I: Float>(
+pub(super) fn compute_hidden_layers<W: Float, I: Float>(
     weights: &[W],
     activations: &mut [f32],
     #[comptime] games: usize,
@@ -166,14 +166,14 @@ pub(super) fn hidden_layers<W: Float, I: Float>(
 ) {
     let (first, second) = comptime!(shape.layers());
     let activation = comptime!(shape.activation);
-    hidden_layer::<W, I>(weights, activations, first, activation, games);
-    hidden_layer::<W, I>(weights, activations, second, activation, games);
+    compute_hidden_layer::<W, I>(weights, activations, first, activation, games);
+    compute_hidden_layer::<W, I>(weights, activations, second, activation, games);
 }
 
 /// Computes the logits of game `game` of a cube from the activations of the last hidden layer in `activations`,
 /// `[last_inputs][games]`.
 #[cube]
-pub(super) fn last_layer<W: Float, I: Float>(
+pub(super) fn compute_last_layer<W: Float, I: Float>(
     weights: &[W],
     activations: &[f32],
     logits: &mut Array<f32>,
@@ -209,7 +209,7 @@ mod tests {
     fn logits_kernel(
         params: &[f32],
         features: &[f32],
-        to: &mut [f32],
+        output: &mut [f32],
         rows: usize,
         #[comptime] workgroup: Workgroup,
         #[comptime] shape: MlpShape,
@@ -227,10 +227,22 @@ mod tests {
                 }
             }
             sync_cube();
-            hidden_layers::<f32, f32>(params, &mut activations, comptime!(workgroup.games), shape);
+            compute_hidden_layers::<f32, f32>(
+                params,
+                &mut activations,
+                comptime!(workgroup.games),
+                shape,
+            );
             let games = comptime!(workgroup.games);
             if has_row {
-                last_layer::<f32, f32>(params, &activations, &mut logits, unit, games, shape);
+                compute_last_layer::<f32, f32>(
+                    params,
+                    &activations,
+                    &mut logits,
+                    unit,
+                    games,
+                    shape,
+                );
             }
         } else if has_row {
             let mut x = Array::<f32>::new(comptime!(shape.features));
@@ -243,12 +255,12 @@ mod tests {
         if has_row {
             #[unroll]
             for a in 0..comptime!(shape.actions) {
-                to[a * rows + row] = logits[a];
+                output[a * rows + row] = logits[a];
             }
         }
     }
 
-    fn logits(
+    fn compute_logits(
         params: &[f32],
         rows: usize,
         workgroup: Workgroup,
@@ -256,10 +268,10 @@ mod tests {
         device: &Device,
     ) -> Vec<f32> {
         let params = cube_tensor(device::upload(params.to_vec(), device));
-        let number = |i: usize| ((i * 7919) % 1009) as f32 / 504.5 - 1.0;
-        let features = (0..shape.features * rows).map(number).collect();
+        let feature = |i: usize| ((i * 7919) % 1009) as f32 / 504.5 - 1.0;
+        let features = (0..shape.features * rows).map(feature).collect();
         let features = cube_tensor(device::upload(features, device));
-        let to = uninit(&params, &[shape.actions * rows], DType::F32);
+        let output = uninit(&params, &[shape.actions * rows], DType::F32);
         // SAFETY: accesses stay below the numbers of parameters, features, actions and rows; all units reach all
         // barriers.
         unsafe {
@@ -269,13 +281,13 @@ mod tests {
                 CubeDim::new_1d(workgroup.units as u32),
                 argument(&params),
                 argument(&features),
-                argument(&to),
+                argument(&output),
                 rows,
                 workgroup,
                 shape,
             );
         }
-        device::read(Tensor::<1>::from_primitive::<Cube>(to))
+        device::read(Tensor::<1>::from_primitive::<Cube>(output))
     }
 
     #[test]
@@ -289,15 +301,19 @@ mod tests {
                 let weight = |i: usize| ((i * 104_729) % 2003) as f32 / 5007.5 - 0.2;
                 let params: Vec<f32> = (0..shape.num_params()).map(weight).collect();
                 let rows = 101;
-                let of = |workgroup| logits(&params, rows, workgroup, shape, &device);
-                let alone = of(Workgroup { games: 32, units: 32, rows: 0 });
+                let logits = |workgroup| compute_logits(&params, rows, workgroup, shape, &device);
+                let alone = logits(Workgroup { games: 32, units: 32, rows: 0 });
                 assert!(alone.iter().any(|z| z.abs() > 1e-3), "{alone:?}");
                 let mut cubes = 0;
                 for games in [8, 16, 32, 64] {
                     let workgroup = Workgroup::new(&shape, games, 16 * 1024);
                     assert!(workgroup.has_shared_layers() && workgroup.games <= games);
                     if workgroup.games == games {
-                        assert_eq!(of(workgroup), alone, "{shape:?}, {workgroup:?}, {device:?}");
+                        assert_eq!(
+                            logits(workgroup),
+                            alone,
+                            "{shape:?}, {workgroup:?}, {device:?}"
+                        );
                         cubes += 1;
                     }
                 }

@@ -4,7 +4,7 @@ use super::env_kernels::{
     StepRange, StepRangeLaunch, games_per_cube, load_env_state, load_episode, steps_per_launch,
     store_env,
 };
-use super::masks::random_action;
+use super::masks::draw_legal_action;
 use super::{RolloutKeys, action_key, action_uniform, env_words};
 use crate::device::buffers::{argument, cube_tensor, uninit};
 use crate::device::has_kernels;
@@ -25,7 +25,7 @@ fn random_kernel<G: Rules>(
     sums: &mut [f32],
     num_envs: usize,
     level_key: u32,
-    action_keys: u32,
+    iteration_action_key: u32,
     steps: StepRange,
     #[comptime] is_first: bool,
     #[comptime] game: G,
@@ -44,14 +44,14 @@ fn random_kernel<G: Rules>(
             load_episode(&*envs, env, num_envs)
         };
         let mut sum = if comptime!(is_first) { 0.0f32.runtime() } else { sums[env] };
-        let draws = action_key(action_keys, env as u32);
+        let own_action_key = action_key(iteration_action_key, env as u32);
         for t in steps.first..steps.end {
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
                 sum += G::feature(&state, i, game);
             }
-            let u = action_uniform(draws, t as u32);
-            let action = random_action::<G>(&state, u, game);
+            let u = action_uniform(own_action_key, t as u32);
+            let action = draw_legal_action::<G>(&state, u, game);
             let played = play_step::<G>(&mut state, &mut episode, action, game);
             sum += played.reward;
         }
@@ -75,9 +75,9 @@ pub fn play_at_random_on_device<G: Rules>(
     let sums = cube_tensor(Tensor::<1>::zeros([num_envs], &device.clone().without_autodiff()));
     let envs = uninit(&sums, &[env_words(game), num_envs], DType::I32);
     let dim = CubeDim::new_1d(games_per_cube(num_envs));
-    let steps = steps_per_launch(num_envs);
+    let launch_steps = steps_per_launch(num_envs);
     let count = cubecl::calculate_cube_count_elemwise(&sums.client, num_envs, dim);
-    for first_step in (0..num_steps).step_by(steps) {
+    for first_step in (0..num_steps).step_by(launch_steps) {
         // SAFETY: accesses stay below `num_envs` in both buffers.
         unsafe {
             random_kernel::launch_unchecked::<G>(
@@ -89,7 +89,7 @@ pub fn play_at_random_on_device<G: Rules>(
                 num_envs,
                 keys.level,
                 keys.action,
-                StepRangeLaunch::new(first_step, num_steps.min(first_step + steps)),
+                StepRangeLaunch::new(first_step, num_steps.min(first_step + launch_steps)),
                 first_step == 0,
                 game,
             );

@@ -80,10 +80,10 @@ struct StepRecords {
 #[cube]
 impl StepRecords {
     /// Records the result of a step.
-    fn store(&mut self, step_words: &StepWords, drawn: &SampledAction, played: &StepResult) {
+    fn store(&mut self, step_words: &StepWords, sampled: &SampledAction, played: &StepResult) {
         let (at, stride) = (step_words.at, step_words.stride);
-        self.actions[at] = drawn.action as i32;
-        self.quantities[comptime!(LOGPROBS) * stride + at] = drawn.logprob;
+        self.actions[at] = sampled.action as i32;
+        self.quantities[comptime!(LOGPROBS) * stride + at] = sampled.logprob;
         self.quantities[comptime!(REWARDS) * stride + at] = played.reward;
         let terminated = select(played.terminated, 1.0f32, 0.0f32);
         self.quantities[comptime!(TERMINATED) * stride + at] = terminated;
@@ -93,9 +93,9 @@ impl StepRecords {
     }
 
     /// Records the legality of an action.
-    fn store_legal(&mut self, step_words: &StepWords, #[comptime] action: usize, legal: bool) {
+    fn store_legal(&mut self, step_words: &StepWords, #[comptime] action: usize, is_legal: bool) {
         let at = comptime!(NUM_QUANTITIES + action) * step_words.stride + step_words.at;
-        self.quantities[at] = select(legal, 1.0f32, 0.0f32);
+        self.quantities[at] = select(is_legal, 1.0f32, 0.0f32);
     }
 }
 
@@ -130,54 +130,57 @@ fn step_kernel<G: Rules>(
     records: &mut StepRecords,
     branches: &mut BranchPoints,
     t: usize,
-    key: u32,
-    #[comptime] branch: bool,
+    iteration_action_key: u32,
+    #[comptime] stores_branches: bool,
     #[comptime] game: G,
 ) {
     let env = ABSOLUTE_POS;
     let num_envs = games.groups.num_envs();
     if env < num_envs {
         let num_actions = comptime!(game.num_actions());
-        let u = action_uniform(action_key(key, games.groups.env_number(env)), t as u32);
+        let u = action_uniform(
+            action_key(iteration_action_key, games.groups.run_wide_env(env)),
+            t as u32,
+        );
         let mut state = load_env_state::<G>(&games.envs, env, num_envs, game);
         let step_words = games.step_words(env, t);
-        let drawn = if comptime!(G::MASKED) {
-            let mut masked = Array::<f32>::new(num_actions);
+        let sampled = if comptime!(G::MASKED) {
+            let mut masked_logits = Array::<f32>::new(num_actions);
             #[unroll]
             for a in 0..num_actions {
-                masked[a] = logits[env * num_actions + a];
+                masked_logits[a] = logits[env * num_actions + a];
                 records.store_legal(&step_words, a, G::legal(&state, a, game));
             }
-            mask_logits::<G>(&mut masked, &state, game);
-            sample_action(masked.as_slice(), 0usize, u, num_actions)
+            mask_logits::<G>(&mut masked_logits, &state, game);
+            sample_action(masked_logits.as_slice(), 0usize, u, num_actions)
         } else {
             sample_action(logits, env * num_actions, u, num_actions)
         };
         let mut episode = load_episode(&games.envs, env, num_envs);
-        let played = play_step::<G>(&mut state, &mut episode, drawn.action, game);
+        let played = play_step::<G>(&mut state, &mut episode, sampled.action, game);
         games.store::<G>(&state, &episode, env, t + 1, game);
-        if comptime!(branch) {
-            if branches.is_point(&games.groups, env, t) {
+        if comptime!(stores_branches) {
+            if branches.is_branch_point(&games.groups, env, t) {
                 let elapsed = games.envs[comptime!(env_words(game)) * num_envs + env];
                 let point = branch_episode(&episode, elapsed, t as u32 + 1);
                 branches.store::<G>(&games.groups, &state, &point, env, game);
             }
         }
-        records.store(&step_words, &drawn, &played);
+        records.store(&step_words, &sampled, &played);
     }
 }
 
 /// Number of mask rows.
-fn num_masks<G: Rules>(game: G) -> usize {
+fn num_mask_rows<G: Rules>(game: G) -> usize {
     if G::MASKED { game.num_actions() } else { 0 }
 }
 
 /// The size of the largest buffer of an iteration, bytes: observations, recorded quantities or environments.
 pub fn largest_stepwise_buffer_bytes<G: Rules>(game: G, config: &RolloutConfig) -> u64 {
-    let of_step = game.num_features().max(NUM_QUANTITIES + num_masks::<G>(game)) as u64;
-    let of_game = (of_step * config.num_steps as u64).max(env_words(game) as u64 + 1);
+    let per_step = game.num_features().max(NUM_QUANTITIES + num_mask_rows::<G>(game)) as u64;
+    let per_game = (per_step * config.num_steps as u64).max(env_words(game) as u64 + 1);
     let games = config.num_groups as u64 * config.group_size as u64;
-    games * of_game * size_of::<f32>() as u64
+    games * per_game * size_of::<f32>() as u64
 }
 
 /// Buffers of an iteration on a device.
@@ -206,7 +209,10 @@ impl<G: Rules> StepwiseBuffers<G> {
             branches: uninit(&[words, config.num_groups], DType::I32),
             obs: uninit(&[steps, envs, features], DType::F32),
             actions: uninit(&[steps, envs], DType::I32),
-            quantities: uninit(&[NUM_QUANTITIES + num_masks::<G>(game), steps, envs], DType::F32),
+            quantities: uninit(
+                &[NUM_QUANTITIES + num_mask_rows::<G>(game), steps, envs],
+                DType::F32,
+            ),
             game,
             config: config.clone(),
             keys,
@@ -214,11 +220,11 @@ impl<G: Rules> StepwiseBuffers<G> {
         }
     }
 
-    fn games(&self) -> GamesLaunch {
+    fn games_launch(&self) -> GamesLaunch {
         GamesLaunch::new(
             argument(&self.envs),
             argument(&self.obs),
-            GroupsLaunch::of(&self.config, self.keys.first_group),
+            GroupsLaunch::from_config(&self.config, self.keys.first_group),
             self.config.num_steps,
         )
     }
@@ -229,21 +235,21 @@ impl<G: Rules> StepwiseBuffers<G> {
         (cubecl::calculate_cube_count_elemwise(&self.client, units, dim), dim)
     }
 
-    /// Starts every game; `branches` are the branch points of the previous iteration, if the games
-    /// continue from them.
-    pub fn start(&self, branches: Option<&CubeTensor>) {
-        let origin = Origin::of(&self.config, branches.is_some());
+    /// Starts every game; `previous_branches` are the branch points of the previous iteration, if the games continue
+    /// from them.
+    pub fn start(&self, previous_branches: Option<&CubeTensor>) {
+        let origin = Origin::new(&self.config, previous_branches.is_some());
         let (count, dim) = self.grid();
         // If games do not continue, the kernel does not read this buffer.
-        let branches = branches.unwrap_or(&self.branches);
+        let previous_branches = previous_branches.unwrap_or(&self.branches);
         // SAFETY: accesses stay below the number of games or groups in every buffer.
         unsafe {
             start_kernel::launch_unchecked::<G>(
                 &self.client,
                 count,
                 dim,
-                StartsLaunch::new(argument(branches), self.keys.level),
-                self.games(),
+                StartsLaunch::new(argument(previous_branches), self.keys.level),
+                self.games_launch(),
                 origin,
                 self.game,
             );
@@ -268,7 +274,7 @@ impl<G: Rules> StepwiseBuffers<G> {
                 count,
                 dim,
                 argument(&logits),
-                self.games(),
+                self.games_launch(),
                 StepRecordsLaunch::new(argument(&self.actions), argument(&self.quantities)),
                 BranchPointsLaunch::new(argument(&self.branches), learn_steps, self.keys.branch),
                 t,

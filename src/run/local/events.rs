@@ -289,7 +289,7 @@ fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
         Ok(snapshot)
     } else {
         Err(TrainError::NotFinite {
-            what: "new policy or its optimizer's state",
+            quantity: "new policy or its optimizer's state",
             iteration: run.trainer().iteration(),
         }
         .into())

@@ -108,14 +108,14 @@ impl RunFiles {
     /// # use burn::tensor::Device;
     /// use grove::env::Catch;
     /// use grove::run::{GameRun, Run, RunFiles, RunFolder};
-    /// use grove::trainer::{GameTrainer, config_toml, saved_config};
+    /// use grove::trainer::{GameTrainer, config_to_toml, read_config};
     ///
     /// let lock = RunFolder::find("runs/catch-1".as_ref())?.lock()?;
     /// let checkpoint = lock.folder().latest()?.checkpoint;
-    /// let (game, config) = saved_config::<Catch>(&checkpoint)?;
-    /// let trainer = GameTrainer::new(game, &config, &Device::flex()).restored(&checkpoint)?;
+    /// let (game, config) = read_config::<Catch>(&checkpoint)?;
+    /// let trainer = GameTrainer::new(game, &config, &Device::flex()).with_checkpoint(&checkpoint)?;
     /// let mut run = GameRun::new(trainer, 1, Vec::new());
-    /// let mut files = RunFiles::resume(&lock, &mut run, &config_toml(&game, &config))?.files;
+    /// let mut files = RunFiles::resume(&lock, &mut run, &config_to_toml(&game, &config))?.files;
     /// run.events(Some(&mut files)).try_for_each(|event| event.map(drop))?;
     /// # Ok::<(), grove::run::RunError>(())
     /// ```

@@ -430,7 +430,7 @@ impl SavedPolicy {
         }
         let latest = run.latest()?;
         let had_best = |counters: Counters| counters.best().is_some();
-        if warnings.is_empty() && Counters::of(&latest.checkpoint).is_ok_and(had_best) {
+        if warnings.is_empty() && Counters::read(&latest.checkpoint).is_ok_and(had_best) {
             warnings.push(missing_best_warning(&run.best_path()));
         }
         warnings.extend(latest.warnings);

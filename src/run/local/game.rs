@@ -10,7 +10,7 @@ use crate::env::Rules;
 use crate::metrics::IterationRecord;
 use crate::model::{Actor, NativePolicy};
 use crate::rng::Stream;
-use crate::rollout::{ActionSelection, evaluate, reference_scores};
+use crate::rollout::{ActionSelection, evaluate, measure_reference_scores};
 use crate::trainer::text::CompletionRecord;
 use crate::trainer::{GameTrainer, Validation};
 use serde::Serialize;
@@ -61,7 +61,7 @@ pub fn score_policy<A: Actor, G: Rules>(policy: &A, game: G, episodes: usize, se
         greedy: scores(ActionSelection::Greedy),
         sampled: Some(scores(ActionSelection::Sampling)),
         seed,
-        reference_scores: reference_scores(game, episodes, Stream::Evaluation, seed),
+        reference_scores: measure_reference_scores(game, episodes, Stream::Evaluation, seed),
     }
 }
 
@@ -160,7 +160,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         } else {
             G::PLAYABLE.then(|| score_policy(&policy, game, FINAL_EPISODES.min(max_episodes), 0))
         };
-        let held_out = self.trainer.confusion_matrix().map(|confusion| HeldOutReport {
+        let held_out = self.trainer.compute_confusion_matrix().map(|confusion| HeldOutReport {
             means: confusion.means(),
             confusion: confusion.counts,
             action_names: self.action_names.clone(),

@@ -24,7 +24,7 @@ pub struct ConfusionMatrix {
 
 impl ConfusionMatrix {
     /// Compares a model on `device` with the demonstrated steps in `window_set` that have a positive weight.
-    pub async fn of(
+    pub async fn compute(
         model: &Network,
         window_set: &WindowSet,
         num_actions: usize,
@@ -47,8 +47,8 @@ impl ConfusionMatrix {
             let distribution = Categorical::masked(logits.clone(), None);
             let logprobs = distribution.logprob(tensors.actions.reshape([rows]));
             let likeliest = logits.argmax(1).reshape([rows]).float();
-            let numbers = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;
-            let (logprobs, likeliest) = numbers.split_at(rows);
+            let values = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;
+            let (logprobs, likeliest) = values.split_at(rows);
             for window in 0..trajectory.num_envs {
                 let has_weight = |t: &usize| windows.weights[window * steps + t] > 0.0;
                 for t in (0..windows.counts[window]).filter(has_weight) {
@@ -72,23 +72,23 @@ impl ConfusionMatrix {
 
 impl<G: Rules> GameTrainer<G> {
     /// Compares the policy with the held-out demonstrations; `None` for runs that play games.
-    pub fn confusion_matrix(&self) -> Option<ConfusionMatrix> {
-        block_on(self.engine.confusion_matrix())
+    pub fn compute_confusion_matrix(&self) -> Option<ConfusionMatrix> {
+        block_on(self.engine.compute_confusion_matrix())
     }
 }
 
 impl<G: Rules> GameEngine<G> {
     /// Compares the policy with the held-out demonstrations.
-    pub(super) async fn confusion_matrix(&self) -> Option<ConfusionMatrix> {
+    pub(super) async fn compute_confusion_matrix(&self) -> Option<ConfusionMatrix> {
         let held_out = self.held_out.as_ref()?;
         let actions = self.game.num_actions();
-        Some(ConfusionMatrix::of(&self.engine.model(), held_out, actions, &self.device).await)
+        Some(ConfusionMatrix::compute(&self.engine.model(), held_out, actions, &self.device).await)
     }
 
     /// Means over the held-out demonstrations. Every rank returns those of rank 0: devices may round differently, but
     /// all ranks must agree on the best policy. All ranks must call this.
-    pub(super) async fn held_out_means(&self) -> Result<Option<HeldOutMeans>, TeamError> {
-        let Some(confusion_matrix) = self.confusion_matrix().await else { return Ok(None) };
+    pub(super) async fn compute_held_out_means(&self) -> Result<Option<HeldOutMeans>, TeamError> {
+        let Some(confusion_matrix) = self.compute_confusion_matrix().await else { return Ok(None) };
         let HeldOutMeans { loss, accuracy } = confusion_matrix.means();
         let ours = [loss, accuracy.unwrap_or_default()];
         let first = self.part.team.all_gather_numbers(&ours)?.swap_remove(0);
@@ -130,7 +130,7 @@ mod tests {
             let data = Demonstrations { train: window_set.clone(), validation: window_set.clone() };
             let trainer = GameTrainer::with_team(game, network, &config, &device, Some(data), team);
             let mut trainer = trainer.unwrap();
-            (trainer.confusion_matrix().unwrap().means(), trainer.validate().unwrap())
+            (trainer.compute_confusion_matrix().unwrap().means(), trainer.validate().unwrap())
         });
         let [(first, evaluation), (second, other)] = [&ranks[0], &ranks[1]];
         assert_ne!(first, second);

@@ -4,13 +4,9 @@ use super::GameTrainer;
 use crate::env::{Env, HostEnvs, HostGame, Rules};
 use crate::model::Network;
 use crate::parallel::Team;
-use crate::rng::Stream;
-use crate::rollout::{ActionSelection, EpisodeKeys, Evaluation};
 use crate::settings::{ModelKind, Start, TrainConfig};
-use crate::trainer::TrainError;
-use crate::trainer::choose::initial_network;
+use crate::trainer::choose::new_network;
 use crate::trainer::rank_part::EngineInputs;
-use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 
 /// Sizes of a batch of environments.
@@ -29,14 +25,14 @@ pub struct BatchSizes {
 pub enum HostSetupError {
     /// A size of the game is out of range.
     #[error("{0}")]
-    Game(String),
+    InvalidGame(String),
     /// The sizes of the batch are not those of the settings.
     #[error(
         "the batch has {} environments of {} features and {} actions, but the settings ask for {} \
          (num_groups * group_size) of {} and {}",
         found.envs, found.features, found.actions, expected.envs, expected.features, expected.actions
     )]
-    Sizes {
+    SizeMismatch {
         /// Sizes by the settings.
         expected: BatchSizes,
         /// Sizes of the batch.
@@ -46,18 +42,18 @@ pub enum HostSetupError {
     #[error(
         "rollout.start is branch, but environments on the host cannot be copied: set it to level"
     )]
-    Start,
+    BranchStart,
     /// The settings name a network that only the user's program knows.
     #[error(
         "policy.kind is `{0}`, which is user-defined: give such a network to `with_envs_and_model`"
     )]
-    Model(String),
+    UserDefinedModel(String),
 }
 
 impl GameTrainer<HostGame> {
     /// Creates a run in environments on the host, one for each of `config.rollout`'s games, with a new built-in network
     /// by `config.policy`. `config` must have been validated. A saved run resumes by
-    /// `GameTrainer::with_envs(...)?.restored(&checkpoint)`.
+    /// `GameTrainer::with_envs(...)?.with_checkpoint(&checkpoint)`.
     ///
     /// # Errors
     /// If a size of `game` is out of range or differs from the environments', if there are not as many environments as
@@ -69,10 +65,10 @@ impl GameTrainer<HostGame> {
         device: &Device,
     ) -> Result<Self, HostSetupError> {
         if let ModelKind::UserDefined(name) = &config.policy.kind {
-            return Err(HostSetupError::Model(name.clone()));
+            return Err(HostSetupError::UserDefinedModel(name.clone()));
         }
         check(&game, &envs, config)?;
-        let network = initial_network(game, config, device);
+        let network = new_network(game, config, device);
         Self::with_envs_and_model(game, envs, network, config, device)
     }
 
@@ -99,7 +95,7 @@ impl GameTrainer<HostGame> {
 
 /// Checks that the environments fit the run.
 fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), HostSetupError> {
-    game.validate().map_err(HostSetupError::Game)?;
+    game.validate().map_err(HostSetupError::InvalidGame)?;
     let found = {
         let envs = envs.lock();
         let (features, actions) = (envs.num_features(), envs.num_actions());
@@ -108,11 +104,11 @@ fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), H
     let (features, actions) = (game.num_features(), game.num_actions());
     let expected = BatchSizes { envs: config.rollout.num_envs(), features, actions };
     if found != expected {
-        return Err(HostSetupError::Sizes { expected, found });
+        return Err(HostSetupError::SizeMismatch { expected, found });
     }
     match config.rollout.start {
         Start::Level => Ok(()),
-        Start::Branch => Err(HostSetupError::Start),
+        Start::Branch => Err(HostSetupError::BranchStart),
     }
 }
 
@@ -120,23 +116,5 @@ impl<G: Rules> GameTrainer<G> {
     /// Whether the run plays in environments on the host.
     pub fn is_on_host(&self) -> bool {
         self.engine.host.is_some()
-    }
-
-    /// Evaluates the policy on `episodes` episodes of levels that neither training nor its evaluations use. The levels
-    /// follow from `seed`, as those of `grove eval --seed` do.
-    ///
-    /// # Errors
-    /// If an environment on the host fails.
-    ///
-    /// # Panics
-    /// If `episodes` is 0.
-    pub fn evaluate_fresh(
-        &self,
-        episodes: usize,
-        seed: u64,
-        selection: ActionSelection,
-    ) -> Result<Evaluation, TrainError> {
-        let keys = EpisodeKeys::new(Stream::Evaluation, seed);
-        Ok(Evaluation::of(&block_on(self.engine.play(0..episodes, keys, selection))?))
     }
 }

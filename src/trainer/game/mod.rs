@@ -7,14 +7,14 @@ mod settings;
 mod snapshot;
 
 pub use host::{BatchSizes, HostSetupError};
-pub use settings::{config_toml, layered_settings, new_settings};
+pub use settings::{config_to_toml, layer_settings, new_settings};
 pub use snapshot::{
-    load_policy, load_weights, policy_bytes, policy_params, read_policy_file, saved_config,
-    saved_game_name,
+    load_policy, load_weights, policy_bytes, read_config, read_game_name, read_policy_file,
+    read_policy_params,
 };
 
 use super::choose::{
-    AnyEngine, fallback_precision_reason, fallback_reason, initial_network, with_engine,
+    AnyEngine, fallback_precision_reason, fallback_reason, new_network, with_engine,
 };
 use super::engine::{Engine, GameTotals, IterationResult, PolicyEngine, write_means};
 use super::rank_part::{EngineInputs, RankPart};
@@ -73,7 +73,7 @@ impl<G: Rules> GameTrainer<G> {
     /// # Panics
     /// If `config.policy` names a user-defined network, which [`Trainer::with_model`] takes, or for a reason of that.
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
-        Self::with_model(game, initial_network(game, config, device), config, device)
+        Self::with_model(game, new_network(game, config, device), config, device)
     }
 
     /// The reason why a run could not use a fast engine; `None` if it could.
@@ -81,13 +81,7 @@ impl<G: Rules> GameTrainer<G> {
     /// # Panics
     /// If `config.policy` names a user-defined network.
     pub fn fallback_reason_for(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
-        fallback_reason(
-            &initial_network(game, config, device),
-            config,
-            device,
-            &Team::alone(),
-            None,
-        )
+        fallback_reason(&new_network(game, config, device), config, device, &Team::alone(), None)
     }
 
     /// Creates a run of a model on `device` instead of the network in `config.policy`. Both `game` and `config` must
@@ -189,7 +183,25 @@ impl<G: Rules> GameTrainer<G> {
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
     pub async fn evaluate_async(&self, episodes: usize, selection: ActionSelection) -> Evaluation {
         let played = self.engine.play(0..episodes, self.engine.validation_keys(), selection).await;
-        Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
+        Evaluation::from_results(&played.unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    /// Evaluates the policy on `episodes` episodes of levels that neither training nor its evaluations use. The levels
+    /// follow from `seed`, as those of `grove eval --seed` do.
+    ///
+    /// # Errors
+    /// If an environment on the host fails.
+    ///
+    /// # Panics
+    /// If `episodes` is 0.
+    pub fn evaluate_fresh(
+        &self,
+        episodes: usize,
+        seed: u64,
+        selection: ActionSelection,
+    ) -> Result<Evaluation, TrainError> {
+        let keys = EpisodeKeys::new(Stream::Evaluation, seed);
+        Ok(Evaluation::from_results(&block_on(self.engine.play(0..episodes, keys, selection))?))
     }
 
     /// The current model.
@@ -272,7 +284,7 @@ impl<G: Rules> GameEngine<G> {
         let all = team.all_gather(bytemuck::cast_slice(&ours))?.concat();
         let all: Vec<[f64; 2]> = bytemuck::pod_collect_to_vec(&all);
         let result = |&[score, length]: &[f64; 2]| EpisodeResult { score, length };
-        Ok(Evaluation::of(&all.iter().map(result).collect::<Vec<_>>()))
+        Ok(Evaluation::from_results(&all.iter().map(result).collect::<Vec<_>>()))
     }
 }
 
@@ -360,7 +372,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         #[cfg(not(feature = "general"))]
         let held_out = None::<HeldOutMeans>;
         #[cfg(feature = "general")]
-        let held_out = self.held_out_means().await?;
+        let held_out = self.compute_held_out_means().await?;
         if let Some(HeldOutMeans { accuracy: mean_score, .. }) = held_out.filter(|_| !G::PLAYABLE) {
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
         }
@@ -398,7 +410,7 @@ mod tests {
         let (game, device) = (Catch::default(), Device::flex());
         let config = TrainConfig::of(&game).unwrap();
         let runs_in_pool = |team: Team| {
-            let model = initial_network(game, &config, &device);
+            let model = new_network(game, &config, &device);
             let trainer = GameTrainer::with_team(game, model, &config, &device, None, team);
             trainer.unwrap().engine.runs_in_pool()
         };

@@ -5,8 +5,8 @@ use crate::settings::{ConfigError, TrainConfig, overlay};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The settings of a run in the form that is saved and displayed; [`overlay::split_game`] reads it.
-pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
+/// Converts the settings of a run to the form that is saved and displayed; [`overlay::split_game`] reads it.
+pub fn config_to_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
     let mut table = toml::Table::new();
     table.insert("env".to_string(), G::NAME.into());
     table.extend(overlay::to_table(config));
@@ -17,7 +17,7 @@ pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> Stri
 /// The settings of a new run: the defaults, overridden by those of a file, then by every `key=value` of `assignments`.
 ///
 /// # Errors
-/// The errors of [`layered_settings`].
+/// The errors of [`layer_settings`].
 pub fn new_settings<G>(
     file: &toml::Table,
     assignments: &[String],
@@ -25,10 +25,10 @@ pub fn new_settings<G>(
 where
     G: Rules + Default + Serialize + DeserializeOwned,
 {
-    layered_settings(std::slice::from_ref(file), assignments)
+    layer_settings(std::slice::from_ref(file), assignments)
 }
 
-/// The settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of
+/// Layers the settings of a new run: the defaults, overridden by each of `files` in turn, then by every `key=value` of
 /// `assignments`. A setting may have another of its names in each.
 ///
 /// The game's parameters are read first, since defaults may depend on them
@@ -36,7 +36,7 @@ where
 ///
 /// # Errors
 /// If there is no such setting, or a value has the wrong type.
-pub fn layered_settings<G>(
+pub fn layer_settings<G>(
     files: &[toml::Table],
     assignments: &[String],
 ) -> Result<(G, TrainConfig), ConfigError>
@@ -44,7 +44,7 @@ where
     G: Rules + Default + Serialize + DeserializeOwned,
 {
     let layer_over = |defaults: TrainConfig| {
-        let mut table = overlay::parse("the defaults", &config_toml(&G::default(), &defaults))?;
+        let mut table = overlay::parse("the defaults", &config_to_toml(&G::default(), &defaults))?;
         files.iter().try_for_each(|file| overlay::lay_over(&mut table, file.clone()))?;
         overlay::apply_assignments(&mut table, assignments)?;
         overlay::split_game::<G>(table, G::NAME)

@@ -1,6 +1,6 @@
 //! Checkpoints of a game's run, and its policy as a file.
 
-use super::{GameEngine, GameTrainer, config_toml};
+use super::{GameEngine, GameTrainer, config_to_toml};
 use crate::checkpoint::{Checkpoint, Section};
 use crate::device;
 use crate::env::Rules;
@@ -17,7 +17,7 @@ use crate::trainer::rank_part::{
 };
 use crate::trainer::snapshot::{
     CONFIG, Counters, EngineState, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT,
-    SnapshotError, VERSION, WEIGHTS, read_params, saved_table, section, unreadable,
+    SnapshotError, VERSION, WEIGHTS, new_section, read_params, read_settings, unreadable_error,
 };
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -29,42 +29,42 @@ const GAMES: &str = "games.safetensors";
 const GAMES_VERSION: u32 = 2;
 const MEMORY: &str = "memory.safetensors";
 
-/// The name of the game in a checkpoint.
+/// Reads the name of the game in a checkpoint.
 ///
 /// # Errors
 /// If the checkpoint does not say, or is of a language model.
-pub fn saved_game_name(checkpoint: &Checkpoint) -> Result<String, SnapshotError> {
-    let mut settings = saved_table(checkpoint)?;
+pub fn read_game_name(checkpoint: &Checkpoint) -> Result<String, SnapshotError> {
+    let mut settings = read_settings(checkpoint)?;
     match settings.remove("env") {
         Some(toml::Value::String(name)) => Ok(name),
         _ if settings.contains_key("task") => {
             let what = "they are of a language model, which plays no game";
             Err(ConfigError::OutOfRange(what.to_string()).into())
         }
-        _ => Err(unreadable(CONFIG, "there is no `env`")),
+        _ => Err(unreadable_error(CONFIG, "there is no `env`")),
     }
 }
 
-/// The settings in a checkpoint: the game's parameters and the run's settings.
+/// Reads the settings in a checkpoint: the game's parameters and the run's settings.
 ///
 /// # Errors
 /// If they are missing, cannot be read, or the game is not `G`.
-pub fn saved_config<G: Rules + DeserializeOwned>(
+pub fn read_config<G: Rules + DeserializeOwned>(
     checkpoint: &Checkpoint,
 ) -> Result<(G, TrainConfig), SnapshotError> {
-    let found = saved_game_name(checkpoint)?;
+    let found = read_game_name(checkpoint)?;
     if found != G::NAME {
         let expected = G::NAME.to_string();
         return Err(SnapshotError::OtherGame { expected, found });
     }
-    Ok(overlay::split_game(saved_table(checkpoint)?, G::NAME)?)
+    Ok(overlay::split_game(read_settings(checkpoint)?, G::NAME)?)
 }
 
-/// The parameters of a checkpoint's policy, a built-in network, with their values.
+/// Reads the parameters of a checkpoint's policy, a built-in network, with their values.
 ///
 /// # Errors
 /// If the checkpoint does not hold such a policy for this game.
-pub fn policy_params<G: Rules>(
+pub fn read_policy_params<G: Rules>(
     checkpoint: &Checkpoint,
     game: G,
     config: &TrainConfig,
@@ -75,7 +75,7 @@ pub fn policy_params<G: Rules>(
     Ok((parameters, params))
 }
 
-/// The policy of a checkpoint, a built-in network.
+/// Loads the policy of a checkpoint, a built-in network.
 ///
 /// # Errors
 /// If the checkpoint does not hold such a policy for this game.
@@ -85,11 +85,11 @@ pub fn load_policy<G: Rules>(
     config: &TrainConfig,
 ) -> Result<NativePolicy, SnapshotError> {
     let (features, actions) = (game.num_features(), game.num_actions());
-    let (_, weights) = policy_params(checkpoint, game, config)?;
+    let (_, weights) = read_policy_params(checkpoint, game, config)?;
     Ok(NativePolicy::from_params(features, actions, &config.policy, &weights))
 }
 
-/// Replaces the weights of a network by those of a checkpoint's policy.
+/// Replaces the weights of a network with those of a checkpoint's policy.
 ///
 /// # Errors
 /// If the checkpoint does not hold a policy of such a network.
@@ -112,7 +112,7 @@ fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
 /// If it is not such a file.
 pub fn read_policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
     let Header { iteration, config } = saved::read_header(&bytes)?;
-    let sections = vec![section(CONFIG, config.into_bytes()), section(WEIGHTS, bytes)];
+    let sections = vec![new_section(CONFIG, config.into_bytes()), new_section(WEIGHTS, bytes)];
     Ok(Checkpoint { iteration, sections })
 }
 
@@ -136,18 +136,18 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let header = self.header(iteration);
         let encode = |params: &[f32]| write_params(&parameters, params, None);
         let mut sections = vec![
-            section(CONFIG, header.config.clone().into_bytes()),
-            section(WEIGHTS, write_params(&parameters, &state.params, Some(&header))),
-            section(FIRST_MOMENT, encode(&state.moments.first_moment)),
-            section(SECOND_MOMENT, encode(&state.moments.second_moment)),
-            games_section(&state.games, num_groups),
+            new_section(CONFIG, header.config.clone().into_bytes()),
+            new_section(WEIGHTS, write_params(&parameters, &state.params, Some(&header))),
+            new_section(FIRST_MOMENT, encode(&state.moments.first_moment)),
+            new_section(SECOND_MOMENT, encode(&state.moments.second_moment)),
+            encode_games(&state.games, num_groups),
         ];
         if let Some(reference) = &state.reference {
-            sections.push(section(REFERENCE, encode(reference)));
+            sections.push(new_section(REFERENCE, encode(reference)));
         }
         if !state.memory.is_empty() {
             let memory = memory_parameter(num_groups, state.memory.len() / num_groups);
-            sections.push(section(MEMORY, write_params(&[memory], &state.memory, None)));
+            sections.push(new_section(MEMORY, write_params(&[memory], &state.memory, None)));
         }
         let played_steps = (!self.part.config.plays_all_steps()).then_some(self.env_steps);
         Ok(EngineState { sections, optimizer_steps: state.moments.steps, played_steps, text: None })
@@ -159,7 +159,7 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         counters: &Counters,
     ) -> Result<(), SnapshotError> {
         let model = self.engine.model();
-        let memory_size = memory_size(&model, &self.device);
+        let memory_size = find_memory_size(&model, &self.device);
         let parameters = model.parameters();
         let params = |section: &str| read_params(checkpoint, section, &parameters);
         let num_groups = self.part.config.rollout.num_groups;
@@ -191,8 +191,8 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
             memory,
         };
         with_engine!(&mut self.engine, engine => engine.import_state(&state))?;
-        let recorded = self.part.recorded_steps() * u64::from(counters.iteration);
-        self.env_steps = counters.played_steps.unwrap_or(recorded);
+        let recorded_steps = self.part.recorded_steps() * u64::from(counters.iteration);
+        self.env_steps = counters.played_steps.unwrap_or(recorded_steps);
         Ok(())
     }
 }
@@ -200,14 +200,14 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
 impl<G: Rules + Serialize> GameEngine<G> {
     /// The header of a policy file.
     fn header(&self, iteration: u32) -> Header {
-        let config = config_toml(&self.game, &self.part.config);
+        let config = config_to_toml(&self.game, &self.part.config);
         Header { iteration: iteration.into(), config }
     }
 }
 
 impl<G: Rules + Serialize> GameTrainer<G> {
-    /// Writes the policy as a file ([`crate::model::saved`]). On a device this reads back.
-    pub async fn write_policy_file_async(&self) -> Vec<u8> {
+    /// Encodes the policy as a file ([`crate::model::saved`]). On a device this reads back.
+    pub async fn encode_policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
         let params = device::read_async(model.flatten()).await;
         let header = self.engine.header(self.iteration);
@@ -215,13 +215,13 @@ impl<G: Rules + Serialize> GameTrainer<G> {
     }
 }
 
-/// Size of a model's memory of one game.
-fn memory_size(model: &Network, device: &Device) -> usize {
+/// Finds the size of a model's memory of one game.
+fn find_memory_size(model: &Network, device: &Device) -> usize {
     let memory = model.initial_memory(1, &device.clone().without_autodiff());
     memory.map_or(0, |rows| rows.dims()[1])
 }
 
-fn games_section(words: &[u32], num_groups: usize) -> Section {
+fn encode_games(words: &[u32], num_groups: usize) -> Section {
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::U32, vec![words.len() / num_groups, num_groups], &bytes)
         .expect("the length is that of the shape");
@@ -232,12 +232,13 @@ fn games_section(words: &[u32], num_groups: usize) -> Section {
 /// Reads game states, `[env_words, num_groups]`, or none.
 fn read_games(checkpoint: &Checkpoint, shape: [usize; 2]) -> Result<Vec<u32>, SnapshotError> {
     let section = checkpoint.section(GAMES, GAMES_VERSION)?;
-    let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(GAMES, e))?;
-    let view = tensors.tensor("games").map_err(|e| unreadable(GAMES, e))?;
-    let is_right = view.shape() == shape || view.data().is_empty();
-    if view.dtype() != Dtype::U32 || !is_right {
+    let tensors =
+        SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable_error(GAMES, e))?;
+    let view = tensors.tensor("games").map_err(|e| unreadable_error(GAMES, e))?;
+    let has_shape = view.shape() == shape || view.data().is_empty();
+    if view.dtype() != Dtype::U32 || !has_shape {
         let found = format!("{:?} of {:?}", view.shape(), view.dtype());
-        return Err(unreadable(
+        return Err(unreadable_error(
             GAMES,
             format!("it has the shape {found} instead of {shape:?} of U32"),
         ));
@@ -257,18 +258,18 @@ mod tests {
     fn snapshots_with_another_number_of_groups_are_rejected() {
         let saved = |section| Checkpoint { iteration: 1, sections: vec![section] };
         let words: Vec<u32> = (0..4 * 15).collect();
-        let games = saved(games_section(&words, 15));
+        let games = saved(encode_games(&words, 15));
         assert_eq!(read_games(&games, [4, 15]).unwrap(), words);
         // As many words in all, or a number of words that other groups would divide too.
         for shape in [[15, 4], [5, 12], [4, 5], [4, 16]] {
             let said = read_games(&games, shape).unwrap_err().to_string();
             assert!(said.contains("the shape [4, 15]"), "{said}");
         }
-        assert!(read_games(&saved(games_section(&[], 15)), [4, 7]).unwrap().is_empty());
+        assert!(read_games(&saved(encode_games(&[], 15)), [4, 7]).unwrap().is_empty());
         let other = write_params(&[memory_parameter(15, 4)], &[0.0; 60], None);
-        let other = Section { bytes: other, ..games_section(&words, 15) };
+        let other = Section { bytes: other, ..encode_games(&words, 15) };
         assert!(read_games(&saved(other), [4, 15]).is_err());
-        let older = Section { version: 1, ..games_section(&words, 15) };
+        let older = Section { version: 1, ..encode_games(&words, 15) };
         let said = read_games(&saved(older), [4, 15]).unwrap_err().to_string();
         assert!(
             said.contains("has version 1, but this version of Grove reads version 2"),

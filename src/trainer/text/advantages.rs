@@ -12,24 +12,24 @@ const STD_EPSILON: f64 = 1e-4;
 /// Largest difference of equal rewards, by rounding.
 pub(super) const ROUNDING: f64 = 1e-9;
 
-/// Advantage of each completion over its group, by group. NaN marks a completion that could not be judged; it is left
-/// out of its group's mean and deviation, and has advantage 0.
-pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
-    let divisors = divisors(rewards, scale);
-    let of_group = |(rewards, divisor): (&Vec<f64>, f64)| {
+/// Computes the advantage of each completion over its group, by group. NaN marks a completion that could not be judged;
+/// it is left out of its group's mean and deviation, and has advantage 0.
+pub fn compute_advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
+    let divisors = compute_divisors(rewards, scale);
+    let group_advantages = |(rewards, divisor): (&Vec<f64>, f64)| {
         let all: Vec<usize> = (0..rewards.len()).collect();
-        group_advantages(rewards, &all, divisor).collect()
+        compute_group_advantages(rewards, &all, divisor).collect()
     };
-    rewards.iter().zip(divisors).map(of_group).collect()
+    rewards.iter().zip(divisors).map(group_advantages).collect()
 }
 
-/// Divisor of each group's advantages: a standard deviation, or 1.
-fn divisors(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
+/// Computes the divisor of each group's advantages: a standard deviation, or 1.
+fn compute_divisors(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
     // The sample standard deviation, as in TRL.
     let deviation = |values: &[f64]| {
-        let values = judged_rewards(values);
-        let mean = mean(values.iter().copied());
-        let squares: f64 = values.iter().map(|x| (x - mean) * (x - mean)).sum();
+        let values = drop_unjudged(values);
+        let average = mean(values.iter().copied());
+        let squares: f64 = values.iter().map(|x| (x - average) * (x - average)).sum();
         (squares / (values.len().max(2) - 1) as f64).sqrt() + STD_EPSILON
     };
     match scale {
@@ -39,8 +39,8 @@ fn divisors(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
     }
 }
 
-/// The rewards other than NaN.
-fn judged_rewards(rewards: &[f64]) -> Vec<f64> {
+/// Drops the rewards that are NaN.
+fn drop_unjudged(rewards: &[f64]) -> Vec<f64> {
     rewards.iter().copied().filter(|reward| !reward.is_nan()).collect()
 }
 
@@ -50,29 +50,38 @@ pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count == 0.0 { 0.0 } else { sum / count }
 }
 
-/// Advantages of the completions `members` of a group over their mean, divided by `divisor`.
-fn group_advantages(rewards: &[f64], members: &[usize], divisor: f64) -> impl Iterator<Item = f32> {
+/// Computes the advantages of the completions `members` of a group over their mean, divided by `divisor`.
+fn compute_group_advantages(
+    rewards: &[f64],
+    members: &[usize],
+    divisor: f64,
+) -> impl Iterator<Item = f32> {
     let rewards: Vec<f64> = members.iter().map(|member| rewards[*member]).collect();
-    let mean = mean(judged_rewards(&rewards).into_iter());
+    let average = mean(drop_unjudged(&rewards).into_iter());
     // Equal rewards differ by rounding at most.
     let are_equal = has_zero_variance(&rewards);
-    let advantage = move |reward: f64| match are_equal || reward.is_nan() {
-        true => 0.0,
-        false => ((reward - mean) / divisor) as f32,
+    let advantage = move |reward: f64| {
+        if are_equal || reward.is_nan() { 0.0 } else { ((reward - average) / divisor) as f32 }
     };
     rewards.into_iter().map(advantage)
 }
 
-/// Advantage of each token over the mean of the completions that share the tokens before it: GRPO at every fork of the
-/// group's tree of completions. Tokens after a prefix of only one completion get 0.
-fn prefix_advantages(completions: &[Completion], rewards: &[f64], divisor: f64) -> Vec<Vec<f32>> {
+/// Computes the advantage of each token over the mean of the completions that share the tokens before it: GRPO at every
+/// fork of the group's tree of completions. Tokens after a prefix of only one completion get 0.
+fn compute_prefix_advantages(
+    completions: &[Completion],
+    rewards: &[f64],
+    divisor: f64,
+) -> Vec<Vec<f32>> {
     let mut values: Vec<Vec<f32>> =
         completions.iter().map(|completion| vec![0.0; completion.tokens.len()]).collect();
     // Lengths of prefixes, and the completions that share each.
     let mut prefixes = vec![(0, (0..completions.len()).collect::<Vec<_>>())];
     while let Some((length, members)) = prefixes.pop() {
         let mut branches = BTreeMap::<u32, Vec<usize>>::new();
-        for (member, value) in members.iter().zip(group_advantages(rewards, &members, divisor)) {
+        for (member, value) in
+            members.iter().zip(compute_group_advantages(rewards, &members, divisor))
+        {
             if let Some(token) = completions[*member].tokens.get(length) {
                 values[*member][length] = value;
                 branches.entry(*token).or_default().push(*member);
@@ -90,7 +99,7 @@ fn prefix_advantages(completions: &[Completion], rewards: &[f64], divisor: f64) 
 
 /// Whether all judged completions of a group have the same reward.
 pub fn has_zero_variance(rewards: &[f64]) -> bool {
-    let rewards = judged_rewards(rewards);
+    let rewards = drop_unjudged(rewards);
     rewards.iter().all(|reward| (reward - rewards[0]).abs() < ROUNDING)
 }
 
@@ -112,7 +121,7 @@ fn quantile(mut values: Vec<f32>, q: f64) -> f64 {
 }
 
 /// Converts completions and their advantages to the learner's groups.
-pub fn groups_to_learn(
+pub fn to_learner_groups(
     scored: &ScoredCompletions,
     advantages: &[Vec<f32>],
     config: &RewardConfig,
@@ -136,8 +145,8 @@ pub fn groups_to_learn(
             completion.entropies.iter().map(|entropy| f64::from(*entropy) >= min_entropy).collect()
         }),
     };
-    let divisors = divisors(&scored.learnt_rewards(), config.scale_rewards);
-    let group_to_learn = |((group, advantages), divisor): ((&ScoredGroup, &Vec<f32>), f64)| {
+    let divisors = compute_divisors(&scored.learnt_rewards(), config.scale_rewards);
+    let learner_group = |((group, advantages), divisor): ((&ScoredGroup, &Vec<f32>), f64)| {
         let ScoredGroup { tokens, completions, learnt_rewards, .. } = group;
         let advantages: Vec<Vec<f32>> = match config.baseline {
             Baseline::Group => {
@@ -145,12 +154,12 @@ pub fn groups_to_learn(
                 each.map(|(completion, advantage)| vec![*advantage; completion.tokens.len()])
                     .collect()
             }
-            Baseline::Prefix => prefix_advantages(completions, learnt_rewards, divisor),
+            Baseline::Prefix => compute_prefix_advantages(completions, learnt_rewards, divisor),
         };
         let samples = completions.iter().zip(advantages).map(sample).collect();
         Group { prompt: tokens.clone(), samples }
     };
-    scored.groups.iter().zip(advantages).zip(divisors).map(group_to_learn).collect()
+    scored.groups.iter().zip(advantages).zip(divisors).map(learner_group).collect()
 }
 
 #[cfg(test)]
@@ -161,21 +170,22 @@ mod tests {
     #[test]
     fn advantages_are_relative_to_the_group() {
         let rewards = [vec![1.0, 0.0, 0.0, 1.0], vec![0.3; 4]];
-        let own = advantages(&rewards, Scale::Group);
+        let own = compute_advantages(&rewards, Scale::Group);
         let deviation = (1.0f64 / 3.0).sqrt() + 1e-4;
         assert!((f64::from(own[0][0]) - 0.5 / deviation).abs() < 1e-6, "{own:?}");
         assert_eq!(own[1], [0.0; 4]);
-        assert_eq!(advantages(&rewards, Scale::None)[0], [0.5, -0.5, -0.5, 0.5]);
+        assert_eq!(compute_advantages(&rewards, Scale::None)[0], [0.5, -0.5, -0.5, 0.5]);
     }
 
     #[test]
     fn rewards_that_were_not_judged_leave_the_others_as_they_are() {
-        let alone = advantages(&[vec![1.0, 0.0, 0.5], vec![0.3; 2]], Scale::Group);
+        let alone = compute_advantages(&[vec![1.0, 0.0, 0.5], vec![0.3; 2]], Scale::Group);
         let nan = f64::NAN;
-        let with = advantages(&[vec![1.0, nan, 0.0, 0.5, nan], vec![nan, 0.3, 0.3]], Scale::Group);
+        let with =
+            compute_advantages(&[vec![1.0, nan, 0.0, 0.5, nan], vec![nan, 0.3, 0.3]], Scale::Group);
         assert_eq!(with[0], [alone[0][0], 0.0, alone[0][1], alone[0][2], 0.0]);
         assert_eq!(with[1], [0.0; 3]);
-        let none = advantages(&[vec![nan; 4]], Scale::Batch);
+        let none = compute_advantages(&[vec![nan; 4]], Scale::Batch);
         assert!(
             none[0] == [0.0; 4]
                 && has_zero_variance(&[nan, 1.0])
@@ -227,7 +237,7 @@ mod tests {
             learnt_rewards: vec![1.0, 0.0],
         };
         let scored = ScoredCompletions { groups: vec![group], ..ScoredCompletions::default() };
-        let groups = groups_to_learn(&scored, &[vec![1.0, -1.0]], &config);
+        let groups = to_learner_groups(&scored, &[vec![1.0, -1.0]], &config);
         assert_eq!(groups[0].samples[0].mask, [true; 4]);
         assert_eq!(groups[0].samples[0].selected, [false, true, false, true]);
         assert_eq!(groups[0].samples[1].mask, [false; 4]);
@@ -244,7 +254,7 @@ mod tests {
         };
         let all = [&[1, 2, 3][..], &[1, 2, 4], &[1, 5, 3], &[1, 2], &[6, 2]].map(completion);
         let rewards = [1.0, 0.0, 0.25, 0.5, 0.75];
-        let values = prefix_advantages(&all, &rewards, 0.5);
+        let values = compute_prefix_advantages(&all, &rewards, 0.5);
         // All five: 0.5 in the mean. Four that begin with 1: 0.4375. Three that continue with 2: 0.5, of which one
         // ends.
         assert_eq!(values[0], [1.0, 1.125, 1.0]);
@@ -252,8 +262,11 @@ mod tests {
         assert_eq!(values[2], [-0.5, -0.375, 0.0], "alone from its third token on");
         assert_eq!(values[3], [0.0, 0.125]);
         assert_eq!(values[4], [0.5, 0.0]);
-        let alike =
-            prefix_advantages(&[completion(&[1, 2]), completion(&[1, 2])], &[1.0, 0.0], 0.5);
+        let alike = compute_prefix_advantages(
+            &[completion(&[1, 2]), completion(&[1, 2])],
+            &[1.0, 0.0],
+            0.5,
+        );
         assert_eq!(alike, [[0.0; 2]; 2], "who goes the same way makes no choice");
     }
 }

@@ -9,9 +9,9 @@ const MAX_NORMS: usize = 51;
 /// Number of previous norms below which a new one is not compared.
 const MIN_NORMS: usize = 8;
 /// Multiple of the median norm above which a norm is a spike.
-const SPIKE_BEGINS: f64 = 10.0;
+const SPIKE_START_RATIO: f64 = 10.0;
 /// Multiple of the median norm below which a spike is over.
-const SPIKE_ENDS: f64 = 3.0;
+const SPIKE_END_RATIO: f64 = 3.0;
 /// Entropy per token below which a policy hardly explores, nats.
 const LOW_ENTROPY: f64 = 0.01;
 /// Entropy per token above which a policy explores again, nats.
@@ -19,7 +19,7 @@ const RECOVERED_ENTROPY: f64 = 0.02;
 /// Fraction of truncated completions, or of groups without variance, up to which a collapse counts as over.
 const RECOVERED_FRACTION: f64 = 0.5;
 /// Fraction of the highest score from which low entropy is not a problem.
-const NEAR_BEST: f64 = 0.95;
+const NEAR_BEST_FRACTION: f64 = 0.95;
 
 /// Ways in which the training of a language model stops making progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +78,7 @@ impl CollapseMonitor {
             text.rewards.get(&part.name).is_none_or(|mean| part.is_within_scale(*mean))
         };
         let is_best_known = self.parts.iter().all(is_within_scale);
-        let is_poor = |score: f64| score < NEAR_BEST * best || !is_best_known;
+        let is_poor = |score: f64| score < NEAR_BEST_FRACTION * best || !is_best_known;
         let has_poor_score = is_rewarded && record.score.is_some_and(is_poor);
         let zero_variance_groups = record.zero_variance_groups;
         let LanguageRecord { truncated, sampling_entropy, unjudged, .. } = text;
@@ -95,7 +95,7 @@ impl CollapseMonitor {
                 zero_variance_groups <= RECOVERED_FRACTION,
             ),
             (Collapse::LowEntropy, has_low_entropy, *sampling_entropy > RECOVERED_ENTROPY),
-            (Collapse::NormSpike, norm_ratio > SPIKE_BEGINS, norm_ratio < SPIKE_ENDS),
+            (Collapse::NormSpike, norm_ratio > SPIKE_START_RATIO, norm_ratio < SPIKE_END_RATIO),
             (Collapse::Unjudged, *unjudged > 0, is_rewarded && *unjudged == 0),
         ];
         let mut descriptions = Vec::new();
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn healthy() -> LanguageRecord {
+    fn healthy_record() -> LanguageRecord {
         LanguageRecord { truncated: 0.1, sampling_entropy: 1.0, ..LanguageRecord::default() }
     }
 
@@ -168,8 +168,8 @@ mod tests {
     /// A record by how severe a collapse is, from 0 to 1.
     type BySeverity = fn(f64) -> IterationRecord;
 
-    /// The words about each record.
-    fn observed(records: &[IterationRecord]) -> Vec<Option<String>> {
+    /// Observes some records and returns the words about each.
+    fn observe_all(records: &[IterationRecord]) -> Vec<Option<String>> {
         let mut monitor =
             CollapseMonitor::new(&[RewardPart::new("exact", 0.8), RewardPart::new("style", -1.0)]);
         records.iter().map(|record| monitor.observe(record)).collect()
@@ -178,18 +178,23 @@ mod tests {
     #[test]
     fn a_collapse_is_named_when_it_begins_and_again_after_it_was_over() {
         let collapses: [(BySeverity, &str); 3] = [
-            (|x| record(LanguageRecord { truncated: x, ..healthy() }), "is cut off"),
+            (|x| record(LanguageRecord { truncated: x, ..healthy_record() }), "is cut off"),
             (
-                |x| IterationRecord { zero_variance_groups: x, ..record(healthy()) },
+                |x| IterationRecord { zero_variance_groups: x, ..record(healthy_record()) },
                 "nothing is learnt",
             ),
             (
-                |x| record(LanguageRecord { sampling_entropy: 0.025 - 0.02 * x, ..healthy() }),
+                |x| {
+                    record(LanguageRecord {
+                        sampling_entropy: 0.025 - 0.02 * x,
+                        ..healthy_record()
+                    })
+                },
                 "0.0050 nats",
             ),
         ];
         for (record, words) in collapses {
-            let observed = observed(&[0.1, 1.0, 1.0, 0.7, 1.0, 0.2, 1.0].map(record));
+            let observed = observe_all(&[0.1, 1.0, 1.0, 0.7, 1.0, 0.2, 1.0].map(record));
             let named: Vec<usize> = (0..7).filter(|i| observed[*i].is_some()).collect();
             assert_eq!(named, [1, 6], "{observed:?}");
             assert!(observed[1].as_ref().unwrap().contains(words), "{observed:?}");
@@ -198,12 +203,12 @@ mod tests {
 
     #[test]
     fn a_policy_near_the_highest_score_may_be_certain() {
-        let certain = LanguageRecord { sampling_entropy: 0.001, ..healthy() };
+        let certain = LanguageRecord { sampling_entropy: 0.001, ..healthy_record() };
         let certain =
             IterationRecord { zero_variance_groups: 1.0, score: Some(0.79), ..record(certain) };
-        assert_eq!(observed(std::slice::from_ref(&certain)), [None]);
+        assert_eq!(observe_all(std::slice::from_ref(&certain)), [None]);
         let wrong = IterationRecord { score: Some(0.2), ..certain };
-        let words = observed(&[wrong])[0].clone().unwrap();
+        let words = observe_all(&[wrong])[0].clone().unwrap();
         assert!(words.contains("nothing is learnt") && words.contains("nats"), "{words}");
     }
 
@@ -213,20 +218,20 @@ mod tests {
         for rewards in [vec![("exact", 1.6), ("format", 0.0)], vec![("exact", 5.0)]] {
             let rewards: BTreeMap<String, f64> =
                 rewards.into_iter().map(|(name, mean)| (name.to_string(), mean)).collect();
-            let text = LanguageRecord { rewards, ..healthy() };
+            let text = LanguageRecord { rewards, ..healthy_record() };
             let equal =
                 IterationRecord { zero_variance_groups: 1.0, score: Some(0.8), ..record(text) };
-            let words = observed(&[equal])[0].clone().unwrap();
+            let words = observe_all(&[equal])[0].clone().unwrap();
             assert!(words.contains("nothing is learnt"), "{words}");
         }
     }
 
     #[test]
     fn a_norm_far_above_the_usual_is_named_but_not_after_a_change_of_loss() {
-        let with_norm = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy()) };
+        let with_norm = |grad_norm: f64| IterationRecord { grad_norm, ..record(healthy_record()) };
         let sft = |grad_norm: f64| IterationRecord {
             grad_norm,
-            ..record(LanguageRecord { is_sft: true, ..healthy() })
+            ..record(LanguageRecord { is_sft: true, ..healthy_record() })
         };
         let mut records: Vec<_> = (0..10).map(|i| with_norm(0.4 + 0.02 * f64::from(i))).collect();
         records.extend([
@@ -237,26 +242,26 @@ mod tests {
             with_norm(0.5),
             with_norm(6.0),
         ]);
-        let named = observed(&records);
+        let named = observe_all(&records);
         let at: Vec<usize> = (0..records.len()).filter(|i| named[*i].is_some()).collect();
         assert_eq!(at, [12, 15], "{named:?}");
         assert!(named[12].as_ref().unwrap().contains("is 7.000, 14 times"), "{named:?}");
         // Too few norms to know the usual one; and GRPO has others than SFT.
-        assert_eq!(observed(&[with_norm(0.1), with_norm(9.0)]), [None, None]);
+        assert_eq!(observe_all(&[with_norm(0.1), with_norm(9.0)]), [None, None]);
         let mut records = vec![sft(0.1); 20];
         records.push(with_norm(9.0));
-        assert_eq!(observed(&records).last(), Some(&None));
+        assert_eq!(observe_all(&records).last(), Some(&None));
         records[20] = sft(9.0);
-        assert!(observed(&records)[20].is_some());
+        assert!(observe_all(&records)[20].is_some());
     }
 
     #[test]
     fn an_error_of_the_verifier_is_quoted() {
         for (unjudged, begin) in [(1, "1 completion has"), (3, "3 completions have")] {
             let first_problem = Some("the verifier reported: \"no\"".to_string());
-            let text = LanguageRecord { unjudged, first_problem, ..healthy() };
+            let text = LanguageRecord { unjudged, first_problem, ..healthy_record() };
             let expected = format!("{begin} no reward: the verifier reported: \"no\".");
-            assert_eq!(observed(&[record(text)]), [Some(expected)]);
+            assert_eq!(observe_all(&[record(text)]), [Some(expected)]);
         }
     }
 }

@@ -62,7 +62,7 @@ impl TokenLimits {
 
     /// The limits set by the buffers of a device.
     #[cfg_attr(not(text_kernels), expect(unused_variables, reason = "no device takes texts"))]
-    pub fn of(device: &Device, shape: &DecoderShape) -> Self {
+    pub fn new(device: &Device, shape: &DecoderShape) -> Self {
         #[cfg(text_kernels)]
         {
             let prompt = crate::text::max_prefill_tokens(shape, device);

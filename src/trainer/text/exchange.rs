@@ -26,9 +26,9 @@ pub(super) fn gather_completions(
     let parts = gather_bytes(team, ours.map(|groups| encode_groups(&groups)))?;
     let mut all = Vec::new();
     for (rank, bytes) in parts.iter().enumerate() {
-        let unreadable =
+        let unreadable_error =
             || TeamError::Failed { rank, why: "its completions cannot be read".to_string() };
-        all.extend(decode_groups(bytes).ok_or_else(unreadable)?);
+        all.extend(decode_groups(bytes).ok_or_else(unreadable_error)?);
     }
     Ok(all)
 }
@@ -98,18 +98,20 @@ fn decode_groups(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
     let mut all = Vec::new();
     while !bytes.0.is_empty() {
         let mut group = CompletionGroup::default();
-        for _ in 0..bytes.count()? {
+        for _ in 0..bytes.read_count()? {
             group.completions.push(Completion {
-                tokens: bytes.values()?,
-                logprobs: bytes.values()?,
-                entropies: bytes.values()?,
-                candidates: (0..bytes.count()?).map(|_| bytes.values()).collect::<Option<_>>()?,
-                ended: bytes.flag()?,
+                tokens: bytes.read_values()?,
+                logprobs: bytes.read_values()?,
+                entropies: bytes.read_values()?,
+                candidates: (0..bytes.read_count()?)
+                    .map(|_| bytes.read_values())
+                    .collect::<Option<_>>()?,
+                ended: bytes.read_flag()?,
             });
-            group.texts.push(bytes.text()?);
-            let parts = bytes.values()?;
-            let problem = if bytes.flag()? { Some(bytes.text()?) } else { None };
-            let not_applicable: Vec<u32> = bytes.values()?;
+            group.texts.push(bytes.read_text()?);
+            let parts = bytes.read_values()?;
+            let problem = if bytes.read_flag()? { Some(bytes.read_text()?) } else { None };
+            let not_applicable: Vec<u32> = bytes.read_values()?;
             let not_applicable = not_applicable.into_iter().map(|part| part as usize).collect();
             group.rewards.push(Rewards { parts, problem, not_applicable });
         }
@@ -128,22 +130,22 @@ impl<'a> ByteReader<'a> {
         Some(taken)
     }
 
-    fn count(&mut self) -> Option<usize> {
+    fn read_count(&mut self) -> Option<usize> {
         let [bytes] = self.take(4)?.as_chunks().0 else { return None };
         Some(u32::from_le_bytes(*bytes) as usize)
     }
 
-    fn flag(&mut self) -> Option<bool> {
+    fn read_flag(&mut self) -> Option<bool> {
         Some(self.take(1)?[0] != 0)
     }
 
-    fn values<T: Pod>(&mut self) -> Option<Vec<T>> {
-        let count = self.count()?;
+    fn read_values<T: Pod>(&mut self) -> Option<Vec<T>> {
+        let count = self.read_count()?;
         Some(bytemuck::pod_collect_to_vec(self.take(count.checked_mul(size_of::<T>())?)?))
     }
 
-    fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.values()?).ok()
+    fn read_text(&mut self) -> Option<String> {
+        String::from_utf8(self.read_values()?).ok()
     }
 }
 
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
     use crate::parallel::tests::on_ranks;
 
-    fn groups(number: usize) -> Vec<CompletionGroup> {
+    fn groups(count: usize) -> Vec<CompletionGroup> {
         let completion = |count: usize| Completion {
             tokens: (0..count as u32).map(|i| i << 13).collect(),
             logprobs: (0..count).map(|i| -1.0 / (i + 3) as f32).collect(),
@@ -169,7 +171,7 @@ mod tests {
             texts: (0..count).map(|i| "é".repeat(i)).collect(),
             rewards: (0..count).map(rewards).collect(),
         };
-        (0..number).map(group).collect()
+        (0..count).map(group).collect()
     }
 
     #[test]
@@ -177,9 +179,9 @@ mod tests {
         let all = groups(4);
         let bytes = encode_groups(&all);
         assert_eq!(decode_groups(&bytes), Some(all.clone()));
-        let whole =
+        let is_prefix =
             |end: usize| decode_groups(&bytes[..end]).is_none_or(|some| all.starts_with(&some));
-        assert!((0..bytes.len()).all(whole));
+        assert!((0..bytes.len()).all(is_prefix));
         assert_eq!(decode_groups(&bytes[..bytes.len() - 1]), None);
         assert_eq!(decode_groups(&[255; 9]), None);
     }

@@ -11,7 +11,7 @@ use crate::metrics::{EvaluationRecord, IterationRecord, PhaseSeconds};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::text::Arithmetic;
 use crate::trainer::engine::{Engine, Grpo, IterationResult};
-use crate::trainer::{in_pool, iterate, may_enter_pool};
+use crate::trainer::{iterate, may_enter_pool, run_in_pool_if};
 use burn::tensor::Device;
 use std::borrow::Cow;
 
@@ -41,9 +41,10 @@ pub(in crate::trainer) struct LanguageTotals {
 impl LanguageEngine {
     /// The stage of training that an iteration belongs to.
     fn stage(&self, iteration: u32) -> TrainingStage {
-        match self.config.is_sft_only() || iteration < self.config.fit.iterations {
-            true => TrainingStage::Sft,
-            false => TrainingStage::Grpo,
+        if self.config.is_sft_only() || iteration < self.config.fit.iterations {
+            TrainingStage::Sft
+        } else {
+            TrainingStage::Grpo
         }
     }
 
@@ -61,7 +62,9 @@ impl LanguageEngine {
         let settings = config.update_settings(stage);
         let is_pooled = self.device.is_none() && may_enter_pool(&self.team);
         let learner = &mut self.learner;
-        in_pool(is_pooled, || learner.update(&settings, groups, iteration, entropy_coef, &rates))
+        run_in_pool_if(is_pooled, || {
+            learner.update(&settings, groups, iteration, entropy_coef, &rates)
+        })
     }
 
     /// Checks that the device has room for each group that passes through the decoder, which groups without a gradient
@@ -98,22 +101,23 @@ impl Grpo for LanguageEngine {
     type Totals = LanguageTotals;
     type Error = LanguageTrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<LanguageRollout, LanguageTrainError> {
+    fn roll_out(&mut self, iteration: u32) -> Result<LanguageRollout, LanguageTrainError> {
         let (solutions, scored) = match self.stage(iteration) {
-            TrainingStage::Sft => (self.demonstrations()?, None),
+            TrainingStage::Sft => (self.take_demonstrations()?, None),
             TrainingStage::Grpo => (Vec::new(), Some(self.complete_prompts()?)),
         };
         Ok(LanguageRollout { iteration, solutions, scored })
     }
 
-    fn advantages(
+    fn compute_advantages(
         &mut self,
         rollout: &LanguageRollout,
     ) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
         let scale = self.config.reward.scale_rewards;
         let scored = rollout.scored.as_ref();
-        Ok(scored
-            .map_or(Vec::new(), |scored| advantages::advantages(&scored.learnt_rewards(), scale)))
+        Ok(scored.map_or(Vec::new(), |scored| {
+            advantages::compute_advantages(&scored.learnt_rewards(), scale)
+        }))
     }
 
     fn update(
@@ -123,7 +127,7 @@ impl Grpo for LanguageEngine {
         iteration: u32,
     ) -> Result<LanguageStats, LanguageTrainError> {
         let groups = match &rollout.scored {
-            Some(scored) => &advantages::groups_to_learn(scored, advantages, &self.config.reward),
+            Some(scored) => &advantages::to_learner_groups(scored, advantages, &self.config.reward),
             None => &rollout.solutions,
         };
         if rollout.scored.is_some() {
@@ -133,7 +137,7 @@ impl Grpo for LanguageEngine {
         Ok(LanguageStats { means, learnt_tokens: record::count_tokens(groups) })
     }
 
-    async fn totals(
+    async fn read_totals(
         &mut self,
         rollout: LanguageRollout,
         advantages: Vec<Vec<f32>>,
@@ -144,13 +148,13 @@ impl Grpo for LanguageEngine {
         let seconds = scored.as_ref().map(|scored| scored.seconds).unwrap_or_default();
         let parts = &self.reward_parts[..];
         let mut record = match &scored {
-            Some(scored) => record::grpo_record(scored, parts),
-            None => record::sft_record(),
+            Some(scored) => record::new_grpo_record(scored, parts),
+            None => record::new_sft_record(),
         };
         record::write_language_means(&mut record, &stats.means);
         self.completions = scored.map_or(Vec::new(), |scored| {
-            let number = iteration + 1;
-            CompletionRecord::of_iteration(number, &scored, &advantages, parts, &self.model)
+            let iteration = iteration + 1;
+            CompletionRecord::from_iteration(iteration, &scored, &advantages, parts, &self.model)
         });
         Ok(LanguageTotals { record, learnt_tokens: stats.learnt_tokens, seconds })
     }
@@ -197,9 +201,10 @@ impl Engine for LanguageEngine {
                 Arithmetic::Bf16(kernel) => format!("{native}, {precision} by {}", kernel.name()),
             };
         };
-        let work = match crate::device::has_kernels(device) {
-            true => "generation and updates in kernels",
-            false => "generation by tensor operations, updates by autodiff",
+        let work = if crate::device::has_kernels(device) {
+            "generation and updates in kernels"
+        } else {
+            "generation by tensor operations, updates by autodiff"
         };
         format!("{work}, {precision}")
     }
@@ -219,12 +224,13 @@ impl Engine for LanguageEngine {
         let text = record.text.get_or_insert_default();
         let steps = if text.is_sft { learnt_tokens } else { text.tokens };
         let PhaseSeconds { rollout, advantage, update, .. } = phases.unwrap_or_default();
-        text.generated_per_second = text.tokens as f64 / seconds.generate.max(1e-9);
+        text.generated_per_second = text.tokens as f64 / seconds.generation.max(1e-9);
         text.learnt_per_second = learnt_tokens as f64 / update.max(1e-9);
-        let RolloutSeconds { generate, verify } = seconds;
-        let advantage = advantage + (rollout - generate - verify).max(0.0);
-        let verify = Some(verify);
-        record.seconds.phases = Some(PhaseSeconds { rollout: generate, advantage, update, verify });
+        let RolloutSeconds { generation, verification } = seconds;
+        let advantage = advantage + (rollout - generation - verification).max(0.0);
+        let verify = Some(verification);
+        record.seconds.phases =
+            Some(PhaseSeconds { rollout: generation, advantage, update, verify });
         self.env_steps += steps;
         record.env_steps = self.env_steps;
         let steps_per_iteration = self.config.optimizer_steps_per_iteration() as u64;

@@ -23,10 +23,9 @@ pub use collapse_monitor::CollapseMonitor;
 pub use record::CompletionRecord;
 pub use samples::SampleCompletion;
 #[cfg(on_disk)]
-pub use saved_model::{check_base, saved_language_model};
+pub use saved_model::{check_base, load_language_model};
 pub use settings::{
-    LanguageSettings, TrainingStage, language_settings, saved_language_settings,
-    split_language_settings,
+    LanguageSettings, TrainingStage, join_language_settings, read_settings, split_language_settings,
 };
 
 pub use crate::settings::{
@@ -115,7 +114,7 @@ pub enum LanguageTrainError {
     #[error(
         "a prompt of {prompt} tokens (it begins with {start:?}) and completions of {completion} are \
          more than the model's context of {context}; {}",
-        advice(prompt, context)
+        length_advice(prompt, context)
     )]
     TooLong {
         /// Beginning of the prompt.
@@ -160,10 +159,11 @@ pub enum LanguageTrainError {
 }
 
 /// Advice about a prompt that does not fit in the context together with its completions.
-fn advice(prompt: &usize, context: &usize) -> &'static str {
-    match prompt < context {
-        true => "generation.max_new_tokens can be less",
-        false => "leave such prompts out",
+fn length_advice(prompt: &usize, context: &usize) -> &'static str {
+    if prompt < context {
+        "generation.max_new_tokens can be less"
+    } else {
+        "leave such prompts out"
     }
 }
 
@@ -241,7 +241,7 @@ impl LanguageTrainer {
         Ok(Self::from_engine(engine))
     }
 
-    /// Saves these settings with every checkpoint ([`language_settings`]).
+    /// Saves these settings with every checkpoint ([`join_language_settings`]).
     pub fn with_settings(mut self, settings: Table) -> Self {
         self.engine.settings = settings;
         self
@@ -263,7 +263,7 @@ impl LanguageTrainer {
             let precision = self.engine.config.precision;
             self.engine.learner = self.engine.learner.with_device(device.clone(), precision);
         }
-        let limits = TokenLimits::of(&device, &self.engine.model.shape);
+        let limits = TokenLimits::new(&device, &self.engine.model.shape);
         (self.engine.device, self.engine.limits) = (Some(device), limits);
         // No text is longer than the context.
         if limits.prompt.min(limits.group) < self.engine.model.shape.context {
@@ -407,10 +407,10 @@ impl LanguageEngine {
         let prompts_at_a_time = (MAX_EVALUATED_COMPLETIONS / completions).max(1);
         for first in prompts.clone().step_by(prompts_at_a_time) {
             let end = first.saturating_add(prompts_at_a_time as u64).min(prompts.end);
-            let numbers: Vec<u64> = (first..end).collect();
-            tally.add(&self.complete_and_score(Split::Test, &numbers, completions, sampling)?);
+            let indices: Vec<u64> = (first..end).collect();
+            tally.add(&self.complete_and_score(Split::Test, &indices, completions, sampling)?);
         }
-        Ok(tally.record())
+        Ok(tally.into_record())
     }
 
     /// Evaluates the greedy policy on `count` held-out prompts of a part, and if the run is SFT alone, also on the
@@ -427,7 +427,7 @@ impl LanguageEngine {
         };
         if self.config.is_sft_only() {
             evaluation.held_out =
-                Some(HeldOutMeans { loss: self.held_out_loss(part)?, accuracy: None });
+                Some(HeldOutMeans { loss: self.compute_held_out_loss(part)?, accuracy: None });
         }
         Ok(evaluation)
     }

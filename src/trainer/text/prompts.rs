@@ -11,13 +11,13 @@ impl LanguageEngine {
         let LanguageConfig { fit, generation, checkpoint, .. } = &self.config;
         let is_sft_only = self.config.is_sft_only();
         for split in [Split::Train, Split::Test] {
-            for number in 0..self.task.num_prompts(split).unwrap_or(1).max(1) {
-                let prompt = self.task.prompt(split, number)?;
+            for index in 0..self.task.num_prompts(split).unwrap_or(1).max(1) {
+                let prompt = self.task.prompt(split, index)?;
                 if !is_sft_only || checkpoint.eval_episodes > 0 {
                     self.tokenize_prompt(&prompt, generation.max_new_tokens)?;
                 }
                 if is_sft_only || (split == Split::Train && fit.iterations > 0) {
-                    self.demonstration(&prompt)?;
+                    self.tokenize_demonstration(&prompt)?;
                 }
             }
         }
@@ -54,14 +54,14 @@ impl LanguageEngine {
 }
 
 /// Number of tokens of the longest prompt of a task that lists its prompts.
-pub(super) fn longest_prompt(
+pub(super) fn longest_prompt_tokens(
     task: &dyn Task,
     model: &LanguageModel,
 ) -> Result<Option<usize>, LanguageTrainError> {
     let mut longest = None;
     for split in [Split::Train, Split::Test] {
-        for number in 0..task.num_prompts(split).unwrap_or(0) {
-            let Prompt { text, messages, template_values, .. } = task.prompt(split, number)?;
+        for index in 0..task.num_prompts(split).unwrap_or(0) {
+            let Prompt { text, messages, template_values, .. } = task.prompt(split, index)?;
             let tokens = model.tokenize_prompt_with(&text, &messages, &template_values)?;
             longest = longest.max(Some(tokens.len()));
         }

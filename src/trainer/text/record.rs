@@ -52,22 +52,25 @@ fn fraction_true(values: impl Iterator<Item = bool>) -> f64 {
 
 /// Mean of each reward part over the judged completions that it applies to, unweighted; without parts that apply to
 /// none.
-fn mean_rewards_by_part(scored: &ScoredCompletions, parts: &[RewardPart]) -> BTreeMap<String, f64> {
-    let mean_of = |(i, part): (usize, &RewardPart)| {
-        let rewards = || scored.judged().filter_map(|rewards| rewards.part(i));
+fn average_rewards_by_part(
+    scored: &ScoredCompletions,
+    parts: &[RewardPart],
+) -> BTreeMap<String, f64> {
+    let mean_reward = |(i, part): (usize, &RewardPart)| {
+        let rewards = || scored.judged_rewards().filter_map(|rewards| rewards.part(i));
         rewards().next().map(|_| (part.name.clone(), mean(rewards())))
     };
-    parts.iter().enumerate().filter_map(mean_of).collect()
+    parts.iter().enumerate().filter_map(mean_reward).collect()
 }
 
 /// Creates the record of an SFT iteration, before the update.
-pub(super) fn sft_record() -> IterationRecord {
+pub(super) fn new_sft_record() -> IterationRecord {
     let text = LanguageRecord { is_sft: true, ..LanguageRecord::default() };
     IterationRecord { text: Some(text), ..IterationRecord::default() }
 }
 
 /// Creates the record of a GRPO iteration with these completions, before the update.
-pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
+pub(super) fn new_grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> IterationRecord {
     let completions = || scored.completions();
     let kept_tokens: usize = completions().map(|completion| completion.tokens.len()).sum();
     let tokens = kept_tokens + scored.dropped_tokens;
@@ -80,11 +83,11 @@ pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> I
         .fold((0, 0.0), |(tokens, sum), (completion, reward)| {
             (tokens + completion.tokens.len(), sum + reward)
         });
-    let highest_score = mean(scored.judged().map(|rewards| rewards.highest_score(parts)));
+    let highest_score = mean(scored.judged_rewards().map(|rewards| rewards.highest_score(parts)));
     let text = LanguageRecord {
         is_sft: false,
-        highest_score: scored.judged().next().map(|_| highest_score),
-        rewards: mean_rewards_by_part(scored, parts),
+        highest_score: scored.judged_rewards().next().map(|_| highest_score),
+        rewards: average_rewards_by_part(scored, parts),
         unjudged: scored.problems().count(),
         first_problem: scored.problems().next().cloned(),
         resampled: scored.dropped_groups,
@@ -99,9 +102,9 @@ pub(super) fn grpo_record(scored: &ScoredCompletions, parts: &[RewardPart]) -> I
         scored.groups.iter().map(|group| advantages::has_zero_variance(&group.learnt_rewards));
     IterationRecord {
         score: scored
-            .judged()
+            .judged_rewards()
             .next()
-            .map(|_| mean(scored.judged().map(|rewards| rewards.score(parts)))),
+            .map(|_| mean(scored.judged_rewards().map(|rewards| rewards.score(parts)))),
         episodes: completions().count() as u64,
         mean_reward: reward_sum / judged_tokens.max(1) as f64,
         zero_variance_groups: fraction_true(have_zero_variance),
@@ -132,7 +135,7 @@ pub(super) fn write_language_means(record: &mut IterationRecord, means: &Languag
 
 impl CompletionRecord {
     /// Creates the records of all completions of an iteration, group by group.
-    pub(super) fn of_iteration(
+    pub(super) fn from_iteration(
         iteration: u32,
         scored: &ScoredCompletions,
         advantages: &[Vec<f32>],
@@ -145,13 +148,13 @@ impl CompletionRecord {
             parts.iter().enumerate().filter_map(pair).collect()
         };
         let mut records = Vec::new();
-        for (number, (group, advantages)) in scored.groups.iter().zip(advantages).enumerate() {
+        for (index, (group, advantages)) in scored.groups.iter().zip(advantages).enumerate() {
             for (i, completion) in group.completions.iter().enumerate() {
                 let rewards = &group.rewards[i];
                 let reward = Some(group.learnt_rewards[i]).filter(|reward| !reward.is_nan());
                 records.push(Self {
                     iteration,
-                    group: number,
+                    group: index,
                     prompt: group.prompt.text.clone(),
                     completion: group.texts[i].clone(),
                     tokens: model.pieces(&completion.tokens),
@@ -179,9 +182,9 @@ mod tests {
     fn parts_that_do_not_apply_to_a_completion_are_in_no_mean() {
         let parts = [RewardPart::new("math", 1.0), RewardPart::new("code", 1.0)];
         let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::from_options(&it));
-        let group = ScoredGroup::of_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
+        let group = ScoredGroup::with_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
         let scored = ScoredCompletions { groups: vec![group], ..ScoredCompletions::default() };
-        let text = grpo_record(&scored, &parts).text.unwrap();
+        let text = new_grpo_record(&scored, &parts).text.unwrap();
         assert_eq!((text.rewards["math"], text.rewards["code"]), (1.0, 1.0));
         assert_eq!(text.highest_score, Some(1.0));
     }
@@ -192,17 +195,17 @@ mod tests {
         let unjudged = || Rewards::unjudged(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
         let groups = vec![
-            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
-            ScoredGroup::of_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
+            ScoredGroup::with_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
+            ScoredGroup::with_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
         ];
         let mut scored = ScoredCompletions { groups, ..ScoredCompletions::default() };
-        let record = grpo_record(&scored, &parts);
+        let record = new_grpo_record(&scored, &parts);
         assert!((record.score.unwrap() - 2.5 / 3.0).abs() < 1e-12, "{record:?}");
         assert!((record.mean_reward - 1.75 / 10.0).abs() < 1e-12, "{record:?}");
         let text = record.text.unwrap();
         assert_eq!((text.unjudged, text.rewards["form"], record.episodes), (1, 1.0, 4));
         scored.groups.iter_mut().for_each(|group| group.rewards = vec![unjudged(), unjudged()]);
-        let record = grpo_record(&scored, &parts);
+        let record = new_grpo_record(&scored, &parts);
         assert_eq!((record.score, record.text.unwrap().rewards.len()), (None, 0));
     }
 }

@@ -4,7 +4,7 @@
 use super::advantages::{has_zero_variance, overlong_penalty};
 use super::exchange::{self, CompletionGroup};
 use super::scored::{RolloutSeconds, ScoredCompletions, ScoredGroup};
-use super::verification::Verification;
+use super::verification::{Generation, Verification};
 use super::{GenerationConfig, LanguageEngine, LanguageTrainError};
 use crate::rng::{Stream, draw};
 use crate::task::{Prompt, Rewards, Split, TaskError};
@@ -12,7 +12,7 @@ use crate::text::generate::{self, Completion, Generator, Sampling, stop};
 use web_time::Instant;
 
 /// Minimum number of completions that an evaluation may decode at a time.
-const EVALUATION_SLOTS: usize = 64;
+const MIN_EVALUATION_SLOTS: usize = 64;
 
 impl LanguageEngine {
     /// Generates and scores completions of the next prompts. Groups without variance are replaced, up to
@@ -23,10 +23,10 @@ impl LanguageEngine {
         let sampling = self.sampling();
         for round in 0..=resample {
             let missing = num_prompts - kept.groups.len();
-            let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
+            let indices: Vec<u64> = (self.next_prompt..).take(missing).collect();
             self.next_prompt += missing as u64;
             let mut scored =
-                self.complete_and_score(Split::Train, &numbers, group_size, &sampling)?;
+                self.complete_and_score(Split::Train, &indices, group_size, &sampling)?;
             if round < resample {
                 scored.retain_groups(|rewards| !has_zero_variance(rewards));
             }
@@ -38,35 +38,35 @@ impl LanguageEngine {
         Ok(kept)
     }
 
-    /// Generates and scores `completions` completions of each of these prompts. All ranks must call this.
+    /// Generates and scores `completions` completions of each of the prompts at `indices`. All ranks must call this.
     pub(super) fn complete_and_score(
         &self,
         split: Split,
-        numbers: &[u64],
+        indices: &[u64],
         completions: usize,
         sampling: &Sampling,
     ) -> Result<ScoredCompletions, LanguageTrainError> {
-        if numbers.is_empty() {
+        if indices.is_empty() {
             return Ok(ScoredCompletions::default());
         }
         let prompts: Result<Vec<Prompt>, TaskError> =
-            numbers.iter().map(|number| self.task.prompt(split, *number)).collect();
+            indices.iter().map(|index| self.task.prompt(split, *index)).collect();
         let prompts = prompts?;
         let stream = if split == Split::Train { Stream::TrainAction } else { Stream::Validation };
         let key = stream.key(self.config.seed);
         let mut requests = Vec::with_capacity(prompts.len());
-        for (prompt, number) in prompts.iter().zip(numbers) {
+        for (prompt, index) in prompts.iter().zip(indices) {
             let tokens = self.tokenize_prompt(prompt, sampling.max_new_tokens)?;
-            let key = draw(draw(key, *number as u32), (*number >> 32) as u32);
+            let key = draw(draw(key, *index as u32), (*index >> 32) as u32);
             requests.push(generate::Request { tokens, completions, key });
         }
-        let shards = self.team.shards(numbers.len(), self.config.update.num_shards);
+        let shards = self.team.shards(indices.len(), self.config.update.num_shards);
         let own = shards.own_items();
         let mut seconds = RolloutSeconds::default();
         let ours =
             self.complete_and_verify(&prompts[own.clone()], &requests[own], sampling, &mut seconds);
-        let scored_group = |((prompt, request), group): ((_, generate::Request), _)| {
-            let learnt_rewards = self.learnt_rewards(&group, sampling.max_new_tokens);
+        let score_group = |((prompt, request), group): ((_, generate::Request), _)| {
+            let learnt_rewards = self.compute_learnt_rewards(&group, sampling.max_new_tokens);
             let CompletionGroup { completions, texts, rewards } = group;
             let tokens = request.tokens;
             ScoredGroup { prompt, tokens, completions, texts, rewards, learnt_rewards }
@@ -74,7 +74,7 @@ impl LanguageEngine {
         let groups =
             prompts.into_iter().zip(requests).zip(exchange::gather_completions(&self.team, ours)?);
         Ok(ScoredCompletions {
-            groups: groups.map(scored_group).collect(),
+            groups: groups.map(score_group).collect(),
             seconds,
             ..ScoredCompletions::default()
         })
@@ -107,12 +107,13 @@ impl LanguageEngine {
             stop: Some(&must_stop),
             listener: None,
         };
-        let (completions, cache, generate_seconds) = verification.generate(generator, requests)?;
-        let texts_of = |group: &Vec<Completion>| {
+        let Generation { completions, cache, seconds: generation_seconds } =
+            verification.generate(generator, requests)?;
+        let decode_group = |group: &Vec<Completion>| {
             group.iter().map(|completion| decode(&completion.tokens)).collect()
         };
-        let texts: Vec<Vec<String>> = completions.iter().map(texts_of).collect();
-        let rewards = verification.rewards(&completions, &texts, cache)?;
+        let texts: Vec<Vec<String>> = completions.iter().map(decode_group).collect();
+        let rewards = verification.collect_rewards(&completions, &texts, cache)?;
         let groups = completions.into_iter().zip(texts).zip(rewards);
         let groups = groups.map(|((completions, texts), rewards)| CompletionGroup {
             completions,
@@ -120,8 +121,8 @@ impl LanguageEngine {
             rewards,
         });
         let groups = groups.collect();
-        seconds.generate += generate_seconds;
-        seconds.verify += started.elapsed().as_secs_f64() - generate_seconds;
+        seconds.generation += generation_seconds;
+        seconds.verification += started.elapsed().as_secs_f64() - generation_seconds;
         Ok(groups)
     }
 
@@ -129,15 +130,16 @@ impl LanguageEngine {
     /// iteration, since the KV caches would need more memory than training.
     fn slots(&self) -> usize {
         let GenerationConfig { num_prompts, group_size, slots, .. } = self.config.generation;
-        match self.device.is_some() || self.learner.decoder.is_small() {
-            true => slots,
-            false => slots.min(num_prompts.saturating_mul(group_size).max(EVALUATION_SLOTS)),
+        if self.device.is_some() || self.learner.decoder.is_small() {
+            slots
+        } else {
+            slots.min(num_prompts.saturating_mul(group_size).max(MIN_EVALUATION_SLOTS))
         }
     }
 
-    /// The reward of each completion of a prompt that is learnt from, with a length penalty relative to `limit` tokens;
-    /// NaN if the verifier could not judge it.
-    fn learnt_rewards(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
+    /// Computes the reward of each completion of a prompt that is learnt from, with a length penalty relative to
+    /// `limit` tokens; NaN if the verifier could not judge it.
+    fn compute_learnt_rewards(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
         let buffer = self.config.reward.overlong_buffer;
         let learnt_reward = |(completion, rewards): (&Completion, &Rewards)| {
             let penalty = overlong_penalty(completion.tokens.len(), limit, buffer);

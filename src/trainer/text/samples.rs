@@ -1,6 +1,6 @@
 //! Sample completions of a run's policy, for display.
 
-use super::advantages::advantages;
+use super::advantages::compute_advantages;
 use super::{CompletionRecord, LanguageEngine, LanguageTrainError, LanguageTrainer};
 use crate::task::Split;
 use crate::text::generate::{Completion, Generator, Request, Sampling};
@@ -26,13 +26,13 @@ impl LanguageTrainer {
         count: u64,
         completions: usize,
     ) -> Result<Vec<CompletionRecord>, LanguageTrainError> {
-        let numbers: Vec<u64> = (0..count).collect();
+        let indices: Vec<u64> = (0..count).collect();
         let scored =
-            self.engine.complete_and_score(Split::Test, &numbers, completions, &self.sampling())?;
+            self.engine.complete_and_score(Split::Test, &indices, completions, &self.sampling())?;
         let advantages =
-            advantages(&scored.learnt_rewards(), self.engine.config.reward.scale_rewards);
+            compute_advantages(&scored.learnt_rewards(), self.engine.config.reward.scale_rewards);
         let LanguageEngine { reward_parts, model, .. } = &self.engine;
-        Ok(CompletionRecord::of_iteration(
+        Ok(CompletionRecord::from_iteration(
             self.iteration,
             &scored,
             &advantages,

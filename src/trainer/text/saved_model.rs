@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, Section};
 use crate::disk;
 use crate::text::{DecoderParams, LanguageModel};
 use crate::trainer::SnapshotError;
-use crate::trainer::snapshot::{VERSION, WEIGHTS, read_params, section, unreadable};
+use crate::trainer::snapshot::{VERSION, WEIGHTS, new_section, read_params, unreadable_error};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -23,31 +23,32 @@ const CHUNK_WEIGHTS: usize = 1 << 20;
 
 /// The weights that a run's adapters are trained with.
 #[derive(Serialize, Deserialize)]
-struct Base {
+struct BaseWeights {
     /// Path of the folder or file.
     path: String,
     /// SHA-256, hexadecimal.
     digest: String,
 }
 
-impl Base {
+impl BaseWeights {
     /// Checks that the model at `path` has these weights.
     fn check(self, path: &Path, params: &DecoderParams) -> Result<(), SnapshotError> {
-        let (path, found, expected) = (path.to_path_buf(), digest(params), self.digest);
-        match found == expected {
-            true => Ok(()),
-            false => Err(SnapshotError::OtherBase { path, found, expected }),
+        let (path, found, expected) = (path.to_path_buf(), compute_digest(params), self.digest);
+        if found == expected {
+            Ok(())
+        } else {
+            Err(SnapshotError::OtherBase { path, found, expected })
         }
     }
 }
 
 /// Reads which weights the adapters in a checkpoint are trained with; `None` if it has no adapters.
-fn saved_base(checkpoint: &Checkpoint) -> Result<Option<Base>, SnapshotError> {
+fn read_base(checkpoint: &Checkpoint) -> Result<Option<BaseWeights>, SnapshotError> {
     if !checkpoint.sections.iter().any(|section| section.name == BASE_SECTION) {
         return Ok(None);
     }
     let section = checkpoint.section(BASE_SECTION, VERSION)?;
-    serde_json::from_slice(&section.bytes).map(Some).map_err(|e| unreadable(BASE_SECTION, e))
+    serde_json::from_slice(&section.bytes).map(Some).map_err(|e| unreadable_error(BASE_SECTION, e))
 }
 
 /// Checks that a model has the weights that the adapters in a checkpoint are trained with, if it has adapters.
@@ -55,23 +56,24 @@ fn saved_base(checkpoint: &Checkpoint) -> Result<Option<Base>, SnapshotError> {
 /// # Errors
 /// If the model has other weights.
 pub fn check_base(checkpoint: &Checkpoint, model: &LanguageModel) -> Result<(), SnapshotError> {
-    match saved_base(checkpoint)? {
+    match read_base(checkpoint)? {
         Some(base) => base.check(&model.base, &model.params),
         None => Ok(()),
     }
 }
 
-/// Writes the sections that describe the model of a run.
-pub(super) fn sections(engine: &LanguageEngine) -> Vec<Section> {
+/// Encodes the model of a run as sections.
+pub(super) fn encode_model(engine: &LanguageEngine) -> Vec<Section> {
     let model = &engine.model;
     let files = model.metadata().into_iter();
     let mut sections: Vec<_> =
-        files.map(|(name, bytes)| section(format!("{FILE_PREFIX}{name}"), bytes)).collect();
+        files.map(|(name, bytes)| new_section(format!("{FILE_PREFIX}{name}"), bytes)).collect();
     if model.adapters.is_some() {
-        let digest = engine.base_digest.get_or_init(|| digest(engine.learner.decoder.params()));
-        let base = Base { path: model.base.display().to_string(), digest: digest.clone() };
+        let digest =
+            engine.base_digest.get_or_init(|| compute_digest(engine.learner.decoder.params()));
+        let base = BaseWeights { path: model.base.display().to_string(), digest: digest.clone() };
         let text = serde_json::to_vec_pretty(&base).expect("a path and a digest are text");
-        sections.push(section(BASE_SECTION, text));
+        sections.push(new_section(BASE_SECTION, text));
     }
     sections
 }
@@ -81,7 +83,7 @@ pub(super) fn sections(engine: &LanguageEngine) -> Vec<Section> {
 ///
 /// # Errors
 /// If the checkpoint has no model, or `base` has other weights.
-pub fn saved_language_model(
+pub fn load_language_model(
     checkpoint: &Checkpoint,
     base: Option<&Path>,
 ) -> Result<LanguageModel, SnapshotError> {
@@ -90,24 +92,27 @@ pub fn saved_language_model(
         Some((section.name.strip_prefix(FILE_PREFIX)?.to_string(), section.bytes.clone()))
     });
     let (files, place) = (files.collect(), Path::new("checkpoint"));
-    let Some(saved) = saved_base(checkpoint)? else {
+    let Some(saved_base) = read_base(checkpoint)? else {
         if let Some(base) = base {
-            return Err(SnapshotError::NoBase(base.to_path_buf()));
+            return Err(SnapshotError::UnneededBase(base.to_path_buf()));
         }
         return LanguageModel::from_metadata(place, files, |shape| {
             Ok(read_params(checkpoint, WEIGHTS, &shape.parameters())?.into())
         });
     };
-    let path = base.map_or_else(|| PathBuf::from(&saved.path), Path::to_path_buf);
+    let path = base.map_or_else(|| PathBuf::from(&saved_base.path), Path::to_path_buf);
     if !path.exists() {
-        return Err(SnapshotError::BaseIsGone(path));
+        return Err(SnapshotError::MissingBase(path));
     }
     let loaded = LanguageModel::load(&path)?;
-    saved.check(&path, &loaded.params)?;
+    saved_base.check(&path, &loaded.params)?;
     let base = loaded.base;
-    let model = LanguageModel::from_metadata(place, files, |shape| match *shape == loaded.shape {
-        true => Ok(loaded.params),
-        false => Err(unreadable(BASE_SECTION, "the model there has other sizes")),
+    let model = LanguageModel::from_metadata(place, files, |shape| {
+        if *shape == loaded.shape {
+            Ok(loaded.params)
+        } else {
+            Err(unreadable_error(BASE_SECTION, "the model there has other sizes"))
+        }
     });
     let mut model: LanguageModel = model?;
     model.base = base;
@@ -118,15 +123,15 @@ pub fn saved_language_model(
     Ok(model)
 }
 
-/// Digest of the weights: SHA-256 of the digests of their chunks, hexadecimal.
-fn digest(params: &DecoderParams) -> String {
-    let chunk = |first: usize| {
-        let mut numbers = vec![0.0; CHUNK_WEIGHTS.min(params.len() - first)];
-        params.read(first, &mut numbers);
-        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+/// Computes the digest of weights: SHA-256 of the digests of their chunks, hexadecimal.
+fn compute_digest(params: &DecoderParams) -> String {
+    let chunk_digest = |first: usize| {
+        let mut weights = vec![0.0; CHUNK_WEIGHTS.min(params.len() - first)];
+        params.read(first, &mut weights);
+        let bytes: Vec<u8> = weights.iter().flat_map(|x| x.to_le_bytes()).collect();
         Sha256::digest(bytes).to_vec()
     };
     let chunks = (0..params.len().div_ceil(CHUNK_WEIGHTS)).into_par_iter();
-    let chunks: Vec<Vec<u8>> = chunks.map(|number| chunk(number * CHUNK_WEIGHTS)).collect();
+    let chunks: Vec<Vec<u8>> = chunks.map(|index| chunk_digest(index * CHUNK_WEIGHTS)).collect();
     disk::sha256(chunks.concat())
 }

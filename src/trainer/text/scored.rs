@@ -19,9 +19,9 @@ pub(super) struct ScoredCompletions {
 #[derive(Clone, Copy, Default)]
 pub(super) struct RolloutSeconds {
     /// Generation of completions.
-    pub generate: f64,
+    pub generation: f64,
     /// Verification by the task after generation has ended.
-    pub verify: f64,
+    pub verification: f64,
 }
 
 /// A prompt with its scored completions; all lists are in the same order.
@@ -41,7 +41,7 @@ pub(super) struct ScoredGroup {
 
 impl ScoredGroup {
     /// Rewards that the verifier could judge.
-    pub fn judged(&self) -> impl Iterator<Item = &Rewards> {
+    pub fn judged_rewards(&self) -> impl Iterator<Item = &Rewards> {
         self.rewards.iter().filter(|rewards| rewards.problem.is_none())
     }
 }
@@ -53,8 +53,8 @@ impl ScoredCompletions {
     }
 
     /// Rewards that the verifier could judge.
-    pub fn judged(&self) -> impl Iterator<Item = &Rewards> {
-        self.groups.iter().flat_map(ScoredGroup::judged)
+    pub fn judged_rewards(&self) -> impl Iterator<Item = &Rewards> {
+        self.groups.iter().flat_map(ScoredGroup::judged_rewards)
     }
 
     /// Reasons why the verifier could not judge a completion.
@@ -81,19 +81,19 @@ impl ScoredCompletions {
         self.groups.append(&mut more.groups);
         self.dropped_groups += more.dropped_groups;
         self.dropped_tokens += more.dropped_tokens;
-        self.seconds.generate += more.seconds.generate;
-        self.seconds.verify += more.seconds.verify;
+        self.seconds.generation += more.seconds.generation;
+        self.seconds.verification += more.seconds.verification;
     }
 }
 
 #[cfg(test)]
 impl ScoredGroup {
     /// Completions of these lengths in tokens, which have ended.
-    pub fn of_lengths(lengths: &[usize], rewards: Vec<Rewards>, learnt_rewards: &[f64]) -> Self {
-        let completion = |count: &usize| Completion {
-            tokens: vec![1; *count],
-            logprobs: vec![-1.0; *count],
-            entropies: vec![0.5; *count],
+    pub fn with_lengths(lengths: &[usize], rewards: Vec<Rewards>, learnt_rewards: &[f64]) -> Self {
+        let completion = |length: &usize| Completion {
+            tokens: vec![1; *length],
+            logprobs: vec![-1.0; *length],
+            entropies: vec![0.5; *length],
             ended: true,
             ..Completion::default()
         };

@@ -8,7 +8,7 @@ use crate::settings::{
 use crate::text::generate::Sampling;
 use toml::{Table, Value};
 
-pub use crate::trainer::snapshot::saved_table as saved_language_settings;
+pub use crate::trainer::snapshot::read_settings;
 
 /// The parts of the settings of a run that trains a language model.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct LanguageSettings {
 
 /// The settings of a run in the form that is saved and displayed: the name of the task, the settings of the run, and
 /// the task's own settings, `task`, under its name.
-pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
+pub fn join_language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
     let mut table = Table::new();
     table.insert("task".to_string(), name.into());
     table.extend(overlay::to_table(config));
@@ -31,7 +31,7 @@ pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> T
     table
 }
 
-/// Splits a table made by [`language_settings`] into its parts.
+/// Splits a table made by [`join_language_settings`] into its parts.
 ///
 /// # Errors
 /// If something is missing, or of another type.

@@ -21,27 +21,32 @@ fn reword_for_solution(error: LanguageTrainError) -> LanguageTrainError {
 }
 
 impl LanguageEngine {
-    /// The next prompts with their solutions, as texts to learn from: `num_prompts` of them if the run is SFT alone,
-    /// otherwise as many as GRPO has completions.
-    pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
+    /// Takes the next prompts with their solutions, as texts to learn from: `num_prompts` of them if the run is SFT
+    /// alone, otherwise as many as GRPO has completions.
+    pub(super) fn take_demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
         let generation = &self.config.generation;
         let factor = if self.config.is_sft_only() { 1 } else { generation.group_size };
         let count = (generation.num_prompts * factor) as u64;
-        let numbers = self.next_prompt..self.next_prompt + count;
+        let indices = self.next_prompt..self.next_prompt + count;
         self.next_prompt += count;
-        numbers.map(|number| self.demonstration(&self.task.prompt(Split::Train, number)?)).collect()
+        let prompts = indices.map(|index| self.task.prompt(Split::Train, index));
+        prompts.map(|prompt| self.tokenize_demonstration(&prompt?)).collect()
     }
 
-    /// A prompt with its solution, as a text to learn from.
-    pub(super) fn demonstration(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
+    /// Tokenizes a prompt with its solution, as a text to learn from.
+    pub(super) fn tokenize_demonstration(
+        &self,
+        prompt: &Prompt,
+    ) -> Result<Group, LanguageTrainError> {
         let missing = || LanguageTrainError::NoSolution(self.task.name().to_string());
         let solution = self.task.solution(prompt).ok_or_else(missing)?;
         // In a conversation a completion is a message. A solution is what the verifier expects, without a template's
         // additions.
         let Prompt { text, messages, template_values, .. } = prompt;
-        let tokens = match prompt.fields.contains_key("completion") {
-            true => self.model.tokenize_answer(text, messages, &solution, template_values)?,
-            false => self.model.tokenize_bare_answer(text, messages, &solution)?,
+        let tokens = if prompt.fields.contains_key("completion") {
+            self.model.tokenize_answer(text, messages, &solution, template_values)?
+        } else {
+            self.model.tokenize_bare_answer(text, messages, &solution)?
         };
         let prompt = self.tokenize_prompt(prompt, tokens.len()).map_err(reword_for_solution)?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
@@ -60,26 +65,34 @@ impl LanguageEngine {
         }
     }
 
-    /// Mean negative log-likelihood per token of the held-out solutions of a part, nats. All ranks must call this.
-    pub(super) fn held_out_loss(&self, part: HeldOutPart) -> Result<f64, LanguageTrainError> {
-        let numbers = self.held_out_prompts(part, self.max_held_out_solutions());
-        let count = (numbers.end - numbers.start) as usize;
+    /// Computes the mean negative log-likelihood per token of the held-out solutions of a part, nats. All ranks must
+    /// call this.
+    pub(super) fn compute_held_out_loss(
+        &self,
+        part: HeldOutPart,
+    ) -> Result<f64, LanguageTrainError> {
+        let indices = self.held_out_prompts(part, self.max_held_out_solutions());
+        let count = (indices.end - indices.start) as usize;
         if count == 0 {
             return Ok(0.0);
         }
         let items = self.team.shards(count, self.config.update.num_shards).own_items();
-        let own_numbers = numbers.start + items.start as u64..numbers.start + items.end as u64;
-        let ours = self.held_out_logprobs(own_numbers);
+        let own_indices = indices.start + items.start as u64..indices.start + items.end as u64;
+        let ours = self.compute_held_out_logprobs(own_indices);
         let ours = ours.map(|logprobs| bytemuck::cast_slice(&logprobs).to_vec());
         let bytes = exchange::gather_bytes(&self.team, ours)?.concat();
         let logprobs: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
         Ok(-logprobs.iter().copied().map(f64::from).sum::<f64>() / logprobs.len().max(1) as f64)
     }
 
-    /// Log-probabilities of the tokens of the solutions to these held-out prompts.
-    fn held_out_logprobs(&self, numbers: Range<u64>) -> Result<Vec<f32>, LanguageTrainError> {
-        let demonstration = |number| self.demonstration(&self.task.prompt(Split::Test, number)?);
-        let groups: Result<Vec<Group>, LanguageTrainError> = numbers.map(demonstration).collect();
+    /// Computes the log-probabilities of the tokens of the solutions to the held-out prompts at `indices`.
+    fn compute_held_out_logprobs(
+        &self,
+        indices: Range<u64>,
+    ) -> Result<Vec<f32>, LanguageTrainError> {
+        let demonstration =
+            |index| self.tokenize_demonstration(&self.task.prompt(Split::Test, index)?);
+        let groups: Result<Vec<Group>, LanguageTrainError> = indices.map(demonstration).collect();
         Ok(logprobs(&self.learner.decoder, &groups?, 1.0).concat().concat())
     }
 }
@@ -97,9 +110,9 @@ mod tests {
         let config = LanguageConfig::for_model(TINY);
         let mut trainer = LanguageTrainer::for_task(task, config, None).unwrap();
         let prompt = trainer.engine.task.prompt(Split::Train, 0).unwrap();
-        let demonstration = trainer.engine.demonstration(&prompt).unwrap();
+        let demonstration = trainer.engine.tokenize_demonstration(&prompt).unwrap();
         trainer.engine.model.shape.context = demonstration.prompt.len() + 1;
-        let error = trainer.engine.demonstration(&prompt).unwrap_err().to_string();
+        let error = trainer.engine.tokenize_demonstration(&prompt).unwrap_err().to_string();
         assert!(error.contains(" and its solution of "), "{error}");
         assert!(error.ends_with("; leave such prompts out"), "{error}");
     }

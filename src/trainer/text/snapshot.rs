@@ -8,7 +8,7 @@ use crate::parallel::TeamError;
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
     CONFIG, Counters, EngineState, FIRST_MOMENT, LanguageCounters, Persistent, REFERENCE,
-    SECOND_MOMENT, STATE, WEIGHTS, read_params, section, unreadable,
+    SECOND_MOMENT, STATE, WEIGHTS, new_section, read_params, unreadable_error,
 };
 
 impl Persistent for LanguageEngine {
@@ -16,20 +16,20 @@ impl Persistent for LanguageEngine {
         let parameters = self.model.trainable_parameters();
         let encode = |params: &[f32]| write_params(&parameters, params, None);
         let mut sections = vec![
-            section(CONFIG, self.settings.to_string().into_bytes()),
-            section(WEIGHTS, encode(self.learner.decoder.trainable())),
+            new_section(CONFIG, self.settings.to_string().into_bytes()),
+            new_section(WEIGHTS, encode(self.learner.decoder.trainable())),
         ];
         let optimizer_steps = self.learner.save_moments(|moments| {
             let named = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
             sections.extend(named.map(|(name, moment)| {
-                section(name, write_parameter_data(&parameters, moment, None))
+                new_section(name, write_parameter_data(&parameters, moment, None))
             }));
         });
         if let Some(reference) = &self.learner.reference {
-            sections.push(section(REFERENCE, encode(reference.trainable())));
+            sections.push(new_section(REFERENCE, encode(reference.trainable())));
         }
         #[cfg(on_disk)]
-        sections.extend(super::saved_model::sections(self));
+        sections.extend(super::saved_model::encode_model(self));
         let text = LanguageCounters {
             next_prompt: self.next_prompt,
             env_steps: self.env_steps,
@@ -45,7 +45,8 @@ impl Persistent for LanguageEngine {
     ) -> Result<(), SnapshotError> {
         let parameters = self.model.trainable_parameters();
         let params = |name: &str| read_params(checkpoint, name, &parameters);
-        let text = counters.text.ok_or_else(|| unreadable(STATE, "it has no `next_prompt`"))?;
+        let text =
+            counters.text.ok_or_else(|| unreadable_error(STATE, "it has no `next_prompt`"))?;
         let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
         let steps = counters.optimizer_steps;
         let moments = Moments { first_moment, second_moment, steps };
@@ -53,7 +54,7 @@ impl Persistent for LanguageEngine {
         let has_reference =
             counters.iteration > 0 && self.config.has_reference(counters.iteration - 1);
         let reference = has_reference.then(|| params(REFERENCE)).transpose()?;
-        // All is read: nothing is restored from a checkpoint that is damaged.
+        // Restores only after everything is read, and so nothing from a damaged checkpoint.
         self.learner.restore_moments(moments, self.config.optimizer.moments);
         self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
         self.learner.reference = None;

@@ -1,6 +1,6 @@
 //! Start of a new run: its model, and the settings that follow from its task and its model.
 
-use super::prompts::longest_prompt;
+use super::prompts::longest_prompt_tokens;
 use super::{LanguageConfig, LanguageTrainError, TINY};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
@@ -60,7 +60,7 @@ pub(super) fn default_max_new_tokens(
     task: &dyn Task,
     model: &LanguageModel,
 ) -> Result<usize, LanguageTrainError> {
-    let longest = longest_prompt(task, model)?;
+    let longest = longest_prompt_tokens(task, model)?;
     let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
     let is_fresh = model.is_fresh();
     let limit = if is_fresh { task.max_new_tokens() } else { task.max_new_tokens_of_pretrained() };

@@ -88,7 +88,7 @@ impl<'a> EvaluationTally<'a> {
             }
             self.episodes += 1;
             let (mut prompt_score, mut has_passed) = (RunningMean::default(), false);
-            for rewards in group.judged() {
+            for rewards in group.judged_rewards() {
                 let score = rewards.score(self.parts);
                 let highest = rewards.highest_score(self.parts);
                 let passes = score >= highest - ROUNDING;
@@ -114,14 +114,14 @@ impl<'a> EvaluationTally<'a> {
 
     /// Standard error of the mean score. Completions of one prompt are not independent, so the variance is that of the
     /// prompts' means.
-    fn std_error(&self, mean_score: f64) -> f64 {
+    fn prompt_std_error(&self, mean_score: f64) -> f64 {
         std_error(self.prompt_scores.iter().copied(), mean_score)
     }
 
     /// Creates the record, from the scores of the judged completions.
-    pub fn record(self) -> EvaluationRecord {
+    pub fn into_record(self) -> EvaluationRecord {
         let mean_score = self.score.value();
-        let std_error = mean_score.map(|mean_score| self.std_error(mean_score));
+        let std_error = mean_score.map(|mean_score| self.prompt_std_error(mean_score));
         let (min_score, max_score) = self.score_range.map(RangeInclusive::into_inner).unzip();
         let parts = self.parts.iter().zip(&self.rewards);
         let means = parts.filter_map(|(part, mean)| Some((part.name.clone(), mean.value()?)));
@@ -158,14 +158,14 @@ mod tests {
             let groups = groups.to_vec();
             tally.add(&ScoredCompletions { groups, ..ScoredCompletions::default() });
         }
-        tally.record()
+        tally.into_record()
     }
 
     #[test]
     fn parts_that_do_not_apply_to_a_completion_are_in_no_mean() {
         let parts = [RewardPart::new("math", 1.0), RewardPart::new("code", 1.0)];
         let rewards = [[Some(1.0), None], [None, Some(1.0)]].map(|it| Rewards::from_options(&it));
-        let group = ScoredGroup::of_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
+        let group = ScoredGroup::with_lengths(&[1, 1], rewards.to_vec(), &[1.0; 2]);
         let text = evaluation(&parts, &[std::slice::from_ref(&group)]).text.unwrap();
         let means = (text.pass_at_1, text.rewards["math"], text.rewards["code"]);
         assert_eq!(means, (Some(1.0), 1.0, 1.0));
@@ -185,8 +185,8 @@ mod tests {
         let unjudged = || Rewards::unjudged(2, "late".to_string());
         let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
         let mut groups = [
-            ScoredGroup::of_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
-            ScoredGroup::of_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
+            ScoredGroup::with_lengths(&[2, 7], vec![rewards(1.0), unjudged()], &[0.75, f64::NAN]),
+            ScoredGroup::with_lengths(&[4, 4], vec![rewards(0.0), rewards(1.0)], &[0.25, 0.75]),
         ];
         let found = evaluation(&parts, &[&groups]);
         assert_eq!(evaluation(&parts, &[&groups[..1], &groups[1..]]), found, "block by block");

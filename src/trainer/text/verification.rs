@@ -24,6 +24,16 @@ pub(super) struct Verification<'a> {
     has_failed: AtomicBool,
 }
 
+/// The result of generation with verification alongside.
+pub(super) struct Generation {
+    /// Completions of each prompt.
+    pub completions: Vec<Vec<Completion>>,
+    /// Rewards of those that were verified meanwhile.
+    pub cache: RewardCache,
+    /// Seconds of generation.
+    pub seconds: f64,
+}
+
 /// A completion that waits for a thread.
 struct Job {
     /// Index of the prompt.
@@ -47,7 +57,7 @@ impl<'a> Verification<'a> {
     }
 
     /// Generates completions on this thread, and meanwhile verifies those that are over, on as many threads as the task
-    /// permits. Returns the completions, the rewards that were computed, and the seconds of generation.
+    /// permits.
     ///
     /// # Errors
     /// If a thread does not start, or no completion can be verified any more.
@@ -58,14 +68,15 @@ impl<'a> Verification<'a> {
         &self,
         generator: Generator,
         requests: &[generate::Request],
-    ) -> Result<(Vec<Vec<Completion>>, RewardCache, f64), TaskError> {
+    ) -> Result<Generation, TaskError> {
         let started = Instant::now();
         let mut cache = vec![HashMap::new(); requests.len()];
         let count: usize = requests.iter().map(|request| request.completions).sum();
         let threads = num_threads(self.task).min(count);
         if threads == 0 {
             let completions = generator.generate(requests);
-            return Ok((completions, cache, started.elapsed().as_secs_f64()));
+            let seconds = started.elapsed().as_secs_f64();
+            return Ok(Generation { completions, cache, seconds });
         }
         let (jobs, queue) = mpsc::channel();
         let (queue, seen) = (Mutex::new(queue), Mutex::new(HashSet::new()));
@@ -95,7 +106,7 @@ impl<'a> Verification<'a> {
                     cache[prompt].insert(tokens, rewards);
                 }
             }
-            Ok((completions, cache, seconds))
+            Ok(Generation { completions, cache, seconds })
         })
     }
 
@@ -123,7 +134,7 @@ impl<'a> Verification<'a> {
     ///
     /// # Errors
     /// If no completion can be verified any more.
-    pub fn rewards(
+    pub fn collect_rewards(
         &self,
         completions: &[Vec<Completion>],
         texts: &[Vec<String>],
@@ -197,9 +208,9 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    /// How a call of the verifier ends.
+    /// Result of a call of the verifier.
     #[derive(Clone, Copy)]
-    enum CallEnd {
+    enum CallResult {
         Rewards,
         Error,
         Panic,
@@ -209,7 +220,7 @@ mod tests {
     struct CountedTask {
         parts: Vec<RewardPart>,
         threads: usize,
-        end: CallEnd,
+        result: CallResult,
         calls: Mutex<Vec<usize>>,
     }
 
@@ -228,10 +239,10 @@ mod tests {
 
         fn verify(&self, completions: &[task::Completion]) -> Result<Vec<Rewards>, TaskError> {
             lock(&self.calls).push(completions.len());
-            match self.end {
-                CallEnd::Rewards => Ok(completions.iter().map(reward).collect()),
-                CallEnd::Error => Err(TaskError::Verifier("it has broken".to_string())),
-                CallEnd::Panic => panic!("a bug of the verifier"),
+            match self.result {
+                CallResult::Rewards => Ok(completions.iter().map(reward).collect()),
+                CallResult::Error => Err(TaskError::Verifier("it has broken".to_string())),
+                CallResult::Panic => panic!("a bug of the verifier"),
             }
         }
 
@@ -273,12 +284,12 @@ mod tests {
     /// Generates and verifies `completions_per_prompt` completions of each of eight prompts, one at a time on each
     /// thread of the pool. `at_token` is called for every token, with the tokens of the completion so far.
     fn run(
-        (threads, end): (usize, CallEnd),
+        (threads, result): (usize, CallResult),
         completions_per_prompt: usize,
         at_token: &(dyn Fn(&[u32], &Verification, &CountedTask) + Sync),
     ) -> Result<Outcome, TaskError> {
         let parts = vec![RewardPart::new("sum", 1.0)];
-        let task = CountedTask { parts, threads, end, calls: Mutex::default() };
+        let task = CountedTask { parts, threads, result, calls: Mutex::default() };
         let prompts: Vec<Prompt> =
             (0..8).map(|index| task.prompt(Split::Train, index)).collect::<Result<_, _>>()?;
         let sizes = DecoderShape {
@@ -309,15 +320,15 @@ mod tests {
             stop: Some(&stop),
             listener: None,
         };
-        let (completions, cache, _) = verification.generate(generator, &requests)?;
-        let texts_of = |group: &Vec<Completion>| {
+        let Generation { completions, cache, .. } = verification.generate(generator, &requests)?;
+        let decode_group = |group: &Vec<Completion>| {
             group.iter().map(|completion| decode(&completion.tokens)).collect()
         };
-        let texts: Vec<Vec<String>> = completions.iter().map(texts_of).collect();
-        let rewards = verification.rewards(&completions, &texts, cache)?;
-        for (number, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
+        let texts: Vec<Vec<String>> = completions.iter().map(decode_group).collect();
+        let rewards = verification.collect_rewards(&completions, &texts, cache)?;
+        for (index, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
             for (completion, rewards) in group.iter().zip(rewards) {
-                let (prompt, text) = (&prompts[number], &decode(&completion.tokens)[..]);
+                let (prompt, text) = (&prompts[index], &decode(&completion.tokens)[..]);
                 let (num_tokens, truncated) = (completion.tokens.len(), !completion.ended);
                 let task_completion = task::Completion { prompt, text, num_tokens, truncated };
                 assert_eq!(*rewards, reward(&task_completion));
@@ -337,13 +348,13 @@ mod tests {
                 before.store(lock(&task.calls).len(), Ordering::Relaxed);
             }
         };
-        let outcome = run((1, CallEnd::Rewards), 1, &wait).unwrap();
+        let outcome = run((1, CallResult::Rewards), 1, &wait).unwrap();
         assert!((1..8).contains(&before.into_inner()) && outcome.calls == [1; 8]);
     }
 
     #[test]
     fn threads_change_no_reward_and_equal_completions_are_verified_once() {
-        let run = |threads| run((threads, CallEnd::Rewards), 12, &|_, _, _| {}).unwrap();
+        let run = |threads| run((threads, CallResult::Rewards), 12, &|_, _, _| {}).unwrap();
         let expected = run(0);
         let distinct = |group: &Vec<Completion>| {
             group.iter().map(|completion| &completion.tokens).collect::<HashSet<_>>().len()
@@ -369,9 +380,9 @@ mod tests {
                 wait_for(|| verification.has_failed());
             }
         };
-        let error = run((1, CallEnd::Error), 1, &wait).err().unwrap().to_string();
+        let error = run((1, CallResult::Error), 1, &wait).err().unwrap().to_string();
         assert!(error.contains("it has broken"), "{error}");
-        let after = run((0, CallEnd::Error), 1, &|_, _, _| {}).err().unwrap().to_string();
+        let after = run((0, CallResult::Error), 1, &|_, _, _| {}).err().unwrap().to_string();
         assert_eq!(error, after);
         let [begun, later] = [begun, later].map(AtomicUsize::into_inner);
         assert!(begun == 8 && later <= 2 * 3, "{begun} begun, {later} further tokens");
@@ -380,7 +391,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_verifier_keeps_its_message() {
         for threads in [0, 2] {
-            let run = || run((threads, CallEnd::Panic), 2, &|_, _, _| {}).is_ok();
+            let run = || run((threads, CallResult::Panic), 2, &|_, _, _| {}).is_ok();
             let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
             assert_eq!(panic.downcast_ref(), Some(&"a bug of the verifier"));
         }

@@ -6,7 +6,7 @@ use crate::shared::updates::loss_config;
 use crate::support::{adapter, cpu};
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};
-use grove::advantage::advantages;
+use grove::advantage::compute_advantages;
 use grove::data::Trajectory;
 use grove::env::CartPole;
 use grove::learner::AutodiffLearner;
@@ -53,7 +53,7 @@ fn play(config: &TrainConfig, policy: &Mlp) -> PlayedIteration {
     let shortest = lengths.iter().copied().fold(f32::INFINITY, f32::min);
     let longest = lengths.iter().copied().fold(0.0, f32::max);
     assert!(longest - shortest > 5.0, "the mask is uneven: {lengths:?}");
-    let advantages = advantages(&trajectory, &mask, MEMBERS, STEPS, &config.advantage);
+    let advantages = compute_advantages(&trajectory, &mask, MEMBERS, STEPS, &config.advantage);
     PlayedIteration { trajectory, advantages: advantages.values, mask }
 }
 

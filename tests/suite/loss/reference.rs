@@ -67,7 +67,7 @@ impl Network {
 #[derive(Default)]
 pub struct Reference {
     pub loss: f64,
-    /// In the order of `Loss::SUMS`.
+    /// In the order of `Loss::SUM_NAMES`.
     pub sums: [f64; 4],
     /// Smallest distance of a ratio to a kink of the loss.
     pub kink_distance: f64,

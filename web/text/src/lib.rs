@@ -9,7 +9,7 @@ use grove::text::LanguageModel;
 use grove::text::generate::Sampling;
 use grove::trainer::text::{
     CollapseMonitor, CompletionRecord, LanguageConfig, LanguageSettings, LanguageTrainer, TINY,
-    language_settings, saved_language_settings, split_language_settings,
+    join_language_settings, read_settings, split_language_settings,
 };
 use grove_web_base::Saved;
 use serde::Serialize;
@@ -46,7 +46,7 @@ fn settings(
     let mut changes = overlay::parse("the settings", changes)?;
     let name = changes.get("task").and_then(Value::as_str).unwrap_or_default().to_string();
     let task_settings = (task::find(&name)?.defaults)();
-    let mut table = language_settings(&name, &task_settings, &LanguageConfig::for_model(TINY));
+    let mut table = join_language_settings(&name, &task_settings, &LanguageConfig::for_model(TINY));
     if let Some(model) = model {
         changes.insert("model".to_string(), model);
     }
@@ -72,7 +72,7 @@ impl Training {
     /// A run of a fresh model.
     fn fresh(changes: &str) -> Result<Self, JsError> {
         let (name, own, config) = settings(changes, None)?;
-        let settings = language_settings(&name, &own, &config);
+        let settings = join_language_settings(&name, &own, &config);
         let task = (task::find(&name)?.open)(own)?;
         Ok(Self::new(LanguageTrainer::for_task(task, config, None)?, settings))
     }
@@ -93,7 +93,7 @@ impl Training {
         };
         let (name, own, mut config) = settings(changes, Some(model.clone()))?;
         config.fit.iterations = 0;
-        let settings = language_settings(&name, &own, &config);
+        let settings = join_language_settings(&name, &own, &config);
         let task = (task::find(&name)?.open)(own)?;
         let alphabet = task.alphabet().unwrap_or_default();
         let mut model = LanguageModel::tiny(&config.tiny_shape(), &alphabet, 0);
@@ -115,11 +115,11 @@ impl Training {
 
     /// Resumes a run from [`Training::save`].
     pub fn resume(saved: Saved) -> Result<Training, JsError> {
-        let table = saved_language_settings(&saved.0)?;
+        let table = read_settings(&saved.0)?;
         let split = split_language_settings(table.clone())?;
         let LanguageSettings { task_name: name, task_settings: own, config } = split;
         let task = (task::find(&name)?.open)(own)?;
-        let trainer = LanguageTrainer::for_task(task, config, None)?.restored(&saved.0)?;
+        let trainer = LanguageTrainer::for_task(task, config, None)?.with_checkpoint(&saved.0)?;
         Ok(Self::new(trainer, table))
     }
 

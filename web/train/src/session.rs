@@ -13,9 +13,7 @@ use grove::rng::Stream;
 use grove::rollout::ActionSelection;
 use grove::run::Schedule;
 use grove::settings::{ConfigError, IMITATION, TrainConfig, overlay};
-use grove::trainer::{
-    Demonstrations, GameTrainer, TrainError, Trainer, new_settings, saved_config,
-};
+use grove::trainer::{Demonstrations, GameTrainer, TrainError, Trainer, new_settings, read_config};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -96,7 +94,7 @@ impl<G: ConfigurableGame> Run for Session<G> {
     }
 
     fn policy(&self) -> LocalFuture<'_, Vec<u8>> {
-        Box::pin(self.trainer.write_policy_file_async())
+        Box::pin(self.trainer.encode_policy_file_async())
     }
 
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
@@ -196,10 +194,10 @@ pub fn resume<G: ConfigurableGame>(
     source: Source,
     device: &Device,
 ) -> MaybeRun {
-    let (game, config) = saved_config::<G>(from)?;
+    let (game, config) = read_config::<G>(from)?;
     check(game, &config, device)?;
     let trainer = trainer(game, &config, source, device)?;
-    let trainer = trainer.map(|trainer| trainer.restored(from)).transpose()?;
+    let trainer = trainer.map(|trainer| trainer.with_checkpoint(from)).transpose()?;
     Ok(trainer.map(|trainer| session(open, trainer, device)))
 }
 

@@ -5,7 +5,7 @@ use crate::session::{Run, Source};
 use crate::team::Place;
 use grove::device::{self, DeviceInfo};
 use grove::settings::overlay;
-use grove::trainer::saved_game_name;
+use grove::trainer::read_game_name;
 use grove_web_base::Saved;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
@@ -60,7 +60,7 @@ impl Training {
         gpu: bool,
         place: Option<Place>,
     ) -> Result<Option<Training>, JsError> {
-        let game = named(&saved_game_name(&saved.0)?)?;
+        let game = named(&read_game_name(&saved.0)?)?;
         let chosen = device(gpu && games.is_none()).await?;
         let run = game.resume(&saved.0, Source { games, place }, &chosen.device)?;
         Ok(run.map(|run| Self { run, device: chosen.info }))

@@ -7,7 +7,7 @@ use grove::env::ConfigurableGame;
 use grove::env::look::SceneInfo;
 use grove::model::NativePolicy;
 use grove::settings::{ConfigError, TrainConfig};
-use grove::trainer::{config_toml, load_policy, saved_config};
+use grove::trainer::{config_to_toml, load_policy, read_config};
 use grove::viewer::Scene;
 use std::any::Any;
 use std::rc::Rc;
@@ -95,7 +95,7 @@ impl<G: ConfigurableGame> Game<G> {
 
     /// The policy in a checkpoint, with its game and settings.
     pub fn load(words: Words<G>, checkpoint: &Checkpoint) -> Loaded {
-        let (game, config) = saved_config::<G>(checkpoint)?;
+        let (game, config) = read_config::<G>(checkpoint)?;
         game.validate().map_err(ConfigError::OutOfRange)?;
         config.validate()?;
         let network = load_policy(checkpoint, game, &config)?;
@@ -109,7 +109,7 @@ impl<G: ConfigurableGame> Kind for Game<G> {
     }
 
     fn settings(&self, config: &TrainConfig) -> String {
-        config_toml(&self.game, config)
+        config_to_toml(&self.game, config)
     }
 
     fn manifest(&self) -> Manifest {

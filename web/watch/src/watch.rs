@@ -11,7 +11,7 @@ use grove::model::{NativePolicy, Parameter};
 use grove::rng::{draw, uniform};
 use grove::rollout::{ActionSelection, Choice};
 use grove::settings::TrainConfig;
-use grove::trainer::{read_policy_file, saved_game_name};
+use grove::trainer::{read_game_name, read_policy_file};
 use grove::viewer::{SceneSize, Sprite, Wall};
 use serde_json::json;
 use std::rc::Rc;
@@ -60,7 +60,7 @@ impl Policy {
     #[wasm_bindgen(constructor)]
     pub fn new(file: Vec<u8>) -> Result<Policy, JsError> {
         let checkpoint = read_policy_file(file.clone())?;
-        let name = saved_game_name(&checkpoint)?;
+        let name = read_game_name(&checkpoint)?;
         let entry = games::all().find(&name).ok_or_else(|| unknown(&name))?;
         let (kind, config, network) = entry.load(&checkpoint)?;
         let iteration = checkpoint.iteration;

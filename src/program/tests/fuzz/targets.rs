@@ -19,7 +19,7 @@ use crate::task::ocaml::Problems;
 use crate::task::{RewardPart, read_prompts};
 use crate::text::{Adapters, ChatTemplate, LanguageModel, LoraConfig};
 use crate::trainer::text::{LanguageSettings, split_language_settings};
-use crate::trainer::{GameTrainer, config_toml, new_settings, read_policy_file};
+use crate::trainer::{GameTrainer, config_to_toml, new_settings, read_policy_file};
 use burn::tensor::Device;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -169,7 +169,8 @@ fn chat_template() {
 
 #[test]
 fn settings() {
-    let game = config_toml(&CartPole::default(), &TrainConfig::of(&CartPole::default()).unwrap());
+    let game =
+        config_to_toml(&CartPole::default(), &TrainConfig::of(&CartPole::default()).unwrap());
     let text = b"task = \"sort\"\niterations = 3\n[model]\npath = \"tiny\"\n[lora]\nr = 8\n[sort]\nlength = 4\n";
     fuzz(&[game.into_bytes(), text.to_vec()], |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -326,7 +327,7 @@ fn checkpoint_sections() {
             let mut checkpoint = whole.clone();
             checkpoint.sections[at].bytes = bytes.to_vec();
             let run = GameTrainer::new(Catch::default(), &config, &Device::flex());
-            let _ = run.restored(&checkpoint);
+            let _ = run.with_checkpoint(&checkpoint);
         });
     }
 }
@@ -336,7 +337,7 @@ fn policy() {
     let (game, config) = new_settings::<CartPole>(&toml::Table::new(), &[]).unwrap();
     let parameters = config.policy.parameters(4, 2);
     let count = parameters.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
-    let header = Header { iteration: 3, config: config_toml(&game, &config) };
+    let header = Header { iteration: 3, config: config_to_toml(&game, &config) };
     let whole = write_params(&parameters, &vec![0.5; count], Some(&header));
     fuzz(&[whole], |bytes| {
         let Ok(checkpoint) = read_policy_file(bytes.to_vec()) else { return };
