@@ -17,14 +17,14 @@ pub(super) fn random_action<G: Rules>(state: &G::State, u: f32, #[comptime] game
         let mut count = 0u32.runtime();
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
-            count += select(G::legal(state, a, game), 1u32, 0u32);
+            count += select(G::is_legal(state, a, game), 1u32, 0u32);
         }
         let chosen = (u * count as f32) as u32;
         let mut action = 0u32.runtime();
         let mut before = 0u32.runtime();
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
-            let legal = G::legal(state, a, game);
+            let legal = G::is_legal(state, a, game);
             action = select(legal && before == chosen, comptime!(a as u32), action);
             before += select(legal, 1u32, 0u32);
         }

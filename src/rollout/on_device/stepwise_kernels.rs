@@ -146,7 +146,7 @@ fn step_kernel<G: Rules>(
             #[unroll]
             for a in 0..num_actions {
                 masked[a] = logits[env * num_actions + a];
-                records.store_legal(&step_words, a, G::legal(&state, a, game));
+                records.store_legal(&step_words, a, G::is_legal(&state, a, game));
             }
             mask_logits::<G>(&mut masked, &state, game);
             sample_action(masked.as_slice(), 0usize, u, num_actions)
