@@ -2,7 +2,7 @@
 
 /// The last number in a text: ASCII digits, with a minus sign before them unless that stands after an operand, and with
 /// adjoining characters that make a different number of them, as in `1,158`, `0.158`, `1e158` or `1_158`.
-pub(super) fn last_number(text: &str) -> Option<&str> {
+pub(super) fn find_last_number(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let end = bytes.iter().rposition(u8::is_ascii_digit)? + 1;
@@ -24,7 +24,7 @@ pub(super) fn last_number(text: &str) -> Option<&str> {
 }
 
 /// The ASCII digits in a text, in order.
-pub(super) fn digits(text: &str) -> Vec<u8> {
+pub(super) fn extract_digits(text: &str) -> Vec<u8> {
     text.bytes().filter(u8::is_ascii_digit).collect()
 }
 
@@ -71,7 +71,7 @@ mod tests {
             ("1, 158", Some("158")),
             ("-1,158.50 ", Some("-1,158.50")),
         ] {
-            assert_eq!(last_number(text), number, "{text:?}");
+            assert_eq!(find_last_number(text), number, "{text:?}");
         }
     }
 }

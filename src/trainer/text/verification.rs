@@ -133,7 +133,7 @@ impl<'a> Verification<'a> {
         let all = groups.flat_map(|(prompt, (group, texts))| {
             group.iter().zip(texts).map(move |(completion, text)| (prompt, completion, text))
         });
-        if !self.task.verifies_equal_once() {
+        if !self.task.verifies_duplicates_once() {
             let mut rewards = self.judge(&all.collect::<Vec<_>>())?.into_iter();
             let groups = completions.iter();
             return Ok(groups.map(|group| rewards.by_ref().take(group.len()).collect()).collect());
