@@ -19,12 +19,12 @@ pub struct CheckOptions {
     pub seed: u32,
     /// Largest absolute feature value that is accepted without a warning. Networks learn best from
     /// inputs of about [-1, 1]; a few units do no harm.
-    pub max_feature: f32,
+    pub max_abs_feature: f32,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self { episodes: 64, max_steps: 10_000, seed: 1, max_feature: 5.0 }
+        Self { episodes: 64, max_steps: 10_000, seed: 1, max_abs_feature: 5.0 }
     }
 }
 
@@ -341,10 +341,10 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
 
     /// Returns all findings, including those about the episodes as a whole.
     fn into_findings(mut self) -> Vec<Finding> {
-        let CheckOptions { episodes, max_steps, max_feature, .. } = *self.options;
+        let CheckOptions { episodes, max_steps, max_abs_feature, .. } = *self.options;
         let game = self.game;
         for (i, size) in self.max_abs_features.iter().enumerate() {
-            if size.is_finite() && *size > max_feature {
+            if size.is_finite() && *size > max_abs_feature {
                 self.findings.push(Finding::warning(
                     Aspect::Features,
                     format!(

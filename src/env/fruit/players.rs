@@ -32,10 +32,10 @@ pub fn plan(state: &FruitState, game: &Fruit) -> u32 {
             catch_positions: game.catch_positions(state.column(i)),
         })
         .collect();
-    let last = i64::from(game.width) - 1;
+    let last_column = i64::from(game.width) - 1;
     let value = |action: u32| {
-        let at = (i64::from(state.basket) + i64::from(action) - 1).clamp(0, last);
-        best_plan_value(at, &fruits, last)
+        let position = (i64::from(state.basket) + i64::from(action) - 1).clamp(0, last_column);
+        best_plan_value(position, &fruits, last_column)
     };
     // `max_by_key` returns the last of equal elements: ties prefer staying, then left.
     [RIGHT, LEFT, STAY].into_iter().max_by_key(|action| value(*action)).unwrap_or(STAY)
@@ -57,15 +57,16 @@ struct VisibleFruit {
     catch_positions: RangeInclusive<i64>,
 }
 
-/// Value of the best plan from basket position `at` after the first step: the number of fruits
-/// caught, then the negative distance from the middle of `0..=last` at the end.
-fn best_plan_value(at: i64, fruits: &[VisibleFruit], last: i64) -> (u32, i64) {
+/// Value of the best plan after a first step to `position`: the number of fruits
+/// caught, then the negative distance from the middle of `0..=last_column` at the end.
+fn best_plan_value(position: i64, fruits: &[VisibleFruit], last_column: i64) -> (u32, i64) {
     let plans = (0..1u32 << fruits.len()).filter_map(|chosen| {
         // Range of positions that the basket can reach while catching all fruits chosen so far.
-        let (mut low, mut high, mut time) = (at, at, 1);
+        let (mut low, mut high, mut time) = (position, position, 1);
         for (i, fruit) in fruits.iter().enumerate() {
             let moves = fruit.steps - time;
-            (low, high, time) = ((low - moves).max(0), (high + moves).min(last), fruit.steps);
+            (low, high, time) =
+                ((low - moves).max(0), (high + moves).min(last_column), fruit.steps);
             if chosen >> i & 1 == 1 {
                 let positions = &fruit.catch_positions;
                 (low, high) = (low.max(*positions.start()), high.min(*positions.end()));
@@ -74,7 +75,7 @@ fn best_plan_value(at: i64, fruits: &[VisibleFruit], last: i64) -> (u32, i64) {
                 return None;
             }
         }
-        let middle = last / 2;
+        let middle = last_column / 2;
         let away = (low - middle).max(middle - high).max(0);
         Some((chosen.count_ones(), -away))
     });
