@@ -30,7 +30,7 @@ pub struct AuditResult {
     pub problem: Option<String>,
 }
 
-/// Adversarial answers to a prompt, each with its kind; `other` is the solution of another prompt.
+/// Makes adversarial answers to a prompt, each with its kind; `other` is the solution of another prompt.
 fn make_attacks(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> {
     let question =
         prompt.messages.last().map_or(&prompt.text[..], |message| message.content.text());

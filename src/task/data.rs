@@ -114,9 +114,8 @@ impl DataTask {
             Some(options) => options.parts.clone(),
             None => vec![RewardPart::new("exact", 1.0)],
         };
-        let all = prompts.train.iter().chain(&prompts.test);
         if verifier.is_none()
-            && let Some(prompt) = all.clone().find(|prompt| expected_text(prompt).is_none())
+            && let Some(prompt) = prompts.iter().find(|prompt| expected_text(prompt).is_none())
         {
             let start: String = prompt.text.chars().take(40).collect();
             return Err(TaskError::Setting(format!(
@@ -127,14 +126,14 @@ impl DataTask {
         }
         // A token is rarely shorter than a character. Without solutions, a default for short answers.
         let longest =
-            all.clone().filter_map(demonstration).map(|text| text.chars().count() + 1).max();
+            prompts.iter().filter_map(demonstration).map(|text| text.chars().count() + 1).max();
         let verifier = verifier.map(|mut options| {
             // A program that the verifier runs could copy the solutions.
             options.sandbox.hidden.extend(path.canonicalize());
             Verifier::start(options)
         });
         let verifier = verifier.transpose()?;
-        if let (Some(verifier), Some(prompt)) = (&verifier, all.clone().next()) {
+        if let (Some(verifier), Some(prompt)) = (&verifier, prompts.iter().next()) {
             let solution = demonstration(prompt).unwrap_or_default();
             verifier.check(&Completion::new(prompt, &solution))?;
         }
@@ -179,7 +178,7 @@ impl Task for DataTask {
     }
 
     /// Threads of the verifier; none for a comparison, which is not worth one.
-    fn verifier_threads(&self) -> usize {
+    fn num_verifier_threads(&self) -> usize {
         self.verifier.as_ref().map_or(0, Verifier::num_workers)
     }
 
@@ -190,7 +189,7 @@ impl Task for DataTask {
     /// The characters of the file, if every prompt has a solution.
     fn alphabet(&self) -> Option<String> {
         let mut characters = BTreeSet::new();
-        for prompt in self.prompts.train.iter().chain(&self.prompts.test) {
+        for prompt in self.prompts.iter() {
             let (completion, expected) = (demonstration(prompt)?, expected_text(prompt)?);
             let texts = [&prompt.text[..], &completion, &expected];
             characters.extend(texts.iter().flat_map(|text| text.chars()));

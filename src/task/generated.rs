@@ -64,7 +64,7 @@ impl<T: GeneratedTask> Task for T {
     }
 }
 
-/// The scores of an answer to a prompt with these fields.
+/// Scores an answer to a prompt with these fields.
 #[cfg(test)]
 pub(super) fn score_answer(
     task: &impl GeneratedTask,

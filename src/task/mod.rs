@@ -151,8 +151,8 @@ pub trait Task: Send + Sync {
     /// Computes the rewards of completions, in their order. The rewards of a completion depend on itself and its prompt
     /// alone, not on the other completions or on timing. A run calls this on the thread that calls
     /// [`Trainer::iterate`](crate::trainer::Trainer::iterate) or
-    /// [`Trainer::validate`](crate::trainer::Trainer::validate), unless [`verifier_threads`](Task::verifier_threads)
-    /// permits others.
+    /// [`Trainer::validate`](crate::trainer::Trainer::validate), unless
+    /// [`num_verifier_threads`](Task::num_verifier_threads) permits others.
     ///
     /// # Errors
     /// If no completion can be verified any more, for instance because the verifier does not start. A
@@ -162,7 +162,7 @@ pub trait Task: Send + Sync {
     /// Number of threads of a run that may call [`verify`](Task::verify) at the same time, with a single completion in
     /// each call, while it is still generating others. With 0, the default, a run calls it once per batch, after
     /// generation.
-    fn verifier_threads(&self) -> usize {
+    fn num_verifier_threads(&self) -> usize {
         0
     }
 

@@ -37,7 +37,7 @@ pub fn mark_large_integers(json: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The index after the JSON string that starts at `start`.
+/// Finds the index after the JSON string that starts at `start`.
 pub fn find_string_end(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(byte) = json.get(at) {

@@ -83,7 +83,8 @@ impl Process {
         })
     }
 
-    /// On Unix, has the process group killed even if Grove ends without dropping this, as by Ctrl-C or `kill -9`.
+    /// Adds a watcher, which on Unix kills the process group even if Grove ends without dropping this, as by Ctrl-C or
+    /// `kill -9`.
     #[cfg_attr(not(unix), expect(unused_mut))]
     pub fn with_watcher(mut self) -> Self {
         #[cfg(unix)]

@@ -21,6 +21,11 @@ impl PromptSet {
         }
     }
 
+    /// The prompts of both splits, those for training first.
+    pub fn iter(&self) -> impl Iterator<Item = &Prompt> {
+        self.train.iter().chain(&self.test)
+    }
+
     /// Returns prompt number `index` of a split. Test prompts come in list order; training prompts in a
     /// different order in every pass.
     ///

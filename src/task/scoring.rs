@@ -1,7 +1,7 @@
 //! Helpers to parse and score answers. Only ASCII digits count as digits, so that parsing is unambiguous.
 
-/// The last number in a text: ASCII digits, with a minus sign before them unless that stands after an operand, and with
-/// adjoining characters that make a different number of them, as in `1,158`, `0.158`, `1e158` or `1_158`.
+/// Finds the last number in a text: ASCII digits, with a minus sign before them unless that stands after an operand,
+/// and with adjoining characters that make a different number of them, as in `1,158`, `0.158`, `1e158` or `1_158`.
 pub(super) fn find_last_number(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -23,7 +23,7 @@ pub(super) fn find_last_number(text: &str) -> Option<&str> {
     Some(before.filter(is_sign).map_or(&text[start..end], |before| &text[before.len()..end]))
 }
 
-/// The ASCII digits in a text, in order.
+/// Extracts the ASCII digits of a text, in order.
 pub(super) fn extract_digits(text: &str) -> Vec<u8> {
     text.bytes().filter(u8::is_ascii_digit).collect()
 }

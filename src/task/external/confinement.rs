@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SEPARATORS: &str = " \t\n'\"=:;,&|()<>{}`";
 
 /// Folders of the system that are not shown even if a command names them.
-const NEVER_SHOWN: [&str; 3] = ["/proc", "/sys", "/dev"];
+const HIDDEN_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Processes and threads that a verifier may have at a time: more than any needs, and fewer than stop a machine.
 const MAX_PROCESSES: u64 = 4096;
@@ -133,7 +133,9 @@ fn find_command_paths(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
             paths.extend(find_installation_paths(&found, is_private));
         }
     }
-    paths.retain(|path| path.exists() && !NEVER_SHOWN.iter().any(|never| path.starts_with(never)));
+    paths.retain(|path| {
+        path.exists() && !HIDDEN_FOLDERS.iter().any(|hidden| path.starts_with(hidden))
+    });
     paths
 }
 

@@ -19,7 +19,7 @@ struct RequestBody<'a> {
     truncated: bool,
 }
 
-/// A message as verifiers get it, with an empty text for null.
+/// Returns a message as verifiers get it, with an empty text for null.
 fn replace_null_content(message: &Message) -> Cow<'_, Message> {
     if message.content == Content::Null {
         let content = Content::Text(String::new());

@@ -94,7 +94,7 @@ fn split_assertion(condition: &str, name: &str, mark: &str, definitions: &str) -
     mark_condition(condition, mark, definitions)
 }
 
-/// Makes a call of a condition as a whole: a pair of `mark` and whether it holds.
+/// Turns a whole condition into a call whose value is a pair of `mark` and whether it holds.
 fn mark_condition(condition: &str, mark: &str, definitions: &str) -> (String, String) {
     (
         prepend_definitions(definitions, &format!("({mark:?}, ({condition}))")),

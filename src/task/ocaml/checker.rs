@@ -64,7 +64,7 @@ impl Checker {
         limits: OcamlLimits,
         cache: Option<&Path>,
     ) -> Result<Self, TaskError> {
-        let cached = cache.map(|cache| cache.join(cached_name(compiler)));
+        let cached = cache.map(|cache| cache.join(cache_file_name(compiler)));
         match &cached {
             Some(cached) if cached.exists() => Self::start_from(compiler, limits, Some(cached))
                 .or_else(|_| {
@@ -259,7 +259,7 @@ fn parse_answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
 }
 
 /// The name of the compiled server in the cache.
-fn cached_name(compiler: &Compiler) -> String {
+fn cache_file_name(compiler: &Compiler) -> String {
     let sources = SOURCES.map(|(_, text)| text).concat();
     let key = format!("{}\0{}\0{sources}", compiler.path.display(), compiler.version);
     format!("ocaml-checker-{}", &disk::sha256(key)[..16])
@@ -324,7 +324,7 @@ mod tests {
             return report_not_tested("there is no OCaml compiler");
         };
         let cache = tempfile::tempdir().unwrap();
-        let cached = cache.path().join(cached_name(&compiler));
+        let cached = cache.path().join(cache_file_name(&compiler));
         fs::write(&cached, "").unwrap();
         let start = || {
             Checker::start_cached(&compiler, OcamlLimits::default(), Some(cache.path())).unwrap()

@@ -266,15 +266,14 @@ impl Task for Ocaml {
         map_in_order(completions, self.num_workers, |completion| self.verify_one(completion))
     }
 
-    fn verifier_threads(&self) -> usize {
+    fn num_verifier_threads(&self) -> usize {
         self.num_workers
     }
 
     /// Printable ASCII, newline, and all other characters of the problems.
     fn alphabet(&self) -> Option<String> {
         let mut characters: BTreeSet<char> = ('\n'..='\n').chain(' '..='~').collect();
-        let prompts = &self.problems.prompts;
-        for prompt in prompts.train.iter().chain(&prompts.test) {
+        for prompt in self.problems.prompts.iter() {
             characters.extend(prompt.text.chars());
             characters.extend(self.solution(prompt).unwrap_or_default().chars());
         }
@@ -282,8 +281,7 @@ impl Task for Ocaml {
     }
 
     fn max_new_tokens(&self) -> usize {
-        let prompts = &self.problems.prompts;
-        let solutions = prompts.train.iter().chain(&prompts.test).filter_map(|p| self.solution(p));
+        let solutions = self.problems.prompts.iter().filter_map(|prompt| self.solution(prompt));
         let longest = solutions.map(|text| text.chars().count() + 1).max();
         longest.unwrap_or(0).max(256)
     }

@@ -178,7 +178,7 @@ impl<'a> Verification<'a> {
 
 /// The number of threads that verify during generation. WebAssembly has none.
 fn num_threads(task: &dyn Task) -> usize {
-    if cfg!(target_family = "wasm") { 0 } else { task.verifier_threads() }
+    if cfg!(target_family = "wasm") { 0 } else { task.num_verifier_threads() }
 }
 
 /// Locks a mutex, ignoring poisoning: its data stay consistent even after a panic.
@@ -235,7 +235,7 @@ mod tests {
             }
         }
 
-        fn verifier_threads(&self) -> usize {
+        fn num_verifier_threads(&self) -> usize {
             self.threads
         }
 
