@@ -9,7 +9,7 @@
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use grove::env::{Bits, Env, Outcome, Rules, declared};
+use grove::env::{Bits, Env, Outcome, Rules, impl_settings};
 use grove::rng::{draw, uniform};
 use grove::schema::settings;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ grove::packed_state! {
 impl Env for Corridor {
     const NAME: &'static str = "corridor";
 
-    declared!();
+    impl_settings!();
 
     fn training_defaults(&self) -> &'static [&'static str] {
         &["iterations = 40"]

@@ -6,8 +6,8 @@ use grove::rng::Stream;
 use grove::run::{LanguageRun, RunFolder, load_model};
 use grove::settings::{GenerationConfig, overlay};
 use grove::task::{
-    self, Completion, Json, MAX_NEW_TOKENS, Message, PYTHON, PromptSet, RewardPart, Rewards, Split,
-    Task, TaskError, template_values,
+    self, Completion, DEFAULT_MAX_NEW_TOKENS, Json, Message, PYTHON, PromptSet, RewardPart,
+    Rewards, Split, Task, TaskError, parse_template_values,
 };
 use grove::text::fastest_precision;
 use grove::text::generate::{self, Generator, Sampling, stop};
@@ -114,8 +114,9 @@ impl LanguageModel {
     ) -> PyResult<Vec<Vec<String>>> {
         let options: Options = serde_json::from_str(options).map_err(value_error)?;
         options.check()?;
-        let values = template_values(options.chat_template_kwargs.clone(), options.tools.clone())
-            .map_err(value_error)?;
+        let values =
+            parse_template_values(options.chat_template_kwargs.clone(), options.tools.clone())
+                .map_err(value_error)?;
         let key = Stream::Evaluation.key(options.seed);
         let mut batch = Vec::with_capacity(prompts.len());
         for (at, (text, messages)) in prompts.iter().enumerate() {
@@ -188,12 +189,12 @@ impl Task for PythonTask {
     }
 
     /// A reward function may compare the completions of a prompt, so it gets all of them, as from TRL.
-    fn verifies_equal_once(&self) -> bool {
+    fn verifies_duplicates_once(&self) -> bool {
         false
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
-        Some(self.prompts.of(split).len() as u64)
+        Some(self.prompts.split(split).len() as u64)
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<task::Prompt, TaskError> {
@@ -233,7 +234,7 @@ impl Task for PythonTask {
     }
 
     fn max_new_tokens_of_pretrained(&self) -> usize {
-        self.max_new_tokens.max(MAX_NEW_TOKENS)
+        self.max_new_tokens.max(DEFAULT_MAX_NEW_TOKENS)
     }
 }
 
@@ -250,7 +251,7 @@ struct Record {
 impl Record {
     fn prompt(self) -> PyResult<task::Prompt> {
         let Self { text, messages, fields, chat_template_kwargs, tools } = self;
-        let values = template_values(chat_template_kwargs, tools).map_err(value_error)?;
+        let values = parse_template_values(chat_template_kwargs, tools).map_err(value_error)?;
         Ok(task::Prompt { text, messages, template_values: values, fields })
     }
 }

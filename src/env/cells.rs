@@ -1,6 +1,6 @@
 //! A packed array of small integers as a state field, most often a game board.
 
-use super::state::{Field, Partial, WORD_BITS, extract_bits, mask};
+use super::state::{Field, PartialWords, WORD_BITS, extract_bits, mask};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -22,34 +22,28 @@ impl<const BITS: u32, const WORDS: usize> Default for Cells<BITS, WORDS> {
     }
 }
 
-/// Returns `chosen` if word `number` holds element `i`, else `other`.
+/// Returns `chosen` if word `w` holds element `i`, else `other`.
 #[cube]
 #[inline(always)]
-fn choose_word(
-    chosen: u32,
-    other: u32,
-    i: u32,
-    #[comptime] number: u32,
-    #[comptime] bits: u32,
-) -> u32 {
-    select(i / comptime!(u32::BITS / bits) == number, chosen, other)
+fn choose_word(chosen: u32, other: u32, i: u32, #[comptime] w: u32, #[comptime] bits: u32) -> u32 {
+    select(i / comptime!(u32::BITS / bits) == w, chosen, other)
 }
 
 /// Extracts element `i % (32 / bits)` of a word.
 #[cube]
 #[inline(always)]
-fn get_field(word: u32, i: u32, #[comptime] bits: u32) -> u32 {
+fn get_element(word: u32, i: u32, #[comptime] bits: u32) -> u32 {
     (word >> ((i % comptime!(u32::BITS / bits)) * bits)) & comptime!(mask(bits))
 }
 
-/// Sets element `i` to `value` if word `number` holds it; otherwise leaves the word unchanged.
+/// Sets element `i` to `value` if word `w` holds it; otherwise leaves the word unchanged.
 #[cube]
 #[inline(always)]
-fn set_field(word: &mut u32, i: u32, value: u32, #[comptime] number: u32, #[comptime] bits: u32) {
+fn set_element(word: &mut u32, i: u32, value: u32, #[comptime] w: u32, #[comptime] bits: u32) {
     let shift = (i % comptime!(u32::BITS / bits)) * bits;
     let rest = *word & !(comptime!(mask(bits)) << shift);
     let set = rest | ((value & comptime!(mask(bits))) << shift);
-    *word = select(i / comptime!(u32::BITS / bits) == number, set, *word);
+    *word = select(i / comptime!(u32::BITS / bits) == w, set, *word);
 }
 
 #[cube]
@@ -69,18 +63,18 @@ impl<const BITS: u32, const WORDS: usize> Cells<BITS, WORDS> {
     #[inline(always)]
     pub fn get(&self, i: u32) -> u32 {
         let mut word = self.0[0];
-        for (number, other) in self.0.iter().enumerate().skip(1) {
-            word = choose_word(*other, word, i, number as u32, BITS);
+        for (w, other) in self.0.iter().enumerate().skip(1) {
+            word = choose_word(*other, word, i, w as u32, BITS);
         }
-        get_field(word, i, BITS)
+        get_element(word, i, BITS)
     }
 
     /// Sets element `i` to the lowest `BITS` bits of `value`. Does nothing if `i` is [`Cells::LEN`]
     /// or more.
     #[inline(always)]
     pub fn set(&mut self, i: u32, value: u32) {
-        for (number, word) in self.0.iter_mut().enumerate() {
-            set_field(word, i, value, number as u32, BITS);
+        for (w, word) in self.0.iter_mut().enumerate() {
+            set_element(word, i, value, w as u32, BITS);
         }
     }
 
@@ -102,11 +96,11 @@ impl<const BITS: u32, const WORDS: usize> CellsExpand<BITS, WORDS> {
     #[doc(hidden)]
     pub fn __expand_get_method(&self, scope: &Scope, i: NativeExpand<u32>) -> NativeExpand<u32> {
         let mut word = self.0[0].clone_unchecked();
-        for (number, other) in self.0.iter().enumerate().skip(1) {
+        for (w, other) in self.0.iter().enumerate().skip(1) {
             let (other, i) = (other.clone_unchecked(), i.clone_unchecked());
-            word = choose_word::expand(scope, other, word, i, number as u32, BITS);
+            word = choose_word::expand(scope, other, word, i, w as u32, BITS);
         }
-        get_field::expand(scope, word, i, BITS)
+        get_element::expand(scope, word, i, BITS)
     }
 
     #[doc(hidden)]
@@ -116,9 +110,9 @@ impl<const BITS: u32, const WORDS: usize> CellsExpand<BITS, WORDS> {
         i: NativeExpand<u32>,
         value: NativeExpand<u32>,
     ) {
-        for (number, word) in self.0.iter_mut().enumerate() {
+        for (w, word) in self.0.iter_mut().enumerate() {
             let (i, value) = (i.clone_unchecked(), value.clone_unchecked());
-            set_field::expand(scope, word, i, value, number as u32, BITS);
+            set_element::expand(scope, word, i, value, w as u32, BITS);
         }
     }
 
@@ -200,7 +194,7 @@ impl<const BITS: u32, const WORDS: usize> Field for Cells<BITS, WORDS> {
     fn __expand_store(
         _scope: &Scope,
         value: &CellsExpand<BITS, WORDS>,
-        words: &mut Partial,
+        words: &mut PartialWords,
         at: usize,
     ) {
         for (w, word) in value.0.iter().enumerate() {
@@ -229,7 +223,7 @@ mod tests {
         }
         let before = board;
         board.set(18, 3);
-        assert_eq!(board, before, "there is no such number");
+        assert_eq!(board, before, "there is no such element");
         board.clear();
         assert_eq!(board, Board::default());
     }

@@ -1,8 +1,8 @@
 //! A linter for games: plays random episodes and reports violations of the [`Rules`] contract.
 
 use super::{
-    Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Rules, StepResult, advance, new_game,
-    num_words, random_legal_action,
+    Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Rules, StepResult, advance,
+    draw_legal_action, new_game, num_words,
 };
 use crate::rng::draw;
 use serde::Serialize;
@@ -19,12 +19,12 @@ pub struct CheckOptions {
     pub seed: u32,
     /// Largest absolute feature value that is accepted without a warning. Networks learn best from
     /// inputs of about [-1, 1]; a few units do no harm.
-    pub max_feature: f32,
+    pub max_abs_feature: f32,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self { episodes: 64, max_steps: 10_000, seed: 1, max_feature: 5.0 }
+        Self { episodes: 64, max_steps: 10_000, seed: 1, max_abs_feature: 5.0 }
     }
 }
 
@@ -99,8 +99,8 @@ pub fn check<G: Rules>(game: G, options: &CheckOptions) -> CheckReport {
     let mut report = CheckReport { findings: check_sizes(game), ..CheckReport::default() };
     if report.findings.iter().all(|finding| !finding.is_error) {
         let mut player = ValidatingPlayer::new(game, options);
-        for episode in 0..options.episodes {
-            player.play(episode);
+        for index in 0..options.episodes {
+            player.play(index);
         }
         (report.episodes, report.steps) = (options.episodes, player.num_steps);
         report.findings.extend(player.into_findings());
@@ -139,7 +139,7 @@ struct ValidatingPlayer<'a, G: Rules> {
     options: &'a CheckOptions,
     findings: Vec<Finding>,
     /// Largest absolute value seen of each feature.
-    largest: Vec<f32>,
+    max_abs_features: Vec<f32>,
     /// Packed initial state of the first level, to detect levels that are all alike.
     first_start: Option<Vec<u32>>,
     starts_differ: bool,
@@ -148,19 +148,19 @@ struct ValidatingPlayer<'a, G: Rules> {
     num_steps: u64,
 }
 
-/// The bit pattern of a number, the same for all NaNs: their sign and payload depend on how code was compiled.
-fn bits(x: f32) -> u32 {
+/// Bit pattern of a number, the same for all NaNs: their sign and payload depend on how code was compiled.
+fn canonical_bits(x: f32) -> u32 {
     if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }
 }
 
 /// Bit patterns of a step result, so that NaNs compare equal.
 fn result_bits(played: &StepResult) -> (u32, u32, bool, bool) {
     let StepResult { reward, terminated, truncated, episode_score } = *played;
-    (bits(reward), bits(episode_score), terminated, truncated)
+    (canonical_bits(reward), canonical_bits(episode_score), terminated, truncated)
 }
 
 /// Packs and unpacks a state.
-fn round_trip<S: PackedState>(state: &S) -> S {
+fn pack_and_unpack<S: PackedState>(state: &S) -> S {
     let words = state.words();
     S::unpack(|w| words[w])
 }
@@ -174,7 +174,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
             game,
             options,
             findings: Vec::new(),
-            largest: vec![0.0; game.num_features()],
+            max_abs_features: vec![0.0; game.num_features()],
             first_start: None,
             starts_differ: false,
             steps_differ: false,
@@ -184,28 +184,28 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
     }
 
     /// Records an error, unless its aspect has one already: later ones are usually consequences.
-    fn report(&mut self, aspect: Aspect, message: impl FnOnce() -> String) {
+    fn record_error(&mut self, aspect: Aspect, message: impl FnOnce() -> String) {
         if self.findings.iter().all(|finding| finding.aspect != aspect) {
             self.findings.push(Finding::error(aspect, message()));
         }
     }
 
     /// Plays an episode beside a copy that is packed and unpacked at every step.
-    fn play(&mut self, number: u32) {
+    fn play(&mut self, index: u32) {
         let game = self.game;
-        let level = draw(draw(self.options.seed, 0), number);
-        let actions = draw(draw(self.options.seed, 1), number);
-        let mut env: StateAndEpisode<G> = self.start(level);
+        let level = draw(draw(self.options.seed, 0), index);
+        let actions = draw(draw(self.options.seed, 1), index);
+        let (mut state, mut episode) = self.start(level);
         for time in 0..self.options.max_steps.min(game.max_steps()) {
-            self.inspect(&env.0, time);
-            let action = self.choose_action(&env.0, draw(actions, time));
-            let before = env;
-            let mut copy = (round_trip(&env.0), env.1);
+            self.inspect(&state, time);
+            let action = self.choose_action(&state, draw(actions, time));
+            let before = (state, episode);
+            let (mut copy, mut copy_episode) = (pack_and_unpack(&state), episode);
             self.num_steps += 1;
-            let played = advance::<G>(&mut env.0, &mut env.1, action, game);
-            let replayed = advance::<G>(&mut copy.0, &mut copy.1, action, game);
-            if result_bits(&played) != result_bits(&replayed) || env.0.words() != copy.0.words() {
-                self.report(Aspect::Packing, || {
+            let played = advance::<G>(&mut state, &mut episode, action, game);
+            let replayed = advance::<G>(&mut copy, &mut copy_episode, action, game);
+            if result_bits(&played) != result_bits(&replayed) || state.words() != copy.words() {
+                self.record_error(Aspect::Packing, || {
                     format!(
                         "a state that is packed and unpacked plays on differently (level {level}, \
                          step {time}, action {action}): is a number too large for its field?"
@@ -226,18 +226,18 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         let state = new_game::<G>(level, game);
         let words = state.words();
         // A state of another level after a few steps, reset to this level.
-        let mut used = new_game::<G>(!level, game);
-        let mut other = Episode { level: !level, ..Episode::default() };
+        let mut reused = new_game::<G>(!level, game);
+        let mut other_episode = Episode { level: !level, ..Episode::default() };
         for time in 0..3 {
-            let action = self.choose_action(&used, draw(level, time));
-            if advance::<G>(&mut used, &mut other, action, game).has_ended() {
+            let action = self.choose_action(&reused, draw(level, time));
+            if advance::<G>(&mut reused, &mut other_episode, action, game).has_ended() {
                 break;
             }
         }
         let mut episode = Episode { level, ..Episode::default() };
-        super::episode::restart::<G>(&mut used, &mut episode, game);
-        if used.words() != words {
-            self.report(Aspect::Draws, || {
+        super::episode::restart::<G>(&mut reused, &mut episode, game);
+        if reused.words() != words {
+            self.record_error(Aspect::Draws, || {
                 format!(
                     "level {level} starts differently after another episode: reset leaves a part of \
                      the state as it was, or draws from something other than its key"
@@ -252,40 +252,40 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
     fn inspect(&mut self, state: &G::State, time: u32) {
         let game = self.game;
         if let Some(field) = state.oversized_field() {
-            self.report(Aspect::Packing, || {
+            self.record_error(Aspect::Packing, || {
                 format!("field `{field}` of the state holds a number that its bits cannot, at step {time}")
             });
         }
-        let unpacked = round_trip(state);
+        let unpacked = pack_and_unpack(state);
         for i in 0..game.num_features() {
             let x = G::feature(state, i, game);
-            if bits(x) != bits(G::feature(&unpacked, i, game)) {
-                self.report(Aspect::Packing, || {
+            if canonical_bits(x) != canonical_bits(G::feature(&unpacked, i, game)) {
+                self.record_error(Aspect::Packing, || {
                     let name = game.feature_name(i);
                     format!("feature {i} ({name}) is of something that packing loses: is a number too large for its field?")
                 });
             }
             if !x.is_finite() {
-                self.report(Aspect::Features, || {
+                self.record_error(Aspect::Features, || {
                     format!("feature {i} ({}) is {x} at step {time}", game.feature_name(i))
                 });
             }
-            self.largest[i] = self.largest[i].max(x.abs());
+            self.max_abs_features[i] = self.max_abs_features[i].max(x.abs());
         }
         let used = num_words(game);
         let unused = state.words().into_iter().enumerate().skip(used).find(|(_, word)| *word != 0);
         if let Some((w, _)) = unused {
-            self.report(Aspect::Packing, || {
+            self.record_error(Aspect::Packing, || {
                 format!("word {w} is not 0, but used_words is {used}: it would be lost")
             });
         }
-        let legal = |a: &usize| G::legal(state, *a, game);
+        let is_legal = |a: &usize| G::is_legal(state, *a, game);
         let all = 0..game.num_actions();
-        if G::MASKED && !all.clone().any(|a| legal(&a)) {
-            self.report(Aspect::Masks, || format!("no action may be taken at step {time}"));
+        if G::MASKED && !all.clone().any(|a| is_legal(&a)) {
+            self.record_error(Aspect::Masks, || format!("no action may be taken at step {time}"));
         }
-        if let (false, Some(a)) = (G::MASKED, all.clone().find(|a| !legal(a))) {
-            self.report(Aspect::Masks, || {
+        if let (false, Some(a)) = (G::MASKED, all.clone().find(|a| !is_legal(a))) {
+            self.record_error(Aspect::Masks, || {
                 let name = game.action_name(a);
                 format!("action {a} ({name}) may not be taken at step {time}, but MASKED is false")
             });
@@ -294,7 +294,7 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
 
     /// Draws a random legal action, or 0 if there is none.
     fn choose_action(&self, state: &G::State, key: u32) -> u32 {
-        random_legal_action(state, key, self.game).unwrap_or(0)
+        draw_legal_action(state, key, self.game).unwrap_or(0)
     }
 
     /// Steps a copy twice with the same key and once with another, to test determinism.
@@ -313,9 +313,10 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         };
         let key = draw(episode.level, episode.time);
         let [(first, outcome), (second, other), (third, _)] = [step(key), step(key), step(!key)];
-        let outcome_bits = |o: &Outcome| (bits(o.reward), bits(o.score), o.terminated);
+        let outcome_bits =
+            |o: &Outcome| (canonical_bits(o.reward), canonical_bits(o.score), o.terminated);
         if first != second || outcome_bits(&outcome) != outcome_bits(&other) {
-            self.report(Aspect::Draws, || {
+            self.record_error(Aspect::Draws, || {
                 format!(
                     "the same step gives different results (level {level}, step {time}, action \
                      {action}): draw from the step's key, and from nothing else"
@@ -325,11 +326,13 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
         self.steps_differ |= first != third;
         if !outcome.reward.is_finite() || !outcome.score.is_finite() {
             let Outcome { reward, score, .. } = outcome;
-            self.report(Aspect::Rewards, || format!("reward {reward}, score {score}: not finite"));
+            self.record_error(Aspect::Rewards, || {
+                format!("reward {reward}, score {score}: not finite")
+            });
         }
         if G::SCORE_IS_REWARD && outcome.reward != outcome.score {
             let Outcome { reward, score, .. } = outcome;
-            self.report(Aspect::Rewards, || {
+            self.record_error(Aspect::Rewards, || {
                 format!("reward {reward} and score {score} differ, but SCORE_IS_REWARD is true")
             });
         }
@@ -337,10 +340,10 @@ impl<'a, G: Rules> ValidatingPlayer<'a, G> {
 
     /// Returns all findings, including those about the episodes as a whole.
     fn into_findings(mut self) -> Vec<Finding> {
-        let CheckOptions { episodes, max_steps, max_feature, .. } = *self.options;
+        let CheckOptions { episodes, max_steps, max_abs_feature, .. } = *self.options;
         let game = self.game;
-        for (i, size) in self.largest.iter().enumerate() {
-            if size.is_finite() && *size > max_feature {
+        for (i, size) in self.max_abs_features.iter().enumerate() {
+            if size.is_finite() && *size > max_abs_feature {
                 self.findings.push(Finding::warning(
                     Aspect::Features,
                     format!(
@@ -379,9 +382,9 @@ mod tests {
         let payload = f32::from_bits(f32::NAN.to_bits() | 1);
         for nan in [-f32::NAN, payload] {
             assert_ne!(nan.to_bits(), f32::NAN.to_bits());
-            assert_eq!(bits(nan), bits(f32::NAN));
+            assert_eq!(canonical_bits(nan), canonical_bits(f32::NAN));
         }
-        assert_ne!(bits(0.0), bits(-0.0));
+        assert_ne!(canonical_bits(0.0), canonical_bits(-0.0));
         let played =
             |reward| StepResult { reward, terminated: false, truncated: false, episode_score: 1.0 };
         assert_eq!(result_bits(&played(payload)), result_bits(&played(f32::NAN)));

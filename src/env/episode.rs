@@ -50,19 +50,19 @@ impl StepResult {
 /// Returns the initial state of the level with key `level`.
 #[cube]
 pub fn new_game<G: Rules>(level: u32, #[comptime] game: G) -> G::State {
-    let mut state = blank::<G::State>();
+    let mut state = zero_state::<G::State>();
     G::reset(&mut state, draw(level, START_COUNTER), game);
     state
 }
 
 /// Returns a state of zero words.
 #[inline(always)]
-fn blank<S: PackedState>() -> S {
+fn zero_state<S: PackedState>() -> S {
     S::unpack(|_| 0)
 }
 
-/// Kernel-side form of [`blank()`].
-mod blank {
+/// Kernel-side form of [`zero_state()`].
+mod zero_state {
     use super::*;
 
     pub fn expand<S: PackedState>(scope: &Scope) -> S::ExpandType {
@@ -84,7 +84,7 @@ pub fn play_step<G: Rules>(
 ) -> StepResult {
     let played = advance::<G>(state, episode, action, game);
     if played.has_ended() {
-        start_next::<G>(state, episode, game);
+        start_next_level::<G>(state, episode, game);
     }
     played
 }
@@ -121,7 +121,11 @@ pub fn next_level(level: u32) -> u32 {
 /// Starts the next level.
 #[cube]
 #[inline(always)]
-pub fn start_next<G: Rules>(state: &mut G::State, episode: &mut Episode, #[comptime] game: G) {
+pub fn start_next_level<G: Rules>(
+    state: &mut G::State,
+    episode: &mut Episode,
+    #[comptime] game: G,
+) {
     episode.level = next_level(episode.level);
     restart::<G>(state, episode, game);
 }

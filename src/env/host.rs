@@ -4,7 +4,7 @@
 //! it can be reset to a level and stepped, and nothing else. Groups therefore start from a level, never from the
 //! middle of an episode.
 
-use super::{Bits, Env, Outcome, Rules, declared};
+use super::{Bits, Env, Outcome, Rules, impl_settings};
 use crate::schema::settings;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -88,7 +88,7 @@ pub trait HostVecEnv: Send {
     fn num_actions(&self) -> usize;
 
     /// Starts an episode in each environment that has a level in `levels`, `[num_envs]`, and writes its
-    /// observation to its row of `obs`, `[num_envs, num_features]`. The other rows stay.
+    /// observation to its row of `obs`, `[num_envs, num_features]`. The other rows stay as they are.
     ///
     /// # Errors
     /// If an environment fails.
@@ -141,8 +141,8 @@ impl<E: HostEnv> HostVecEnv for ThreadedEnvs<E> {
     }
 
     fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError> {
-        let features = self.num_features();
-        let rows = self.0.par_iter_mut().zip(levels).zip(obs.par_chunks_exact_mut(features));
+        let num_features = self.num_features();
+        let rows = self.0.par_iter_mut().zip(levels).zip(obs.par_chunks_exact_mut(num_features));
         rows.for_each(|((env, level), obs)| {
             if let Some(level) = level {
                 env.reset(*level, obs);
@@ -157,8 +157,8 @@ impl<E: HostEnv> HostVecEnv for ThreadedEnvs<E> {
         obs: &mut [f32],
         results: &mut [HostStepResult],
     ) -> Result<(), HostEnvError> {
-        let features = self.num_features();
-        let rows = self.0.par_iter_mut().zip(actions).zip(obs.par_chunks_exact_mut(features));
+        let num_features = self.num_features();
+        let rows = self.0.par_iter_mut().zip(actions).zip(obs.par_chunks_exact_mut(num_features));
         rows.zip(results).for_each(|(((env, action), obs), result)| {
             if let Some(action) = action {
                 *result = env.step(*action, obs);
@@ -219,13 +219,13 @@ settings! {
 
 impl Env for HostGame {
     const NAME: &'static str = "host";
-    const PLAYABLE: bool = false;
+    const IS_PLAYABLE: bool = false;
 
     fn training_defaults(&self) -> &'static [&'static str] {
         &[include_str!("host.toml")]
     }
 
-    declared!();
+    impl_settings!();
 
     fn num_features(&self) -> usize {
         self.num_features as usize
@@ -241,7 +241,7 @@ impl Env for HostGame {
 }
 
 /// Implements the rules of a placeholder, whose episodes have one step and no content.
-macro_rules! unplayable {
+macro_rules! impl_placeholder_rules {
     ($Game:ident, $State:ident) => {
         $crate::packed_state! {
             /// The empty state of a placeholder.
@@ -274,6 +274,6 @@ macro_rules! unplayable {
         }
     };
 }
-pub(crate) use unplayable;
+pub(crate) use impl_placeholder_rules;
 
-unplayable!(HostGame, HostState);
+impl_placeholder_rules!(HostGame, HostState);

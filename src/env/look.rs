@@ -105,10 +105,10 @@ macro_rules! tiles {
         /// Tiles of the atlas by index.
         pub mod tile {
             #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
-            enum Number { $($constant,)* }
+            enum Index { $($constant,)* }
             $(
                 #[doc = concat!("The picture `", $name, "`.")]
-                pub const $constant: u32 = Number::$constant as u32;
+                pub const $constant: u32 = Index::$constant as u32;
             )*
             /// Names of the tiles in `assets/sprites.txt`.
             pub const NAMES: &[&str] = &[$($name,)*];
@@ -160,6 +160,6 @@ pub(super) fn sky_tile(column: u32, row: u32, rows: u32) -> u32 {
 }
 
 /// Picks one of `count` tile variants for a cell, deterministically.
-pub(super) fn tile_variant(column: u32, row: u32, count: u32) -> u32 {
+pub(super) fn pick_tile_variant(column: u32, row: u32, count: u32) -> u32 {
     crate::rng::draw(column, row) % count
 }

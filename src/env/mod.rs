@@ -23,15 +23,17 @@ mod state;
 pub use catalog::{Catalog, ConfigurableGame};
 pub use cells::Cells;
 pub use check::{Aspect, CheckOptions, CheckReport, Finding, check};
-pub use episode::{Episode, StepResult, advance, new_game, next_level, play_step, start_next};
-pub(crate) use host::unplayable;
+pub use episode::{
+    Episode, StepResult, advance, new_game, next_level, play_step, start_next_level,
+};
+pub(crate) use host::impl_placeholder_rules;
 pub use host::{
     HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostStepResult, HostVecEnv, ThreadedEnvs,
 };
 pub use registry::*;
 pub use scripted::ScriptedPlayer;
 #[doc(hidden)]
-pub use state::{__all_words, __no_words, __place, __words_of};
+pub use state::{__field_offset, __finish_words, __num_words, __start_words};
 pub use state::{Bits, Field, MAX_WORDS, PackedState};
 
 use crate::schema::{Setting, Settings};
@@ -39,7 +41,7 @@ use burn::cubecl;
 #[doc(hidden)]
 pub use burn::cubecl as __cubecl;
 use burn::cubecl::prelude::*;
-use state::Expanded;
+use state::KernelForm;
 use std::fmt::Debug;
 use std::hash::Hash;
 
@@ -60,13 +62,13 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// scores wrong.
     const SCORE_IS_REWARD: bool = false;
 
-    /// Whether some states have illegal actions, so that [`Rules::legal`] is consulted. Such a game
+    /// Whether some states have illegal actions, so that [`Rules::is_legal`] is consulted. Such a game
     /// has at most [`MAX_MASKED_ACTIONS`] actions.
     const MASKED: bool = false;
 
     /// Whether the game can be played. False for a placeholder that only describes the features and
     /// actions of a dataset, or of environments on the host.
-    const PLAYABLE: bool = true;
+    const IS_PLAYABLE: bool = true;
 
     /// Default training settings for these parameters: TOML fragments applied in order on top of
     /// the general defaults ([`mod@crate::settings`]).
@@ -132,10 +134,11 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     }
 }
 
-/// A legal action by the bits of a draw, each equally likely; `None` if no action is legal.
-pub fn random_legal_action<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u32> {
+/// Draws a legal action by random bits, each equally likely; `None` if no action is legal.
+pub fn draw_legal_action<G: Rules>(state: &G::State, bits: u32, game: G) -> Option<u32> {
     let actions = 0..game.num_actions() as u32;
-    let mut legal = actions.filter(|action| !G::MASKED || G::legal(state, *action as usize, game));
+    let mut legal =
+        actions.filter(|action| !G::MASKED || G::is_legal(state, *action as usize, game));
     let count = legal.clone().count() as u64;
     legal.nth(((u64::from(bits) * count) >> 32) as usize)
 }
@@ -149,7 +152,7 @@ pub fn check_ranges<G: Env + Settings>(game: &G) -> Result<(), String> {
 /// Implements the functions of [`Env`](crate::env::Env) that follow from the declaration of the parameters by
 /// [`settings!`](crate::schema::settings!).
 #[macro_export]
-macro_rules! declared {
+macro_rules! impl_settings {
     () => {
         fn settings() -> &'static [$crate::schema::Setting] {
             <Self as $crate::schema::Settings>::SETTINGS
@@ -160,7 +163,7 @@ macro_rules! declared {
         }
     };
 }
-pub use declared;
+pub use impl_settings;
 
 /// Maximum number of actions of a game with illegal actions: a mask is one word, one bit per
 /// action.
@@ -205,43 +208,43 @@ pub trait Rules: Env {
     /// Whether `action` is legal. At least one action must be legal in every state. Only consulted
     /// if [`Env::MASKED`]. Rollouts never take an illegal action, and learners assign it
     /// probability 0.
-    fn legal(_state: &Self::State, _action: usize, _game: Self) -> bool {
+    fn is_legal(_state: &Self::State, _action: usize, _game: Self) -> bool {
         true
     }
 
     #[doc(hidden)]
     fn __expand_reset(
         scope: &Scope,
-        state: &mut Expanded<Self::State>,
-        key: Expanded<u32>,
+        state: &mut KernelForm<Self::State>,
+        key: KernelForm<u32>,
         game: Self,
     );
 
     #[doc(hidden)]
     fn __expand_step(
         scope: &Scope,
-        state: &mut Expanded<Self::State>,
-        action: Expanded<u32>,
-        key: Expanded<u32>,
+        state: &mut KernelForm<Self::State>,
+        action: KernelForm<u32>,
+        key: KernelForm<u32>,
         game: Self,
-    ) -> Expanded<Outcome>;
+    ) -> KernelForm<Outcome>;
 
     #[doc(hidden)]
     fn __expand_feature(
         scope: &Scope,
-        state: &Expanded<Self::State>,
+        state: &KernelForm<Self::State>,
         i: usize,
         game: Self,
-    ) -> Expanded<f32>;
+    ) -> KernelForm<f32>;
 
     #[doc(hidden)]
-    fn __expand_legal(
+    fn __expand_is_legal(
         scope: &Scope,
-        _state: &Expanded<Self::State>,
+        _state: &KernelForm<Self::State>,
         _action: usize,
         _game: Self,
-    ) -> Expanded<bool> {
-        always::expand(scope)
+    ) -> KernelForm<bool> {
+        runtime_true::expand(scope)
     }
 }
 
@@ -251,7 +254,7 @@ pub fn num_words<G: Rules>(game: G) -> usize {
 }
 
 #[cube]
-fn always() -> bool {
+fn runtime_true() -> bool {
     true.runtime()
 }
 
@@ -266,9 +269,9 @@ mod tests {
         let state = new_game::<HostGame>(1, game);
         let mut taken = [0; 300];
         for i in 0..30_000 {
-            taken[random_legal_action(&state, draw(5, i), game).unwrap() as usize] += 1;
+            taken[draw_legal_action(&state, draw(5, i), game).unwrap() as usize] += 1;
         }
         assert!(taken.iter().all(|count| (50..150).contains(count)), "{taken:?}");
-        assert_eq!(random_legal_action(&state, u32::MAX, game), Some(299));
+        assert_eq!(draw_legal_action(&state, u32::MAX, game), Some(299));
     }
 }

@@ -4,12 +4,12 @@ use super::PackedState;
 use std::fmt::{self, Debug, Formatter};
 
 /// A policy over the packed words of a state.
-type Act = Box<dyn Fn(&[u32]) -> u32 + Send + Sync>;
+type PackedPolicy = Box<dyn Fn(&[u32]) -> u32 + Send + Sync>;
 
 /// A hand-written policy for one game. It reads the full state rather than the observation.
 pub struct ScriptedPlayer {
     name: &'static str,
-    act: Act,
+    act: PackedPolicy,
 }
 
 impl ScriptedPlayer {

@@ -16,7 +16,7 @@ pub const MAX_WORDS: usize = 64;
 pub(super) const WORD_BITS: usize = u32::BITS as usize;
 
 /// The kernel-side (expanded) form of a type.
-pub(super) type Expanded<T> = <T as CubeType>::ExpandType;
+pub(super) type KernelForm<T> = <T as CubeType>::ExpandType;
 
 /// A game state that packs into [`PackedState::WORDS`] words. Declare one with
 /// [`packed_state!`](crate::packed_state).
@@ -54,10 +54,10 @@ pub trait PackedState: CubeType + Copy + Debug + Send + Sync + 'static {
     }
 
     #[doc(hidden)]
-    fn __expand_unpack(scope: &Scope, words: &[NativeExpand<u32>]) -> Expanded<Self>;
+    fn __expand_unpack(scope: &Scope, words: &[NativeExpand<u32>]) -> KernelForm<Self>;
 
     #[doc(hidden)]
-    fn __expand_pack(scope: &Scope, state: &Expanded<Self>) -> Vec<NativeExpand<u32>>;
+    fn __expand_pack(scope: &Scope, state: &KernelForm<Self>) -> Vec<NativeExpand<u32>>;
 }
 
 /// Declares a game state and its layout in words.
@@ -108,7 +108,7 @@ macro_rules! packed_state {
         impl $crate::env::PackedState for $State {
             const WORDS: usize = {
                 let bits = [$(<$kind as $crate::env::Field>::BITS),*];
-                $crate::env::__words_of(&bits)
+                $crate::env::__num_words(&bits)
             };
 
             type Rows<const LANES: usize> =
@@ -122,7 +122,7 @@ macro_rules! packed_state {
             fn unpack(word: impl Fn(usize) -> u32) -> Self {
                 let mut end = 0;
                 $(
-                    let at = $crate::env::__place(end, <$kind as $crate::env::Field>::BITS);
+                    let at = $crate::env::__field_offset(end, <$kind as $crate::env::Field>::BITS);
                     end = at + <$kind as $crate::env::Field>::BITS;
                     let $field = <$kind as $crate::env::Field>::load(&word, at);
                 )*
@@ -135,7 +135,7 @@ macro_rules! packed_state {
                 let mut words = [0u32; <Self as $crate::env::PackedState>::WORDS];
                 let mut end = 0;
                 $(
-                    let at = $crate::env::__place(end, <$kind as $crate::env::Field>::BITS);
+                    let at = $crate::env::__field_offset(end, <$kind as $crate::env::Field>::BITS);
                     end = at + <$kind as $crate::env::Field>::BITS;
                     <$kind as $crate::env::Field>::store(self.$field, &mut words, at);
                 )*
@@ -161,7 +161,7 @@ macro_rules! packed_state {
                 type Expand = <$State as $crate::env::__cubecl::prelude::CubeType>::ExpandType;
                 let mut end = 0;
                 $(
-                    let at = $crate::env::__place(end, <$kind as $crate::env::Field>::BITS);
+                    let at = $crate::env::__field_offset(end, <$kind as $crate::env::Field>::BITS);
                     end = at + <$kind as $crate::env::Field>::BITS;
                     let $field = <$kind as $crate::env::Field>::__expand_load(scope, words, at);
                 )*
@@ -173,16 +173,16 @@ macro_rules! packed_state {
                 scope: &$crate::env::__cubecl::prelude::Scope,
                 state: &<Self as $crate::env::__cubecl::prelude::CubeType>::ExpandType,
             ) -> Vec<$crate::env::__cubecl::prelude::NativeExpand<u32>> {
-                let mut words = $crate::env::__no_words(<Self as $crate::env::PackedState>::WORDS);
+                let mut words = $crate::env::__start_words(<Self as $crate::env::PackedState>::WORDS);
                 let mut end = 0;
                 $(
-                    let at = $crate::env::__place(end, <$kind as $crate::env::Field>::BITS);
+                    let at = $crate::env::__field_offset(end, <$kind as $crate::env::Field>::BITS);
                     end = at + <$kind as $crate::env::Field>::BITS;
                     let field = &state.$field;
                     <$kind as $crate::env::Field>::__expand_store(scope, field, &mut words, at);
                 )*
                 let _ = end;
-                $crate::env::__all_words(scope, words)
+                $crate::env::__finish_words(scope, words)
             }
         }
     };
@@ -191,16 +191,16 @@ macro_rules! packed_state {
 /// Bit offset of a field of `bits` bits that follows a field ending at bit `end`.
 #[doc(hidden)]
 #[inline(always)]
-pub const fn __place(end: usize, bits: usize) -> usize {
+pub const fn __field_offset(end: usize, bits: usize) -> usize {
     if end % WORD_BITS + bits > WORD_BITS { end.next_multiple_of(WORD_BITS) } else { end }
 }
 
 /// Number of words needed for fields of the given bit widths.
 #[doc(hidden)]
-pub const fn __words_of(bits: &[usize]) -> usize {
+pub const fn __num_words(bits: &[usize]) -> usize {
     let (mut end, mut i) = (0, 0);
     while i < bits.len() {
-        end = __place(end, bits[i]) + bits[i];
+        end = __field_offset(end, bits[i]) + bits[i];
         i += 1;
     }
     let words = end.div_ceil(WORD_BITS);
@@ -210,15 +210,15 @@ pub const fn __words_of(bits: &[usize]) -> usize {
 }
 
 /// Words under construction inside a kernel; `None` until the first field is stored.
-pub(super) type Partial = Vec<Option<NativeExpand<u32>>>;
+pub(super) type PartialWords = Vec<Option<NativeExpand<u32>>>;
 
 #[doc(hidden)]
-pub fn __no_words(count: usize) -> Partial {
+pub fn __start_words(count: usize) -> PartialWords {
     (0..count).map(|_| None).collect()
 }
 
 #[doc(hidden)]
-pub fn __all_words(scope: &Scope, words: Partial) -> Vec<NativeExpand<u32>> {
+pub fn __finish_words(scope: &Scope, words: PartialWords) -> Vec<NativeExpand<u32>> {
     words.into_iter().map(|word| word.unwrap_or_else(|| 0u32.into_expand(scope))).collect()
 }
 
@@ -246,10 +246,15 @@ pub trait Field {
         scope: &Scope,
         words: &[NativeExpand<u32>],
         at: usize,
-    ) -> Expanded<Self::Value>;
+    ) -> KernelForm<Self::Value>;
 
     #[doc(hidden)]
-    fn __expand_store(scope: &Scope, value: &Expanded<Self::Value>, words: &mut Partial, at: usize);
+    fn __expand_store(
+        scope: &Scope,
+        value: &KernelForm<Self::Value>,
+        words: &mut PartialWords,
+        at: usize,
+    );
 }
 
 /// A mask of the lowest `bits` bits.
@@ -318,7 +323,12 @@ impl<const N: u32> Field for Bits<N> {
         )
     }
 
-    fn __expand_store(scope: &Scope, value: &NativeExpand<u32>, words: &mut Partial, at: usize) {
+    fn __expand_store(
+        scope: &Scope,
+        value: &NativeExpand<u32>,
+        words: &mut PartialWords,
+        at: usize,
+    ) {
         let value = shift_left::expand(scope, value.clone_unchecked(), (at % WORD_BITS) as u32);
         let word = &mut words[at / WORD_BITS];
         *word = Some(match word.take() {
@@ -329,7 +339,7 @@ impl<const N: u32> Field for Bits<N> {
 }
 
 /// Implements [`Field`] for a type by converting it to and from an integer.
-macro_rules! field_by {
+macro_rules! impl_field {
     ($Value:ty, $bits:literal, $to:ident, $from:ident) => {
         impl Field for $Value {
             type Value = $Value;
@@ -356,7 +366,7 @@ macro_rules! field_by {
             fn __expand_store(
                 scope: &Scope,
                 value: &NativeExpand<$Value>,
-                words: &mut Partial,
+                words: &mut PartialWords,
                 at: usize,
             ) {
                 let value = $to::expand(scope, value.clone_unchecked());
@@ -384,9 +394,9 @@ fn as_bit(x: bool) -> u32 {
     select(x, 1u32, 0u32)
 }
 
-field_by!(u32, 32, identity, identity);
-field_by!(f32, 32, to_bits, from_bits);
-field_by!(bool, 1, as_bit, is_set);
+impl_field!(u32, 32, identity, identity);
+impl_field!(f32, 32, to_bits, from_bits);
+impl_field!(bool, 1, as_bit, is_set);
 
 #[cfg(test)]
 mod tests {

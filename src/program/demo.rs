@@ -8,7 +8,7 @@ use super::progress_note::with_note;
 use super::session::saved_policy;
 use super::validation::saved_settings;
 use crate::data::{DatasetWriter, EpisodeStatus, Manifest, StepColumns};
-use crate::env::{Episode, ScriptedPlayer, advance, new_game, random_legal_action};
+use crate::env::{Episode, ScriptedPlayer, advance, draw_legal_action, new_game};
 use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
 use crate::rng::{Stream, draw};
 use crate::rollout::{EpisodeResult, Evaluation};
@@ -159,14 +159,14 @@ fn play_episode<G: ConfigurableGame>(
                 let logits = policy.act(&splat(&obs), memory, scratch);
                 let mut masked = logits.to_vec();
                 for (a, logit) in masked.iter_mut().enumerate() {
-                    if G::MASKED && !G::legal(&state, a, game) {
+                    if G::MASKED && !G::is_legal(&state, a, game) {
                         *logit = [f32::NEG_INFINITY; LANES];
                     }
                 }
                 argmax_lane(&masked, 0)
             }
             (Demonstrator::Scripted(player), _) => player.act(&state),
-            _ => random_legal_action(&state, draw(!level, episode.time), game)
+            _ => draw_legal_action(&state, draw(!level, episode.time), game)
                 .expect("an action is legal"),
         };
         let result = advance::<G>(&mut state, &mut episode, action, game);

@@ -1,7 +1,7 @@
 //! Placeholder game for a labelled table, so that it can be learnt like demonstrations: its features and labels
 //! (the actions) are those of the table, and it cannot be played.
 
-use crate::env::{Bits, Env, Outcome, Rules, declared, unplayable};
+use crate::env::{Bits, Env, Outcome, Rules, impl_placeholder_rules, impl_settings};
 use crate::schema::settings;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -20,9 +20,9 @@ settings! {
 
 impl Env for TableGame {
     const NAME: &'static str = "table";
-    const PLAYABLE: bool = false;
+    const IS_PLAYABLE: bool = false;
 
-    declared!();
+    impl_settings!();
 
     fn num_features(&self) -> usize {
         (self.columns * self.stack) as usize
@@ -37,4 +37,4 @@ impl Env for TableGame {
     }
 }
 
-unplayable!(TableGame, TableState);
+impl_placeholder_rules!(TableGame, TableState);

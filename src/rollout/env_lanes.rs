@@ -6,7 +6,7 @@
 use super::action_uniform;
 use super::env_state::{EnvState, legal_bits};
 use crate::data::EpisodeStatus;
-use crate::env::{Episode, PackedState, Rules, advance, play_step, start_next};
+use crate::env::{Episode, PackedState, Rules, advance, play_step, start_next_level};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
@@ -137,7 +137,7 @@ impl<G: Rules> EnvLanes<G> {
                 for (lane, level) in levels.iter_mut().enumerate() {
                     let mut state: G::State = gather_lane(&words, lane);
                     let mut episode = Episode { level: *level, time: 0, score: 0.0 };
-                    start_next::<G>(&mut state, &mut episode, game);
+                    start_next_level::<G>(&mut state, &mut episode, game);
                     scatter_lane(&mut words, lane, &state);
                     *level = episode.level;
                 }

@@ -60,7 +60,7 @@ impl<G: Rules> EnvState<G> {
 
 /// Legal actions of a state as a bit mask, bit 0 for action 0.
 pub(super) fn legal_bits<G: Rules>(state: &G::State, game: G) -> u32 {
-    (0..game.num_actions()).fold(0, |bits, a| bits | u32::from(G::legal(state, a, game)) << a)
+    (0..game.num_actions()).fold(0, |bits, a| bits | u32::from(G::is_legal(state, a, game)) << a)
 }
 
 /// Creates the environments at the start of the iteration with the given keys. `branches` are the

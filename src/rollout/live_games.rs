@@ -4,7 +4,7 @@ use super::action_selection::LanePolicy;
 use super::env_lanes::EnvLanes;
 use super::env_state::EnvState;
 use super::{ActionSelection, EpisodeKeys};
-use crate::env::{Episode, Rules, advance, start_next};
+use crate::env::{Episode, Rules, advance, start_next_level};
 use crate::model::{Actor, LANES, Lanes, set_lane};
 use crate::rng::Stream;
 
@@ -156,7 +156,7 @@ impl<G: Rules> LiveGames<G> {
             if self.ended[i] && after_end == AfterEnd::Wait {
                 self.before[i] = *state;
             } else if self.ended[i] {
-                start_next::<G>(state, episode, self.game);
+                start_next_level::<G>(state, episode, self.game);
                 self.memory.needs_reset[i] = true;
                 self.before[i] = *state;
                 self.ended[i] = false;

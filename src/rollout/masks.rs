@@ -17,14 +17,14 @@ pub(super) fn draw_legal_action<G: Rules>(state: &G::State, u: f32, #[comptime] 
         let mut num_legal = 0u32.runtime();
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
-            num_legal += select(G::legal(state, a, game), 1u32, 0u32);
+            num_legal += select(G::is_legal(state, a, game), 1u32, 0u32);
         }
         let chosen = (u * num_legal as f32) as u32;
         let mut action = 0u32.runtime();
         let mut before = 0u32.runtime();
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
-            let is_legal = G::legal(state, a, game);
+            let is_legal = G::is_legal(state, a, game);
             action = select(is_legal && before == chosen, comptime!(a as u32), action);
             before += select(is_legal, 1u32, 0u32);
         }

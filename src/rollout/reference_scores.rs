@@ -1,7 +1,7 @@
 //! Reference scores: those of players without a network, on the levels of an evaluation.
 
 use super::{EpisodeKeys, EpisodeResult, Evaluation};
-use crate::env::{Episode, Rules, ScriptedPlayer, advance, new_game, random_legal_action};
+use crate::env::{Episode, Rules, ScriptedPlayer, advance, draw_legal_action, new_game};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -70,9 +70,7 @@ fn play_episode<G: Rules>(
     for length in 1.. {
         let action = match player {
             Some(player) => player.act(&state),
-            None => {
-                random_legal_action(&state, draw(key, length), game).expect("an action is legal")
-            }
+            None => draw_legal_action(&state, draw(key, length), game).expect("an action is legal"),
         };
         let played = advance::<G>(&mut state, &mut episode, action, game);
         if played.has_ended() {

@@ -1,8 +1,8 @@
 //! The task `add`: add two numbers. Partial rewards give small models a start.
 
 use super::generated::GeneratedTask;
-use super::scoring::{agreement, indicator, last_number};
-use super::split::Random;
+use super::scoring::{agreement, find_last_number, indicator};
+use super::split::RandomStream;
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
 use std::sync::LazyLock;
@@ -35,11 +35,11 @@ impl GeneratedTask for Add {
     }
 
     /// `a + b` and `b + a` belong to the same split.
-    fn draw(&self, random: &mut Random) -> Option<(String, Prompt)> {
+    fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)> {
         let bound = 10u64.pow(self.digits);
         let (a, b) = (random.below(bound), random.below(bound));
         let question = format!("What is {a} + {b}? Answer with the number alone.");
-        let prompt = Prompt::solved(format!("{a}+{b}="), question, &(a + b).to_string());
+        let prompt = Prompt::with_solution(format!("{a}+{b}="), question, &(a + b).to_string());
         Some((format!("{} {}", a.min(b), a.max(b)), prompt))
     }
 
@@ -47,7 +47,7 @@ impl GeneratedTask for Add {
     /// Listing many numbers gains nothing.
     fn score(&self, completion: &Completion) -> Vec<f64> {
         let expected = self.solution(completion.prompt).unwrap_or_default();
-        let found = last_number(completion.text);
+        let found = find_last_number(completion.text);
         let answer = found.unwrap_or_default();
         let units_first = |number: &str| number.chars().rev().collect::<Vec<_>>();
         let is_plain = found.is_some() && answer.bytes().all(|byte| byte.is_ascii_digit());
@@ -72,11 +72,11 @@ impl GeneratedTask for Add {
 mod tests {
     use super::*;
     use crate::task::Split;
-    use crate::task::generated::scores;
+    use crate::task::generated::score_answer;
     use serde_json::json;
 
     fn rewards(answer: &str) -> Vec<f64> {
-        scores(&Add::default(), json!({ "solution": "158" }), answer)
+        score_answer(&Add::default(), json!({ "solution": "158" }), answer)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Adversarial answers, which show the loopholes of a verifier: none of them deserves a reward.
+//! Audits of a task's verifier: its rewards for solutions, and for adversarial answers, none of which deserves one.
 
 use super::{Completion, Prompt, RewardPart, Split, Task, TaskError, judge};
 
@@ -9,25 +9,29 @@ const HUGE_LENGTH: usize = 100_000;
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct AuditResult {
     /// The kind of answer.
-    pub answer: &'static str,
+    #[serde(rename = "answer")]
+    pub kind: &'static str,
     /// Number of answers given.
-    pub answers: usize,
+    #[serde(rename = "answers")]
+    pub num_answers: usize,
     /// Mean reward of the judged answers; `None` if none was judged.
     pub mean: Option<f64>,
     /// Highest reward.
     pub highest: Option<f64>,
     /// Number of answers with the maximum reward; `None` if the verifier gave a reward above 1 to any answer, so that
     /// the maximum is not known.
-    pub full: Option<usize>,
+    #[serde(rename = "full")]
+    pub num_full: Option<usize>,
     /// Number of answers that the verifier could not judge.
-    pub unjudged: usize,
+    #[serde(rename = "unjudged")]
+    pub num_unjudged: usize,
     /// The reason for the first of these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// Adversarial answers to a prompt, each with its kind; `other` is the solution of another prompt.
-fn attacks(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> {
+/// Makes adversarial answers to a prompt, each with its kind; `other` is the solution of another prompt.
+fn make_attacks(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> {
     let question =
         prompt.messages.last().map_or(&prompt.text[..], |message| message.content.text());
     let binary: String = (0..=0x2ff).filter_map(char::from_u32).collect();
@@ -77,7 +81,7 @@ pub fn audit_with_attacks(
     split: Split,
     count: u64,
 ) -> Result<Vec<AuditResult>, TaskError> {
-    audit(task, split, count, attacks)
+    audit(task, split, count, make_attacks)
 }
 
 /// Verifies the solutions and the answers that `attacks` gives for a prompt and the solution of another prompt.
@@ -105,29 +109,29 @@ fn audit(
         all.into_iter().for_each(|(kind, text)| add(kind, i, text));
     }
     let max_score = RewardPart::highest_score(task.reward_parts());
-    let mut is_highest_known = true;
-    let mut verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
+    let mut is_maximum_known = true;
+    let mut verify = |(kind, texts): (&'static str, Vec<(usize, String)>)| {
         let all: Vec<_> =
             texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
         let rewards = judge(task, &all)?;
         let judged = rewards.iter().filter(|rewards| rewards.problem.is_none());
         let scores: Vec<f64> = judged.map(|rewards| rewards.score(task.reward_parts())).collect();
-        is_highest_known &=
+        is_maximum_known &=
             rewards.iter().all(|rewards| rewards.is_within_scale(task.reward_parts()));
         Ok(AuditResult {
-            answer,
-            answers: all.len(),
+            kind,
+            num_answers: all.len(),
             mean: (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64),
             highest: scores.iter().copied().reduce(f64::max),
-            full: Some(scores.iter().filter(|score| **score >= max_score - 1e-9).count()),
-            unjudged: all.len() - scores.len(),
+            num_full: Some(scores.iter().filter(|score| **score >= max_score - 1e-9).count()),
+            num_unjudged: all.len() - scores.len(),
             problem: rewards.into_iter().find_map(|rewards| rewards.problem),
         })
     };
     let mut results: Vec<AuditResult> =
         kinds.into_iter().map(&mut verify).collect::<Result<_, TaskError>>()?;
-    if !is_highest_known {
-        results.iter_mut().for_each(|result| result.full = None);
+    if !is_maximum_known {
+        results.iter_mut().for_each(|result| result.num_full = None);
     }
     Ok(results)
 }
@@ -176,19 +180,19 @@ mod tests {
     fn an_audit_finds_what_a_careless_verifier_rewards() {
         let task = Careless { parts: vec![RewardPart::new("exact", 1.0)] };
         let found = audit_with_attacks(&task, Split::Test, 20).unwrap();
-        let full = |answer: &str| {
-            let result = found.iter().find(|result| result.answer == answer).unwrap();
-            assert_eq!((result.answers, result.unjudged), (20, 0));
-            result.full
+        let num_full = |kind: &str| {
+            let result = found.iter().find(|result| result.kind == kind).unwrap();
+            assert_eq!((result.num_answers, result.num_unjudged), (20, 0));
+            result.num_full
         };
-        for (answer, expected) in [
+        for (kind, expected) in [
             ("the solution", 20),
             ("the prompt", 20),
             ("every number", 20),
             ("constant 1", 1),
             ("empty", 0),
         ] {
-            assert_eq!(full(answer), Some(expected), "{answer}");
+            assert_eq!(num_full(kind), Some(expected), "{kind}");
         }
         let honest = audit_solutions(&task, Split::Test, 20).unwrap();
         assert_eq!(honest.len(), 1);

@@ -10,11 +10,12 @@ pub fn folder() -> Option<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || absolute("HOME").map(|home| home.join(".cache"));
     let folder = absolute("XDG_CACHE_HOME").or_else(home)?.join("grove");
-    create(&folder).then_some(folder)
+    create_private(&folder).then_some(folder)
 }
 
+/// Creates a folder if it is missing, and returns whether it belongs to this user alone.
 #[cfg(unix)]
-fn create(folder: &Path) -> bool {
+fn create_private(folder: &Path) -> bool {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     // SAFETY: has no preconditions.
@@ -25,6 +26,6 @@ fn create(folder: &Path) -> bool {
 }
 
 #[cfg(not(unix))]
-fn create(folder: &Path) -> bool {
+fn create_private(folder: &Path) -> bool {
     fs::create_dir_all(folder).is_ok()
 }

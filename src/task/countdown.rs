@@ -2,7 +2,7 @@
 
 use super::generated::GeneratedTask;
 use super::scoring::indicator;
-use super::split::Random;
+use super::split::RandomStream;
 use super::{Completion, Expression, Prompt, Rational, RewardPart};
 use crate::schema::settings;
 use serde_json::{Map, json};
@@ -32,10 +32,10 @@ impl GeneratedTask for Countdown {
     }
 
     /// Prompts with the same target and the same numbers in any order belong to the same split.
-    fn draw(&self, random: &mut Random) -> Option<(String, Prompt)> {
+    fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)> {
         let numbers: Vec<u64> =
             (0..self.numbers).map(|_| 1 + random.below(u64::from(self.largest))).collect();
-        let (target, solution) = self.reachable(&numbers, random)?;
+        let (target, solution) = self.draw_target(&numbers, random)?;
         let mut sorted = numbers.clone();
         sorted.sort_unstable();
         let list =
@@ -57,11 +57,13 @@ impl GeneratedTask for Countdown {
     fn score(&self, completion: &Completion) -> Vec<f64> {
         let fields = &completion.prompt.fields;
         let target = fields.get("target").and_then(|target| target.as_u64());
-        let named = target.map(|target| target.to_string());
+        let target_text = target.map(|target| target.to_string());
         let given = fields.get("numbers").and_then(|numbers| numbers.as_array());
         let mut unused: Vec<u64> = given.into_iter().flatten().filter_map(|n| n.as_u64()).collect();
         let text = match completion.text.rsplit_once('=') {
-            Some((expression, value)) if Some(value.trim_ascii()) == named.as_deref() => expression,
+            Some((expression, value)) if Some(value.trim_ascii()) == target_text.as_deref() => {
+                expression
+            }
             _ => completion.text,
         };
         let expression = Expression::parse(text).filter(|expression| {
@@ -70,7 +72,7 @@ impl GeneratedTask for Countdown {
                 position.map(|position| unused.swap_remove(position)).is_some()
             })
         });
-        let value = expression.as_ref().and_then(|expression| expression.value.as_whole());
+        let value = expression.as_ref().and_then(|expression| expression.value.to_integer());
         vec![indicator(value.is_some() && value == target), indicator(expression.is_some())]
     }
 
@@ -88,20 +90,20 @@ impl GeneratedTask for Countdown {
 impl Countdown {
     /// Draws a reachable target and its solution: combines random pairs until a random stop, or until one
     /// value is left. `None` if the result is not a valid target.
-    fn reachable(&self, numbers: &[u64], random: &mut Random) -> Option<(u64, String)> {
+    fn draw_target(&self, numbers: &[u64], random: &mut RandomStream) -> Option<(u64, String)> {
         let mut pieces: Vec<(Rational, String)> =
-            numbers.iter().map(|&n| (Rational::whole(n), n.to_string())).collect();
+            numbers.iter().map(|&n| (Rational::from_integer(n), n.to_string())).collect();
         loop {
             let (a, left) = pieces.swap_remove(random.below(pieces.len() as u64) as usize);
             let (b, right) = pieces.swap_remove(random.below(pieces.len() as u64) as usize);
             let operator = ['+', '-', '*', '/'][random.below(4) as usize];
             let value = a.apply(operator, b)?;
-            let enough = pieces.is_empty() || random.below(self.numbers.into()) == 0;
-            if enough {
-                let target = value.as_whole()?;
-                let good =
+            let is_last = pieces.is_empty() || random.below(self.numbers.into()) == 0;
+            if is_last {
+                let target = value.to_integer()?;
+                let is_valid =
                     (10..=u64::from(self.target)).contains(&target) && !numbers.contains(&target);
-                return good.then(|| (target, format!("{left}{operator}{right}")));
+                return is_valid.then(|| (target, format!("{left}{operator}{right}")));
             }
             pieces.push((value, format!("({left}{operator}{right})")));
         }
@@ -111,22 +113,22 @@ impl Countdown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::generated::scores;
+    use crate::task::generated::score_answer;
     use crate::task::{Split, Task};
 
-    fn parts(answer: &str) -> Vec<f64> {
+    fn rewards(answer: &str) -> Vec<f64> {
         let fields = json!({ "numbers": [3, 8, 8, 3], "target": 24 });
-        scores(&Countdown::default(), fields, answer)
+        score_answer(&Countdown::default(), fields, answer)
     }
 
     #[test]
     fn expressions_are_checked_exactly() {
-        assert_eq!(parts("8/(3-8/3)"), [1.0, 1.0]);
-        assert_eq!(parts(" 3 * 8 \n"), [1.0, 1.0]);
-        assert_eq!(parts("3 * 8 = 24"), [1.0, 1.0]);
-        assert_eq!(parts("3 + 8"), [0.0, 1.0]);
-        assert_eq!(parts("3 + 8 = 24"), [0.0, 1.0]);
-        assert_eq!(parts("3 * 8 = 25"), [0.0, 0.0]);
+        assert_eq!(rewards("8/(3-8/3)"), [1.0, 1.0]);
+        assert_eq!(rewards(" 3 * 8 \n"), [1.0, 1.0]);
+        assert_eq!(rewards("3 * 8 = 24"), [1.0, 1.0]);
+        assert_eq!(rewards("3 + 8"), [0.0, 1.0]);
+        assert_eq!(rewards("3 + 8 = 24"), [0.0, 1.0]);
+        assert_eq!(rewards("3 * 8 = 25"), [0.0, 0.0]);
     }
 
     #[test]
@@ -154,9 +156,9 @@ mod tests {
             "8*3;",
             "8*3\0",
         ] {
-            assert_eq!(parts(answer), [0.0, 0.0], "{answer:?}");
+            assert_eq!(rewards(answer), [0.0, 0.0], "{answer:?}");
         }
-        assert_eq!(parts(&"8*".repeat(1 << 20)), [0.0, 0.0]);
+        assert_eq!(rewards(&"8*".repeat(1 << 20)), [0.0, 0.0]);
     }
 
     #[test]

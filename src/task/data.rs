@@ -5,7 +5,7 @@ use super::message::ASSISTANT;
 use super::scoring::indicator;
 use super::{
     Completion, Json, Message, Prompt, PromptSet, RewardPart, Rewards, Split, Task, TaskError,
-    TaskSettings, template_values,
+    TaskSettings, parse_template_values,
 };
 use super::{numbers, records};
 use crate::schema::settings;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Default limit on the tokens of a completion whose length no solution shows.
-pub const MAX_NEW_TOKENS: usize = 256;
+pub const DEFAULT_MAX_NEW_TOKENS: usize = 256;
 
 settings! {
     /// Settings of a user-defined task.
@@ -49,7 +49,7 @@ settings! {
 
 impl TaskSettings for DataSettings {
     const NAME: &'static str = DataTask::NAME;
-    const FILE: Option<&'static str> = Some("path");
+    const PATH_SETTING: Option<&'static str> = Some("path");
 
     /// Opens the file of prompts, with the verifier that the settings name.
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
@@ -114,9 +114,8 @@ impl DataTask {
             Some(options) => options.parts.clone(),
             None => vec![RewardPart::new("exact", 1.0)],
         };
-        let all = prompts.train.iter().chain(&prompts.test);
         if verifier.is_none()
-            && let Some(prompt) = all.clone().find(|prompt| reference(prompt).is_none())
+            && let Some(prompt) = prompts.iter().find(|prompt| expected_text(prompt).is_none())
         {
             let start: String = prompt.text.chars().take(40).collect();
             return Err(TaskError::Setting(format!(
@@ -127,18 +126,23 @@ impl DataTask {
         }
         // A token is rarely shorter than a character. Without solutions, a default for short answers.
         let longest =
-            all.clone().filter_map(demonstration).map(|text| text.chars().count() + 1).max();
+            prompts.iter().filter_map(demonstration).map(|text| text.chars().count() + 1).max();
         let verifier = verifier.map(|mut options| {
             // A program that the verifier runs could copy the solutions.
             options.sandbox.hidden.extend(path.canonicalize());
             Verifier::start(options)
         });
         let verifier = verifier.transpose()?;
-        if let (Some(verifier), Some(prompt)) = (&verifier, all.clone().next()) {
+        if let (Some(verifier), Some(prompt)) = (&verifier, prompts.iter().next()) {
             let solution = demonstration(prompt).unwrap_or_default();
             verifier.check(&Completion::new(prompt, &solution))?;
         }
-        Ok(Self { prompts, verifier, parts, max_new_tokens: longest.unwrap_or(MAX_NEW_TOKENS) })
+        Ok(Self {
+            prompts,
+            verifier,
+            parts,
+            max_new_tokens: longest.unwrap_or(DEFAULT_MAX_NEW_TOKENS),
+        })
     }
 }
 
@@ -148,7 +152,7 @@ impl Task for DataTask {
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
-        Some(self.prompts.of(split).len() as u64)
+        Some(self.prompts.split(split).len() as u64)
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
@@ -163,7 +167,7 @@ impl Task for DataTask {
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
         let exact = |completion: &Completion| {
-            let expected = reference(completion.prompt);
+            let expected = expected_text(completion.prompt);
             let is_right = expected.is_some_and(|text| text.trim() == completion.text.trim());
             Rewards::new(vec![indicator(is_right)])
         };
@@ -174,8 +178,8 @@ impl Task for DataTask {
     }
 
     /// Threads of the verifier; none for a comparison, which is not worth one.
-    fn verifier_threads(&self) -> usize {
-        self.verifier.as_ref().map_or(0, Verifier::workers)
+    fn num_verifier_threads(&self) -> usize {
+        self.verifier.as_ref().map_or(0, Verifier::num_workers)
     }
 
     fn solution(&self, prompt: &Prompt) -> Option<String> {
@@ -185,9 +189,9 @@ impl Task for DataTask {
     /// The characters of the file, if every prompt has a solution.
     fn alphabet(&self) -> Option<String> {
         let mut characters = BTreeSet::new();
-        for prompt in self.prompts.train.iter().chain(&self.prompts.test) {
-            let (completion, solution) = (demonstration(prompt)?, reference(prompt)?);
-            let texts = [&prompt.text[..], &completion, &solution];
+        for prompt in self.prompts.iter() {
+            let (completion, expected) = (demonstration(prompt)?, expected_text(prompt)?);
+            let texts = [&prompt.text[..], &completion, &expected];
             characters.extend(texts.iter().flat_map(|text| text.chars()));
         }
         Some(characters.into_iter().collect())
@@ -199,13 +203,13 @@ impl Task for DataTask {
 
     fn max_new_tokens_of_pretrained(&self) -> usize {
         // Without a verifier an answer must equal the solution.
-        let least = if self.verifier.is_some() { MAX_NEW_TOKENS } else { 0 };
+        let least = if self.verifier.is_some() { DEFAULT_MAX_NEW_TOKENS } else { 0 };
         self.max_new_tokens.max(least)
     }
 }
 
 fn field_text<'a>(prompt: &'a Prompt, key: &str) -> Option<Cow<'a, str>> {
-    numbers::field_text(prompt.fields.get(key)?)
+    numbers::value_text(prompt.fields.get(key)?)
 }
 
 /// The target of supervised fine-tuning. A `completion` may contain the steps to a short `solution`.
@@ -214,7 +218,7 @@ fn demonstration(prompt: &Prompt) -> Option<Cow<'_, str>> {
 }
 
 /// The text that a completion must equal if there is no verifier.
-fn reference(prompt: &Prompt) -> Option<Cow<'_, str>> {
+fn expected_text(prompt: &Prompt) -> Option<Cow<'_, str>> {
     field_text(prompt, "solution").or_else(|| field_text(prompt, "completion"))
 }
 
@@ -255,7 +259,7 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     Ok(set)
 }
 
-/// The keys of the prompt, whose numbers stay numbers: the verifier does not get them among the fields.
+/// Keys of the prompt, whose numbers stay numbers: the verifier does not get them among the fields.
 const PROMPT_KEYS: [&str; 2] = ["prompt", "messages"];
 
 /// Parses the prompt of a line, and its split.
@@ -263,13 +267,13 @@ fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
     let read = |line: &[u8]| match serde_json::from_slice(line) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err("not a JSON object such as {\"prompt\": \"2+2=\"}".to_string()),
-        Err(error) => Err(json_error(line, &error)),
+        Err(error) => Err(describe_json_error(line, &error)),
     };
     let mut fields = read(line)?;
     if let Cow::Owned(marked) = numbers::mark_large_integers(line) {
-        let of_the_model =
+        let prompt_fields =
             fields.into_iter().filter(|(key, _)| PROMPT_KEYS.contains(&key.as_str()));
-        fields = read(&marked)?.into_iter().chain(of_the_model).collect();
+        fields = read(&marked)?.into_iter().chain(prompt_fields).collect();
     }
     let split = match fields.remove("split") {
         None => None,
@@ -281,7 +285,7 @@ fn parse_line(line: &[u8]) -> Result<(Prompt, Split), String> {
     };
     let (text, conversation) = take_prompt(&mut fields, line)?;
     let Conversation { messages, chat_template_kwargs, tools } = conversation;
-    let template_values = template_values(chat_template_kwargs, tools)?;
+    let template_values = parse_template_values(chat_template_kwargs, tools)?;
     if let Some(value) = fields.get_mut("completion") {
         *value = completion_text(value.take())?.into();
     }
@@ -298,8 +302,8 @@ struct Conversation {
     tools: Option<Json>,
 }
 
-/// The error of a line that is not JSON.
-fn json_error(line: &[u8], error: &serde_json::Error) -> String {
+/// Describes the error of a line that is not JSON.
+fn describe_json_error(line: &[u8], error: &serde_json::Error) -> String {
     let column = error.column();
     // The reader stops at the start of a constant or soon after it.
     let near = column.saturating_sub(3)..=column;
@@ -319,14 +323,14 @@ fn json_error(line: &[u8], error: &serde_json::Error) -> String {
             "a comma follows the object; each line is a whole object by itself".to_string()
         }
         None => {
-            let what = error_text(error);
+            let what = message_without_position(error);
             format!("invalid JSON: {what} at column {column}")
         }
     }
 }
 
-/// An error without its place.
-fn error_text(error: &serde_json::Error) -> String {
+/// The message of an error without its position.
+fn message_without_position(error: &serde_json::Error) -> String {
     let message = error.to_string();
     message.rsplit_once(" at line ").map_or(message.as_str(), |(what, _)| what).to_string()
 }
@@ -336,7 +340,7 @@ fn take_prompt(
     fields: &mut Map<String, Value>,
     line: &[u8],
 ) -> Result<(String, Conversation), String> {
-    let (key, kind, value) = match (fields.remove("prompt"), fields.remove("messages")) {
+    let (key, expected, value) = match (fields.remove("prompt"), fields.remove("messages")) {
         (Some(_), Some(_)) => return Err("both `prompt` and `messages`; keep one".to_string()),
         (None, None) => return Err("neither `prompt` nor `messages`".to_string()),
         (Some(Value::String(text)), None) if text.is_empty() => {
@@ -349,10 +353,10 @@ fn take_prompt(
         (None, Some(value)) => ("messages", "a list of messages", value),
     };
     if !value.is_array() {
-        return Err(format!("`{key}` is {value}, but must be {kind}"));
+        return Err(format!("`{key}` is {value}, but must be {expected}"));
     }
     let mut conversation: Conversation = serde_json::from_slice(line).map_err(|error| {
-        let what = error_text(&error);
+        let what = message_without_position(&error);
         format!("`{key}` is not a list of messages with string `role` and `content`: {what}")
     })?;
     let messages = &mut conversation.messages;

@@ -18,12 +18,12 @@ impl Rational {
     }
 
     /// Converts an integer.
-    pub fn whole(number: u64) -> Self {
+    pub fn from_integer(number: u64) -> Self {
         Self { numerator: i128::from(number), denominator: 1 }
     }
 
     /// The value as an integer, if it is one and not negative.
-    pub fn as_whole(self) -> Option<u64> {
+    pub fn to_integer(self) -> Option<u64> {
         if self.denominator == 1 { self.numerator.try_into().ok() } else { None }
     }
 
@@ -69,21 +69,21 @@ impl Expression {
         if text.len() > MAX_LENGTH {
             return None;
         }
-        let mut reader = Reader { rest: text.as_bytes(), depth: 0, numbers: Vec::new() };
-        let value = reader.sum()?;
-        reader.peek().is_none().then_some(Self { value, numbers: reader.numbers })
+        let mut parser = Parser { rest: text.as_bytes(), depth: 0, numbers: Vec::new() };
+        let value = parser.parse_sum()?;
+        parser.peek().is_none().then_some(Self { value, numbers: parser.numbers })
     }
 }
 
 /// The state of the parser.
-struct Reader<'a> {
+struct Parser<'a> {
     rest: &'a [u8],
     depth: u32,
     numbers: Vec<u64>,
 }
 
-impl Reader<'_> {
-    /// Returns the next byte after white space.
+impl Parser<'_> {
+    /// Skips white space and returns the next byte without consuming it.
     fn peek(&mut self) -> Option<u8> {
         self.rest = self.rest.trim_ascii_start();
         self.rest.first().copied()
@@ -96,37 +96,37 @@ impl Reader<'_> {
         Some(char::from(next))
     }
 
-    fn sum(&mut self) -> Option<Rational> {
-        let mut value = self.product()?;
+    fn parse_sum(&mut self) -> Option<Rational> {
+        let mut value = self.parse_product()?;
         while let Some(operator) = self.take(b"+-") {
-            value = value.apply(operator, self.product()?)?;
+            value = value.apply(operator, self.parse_product()?)?;
         }
         Some(value)
     }
 
-    fn product(&mut self) -> Option<Rational> {
-        let mut value = self.operand()?;
+    fn parse_product(&mut self) -> Option<Rational> {
+        let mut value = self.parse_operand()?;
         while let Some(operator) = self.take(b"*/") {
-            value = value.apply(operator, self.operand()?)?;
+            value = value.apply(operator, self.parse_operand()?)?;
         }
         Some(value)
     }
 
-    fn operand(&mut self) -> Option<Rational> {
+    fn parse_operand(&mut self) -> Option<Rational> {
         if self.take(b"(").is_none() {
-            return self.number();
+            return self.parse_number();
         }
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return None;
         }
-        let value = self.sum()?;
+        let value = self.parse_sum()?;
         self.take(b")")?;
         self.depth -= 1;
         Some(value)
     }
 
-    fn number(&mut self) -> Option<Rational> {
+    fn parse_number(&mut self) -> Option<Rational> {
         self.peek();
         let end = self.rest.iter().position(|b| !b.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at(end);
@@ -136,7 +136,7 @@ impl Reader<'_> {
         let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
         self.rest = rest;
         self.numbers.push(number);
-        Some(Rational::whole(number))
+        Some(Rational::from_integer(number))
     }
 }
 
@@ -155,9 +155,9 @@ mod tests {
         assert_eq!(value("2 - 3 - 4"), Rational::new(-5, 1));
         assert_eq!(value("8 / 4 / 4"), Rational::new(1, 2));
         assert_eq!(value("1/3 + 1/3 + 1/3"), Rational::new(1, 1));
-        assert_eq!(value("6/4").unwrap().as_whole(), None);
-        assert_eq!(value("3 * (1 / 3)").unwrap().as_whole(), Some(1));
-        assert_eq!(value("1 - 2").unwrap().as_whole(), None);
+        assert_eq!(value("6/4").unwrap().to_integer(), None);
+        assert_eq!(value("3 * (1 / 3)").unwrap().to_integer(), Some(1));
+        assert_eq!(value("1 - 2").unwrap().to_integer(), None);
         assert_eq!(Expression::parse("(7+7)*0").unwrap().numbers, [7, 7, 0]);
     }
 

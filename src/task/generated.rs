@@ -1,6 +1,6 @@
 //! Tasks whose prompts are drawn at random together with their solutions.
 
-use super::split::{Random, generate_in_split};
+use super::split::{RandomStream, generate_in_split};
 use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
 use crate::schema::Settings;
 use serde::{Serialize, de::DeserializeOwned};
@@ -17,7 +17,7 @@ pub(super) trait GeneratedTask:
     fn parts() -> &'static [RewardPart];
 
     /// Draws a prompt with its identity, which determines its split; `None` if the draws give no valid prompt.
-    fn draw(&self, random: &mut Random) -> Option<(String, Prompt)>;
+    fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)>;
 
     /// Scores an answer: a number for each part.
     fn score(&self, completion: &Completion) -> Vec<f64>;
@@ -29,26 +29,26 @@ pub(super) trait GeneratedTask:
     fn max_solution_chars(&self) -> usize;
 }
 
-impl<D: GeneratedTask> TaskSettings for D {
-    const NAME: &'static str = D::NAME;
-    const FIT_ITERATIONS: u32 = D::FIT_ITERATIONS;
+impl<T: GeneratedTask> TaskSettings for T {
+    const NAME: &'static str = T::NAME;
+    const FIT_ITERATIONS: u32 = T::FIT_ITERATIONS;
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
         Ok(Arc::new(self))
     }
 }
 
-impl<D: GeneratedTask> Task for D {
+impl<T: GeneratedTask> Task for T {
     fn name(&self) -> &str {
-        D::NAME
+        T::NAME
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        generate_in_split(D::NAME, split, index, |random| self.draw(random))
+        generate_in_split(T::NAME, split, index, |random| self.draw(random))
     }
 
     fn reward_parts(&self) -> &[RewardPart] {
-        D::parts()
+        T::parts()
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
@@ -64,9 +64,9 @@ impl<D: GeneratedTask> Task for D {
     }
 }
 
-/// The scores of an answer to a prompt with these fields.
+/// Scores an answer to a prompt with these fields.
 #[cfg(test)]
-pub(super) fn scores(
+pub(super) fn score_answer(
     task: &impl GeneratedTask,
     fields: serde_json::Value,
     answer: &str,

@@ -18,8 +18,8 @@ pub enum Json {
 }
 
 impl fmt::Display for Json {
-    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
-        to.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -36,7 +36,7 @@ impl Object {
     /// Sets the value of a key, which keeps its place if it is there, as in a Python dict.
     pub fn insert(&mut self, key: String, value: Json) {
         match self.0.iter().position(|(other, _)| *other == key) {
-            Some(place) => self.0[place].1 = value,
+            Some(index) => self.0[index].1 = value,
             None => self.0.push((key, value)),
         }
     }
@@ -50,13 +50,13 @@ impl Serialize for Object {
 
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
+        struct ObjectVisitor;
 
-        impl<'de> Visitor<'de> for Entries {
+        impl<'de> Visitor<'de> for ObjectVisitor {
             type Value = Object;
 
-            fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
-                to.write_str("an object")
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for Object {
             }
         }
 
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(ObjectVisitor)
     }
 }
 

@@ -39,12 +39,12 @@ mod tests {
     use crate::task::{Prompt, RewardPart, Split};
 
     /// A task that returns these rewards.
-    struct Given {
+    struct FixedRewards {
         parts: Vec<RewardPart>,
         rewards: Vec<Vec<f64>>,
     }
 
-    impl Task for Given {
+    impl Task for FixedRewards {
         fn name(&self) -> &str {
             "given"
         }
@@ -66,10 +66,10 @@ mod tests {
         }
     }
 
-    fn judged(rewards: &[&[f64]]) -> Result<Vec<Rewards>, TaskError> {
+    fn judge_two(rewards: &[&[f64]]) -> Result<Vec<Rewards>, TaskError> {
         let parts = vec![RewardPart::new("exact", 1.0), RewardPart::new("format", 0.5)];
         let rewards = rewards.iter().map(|parts| parts.to_vec()).collect();
-        let task = Given { parts, rewards };
+        let task = FixedRewards { parts, rewards };
         let prompt = task.prompt(Split::Train, 0)?;
         judge(&task, &[Completion::new(&prompt, "a"), Completion::new(&prompt, "b")])
     }
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn rewards_that_are_not_finite_are_problems_and_leave_the_others() {
         for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            let rewards = judged(&[&[1.0, 0.25], &[0.0, wrong]]).unwrap();
+            let rewards = judge_two(&[&[1.0, 0.25], &[0.0, wrong]]).unwrap();
             assert_eq!(rewards[0], Rewards::new(vec![1.0, 0.25]));
             let problem = format!("the reward `format` is {wrong}, which is not finite");
             assert_eq!(rewards[1], Rewards::unjudged(2, problem));
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn wrong_numbers_of_rewards_and_of_parts_are_errors() {
-        let said = |rewards: &[&[f64]]| judged(rewards).unwrap_err().to_string();
+        let said = |rewards: &[&[f64]]| judge_two(rewards).unwrap_err().to_string();
         let cases: [&[&[f64]]; 3] = [&[], &[&[1.0, 0.0]], &[&[1.0, 0.0][..]; 3]];
         for rewards in cases {
             let count = format!("for each of 2 completions, but it returned {}", rewards.len());

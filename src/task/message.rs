@@ -10,7 +10,7 @@ pub(super) const ASSISTANT: &str = "assistant";
 
 /// A message of a conversation, in the form that chat templates expect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Keys")]
+#[serde(try_from = "UncheckedMessage")]
 pub struct Message {
     /// The author: `system`, `user` or `assistant`.
     pub role: String,
@@ -79,9 +79,9 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
-/// The keys of a message in a file.
+/// A message as it is in a file, before its check.
 #[derive(Deserialize)]
-struct Keys {
+struct UncheckedMessage {
     role: String,
     #[serde(default)]
     content: Content,
@@ -89,10 +89,12 @@ struct Keys {
     rest: Object,
 }
 
-impl TryFrom<Keys> for Message {
+impl TryFrom<UncheckedMessage> for Message {
     type Error = &'static str;
 
-    fn try_from(Keys { role, content, rest }: Keys) -> Result<Self, Self::Error> {
+    fn try_from(
+        UncheckedMessage { role, content, rest }: UncheckedMessage,
+    ) -> Result<Self, Self::Error> {
         // Only an assistant's message that calls tools may lack it.
         if content.is_absent() && role != ASSISTANT {
             return Err("missing field `content`");

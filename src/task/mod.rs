@@ -49,11 +49,11 @@ pub mod sandbox;
 mod scoring;
 mod settings;
 mod split;
-mod weighted;
+mod weights;
 
 pub use audit::{AuditResult, audit_solutions, audit_with_attacks};
 #[cfg(not(target_family = "wasm"))]
-pub use data::{DataSettings, DataTask, MAX_NEW_TOKENS, read_prompts};
+pub use data::{DEFAULT_MAX_NEW_TOKENS, DataSettings, DataTask, read_prompts};
 pub use error::TaskError;
 pub use expression::{Expression, Rational};
 #[cfg(not(target_family = "wasm"))]
@@ -62,10 +62,12 @@ pub use json::{Json, Object};
 pub use judge::judge;
 pub use message::{Content, Message};
 pub use prompt_set::PromptSet;
-pub use registry::{Add, BuiltInTask, Countdown, PYTHON, Reverse, Sort, TASKS, find, joined_names};
+pub use registry::{
+    Add, Countdown, PYTHON, RegisteredTask, Reverse, Sort, TASKS, find, joined_names,
+};
 pub use settings::TaskSettings;
 pub use split::Split;
-pub use weighted::with_weights;
+pub use weights::reweight_parts;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -125,7 +127,7 @@ pub trait Task: Send + Sync {
 
     /// Whether equal completions of a prompt are passed to [`verify`](Task::verify) once, since their rewards are
     /// equal.
-    fn verifies_equal_once(&self) -> bool {
+    fn verifies_duplicates_once(&self) -> bool {
         true
     }
 
@@ -149,8 +151,8 @@ pub trait Task: Send + Sync {
     /// Computes the rewards of completions, in their order. The rewards of a completion depend on itself and its prompt
     /// alone, not on the other completions or on timing. A run calls this on the thread that calls
     /// [`Trainer::iterate`](crate::trainer::Trainer::iterate) or
-    /// [`Trainer::validate`](crate::trainer::Trainer::validate), unless [`verifier_threads`](Task::verifier_threads)
-    /// permits others.
+    /// [`Trainer::validate`](crate::trainer::Trainer::validate), unless
+    /// [`num_verifier_threads`](Task::num_verifier_threads) permits others.
     ///
     /// # Errors
     /// If no completion can be verified any more, for instance because the verifier does not start. A
@@ -160,7 +162,7 @@ pub trait Task: Send + Sync {
     /// Number of threads of a run that may call [`verify`](Task::verify) at the same time, with a single completion in
     /// each call, while it is still generating others. With 0, the default, a run calls it once per batch, after
     /// generation.
-    fn verifier_threads(&self) -> usize {
+    fn num_verifier_threads(&self) -> usize {
         0
     }
 
@@ -200,7 +202,7 @@ pub struct Prompt {
     /// The conversation for models with a chat template; if empty, they continue `text` as well.
     #[serde(default)]
     pub messages: Vec<Message>,
-    /// Values of the chat template's own variables ([`template_values()`]), such as `enable_thinking` or `tools`.
+    /// Values of the chat template's own variables ([`parse_template_values`]), such as `enable_thinking` or `tools`.
     #[serde(default)]
     pub template_values: Object,
     /// Data for the verifier, and the solution if known. Not part of the model's input.
@@ -216,19 +218,19 @@ impl Prompt {
     }
 
     /// Creates a prompt, as [`Prompt::new`], with a `solution` as its only field.
-    fn solved(text: String, question: String, solution: &str) -> Self {
+    fn with_solution(text: String, question: String, solution: &str) -> Self {
         let fields = Map::from_iter([("solution".to_string(), solution.into())]);
         Self::new(text, question, fields)
     }
 }
 
-/// The variables of a chat template that TRL's columns `chat_template_kwargs` and `tools` set; `tools` may be a string
-/// of JSON.
+/// Parses TRL's columns `chat_template_kwargs` and `tools` to variables of a chat template; `tools` may be a string of
+/// JSON.
 ///
 /// # Errors
 /// If `chat_template_kwargs` is not an object, `tools` is in both, or a value that must be a list of objects is not
 /// one.
-pub fn template_values(kwargs: Option<Json>, tools: Option<Json>) -> Result<Object, String> {
+pub fn parse_template_values(kwargs: Option<Json>, tools: Option<Json>) -> Result<Object, String> {
     let mut values = match kwargs {
         None => Object::default(),
         Some(Json::Object(values)) => values,
@@ -250,12 +252,12 @@ pub fn template_values(kwargs: Option<Json>, tools: Option<Json>) -> Result<Obje
         values.insert("tools".to_string(), tools);
     }
     for key in ["tools", "documents"] {
-        let is_right = match values.get(key) {
+        let is_valid = match values.get(key) {
             None | Some(Json::Scalar(Value::Null)) => true,
             Some(Json::List(items)) => items.iter().all(|item| matches!(item, Json::Object(_))),
             Some(_) => false,
         };
-        if !is_right {
+        if !is_valid {
             return Err(format!(
                 "`{key}` must be a list of objects, as chat templates expect; rename the key if it is meant for the verifier"
             ));
@@ -278,7 +280,7 @@ pub struct Completion<'a> {
 }
 
 impl<'a> Completion<'a> {
-    /// A complete completion with one token per character and an end token.
+    /// A completion that is not truncated, with one token per character and an end token.
     pub fn new(prompt: &'a Prompt, text: &'a str) -> Self {
         Self { prompt, text, num_tokens: text.chars().count() + 1, truncated: false }
     }
@@ -397,7 +399,7 @@ impl Rewards {
 
 /// Prints why a test has checked nothing here; not by `eprintln!`, whose output a test that passes captures.
 #[cfg(all(test, unix))]
-fn not_tested(why: impl std::fmt::Display) {
+fn report_not_tested(why: impl std::fmt::Display) {
     use std::io::Write;
     let test = std::thread::current().name().unwrap_or("a test").to_string();
     let _ = writeln!(std::io::stderr(), "NOT TESTED: {why}: {test}");

@@ -9,13 +9,13 @@ const MARK: char = '\u{fdd0}';
 
 /// Replaces integers beyond 64 bits by marked texts.
 pub fn mark_large_integers(json: &[u8]) -> Cow<'_, [u8]> {
-    let is_of_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+    let is_number_byte = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
     let (mut marked, mut done, mut at) = (Vec::new(), 0, 0);
     while let Some(byte) = json.get(at) {
         match byte {
-            b'"' => at = end_of_text(json, at),
+            b'"' => at = find_string_end(json, at),
             b'-' | b'0'..=b'9' => {
-                let length = json[at..].iter().take_while(|byte| is_of_number(byte)).count();
+                let length = json[at..].iter().take_while(|byte| is_number_byte(byte)).count();
                 if is_large(&json[at..at + length]) {
                     marked.extend(&json[done..at]);
                     marked.extend(format!("\"{MARK}").bytes());
@@ -37,8 +37,8 @@ pub fn mark_large_integers(json: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The index after the JSON string that starts at `start`.
-pub fn end_of_text(json: &[u8], start: usize) -> usize {
+/// Finds the index after the JSON string that starts at `start`.
+pub fn find_string_end(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(byte) = json.get(at) {
         match byte {
@@ -62,7 +62,7 @@ fn is_large(number: &[u8]) -> bool {
 }
 
 /// Writes the integers that [`mark_large_integers`] has replaced as they were.
-pub fn unmark(json: String) -> String {
+pub fn unmark_large_integers(json: String) -> String {
     let start = format!("\"{MARK}");
     if !json.contains(&start) {
         return json;
@@ -79,7 +79,7 @@ pub fn unmark(json: String) -> String {
 }
 
 /// The text of a field: itself, or the digits of a number.
-pub fn field_text(value: &Value) -> Option<Cow<'_, str>> {
+pub fn value_text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) => Some(text.strip_prefix(MARK).unwrap_or(text).into()),
         Value::Number(number) => Some(number.to_string().into()),
@@ -95,9 +95,9 @@ mod tests {
     fn large_integers_are_written_as_they_were_read() {
         let json = r#"{"a":[-123456789012345678901234567890,18446744073709551615,18446744073709551616],"b":"9\"99999999999999999999","c":1.5e300,"d":-9223372036854775808}"#;
         let value: Value = serde_json::from_slice(&mark_large_integers(json.as_bytes())).unwrap();
-        assert_eq!(field_text(&value["a"][2]).unwrap(), "18446744073709551616");
+        assert_eq!(value_text(&value["a"][2]).unwrap(), "18446744073709551616");
         assert_eq!(value["a"][1], 18_446_744_073_709_551_615_u64);
-        let written = unmark(value.to_string());
+        let written = unmark_large_integers(value.to_string());
         assert_eq!(written, json.replace("1.5e300", "1.5e+300"));
     }
 
@@ -113,6 +113,6 @@ mod tests {
             assert_eq!(mark_large_integers(json.as_bytes()), json.as_bytes(), "{json}");
         }
         let text = "[\"\u{fdd0}12\",\"\u{fdd0}";
-        assert_eq!(unmark(text.to_string()), text);
+        assert_eq!(unmark_large_integers(text.to_string()), text);
     }
 }

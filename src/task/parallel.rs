@@ -1,4 +1,5 @@
-//! Parallel verification: a map over completions, with results in order, and turns of the threads of several runs.
+//! Parallel verification: a map over completions, with results in order, and a semaphore for the threads of several
+//! runs.
 
 use super::TaskError;
 use rayon::prelude::*;
@@ -6,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Number of cores of this machine.
-pub fn cores() -> usize {
+pub fn num_cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
@@ -35,45 +36,45 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Turns at a limited resource, for which threads of all runs of the process queue: none of them waits much longer than
-/// another.
-pub struct Turns {
+/// A semaphore for the threads of all runs of the process, which grants permits in the order of requests, so that no
+/// thread waits much longer than another.
+pub struct FairSemaphore {
     limit: usize,
-    counts: Mutex<TurnCounts>,
-    ended: Condvar,
+    counts: Mutex<PermitCounts>,
+    released: Condvar,
 }
 
 #[derive(Default)]
-struct TurnCounts {
+struct PermitCounts {
     requested: usize,
-    ended: usize,
+    released: usize,
 }
 
-impl Turns {
-    /// Creates turns of which at most `limit`, 1 or more, are taken at a time.
+impl FairSemaphore {
+    /// Creates a semaphore of which at most `limit` permits, 1 or more, are held at a time.
     pub fn new(limit: usize) -> Self {
-        Self { limit, counts: Mutex::default(), ended: Condvar::new() }
+        Self { limit, counts: Mutex::default(), released: Condvar::new() }
     }
 
-    /// Waits for a turn, which ends when it is dropped. Its thread must not wait for another one.
-    pub fn take(&self) -> Turn<'_> {
+    /// Waits for a permit, which is released when dropped. Its thread must not wait for another one.
+    pub fn acquire(&self) -> Permit<'_> {
         let mut counts = lock(&self.counts);
-        let number = counts.requested;
+        let index = counts.requested;
         counts.requested += 1;
-        let is_early = |counts: &mut TurnCounts| number >= counts.ended + self.limit;
-        drop(self.ended.wait_while(counts, is_early).unwrap_or_else(PoisonError::into_inner));
-        Turn(self)
+        let is_early = |counts: &mut PermitCounts| index >= counts.released + self.limit;
+        drop(self.released.wait_while(counts, is_early).unwrap_or_else(PoisonError::into_inner));
+        Permit(self)
     }
 }
 
-/// A turn of [`Turns`].
-pub struct Turn<'a>(&'a Turns);
+/// A permit of a [`FairSemaphore`].
+pub struct Permit<'a>(&'a FairSemaphore);
 
-impl Drop for Turn<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        lock(&self.0.counts).ended += 1;
+        lock(&self.0.counts).released += 1;
         // The next in the queue is among those that wait.
-        self.0.ended.notify_all();
+        self.0.released.notify_all();
     }
 }
 
@@ -84,15 +85,15 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn at_most_as_many_turns_as_the_limit_are_taken_at_a_time() {
+    fn at_most_as_many_permits_as_the_limit_are_held_at_a_time() {
         for limit in [1, 3] {
-            let (turns, taken) = (Turns::new(limit), AtomicUsize::new(0));
+            let (semaphore, held) = (FairSemaphore::new(limit), AtomicUsize::new(0));
             let work = || {
                 for _ in 0..100 {
-                    let _turn = turns.take();
-                    assert!(taken.fetch_add(1, Ordering::SeqCst) < limit);
+                    let _permit = semaphore.acquire();
+                    assert!(held.fetch_add(1, Ordering::SeqCst) < limit);
                     thread::yield_now();
-                    taken.fetch_sub(1, Ordering::SeqCst);
+                    held.fetch_sub(1, Ordering::SeqCst);
                 }
             };
             thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(work))));
@@ -100,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_a_turn() {
-        let turns = Turns::new(1);
+    fn a_panic_releases_a_permit() {
+        let semaphore = FairSemaphore::new(1);
         let fail = || {
-            let _turn = turns.take();
+            let _permit = semaphore.acquire();
             panic!("a bug of the verifier");
         };
         assert!(catch_unwind(AssertUnwindSafe(fail)).is_err());
-        drop(turns.take());
+        drop(semaphore.acquire());
     }
 }

@@ -43,8 +43,7 @@ pub struct Process {
     child: Child,
     requests: Option<Sender<Vec<u8>>>,
     lines: Receiver<Vec<u8>>,
-    /// The last line of standard error.
-    last_error: Arc<Mutex<String>>,
+    last_stderr_line: Arc<Mutex<String>>,
     /// The thread that reads standard error.
     stderr_reader: JoinHandle<()>,
     /// Whether a request is unanswered.
@@ -64,38 +63,39 @@ impl Process {
         let stdin = child.stdin.take().expect("piped");
         let stdout = child.stdout.take().expect("piped");
         let stderr = child.stderr.take().expect("piped");
-        let (requests, to_write) = mpsc::channel();
+        let (requests, request_receiver) = mpsc::channel();
         // Bounded, so that unsolicited output blocks the process.
-        let (read, lines) = mpsc::sync_channel(MAX_UNREAD_LINES);
-        let last_error = Arc::<Mutex<String>>::default();
-        let kept = Arc::clone(&last_error);
-        thread::spawn(move || write_all(stdin, &to_write));
-        thread::spawn(move || read_lines(stdout, &read));
+        let (line_sender, lines) = mpsc::sync_channel(MAX_UNREAD_LINES);
+        let last_stderr_line = Arc::<Mutex<String>>::default();
+        let kept = Arc::clone(&last_stderr_line);
+        thread::spawn(move || write_requests(stdin, &request_receiver));
+        thread::spawn(move || forward_lines(stdout, &line_sender));
         let stderr_reader = thread::spawn(move || keep_last_line(stderr, &kept));
         let requests = Some(requests);
         Ok(Self {
             child,
             requests,
             lines,
-            last_error,
+            last_stderr_line,
             stderr_reader,
             is_busy: false,
             watcher: None,
         })
     }
 
-    /// On Unix, has the process group killed even if Grove ends without dropping this, as by Ctrl-C or `kill -9`.
+    /// Adds a watcher, which on Unix kills the process group even if Grove ends without dropping this, as by Ctrl-C or
+    /// `kill -9`.
     #[cfg_attr(not(unix), expect(unused_mut))]
     pub fn with_watcher(mut self) -> Self {
         #[cfg(unix)]
         {
             // Without one, all else works.
-            self.watcher = watch_group(self.child.id()).ok();
+            self.watcher = spawn_watcher(self.child.id()).ok();
         }
         self
     }
 
-    /// Sends `request(id)` with a new id and waits for the answer, at most for `limit`. `read(id, line)`
+    /// Sends `request(id)` with a new id and waits for the answer, at most for `limit`. `parse(id, line)`
     /// parses a line: it returns the answer, `None` for an answer with another id, or a description of any
     /// other output. Lines that are not the answer are skipped.
     ///
@@ -105,7 +105,7 @@ impl Process {
         &mut self,
         request: impl FnOnce(u64) -> Vec<u8>,
         limit: Duration,
-        read: impl Fn(u64, &[u8]) -> Result<Option<T>, String>,
+        parse: impl Fn(u64, &[u8]) -> Result<Option<T>, String>,
     ) -> Result<T, NoAnswer> {
         // Earlier output cannot be the answer. A process may write without end.
         self.lines.try_iter().take(MAX_UNREAD_LINES + 1).for_each(drop);
@@ -120,7 +120,7 @@ impl Process {
         // Over time the next line may be there already, however late it is.
         while let Some(next_wait) = waited.next_wait(limit) {
             match self.lines.recv_timeout(next_wait) {
-                Ok(line) => match read(id, &line) {
+                Ok(line) => match parse(id, &line) {
                     Ok(Some(answer)) => {
                         self.is_busy = false;
                         return Ok(answer);
@@ -155,7 +155,7 @@ impl Process {
         while !self.stderr_reader.is_finished() && waited.elapsed() < GRACE_PERIOD {
             thread::sleep(Duration::from_millis(2));
         }
-        let error = lock(&self.last_error).clone();
+        let error = lock(&self.last_stderr_line).clone();
         let status = status.map_or("no more output".to_string(), |status| status.to_string());
         if error.is_empty() {
             format!("ended ({status})")
@@ -230,7 +230,7 @@ pub fn kill_group(child: &mut Child) {
 /// Starts a process that kills a process group when its input ends, as it does with Grove. It ignores the signals by
 /// which a terminal or a supervisor stops Grove.
 #[cfg(unix)]
-fn watch_group(group: u32) -> io::Result<Child> {
+fn spawn_watcher(group: u32) -> io::Result<Child> {
     let script = "trap '' HUP INT QUIT TERM; read -r _; kill -KILL \"-$0\"";
     let mut watcher = Command::new("sh");
     watcher.args(["-c", script, &group.to_string()]);
@@ -255,26 +255,26 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     }
 }
 
-/// Writes lines to a process until the channel or the pipe is closed.
-fn write_all(mut stdin: ChildStdin, lines: &Receiver<Vec<u8>>) {
-    for line in lines {
-        if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
+/// Writes requests to a process until the channel or the pipe is closed.
+fn write_requests(mut stdin: ChildStdin, requests: &Receiver<Vec<u8>>) {
+    for request in requests {
+        if stdin.write_all(&request).and_then(|()| stdin.flush()).is_err() {
             return;
         }
     }
 }
 
 /// Forwards the output lines of a process until it ends or exceeds the maximum length of a line.
-fn read_lines(stdout: impl Read, to: &SyncSender<Vec<u8>>) {
+fn forward_lines(stdout: impl Read, line_sender: &SyncSender<Vec<u8>>) {
     let mut stdout = BufReader::new(stdout);
     loop {
         let mut line = Vec::new();
         let read = (&mut stdout).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
-        let whole = line.last() == Some(&b'\n');
-        if read.is_err() || line.is_empty() || (!whole && line.len() as u64 == MAX_LINE_BYTES) {
+        let is_whole = line.last() == Some(&b'\n');
+        if read.is_err() || line.is_empty() || (!is_whole && line.len() as u64 == MAX_LINE_BYTES) {
             return;
         }
-        if to.send(line.trim_ascii_end().to_vec()).is_err() {
+        if line_sender.send(line.trim_ascii_end().to_vec()).is_err() {
             return;
         }
     }

@@ -14,11 +14,16 @@ pub struct PromptSet {
 
 impl PromptSet {
     /// The prompts of a split, in list order.
-    pub fn of(&self, split: Split) -> &[Prompt] {
+    pub fn split(&self, split: Split) -> &[Prompt] {
         match split {
             Split::Train => &self.train,
             Split::Test => &self.test,
         }
+    }
+
+    /// The prompts of both splits, those for training first.
+    pub fn iter(&self) -> impl Iterator<Item = &Prompt> {
+        self.train.iter().chain(&self.test)
     }
 
     /// Returns prompt number `index` of a split. Test prompts come in list order; training prompts in a
@@ -33,7 +38,7 @@ impl PromptSet {
         index: u64,
         advice: &str,
     ) -> Result<Prompt, TaskError> {
-        let prompts = self.of(split);
+        let prompts = self.split(split);
         let len = prompts.len() as u64;
         if len == 0 {
             let why = advice.to_string();
@@ -42,7 +47,7 @@ impl PromptSet {
         let (pass, position) = (index / len, index % len);
         let position = match split {
             Split::Train => {
-                shuffle(position, len, draw(draw(0x5e75, pass as u32), (pass >> 32) as u32))
+                permute(position, len, draw(draw(0x5e75, pass as u32), (pass >> 32) as u32))
             }
             Split::Test => position,
         };
@@ -50,10 +55,10 @@ impl PromptSet {
     }
 }
 
-/// A pseudorandom permutation of `0..len` by `key`, computed without a table: a Feistel network (Luby and
-/// Rackoff, 1988) on the smallest even number of bits that holds `len`, iterated until the result is
-/// below `len` (cycle walking; Black and Rogaway, 2002).
-fn shuffle(position: u64, len: u64, key: u32) -> u64 {
+/// Returns the image of `position` under a pseudorandom permutation of `0..len` by `key`, computed without a table: a
+/// Feistel network (Luby and Rackoff, 1988) on the smallest even number of bits that holds `len`, iterated until the
+/// result is below `len` (cycle walking; Black and Rogaway, 2002).
+fn permute(position: u64, len: u64, key: u32) -> u64 {
     let half = (u64::BITS - (len - 1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1u64 << half) - 1;
     let mut position = position;
@@ -78,7 +83,7 @@ mod tests {
     fn every_epoch_has_each_prompt_once_in_a_new_order() {
         for len in [1u64, 2, 3, 7, 64, 65, 1009] {
             let order = |key| -> Vec<u64> {
-                (0..len).map(|position| shuffle(position, len, key)).collect()
+                (0..len).map(|position| permute(position, len, key)).collect()
             };
             for key in 0..5 {
                 let mut sorted = order(key);

@@ -1,7 +1,7 @@
 //! The objects of a file of JSON lines; lists of objects are read too, and files that gzip has compressed.
 
 use super::TaskError;
-use super::numbers::end_of_text;
+use super::numbers::find_string_end;
 use crate::disk::input::{self, MAX_DATA_BYTES};
 use flate2::bufread::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Read};
@@ -11,22 +11,22 @@ use std::path::Path;
 type Records<E> = Box<dyn Iterator<Item = Result<(usize, Vec<u8>), E>>>;
 
 /// The text of a compressed file, which may be far longer than the file: an error beyond [`MAX_DATA_BYTES`].
-struct Bounded<R> {
-    file: R,
-    left: u64,
+struct BoundedReader<R> {
+    inner: R,
+    bytes_left: u64,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read(buffer)?;
+        let count = self.inner.read(buffer)?;
         let too_long =
             || io::Error::other(format!("more than {} MiB of text", MAX_DATA_BYTES >> 20));
-        self.left = self.left.checked_sub(count as u64).ok_or_else(too_long)?;
+        self.bytes_left = self.bytes_left.checked_sub(count as u64).ok_or_else(too_long)?;
         Ok(count)
     }
 }
 
-/// Opens a file. Blank lines are left out.
+/// Opens a file of records. Blank lines are left out.
 ///
 /// # Errors
 /// [`TaskError::File`] if it cannot be read, or is in UTF-16.
@@ -48,7 +48,8 @@ pub fn read_error(path: &Path) -> impl Fn(io::Error) -> TaskError {
 fn read(path: &Path) -> io::Result<Records<io::Error>> {
     let mut file: Box<dyn BufRead> = Box::new(BufReader::new(input::open(path)?));
     if file.fill_buf()?.starts_with(b"\x1f\x8b") {
-        let text = Bounded { file: MultiGzDecoder::new(file), left: MAX_DATA_BYTES };
+        let inner = MultiGzDecoder::new(file);
+        let text = BoundedReader { inner, bytes_left: MAX_DATA_BYTES };
         file = Box::new(BufReader::new(text));
     }
     let start = file.fill_buf()?;
@@ -74,7 +75,7 @@ fn read(path: &Path) -> io::Result<Records<io::Error>> {
         return Err(io::Error::other(message));
     }
     let elements: Vec<_> =
-        elements(&list)?.into_iter().map(|(line, json)| Ok((line, json.to_vec()))).collect();
+        split_list(&list)?.into_iter().map(|(line, json)| Ok((line, json.to_vec()))).collect();
     Ok(Box::new(elements.into_iter()))
 }
 
@@ -97,25 +98,25 @@ pub fn check_digest(path: &Path, digest: &str) -> Result<(), TaskError> {
     }
 }
 
-/// The elements of a list, with the numbers of their lines.
+/// Splits a list into its elements, with the numbers of their lines.
 ///
 /// # Errors
 /// If the list does not end, or something follows it.
-fn elements(list: &[u8]) -> io::Result<Vec<(usize, &[u8])>> {
-    let breaks = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+fn split_list(list: &[u8]) -> io::Result<Vec<(usize, &[u8])>> {
+    let count_breaks = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
     let begin = list.iter().position(|byte| *byte == b'[').map_or(list.len(), |at| at + 1);
     let (mut found, mut depth, mut at, mut start) = (Vec::new(), 0i64, begin, begin);
-    let mut line = 1 + breaks(&list[..begin]);
+    let mut line = 1 + count_breaks(&list[..begin]);
     let mut add = |start: usize, end: usize| {
         let element = &list[start..end];
         let before = element.len() - element.trim_ascii_start().len();
-        found.push((line + breaks(&element[..before]), element.trim_ascii()));
-        line += breaks(element);
+        found.push((line + count_breaks(&element[..before]), element.trim_ascii()));
+        line += count_breaks(element);
     };
     while let Some(byte) = list.get(at) {
         match byte {
             b'"' => {
-                at = end_of_text(list, at);
+                at = find_string_end(list, at);
                 continue;
             }
             b'[' | b'{' => depth += 1,
@@ -131,7 +132,7 @@ fn elements(list: &[u8]) -> io::Result<Vec<(usize, &[u8])>> {
     }
     add(start, at);
     let wrong = |at: usize, what: &str| {
-        let line = 1 + breaks(&list[..at]);
+        let line = 1 + count_breaks(&list[..at]);
         Err(io::Error::other(format!("line {line}: {what}")))
     };
     let Some(rest) = list.get(at + 1..) else {
@@ -150,12 +151,12 @@ mod tests {
     #[test]
     fn a_list_has_its_elements_with_their_lines() {
         let list = b"\n[{\"a\": \"],\\\"\"},\n\n  {\"b\": [1,\n2]} , 3\n]";
-        let found = elements(list).unwrap();
+        let found = split_list(list).unwrap();
         let expected: [(usize, &[u8]); 3] =
             [(2, b"{\"a\": \"],\\\"\"}"), (4, b"{\"b\": [1,\n2]}"), (5, b"3")];
         assert_eq!(found, expected);
-        assert_eq!(elements(b"[]").unwrap(), [(1, &b""[..])]);
-        assert_eq!(elements(b"[}}]\n").unwrap(), [(1, &b"}}"[..])]);
+        assert_eq!(split_list(b"[]").unwrap(), [(1, &b""[..])]);
+        assert_eq!(split_list(b"[}}]\n").unwrap(), [(1, &b"}}"[..])]);
     }
 
     #[test]
@@ -167,7 +168,7 @@ mod tests {
             ("[{\"a\": 1}] x {", "line 1: something follows the list"),
             ("[{\"a\": 1},\n{\"a\": 2}]\n\n[{\"a\": 3}]", "line 4: something follows the list"),
         ] {
-            let error = elements(list.as_bytes()).unwrap_err().to_string();
+            let error = split_list(list.as_bytes()).unwrap_err().to_string();
             assert!(error.starts_with(said), "{list}: {error}");
         }
     }

@@ -21,8 +21,8 @@ pub use countdown::Countdown;
 pub use reverse::Reverse;
 pub use sort::Sort;
 
-/// A registered task, type-erased.
-pub struct BuiltInTask {
+/// A task of the program, type-erased.
+pub struct RegisteredTask {
     /// The task's name.
     pub name: &'static str,
     /// Returns the default settings.
@@ -30,7 +30,7 @@ pub struct BuiltInTask {
     /// SFT iterations after which GRPO starts, for a fresh `tiny` model.
     pub fit_iterations: u32,
     /// The setting with the path of the prompts, if they may be in a file; the setting `digest` has its SHA-256 then.
-    pub file: Option<&'static str>,
+    pub path_setting: Option<&'static str>,
     /// Declarations of the settings.
     pub settings: &'static [Setting],
     /// Checks a complete table of settings, without opening files.
@@ -39,13 +39,13 @@ pub struct BuiltInTask {
     pub open: fn(Table) -> Result<Arc<dyn Task>, TaskError>,
 }
 
-impl BuiltInTask {
-    const fn of<S: TaskSettings>() -> Self {
+impl RegisteredTask {
+    const fn new<S: TaskSettings>() -> Self {
         Self {
             name: S::NAME,
-            defaults: defaults::<S>,
+            defaults: default_settings::<S>,
             fit_iterations: S::FIT_ITERATIONS,
-            file: S::FILE,
+            path_setting: S::PATH_SETTING,
             settings: S::SETTINGS,
             check: |settings| read::<S>(settings).map(drop),
             open: |settings| read::<S>(settings)?.open(),
@@ -53,7 +53,7 @@ impl BuiltInTask {
     }
 }
 
-fn defaults<S: TaskSettings>() -> Table {
+fn default_settings<S: TaskSettings>() -> Table {
     Table::try_from(S::default()).expect("settings consist of numbers, strings and lists")
 }
 
@@ -66,19 +66,19 @@ fn read<S: TaskSettings>(settings: Table) -> Result<S, TaskError> {
 }
 
 /// The built-in tasks.
-pub const TASKS: &[BuiltInTask] = &[
-    BuiltInTask::of::<Sort>(),
-    BuiltInTask::of::<Reverse>(),
-    BuiltInTask::of::<Add>(),
-    BuiltInTask::of::<Countdown>(),
+pub const TASKS: &[RegisteredTask] = &[
+    RegisteredTask::new::<Sort>(),
+    RegisteredTask::new::<Reverse>(),
+    RegisteredTask::new::<Add>(),
+    RegisteredTask::new::<Countdown>(),
     #[cfg(unix)]
-    BuiltInTask::of::<super::ocaml::OcamlSettings>(),
+    RegisteredTask::new::<super::ocaml::OcamlSettings>(),
 ];
 
 /// The user-defined task, whose prompts are in a file.
-const USER_DEFINED: &[BuiltInTask] = &[
+const USER_DEFINED: &[RegisteredTask] = &[
     #[cfg(not(target_family = "wasm"))]
-    BuiltInTask::of::<super::DataSettings>(),
+    RegisteredTask::new::<super::DataSettings>(),
 ];
 
 /// The names of the built-in tasks, comma-separated: `sort, reverse, add`.
@@ -93,7 +93,7 @@ pub const PYTHON: &str = "python";
 ///
 /// # Errors
 /// [`TaskError::Unknown`] with the known names, and [`TaskError::Python`] for [`PYTHON`].
-pub fn find(name: &str) -> Result<&'static BuiltInTask, TaskError> {
+pub fn find(name: &str) -> Result<&'static RegisteredTask, TaskError> {
     TASKS.iter().chain(USER_DEFINED).find(|task| task.name == name).ok_or_else(|| match name {
         PYTHON => TaskError::Python,
         _ => TaskError::Unknown { name: name.to_string(), known: joined_names() },
@@ -108,10 +108,10 @@ mod tests {
 
     #[test]
     fn every_task_has_maximal_solutions_and_disjoint_splits() {
-        for built_in in TASKS {
-            let task = (built_in.open)((built_in.defaults)()).unwrap();
+        for registered in TASKS {
+            let task = (registered.open)((registered.defaults)()).unwrap();
             let best: f64 = task.reward_parts().iter().map(|part| part.weight.max(0.0)).sum();
-            assert!((best - 1.0).abs() < 1e-12, "{}: weights add up to {best}", built_in.name);
+            assert!((best - 1.0).abs() < 1e-12, "{}: weights add up to {best}", registered.name);
             let mut seen = HashSet::new();
             for split in [Split::Train, Split::Test] {
                 for index in 0..200 {
@@ -124,7 +124,7 @@ mod tests {
                     assert!(
                         (total - 1.0).abs() < 1e-9,
                         "{}: {prompt:?} {rewards:?}",
-                        built_in.name
+                        registered.name
                     );
                     if let Some(alphabet) = task.alphabet() {
                         let known = |c| alphabet.contains(c);

@@ -2,7 +2,7 @@
 
 use super::generated::GeneratedTask;
 use super::scoring::{agreement, indicator};
-use super::split::Random;
+use super::split::RandomStream;
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
 use std::sync::LazyLock;
@@ -29,7 +29,7 @@ impl GeneratedTask for Reverse {
         &*PARTS
     }
 
-    fn draw(&self, random: &mut Random) -> Option<(String, Prompt)> {
+    fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)> {
         let letter = |i: u64| char::from(b'a' + i as u8);
         let word: String =
             (0..self.length).map(|_| letter(random.below(u64::from(self.letters)))).collect();
@@ -37,19 +37,19 @@ impl GeneratedTask for Reverse {
             "Reverse the letters of {word}. Answer with the reversed letters alone, in lower case."
         );
         let reversed: String = word.chars().rev().collect();
-        let prompt = Prompt::solved(format!("{word}>"), question, &reversed);
+        let prompt = Prompt::with_solution(format!("{word}>"), question, &reversed);
         Some((word, prompt))
     }
 
     fn score(&self, completion: &Completion) -> Vec<f64> {
         let expected = self.solution(completion.prompt).unwrap_or_default();
         let answer = completion.text.trim();
-        let format =
+        let has_format =
             answer.len() == expected.len() && answer.bytes().all(|b| b.is_ascii_lowercase());
         vec![
             indicator(answer == expected),
             agreement(answer.as_bytes(), expected.as_bytes()),
-            indicator(format),
+            indicator(has_format),
         ]
     }
 
@@ -65,11 +65,11 @@ impl GeneratedTask for Reverse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::generated::scores;
+    use crate::task::generated::score_answer;
     use serde_json::json;
 
     fn rewards(answer: &str) -> Vec<f64> {
-        scores(&Reverse::default(), json!({ "solution": "dcba" }), answer)
+        score_answer(&Reverse::default(), json!({ "solution": "dcba" }), answer)
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Helpers to parse and score answers. Only ASCII digits count as digits, so that parsing is unambiguous.
 
-/// The last number in a text: ASCII digits, with a minus sign before them unless that stands after an operand, and with
-/// adjoining characters that make a different number of them, as in `1,158`, `0.158`, `1e158` or `1_158`.
-pub(super) fn last_number(text: &str) -> Option<&str> {
+/// Finds the last number in a text: ASCII digits, with a minus sign before them unless that stands after an operand,
+/// and with adjoining characters that make a different number of them, as in `1,158`, `0.158`, `1e158` or `1_158`.
+pub(super) fn find_last_number(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let end = bytes.iter().rposition(u8::is_ascii_digit)? + 1;
@@ -23,8 +23,8 @@ pub(super) fn last_number(text: &str) -> Option<&str> {
     Some(before.filter(is_sign).map_or(&text[start..end], |before| &text[before.len()..end]))
 }
 
-/// The ASCII digits in a text, in order.
-pub(super) fn digits(text: &str) -> Vec<u8> {
+/// Extracts the ASCII digits of a text, in order.
+pub(super) fn extract_digits(text: &str) -> Vec<u8> {
     text.bytes().filter(u8::is_ascii_digit).collect()
 }
 
@@ -71,7 +71,7 @@ mod tests {
             ("1, 158", Some("158")),
             ("-1,158.50 ", Some("-1,158.50")),
         ] {
-            assert_eq!(last_number(text), number, "{text:?}");
+            assert_eq!(find_last_number(text), number, "{text:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ pub trait TaskSettings: Settings + Default + Serialize + DeserializeOwned {
     /// SFT iterations after which GRPO starts, for a fresh `tiny` model.
     const FIT_ITERATIONS: u32 = 100;
     /// The setting with the path of the prompts, if they may be in a file; the setting `digest` has its SHA-256 then.
-    const FILE: Option<&'static str> = None;
+    const PATH_SETTING: Option<&'static str> = None;
 
     /// Creates the task from settings in their ranges.
     ///

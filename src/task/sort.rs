@@ -1,8 +1,8 @@
 //! The task `sort`: write digits in ascending order.
 
 use super::generated::GeneratedTask;
-use super::scoring::{agreement, digits, indicator};
-use super::split::Random;
+use super::scoring::{agreement, extract_digits, indicator};
+use super::split::RandomStream;
 use super::{Completion, Prompt, RewardPart, Task};
 use crate::schema::settings;
 use std::sync::LazyLock;
@@ -28,7 +28,7 @@ impl GeneratedTask for Sort {
     }
 
     /// Prompts with the same digits in any order belong to the same split.
-    fn draw(&self, random: &mut Random) -> Option<(String, Prompt)> {
+    fn draw(&self, random: &mut RandomStream) -> Option<(String, Prompt)> {
         let digits: String =
             (0..self.length).map(|_| char::from(b'0' + random.below(10) as u8)).collect();
         let mut sorted: Vec<char> = digits.chars().collect();
@@ -38,18 +38,18 @@ impl GeneratedTask for Sort {
             "Sort the digits of {digits} in ascending order. Keep every digit. Answer with the sorted \
              digits alone."
         );
-        let prompt = Prompt::solved(format!("{digits}>"), question, &sorted);
+        let prompt = Prompt::with_solution(format!("{digits}>"), question, &sorted);
         Some((sorted, prompt))
     }
 
     /// Accepts spaces and commas between digits, since many models write lists that way.
     fn score(&self, completion: &Completion) -> Vec<f64> {
         let expected = self.solution(completion.prompt).unwrap_or_default().into_bytes();
-        let answer = digits(completion.text);
-        let plain = completion.text.chars().all(|c| c.is_ascii_digit() || " ,\n".contains(c));
-        let format = plain && answer.len() == expected.len();
-        let exact = format && answer == expected;
-        vec![indicator(exact), agreement(&answer, &expected), indicator(format)]
+        let answer = extract_digits(completion.text);
+        let is_plain = completion.text.chars().all(|c| c.is_ascii_digit() || " ,\n".contains(c));
+        let has_format = is_plain && answer.len() == expected.len();
+        let is_exact = has_format && answer == expected;
+        vec![indicator(is_exact), agreement(&answer, &expected), indicator(has_format)]
     }
 
     fn characters(&self) -> String {
@@ -64,11 +64,11 @@ impl GeneratedTask for Sort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::generated::scores;
+    use crate::task::generated::score_answer;
     use serde_json::json;
 
     fn rewards(answer: &str) -> Vec<f64> {
-        scores(&Sort { length: 4 }, json!({ "solution": "0123" }), answer)
+        score_answer(&Sort { length: 4 }, json!({ "solution": "0123" }), answer)
     }
 
     #[test]

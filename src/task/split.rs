@@ -36,13 +36,13 @@ fn hash(text: &str) -> u32 {
 }
 
 /// The stream of random numbers for one attempt to generate a prompt.
-pub(super) struct Random {
+pub(super) struct RandomStream {
     key: u32,
     counter: u32,
 }
 
-impl Random {
-    /// The stream with this key.
+impl RandomStream {
+    /// The stream of an attempt.
     fn new(task: &str, split: Split, index: u64, attempt: u32) -> Self {
         let key = draw(hash(task), split as u32);
         let key = draw(draw(key, index as u32), (index >> 32) as u32);
@@ -58,9 +58,9 @@ impl Random {
     }
 }
 
-/// Maximum attempts to generate a prompt of the requested split. At least one attempt in eight succeeds
+/// Attempts to generate a prompt of the requested split. At least one attempt in eight succeeds
 /// for the usual tasks, so that all fail only if there are hardly any valid prompts.
-const ATTEMPTS: u32 = 10_000;
+const MAX_ATTEMPTS: u32 = 10_000;
 
 /// Generates prompts with `make` until one belongs to `split`, and returns it. `make` returns the prompt's
 /// identity, which determines its split, and the prompt, or `None` if its draws give no valid prompt.
@@ -68,10 +68,10 @@ pub(super) fn generate_in_split<T>(
     task: &str,
     split: Split,
     index: u64,
-    mut make: impl FnMut(&mut Random) -> Option<(String, T)>,
+    mut make: impl FnMut(&mut RandomStream) -> Option<(String, T)>,
 ) -> Result<T, TaskError> {
-    for attempt in 0..ATTEMPTS {
-        let drawn = make(&mut Random::new(task, split, index, attempt));
+    for attempt in 0..MAX_ATTEMPTS {
+        let drawn = make(&mut RandomStream::new(task, split, index, attempt));
         if let Some((identity, prompt)) = drawn
             && Split::assign(&identity) == split
         {
@@ -92,7 +92,7 @@ mod tests {
         let mut histogram = [0u32; 10];
         let mut tests = 0;
         for i in 0..n {
-            let mut random = Random::new("task", Split::Train, u64::from(i), 0);
+            let mut random = RandomStream::new("task", Split::Train, u64::from(i), 0);
             random.below(7);
             histogram[random.below(10) as usize] += 1;
             tests += u32::from(Split::assign(&i.to_string()) == Split::Test);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn large_indices_are_prompts_of_their_own() {
-        let at = |index| Random::new("task", Split::Train, index, 0).below(u64::MAX);
+        let at = |index| RandomStream::new("task", Split::Train, index, 0).below(u64::MAX);
         let all = [0, 1, 1 << 32, u64::MAX].map(at);
         assert!((1..4).all(|i| !all[..i].contains(&all[i])), "{all:?}");
     }

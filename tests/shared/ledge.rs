@@ -85,7 +85,7 @@ impl Rules for Ledge {
         }
     }
 
-    fn legal(state: &LedgeState, #[comptime] action: usize, #[comptime] game: Self) -> bool {
+    fn is_legal(state: &LedgeState, #[comptime] action: usize, #[comptime] game: Self) -> bool {
         if comptime!(action == 0) {
             state.stood == 0
         } else if comptime!(action == 1) {

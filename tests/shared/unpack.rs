@@ -45,7 +45,7 @@ pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -
                 None => 0.0,
             };
             if G::MASKED {
-                let bit = |a| u32::from(G::legal(&state, a, game)) << a;
+                let bit = |a| u32::from(G::is_legal(&state, a, game)) << a;
                 all.legal[slot] = (0..game.num_actions()).map(bit).sum();
             }
         }

@@ -202,7 +202,7 @@ impl Rules for Faulty {
         }
     }
 
-    fn legal(_state: &FaultyState, #[comptime] action: usize, #[comptime] game: Self) -> bool {
+    fn is_legal(_state: &FaultyState, #[comptime] action: usize, #[comptime] game: Self) -> bool {
         if comptime!(game.fault == Fault::Illegal && action == 1) {
             false.runtime()
         } else {

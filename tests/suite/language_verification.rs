@@ -105,7 +105,7 @@ fn verification_during_generation_changes_no_byte() {
 #[test]
 fn built_in_verifiers_on_threads_have_a_call_for_each_completion() {
     let folder = TempDir::new().unwrap();
-    assert_eq!((data(&folder).verifier_threads(), sort().verifier_threads()), (2, 0));
+    assert_eq!((data(&folder).num_verifier_threads(), sort().num_verifier_threads()), (2, 0));
     let here = thread::current().id();
     for threads in [0, 2] {
         let (task, calls) = on_threads(&sort(), threads, usize::MAX);

@@ -8,7 +8,7 @@ use crate::support::for_every_game;
 use grove::env::{
     Breakout, BreakoutActions, BreakoutObservation, CartPole, CartPoleState, Catch,
     CatchObservation, CatchState, Env, Episode, Fruit, FruitObservation, PackedState, Recall,
-    Rules, new_game, num_words, play_step, random_legal_action,
+    Rules, draw_legal_action, new_game, num_words, play_step,
 };
 use grove::rng::{below, draw, uniform};
 
@@ -286,7 +286,7 @@ fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
         let mut counted = episode(level);
         loop {
             let bits = draw(draw(level, 0x5eed), counted.time);
-            let action = random_legal_action(&state, bits, game).unwrap();
+            let action = draw_legal_action(&state, bits, game).unwrap();
             let played = play_step::<G>(&mut state, &mut counted, action, game);
             if played.has_ended() {
                 break f64::from(played.episode_score);

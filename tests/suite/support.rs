@@ -216,7 +216,7 @@ impl Task for Verified {
         (self.verify)(&*self.task, completions)
     }
 
-    fn verifier_threads(&self) -> usize {
+    fn num_verifier_threads(&self) -> usize {
         self.threads
     }
 

@@ -192,32 +192,32 @@ fn the_sandbox_blocks_ways_out() {
 /// serves no further one.
 #[test]
 fn servers_are_apart_and_replaced_after_an_attack() {
-    let compiler = Compiler::at("ocamlc").unwrap();
+    let compiler = Compiler::find("ocamlc").unwrap();
     let limits = OcamlLimits { cpu_seconds: 0.3, ..OcamlLimits::default() };
     let checker = Checker::start(&compiler, limits).unwrap();
     let run = |code: &str| {
         let job = Job { code, signature: "val f : int", calls: vec!["f"], ..Job::default() };
         checker.check(&job).unwrap().unwrap()
     };
-    assert_eq!((run("let f = 1").results.len(), checker.started()), (1, 1));
+    assert_eq!((run("let f = 1").results.len(), checker.num_started()), (1, 1));
     let value = || {
         let job = Job { calls: vec!["1"], ..Job::default() };
         checker.check(&job).unwrap().unwrap().results
     };
-    assert_eq!((value(), checker.started()), (run("let f = 1").results, 2));
+    assert_eq!((value(), checker.num_started()), (run("let f = 1").results, 2));
     // Mistakes are not attacks.
     for code in ["let f = (", "let f = \"\"", "let f = raise Exit", "let f = 1"] {
         run(code);
-        assert_eq!(checker.started(), 2, "{code}");
+        assert_eq!(checker.num_started(), 2, "{code}");
     }
     for (code, started) in
         [("let f = Sys.command \"true\"", 3), ("let rec g () = g () let f = g ()", 4)]
     {
         run(code);
         run("let f = 1");
-        assert_eq!(checker.started(), started, "{code}");
+        assert_eq!(checker.num_started(), started, "{code}");
     }
-    assert_eq!((value().len(), checker.started()), (1, 4));
+    assert_eq!((value().len(), checker.num_started()), (1, 4));
 }
 
 /// Hostile answers to `fold/total`; `MARK` is a file that must not be created.
@@ -365,7 +365,7 @@ fn servers_handle_many_problems_and_long_answers() {
 
 #[test]
 fn missing_tools_and_invalid_settings_are_one_sentence() {
-    let error = Compiler::at("no-such-ocamlc").unwrap_err().to_string();
+    let error = Compiler::find("no-such-ocamlc").unwrap_err().to_string();
     assert_eq!(
         error,
         "the task `ocaml` needs the OCaml compiler, but `no-such-ocamlc` cannot be run; install it (Debian: \

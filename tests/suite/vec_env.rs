@@ -70,7 +70,7 @@ impl<G: Rules> Singles<G> {
 
     fn legal(&self, env: usize) -> Vec<bool> {
         let actions = 0..self.game.num_actions();
-        actions.map(|a| !G::MASKED || G::legal(&self.envs[env].0, a, self.game)).collect()
+        actions.map(|a| !G::MASKED || G::is_legal(&self.envs[env].0, a, self.game)).collect()
     }
 
     /// A legal action of every game.

@@ -7,7 +7,7 @@
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use grove::env::{Bits, Env, Outcome, Rules, declared};
+use grove::env::{Bits, Env, Outcome, Rules, impl_settings};
 use grove::rng::draw;
 use grove::schema::settings;
 use grove_web::{Page, page};
@@ -33,7 +33,7 @@ grove::packed_state! {
 impl Env for Boat {
     const NAME: &'static str = "boat";
 
-    declared!();
+    impl_settings!();
 
     fn training_defaults(&self) -> &'static [&'static str] {
         &["iterations = 40\nrollout = { num_groups = 32, group_size = 8 }"]

@@ -43,14 +43,14 @@ impl SceneInfo for Breakout {
 
 /// The ball. If it bounces back to its row, it moves halfway to the obstacle and returns.
 #[cube]
-fn ball(before: &BreakoutState, now: &BreakoutState, progress: f32) -> Sprite {
+fn ball_sprite(before: &BreakoutState, now: &BreakoutState, progress: f32) -> Sprite {
     let x = lerp(before.ball_x as f32, now.ball_x as f32, progress) + 0.5f32;
     let y = lerp(before.ball_y as f32, now.ball_y as f32, progress) + 0.5f32;
     let returns = before.ball_y == now.ball_y && before.ball_dir != now.ball_dir;
     let touch = select(returns && before.ball_y > 0, 0.4f32, 0.0f32);
     let depth = select(progress < 0.5f32, progress, 1.0f32 - progress) * 2.0f32 * touch;
-    let way = select(before.ball_dir >= 2, depth, -depth);
-    Sprite::upright(x, y + way, 1.0f32, 1.0f32, tile::BALL)
+    let offset = select(before.ball_dir >= 2, depth, -depth);
+    Sprite::upright(x, y + offset, 1.0f32, 1.0f32, tile::BALL)
 }
 
 #[cube]
@@ -63,25 +63,25 @@ impl Look for Breakout {
         #[comptime] i: usize,
         #[comptime] _game: Self,
     ) -> Sprite {
-        let number = comptime!(i as u32);
-        if comptime!(number < NUM_BRICKS) {
-            let x = comptime!((number % SIDE) as f32 + 0.5);
-            let y = comptime!((number / SIDE) as f32 + 1.5);
-            let tile = comptime!(tile::BRICK_RED + (number / SIDE) % 3);
+        let index = comptime!(i as u32);
+        if comptime!(index < NUM_BRICKS) {
+            let x = comptime!((index % SIDE) as f32 + 0.5);
+            let y = comptime!((index / SIDE) as f32 + 1.5);
+            let tile = comptime!(tile::BRICK_RED + (index / SIDE) % 3);
             let bricks = select(progress < 0.5f32, before.bricks, now.bricks);
             let mut brick = Sprite::upright(x, y, 1.0f32, 1.0f32, tile);
-            brick.opacity = ((bricks >> comptime!(number % NUM_BRICKS)) & 1) as f32;
+            brick.opacity = ((bricks >> comptime!(index % NUM_BRICKS)) & 1) as f32;
             brick
-        } else if comptime!(number == NUM_BRICKS) {
+        } else if comptime!(index == NUM_BRICKS) {
             let x = lerp(before.last_x as f32, now.last_x as f32, progress) + 0.5f32;
             let y = lerp(before.last_y as f32, now.last_y as f32, progress) + 0.5f32;
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::TRAIL)
-        } else if comptime!(number == NUM_BRICKS + 1) {
+        } else if comptime!(index == NUM_BRICKS + 1) {
             let x = lerp(before.paddle as f32, now.paddle as f32, progress) + 0.5f32;
             let y = comptime!(BOTTOM as f32 + 0.5);
             Sprite::upright(x, y, 1.0f32, 1.0f32, tile::PADDLE)
         } else {
-            ball(before, now, progress)
+            ball_sprite(before, now, progress)
         }
     }
 }

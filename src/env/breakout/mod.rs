@@ -15,7 +15,7 @@
 
 mod look;
 
-use super::{Bits, Env, Outcome, Rules, declared};
+use super::{Bits, Env, Outcome, Rules, impl_settings};
 use crate::rng::{below, draw};
 use crate::schema::{names, settings};
 use burn::cubecl;
@@ -113,7 +113,7 @@ impl Env for Breakout {
         }
     }
 
-    declared!();
+    impl_settings!();
 
     fn max_steps(&self) -> u32 {
         self.max_steps
@@ -192,20 +192,20 @@ crate::packed_state! {
 #[cube]
 #[inline(always)]
 fn board_feature(state: &BreakoutState, #[comptime] i: usize) -> f32 {
-    let at = comptime!((i / NUM_CHANNELS) as u32);
+    let cell = comptime!((i / NUM_CHANNELS) as u32);
     let channel = comptime!(i % NUM_CHANNELS);
-    if comptime!(channel == 0 && at < BOTTOM * SIDE) {
+    if comptime!(channel == 0 && cell < BOTTOM * SIDE) {
         0.0f32.runtime()
     } else if comptime!(channel == 0) {
-        select(state.paddle == comptime!(at.saturating_sub(BOTTOM * SIDE)), 1.0f32, 0.0f32)
+        select(state.paddle == comptime!(cell.saturating_sub(BOTTOM * SIDE)), 1.0f32, 0.0f32)
     } else if comptime!(channel == 1) {
-        select(state.ball_y * SIDE + state.ball_x == at, 1.0f32, 0.0f32)
+        select(state.ball_y * SIDE + state.ball_x == cell, 1.0f32, 0.0f32)
     } else if comptime!(channel == 2) {
-        select(state.last_y * SIDE + state.last_x == at, 1.0f32, 0.0f32)
-    } else if comptime!(!(SIDE..SIDE + NUM_BRICKS).contains(&at)) {
+        select(state.last_y * SIDE + state.last_x == cell, 1.0f32, 0.0f32)
+    } else if comptime!(!(SIDE..SIDE + NUM_BRICKS).contains(&cell)) {
         0.0f32.runtime()
     } else {
-        ((state.bricks >> comptime!(at.saturating_sub(SIDE) % NUM_BRICKS)) & 1) as f32
+        ((state.bricks >> comptime!(cell.saturating_sub(SIDE) % NUM_BRICKS)) & 1) as f32
     }
 }
 
@@ -273,35 +273,38 @@ impl Rules for Breakout {
 
         state.last_x = state.ball_x;
         state.last_y = state.ball_y;
-        let rightwards = state.ball_dir == 1 || state.ball_dir == 2;
-        let next_x = state.ball_x + select(rightwards, 2u32, 0u32);
+        let moves_right = state.ball_dir == 1 || state.ball_dir == 2;
+        let next_x = state.ball_x + select(moves_right, 2u32, 0u32);
         let next_y = state.ball_y + select(state.ball_dir >= 2, 2u32, 0u32);
         // Directions are numbered so that XOR with 1 reverses horizontally, 3 vertically, 2 both.
-        let side = next_x < 1 || next_x > SIDE;
+        let hits_side = next_x < 1 || next_x > SIDE;
         let x = select(next_x < 1, 1u32, select(next_x > SIDE, SIDE, next_x)) - 1;
-        let ceiling = next_y < 1;
-        let y = select(ceiling, 1u32, next_y) - 1;
+        let hits_ceiling = next_y < 1;
+        let y = select(hits_ceiling, 1u32, next_y) - 1;
 
-        let among_bricks = y >= 1 && y <= 3;
-        let brick = 1u32 << (select(among_bricks, y * SIDE + x, SIDE) - SIDE);
-        let met = among_bricks && (state.bricks & brick) != 0;
-        let broken = met && state.strike == 0;
-        let bottom = y == BOTTOM;
-        let above_paddle = bottom && state.ball_x == state.paddle;
-        let beside_paddle = bottom && !above_paddle && x == state.paddle;
-        let lost = bottom && !above_paddle && !beside_paddle;
+        let is_among_bricks = y >= 1 && y <= 3;
+        let brick = 1u32 << (select(is_among_bricks, y * SIDE + x, SIDE) - SIDE);
+        let hits_brick = is_among_bricks && (state.bricks & brick) != 0;
+        let breaks_brick = hits_brick && state.strike == 0;
+        let reaches_bottom = y == BOTTOM;
+        let is_above_paddle = reaches_bottom && state.ball_x == state.paddle;
+        let is_beside_paddle = reaches_bottom && !is_above_paddle && x == state.paddle;
+        let is_lost = reaches_bottom && !is_above_paddle && !is_beside_paddle;
 
-        let sideways = select(side, 1u32, 0u32);
-        let back =
-            select(ceiling || broken || above_paddle, 3u32, select(beside_paddle, 2u32, 0u32));
+        let sideways = select(hits_side, 1u32, 0u32);
+        let back = select(
+            hits_ceiling || breaks_brick || is_above_paddle,
+            3u32,
+            select(is_beside_paddle, 2u32, 0u32),
+        );
         state.ball_dir = state.ball_dir ^ sideways ^ back;
         state.ball_x = x;
-        state.ball_y = select(broken || above_paddle || beside_paddle, state.last_y, y);
-        state.strike = select(met, 1u32, 0u32);
-        let left_over = state.bricks & !select(broken, brick, 0u32);
-        state.bricks = select(bottom && left_over == 0, FULL_WALL, left_over);
-        let reward = select(broken, 1.0f32, 0.0f32);
-        Outcome { reward, score: reward, terminated: lost }
+        state.ball_y = select(breaks_brick || is_above_paddle || is_beside_paddle, state.last_y, y);
+        state.strike = select(hits_brick, 1u32, 0u32);
+        let left_over = state.bricks & !select(breaks_brick, brick, 0u32);
+        state.bricks = select(reaches_bottom && left_over == 0, FULL_WALL, left_over);
+        let reward = select(breaks_brick, 1.0f32, 0.0f32);
+        Outcome { reward, score: reward, terminated: is_lost }
     }
 
     /// With [`BreakoutObservation::Features`]: the ball's column and row, its horizontal direction

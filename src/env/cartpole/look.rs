@@ -1,7 +1,7 @@
 //! Look of CartPole: a cart on an outdoor track, at four cells per metre.
 
 use super::{CartPole, CartPoleState, HALF_LENGTH, TAU, X_LIMIT, cos_small, sin_small};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, sky_tile, tile, tile_variant};
+use crate::env::look::{Look, SceneInfo, Sprite, lerp, pick_tile_variant, sky_tile, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -41,7 +41,7 @@ impl SceneInfo for CartPole {
         let middle = COLUMNS / 2;
         let end = (X_LIMIT * CELLS_PER_METRE).ceil() as u32;
         if row > TRACK_ROW {
-            tile::MEADOW_A + tile_variant(column, row, 3)
+            tile::MEADOW_A + pick_tile_variant(column, row, 3)
         } else if row == TRACK_ROW {
             match column.abs_diff(middle) {
                 0 => tile::TRACK_MIDDLE,

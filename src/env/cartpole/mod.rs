@@ -7,7 +7,7 @@
 
 mod look;
 
-use super::{Env, Outcome, Rules, ScriptedPlayer, declared};
+use super::{Env, Outcome, Rules, ScriptedPlayer, impl_settings};
 use crate::rng::{draw, uniform};
 use crate::schema::settings;
 use burn::cubecl;
@@ -43,7 +43,7 @@ impl Env for CartPole {
         &[include_str!("defaults.toml")]
     }
 
-    declared!();
+    impl_settings!();
 
     /// `balancer` is a linear controller that keeps the pole upright until truncation.
     fn players(&self) -> Vec<ScriptedPlayer> {

@@ -6,7 +6,7 @@
 
 mod look;
 
-use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
+use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, impl_settings};
 use crate::rng::below;
 use crate::schema::{OutOfRange, ensure, names, settings};
 use burn::cubecl;
@@ -54,7 +54,7 @@ impl Catch {
     }
 
     /// Number of cells above the bottom row.
-    fn cells_above(&self) -> u32 {
+    fn num_cells_above(&self) -> u32 {
         (self.rows - 1) * self.columns
     }
 }
@@ -67,16 +67,16 @@ impl Env for Catch {
         &[include_str!("defaults.toml")]
     }
 
-    declared!();
+    impl_settings!();
 
     /// `chaser` moves under the ball and stays there, which is optimal.
     fn players(&self) -> Vec<ScriptedPlayer> {
-        let towards = |state: &CatchState| match state.ball_column.cmp(&state.paddle) {
+        let chase = |state: &CatchState| match state.ball_column.cmp(&state.paddle) {
             Ordering::Less => 0,
             Ordering::Equal => 1,
             Ordering::Greater => 2,
         };
-        vec![ScriptedPlayer::new("chaser", towards)]
+        vec![ScriptedPlayer::new("chaser", chase)]
     }
 
     /// Depends on [`CatchObservation`].
@@ -141,10 +141,10 @@ crate::packed_state! {
 #[cube]
 #[inline(always)]
 fn board_feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
-    let at = comptime!(i as u32);
-    let ball = state.ball_row * game.columns + state.ball_column == at;
-    if comptime!(at >= game.cells_above()) {
-        let paddle = state.paddle == comptime!(at - game.cells_above());
+    let cell = comptime!(i as u32);
+    let ball = state.ball_row * game.columns + state.ball_column == cell;
+    if comptime!(cell >= game.num_cells_above()) {
+        let paddle = state.paddle == comptime!(cell - game.num_cells_above());
         select(ball || paddle, 1.0f32, 0.0f32)
     } else {
         select(ball, 1.0f32, 0.0f32)
@@ -155,16 +155,16 @@ fn board_feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Cat
 #[cube]
 #[inline(always)]
 fn position_feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
-    let columns = comptime!(2.0 / (game.columns.max(2) - 1) as f32);
-    let rows = comptime!(2.0 / (game.rows.max(2) - 1) as f32);
+    let column_scale = comptime!(2.0 / (game.columns.max(2) - 1) as f32);
+    let row_scale = comptime!(2.0 / (game.rows.max(2) - 1) as f32);
     if comptime!(i == 0) {
-        state.ball_column as f32 * columns - 1.0f32
+        state.ball_column as f32 * column_scale - 1.0f32
     } else if comptime!(i == 1) {
-        state.ball_row as f32 * rows - 1.0f32
+        state.ball_row as f32 * row_scale - 1.0f32
     } else if comptime!(i == 2) {
-        state.paddle as f32 * columns - 1.0f32
+        state.paddle as f32 * column_scale - 1.0f32
     } else {
-        (state.ball_column as f32 - state.paddle as f32) * comptime!(columns * 0.5)
+        (state.ball_column as f32 - state.paddle as f32) * comptime!(column_scale * 0.5)
     }
 }
 

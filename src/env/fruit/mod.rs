@@ -15,7 +15,7 @@
 mod look;
 mod players;
 
-use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
+use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, impl_settings};
 use crate::rng::{below, draw};
 use crate::schema::{OutOfRange, ensure, names, settings};
 use burn::cubecl;
@@ -79,8 +79,8 @@ impl Fruit {
         ensure(min_fruits <= max_fruits, "min_fruits", min_fruits, range)
     }
 
-    /// Columns of the basket to the left of its centre.
-    fn left_columns(&self) -> u32 {
+    /// Number of columns of the basket to the left of its centre.
+    fn num_left_columns(&self) -> u32 {
         self.basket / 2
     }
 
@@ -118,12 +118,12 @@ impl Env for Fruit {
     /// between them in landing order; or, for positions, the column and three features per fruit. See the
     /// implementation of [`Rules::feature`].
     fn num_features(&self) -> usize {
-        let fruits = self.max_fruits as usize;
+        let max_fruits = self.max_fruits as usize;
         match self.observation {
             FruitObservation::Features => {
-                1 + 4 * fruits + fruits.saturating_sub(1) + fruits.saturating_sub(2)
+                1 + 4 * max_fruits + max_fruits.saturating_sub(1) + max_fruits.saturating_sub(2)
             }
-            FruitObservation::Positions => 1 + 3 * fruits,
+            FruitObservation::Positions => 1 + 3 * max_fruits,
         }
     }
 
@@ -137,7 +137,7 @@ impl Env for Fruit {
         1 + (self.max_fruits as usize).div_ceil(2)
     }
 
-    declared!();
+    impl_settings!();
 
     fn max_steps(&self) -> u32 {
         self.max_steps
@@ -157,14 +157,14 @@ impl Env for Fruit {
     }
 
     fn feature_name(&self, i: usize) -> String {
-        let fruits = self.max_fruits as usize;
+        let max_fruits = self.max_fruits as usize;
         let Some(i) = i.checked_sub(1) else { return "basket: column".to_string() };
         if self.observation == FruitObservation::Positions {
             return format!("fruit {}: {}", 1 + i / 3, ["column", "row", "there"][i % 3]);
         }
-        if let Some(pair) = i.checked_sub(4 * fruits) {
-            let apart = if pair < fruits - 1 { 1 } else { 2 };
-            let first = 1 + pair - (apart - 1) * (fruits - 1);
+        if let Some(pair) = i.checked_sub(4 * max_fruits) {
+            let apart = if pair < max_fruits - 1 { 1 } else { 2 };
+            let first = 1 + pair - (apart - 1) * (max_fruits - 1);
             return format!("fruits {first} and {}: slack", first + apart);
         }
         let kind = ["to the right", "height", "slack", "close by"][i % 4];
@@ -264,22 +264,22 @@ impl FruitState {
 /// Maximum of two numbers.
 #[cube]
 #[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
+fn maximum(a: f32, b: f32) -> f32 {
     select(a > b, a, b)
 }
 
 /// `max(x, 0)`.
 #[cube]
 #[inline(always)]
-fn positive(x: f32) -> f32 {
-    larger(x, 0.0f32)
+fn positive_part(x: f32) -> f32 {
+    maximum(x, 0.0f32)
 }
 
 /// `x` clipped to `-limit..=limit`.
 #[cube]
 #[inline(always)]
 fn clip(x: f32, limit: f32) -> f32 {
-    let low = larger(x, -limit);
+    let low = maximum(x, -limit);
     select(low > limit, limit, low)
 }
 
@@ -287,11 +287,11 @@ fn clip(x: f32, limit: f32) -> f32 {
 #[cube]
 #[inline(always)]
 fn relative_feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
-    let fruits = comptime!(game.max_fruits as usize);
-    let singles = comptime!(1 + 4 * fruits);
+    let max_fruits = comptime!(game.max_fruits as usize);
+    let pairs_start = comptime!(1 + 4 * max_fruits);
     if comptime!(i == 0) {
         state.basket as f32 * comptime!(2.0 / (game.width - 1) as f32) - 1.0f32
-    } else if comptime!(i < singles) {
+    } else if comptime!(i < pairs_start) {
         let fruit = comptime!((i - 1) / 4);
         let kind = comptime!((i - 1) % 4);
         let right = state.column(fruit) as f32 - state.basket as f32;
@@ -302,20 +302,20 @@ fn relative_feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: 
             height * comptime!(1.0 / (game.height - 1) as f32)
         } else if comptime!(kind == 2) {
             // Moves until the nearest cell of the basket is under the fruit.
-            let from_left = right - comptime!((game.basket - game.left_columns() - 1) as f32);
-            let from_right = -right - comptime!(game.left_columns() as f32);
-            clip(height - positive(larger(from_left, from_right)), 2.0f32) * 0.5f32
+            let from_left = right - comptime!((game.basket - game.num_left_columns() - 1) as f32);
+            let from_right = -right - comptime!(game.num_left_columns() as f32);
+            clip(height - positive_part(maximum(from_left, from_right)), 2.0f32) * 0.5f32
         } else {
             clip(right, 3.0f32) * comptime!(1.0f32 / 3.0)
         };
         select(state.has_fruit(fruit), value, 0.0f32)
     } else {
-        let pair = comptime!(i - singles);
-        let first = comptime!(if pair < fruits - 1 { pair } else { pair + 1 - fruits });
-        let second = comptime!(if pair < fruits - 1 { first + 1 } else { first + 2 });
+        let pair = comptime!(i - pairs_start);
+        let first = comptime!(if pair < max_fruits - 1 { pair } else { pair + 1 - max_fruits });
+        let second = comptime!(if pair < max_fruits - 1 { first + 1 } else { first + 2 });
         let right = state.column(second) as f32 - state.column(first) as f32;
         let time = state.row(first) as f32 - state.row(second) as f32;
-        let moves = positive(larger(right, -right) - comptime!((game.basket - 1) as f32));
+        let moves = positive_part(maximum(right, -right) - comptime!((game.basket - 1) as f32));
         let value = clip(time - moves, 2.0f32) * 0.5f32;
         select(state.has_fruit(second), value, 0.0f32)
     }
@@ -325,13 +325,13 @@ fn relative_feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: 
 #[cube]
 #[inline(always)]
 fn position_feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
-    let columns = comptime!(2.0 / (game.width - 1) as f32);
+    let column_scale = comptime!(2.0 / (game.width - 1) as f32);
     if comptime!(i == 0) {
-        state.basket as f32 * columns - 1.0f32
+        state.basket as f32 * column_scale - 1.0f32
     } else {
         let fruit = comptime!((i - 1) / 3);
         let value = if comptime!((i - 1).is_multiple_of(3)) {
-            state.column(fruit) as f32 * columns - 1.0f32
+            state.column(fruit) as f32 * column_scale - 1.0f32
         } else if comptime!((i - 1) % 3 == 1) {
             state.row(fruit) as f32 * comptime!(2.0 / (game.height - 1) as f32) - 1.0f32
         } else {
@@ -349,9 +349,10 @@ impl Rules for Fruit {
     fn reset(state: &mut FruitState, key: u32, #[comptime] game: Self) {
         // The initial basket lies within the grid, at least two cells from the right edge:
         // `left..=width - basket`, 17 columns by default.
-        let starts =
-            comptime!((game.width + 1).saturating_sub(game.basket + game.left_columns()).max(1));
-        state.basket = below(draw(key, 0), starts) + comptime!(game.left_columns());
+        let starts = comptime!(
+            (game.width + 1).saturating_sub(game.basket + game.num_left_columns()).max(1)
+        );
+        state.basket = below(draw(key, 0), starts) + comptime!(game.num_left_columns());
         state.count = 0;
         state.tick = 0;
         state.fruits01 = 0;
@@ -374,7 +375,7 @@ impl Rules for Fruit {
         #[unroll]
         for _ in 0..comptime!(game.max_landings()) {
             if state.count > 0 && state.row(0usize) == comptime!(game.height - 1) {
-                let offset = state.column(0usize) + comptime!(game.left_columns());
+                let offset = state.column(0usize) + comptime!(game.num_left_columns());
                 let caught = offset >= state.basket && offset < state.basket + game.basket;
                 reward += select(caught, 1.0f32, -1.0f32);
                 landed = true;
@@ -384,17 +385,17 @@ impl Rules for Fruit {
 
         // The lowest bit of the key is the coin flip; columns use the upper 24 bits.
         let fallen = (state.tick + 256 - state.newest) & 0xff;
-        let clear = state.count == 0 || fallen >= game.spawn_interval;
-        let coin = key & 1 == 1 && !landed && state.count < game.max_fruits;
+        let may_spawn = state.count == 0 || fallen >= game.spawn_interval;
+        let adds_one = key & 1 == 1 && !landed && state.count < game.max_fruits;
         let wanted = select(
             state.count < game.min_fruits,
             game.min_fruits,
-            select(coin, state.count + 1, state.count),
+            select(adds_one, state.count + 1, state.count),
         );
-        let spawned = select(clear, wanted - state.count, 0);
+        let num_spawned = select(may_spawn, wanted - state.count, 0);
         #[unroll]
         for k in 0..comptime!(game.min_fruits) {
-            if k < spawned {
+            if k < num_spawned {
                 let bits = if comptime!(k == 0) { key } else { draw(key, k) };
                 state.push(below(bits, game.width));
             }

@@ -2,7 +2,7 @@
 //! and the currently lit one is shown above the basket.
 
 use super::{Recall, RecallState};
-use crate::env::look::{Look, SceneInfo, Sprite, lerp, sky_tile, tile, tile_variant};
+use crate::env::look::{Look, SceneInfo, Sprite, lerp, pick_tile_variant, sky_tile, tile};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -33,7 +33,7 @@ impl SceneInfo for Recall {
 
     fn background(&self, column: u32, row: u32) -> u32 {
         if row > PATH_ROW {
-            tile::MEADOW_A + tile_variant(column, row, 3)
+            tile::MEADOW_A + pick_tile_variant(column, row, 3)
         } else if row == PATH_ROW {
             tile::HILL_A + column % 2
         } else {

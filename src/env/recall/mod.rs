@@ -9,7 +9,7 @@
 mod look;
 
 use super::look::NUM_FRUIT_KINDS;
-use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, declared};
+use super::{Bits, Env, Outcome, Rules, ScriptedPlayer, impl_settings};
 use crate::rng::{below, draw, uniform};
 use crate::schema::settings;
 use burn::cubecl;
@@ -29,7 +29,7 @@ settings! {
 }
 
 /// Reference scores for 2 cues and more.
-static REFERENCES: [[(&str, f64); 2]; MAX_CUES as usize - 1] = [
+static REFERENCE_SCORES: [[(&str, f64); 2]; MAX_CUES as usize - 1] = [
     [("chance", 1.0 / 2.0), ("optimum", 1.0)],
     [("chance", 1.0 / 3.0), ("optimum", 1.0)],
     [("chance", 1.0 / 4.0), ("optimum", 1.0)],
@@ -45,7 +45,7 @@ impl Env for Recall {
         &[include_str!("defaults.toml")]
     }
 
-    declared!();
+    impl_settings!();
 
     /// `rememberer` always answers with the cue, which it reads from the state.
     fn players(&self) -> Vec<ScriptedPlayer> {
@@ -68,7 +68,7 @@ impl Env for Recall {
     }
 
     fn reference_scores(&self) -> &'static [(&'static str, f64)] {
-        REFERENCES.get(self.cues as usize - 2).map_or(&[], |scores| scores)
+        REFERENCE_SCORES.get(self.cues as usize - 2).map_or(&[], |scores| scores)
     }
 
     fn feature_name(&self, i: usize) -> String {
@@ -114,20 +114,20 @@ impl Rules for Recall {
         state.time += 1;
         state.light = below(draw(key, 0), game.cues);
         state.noise = draw(key, 1);
-        let over = state.time >= game.steps;
-        let right = over && action == state.cue;
-        let reward = select(right, 1.0f32, 0.0f32);
-        Outcome { reward, score: reward, terminated: over }
+        let is_over = state.time >= game.steps;
+        let is_right = is_over && action == state.cue;
+        let reward = select(is_right, 1.0f32, 0.0f32);
+        Outcome { reward, score: reward, terminated: is_over }
     }
 
     #[inline(always)]
     fn feature(state: &RecallState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
-        let lights = comptime!(game.cues as usize);
-        if comptime!(i < lights) {
+        let num_lights = comptime!(game.cues as usize);
+        if comptime!(i < num_lights) {
             select(state.light == comptime!(i as u32), 1.0f32, 0.0f32)
-        } else if comptime!(i == lights) {
+        } else if comptime!(i == num_lights) {
             select(state.time == 0, 1.0f32, 0.0f32)
-        } else if comptime!(i == lights + 1) {
+        } else if comptime!(i == num_lights + 1) {
             select(state.time == comptime!(game.steps - 1), 1.0f32, 0.0f32)
         } else {
             uniform(state.noise) * 2.0f32 - 1.0f32

@@ -105,7 +105,8 @@ pub(super) fn prompt_file(
     name: &str,
     task_settings: &Table,
 ) -> Result<Option<(&'static str, String)>> {
-    let file =
-        task::find(name)?.file.map(|key| (key, overlay::text_at(task_settings, key).to_string()));
+    let file = task::find(name)?
+        .path_setting
+        .map(|key| (key, overlay::text_at(task_settings, key).to_string()));
     Ok(file.filter(|(_, path)| !path.is_empty()))
 }

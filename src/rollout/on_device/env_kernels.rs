@@ -119,7 +119,7 @@ pub(super) fn mask_logits<G: Rules>(
     if comptime!(G::MASKED) {
         #[unroll]
         for a in 0..comptime!(game.num_actions()) {
-            logits[a] = select(G::legal(state, a, game), logits[a], comptime!(MASKED_LOGIT));
+            logits[a] = select(G::is_legal(state, a, game), logits[a], comptime!(MASKED_LOGIT));
         }
     }
 }

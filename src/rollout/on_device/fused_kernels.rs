@@ -377,6 +377,6 @@ impl<G: Rules> Observer for PackedStates<G> {
     ) -> bool {
         let game = comptime!(observer.0);
         let state = load_state::<G>(words, 0usize, step.at, step.stride, game);
-        G::legal(&state, action, game)
+        G::is_legal(&state, action, game)
     }
 }

@@ -149,7 +149,7 @@ fn step_kernel<G: Rules>(
             #[unroll]
             for a in 0..num_actions {
                 masked_logits[a] = logits[env * num_actions + a];
-                records.store_legal(&step_words, a, G::legal(&state, a, game));
+                records.store_legal(&step_words, a, G::is_legal(&state, a, game));
             }
             mask_logits::<G>(&mut masked_logits, &state, game);
             sample_action(masked_logits.as_slice(), 0usize, u, num_actions)

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SEPARATORS: &str = " \t\n'\"=:;,&|()<>{}`";
 
 /// Folders of the system that are not shown even if a command names them.
-const NEVER_SHOWN: [&str; 3] = ["/proc", "/sys", "/dev"];
+const HIDDEN_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Processes and threads that a verifier may have at a time: more than any needs, and fewer than stop a machine.
 const MAX_PROCESSES: u64 = 4096;
@@ -26,7 +26,7 @@ pub struct Confinement {
     sandbox: Sandbox,
     /// Holds a folder for each process to write to.
     folder: SandboxFolder,
-    started: AtomicUsize,
+    num_started: AtomicUsize,
 }
 
 impl Confinement {
@@ -49,7 +49,7 @@ impl Confinement {
             None => env::current_dir(),
         };
         let workdir = workdir.map_err(wrong)?;
-        let mut readable = paths_in_command(&options.command, &workdir);
+        let mut readable = find_command_paths(&options.command, &workdir);
         let allowed = options.sandbox.readable.iter().map(|path| workdir.join(path));
         let allowed: Vec<PathBuf> = allowed.collect();
         readable.extend(allowed.iter().cloned());
@@ -72,7 +72,9 @@ impl Confinement {
         let sandbox = Sandbox::new(limits, &scratch, access);
         let sandbox = sandbox.map_err(|error| refused(format!("{error}.")))?;
         match sandbox.notes() {
-            notes if notes.is_empty() => Ok(Self { sandbox, folder, started: AtomicUsize::new(0) }),
+            notes if notes.is_empty() => {
+                Ok(Self { sandbox, folder, num_started: AtomicUsize::new(0) })
+            }
             notes => Err(refused(notes.join(" "))),
         }
     }
@@ -81,8 +83,8 @@ impl Confinement {
     ///
     /// # Errors
     /// If its folder cannot be created.
-    pub fn shell(&self, command: &str) -> io::Result<Command> {
-        let name = format!("v{}", self.started.fetch_add(1, Ordering::Relaxed));
+    pub fn shell_command(&self, command: &str) -> io::Result<Command> {
+        let name = format!("v{}", self.num_started.fetch_add(1, Ordering::Relaxed));
         let scratch = self.folder.create_subfolder(&name)?;
         let mut shell = self.sandbox.command("sh", &scratch)?;
         shell.args(["-c", command]);
@@ -90,9 +92,9 @@ impl Confinement {
     }
 }
 
-/// The paths that a command needs: its folder (unless that contains the user's home), the files and folders that it
-/// names, the installations of its programs, and the Python libraries that the user has installed.
-fn paths_in_command(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
+/// Finds the paths that a command needs: its folder (unless that contains the user's home), the files and folders that
+/// it names, the installations of its programs, and the Python libraries that the user has installed.
+fn find_command_paths(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
     let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let is_private = |path: &Path| {
         path.parent().is_none() || home.as_ref().is_some_and(|home| home.starts_with(path))
@@ -115,28 +117,30 @@ fn paths_in_command(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
             _ => PathBuf::from(&word),
         };
         let file = workdir.join(&word);
-        let found = match file.exists() {
-            true => {
-                Some(file).filter(|file| !file.canonicalize().is_ok_and(|path| is_private(&path)))
-            }
-            false if word.components().count() == 1 => find_on_path(&word),
-            false => None,
+        let found = if file.exists() {
+            Some(file).filter(|file| !file.canonicalize().is_ok_and(|path| is_private(&path)))
+        } else if word.components().count() == 1 {
+            find_on_path(&word)
+        } else {
+            None
         };
         if let Some(found) = found {
-            let interpreter = interpreter_line(&found).filter(|line| !words.contains(line));
+            let interpreter = read_interpreter_line(&found).filter(|line| !words.contains(line));
             words.extend(
                 interpreter.iter().flat_map(|line| line.split_whitespace().map(str::to_string)),
             );
             words.extend(interpreter);
-            paths.extend(installation_paths(&found, is_private));
+            paths.extend(find_installation_paths(&found, is_private));
         }
     }
-    paths.retain(|path| path.exists() && !NEVER_SHOWN.iter().any(|never| path.starts_with(never)));
+    paths.retain(|path| {
+        path.exists() && !HIDDEN_FOLDERS.iter().any(|hidden| path.starts_with(hidden))
+    });
     paths
 }
 
-/// The command in the first line of a script, after `#!`.
-fn interpreter_line(file: &Path) -> Option<String> {
+/// Reads the command in the first line of a script, after `#!`.
+fn read_interpreter_line(file: &Path) -> Option<String> {
     let mut start = Vec::new();
     // The longest line that Linux reads.
     input::open(file).ok()?.take(256).read_to_end(&mut start).ok()?;
@@ -144,9 +148,9 @@ fn interpreter_line(file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(line).trim().to_string())
 }
 
-/// A file with everything that its links lead to and, if it lies in a folder `bin`, or in `shims` of a version manager,
-/// everything installed beside that folder.
-fn installation_paths(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<PathBuf> {
+/// Finds a file with everything that its links lead to and, if it lies in a folder `bin`, or in `shims` of a version
+/// manager, everything installed beside that folder.
+fn find_installation_paths(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
     let mut at = Some(file.to_path_buf());
     // As many links as Linux follows.
@@ -166,7 +170,7 @@ fn installation_paths(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeS
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::not_tested;
+    use crate::task::report_not_tested;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -185,7 +189,7 @@ mod tests {
         fs::write(place.join("interpreters/own"), "").unwrap();
         symlink("../../python/bin/python3", place.join("venv/bin/python")).unwrap();
         let command = "../venv/bin/python check.py --words=../other/words.txt / /proc/self";
-        let found = paths_in_command(command, &place.join("work"));
+        let found = find_command_paths(command, &place.join("work"));
         let holds = |file: &str| {
             let file = place.join(file).canonicalize().unwrap();
             found.iter().any(|path| file.starts_with(path.canonicalize().unwrap()))
@@ -205,9 +209,9 @@ mod tests {
         let options = VerifierOptions::new("");
         let confinement = match Confinement::new(&options) {
             Ok(confinement) => confinement,
-            Err(error) => return not_tested(error),
+            Err(error) => return report_not_tested(error),
         };
-        let output = confinement.shell("bash -c 'ulimit -u'").unwrap().output().unwrap();
+        let output = confinement.shell_command("bash -c 'ulimit -u'").unwrap().output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), MAX_PROCESSES.to_string());
     }
 }

@@ -8,7 +8,7 @@
 mod confinement;
 pub(crate) mod protocol;
 
-use super::parallel::{Turns, cores, lock, map_in_order};
+use super::parallel::{FairSemaphore, lock, map_in_order, num_cores};
 use super::process::{NoAnswer, Process, take_idle};
 use super::{Completion, RewardPart, Rewards, TaskError};
 #[cfg(unix)]
@@ -73,8 +73,8 @@ impl VerifierOptions {
     }
 
     /// Number of processes.
-    fn workers(&self) -> usize {
-        if self.workers == 0 { cores() } else { self.workers }
+    fn num_workers(&self) -> usize {
+        if self.workers == 0 { num_cores() } else { self.workers }
     }
 }
 
@@ -92,19 +92,19 @@ pub struct Verifier {
     options: VerifierOptions,
     timeout: Duration,
     /// Additional time limit for the first answer of a process, which includes its start-up.
-    start_up: Duration,
-    /// Turns of completions, each of which keeps one process busy.
-    turns: Turns,
+    start_timeout: Duration,
+    /// Permits of completions, each of which keeps one process busy.
+    semaphore: FairSemaphore,
     /// Idle processes, which end before their sandbox is removed.
     idle: Mutex<Vec<Process>>,
     #[cfg(unix)]
     confinement: Option<Confinement>,
     /// The first request that was answered, without its id, to warm up further processes.
-    answered: OnceLock<String>,
+    answered_request: OnceLock<String>,
     /// Serializes requests until the first answer.
-    first: Mutex<()>,
+    first_answer: Mutex<()>,
     /// Number of processes that failed before the first answer.
-    failures: AtomicUsize,
+    num_failures: AtomicUsize,
 }
 
 impl Verifier {
@@ -134,16 +134,16 @@ impl Verifier {
             return Err(TaskError::Verifier(message.to_string()));
         }
         let verifier = Self {
-            turns: Turns::new(options.workers()),
+            semaphore: FairSemaphore::new(options.num_workers()),
             options,
             timeout,
-            start_up: START_TIMEOUT,
+            start_timeout: START_TIMEOUT,
             #[cfg(unix)]
             confinement,
             idle: Mutex::default(),
-            answered: OnceLock::new(),
-            first: Mutex::default(),
-            failures: AtomicUsize::new(0),
+            answered_request: OnceLock::new(),
+            first_answer: Mutex::default(),
+            num_failures: AtomicUsize::new(0),
         };
         let mut first = verifier.spawn()?;
         // The shell ends immediately if the command does not exist.
@@ -161,12 +161,12 @@ impl Verifier {
     /// [`TaskError::Verifier`] if the processes do not answer any more, or never did. A failure that concerns
     /// a single completion is reported in its [`Rewards::problem`].
     pub fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        map_in_order(completions, self.workers(), |completion| self.verify_one(completion))
+        map_in_order(completions, self.num_workers(), |completion| self.verify_one(completion))
     }
 
     /// Number of completions that are verified at a time, whichever threads ask for it.
-    pub fn workers(&self) -> usize {
-        self.options.workers()
+    pub fn num_workers(&self) -> usize {
+        self.options.num_workers()
     }
 
     /// Verifies one completion, to detect a broken command before a run starts. An `error` that the
@@ -191,46 +191,50 @@ impl Verifier {
     /// completion is blamed. A process that has answered other requests may have ended for a reason of its own.
     fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let body = protocol::encode_body(completion);
-        // Before the lock, whose owner must not wait for a turn; it ends once the process is idle or has ended.
-        let _turn = self.turns.take();
+        // Before the lock, whose owner must not wait for a permit; released once the process is idle or has ended.
+        let _permit = self.semaphore.acquire();
         // Until the first answer, requests are serialized: the first one may take long.
-        let first = self.answered.get().is_none().then(|| lock(&self.first));
-        let mut last = String::new();
+        let guard = self.answered_request.get().is_none().then(|| lock(&self.first_answer));
+        let mut last_failure = String::new();
         let mut idle = take_idle(&self.idle);
         let mut num_ended = 0;
         while num_ended < 2 {
             // The first one has not answered yet.
-            let is_new = idle.is_none() || self.answered.get().is_none();
-            let mut worker = idle.take().map_or_else(|| self.start_warm(), Ok)?;
-            let start = if self.answered.get().is_some() { Duration::ZERO } else { self.start_up };
+            let is_new = idle.is_none() || self.answered_request.get().is_none();
+            let mut worker = idle.take().map_or_else(|| self.start_warmed_up(), Ok)?;
+            let start = if self.answered_request.get().is_some() {
+                Duration::ZERO
+            } else {
+                self.start_timeout
+            };
             let limit = self.timeout + start;
             match ask(&mut worker, &body, limit) {
                 Ok(answer) => {
                     lock(&self.idle).push(worker);
                     let rewards = answer.rewards(&self.options.parts).map(Rewards::new);
-                    self.answered.get_or_init(|| body);
+                    self.answered_request.get_or_init(|| body);
                     return Ok(rewards.unwrap_or_else(|message| self.unjudged(message)));
                 }
                 Err(NoAnswer::Timeout(instead)) => {
                     self.count_failure("does not answer")?;
-                    return Ok(self.unjudged(self.late(start, &instead)));
+                    return Ok(self.unjudged(self.describe_timeout(start, &instead)));
                 }
                 Err(NoAnswer::Ended(end)) => {
                     self.count_failure(&end)?;
-                    last = end;
+                    last_failure = end;
                     num_ended += usize::from(is_new);
                 }
             }
         }
-        drop(first);
-        Ok(self.unjudged(format!("the verifier {last} twice on this completion")))
+        drop(guard);
+        Ok(self.unjudged(format!("the verifier {last_failure} twice on this completion")))
     }
 
-    /// Words for a time limit that was exceeded, with what came instead of an answer.
-    fn late(&self, start: Duration, instead: &str) -> String {
+    /// Describes a time limit that was exceeded, with what came instead of an answer.
+    fn describe_timeout(&self, start: Duration, instead: &str) -> String {
         let [limit, start, answer] =
             [self.timeout + start, start, self.timeout].map(|time| time.as_secs_f64());
-        if self.answered.get().is_some() {
+        if self.answered_request.get().is_some() {
             return format!("the verifier took more than {limit} s{instead}");
         }
         let advice = "; it must print one line for each request, and flush it";
@@ -242,8 +246,8 @@ impl Verifier {
 
     /// Counts a process that did not answer, and fails after too many before the first answer.
     fn count_failure(&self, how: &str) -> Result<(), TaskError> {
-        let none = self.answered.get().is_none();
-        if none && self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES {
+        let is_answered = self.answered_request.get().is_some();
+        if !is_answered && self.num_failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES {
             return Err(self.command_error(how));
         }
         Ok(())
@@ -253,24 +257,24 @@ impl Verifier {
         Rewards::unjudged(self.options.parts.len(), problem)
     }
 
-    /// Starts a process and, once a request has been answered, warms it up.
-    fn start_warm(&self) -> Result<Process, TaskError> {
-        let mut last = String::new();
+    /// Starts a process and, once a request has been answered, warms it up by that request.
+    fn start_warmed_up(&self) -> Result<Process, TaskError> {
+        let mut last_failure = String::new();
         for _ in 0..MAX_FAILURES {
             let mut worker = self.spawn()?;
-            let Some(body) = self.answered.get() else { return Ok(worker) };
-            match ask(&mut worker, body, self.timeout + self.start_up) {
+            let Some(body) = self.answered_request.get() else { return Ok(worker) };
+            match ask(&mut worker, body, self.timeout + self.start_timeout) {
                 Ok(_) => return Ok(worker),
-                Err(NoAnswer::Timeout(_)) => last = "does not answer".to_string(),
-                Err(NoAnswer::Ended(end)) => last = end,
+                Err(NoAnswer::Timeout(_)) => last_failure = "does not answer".to_string(),
+                Err(NoAnswer::Ended(end)) => last_failure = end,
             }
         }
-        Err(self.command_error(&last))
+        Err(self.command_error(&last_failure))
     }
 
     fn spawn(&self) -> Result<Process, TaskError> {
         let VerifierOptions { command, folder, sandbox, .. } = &self.options;
-        let started = self.shell().and_then(|mut shell| Process::start(&mut shell));
+        let started = self.build_command().and_then(|mut shell| Process::start(&mut shell));
         // The processes of a sandbox end with Grove by themselves.
         let started =
             started.map(|process| if sandbox.is_on { process } else { process.with_watcher() });
@@ -282,13 +286,13 @@ impl Verifier {
     }
 
     /// The command in a shell, sandboxed unless that is off.
-    fn shell(&self) -> io::Result<Command> {
+    fn build_command(&self) -> io::Result<Command> {
         let VerifierOptions { command, folder, .. } = &self.options;
         #[cfg(unix)]
         if let Some(confinement) = &self.confinement {
-            return confinement.shell(command);
+            return confinement.shell_command(command);
         }
-        let mut shell = shell(command);
+        let mut shell = shell_command(command);
         if let Some(folder) = folder {
             shell.current_dir(folder);
         }
@@ -303,7 +307,7 @@ impl Verifier {
 
 /// Sends the request `body` to a process and waits for its answer.
 fn ask(process: &mut Process, body: &str, limit: Duration) -> Result<Answer, NoAnswer> {
-    let request = |id| protocol::request(id, body).into_bytes();
+    let request = |id| protocol::encode_request(id, body).into_bytes();
     process.ask(request, limit, |id, line| {
         let answer = Answer::parse(line)?;
         Ok((answer.id == id).then_some(answer))
@@ -311,7 +315,7 @@ fn ask(process: &mut Process, body: &str, limit: Duration) -> Result<Answer, NoA
 }
 
 /// The command in a shell, on Unix in a new process group.
-fn shell(command: &str) -> Command {
+fn shell_command(command: &str) -> Command {
     let [program, flag] = if cfg!(unix) { ["sh", "-c"] } else { ["cmd", "/C"] };
     let mut shell = Command::new(program);
     shell.args([flag, command]);
@@ -337,7 +341,7 @@ mod tests {
         let verify = || verifier.verify(&[Completion::new(&prompt, "!")]).unwrap();
         assert_eq!(verify(), [Rewards::new(vec![1.0])]);
         // They have ended, or are about to.
-        let ended = (0..4).map(|_| Process::start(&mut shell("exit")).unwrap());
+        let ended = (0..4).map(|_| Process::start(&mut shell_command("exit")).unwrap());
         lock(&verifier.idle).extend(ended);
         assert_eq!(verify(), [Rewards::new(vec![1.0])]);
     }
@@ -370,7 +374,7 @@ mod tests {
         // Answers that stay in a buffer never arrive, however long the wait.
         let options = VerifierOptions { timeout: 0.01, ..VerifierOptions::new("cat > /dev/null") };
         let mut verifier = Verifier::start(options).unwrap();
-        verifier.start_up = Duration::ZERO;
+        verifier.start_timeout = Duration::ZERO;
         let prompt = Prompt { text: "?".to_string(), ..Prompt::default() };
         let error = verifier.check(&Completion::new(&prompt, "!")).unwrap_err().to_string();
         let said = "for the first prompt, the verifier did not answer within 0.01 s (0 for its start, 0.01 for the \

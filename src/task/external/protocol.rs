@@ -8,8 +8,9 @@ use std::borrow::Cow;
 /// Largest absolute value of a reward. The squares of larger ones would drown all others in a group's deviation.
 const MAX_REWARD: f64 = 1e6;
 
+/// The body of a request: all but its id and the fields of its prompt.
 #[derive(Serialize)]
-struct Body<'a> {
+struct RequestBody<'a> {
     prompt: &'a str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     messages: Vec<Cow<'a, Message>>,
@@ -18,8 +19,8 @@ struct Body<'a> {
     truncated: bool,
 }
 
-/// A message as verifiers get it, with an empty text for null.
-fn message_for_verifier(message: &Message) -> Cow<'_, Message> {
+/// Returns a message as verifiers get it, with an empty text for null.
+fn replace_null_content(message: &Message) -> Cow<'_, Message> {
     if message.content == Content::Null {
         let content = Content::Text(String::new());
         Cow::Owned(Message { content, ..message.clone() })
@@ -31,16 +32,17 @@ fn message_for_verifier(message: &Message) -> Cow<'_, Message> {
 /// Serializes the request for a completion, without its id.
 pub fn encode_body(completion: &Completion) -> String {
     let Completion { prompt, text, num_tokens, truncated } = *completion;
-    let messages = prompt.messages.iter().map(message_for_verifier).collect();
-    let body = Body { prompt: &prompt.text, messages, completion: text, num_tokens, truncated };
+    let messages = prompt.messages.iter().map(replace_null_content).collect();
+    let body =
+        RequestBody { prompt: &prompt.text, messages, completion: text, num_tokens, truncated };
     let body = serde_json::to_string(&body).expect("texts and numbers");
     // Only the fields hold marked numbers; a completion may merely look like one.
     let fields = serde_json::to_string(&prompt.fields).expect("texts and numbers");
-    format!("{},\"fields\":{}}}", &body[..body.len() - 1], numbers::unmark(fields))
+    format!("{},\"fields\":{}}}", &body[..body.len() - 1], numbers::unmark_large_integers(fields))
 }
 
 /// Adds the id to a request and returns it as a line.
-pub fn request(id: u64, body: &str) -> String {
+pub fn encode_request(id: u64, body: &str) -> String {
     format!("{{\"id\":{id},{}\n", &body[1..])
 }
 
@@ -67,7 +69,7 @@ impl Answer {
         let Ok(Value::Object(object)) = parsed else {
             return Err(format!("it wrote {}, which is not a JSON object", excerpt(&text)));
         };
-        match object.get("id").and_then(whole_number) {
+        match object.get("id").and_then(parse_integer) {
             Some(id) => Ok(Self { id, object }),
             None => Err(format!("it wrote {}, which has no `id`", excerpt(&text))),
         }
@@ -97,8 +99,8 @@ impl Answer {
                 return Err(format!("the verifier's answer has {expected} `rewards` by name"));
             }
         };
-        let known = |name: &String| parts.iter().any(|part| part.name == *name);
-        if let Some(name) = rewards.keys().find(|name| !known(name)) {
+        let is_known = |name: &String| parts.iter().any(|part| part.name == *name);
+        if let Some(name) = rewards.keys().find(|name| !is_known(name)) {
             let weights: Vec<String> = rewards.keys().map(|name| format!("{name}=1")).collect();
             return Err(format!(
                 "the verifier returned the reward {}, which has no weight: set data.reward_weights, such as {}",
@@ -106,12 +108,12 @@ impl Answer {
                 excerpt(&weights.join(","))
             ));
         }
-        let number = |part: &RewardPart| {
+        let parse_reward = |part: &RewardPart| {
             let value = rewards.get(&part.name);
             let value =
                 value.ok_or_else(|| format!("the verifier returned no reward `{}`", part.name))?;
-            let bounded = |number: &f64| number.abs() <= MAX_REWARD;
-            value.as_f64().filter(bounded).ok_or_else(|| {
+            let is_bounded = |reward: &f64| reward.abs() <= MAX_REWARD;
+            value.as_f64().filter(is_bounded).ok_or_else(|| {
                 let value: String = value.to_string().chars().take(60).collect();
                 format!(
                     "the verifier returned {value} as the reward `{}`, which is not a number from -1e6 to 1e6",
@@ -119,12 +121,12 @@ impl Answer {
                 )
             })
         };
-        parts.iter().map(number).collect()
+        parts.iter().map(parse_reward).collect()
     }
 }
 
-/// A whole number, which some JSON writers write with a fraction of 0.
-fn whole_number(value: &Value) -> Option<u64> {
+/// Parses an integer, which some JSON writers write with a fraction of 0.
+fn parse_integer(value: &Value) -> Option<u64> {
     let rounded = || {
         let number = value.as_f64()?;
         let rounded = number as u64;
@@ -136,21 +138,21 @@ fn whole_number(value: &Value) -> Option<u64> {
 /// JSON with quotes around NaN and Infinity, which some writers emit, and around numbers that are too large: such a
 /// reward is rejected, but the id can be read.
 fn quote_unusual_numbers(json: &[u8]) -> Vec<u8> {
-    let is_of_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+    let is_word_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     let (mut quoted, mut at) = (Vec::new(), 0);
     while let Some(byte) = json.get(at) {
         let end = match byte {
-            b'"' => numbers::end_of_text(json, at),
-            byte if is_of_word(byte) => {
-                at + json[at..].iter().take_while(|byte| is_of_word(byte)).count()
+            b'"' => numbers::find_string_end(json, at),
+            byte if is_word_byte(byte) => {
+                at + json[at..].iter().take_while(|byte| is_word_byte(byte)).count()
             }
             _ => at + 1,
         };
-        let piece = &json[at..end];
-        let number = str::from_utf8(piece).ok().and_then(|word| word.parse::<f64>().ok());
-        let mark: &[u8] =
+        let token = &json[at..end];
+        let number = str::from_utf8(token).ok().and_then(|word| word.parse::<f64>().ok());
+        let quote: &[u8] =
             if number.is_some_and(|number| !number.is_finite()) { b"\"" } else { b"" };
-        quoted.extend([mark, piece, mark].concat());
+        quoted.extend([quote, token, quote].concat());
         at = end;
     }
     quoted
@@ -172,7 +174,7 @@ mod tests {
     fn a_request_is_always_one_line() {
         let text = "a\n\"b\"\u{2028}\0";
         let prompt = Prompt { text: text.to_string(), ..Prompt::default() };
-        let line = request(7, &encode_body(&Completion::new(&prompt, text)));
+        let line = encode_request(7, &encode_body(&Completion::new(&prompt, text)));
         assert_eq!(line.matches('\n').count(), 1);
         let value: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(
@@ -191,7 +193,7 @@ mod tests {
         let text = "\u{fdd0}123456789012345678901234567890";
         let fields = Map::from_iter([("n".to_string(), text.into())]);
         let prompt = Prompt { text: text.to_string(), fields, ..Prompt::default() };
-        let line = request(7, &encode_body(&Completion::new(&prompt, text)));
+        let line = encode_request(7, &encode_body(&Completion::new(&prompt, text)));
         assert!(line.ends_with("\"fields\":{\"n\":123456789012345678901234567890}}\n"), "{line}");
         let value: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&value["prompt"], &value["completion"]), (&text.into(), &text.into()));

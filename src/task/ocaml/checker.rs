@@ -46,7 +46,7 @@ pub struct Checker {
     folder: SandboxFolder,
     runtime: PathBuf,
     limits: OcamlLimits,
-    started: AtomicUsize,
+    num_started: AtomicUsize,
 }
 
 impl Checker {
@@ -64,7 +64,7 @@ impl Checker {
         limits: OcamlLimits,
         cache: Option<&Path>,
     ) -> Result<Self, TaskError> {
-        let cached = cache.map(|cache| cache.join(cached_name(compiler)));
+        let cached = cache.map(|cache| cache.join(cache_file_name(compiler)));
         match &cached {
             Some(cached) if cached.exists() => Self::start_from(compiler, limits, Some(cached))
                 .or_else(|_| {
@@ -89,7 +89,7 @@ impl Checker {
         fs::copy(compile_server(compiler, cached, &folder)?, &program).map_err(wrong)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o444)).map_err(wrong)?;
         let scratch = folder.create_subfolder("try").map_err(wrong)?;
-        let bounds = Limits {
+        let sandbox_limits = Limits {
             // Each completion has its own timer; this is a backstop.
             cpu_seconds: 600,
             memory: u64::from(limits.memory_mb) << 20,
@@ -99,8 +99,8 @@ impl Checker {
             processes: u64::from(limits.processes) + 5,
             files: 64,
         };
-        let sandbox =
-            Sandbox::new(bounds, &scratch, compiler.access(folder.path())).map_err(wrong)?;
+        let sandbox = Sandbox::new(sandbox_limits, &scratch, compiler.access(folder.path()))
+            .map_err(wrong)?;
         let checker = Self {
             sandbox,
             runtime: copy_runtime(compiler, &folder).map_err(wrong)?,
@@ -108,7 +108,7 @@ impl Checker {
             limits,
             idle: Mutex::default(),
             idle_for_values: Mutex::default(),
-            started: AtomicUsize::new(0),
+            num_started: AtomicUsize::new(0),
         };
         let first = checker.start_server()?;
         lock(&checker.idle).push(first);
@@ -122,8 +122,8 @@ impl Checker {
 
     /// The number of servers started so far, for tests.
     #[doc(hidden)]
-    pub fn started(&self) -> usize {
-        self.started.load(Ordering::Relaxed)
+    pub fn num_started(&self) -> usize {
+        self.num_started.load(Ordering::Relaxed)
     }
 
     /// Checks a piece of code. The inner `Err` describes a failure that concerns this code, for instance
@@ -134,13 +134,13 @@ impl Checker {
     pub fn check(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
         let idle = if job.code.is_empty() { &self.idle_for_values } else { &self.idle };
         let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + OVERHEAD;
-        let mut last = String::new();
-        let mut known = take_idle(idle);
+        let mut last_end = String::new();
+        let mut idle_server = take_idle(idle);
         let mut num_ended = 0;
         while num_ended < 2 {
             // One that has checked others may have ended for reasons of its own.
-            let is_new = known.is_none();
-            let mut server = known.take().map_or_else(|| self.start_server(), Ok)?;
+            let is_new = idle_server.is_none();
+            let mut server = idle_server.take().map_or_else(|| self.start_server(), Ok)?;
             match server.ask(|id| self.encode_request(id, job), limit, parse_answer) {
                 Ok(Answer::Unusable(why)) => {
                     lock(idle).push(server);
@@ -157,17 +157,17 @@ impl Checker {
                     return Ok(Err("the OCaml checker does not answer".to_string()));
                 }
                 Err(NoAnswer::Ended(end)) => {
-                    last = end;
+                    last_end = end;
                     num_ended += usize::from(is_new);
                 }
             }
         }
-        Ok(Err(format!("the OCaml checker {last} twice on this completion")))
+        Ok(Err(format!("the OCaml checker {last_end} twice on this completion")))
     }
 
     /// Starts a server, and waits until it has checked a trivial piece of code.
     fn start_server(&self) -> Result<Process, TaskError> {
-        let name = format!("w{}", self.started.fetch_add(1, Ordering::Relaxed));
+        let name = format!("w{}", self.num_started.fetch_add(1, Ordering::Relaxed));
         let start = || {
             let scratch = self.folder.create_subfolder(&name)?;
             let runtime = self.runtime.to_string_lossy();
@@ -206,7 +206,7 @@ fn checker_error(how: &str) -> TaskError {
     TaskError::Verifier(format!("the OCaml checker {how}"))
 }
 
-/// The interpreter of bytecode, as a copy that may be executed but not read: the memory of such a program can be
+/// Copies the interpreter of bytecode so that it may be executed but not read: the memory of such a program can be
 /// neither read nor traced by other processes of its user.
 fn copy_runtime(compiler: &Compiler, folder: &SandboxFolder) -> io::Result<PathBuf> {
     let missing = || io::Error::other(format!("there is no {}", compiler.runtime.display()));
@@ -259,7 +259,7 @@ fn parse_answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
 }
 
 /// The name of the compiled server in the cache.
-fn cached_name(compiler: &Compiler) -> String {
+fn cache_file_name(compiler: &Compiler) -> String {
     let sources = SOURCES.map(|(_, text)| text).concat();
     let key = format!("{}\0{}\0{sources}", compiler.path.display(), compiler.version);
     format!("ocaml-checker-{}", &disk::sha256(key)[..16])
@@ -304,27 +304,27 @@ fn compile_server(
 /// others may be doing the same.
 fn store_in_cache(program: &Path, cached: &Path) -> io::Result<()> {
     let folder = program.parent().and_then(Path::file_name).unwrap_or_default();
-    let whole = cached.with_extension(folder);
-    fs::copy(program, &whole)?;
-    File::open(&whole)?.sync_all()?;
-    fs::rename(&whole, cached)?;
+    let partial = cached.with_extension(folder);
+    fs::copy(program, &partial)?;
+    File::open(&partial)?.sync_all()?;
+    fs::rename(&partial, cached)?;
     cached.parent().map_or(Ok(()), disk::sync_folder)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::not_tested;
+    use crate::task::report_not_tested;
     use std::sync::Barrier;
     use std::thread;
 
     #[test]
     fn a_damaged_server_in_the_cache_is_recompiled() {
-        let Ok(compiler) = Compiler::at("ocamlc") else {
-            return not_tested("there is no OCaml compiler");
+        let Ok(compiler) = Compiler::find("ocamlc") else {
+            return report_not_tested("there is no OCaml compiler");
         };
         let cache = tempfile::tempdir().unwrap();
-        let cached = cache.path().join(cached_name(&compiler));
+        let cached = cache.path().join(cache_file_name(&compiler));
         fs::write(&cached, "").unwrap();
         let start = || {
             Checker::start_cached(&compiler, OcamlLimits::default(), Some(cache.path())).unwrap()
@@ -357,8 +357,8 @@ mod tests {
 
     #[test]
     fn a_server_that_ended_while_idle_is_not_blamed_on_code() {
-        let Ok(compiler) = Compiler::at("ocamlc") else {
-            return not_tested("there is no OCaml compiler");
+        let Ok(compiler) = Compiler::find("ocamlc") else {
+            return report_not_tested("there is no OCaml compiler");
         };
         let checker = Checker::start_cached(&compiler, OcamlLimits::default(), None).unwrap();
         // They have ended, or are about to.

@@ -1,6 +1,6 @@
 //! Extraction of code from a completion, with checks of its presentation.
 
-use super::assertions::Lexer;
+use super::lexer::Lexer;
 
 /// The code in a completion.
 #[derive(Debug, PartialEq)]
@@ -21,22 +21,23 @@ impl Code {
     /// Extracts the code of `completion`: its first fenced block, or all of it if there is none. If the code
     /// does not define `name`, `head` is prepended. `None` if there is no code.
     pub fn extract(completion: &str, name: &str, head: &str) -> Option<Self> {
-        let blocks = fenced_blocks(completion);
+        let blocks = find_fenced_blocks(completion);
         let text = blocks.first().map_or(completion, |(text, _)| *text);
         // Comments alone are not code.
         Lexer::new(text).next()?;
-        let whole = if defines(text, name) { text.to_string() } else { format!("{head}\n{text}") };
-        let prose_after =
+        let with_head =
+            if defines(text, name) { text.to_string() } else { format!("{head}\n{text}") };
+        let prose_len =
             blocks.last().map_or(0, |(_, end)| completion[*end..].trim().chars().count());
-        let further = 0.02 * blocks.len().saturating_sub(1) as f64;
-        let prose = if prose_after > 30 { 0.03 } else { 0.0 };
+        let further_blocks = 0.02 * blocks.len().saturating_sub(1) as f64;
+        let prose = if prose_len > 30 { 0.03 } else { 0.0 };
         Some(Self {
             is_degenerate: is_repetitive(completion)
                 || 2 * text.trim().len() < completion.trim().len()
                 || completion.matches(FENCE).count() > 4,
             is_stub: is_stub(text),
-            untidiness: (further + prose).min(0.1),
-            text: whole,
+            untidiness: (further_blocks + prose).min(0.1),
+            text: with_head,
         })
     }
 }
@@ -45,32 +46,32 @@ impl Code {
 fn defines(text: &str, name: &str) -> bool {
     // Whether each `let` that has no `in` yet defines the name.
     let mut open: Vec<bool> = Vec::new();
-    let mut follows = false;
-    for (_, _, token) in Lexer::new(text).filter(|(_, depth, _)| *depth == 0) {
-        match token {
+    let mut is_name_next = false;
+    for token in Lexer::new(text).filter(|token| token.depth == 0) {
+        match token.text {
             "let" => {
                 open.push(false);
-                follows = true;
+                is_name_next = true;
             }
-            "rec" | "and" => follows = true,
+            "rec" | "and" => is_name_next = true,
             "in" => {
                 open.pop();
             }
             // An attribute, such as `[@inline]`.
             "[" | "]" => {}
-            token => {
-                if let Some(defines) = open.last_mut().filter(|_| follows && token == name) {
+            word => {
+                if let Some(defines) = open.last_mut().filter(|_| is_name_next && word == name) {
                     *defines = true;
                 }
-                follows = false;
+                is_name_next = false;
             }
         }
     }
     open.contains(&true)
 }
 
-/// The fenced blocks of a text, each with the offset of the text after it; the last one may be unclosed.
-fn fenced_blocks(text: &str) -> Vec<(&str, usize)> {
+/// Finds the fenced blocks of a text, each with the offset of the text after it; the last one may be unclosed.
+fn find_fenced_blocks(text: &str) -> Vec<(&str, usize)> {
     let mut blocks = Vec::new();
     let mut at = 0;
     while let Some(start) = text[at..].find(FENCE).map(|i| at + i + FENCE.len()) {
@@ -89,23 +90,23 @@ fn fenced_blocks(text: &str) -> Vec<(&str, usize)> {
 /// Whether a text of more than 100 characters is repetitive: fewer than 30 % of its windows of 50
 /// characters, with stride 25, are distinct.
 fn is_repetitive(text: &str) -> bool {
-    let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= 100 {
+    let chars: Vec<char> = text.chars().collect();
+    if chars.len() <= 100 {
         return false;
     }
-    let mut windows: Vec<&[char]> = letters.windows(50).step_by(25).collect();
-    let all = windows.len() as f64;
+    let mut windows: Vec<&[char]> = chars.windows(50).step_by(25).collect();
+    let num_windows = windows.len() as f64;
     windows.sort_unstable();
     windows.dedup();
-    (windows.len() as f64) < 0.3 * all
+    (windows.len() as f64) < 0.3 * num_windows
 }
 
 /// Whether a string looks like a placeholder for code.
 fn is_stub(text: &str) -> bool {
     let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
     let lower = text.to_lowercase();
-    let placeholder = ["assert false", "todo", "your code here", "not implemented", "fill in"];
-    (lines < 5 && placeholder.iter().any(|words| lower.contains(words)))
+    let placeholders = ["assert false", "todo", "your code here", "not implemented", "fill in"];
+    (lines < 5 && placeholders.iter().any(|words| lower.contains(words)))
         || (lines < 3 && lower.contains("failwith"))
 }
 

@@ -41,24 +41,24 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// Queries the compiler `command`, usually `ocamlc`.
+    /// Finds the compiler `command`, usually `ocamlc`, and queries its configuration.
     ///
     /// # Errors
     /// If there is no such compiler, or it has another version than the checker is for.
-    pub fn at(command: &str) -> Result<Self, TaskError> {
-        let none = || {
+    pub fn find(command: &str) -> Result<Self, TaskError> {
+        let missing = || {
             TaskError::Verifier(format!(
                 "the task `ocaml` needs the OCaml compiler, but `{command}` cannot be run; install it (Debian: \
                  apt-get install ocaml-nox)"
             ))
         };
-        let output = Command::new(command).arg("-config").output().map_err(|_| none())?;
+        let output = Command::new(command).arg("-config").output().map_err(|_| missing())?;
         let text = String::from_utf8_lossy(&output.stdout);
         let value = |key: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once(": "));
             lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim().to_string())
         };
-        let version = value("version").ok_or_else(none)?;
+        let version = value("version").ok_or_else(missing)?;
         check_version(command, &version)?;
         let runtime = value("standard_runtime").map_or_else(|| "ocamlrun".into(), PathBuf::from);
         let library = value("standard_library").map_or_else(PathBuf::new, PathBuf::from);

@@ -13,6 +13,7 @@ mod assertions;
 mod checker;
 mod code;
 mod job;
+mod lexer;
 mod problem;
 mod problems;
 mod report;
@@ -25,13 +26,14 @@ pub use problem::Problem;
 pub use problems::Problems;
 pub use report::{CodeReport, Compilation, TypeCheck};
 
-use super::parallel::{Turns, cores, map_in_order};
+use super::parallel::{FairSemaphore, map_in_order, num_cores};
 use super::records::check_digest;
 use super::settings::check_ranges;
 use super::{Completion, Prompt, RewardPart, Rewards, Split, Task, TaskError, TaskSettings};
 use crate::schema::settings;
 use code::Code;
 use report::MAX_POINTS;
+use signature::infer_signature;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -55,7 +57,7 @@ settings! {
 
 impl TaskSettings for OcamlSettings {
     const NAME: &'static str = "ocaml";
-    const FILE: Option<&'static str> = Some("problems");
+    const PATH_SETTING: Option<&'static str> = Some("problems");
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
         Ok(Arc::new(Ocaml::open(&self)?))
@@ -63,7 +65,7 @@ impl TaskSettings for OcamlSettings {
 }
 
 /// Attempts to compute the expected values of a problem.
-const ATTEMPTS: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// The task, with its problems and a checker.
 pub struct Ocaml {
@@ -71,9 +73,9 @@ pub struct Ocaml {
     compiler: Compiler,
     checker: Checker,
     parts: Vec<RewardPart>,
-    workers: usize,
-    /// Turns of pieces of code, each of which keeps one server busy.
-    turns: Turns,
+    num_workers: usize,
+    /// Permits of pieces of code, each of which keeps one server busy.
+    semaphore: FairSemaphore,
     notes: Vec<String>,
 }
 
@@ -92,7 +94,7 @@ impl Ocaml {
                 Problems::read(Path::new(path))?
             }
         };
-        let compiler = Compiler::at("ocamlc")?;
+        let compiler = Compiler::find("ocamlc")?;
         let checker = Checker::start(&compiler, limits)?;
         let notes = checker.notes();
         if !notes.is_empty() && !settings.r#unsafe {
@@ -100,11 +102,11 @@ impl Ocaml {
             let message = format!("{why} --set ocaml.unsafe=true runs the code anyway");
             return Err(TaskError::Verifier(message));
         }
-        let workers =
-            if settings.workers == 0 { cores().min(64) } else { settings.workers as usize };
+        let num_workers =
+            if settings.workers == 0 { num_cores().min(64) } else { settings.workers as usize };
         let parts = MAX_POINTS.map(|(name, weight)| RewardPart::new(name, weight)).to_vec();
-        let turns = Turns::new(workers);
-        let task = Self { problems, compiler, checker, parts, workers, turns, notes };
+        let semaphore = FairSemaphore::new(num_workers);
+        let task = Self { problems, compiler, checker, parts, num_workers, semaphore, notes };
         task.try_rows()?;
         Ok(task)
     }
@@ -113,7 +115,7 @@ impl Ocaml {
     fn try_rows(&self) -> Result<(), TaskError> {
         let mut rows: Vec<&Problem> = self.problems.all();
         rows.retain(|problem| problem.signature.is_empty());
-        map_in_order(&rows, self.workers, |problem| self.expected_digests(problem).map(|_| ()))
+        map_in_order(&rows, self.num_workers, |problem| self.expected_digests(problem).map(|_| ()))
             .map(|_| ())
     }
 
@@ -129,7 +131,7 @@ impl Ocaml {
     /// # Errors
     /// If no code can be checked any more.
     pub fn check(&self, job: &Job) -> Result<Result<CodeReport, String>, TaskError> {
-        let _turn = self.turns.take();
+        let _permit = self.semaphore.acquire();
         self.checker.check(job)
     }
 
@@ -160,7 +162,7 @@ impl Ocaml {
             let id = &problem.id;
             TaskError::Verifier(format!("the OCaml problem {id:?} cannot be used: {why}"))
         };
-        let found = signature::infer(&self.compiler, problem);
+        let found = infer_signature(&self.compiler, problem);
         let found = found.map_err(|error| unusable(error.to_string()))?.ok_or_else(|| {
             unusable(
                 "the compiler accepts neither its tests, its solution nor its head".to_string(),
@@ -171,7 +173,7 @@ impl Ocaml {
 
     /// Computes the digests of the expected values of a problem's calls, once both sides compile.
     fn expected_digests<'a>(&self, problem: &'a Problem) -> Result<&'a [String], TaskError> {
-        if let Some(digests) = problem.digests.get() {
+        if let Some(digests) = problem.expected_digests.get() {
             return Ok(digests);
         }
         let (prelude, signature) = (problem.prelude.as_str(), self.signature(problem)?);
@@ -184,7 +186,7 @@ impl Ocaml {
         let job = Job { prelude, calls, ..Job::default() };
         let mut why = String::new();
         // On a machine under load, correct code may exceed the limits.
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             if let Err(message) = self.check(&sides)? {
                 why = message;
                 continue;
@@ -192,15 +194,15 @@ impl Ocaml {
             match self.check(&job)? {
                 Ok(report) => {
                     let results = &report.results;
-                    let fails = results.iter().position(Option::is_none);
-                    let (number, how) = match fails {
+                    let failed = results.iter().position(Option::is_none);
+                    let (number, how) = match failed {
                         Some(at) => (at + 1, "raises an exception or is not data"),
                         None => (results.len() + 1, "is not computed within the limits"),
                     };
                     why = format!("the expected value of test {number} {how}");
                     let digests: Vec<String> = report.results.into_iter().flatten().collect();
                     if digests.len() == problem.tests.len() {
-                        return Ok(problem.digests.get_or_init(|| digests));
+                        return Ok(problem.expected_digests.get_or_init(|| digests));
                     }
                 }
                 Err(message) => why = message,
@@ -230,14 +232,14 @@ impl Ocaml {
             Err(message) => return Ok(Rewards::unjudged(num_parts, message)),
         };
         let points = report.points(expected);
-        let full = points.iter().sum::<f64>() > 1.0 - 1e-9;
-        let share = if code.is_degenerate || code.is_stub && !full { 0.3 } else { 1.0 };
+        let is_full = points.iter().sum::<f64>() > 1.0 - 1e-9;
+        let share = if code.is_degenerate || code.is_stub && !is_full { 0.3 } else { 1.0 };
         let mut parts: Vec<f64> = points
             .iter()
             .zip(MAX_POINTS)
             .map(|(points, (_, max_points))| share * points / max_points)
             .collect();
-        parts.push(if full { code.untidiness } else { 0.0 });
+        parts.push(if is_full { code.untidiness } else { 0.0 });
         Ok(Rewards::new(parts))
     }
 }
@@ -248,7 +250,7 @@ impl Task for Ocaml {
     }
 
     fn num_prompts(&self, split: Split) -> Option<u64> {
-        Some(self.problems.prompts.of(split).len() as u64)
+        Some(self.problems.prompts.split(split).len() as u64)
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
@@ -261,18 +263,17 @@ impl Task for Ocaml {
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        map_in_order(completions, self.workers, |completion| self.verify_one(completion))
+        map_in_order(completions, self.num_workers, |completion| self.verify_one(completion))
     }
 
-    fn verifier_threads(&self) -> usize {
-        self.workers
+    fn num_verifier_threads(&self) -> usize {
+        self.num_workers
     }
 
     /// Printable ASCII, newline, and all other characters of the problems.
     fn alphabet(&self) -> Option<String> {
         let mut characters: BTreeSet<char> = ('\n'..='\n').chain(' '..='~').collect();
-        let prompts = &self.problems.prompts;
-        for prompt in prompts.train.iter().chain(&prompts.test) {
+        for prompt in self.problems.prompts.iter() {
             characters.extend(prompt.text.chars());
             characters.extend(self.solution(prompt).unwrap_or_default().chars());
         }
@@ -280,8 +281,7 @@ impl Task for Ocaml {
     }
 
     fn max_new_tokens(&self) -> usize {
-        let prompts = &self.problems.prompts;
-        let solutions = prompts.train.iter().chain(&prompts.test).filter_map(|p| self.solution(p));
+        let solutions = self.problems.prompts.iter().filter_map(|prompt| self.solution(prompt));
         let longest = solutions.map(|text| text.chars().count() + 1).max();
         longest.unwrap_or(0).max(256)
     }
@@ -294,14 +294,14 @@ impl Task for Ocaml {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::not_tested;
+    use crate::task::report_not_tested;
     use std::sync::Barrier;
     use std::thread;
 
     #[test]
     fn runs_that_share_the_task_share_its_servers() {
-        if Compiler::at("ocamlc").is_err() {
-            return not_tested("there is no OCaml compiler");
+        if Compiler::find("ocamlc").is_err() {
+            return report_not_tested("there is no OCaml compiler");
         }
         let settings = OcamlSettings { workers: 1, r#unsafe: true, ..OcamlSettings::default() };
         let (task, start) = (Ocaml::open(&settings).unwrap(), Barrier::new(4));
@@ -315,6 +315,6 @@ mod tests {
             }
         };
         thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(run))));
-        assert_eq!(task.checker.started(), 1);
+        assert_eq!(task.checker.num_started(), 1);
     }
 }

@@ -1,6 +1,6 @@
 //! The problems: OCaml functions to complete, with test calls.
 
-use super::assertions::Lexer;
+use super::lexer::Lexer;
 use crate::task::{Prompt, Split};
 use serde::Deserialize;
 use serde_json::{Map, json};
@@ -38,7 +38,7 @@ pub struct Problem {
     pub wrong_answers: Vec<String>,
     /// Digests of the expected values, once computed.
     #[serde(skip)]
-    pub(super) digests: OnceLock<Vec<String>>,
+    pub(super) expected_digests: OnceLock<Vec<String>>,
     /// The signature, once inferred.
     #[serde(skip)]
     pub(super) inferred_signature: OnceLock<String>,
@@ -48,11 +48,10 @@ impl Problem {
     /// The name of the function.
     pub fn name(&self) -> &str {
         let text = if self.signature.is_empty() { &self.head } else { &self.signature };
-        let mut tokens = Lexer::new(text).filter(|(_, depth, _)| *depth == 0);
+        let mut tokens = Lexer::new(text).filter(|token| token.depth == 0);
         // An attribute, such as `[@inline]`, may come first.
-        let name =
-            tokens.find(|(_, _, token)| !matches!(*token, "let" | "rec" | "val" | "[" | "]"));
-        name.map_or("", |(_, _, name)| name)
+        let name = tokens.find(|token| !matches!(token.text, "let" | "rec" | "val" | "[" | "]"));
+        name.map_or("", |token| token.text)
     }
 
     /// The prompt: OCaml source to continue, and the same as a question for chat models.

@@ -23,7 +23,7 @@ impl Problems {
     pub fn built_in() -> Self {
         let text = include_str!("../../../assets/ocaml/problems.jsonl");
         let lines = text.lines().zip(1..);
-        let problems = lines.map(|(json, line)| Ok((line, read_line(json.as_bytes()))));
+        let problems = lines.map(|(json, line)| Ok((line, parse_line(json.as_bytes()))));
         Self::collect("problems.jsonl".as_ref(), problems).expect("covered by a test")
     }
 
@@ -40,11 +40,11 @@ impl Problems {
             let is_blank = |cells: &Vec<String>| cells.iter().all(String::is_empty);
             let rows = rows.filter(|(_, cells)| !cells.as_ref().is_ok_and(is_blank));
             let problem = |cells: io::Result<Vec<String>>| {
-                rows::from_cells(&names, cells.map_err(|error| error.to_string())?)
+                rows::parse_cells(&names, cells.map_err(|error| error.to_string())?)
             };
             return Self::collect(path, rows.map(|(line, cells)| Ok((line, problem(cells)))));
         }
-        let problem = |(line, json): (usize, Vec<u8>)| (line, read_line(&json));
+        let problem = |(line, json): (usize, Vec<u8>)| (line, parse_line(&json));
         Self::collect(path, records::open(path)?.map(|record| record.map(problem)))
     }
 
@@ -93,14 +93,14 @@ fn line_error(path: &Path, line: usize, message: String) -> TaskError {
     TaskError::Line { path: path.to_path_buf(), line, message }
 }
 
-/// Reads a problem from a line of JSON; where `tests` is a string, the line is a row of a prompt and assertions.
-fn read_line(line: &[u8]) -> Result<Problem, String> {
-    let not = |error: serde_json::Error| format!("not a problem: {error}");
-    let row: Map<String, Value> = serde_json::from_slice(line).map_err(not)?;
+/// Parses a problem from a line of JSON; where `tests` is a string, the line is a row of a prompt and assertions.
+fn parse_line(line: &[u8]) -> Result<Problem, String> {
+    let invalid = |error: serde_json::Error| format!("not a problem: {error}");
+    let row: Map<String, Value> = serde_json::from_slice(line).map_err(invalid)?;
     if row.get("tests").is_some_and(Value::is_string) {
-        rows::problem(&row)
+        rows::parse_row(&row)
     } else {
-        serde_json::from_value(Value::Object(row)).map_err(not)
+        serde_json::from_value(Value::Object(row)).map_err(invalid)
     }
 }
 

@@ -34,7 +34,7 @@ pub enum Compilation {
     Succeeded,
 }
 
-/// The parts of the reward, with the maximum points of each.
+/// The parts of the reward with their weights: the maximum points of each stage, and a penalty for the style.
 pub const MAX_POINTS: [(&str, f64); 4] =
     [("types", 0.25), ("compile", 0.10), ("tests", 0.65), ("style", -1.0)];
 

@@ -1,6 +1,7 @@
 //! User-defined problems: rows of prompts with tests, as CSV or JSON lines.
 
-use super::assertions::{self, is_word};
+use super::assertions;
+use super::lexer::is_word_char;
 use super::problem::Problem;
 use crate::task::Split;
 use serde_json::{Map, Value};
@@ -8,12 +9,12 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;
 
-/// Makes a problem from a row with an `id`, a `prompt` or `problem` that ends in the function's head, and `tests`;
+/// Parses a problem from a row with an `id`, a `prompt` or `problem` that ends in the function's head, and `tests`;
 /// `solution`, `difficulty`, `family` and `split` are optional.
 ///
 /// # Errors
 /// A sentence about what the row lacks.
-pub fn problem(row: &Map<String, Value>) -> Result<Problem, String> {
+pub fn parse_row(row: &Map<String, Value>) -> Result<Problem, String> {
     let text = |key: &str| match row.get(key) {
         Some(Value::String(text)) if !text.trim().is_empty() => Some(text.clone()),
         Some(Value::Number(number)) => Some(number.to_string()),
@@ -43,7 +44,7 @@ pub fn problem(row: &Map<String, Value>) -> Result<Problem, String> {
         tests: Vec::new(),
         solution: text("solution"),
         wrong_answers: Vec::new(),
-        digests: OnceLock::new(),
+        expected_digests: OnceLock::new(),
         inferred_signature: OnceLock::new(),
     };
     // Random in each process, so that no answer can have learnt it.
@@ -57,22 +58,22 @@ fn split_head(prompt: &str) -> Option<(&str, &str)> {
     let prompt = prompt.trim_end();
     let starts = prompt.match_indices("let").filter(|(at, word)| {
         let is_first = *at == 0 || prompt[..*at].ends_with('\n');
-        is_first && !prompt[at + word.len()..].starts_with(is_word)
+        is_first && !prompt[at + word.len()..].starts_with(is_word_char)
     });
     let (at, _) = starts.last()?;
     prompt.ends_with('=').then(|| prompt.split_at(at))
 }
 
-/// Makes a problem from the cells of a row by the names of their columns.
+/// Parses a problem from the cells of a row by the names of their columns.
 ///
 /// # Errors
 /// A sentence about what the row lacks.
-pub fn from_cells(names: &[String], cells: Vec<String>) -> Result<Problem, String> {
+pub fn parse_cells(names: &[String], cells: Vec<String>) -> Result<Problem, String> {
     if cells.len() != names.len() {
         return Err(format!("{} cells, but {} columns", cells.len(), names.len()));
     }
     let cells = cells.into_iter().map(Value::String);
-    problem(&names.iter().map(|name| name.trim().to_string()).zip(cells).collect())
+    parse_row(&names.iter().map(|name| name.trim().to_string()).zip(cells).collect())
 }
 
 #[cfg(test)]
@@ -82,7 +83,7 @@ mod tests {
     #[test]
     fn a_row_has_as_many_cells_as_columns() {
         let names = ["id", "prompt"].map(str::to_string);
-        let error = from_cells(&names, vec!["1".to_string()]).unwrap_err();
+        let error = parse_cells(&names, vec!["1".to_string()]).unwrap_err();
         assert_eq!(error, "1 cells, but 2 columns");
     }
 
@@ -100,7 +101,7 @@ mod tests {
             "let (* g *) f (* h *) x =",
         ] {
             let row = serde_json::json!({"id": "a", "prompt": head, "tests": "assert (f 1 = 1)"});
-            let found = problem(row.as_object().unwrap()).unwrap();
+            let found = parse_row(row.as_object().unwrap()).unwrap();
             assert_eq!((found.name(), found.head.as_str()), ("f", head));
             assert!(found.tests[0].0.starts_with("(f 1"), "{:?}", found.tests);
         }

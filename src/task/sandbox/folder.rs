@@ -24,17 +24,17 @@ impl SandboxFolder {
     /// If the folder for temporary files cannot be used.
     pub fn new() -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let parent = temporary_folder(env::temp_dir())?;
+        let parent = resolve_temporary_folder(env::temp_dir())?;
         let failed = |error| folder_error(&parent, error);
         for _ in 0..1000 {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             if count == 0 {
-                sweep(&parent);
+                remove_stale_folders(&parent);
             }
             let path = parent.join(format!("{NAME_PREFIX}{}-{count}", std::process::id()));
             match fs::DirBuilder::new().mode(0o755).create(&path) {
                 Ok(()) => {
-                    let Some(lock) = claim(&path).map_err(failed)? else { continue };
+                    let Some(lock) = lock_folder(&path).map_err(failed)? else { continue };
                     let mode = fs::Permissions::from_mode(0o755);
                     fs::set_permissions(&path, mode).map_err(failed)?;
                     return Ok(Self { path, _lock: lock });
@@ -63,8 +63,8 @@ impl SandboxFolder {
     }
 }
 
-/// The real path of the folder for temporary files; that of an empty `TMPDIR` is `/tmp`.
-fn temporary_folder(folder: PathBuf) -> io::Result<PathBuf> {
+/// Resolves the real path of the folder for temporary files; that of an empty `TMPDIR` is `/tmp`.
+fn resolve_temporary_folder(folder: PathBuf) -> io::Result<PathBuf> {
     let folder = if folder.as_os_str().is_empty() { "/tmp".into() } else { folder };
     fs::canonicalize(&folder).map_err(|error| folder_error(&folder, error))
 }
@@ -76,11 +76,11 @@ fn folder_error(folder: &Path, error: io::Error) -> io::Error {
 }
 
 /// Removes folders that are not in use, as far as permitted.
-fn sweep(parent: &Path) {
+fn remove_stale_folders(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
         let is_ours = entry.file_name().to_string_lossy().starts_with(NAME_PREFIX)
-            && entry.file_type().is_ok_and(|of| of.is_dir());
+            && entry.file_type().is_ok_and(|kind| kind.is_dir());
         // Opening anything else may wait, as a pipe does for a writer.
         if is_ours
             && let Ok(folder) = File::open(&path)
@@ -94,21 +94,21 @@ fn sweep(parent: &Path) {
 
 /// Locks a new folder; `None` if another process has removed it meanwhile, or is about to. Without support for locks,
 /// nothing is removed.
-fn claim(path: &Path) -> io::Result<Option<File>> {
-    let absent = |error: io::Error| match error.kind() {
+fn lock_folder(path: &Path) -> io::Result<Option<File>> {
+    let none_if_missing = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Ok(None),
         _ => Err(error),
     };
     let lock = match File::open(path) {
         Ok(lock) => lock,
-        Err(error) => return absent(error),
+        Err(error) => return none_if_missing(error),
     };
     if let Err(TryLockError::WouldBlock) = lock.try_lock() {
         return Ok(None);
     }
     match fs::metadata(path) {
-        Ok(there) => Ok((there.ino() == lock.metadata()?.ino()).then_some(lock)),
-        Err(error) => absent(error),
+        Ok(found) => Ok((found.ino() == lock.metadata()?.ino()).then_some(lock)),
+        Err(error) => none_if_missing(error),
     }
 }
 
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn a_temporary_folder_that_is_missing_is_named() {
-        let error = temporary_folder("/no/such".into()).unwrap_err().to_string();
+        let error = resolve_temporary_folder("/no/such".into()).unwrap_err().to_string();
         assert!(error.starts_with("the temporary folder /no/such (TMPDIR): No such"), "{error}");
-        let fallback = temporary_folder(PathBuf::new()).unwrap();
+        let fallback = resolve_temporary_folder(PathBuf::new()).unwrap();
         assert_eq!(fallback, fs::canonicalize("/tmp").unwrap());
     }
 
@@ -144,23 +144,23 @@ mod tests {
         assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
         let used = File::open(path("grove-sandbox-2-0")).unwrap();
         used.try_lock().unwrap();
-        sweep(parent.path());
+        remove_stale_folders(parent.path());
         let left =
             ["grove-sandbox-1-0", "grove-sandbox-2-0", "other"].map(|name| path(name).exists());
         assert_eq!(left, [false, true, true]);
         let (folder, other) = (SandboxFolder::new().unwrap(), SandboxFolder::new().unwrap());
-        sweep(folder.path().parent().unwrap());
+        remove_stale_folders(folder.path().parent().unwrap());
         assert!(folder.path().exists() && other.path().exists());
     }
 
     #[test]
-    fn folders_that_are_created_while_others_are_swept_stay() {
+    fn folders_created_while_stale_ones_are_removed_stay() {
         let parent = fs::canonicalize(env::temp_dir()).unwrap();
         let (is_done, sweeps) = (AtomicBool::new(false), AtomicU32::new(0));
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
-                    sweep(&parent);
+                    remove_stale_folders(&parent);
                     sweeps.fetch_add(1, Ordering::Relaxed);
                 }
             });

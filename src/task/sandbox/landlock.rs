@@ -30,17 +30,17 @@ const LIST: u64 = 1 << 3;
 const TRUNCATE: u64 = 1 << 14;
 const CONTROL: u64 = 1 << 15;
 /// The rights that a file can have.
-const FILE: u64 = RUN | WRITE | READ | TRUNCATE | CONTROL;
+const FILE_RIGHTS: u64 = RUN | WRITE | READ | TRUNCATE | CONTROL;
 /// All rights of the first version: those above, and the rights to remove and to make files of each kind.
 const VERSION_1_RIGHTS: u64 = (1 << 13) - 1;
 /// The right to link and rename from one folder to another.
 const MOVE: u64 = 1 << 13;
 
 /// The rights to bind and connect TCP sockets.
-const TCP: u64 = 3;
-/// Abstract Unix sockets, and signals.
-const SOCKETS: u64 = 1;
-const SIGNALS: u64 = 2;
+const TCP_RIGHTS: u64 = 3;
+/// The scopes of abstract Unix sockets and of signals.
+const SOCKET_SCOPE: u64 = 1;
+const SIGNAL_SCOPE: u64 = 2;
 
 /// Whether a sandboxed process may use the network.
 #[derive(Clone, Copy, PartialEq)]
@@ -84,8 +84,8 @@ impl LandlockRuleset {
         let since = |first: u32, rights: u64| if version >= first { rights } else { 0 };
         let files = VERSION_1_RIGHTS | since(2, MOVE) | since(3, TRUNCATE) | since(5, CONTROL);
         let (tcp, scope) = match network {
-            NetworkAccess::Allowed => (0, since(6, SIGNALS)),
-            NetworkAccess::Denied => (since(4, TCP), since(6, SIGNALS | SOCKETS)),
+            NetworkAccess::Allowed => (0, since(6, SIGNAL_SCOPE)),
+            NetworkAccess::Denied => (since(4, TCP_RIGHTS), since(6, SIGNAL_SCOPE | SOCKET_SCOPE)),
         };
         let size = match version {
             0 => return None,
@@ -107,33 +107,34 @@ impl LandlockRuleset {
         let read = RUN | READ | LIST;
         // SAFETY: system calls on integers and on live structs and strings.
         unsafe {
-            let rules = libc::syscall(
+            let ruleset = libc::syscall(
                 libc::SYS_landlock_create_ruleset,
                 &raw const self.rights,
                 self.size,
                 0,
             ) as libc::c_int;
-            check_call(rules)?;
+            check_call(ruleset)?;
             if self.root == RootKind::Own {
-                self.allow(rules, c"/", read)?;
+                self.allow(ruleset, c"/", read)?;
             }
-            for bound in root.bound() {
-                match bound {
-                    _ if bound.is_device() => self.allow(rules, bound.target(), FILE & !RUN)?,
+            for mount in root.mounts() {
+                let target = mount.target();
+                match mount {
+                    _ if mount.is_device() => self.allow(ruleset, target, FILE_RIGHTS & !RUN)?,
                     _ if self.root == RootKind::Own => {}
-                    BindMount { is_folder: true, .. } => self.allow(rules, bound.target(), read)?,
-                    _ => self.allow(rules, bound.target(), RUN | READ)?,
+                    BindMount { is_folder: true, .. } => self.allow(ruleset, target, read)?,
+                    _ => self.allow(ruleset, target, RUN | READ)?,
                 }
             }
-            self.allow(rules, root.folder().target(), u64::MAX)?;
-            let answer = libc::syscall(libc::SYS_landlock_restrict_self, rules, 0);
-            libc::close(rules);
+            self.allow(ruleset, root.scratch_folder().target(), u64::MAX)?;
+            let answer = libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0);
+            libc::close(ruleset);
             check_call(answer as libc::c_int)
         }
     }
 
     /// Allows `rights` below a path. A path that is not there, or not for this user, needs no rights.
-    unsafe fn allow(&self, rules: libc::c_int, path: &CStr, rights: u64) -> io::Result<()> {
+    unsafe fn allow(&self, ruleset: libc::c_int, path: &CStr, rights: u64) -> io::Result<()> {
         // SAFETY: system calls on integers, a live string and a live struct.
         unsafe {
             let parent = libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
@@ -142,7 +143,7 @@ impl LandlockRuleset {
             }
             let rule = PathRule { allowed: rights & self.rights.files, parent };
             // A rule for the paths below a file or folder.
-            let answer = libc::syscall(libc::SYS_landlock_add_rule, rules, 1, &raw const rule, 0);
+            let answer = libc::syscall(libc::SYS_landlock_add_rule, ruleset, 1, &raw const rule, 0);
             libc::close(parent);
             check_call(answer as libc::c_int)
         }

@@ -26,14 +26,14 @@ impl Limits {
     /// The system's.
     pub fn enforce(&self, on_processes: bool) -> io::Result<()> {
         lower_limit(libc::RLIMIT_CORE, 0)?;
-        for (what, limit) in [
+        for (resource, limit) in [
             (libc::RLIMIT_AS, self.memory),
             (libc::RLIMIT_FSIZE, self.file_size),
             (libc::RLIMIT_CPU, self.cpu_seconds),
             (libc::RLIMIT_NPROC, if on_processes { self.processes } else { 0 }),
         ] {
             if limit > 0 {
-                lower_limit(what, limit)?;
+                lower_limit(resource, limit)?;
             }
         }
         Ok(())
@@ -56,14 +56,14 @@ type Resource = libc::__rlimit_resource_t;
 type Resource = libc::c_int;
 
 /// Limits a resource of the current process. A lower limit that it already has stays: only root may raise it.
-fn lower_limit(what: Resource, limit: u64) -> io::Result<()> {
+fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {
     let mut current = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes a live struct.
-    check_call(unsafe { libc::getrlimit(what, &raw mut current) })?;
+    check_call(unsafe { libc::getrlimit(resource, &raw mut current) })?;
     let limit = current.rlim_max.min(limit as libc::rlim_t);
     let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
     // SAFETY: reads a live struct.
-    check_call(unsafe { libc::setrlimit(what, &raw const limit) })
+    check_call(unsafe { libc::setrlimit(resource, &raw const limit) })
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub use folder::SandboxFolder;
 pub use limits::Limits;
 
 #[cfg(target_os = "linux")]
-use super::parallel::cores;
+use super::parallel::num_cores;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -66,7 +66,7 @@ pub struct Access {
 
 /// The sockets that a process may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sockets {
+enum SocketAccess {
     None,
     /// Connected pairs alone, by which a program wakes itself.
     Pairs,
@@ -74,19 +74,19 @@ enum Sockets {
 }
 
 impl Access {
-    fn sockets(&self) -> Sockets {
+    fn socket_access(&self) -> SocketAccess {
         match (self.has_programs, self.has_network) {
-            (_, true) => Sockets::All,
-            (true, false) => Sockets::Pairs,
-            (false, false) => Sockets::None,
+            (_, true) => SocketAccess::All,
+            (true, false) => SocketAccess::Pairs,
+            (false, false) => SocketAccess::None,
         }
     }
 }
 
-/// Minimum number of threads for which a sandbox has room, even on a machine of fewer cores: the maximum of `workers`
-/// of the task `ocaml`.
+/// Number of threads for which a sandbox has room even on a machine of fewer cores: the maximum of `workers` of the
+/// task `ocaml`.
 #[cfg(target_os = "linux")]
-const MAX_THREADS: usize = 64;
+const MIN_THREADS: usize = 64;
 
 /// A sandbox with the restrictions that this machine can enforce.
 #[derive(Clone, Debug)]
@@ -112,14 +112,14 @@ enum User {
     /// The system's unprivileged user `nobody`.
     Nobody,
     /// Root without its capabilities, which reads the files of root.
-    Powerless,
+    RootWithoutCapabilities,
     /// The current user.
     Current,
 }
 
 impl User {
-    /// The UID to change to, if any.
-    fn uid(self) -> Option<u32> {
+    /// Chooses the UID to change to, if any; each fresh one is new.
+    fn choose_uid(self) -> Option<u32> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         match self {
             // Outside the usual ranges of UIDs.
@@ -128,7 +128,7 @@ impl User {
                 Some(2_000_000_000 + ((std::process::id() & 0xffff) << 12) + count)
             }
             User::Nobody => Some(65_534),
-            User::Powerless | User::Current => None,
+            User::RootWithoutCapabilities | User::Current => None,
         }
     }
 }
@@ -140,20 +140,20 @@ impl Sandbox {
     /// The system's error if not even the weakest sandbox works.
     pub fn new(limits: Limits, folder: &Path, access: Access) -> io::Result<Self> {
         // SAFETY: has no preconditions.
-        let root = unsafe { libc::geteuid() } == 0;
-        let users: &[User] = match (root, access.has_programs) {
+        let is_root = unsafe { libc::geteuid() } == 0;
+        let users: &[User] = match (is_root, access.has_programs) {
             (true, false) => &[User::Fresh, User::Nobody, User::Current],
-            (true, true) => &[User::Powerless, User::Current],
+            (true, true) => &[User::RootWithoutCapabilities, User::Current],
             (false, _) => &[User::Current],
         };
-        let mut last = io::Error::other("no attempt was made");
+        let mut last_error = io::Error::other("no attempt was made");
         for has_namespaces in [true, false] {
             for &user in users {
                 // Outside of a namespace the limit would count all other processes of the user too.
                 let is_alone = has_namespaces || user != User::Current;
-                let counts: &[bool] =
+                let process_limits: &[bool] =
                     if limits.processes > 0 && is_alone { &[true, false] } else { &[false] };
-                for &has_process_limit in counts {
+                for &has_process_limit in process_limits {
                     let sandbox = Self {
                         limits,
                         access: access.clone(),
@@ -164,22 +164,22 @@ impl Sandbox {
                         group: None,
                     };
                     match sandbox.probe(folder) {
-                        Ok(()) => return Ok(sandbox.in_group(folder)),
-                        Err(error) => last = error,
+                        Ok(()) => return Ok(sandbox.with_control_group(folder)),
+                        Err(error) => last_error = error,
                     }
                 }
             }
         }
-        Err(last)
+        Err(last_error)
     }
 
     /// Adds a control group, if this machine permits it.
-    fn in_group(self, folder: &Path) -> Self {
+    fn with_control_group(self, folder: &Path) -> Self {
         #[cfg(target_os = "linux")]
         if self.has_namespaces && self.limits.processes > 0 {
             // Each thread may use a process of two kinds, each of which may have a predecessor that is ending.
-            let processes = 4 * cores().max(MAX_THREADS) as u64 * self.limits.processes;
-            for parent in cgroup::possible_parents() {
+            let processes = 4 * num_cores().max(MIN_THREADS) as u64 * self.limits.processes;
+            for parent in cgroup::find_possible_parents() {
                 let Ok(group) = cgroup::ControlGroup::new(&parent, processes) else { continue };
                 let grouped = Self { group: Some(Arc::new(group)), ..self.clone() };
                 if grouped.probe(folder).is_ok() {
@@ -210,7 +210,7 @@ impl Sandbox {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.has_namespaces {
-            let reach = reach(landlock_version(), HAS_SECCOMP || self.access.has_network);
+            let reach = describe_reach(landlock_version(), HAS_SECCOMP || self.access.has_network);
             notes.push(format!(
                 "This machine does not permit namespaces: code that is run can {reach}, and a process that leaves its \
                  process group may outlive the sandbox."
@@ -237,9 +237,9 @@ impl Sandbox {
     /// # Errors
     /// If the ownership of the folder cannot be changed to the sandbox's user.
     pub fn command(&self, program: &str, folder: &Path) -> io::Result<Command> {
-        let user = self.user.uid();
-        if user.is_some() {
-            std::os::unix::fs::chown(folder, user, user)?;
+        let uid = self.user.choose_uid();
+        if uid.is_some() {
+            std::os::unix::fs::chown(folder, uid, uid)?;
         }
         let folder = fs::canonicalize(folder)?;
         let workdir = self.access.workdir.as_ref().unwrap_or(&folder);
@@ -248,7 +248,7 @@ impl Sandbox {
             command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
         }
         command.env("TMPDIR", &folder).env("XDG_CACHE_HOME", &folder);
-        let prepared = Prepared {
+        let entry = SandboxEntry {
             sandbox: self.clone(),
             #[cfg(target_os = "linux")]
             root: namespaces::Root::new(&self.access, &folder)?,
@@ -267,19 +267,19 @@ impl Sandbox {
             ),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-            filter: seccomp::filter_program(self.access.sockets()),
-            user,
+            filter: seccomp::build_filter(self.access.socket_access()),
+            uid,
             #[cfg(target_os = "linux")]
             grove_pid: std::process::id(),
         };
         // SAFETY: between `fork` and `exec`, `enter` makes system calls only and does not allocate.
-        unsafe { command.pre_exec(move || prepared.enter()) };
+        unsafe { command.pre_exec(move || entry.enter()) };
         Ok(command)
     }
 }
 
-/// All that a process needs to enter the sandbox, allocated before `fork`.
-struct Prepared {
+/// The entry of a process into its sandbox, with all that it needs, allocated before `fork`.
+struct SandboxEntry {
     sandbox: Sandbox,
     #[cfg(target_os = "linux")]
     root: namespaces::Root,
@@ -288,19 +288,19 @@ struct Prepared {
     workdir: CString,
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     filter: Vec<libc::sock_filter>,
-    user: Option<u32>,
+    uid: Option<u32>,
     /// The process id of Grove.
     #[cfg(target_os = "linux")]
     grove_pid: u32,
 }
 
-impl Prepared {
+impl SandboxEntry {
     /// Enters the sandbox, in the child process before `exec`.
     fn enter(&self) -> io::Result<()> {
         // SAFETY: system calls on integers and on live strings.
         unsafe {
             check_call(libc::setsid())?;
-            close_on_exec();
+            mark_close_on_exec();
             #[cfg(target_os = "linux")]
             namespaces::become_first_oom_victim();
             #[cfg(target_os = "linux")]
@@ -309,14 +309,14 @@ impl Prepared {
             }
             check_call(libc::chdir(self.workdir.as_ptr()))?;
             self.sandbox.limits.enforce(self.sandbox.has_process_limit)?;
-            if let Some(user) = self.user {
+            if let Some(uid) = self.uid {
                 check_call(libc::setgroups(0, std::ptr::null()))?;
-                check_call(libc::setgid(user))?;
-                check_call(libc::setuid(user))?;
+                check_call(libc::setgid(uid))?;
+                check_call(libc::setuid(uid))?;
             }
             #[cfg(target_os = "linux")]
             {
-                if self.sandbox.user == User::Powerless {
+                if self.sandbox.user == User::RootWithoutCapabilities {
                     namespaces::drop_capabilities()?;
                 }
                 check_call(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
@@ -338,7 +338,7 @@ impl Prepared {
 ///
 /// # Safety
 /// Only between `fork` and `exec`.
-unsafe fn close_on_exec() {
+unsafe fn mark_close_on_exec() {
     // SAFETY: system calls on integers.
     unsafe {
         #[cfg(target_os = "linux")]
@@ -364,9 +364,9 @@ fn landlock_version() -> u32 {
     0
 }
 
-/// The parts of the machine that code reaches without namespaces, beyond its [`Access`]: Landlock confines files, and
-/// TCP since its fourth version, and seccomp refuses sockets.
-fn reach(landlock: u32, confines_sockets: bool) -> &'static str {
+/// Describes the parts of the machine that code reaches without namespaces, beyond its [`Access`]: Landlock confines
+/// files, and TCP since its fourth version, and seccomp refuses sockets.
+fn describe_reach(landlock: u32, confines_sockets: bool) -> &'static str {
     match (landlock, confines_sockets) {
         (0, true) => "see other processes and read and write wherever its user can",
         (0, false) => {
@@ -386,7 +386,7 @@ fn check_call(answer: libc::c_int) -> io::Result<()> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use crate::task::not_tested;
+    use crate::task::report_not_tested;
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn landlock_confines_files_without_namespaces() {
         if landlock::version() == 0 {
-            return not_tested("this kernel has no Landlock");
+            return report_not_tested("this kernel has no Landlock");
         }
         let [readable, hidden, own] = [(); 3].map(|()| tempfile::tempdir().unwrap());
         for folder in [&readable, &hidden] {
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn notes_name_what_neither_landlock_nor_seccomp_confines() {
-        let reaches = |landlock, sockets, what| reach(landlock, sockets).contains(what);
+        let reaches = |landlock, sockets, what| describe_reach(landlock, sockets).contains(what);
         for version in [0, 1, 3, 4, 7] {
             assert!(!reaches(version, true, "network"), "{version}");
             assert!(reaches(version, false, "network"), "{version}");
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn seccomp_alone_refuses_the_network() {
         if !HAS_SECCOMP {
-            return not_tested("no seccomp filter for this architecture");
+            return report_not_tested("no seccomp filter for this architecture");
         }
         let own = tempfile::tempdir().unwrap();
         let sandbox = without_namespaces(Vec::new());

@@ -73,19 +73,19 @@ pub struct BindMount {
 
 impl BindMount {
     fn new(path: &Path) -> io::Result<Self> {
-        let text = |path: &Path| Ok::<_, io::Error>(CString::new(path.as_os_str().as_bytes())?);
+        let c_string = |path: &Path| Ok::<_, io::Error>(CString::new(path.as_os_str().as_bytes())?);
         let within = path.strip_prefix("/").map_err(io::Error::other)?;
         let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
         parents.reverse();
-        let parents = parents.into_iter().skip(1).map(text).collect::<io::Result<_>>()?;
+        let parents = parents.into_iter().skip(1).map(c_string).collect::<io::Result<_>>()?;
         // A link leads to the same file in the new root.
         let file = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let source = text(&Path::new("/.old").join(file.strip_prefix("/").unwrap_or(within)))?;
-        Ok(Self { source, parents, target: text(path)?, is_folder: path.is_dir() })
+        let source = c_string(&Path::new("/.old").join(file.strip_prefix("/").unwrap_or(within)))?;
+        Ok(Self { source, parents, target: c_string(path)?, is_folder: path.is_dir() })
     }
 
-    /// The device that has nothing in it, in the place of `path`.
-    fn hidden(path: &Path) -> io::Result<Self> {
+    /// Creates the mount of the null device in the place of `path`.
+    fn new_hidden(path: &Path) -> io::Result<Self> {
         Ok(Self { source: c"/.old/dev/null".to_owned(), ..Self::new(path)? })
     }
 
@@ -115,6 +115,7 @@ impl BindMount {
         }
     }
 
+    /// Mounts the source at the target.
     unsafe fn bind(&self) -> io::Result<()> {
         let (source, target) = (self.source.as_ptr(), self.target.as_ptr());
         let flags = libc::MS_BIND | libc::MS_REC;
@@ -125,25 +126,26 @@ impl BindMount {
 
 /// The contents of a new root, prepared before `fork`.
 pub struct Root {
-    bound: Vec<BindMount>,
+    mounts: Vec<BindMount>,
     /// Folders that are there, but empty.
-    empty: Vec<BindMount>,
-    folder: BindMount,
-    /// The options of a file system in memory for the working directory.
-    options: CString,
+    empty_folders: Vec<BindMount>,
+    /// The folder to write to.
+    scratch_folder: BindMount,
+    /// The options of the file system in memory for that folder.
+    tmpfs_options: CString,
     has_network: bool,
     /// The files that map the user and the group to themselves, with their contents.
-    maps: [(&'static CStr, String); 3],
+    id_maps: [(&'static CStr, String); 3],
 }
 
-/// The files that contain this code, and with it the answers of built-in tasks: the program, and the library of a
-/// package for another language, such as Python's.
-fn grove_files() -> Vec<PathBuf> {
+/// Finds the files that contain this code, and with it the answers of built-in tasks: the program, and the library of
+/// a package for another language, such as Python's.
+fn find_grove_files() -> Vec<PathBuf> {
     // SAFETY: all zeros are a valid `Dl_info`, which the call fills; the name that it gives is never freed.
     let library = unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         let is_found =
-            libc::dladdr(grove_files as *const () as *const libc::c_void, &raw mut info) != 0;
+            libc::dladdr(find_grove_files as *const () as *const libc::c_void, &raw mut info) != 0;
         (is_found && !info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname))
     };
     let library = library.map(|name| PathBuf::from(OsStr::from_bytes(name.to_bytes())));
@@ -174,48 +176,49 @@ impl Root {
         let all = [system, files].concat();
         let all = all.iter().map(Path::new).chain(readable).chain(devices.iter().map(Path::new));
         let all: Vec<&Path> = all.filter(|path| path.exists()).collect();
-        let mut bound =
+        let mut mounts =
             all.iter().map(|path| BindMount::new(path)).collect::<io::Result<Vec<_>>>()?;
         for (path, file) in all.iter().flat_map(|path| access.hidden.iter().map(move |f| (path, f)))
         {
             // The path may be a link to the folder that has the file.
             let real = path.canonicalize()?;
             if let Some(within) = file.strip_prefix(real).ok().filter(|_| path.is_dir()) {
-                bound.push(BindMount::hidden(&path.join(within))?);
+                mounts.push(BindMount::new_hidden(&path.join(within))?);
             }
         }
         let is_shown = |path: &PathBuf| {
             access.readable.iter().any(|at| path.starts_with(at)) || !is_new(&path.as_path())
         };
-        for file in grove_files().iter().filter(|path| !access.has_programs && is_shown(path)) {
-            bound.push(BindMount::hidden(file)?);
+        for file in find_grove_files().iter().filter(|path| !access.has_programs && is_shown(path))
+        {
+            mounts.push(BindMount::new_hidden(file)?);
         }
-        let empty =
+        let empty_folders =
             access.workdir.iter().map(|path| BindMount::new(path)).collect::<io::Result<_>>()?;
         // SAFETY: these calls have no preconditions.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let maps = [
+        let id_maps = [
             (c"/proc/self/setgroups", "deny".to_string()),
             (c"/proc/self/uid_map", format!("{user} {user} 1")),
             (c"/proc/self/gid_map", format!("{group} {group} 1")),
         ];
-        let options = CString::new(format!(
+        let tmpfs_options = CString::new(format!(
             "size={}m,nr_inodes={},mode=1777",
             access.scratch_mb,
             64 * access.scratch_mb
         ))?;
-        let (folder, has_network) = (BindMount::new(folder)?, access.has_network);
-        Ok(Self { bound, empty, folder, options, has_network, maps })
+        let (scratch_folder, has_network) = (BindMount::new(folder)?, access.has_network);
+        Ok(Self { mounts, empty_folders, scratch_folder, tmpfs_options, has_network, id_maps })
     }
 
     /// The paths of the root, read-only but for devices.
-    pub fn bound(&self) -> &[BindMount] {
-        &self.bound
+    pub fn mounts(&self) -> &[BindMount] {
+        &self.mounts
     }
 
     /// The folder to write to.
-    pub fn folder(&self) -> &BindMount {
-        &self.folder
+    pub fn scratch_folder(&self) -> &BindMount {
+        &self.scratch_folder
     }
 
     /// Creates the namespaces and enters the new root.
@@ -238,7 +241,9 @@ impl Root {
             }
             check_call(libc::unshare(flags))?;
             if !is_root {
-                self.maps.iter().try_for_each(|(path, text)| write(path, text.as_bytes()))?;
+                self.id_maps
+                    .iter()
+                    .try_for_each(|(path, text)| write_file(path, text.as_bytes()))?;
             }
             let root = c"/".as_ptr();
             check_call(libc::mount(null(), root, null(), libc::MS_REC | libc::MS_PRIVATE, null()))?;
@@ -249,16 +254,16 @@ impl Root {
                 libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".old".as_ptr()) as libc::c_int
             )?;
             check_call(libc::chdir(root))?;
-            self.empty.iter().for_each(|bound| bound.create());
-            for bound in &self.bound {
-                bound.create();
-                bound.bind()?;
+            self.empty_folders.iter().for_each(|folder| folder.create());
+            for mount in &self.mounts {
+                mount.create();
+                mount.bind()?;
             }
-            self.folder.create();
+            self.scratch_folder.create();
             check_call(libc::umount2(OLD_ROOT.as_ptr(), libc::MNT_DETACH))?;
             libc::rmdir(OLD_ROOT.as_ptr());
             set_read_only(c"/")?;
-            mount_tmpfs(&self.folder.target, &self.options)
+            mount_tmpfs(&self.scratch_folder.target, &self.tmpfs_options)
         }
     }
 }
@@ -270,7 +275,7 @@ unsafe fn mount_tmpfs(folder: &CStr, options: &CStr) -> io::Result<()> {
     check_call(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, options.as_ptr().cast()) })
 }
 
-unsafe fn write(path: &CStr, text: &[u8]) -> io::Result<()> {
+unsafe fn write_file(path: &CStr, text: &[u8]) -> io::Result<()> {
     // SAFETY: system calls on a live string and live bytes.
     unsafe {
         let file = libc::open(path.as_ptr(), libc::O_WRONLY);
@@ -312,10 +317,10 @@ pub unsafe fn drop_capabilities() -> io::Result<()> {
     let none = [0u32; 6];
     // SAFETY: system calls on integers and on live arrays.
     unsafe {
-        let mut number = 0;
-        while libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) >= 0 {
-            check_call(libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0))?;
-            number += 1;
+        let mut capability = 0;
+        while libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) >= 0 {
+            check_call(libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0))?;
+            capability += 1;
         }
         check_call(libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) as libc::c_int)
     }
@@ -327,14 +332,14 @@ pub unsafe fn drop_capabilities() -> io::Result<()> {
 /// Only between `fork` and `exec`.
 pub unsafe fn become_first_oom_victim() {
     // SAFETY: a system call on live bytes. Without `/proc` all stays as it is.
-    let _ = unsafe { write(c"/proc/self/oom_score_adj", b"1000") };
+    let _ = unsafe { write_file(c"/proc/self/oom_score_adj", b"1000") };
 }
 
 /// Interval at which the parent of a sandbox checks that Grove still runs, milliseconds.
 const WATCH_INTERVAL_MS: libc::c_long = 250;
 
 /// Forks and continues in the child, the first process of the new PID namespace. The parent stays
-/// outside the namespace: it forwards the child's exit status, and kills it when `grove` has ended. The child joins the
+/// outside the namespace: it forwards the child's exit status, and kills it when Grove has ended. The child joins the
 /// `group`.
 ///
 /// # Errors
@@ -342,20 +347,20 @@ const WATCH_INTERVAL_MS: libc::c_long = 250;
 ///
 /// # Safety
 /// Only between `fork` and `exec`.
-pub unsafe fn become_init(grove: u32, group: Option<&ControlGroup>) -> io::Result<()> {
+pub unsafe fn become_init(grove_pid: u32, group: Option<&ControlGroup>) -> io::Result<()> {
     // SAFETY: system calls on integers and on live structs.
     unsafe {
-        let mut ended: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut ended);
-        libc::sigaddset(&raw mut ended, libc::SIGCHLD);
-        check_call(libc::sigprocmask(libc::SIG_BLOCK, &raw const ended, &raw mut before))?;
+        let mut child_signal: libc::sigset_t = std::mem::zeroed();
+        let mut old_mask: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut child_signal);
+        libc::sigaddset(&raw mut child_signal, libc::SIGCHLD);
+        check_call(libc::sigprocmask(libc::SIG_BLOCK, &raw const child_signal, &raw mut old_mask))?;
         let child = libc::fork();
         check_call(child)?;
         if child == 0 {
             check_call(libc::sigprocmask(
                 libc::SIG_SETMASK,
-                &raw const before,
+                &raw const old_mask,
                 std::ptr::null_mut(),
             ))?;
             if let Some(group) = group {
@@ -370,8 +375,12 @@ pub unsafe fn become_init(grove: u32, group: Option<&ControlGroup>) -> io::Resul
         let pause = libc::timespec { tv_sec: 0, tv_nsec: WATCH_INTERVAL_MS * 1_000_000 };
         loop {
             match libc::waitpid(child, &raw mut status, libc::WNOHANG) {
-                0 if libc::getppid() as u32 == grove => {
-                    libc::sigtimedwait(&raw const ended, std::ptr::null_mut(), &raw const pause);
+                0 if libc::getppid() as u32 == grove_pid => {
+                    libc::sigtimedwait(
+                        &raw const child_signal,
+                        std::ptr::null_mut(),
+                        &raw const pause,
+                    );
                 }
                 0 => {
                     libc::kill(child, libc::SIGKILL);

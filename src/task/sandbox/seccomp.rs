@@ -1,7 +1,7 @@
 //! A seccomp filter that refuses the system calls by which a process reaches out of its sandbox: sockets,
 //! the memory and descriptors of other processes, mounts, new namespaces, and signals that stop a process.
 
-use super::{Sockets, check_call};
+use super::{SocketAccess, check_call};
 use std::io;
 
 /// `LD`, `JMP` and `RET` instructions of classic BPF.
@@ -11,6 +11,7 @@ const JUMP_GREATER_EQUAL: u16 = 0x35;
 const JUMP_BITS: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
+/// Actions of `RET`.
 const ALLOW: u32 = 0x7fff_0000;
 const KILL: u32 = 0x8000_0000;
 const ERROR: u32 = 0x0005_0000;
@@ -71,8 +72,8 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// The filter's program.
-pub fn filter_program(sockets: Sockets) -> Vec<libc::sock_filter> {
+/// Builds the filter's program.
+pub fn build_filter(access: SocketAccess) -> Vec<libc::sock_filter> {
     let refuse = |error: libc::c_int| statement(RETURN, ERROR | error as u32);
     let mut program = vec![
         statement(LOAD, ARCHITECTURE_AT),
@@ -86,12 +87,12 @@ pub fn filter_program(sockets: Sockets) -> Vec<libc::sock_filter> {
         jump(JUMP_EQUAL, libc::SYS_clone3 as u32, 0, 1),
         refuse(libc::ENOSYS),
     ];
-    let (sockets, shared) = match sockets {
-        Sockets::None => (&SOCKET_CALLS[..], &SYSTEM_V_CALLS[..]),
-        Sockets::Pairs => (&SOCKET_CALLS[..3], &[][..]),
-        Sockets::All => (&[][..], &[][..]),
+    let (socket_calls, system_v_calls) = match access {
+        SocketAccess::None => (&SOCKET_CALLS[..], &SYSTEM_V_CALLS[..]),
+        SocketAccess::Pairs => (&SOCKET_CALLS[..3], &[][..]),
+        SocketAccess::All => (&[][..], &[][..]),
     };
-    for &number in REFUSED_CALLS.iter().chain(shared).chain(sockets) {
+    for &number in REFUSED_CALLS.iter().chain(system_v_calls).chain(socket_calls) {
         program.extend([jump(JUMP_EQUAL, number as u32, 0, 1), refuse(libc::EPERM)]);
     }
     program.extend([

@@ -37,7 +37,7 @@ use crate::learner::text::LanguageLearner;
 use crate::metrics::{EvaluationRecord, HeldOutMeans};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
-use crate::task::{Prompt, RewardPart, Split, Task, TaskError, with_weights};
+use crate::task::{Prompt, RewardPart, Split, Task, TaskError, reweight_parts};
 use crate::text::generate::Sampling;
 use crate::text::{Arithmetic, DecoderParams, LanguageError, LanguageModel};
 use burn::tensor::Device;
@@ -204,7 +204,7 @@ impl LanguageTrainer {
         team: Team,
     ) -> Result<Self, LanguageTrainError> {
         check_settings(&config, model.as_ref())?;
-        let reward_parts = with_weights(&*task, &config.reward.weights)?;
+        let reward_parts = reweight_parts(&*task, &config.reward.weights)?;
         let mut model = model.map_or_else(|| new_model(&*task, &config), Ok)?;
         if config.generation.max_new_tokens == 0 {
             config.generation.max_new_tokens = default_max_new_tokens(&*task, &model)?;

@@ -144,7 +144,7 @@ impl<'a> Verification<'a> {
         let all = groups.flat_map(|(prompt, (group, texts))| {
             group.iter().zip(texts).map(move |(completion, text)| (prompt, completion, text))
         });
-        if !self.task.verifies_equal_once() {
+        if !self.task.verifies_duplicates_once() {
             let mut rewards = self.judge(&all.collect::<Vec<_>>())?.into_iter();
             let groups = completions.iter();
             return Ok(groups.map(|group| rewards.by_ref().take(group.len()).collect()).collect());
@@ -189,7 +189,7 @@ impl<'a> Verification<'a> {
 
 /// The number of threads that verify during generation. WebAssembly has none.
 fn num_threads(task: &dyn Task) -> usize {
-    if cfg!(target_family = "wasm") { 0 } else { task.verifier_threads() }
+    if cfg!(target_family = "wasm") { 0 } else { task.num_verifier_threads() }
 }
 
 /// Locks a mutex, ignoring poisoning: its data stay consistent even after a panic.
@@ -246,7 +246,7 @@ mod tests {
             }
         }
 
-        fn verifier_threads(&self) -> usize {
+        fn num_verifier_threads(&self) -> usize {
             self.threads
         }
 

@@ -88,7 +88,7 @@ fn evaluated_and_watched_games_heed_masks_too() {
         for _ in 0..40 {
             let choices = watched.choose(&native, player);
             for (choice, state) in choices.iter().zip(watched.now()) {
-                let legal = |a: usize| <Ledge as Rules>::legal(&state, a, LEDGE);
+                let legal = |a: usize| <Ledge as Rules>::is_legal(&state, a, LEDGE);
                 assert!(legal(choice.action as usize), "{player:?}: {choice:?} in {state:?}");
                 for (a, p) in choice.probabilities.iter().enumerate() {
                     assert_eq!(*p > 0.0, legal(a), "{player:?}: {choice:?} in {state:?}");
@@ -120,5 +120,5 @@ fn illegal_actions_are_never_learnt() {
     let after = trainer.evaluate(500, ActionSelection::Greedy).mean_score;
     assert!(after > 1.3 * before, "from {before} to {after}");
     let walled = LedgeState { cell: 0, lamp: 3, stood: 1 };
-    assert!(<Ledge as Rules>::legal(&walled, 2, LEDGE), "one action is always left");
+    assert!(<Ledge as Rules>::is_legal(&walled, 2, LEDGE), "one action is always left");
 }

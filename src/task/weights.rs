@@ -7,7 +7,7 @@ use super::{RewardPart, Task, TaskError};
 ///
 /// # Errors
 /// If the list is malformed, names an unknown part, or leaves no part with a positive weight.
-pub fn with_weights(task: &dyn Task, weights: &str) -> Result<Vec<RewardPart>, TaskError> {
+pub fn reweight_parts(task: &dyn Task, weights: &str) -> Result<Vec<RewardPart>, TaskError> {
     let wrong = |message: String| Err(TaskError::Setting(message));
     let mut parts = task.reward_parts().to_vec();
     if weights.is_empty() {
@@ -37,7 +37,7 @@ mod tests {
         let task = Sort::default();
         let own: Vec<f64> = task.reward_parts().iter().map(|part| part.weight).collect();
         let weights = |text: &str| -> Vec<f64> {
-            with_weights(&task, text).unwrap().iter().map(|part| part.weight).collect()
+            reweight_parts(&task, text).unwrap().iter().map(|part| part.weight).collect()
         };
         assert_eq!(weights(""), own);
         assert_eq!(weights("exact=3"), [&[3.0], &own[1..]].concat());
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn invalid_weights_are_rejected() {
         let task = Sort::default();
-        let said = |weights: &str| with_weights(&task, weights).unwrap_err().to_string();
+        let said = |weights: &str| reweight_parts(&task, weights).unwrap_err().to_string();
         assert!(
             said("nonsense=1")
                 .starts_with("`sort` has no reward part `nonsense`; must be one of: exact, ")
