@@ -59,7 +59,8 @@ fn config(folder: &Path) -> serde_json::Value {
 
 /// Logits of what comes after each token of a text.
 fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let rows = tokens.iter().enumerate().map(|(at, token)| Row { token: *token, cache: 0, at });
+    let rows =
+        tokens.iter().enumerate().map(|(index, token)| Row { token: *token, cache: 0, index });
     let rows: Vec<Row> = rows.collect();
     let mut caches = [Cache::default()];
     decoder.begin_cache(&mut caches[0], tokens.len(), None);

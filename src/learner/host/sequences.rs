@@ -98,7 +98,7 @@ impl SequenceSteps {
         let weights = columns.mask.iter().zip(game_weights.iter().cycle());
         columns.weights.extend(weights.map(|(mask, weight)| mask * weight));
         let mut sums = [0.0; NUM_SUMS];
-        let mut d_logits_of = |mut logits: Vec<f32>| {
+        let mut differentiate = |mut logits: Vec<f32>| {
             let actions = logits.len() / sequences.starts.len();
             if loss.form.loss_type.has_sequence_ratio() {
                 columns.set_sequence_ratios(&logits, actions, loss, &game_weights);
@@ -106,7 +106,7 @@ impl SequenceSteps {
             sums = columns.differentiate_all(&mut logits, actions, loss);
             logits
         };
-        let gradient = policy.gradient(sequences, partials, &mut d_logits_of);
+        let gradient = policy.gradient(sequences, partials, &mut differentiate);
         (gradient, sums)
     }
 

@@ -165,8 +165,8 @@ impl SequenceModel for GruSequenceModel {
             "memory"
         );
         tape.num_games = games.len();
-        sequences.rows(&sequences.obs, games.clone(), &mut tape.obs);
-        sequences.rows(&sequences.starts, games.clone(), &mut tape.starts);
+        sequences.copy_rows(&sequences.obs, games.clone(), &mut tape.obs);
+        sequences.copy_rows(&sequences.starts, games.clone(), &mut tape.starts);
         self.encode(tape);
         let memory = if sequences.memory.is_empty() {
             &[][..]

@@ -85,7 +85,7 @@ impl SequenceModel for MlpSequenceModel {
         tape: &mut Tape,
         logits: &mut [f32],
     ) {
-        sequences.rows(&sequences.obs, games, &mut tape.obs);
+        sequences.copy_rows(&sequences.obs, games, &mut tape.obs);
         self.logits(tape, logits);
     }
 
