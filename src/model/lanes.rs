@@ -40,8 +40,8 @@ pub(crate) fn sample_lanes(
         // An unconditional read, so that the loop vectorizes.
         let logits = *logits;
         for lane in 0..LANES {
-            let hit = actions[lane].min(last) == action as u32;
-            chosen[lane] = if hit { logits[lane] } else { chosen[lane] };
+            let is_chosen = actions[lane].min(last) == action as u32;
+            chosen[lane] = if is_chosen { logits[lane] } else { chosen[lane] };
         }
     }
     for lane in 0..LANES {

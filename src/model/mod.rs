@@ -15,15 +15,15 @@ mod network;
 #[cfg(feature = "kernels")]
 mod observer;
 mod policy;
+pub mod policy_file;
 mod registry;
-pub mod saved;
 mod sequence_model;
 mod sequence_model_actor;
 mod tensors;
 
 pub use actor::Actor;
 pub use categorical::{Categorical, sample};
-pub(crate) use dense::MANY_FEATURES;
+pub(crate) use dense::MIN_SPARSE_FEATURES;
 pub use dense::Scratch;
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes, set_lane, splat};
@@ -42,9 +42,9 @@ pub(crate) use registry::mlp::kernel as kernels;
 pub use registry::mlp::kernel::FlatMlp;
 pub use registry::{
     BuiltIn, Decoder, DecoderConfig, Gru, KindSettings, Mlp, ModelKind, NativeDecoder, NativeGru,
-    NativeMlp, NewSequenceModel,
+    NativeMlp, SequenceModelConstructor,
 };
-pub use sequence_model::sequence_model;
+pub use sequence_model::new_sequence_model;
 
 pub use crate::nn::arch::LoraConfig;
 pub(crate) use crate::nn::parameters::floats;

@@ -11,7 +11,7 @@ use super::validation::saved_settings;
 use crate::checkpoint::Checkpoint;
 use crate::env::{Env, HostGame};
 use crate::export::onnx;
-use crate::model::saved::{Header, write_params};
+use crate::model::policy_file::{Header, write_params};
 use crate::model::{Actor, LANES, Lanes, Parameter};
 use crate::rng::{draw, uniform};
 use crate::run::RunFolder;

@@ -7,7 +7,7 @@ use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_s
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, split_evenly};
-use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, sequence_model};
+use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, new_sequence_model};
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
 use crate::parallel::{PartialSum, PartialSumLen, TeamError};
@@ -252,7 +252,7 @@ impl SequenceLearner {
     /// policy becomes the reference policy.
     pub fn new(network: &Network, config: &TrainConfig) -> Option<Self> {
         let policy =
-            sequence_model(network, config.precision, config.update.gradient_checkpointing)?;
+            new_sequence_model(network, config.precision, config.update.gradient_checkpointing)?;
         Some(Self {
             network: network.clone(),
             reference: (config.loss.kl_coef > 0.0).then(|| policy.clone()),

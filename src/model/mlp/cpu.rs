@@ -5,7 +5,7 @@
 
 use super::Mlp;
 use crate::math::Activation;
-use crate::model::dense::{Dense, Scratch, stack};
+use crate::model::dense::{Dense, Scratch, forward_stack};
 use crate::model::{Actor, BuiltIn, Lanes, PolicySizes};
 use crate::nn::parameters::{flatten, read};
 use burn::cubecl::future::block_on;
@@ -20,7 +20,7 @@ pub struct NativeMlp {
 impl NativeMlp {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(mlp: &Mlp) -> Self {
-        mlp.native_with(&block_on(read(flatten(mlp))))
+        mlp.to_native(&block_on(read(flatten(mlp))))
     }
 
     /// The network of these widths, features and actions included, with parameters in the order of
@@ -63,7 +63,7 @@ impl Actor for NativeMlp {
         scratch: &'a mut Scratch,
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
-        stack(&self.layers, self.activation, obs, scratch)
+        forward_stack(&self.layers, self.activation, obs, scratch)
     }
 }
 

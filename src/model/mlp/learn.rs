@@ -91,7 +91,7 @@ impl SequenceModel for MlpSequenceModel {
 
     fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {
         let Tape { obs, hidden } = tape;
-        self.head.param_grads(hidden.results(obs), d_logits, gradient);
-        self.hidden.backward(obs, (&self.head, d_logits), hidden, gradient);
+        self.head.add_param_grads(hidden.results(obs), d_logits, gradient);
+        self.hidden.backward(obs, &self.head, d_logits, hidden, gradient);
     }
 }

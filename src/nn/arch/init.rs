@@ -63,7 +63,7 @@ impl DecoderShape {
         let mut end = 0;
         for (index, parameter) in self.parameters().iter().enumerate() {
             let start = end;
-            end += parameter.count();
+            end += parameter.num_elements();
             if parameter.shape.len() == 1 {
                 continue;
             }
@@ -87,7 +87,9 @@ impl DecoderShape {
             |name: &str| if name.ends_with("norm.weight") { 1.0 - self.norm_offset } else { 0.0 };
         let parameters = self.parameters().into_iter();
         parameters
-            .flat_map(|parameter| std::iter::repeat_n(value(&parameter.name), parameter.count()))
+            .flat_map(|parameter| {
+                std::iter::repeat_n(value(&parameter.name), parameter.num_elements())
+            })
             .collect()
     }
 }

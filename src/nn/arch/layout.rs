@@ -28,7 +28,7 @@ impl Parameter {
     }
 
     /// The number of elements.
-    pub fn count(&self) -> usize {
+    pub fn num_elements(&self) -> usize {
         self.shape.iter().product()
     }
 }
@@ -177,7 +177,7 @@ impl NormPlacement {
 impl DecoderShape {
     /// The number of parameters.
     pub fn num_params(&self) -> usize {
-        self.parameters().iter().map(Parameter::count).sum()
+        self.parameters().iter().map(Parameter::num_elements).sum()
     }
 
     /// Names and shapes of the parameters, in the order of the vector of all.
@@ -282,7 +282,7 @@ impl Layout {
         let mut end = 0;
         let places = shape.parameters().into_iter().map(|parameter| {
             let start = end;
-            end += parameter.count();
+            end += parameter.num_elements();
             (parameter.name, start..end)
         });
         let places: HashMap<String, Range<usize>> = places.collect();

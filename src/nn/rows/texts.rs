@@ -184,15 +184,15 @@ impl TokenDecoder {
 
     /// The number of trainable parameters.
     pub fn num_trainable(&self) -> usize {
-        self.trainable_counts().iter().sum()
+        self.trainable_sizes().iter().sum()
     }
 
     /// The number of elements of each trainable parameter.
-    pub fn trainable_counts(&self) -> Vec<usize> {
-        let count = |all: &[Parameter]| all.iter().map(Parameter::count).collect();
+    pub fn trainable_sizes(&self) -> Vec<usize> {
+        let sizes = |all: &[Parameter]| all.iter().map(Parameter::num_elements).collect();
         match &self.weights.adapters {
-            Some(adapters) => count(adapters.parameters()),
-            None => count(&self.shape().parameters()),
+            Some(adapters) => sizes(adapters.parameters()),
+            None => sizes(&self.shape().parameters()),
         }
     }
 

@@ -393,7 +393,7 @@ impl<'a> Gguf<'a> {
             return Err(unusable(self.path, reason));
         }
         let bytes = self.weights.get(tensor.start..).and_then(|rest| {
-            rest.get(..parameter.count() / format.block_values * format.block_bytes)
+            rest.get(..parameter.num_elements() / format.block_values * format.block_bytes)
         });
         let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
         let rotates_adjacent_pairs =

@@ -3,7 +3,7 @@
 use super::LanguageEngine;
 use crate::checkpoint::Checkpoint;
 use crate::learner::Moments;
-use crate::model::saved::{write_parameter_data, write_params};
+use crate::model::policy_file::{write_params, write_values};
 use crate::parallel::TeamError;
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
@@ -21,9 +21,9 @@ impl Persistent for LanguageEngine {
         ];
         let optimizer_steps = self.learner.save_moments(|moments| {
             let named = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
-            sections.extend(named.map(|(name, moment)| {
-                section(name, write_parameter_data(&parameters, moment, None))
-            }));
+            sections.extend(
+                named.map(|(name, moment)| section(name, write_values(&parameters, moment, None))),
+            );
         });
         if let Some(reference) = &self.learner.reference {
             sections.push(section(REFERENCE, encode(reference.trainable())));

@@ -9,7 +9,7 @@ use crate::data::{
 use crate::disk;
 use crate::env::{CartPole, Catch};
 use crate::metrics::JsonLines;
-use crate::model::saved::{Header, write_params};
+use crate::model::policy_file::{Header, write_params};
 use crate::program::models::Models;
 use crate::program::validation::saved_settings;
 use crate::program::watch::guard::{Hosts, check};
