@@ -65,8 +65,8 @@ impl HostAdvantages {
                 }
                 let first = group * group_size * num_steps;
                 let rewards = &trajectory.rewards[first..first + values.len()];
-                let ends = &trajectory.ends[first..first + values.len()];
-                compute_credits(rewards, ends, counts, config, values);
+                let statuses = &trajectory.statuses[first..first + values.len()];
+                compute_credits(rewards, statuses, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
                 let has_zero_variance = has_zero_variance(values, counts, num_steps);
                 moments.standardize(values, num_steps, config.scale_rewards == Scale::Group);
@@ -146,22 +146,22 @@ impl GroupMoments {
 /// Computes the return or reward-to-go of each step of a group, `[group_size, num_steps]`.
 fn compute_credits(
     rewards: &[f32],
-    ends: &[EpisodeStatus],
+    statuses: &[EpisodeStatus],
     lengths: &[usize],
     config: &AdvantageConfig,
     credits: &mut [f32],
 ) {
     let steps = rewards.len() / lengths.len();
-    let games = rewards.chunks_exact(steps).zip(ends.chunks_exact(steps));
+    let games = rewards.chunks_exact(steps).zip(statuses.chunks_exact(steps));
     let discount = config.discount as f32;
-    for (((rewards, ends), credits), length) in
+    for (((rewards, statuses), credits), length) in
         games.zip(credits.chunks_exact_mut(steps)).zip(lengths)
     {
         match config.estimator {
             Estimator::Return => {
                 let mut first = 0;
                 while first < *length {
-                    let end = ends[first..*length].iter().position(|end| end.has_ended());
+                    let end = statuses[first..*length].iter().position(|end| end.has_ended());
                     let next = end.map_or(*length, |end| first + end + 1);
                     // Past the last counted step, the sum of the last episode continues.
                     let filled = if next == *length { steps } else { next };
@@ -172,7 +172,7 @@ fn compute_credits(
             Estimator::RewardToGo => {
                 credits[*length..].fill(0.0);
                 let mut credit = 0.0;
-                let steps = rewards[..*length].iter().zip(ends).zip(credits);
+                let steps = rewards[..*length].iter().zip(statuses).zip(credits);
                 for ((reward, end), to) in steps.rev() {
                     credit = reward + if end.has_ended() { 0.0 } else { discount } * credit;
                     *to = credit;
@@ -223,7 +223,7 @@ mod tests {
             let i = (slot % STEPS * envs + env) as u32;
             games.rewards[slot] = (uniform(draw(1, i)) * 5.0).floor() - 2.0;
             let end = uniform(draw(2, i));
-            games.ends[slot] = EpisodeStatus::new(end < 0.05, end >= 0.96);
+            games.statuses[slot] = EpisodeStatus::new(end < 0.05, end >= 0.96);
         }
         games
     }

@@ -290,7 +290,7 @@ impl Episodes {
             let (slot, end) = (slot(env), EpisodeStatus::new(terminated, truncated));
             let score = if end.has_ended() { self.scores[env] } else { 0.0 };
             trajectory.rewards[slot] = reward;
-            trajectory.ends[slot] = end;
+            trajectory.statuses[slot] = end;
             if let Some(recorded) = trajectory.scores.get_mut(slot) {
                 *recorded = score;
             }

@@ -38,7 +38,7 @@ struct Block<'a, G: Rules> {
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
     rewards: &'a mut [f32],
-    ends: &'a mut [EpisodeStatus],
+    statuses: &'a mut [EpisodeStatus],
     /// Empty if scores are not recorded.
     scores: &'a mut [f32],
     /// Empty if the game has no masks.
@@ -51,14 +51,15 @@ fn blocks<'a, G: Rules>(
     trajectory: &'a mut HostTrajectory,
 ) -> Vec<Block<'a, G>> {
     let (rows, stride) = (LANES * trajectory.num_steps, trajectory.obs_stride());
-    let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, legal, elapsed, .. } =
-        trajectory;
+    let HostTrajectory {
+        obs, actions, logprobs, rewards, statuses, scores, legal, elapsed, ..
+    } = trajectory;
     let mut elapsed = elapsed.chunks(LANES);
     let mut obs = obs.chunks_mut(rows * stride);
     let mut actions = actions.chunks_mut(rows);
     let mut logprobs = logprobs.chunks_mut(rows);
     let mut rewards = rewards.chunks_mut(rows);
-    let mut ends = ends.chunks_mut(rows);
+    let mut statuses = statuses.chunks_mut(rows);
     let mut scores = scores.chunks_mut(rows);
     let mut legal = legal.chunks_mut(rows);
     // Each block of an empty buffer is empty.
@@ -70,7 +71,7 @@ fn blocks<'a, G: Rules>(
         actions: actions.next().unwrap_or_default(),
         logprobs: logprobs.next().unwrap_or_default(),
         rewards: rewards.next().unwrap_or_default(),
-        ends: ends.next().unwrap_or_default(),
+        statuses: statuses.next().unwrap_or_default(),
         scores: scores.next().unwrap_or_default(),
         legal: legal.next().unwrap_or_default(),
     };
@@ -234,14 +235,14 @@ impl<G: Rules> NativeRollout<G> {
                 }
             }
         }
-        let of_game = |(lane, ends): (usize, &[EpisodeStatus])| GameSums {
+        let of_game = |(lane, statuses): (usize, &[EpisodeStatus])| GameSums {
             scores: sums.scores[lane].into(),
             episodes: sums.episodes[lane].into(),
-            ended_steps: ended_steps(ends, elapsed(lane)) as f64,
+            ended_steps: ended_steps(statuses, elapsed(lane)) as f64,
             rewards: sums.rewards[lane].into(),
             steps: if auto_reset { num_steps as f64 } else { sums.steps[lane].into() },
         };
-        let sums = block.ends.chunks_exact(num_steps).enumerate().map(of_game).collect();
+        let sums = block.statuses.chunks_exact(num_steps).enumerate().map(of_game).collect();
         PlayedBlock { branches, sums }
     }
 }
@@ -273,7 +274,7 @@ impl<G: Rules> Block<'_, G> {
             self.actions[slot] = actions[lane] as i32;
             self.logprobs[slot] = logprobs[lane];
             self.rewards[slot] = played.rewards[lane];
-            self.ends[slot] = played.end(lane);
+            self.statuses[slot] = played.end(lane);
             if G::MASKED {
                 self.legal[slot] = policy.legal[lane];
             }

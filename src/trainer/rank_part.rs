@@ -125,7 +125,7 @@ impl RankPart {
         }
         let shard_sums = |shard: usize| {
             let numbers =
-                sums[self.game_shards.local_items_of(shard)].iter().map(GameSums::numbers);
+                sums[self.game_shards.local_items_of(shard)].iter().map(|sums| sums.to_array());
             numbers.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
         };
         let ours: Vec<[f64; 5]> = self.game_shards.own_shards().map(shard_sums).collect();

@@ -53,7 +53,7 @@ impl SequenceSteps {
         // The first step continues from the memory.
         starts.resize(games.len(), 0.0);
         let later = StepSlots { steps: steps - 1, ..step_slots };
-        later.for_each(|slot| starts.push(f32::from(from.ends[slot].has_ended())));
+        later.for_each(|slot| starts.push(f32::from(from.statuses[slot].has_ended())));
         memory.clear();
         games.iter().for_each(|game| {
             memory.extend_from_slice(&from.memory[*game as usize * width..][..width]);

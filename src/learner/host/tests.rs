@@ -202,8 +202,8 @@ impl Case {
         let network = network.unflatten(&away_from_zero(network.flatten()));
         let start = floats(network.flatten());
         let mut experience = self.experience();
-        for (game, ends) in experience.games.ends.chunks_exact_mut(STEPS).enumerate() {
-            ends[2] = EpisodeStatus::new((2 * self.games + game).is_multiple_of(3), false);
+        for (game, statuses) in experience.games.statuses.chunks_exact_mut(STEPS).enumerate() {
+            statuses[2] = EpisodeStatus::new((2 * self.games + game).is_multiple_of(3), false);
         }
         let (trajectory, advantages, mask) = experience.tensors();
         let mut general = AutodiffLearner::new(network.clone(), &self.config);

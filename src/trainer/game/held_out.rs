@@ -119,7 +119,7 @@ mod tests {
         };
         let episodes = columns.episodes();
         let window_set =
-            WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(5, actions));
+            WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(5, actions));
         let mut config = TrainConfig::of(&game).unwrap();
         config.loss.loss_type = LossType::Nll;
         config.checkpoint.eval_episodes = 4;
