@@ -37,7 +37,7 @@ struct Shard {
     ends: Option<Column>,
 }
 
-/// A column: byte range within the file and type of its numbers.
+/// A column: its byte range within the file, and the type of its values.
 #[derive(Clone, Debug)]
 struct Column {
     range: Range<usize>,

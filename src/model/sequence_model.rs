@@ -79,7 +79,7 @@ mod tests {
             let sequence_model = wavy_model(network, precision);
             let all = games(0, Vec::new());
             let actor = NativePolicy::from_sequence_model(sequence_model.clone());
-            let mut scratch = actor.scratch();
+            let mut scratch = actor.new_scratch();
             let mut memory = vec![[0.0; LANES]; actor.memory_size()];
             let (mut logits, mut remembered) = (Vec::new(), Vec::new());
             for t in 0..STEPS {

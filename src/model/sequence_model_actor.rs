@@ -22,7 +22,7 @@ impl Actor for SequenceModelActor {
         self.0.sizes()
     }
 
-    fn scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> Scratch {
         let actions = self.num_actions();
         Scratch { rows: vec![0.0; LANES * actions], lanes: vec![[0.0; LANES]; actions] }
     }

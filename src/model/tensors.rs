@@ -87,7 +87,7 @@ impl Actor for TensorActor {
         self.initial_memory.clone()
     }
 
-    fn scratch(&self) -> Vec<Lanes> {
+    fn new_scratch(&self) -> Vec<Lanes> {
         vec![[0.0; LANES]; self.num_actions]
     }
 

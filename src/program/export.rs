@@ -164,7 +164,7 @@ fn encode_samples(policy: &impl Actor) -> Vec<u8> {
     /// Groups of [`LANES`] observations.
     const GROUPS: usize = 640;
     let (num_features, memory_size) = (policy.num_features(), policy.memory_size());
-    let mut scratch = policy.scratch();
+    let mut scratch = policy.new_scratch();
     let mut columns: [Vec<f32>; 4] = Default::default();
     for group in 0..GROUPS {
         let random_obs = |step: usize| -> Vec<Lanes> {

@@ -54,7 +54,7 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
             obs: vec![[0.0; LANES]; game.num_features()],
             legal: [0; LANES],
             masked: Vec::new(),
-            scratch: policy.scratch(),
+            scratch: policy.new_scratch(),
         }
     }
 

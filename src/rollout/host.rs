@@ -216,7 +216,7 @@ impl Episodes {
         let blocks = self.obs.par_chunks(LANES * features).zip(&mut self.memory);
         let blocks = blocks.zip(self.levels.par_chunks(LANES).zip(action_keys.par_chunks(LANES)));
         let out = self.actions.par_chunks_mut(LANES).zip(self.logprobs.par_chunks_mut(LANES));
-        let scratch = || (policy.scratch(), vec![[0.0; LANES]; features]);
+        let scratch = || (policy.new_scratch(), vec![[0.0; LANES]; features]);
         blocks.zip(out).for_each_init(scratch, |(scratch, lanes), (block, (actions, logprobs))| {
             let ((obs, memory), (levels, keys)) = block;
             if levels.iter().all(Option::is_none) {

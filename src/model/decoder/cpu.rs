@@ -137,7 +137,7 @@ impl Actor for NativeDecoder {
         }
     }
 
-    fn scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> Scratch {
         let shape = &self.shape;
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
         let zeros = |count: usize| vec![[0.0; LANES]; count];

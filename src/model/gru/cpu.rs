@@ -63,7 +63,7 @@ impl Actor for NativeGru {
         }
     }
 
-    fn scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> Scratch {
         let widest = self.memory_gates.outputs.max(self.head.outputs);
         Scratch {
             layers: dense::Scratch::new(&self.layers),

@@ -48,7 +48,7 @@ impl Actor for NativeMlp {
         }
     }
 
-    fn scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> Scratch {
         Scratch::new(&self.layers)
     }
 
@@ -77,7 +77,7 @@ mod tests {
         let params: Vec<f32> =
             (0..70 * 21 + 21 + 21 * 3 + 3).map(|i| (i as f32 * 0.71).sin()).collect();
         let policy = NativeMlp::from_params(&[70, 21, 3], Activation::Tanh, &params);
-        let mut scratch = policy.scratch();
+        let mut scratch = policy.new_scratch();
         for cells in [&[][..], &[0], &[3, 4, 66], &[69]] {
             let mut obs = vec![[0.0; LANES]; 70];
             for (lane, cell) in cells.iter().enumerate() {
@@ -99,7 +99,7 @@ mod tests {
                 activation: Activation::Tanh,
             };
             let obs: Vec<Lanes> = cells.iter().map(|cell| obs[*cell]).collect();
-            let mut scratch = fewer.scratch();
+            let mut scratch = fewer.new_scratch();
             assert_eq!(fewer.act(&obs, &mut [], &mut scratch), got);
             assert_eq!(fewer.active_features(&scratch), None);
         }

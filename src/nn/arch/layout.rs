@@ -248,7 +248,7 @@ pub struct LinearLayout {
     pub index: usize,
 }
 
-/// The places of a layer's parameters; a range is empty where there is no such parameter.
+/// The places of a layer's parameters; the range of a missing parameter is empty.
 #[derive(Clone, Debug)]
 pub struct LayerLayout {
     /// The offset of the first parameter.

@@ -53,7 +53,7 @@ impl LoraConfig {
         ensure(is_allowed, "target_modules", "[]", strings_of(&MODULES))
     }
 
-    /// Takes over the settings of a model's existing adapters, which a run goes on to train.
+    /// Takes over the settings of a model's existing adapters, which a run continues to train.
     ///
     /// # Errors
     /// A clause that names the first setting which is neither the default nor that of the adapters.

@@ -117,9 +117,9 @@ pub struct DecoderShape {
     pub mlp_bias: bool,
     /// The places of the norms of a layer.
     pub norm_placement: NormPlacement,
-    /// The number added to the weights of norms: 1 where files hold their differences from 1.
+    /// The offset added to the weights of norms: 1 where files hold their differences from 1.
     pub norm_offset: f32,
-    /// The number added to a mean square before its root is taken.
+    /// The constant added to a mean square before its root is taken.
     pub rms_norm_eps: f32,
     /// The norm of queries and keys before they are rotated.
     pub qk_norm: QkNorm,
