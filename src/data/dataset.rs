@@ -6,7 +6,7 @@
 //! is one episode) and `weights [N]` (F32, default 1).
 
 use super::error::{io_error, malformed_error};
-use super::shards::{Bytes, serialize_shard};
+use super::shards::{FileContents, serialize_shard};
 use super::{DatasetError, MANIFEST_FILE, Manifest, ShardedSteps, StepColumns};
 use crate::disk::{self, input};
 use memmap2::Mmap;
@@ -25,7 +25,7 @@ pub struct Dataset {
     manifest: Manifest,
     /// SHA-256 of the manifest's text.
     manifest_digest: Vec<u8>,
-    shards: Vec<(PathBuf, Box<dyn Bytes>)>,
+    shards: Vec<(PathBuf, Box<dyn FileContents>)>,
 }
 
 impl Dataset {
@@ -59,7 +59,7 @@ impl Dataset {
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is
             // mapped, values change or the program is stopped, but memory safety is not affected.
             let map = unsafe { Mmap::map(&file) }.map_err(io_error("read", &path))?;
-            Ok((path, Box::new(map) as Box<dyn Bytes>))
+            Ok((path, Box::new(map) as Box<dyn FileContents>))
         };
         let names = || manifest.shards.iter().chain(&manifest.held_out);
         let mut seen = HashSet::new();

@@ -20,14 +20,14 @@ pub struct ShardedSteps {
 }
 
 /// The contents of a file, in memory or mapped into it.
-pub(super) trait Bytes: Deref<Target = [u8]> + Debug + Send + Sync {}
+pub(super) trait FileContents: Deref<Target = [u8]> + Debug + Send + Sync {}
 
-impl<T: Deref<Target = [u8]> + Debug + Send + Sync> Bytes for T {}
+impl<T: Deref<Target = [u8]> + Debug + Send + Sync> FileContents for T {}
 
 /// A shard with the byte ranges of its columns.
 #[derive(Debug)]
 struct Shard {
-    bytes: Box<dyn Bytes>,
+    bytes: Box<dyn FileContents>,
     /// Index of its first step among those of all shards.
     first_step: usize,
     rows: usize,
@@ -52,7 +52,7 @@ impl ShardedSteps {
     /// observation that is not finite or beyond 1e15, a non-finite or negative weight, or an action
     /// outside `0..num_actions`; or if there are no steps.
     pub(super) fn new(
-        files: Vec<(PathBuf, Box<dyn Bytes>)>,
+        files: Vec<(PathBuf, Box<dyn FileContents>)>,
         num_features: usize,
         num_actions: usize,
     ) -> Result<Self, DatasetError> {
@@ -126,7 +126,11 @@ impl Steps for ShardedSteps {
 
 impl Shard {
     /// Locates the columns of a shard.
-    fn new(bytes: Box<dyn Bytes>, first_step: usize, num_features: usize) -> Result<Self, String> {
+    fn new(
+        bytes: Box<dyn FileContents>,
+        first_step: usize,
+        num_features: usize,
+    ) -> Result<Self, String> {
         let tensors = SafeTensors::deserialize(&bytes).map_err(|e| e.to_string())?;
         let missing = |name: &str| format!("there is no tensor `{name}`");
         let shape = tensors.tensor("obs").map_err(|_| missing("obs"))?.shape().to_vec();
