@@ -150,7 +150,7 @@ fn by_hand(decoder: &TokenDecoder, retention: Retention) -> (Vec<f32>, Vec<f32>)
     decoder.forward_texts(&texts, retention, &mut forward);
     let hidden = forward.hidden().to_vec();
     let mut logits = Vec::new();
-    decoder.logits(&hidden, &mut logits);
+    decoder.compute_logits(&hidden, &mut logits);
     let (mut all, mut of_logits) = (Vec::new(), vec![0.0; logits.len()]);
     let places = texts.iter().enumerate().flat_map(|(text, all)| {
         let index = move |completion| CompletionIndex { text, completion };

@@ -279,8 +279,8 @@ impl TokenDecoder {
         weights.forward(stream, retention, &mut CachedAttention { rows, caches }, tape, scratch);
     }
 
-    /// Logits of normed vectors: `[rows, vocabulary]`.
-    pub fn logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
+    /// Computes the logits of normed vectors: `[rows, vocabulary]`.
+    pub fn compute_logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
         let DecoderWeights { shape, layout, .. } = &self.weights;
         logits.resize(hidden.len() / shape.hidden_size * shape.num_actions, 0.0);
         self.weights.linear_forward(&layout.head, hidden, logits, WriteMode::Overwrite);

@@ -258,7 +258,7 @@ impl<'a> Worker<'a> {
         for (((prompt_index, prompt), cache), last) in prompts.iter().zip(caches).zip(last_rows) {
             let buffers = &mut *self.buffers;
             let hidden = &buffers.pass.hidden()[last * size..][..size];
-            decoder.logits(hidden, &mut buffers.logits);
+            decoder.compute_logits(hidden, &mut buffers.logits);
             let prefilled_index = self.store_prompt_cache(prompt, cache);
             let mut scratch = self.scratches.take();
             for index in 0..prompt.completions {
@@ -330,7 +330,7 @@ impl<'a> Worker<'a> {
         let mut logits = mem::take(&mut self.buffers.logits);
         for (i, rows) in rows.chunks(HEAD_ROWS).enumerate() {
             let hidden = &self.buffers.pass.hidden()[i * HEAD_ROWS * size..][..rows.len() * size];
-            decoder.logits(hidden, &mut logits);
+            decoder.compute_logits(hidden, &mut logits);
             let mut chosen = vec![SampledToken::default(); rows.len()];
             decoder.parallelism().each_mut(&mut chosen, |index, chosen| {
                 let active = self.slots[rows[index].cache].as_ref();
