@@ -274,7 +274,7 @@ fn acting_and_whole_sequences_are_the_formulas() {
 }
 
 #[test]
-fn long_sequences_are_worked_off_in_parts() {
+fn long_sequences_are_computed_in_parts() {
     let device = Device::flex();
     let shape = shape(2, [2, 1], 40, false);
     let (decoder, games) = (decoder(&shape, &device), Games::new(300, 50));

@@ -104,7 +104,7 @@ impl GruSequenceModel {
         } else {
             before.copy_from_slice(remembered)
         }
-        clear_started(before, &starts[t * games..][..games], size);
+        clear_starting_rows(before, &starts[t * games..][..games], size);
         let memory_products = &mut memory_products[t * wide..][..wide];
         self.memory_gates.forward(&self.params, before, memory_products);
         remember(&mut gates[t * wide..][..wide], memory_products, before, &mut after[..step], size);
@@ -112,7 +112,7 @@ impl GruSequenceModel {
 }
 
 /// Clears the rows, `[games, size]`, of games that start.
-fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
+fn clear_starting_rows(rows: &mut [f32], starts: &[f32], size: usize) {
     for (row, start) in rows.chunks_exact_mut(size).zip(starts) {
         if *start != 0.0 {
             row.fill(0.0);
@@ -201,7 +201,7 @@ impl SequenceModel for GruSequenceModel {
                 size,
             );
             self.memory_gates.compute_input_grad(memory_products, d_before, WriteMode::Accumulate);
-            clear_started(d_before, starts, size);
+            clear_starting_rows(d_before, starts, size);
         }
         self.memory_gates.add_param_grads(before, memory_products, gradient);
         self.input_gates.add_param_grads(hidden.results(obs), gates, gradient);

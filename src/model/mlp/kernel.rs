@@ -217,7 +217,7 @@ pub(crate) fn add_to_logits<W: Float, I: Float>(
 /// Adds the contribution of neuron `j` of the first hidden layer, with the value `h`, to the neurons `k..k + block` of
 /// the second.
 #[cube]
-fn add_to_second<W: Float, I: Float>(
+fn add_to_second_layer<W: Float, I: Float>(
     weights: &[W],
     sums: &mut Array<f32>,
     h: f32,
@@ -251,12 +251,12 @@ fn add_second_neurons<W: Float, I: Float>(
     }
     if comptime!(shape.first <= MAX_REGISTER_NEURONS) {
         for j in 0..comptime!(shape.first) {
-            add_to_second::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
+            add_to_second_layer::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
         }
     } else {
         let mut j = 0usize;
         while j < comptime!(shape.first) {
-            add_to_second::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
+            add_to_second_layer::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
             j += 1;
         }
     }
