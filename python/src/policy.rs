@@ -117,7 +117,7 @@ impl Policy {
 
     fn act_in_blocks(&self, obs: &[f32], memory: &mut [f32], logits: &mut [f32]) {
         let (features, size) = (self.num_features, self.initial_memory.len());
-        let mut scratch = self.policy.scratch();
+        let mut scratch = self.policy.new_scratch();
         let mut lanes: Vec<Lanes> = vec![[0.0; LANES]; features];
         let mut remembered: Vec<Lanes> = vec![[0.0; LANES]; size];
         let mut rows = memory.chunks_mut((LANES * size).max(1));

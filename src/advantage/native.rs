@@ -65,8 +65,8 @@ impl HostAdvantages {
                 }
                 let first = group * group_size * num_steps;
                 let rewards = &trajectory.rewards[first..first + values.len()];
-                let ends = &trajectory.ends[first..first + values.len()];
-                compute_credits(rewards, ends, counts, config, values);
+                let statuses = &trajectory.statuses[first..first + values.len()];
+                compute_credits(rewards, statuses, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
                 let has_zero_variance = have_equal_credits(values, counts, num_steps);
                 moments.centre(values, num_steps);
@@ -227,7 +227,7 @@ mod tests {
             let i = (slot % STEPS * envs + env) as u32;
             games.rewards[slot] = (uniform(draw(1, i)) * 5.0).floor() - 2.0;
             let end = uniform(draw(2, i));
-            games.ends[slot] = EpisodeStatus::new(end < 0.05, end >= 0.96);
+            games.statuses[slot] = EpisodeStatus::new(end < 0.05, end >= 0.96);
         }
         games
     }

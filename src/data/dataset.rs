@@ -5,9 +5,9 @@
 //! (U8: 0 if the episode continues, 1 if it terminated, 2 if it was truncated; without it a shard
 //! is one episode) and `weights [N]` (F32, default 1).
 
-use super::error::{io_error, malformed};
-use super::shards::{Bytes, serialize_shard};
-use super::{DatasetError, MANIFEST, Manifest, ShardedSteps, StepColumns};
+use super::error::{io_error, malformed_error};
+use super::shards::{FileContents, serialize_shard};
+use super::{DatasetError, MANIFEST_FILE, Manifest, ShardedSteps, StepColumns};
 use crate::disk::{self, input};
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -25,16 +25,16 @@ pub struct Dataset {
     manifest: Manifest,
     /// SHA-256 of the manifest's text.
     manifest_digest: Vec<u8>,
-    shards: Vec<(PathBuf, Box<dyn Bytes>)>,
+    shards: Vec<(PathBuf, Box<dyn FileContents>)>,
 }
 
 impl Dataset {
-    /// Opens a dataset folder. The contents of the shards are validated by [`Dataset::steps`].
+    /// Opens a dataset folder. The contents of the shards are validated by [`Dataset::into_steps`].
     ///
     /// # Errors
     /// If the manifest or a shard is missing, or the manifest is malformed.
     pub fn open(folder: &Path) -> Result<Self, DatasetError> {
-        let path = folder.join(MANIFEST);
+        let path = folder.join(MANIFEST_FILE);
         if !folder.exists() {
             return Err(DatasetError::Missing(folder.to_path_buf()));
         }
@@ -42,14 +42,14 @@ impl Dataset {
             return Err(DatasetError::NoManifest(folder.to_path_buf()));
         }
         let text = input::read_description(&path).map_err(io_error("read", &path))?;
-        let manifest = Manifest::parse(&text).map_err(|reason| malformed(&path, reason))?;
+        let manifest = Manifest::parse(&text).map_err(|reason| malformed_error(&path, reason))?;
         if manifest.shards.is_empty() {
-            return Err(malformed(&path, "it names no shards"));
+            return Err(malformed_error(&path, "it names no shards"));
         }
         let open = |name: &String| {
-            let inside = Path::new(name).components().count() == 1 && !name.starts_with('.');
-            if !inside {
-                return Err(malformed(
+            let is_inside = Path::new(name).components().count() == 1 && !name.starts_with('.');
+            if !is_inside {
+                return Err(malformed_error(
                     &path,
                     format!("the shard `{name}` is not a file in that folder"),
                 ));
@@ -59,12 +59,12 @@ impl Dataset {
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is
             // mapped, values change or the program is stopped, but memory safety is not affected.
             let map = unsafe { Mmap::map(&file) }.map_err(io_error("read", &path))?;
-            Ok((path, Box::new(map) as Box<dyn Bytes>))
+            Ok((path, Box::new(map) as Box<dyn FileContents>))
         };
         let names = || manifest.shards.iter().chain(&manifest.held_out);
         let mut seen = HashSet::new();
         if let Some(name) = names().find(|name| !seen.insert(*name)) {
-            return Err(malformed(&path, format!("it names the shard `{name}` twice")));
+            return Err(malformed_error(&path, format!("it names the shard `{name}` twice")));
         }
         let shards = names().map(open).collect::<Result<_, _>>()?;
         Ok(Self { manifest, manifest_digest: Sha256::digest(&text).to_vec(), shards })
@@ -84,7 +84,7 @@ impl Dataset {
     }
 
     /// Paths of the shards, held-out ones last.
-    pub fn files(&self) -> Vec<&Path> {
+    pub fn shard_paths(&self) -> Vec<&Path> {
         self.shards.iter().map(|(path, _)| path.as_path()).collect()
     }
 
@@ -93,14 +93,13 @@ impl Dataset {
         &self.manifest
     }
 
-    /// Returns all steps, held-out shards last. The steps are read once for validation and stay on
-    /// disk.
+    /// All steps, held-out shards last. They are read once for validation and stay on disk.
     ///
     /// # Errors
     /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has an
     /// observation that is not finite or beyond 1e15, a non-finite or negative weight, or an action
     /// outside `0..num_actions`; or if there are no steps.
-    pub fn steps(
+    pub fn into_steps(
         self,
         num_features: usize,
         num_actions: usize,
@@ -109,7 +108,7 @@ impl Dataset {
     }
 }
 
-/// Writer for a new dataset. The manifest is written last, so an incomplete dataset is not valid; its files are removed
+/// A writer of a new dataset. The manifest is written last, so an incomplete dataset is not valid; its files are removed
 /// if the writer is dropped before it is finished.
 #[derive(Debug)]
 pub struct DatasetWriter {
@@ -119,7 +118,7 @@ pub struct DatasetWriter {
 }
 
 impl DatasetWriter {
-    /// Creates the folder for a dataset with this manifest, but for the names of shards.
+    /// Creates the folder for a dataset with this manifest, whose names of shards are ignored.
     ///
     /// # Errors
     /// If the folder is not empty or cannot be created.
@@ -167,7 +166,7 @@ impl DatasetWriter {
     /// # Errors
     /// If it cannot be written.
     pub fn finish(mut self) -> Result<(), DatasetError> {
-        let path = self.folder.join(MANIFEST);
+        let path = self.folder.join(MANIFEST_FILE);
         let text = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
         fs::write(&path, text + "\n").map_err(io_error("write", &path))?;
         self.is_finished = true;
@@ -182,15 +181,15 @@ impl Drop for DatasetWriter {
         }
         // The folder must be empty for the next attempt. The last shard may be a part of one.
         let shards = (0..=self.num_shards()).map(shard_name);
-        for name in shards.chain([MANIFEST.to_string()]) {
+        for name in shards.chain([MANIFEST_FILE.to_string()]) {
             let _ = fs::remove_file(self.folder.join(name));
         }
     }
 }
 
 /// The file name of a shard.
-fn shard_name(number: usize) -> String {
-    format!("{number:05}.safetensors")
+fn shard_name(index: usize) -> String {
+    format!("{index:05}.safetensors")
 }
 
 #[cfg(test)]

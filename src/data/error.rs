@@ -1,10 +1,8 @@
 //! Errors of datasets.
 
+use super::MANIFEST_FILE;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// File name of the manifest.
-pub const MANIFEST: &str = "manifest.json";
 
 /// A failure to read or write a dataset.
 #[derive(Debug, thiserror::Error)]
@@ -20,11 +18,11 @@ pub enum DatasetError {
         source: io::Error,
     },
     /// A path at which there is nothing.
-    #[error("there is no folder {0}; a dataset is a folder with a {MANIFEST}")]
+    #[error("there is no folder {0}; a dataset is a folder with a {MANIFEST_FILE}")]
     Missing(PathBuf),
     /// A folder without a manifest.
     #[error(
-        "{0} is not a dataset: it has no {MANIFEST}, which `grove demo` and `grove import` write"
+        "{0} is not a dataset: it has no {MANIFEST_FILE}, which `grove demo` and `grove import` write"
     )]
     NoManifest(PathBuf),
     /// A folder for a new dataset that holds something.
@@ -51,6 +49,6 @@ pub(super) fn io_error(
 }
 
 /// Creates a [`DatasetError::Malformed`].
-pub(super) fn malformed(path: &Path, reason: impl ToString) -> DatasetError {
+pub(super) fn malformed_error(path: &Path, reason: impl ToString) -> DatasetError {
     DatasetError::Malformed { path: path.to_path_buf(), reason: reason.to_string() }
 }

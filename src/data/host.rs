@@ -26,7 +26,7 @@ pub struct HostTrajectory {
     /// Rewards: `[num_envs, num_steps]`.
     pub rewards: Vec<f32>,
     /// Episode status after each step: `[num_envs, num_steps]`.
-    pub ends: Vec<EpisodeStatus>,
+    pub statuses: Vec<EpisodeStatus>,
     /// Score of the episode that ended with the step, else 0: `[num_envs, num_steps]`. Empty unless
     /// enabled by [`HostTrajectory::enable_scores`], because learners do not use them.
     pub scores: Vec<f32>,
@@ -62,9 +62,9 @@ pub struct GameSums {
 }
 
 impl GameSums {
-    /// The fields in order; [`GameSums::from`] is the inverse.
-    pub(crate) fn numbers(&self) -> [f64; 5] {
-        let Self { scores, episodes, ended_steps, rewards, steps } = *self;
+    /// The fields in order; the inverse of [`GameSums::from`].
+    pub(crate) fn to_array(self) -> [f64; 5] {
+        let Self { scores, episodes, ended_steps, rewards, steps } = self;
         [scores, episodes, ended_steps, rewards, steps]
     }
 }
@@ -77,8 +77,8 @@ impl From<[f64; 5]> for GameSums {
 
 /// Number of steps of the episodes of a game that ended, by its status after each step; `elapsed` steps of the first
 /// one were played before.
-pub(crate) fn ended_steps(ends: &[EpisodeStatus], elapsed: u32) -> usize {
-    let last = ends.iter().rposition(|end| end.has_ended());
+pub(crate) fn ended_steps(statuses: &[EpisodeStatus], elapsed: u32) -> usize {
+    let last = statuses.iter().rposition(|status| status.has_ended());
     last.map_or(0, |last| elapsed as usize + last + 1)
 }
 
@@ -95,7 +95,7 @@ impl HostTrajectory {
         self.obs.clear();
         self.obs.resize(steps * self.obs_stride(), 0.0);
         self.actions.resize(steps, 0);
-        self.ends.resize(steps, EpisodeStatus::Running);
+        self.statuses.resize(steps, EpisodeStatus::Running);
         self.logprobs.resize(steps, 0.0);
         self.rewards.resize(steps, 0.0);
         if !self.scores.is_empty() {
@@ -128,18 +128,18 @@ impl HostTrajectory {
     /// Number of steps of game `env` that count: all with `auto_reset`; otherwise up to and
     /// including the first end of an episode.
     pub fn counted_steps(&self, env: usize, auto_reset: bool) -> usize {
-        let ends = &self.ends[env * self.num_steps..][..self.num_steps];
+        let statuses = &self.statuses[env * self.num_steps..][..self.num_steps];
         if auto_reset {
             return self.num_steps;
         }
-        ends.iter().position(|end| end.has_ended()).map_or(self.num_steps, |t| t + 1)
+        statuses.iter().position(|status| status.has_ended()).map_or(self.num_steps, |t| t + 1)
     }
 
     /// Number of steps of the ended episodes of game `env`, including steps before the first recorded one; 0 if none
     /// ended.
     pub fn ended_steps(&self, env: usize) -> usize {
-        let ends = &self.ends[env * self.num_steps..][..self.num_steps];
-        ended_steps(ends, self.elapsed.get(env).copied().unwrap_or(0))
+        let statuses = &self.statuses[env * self.num_steps..][..self.num_steps];
+        ended_steps(statuses, self.elapsed.get(env).copied().unwrap_or(0))
     }
 
     /// Copies the trajectory to tensors on `device`.
@@ -154,26 +154,26 @@ impl HostTrajectory {
             }
         });
         let rows = |values: &[f32]| upload_time_major(values, envs, device);
-        let ends = |kind: EpisodeStatus| {
-            rows(&self.ends.iter().map(|end| f32::from(*end == kind)).collect::<Vec<_>>())
+        let flags = |kind: EpisodeStatus| {
+            rows(&self.statuses.iter().map(|status| f32::from(*status == kind)).collect::<Vec<_>>())
         };
         let legal = (self.num_masked_actions > 0).then(|| {
             let bit = |word: u32, a: usize| (word >> a & 1) as f32;
-            let words = transposed(&self.legal, envs);
+            let words = transpose(&self.legal, envs);
             let all =
                 words.iter().flat_map(|word| (0..self.num_masked_actions).map(|a| bit(*word, a)));
             let shape = [steps, envs, self.num_masked_actions];
             Tensor::from_data(TensorData::new(all.collect::<Vec<f32>>(), shape), device)
         });
         let obs = TensorData::new(obs, [steps, envs, features]);
-        let actions = TensorData::new(transposed(&self.actions, envs), [steps, envs]);
+        let actions = TensorData::new(transpose(&self.actions, envs), [steps, envs]);
         Trajectory {
-            obs: Tensor::from_data(staged(obs, device), device),
-            actions: Tensor::<2, Int>::from_data(staged(actions, device), device),
+            obs: Tensor::from_data(stage(obs, device), device),
+            actions: Tensor::<2, Int>::from_data(stage(actions, device), device),
             logprobs: rows(&self.logprobs),
             rewards: rows(&self.rewards),
-            terminated: ends(EpisodeStatus::Terminated),
-            truncated: ends(EpisodeStatus::Truncated),
+            terminated: flags(EpisodeStatus::Terminated),
+            truncated: flags(EpisodeStatus::Truncated),
             scores: if self.scores.is_empty() {
                 Tensor::zeros([steps, envs], device)
             } else {
@@ -193,21 +193,21 @@ impl HostTrajectory {
 }
 
 /// Moves data to pinned memory if the runtime of `device` supports it, so that the upload does not
-/// block; otherwise returns them unchanged.
-pub(crate) fn staged(mut data: TensorData, device: &Device) -> TensorData {
+/// block; otherwise returns it unchanged.
+pub(crate) fn stage(mut data: TensorData, device: &Device) -> TensorData {
     device.staging(std::iter::once(&mut data));
     data
 }
 
-/// Uploads numbers `[num_envs, num_steps]` as a tensor `[num_steps, num_envs]`.
+/// Uploads values `[num_envs, num_steps]` as a tensor `[num_steps, num_envs]`.
 pub(crate) fn upload_time_major(values: &[f32], num_envs: usize, device: &Device) -> Tensor<2> {
     let shape = [values.len() / num_envs, num_envs];
-    let data = TensorData::new(transposed(values, num_envs), shape);
-    Tensor::from_data(staged(data, device), device)
+    let data = TensorData::new(transpose(values, num_envs), shape);
+    Tensor::from_data(stage(data, device), device)
 }
 
 /// Transposes `[rows, columns]` to `[columns, rows]`.
-fn transposed<T: Copy + Default + Send + Sync>(values: &[T], rows: usize) -> Vec<T> {
+fn transpose<T: Copy + Default + Send + Sync>(values: &[T], rows: usize) -> Vec<T> {
     let columns = values.len() / rows;
     let mut result = vec![T::default(); values.len()];
     result.par_chunks_mut(rows).enumerate().for_each(|(column, to)| {
@@ -240,7 +240,7 @@ mod tests {
             actions: vec![0, 2, 4, 1, 3, 5],
             logprobs: vec![0.1, 0.3, 0.5, 0.2, 0.4, 0.6],
             rewards: vec![1.0, 3.0, 5.0, 2.0, 4.0, 6.0],
-            ends: vec![none, ended, none, none, none, cut],
+            statuses: vec![none, ended, none, none, none, cut],
             scores: vec![0.0, 4.0, 0.0, 0.0, 0.0, 12.0],
             elapsed: vec![7, 4],
             num_masked_actions: 2,
@@ -280,7 +280,7 @@ mod tests {
         let mut games = games();
         assert_eq!(steps(&games), [7.0 + 2.0, 4.0 + 3.0]);
         // Only the first end of the second game is left.
-        games.ends[5] = EpisodeStatus::Running;
+        games.statuses[5] = EpisodeStatus::Running;
         assert_eq!(steps(&games), [7.0 + 2.0, 0.0]);
         games.elapsed.clear();
         assert_eq!(steps(&games), [2.0, 0.0]);

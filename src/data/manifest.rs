@@ -2,10 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+/// File name of the manifest.
+pub const MANIFEST_FILE: &str = "manifest.json";
+
 /// Format version written by this build, and the newest that it reads.
 const FORMAT: u32 = 1;
 
-/// Description of a dataset.
+/// The description of a dataset, the content of its [`MANIFEST_FILE`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -36,7 +39,7 @@ pub struct Manifest {
     /// File names of the held-out shards. If empty, some episodes of the other shards are held out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_out: Vec<String>,
-    /// Number of steps that form one example, if known; for a time series, the steps up to a label.
+    /// The number of steps that form one example, if known; for a time series, the steps up to a label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<usize>,
     /// Standardization of each feature, if the features are standardized.

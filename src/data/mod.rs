@@ -18,9 +18,9 @@ mod windows;
 
 #[cfg(not(target_family = "wasm"))]
 pub use dataset::{Dataset, DatasetWriter};
-pub use error::{DatasetError, MANIFEST};
+pub use error::DatasetError;
 pub use host::{GameSums, HostTrajectory, OBS_MULTIPLE};
-pub use manifest::{Manifest, Standardization};
+pub use manifest::{MANIFEST_FILE, Manifest, Standardization};
 pub use recording::{
     ENDED, Recording, RecordingAdvantages, RecordingError, RecordingPart, TERMINATED, TRUNCATED,
     summary,
@@ -96,10 +96,10 @@ impl EpisodeStatus {
 }
 
 impl Trajectory {
-    /// Returns `[num_steps, num_envs, num_features]`.
+    /// `[num_steps, num_envs, num_features]`.
     ///
     /// # Panics
-    /// If the shapes of the tensors are inconsistent.
+    /// If the shapes of the tensors with a row for each step are inconsistent.
     pub fn dims(&self) -> [usize; 3] {
         let [num_steps, num_envs, num_features] = self.obs.dims();
         let expected = [num_steps, num_envs];
@@ -160,7 +160,7 @@ impl Trajectory {
         }
     }
 
-    /// Returns the first `num_steps` steps.
+    /// The first `num_steps` steps.
     pub fn first_steps(&self, num_steps: usize) -> Self {
         let rows = |tensor: &Tensor<2>| tensor.clone().narrow(0, 0, num_steps);
         Self {

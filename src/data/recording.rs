@@ -45,7 +45,7 @@ pub struct RecordingPart {
 #[error("{0}")]
 pub struct RecordingError(String);
 
-/// Requires a shape of a tensor.
+/// Checks that a tensor has this shape.
 fn check_shape(what: &str, found: &[usize], expected: &[usize]) -> Result<(), RecordingError> {
     let expected_text = format!("{expected:?}");
     if found == expected { Ok(()) } else { Err(shape_error(what, found, &expected_text)) }
@@ -56,7 +56,7 @@ fn shape_error(what: &str, found: &[usize], expected: &str) -> RecordingError {
     RecordingError(format!("{what} has the shape {found:?}, but must have {expected}"))
 }
 
-/// Requires elements of a type that kernels read.
+/// Checks that elements are of a type that kernels read.
 fn check_element_type(what: &str, found: DType, expected: &[DType]) -> Result<(), RecordingError> {
     let names = || {
         let names: Vec<String> = expected.iter().map(|kind| format!("{kind:?}")).collect();

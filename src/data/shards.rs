@@ -1,6 +1,6 @@
 //! Steps of memory-mapped dataset shards, validated on opening.
 
-use super::error::malformed;
+use super::error::malformed_error;
 use super::{DatasetError, EpisodeStatus, Manifest, StepColumns, Steps};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::fmt::Debug;
@@ -19,15 +19,15 @@ pub struct ShardedSteps {
     len: usize,
 }
 
-/// Contents of a file: in memory, or mapped into it.
-pub(super) trait Bytes: Deref<Target = [u8]> + Debug + Send + Sync {}
+/// The contents of a file, in memory or mapped into it.
+pub(super) trait FileContents: Deref<Target = [u8]> + Debug + Send + Sync {}
 
-impl<T: Deref<Target = [u8]> + Debug + Send + Sync> Bytes for T {}
+impl<T: Deref<Target = [u8]> + Debug + Send + Sync> FileContents for T {}
 
 /// A shard with the byte ranges of its columns.
 #[derive(Debug)]
 struct Shard {
-    bytes: Box<dyn Bytes>,
+    bytes: Box<dyn FileContents>,
     /// Index of its first step among those of all shards.
     first_step: usize,
     rows: usize,
@@ -37,7 +37,7 @@ struct Shard {
     ends: Option<Column>,
 }
 
-/// A column: byte range within the file and type of its numbers.
+/// A column: its byte range within the file, and the type of its values.
 #[derive(Clone, Debug)]
 struct Column {
     range: Range<usize>,
@@ -52,7 +52,7 @@ impl ShardedSteps {
     /// observation that is not finite or beyond 1e15, a non-finite or negative weight, or an action
     /// outside `0..num_actions`; or if there are no steps.
     pub(super) fn new(
-        files: Vec<(PathBuf, Box<dyn Bytes>)>,
+        files: Vec<(PathBuf, Box<dyn FileContents>)>,
         num_features: usize,
         num_actions: usize,
     ) -> Result<Self, DatasetError> {
@@ -60,18 +60,20 @@ impl ShardedSteps {
         let first = files.first().map(|(path, _)| path.clone());
         for (path, bytes) in files {
             let shard = Shard::new(bytes, this.len, num_features);
-            let shard = shard.map_err(|reason| malformed(&path, reason))?;
-            shard.check(num_features, num_actions).map_err(|reason| malformed(&path, reason))?;
+            let shard = shard.map_err(|reason| malformed_error(&path, reason))?;
+            shard
+                .check(num_features, num_actions)
+                .map_err(|reason| malformed_error(&path, reason))?;
             this.len += shard.rows;
             this.shards.push(shard);
         }
         match first {
-            Some(path) if this.len == 0 => Err(malformed(&path, "there is no step in it")),
+            Some(path) if this.len == 0 => Err(malformed_error(&path, "there is no step in it")),
             _ => Ok(this),
         }
     }
 
-    /// Range of the steps of shard `shard` and all later ones.
+    /// The steps of the shard at index `shard` and of all later ones.
     pub fn steps_from(&self, shard: usize) -> Range<usize> {
         self.shards.get(shard).map_or(self.len, |shard| shard.first_step)..self.len
     }
@@ -95,15 +97,15 @@ impl Steps for ShardedSteps {
 
     fn observe(&self, step: usize, obs: &mut [f32]) {
         let (shard, row) = self.find(step);
-        let numbers = &shard.bytes[shard.obs.clone()][row * 4 * self.num_features..];
-        for (to, from) in obs.iter_mut().zip(numbers.as_chunks().0) {
+        let values = &shard.bytes[shard.obs.clone()][row * 4 * self.num_features..];
+        for (to, from) in obs.iter_mut().zip(values.as_chunks().0) {
             *to = f32::from_le_bytes(*from);
         }
     }
 
     fn action(&self, step: usize) -> i32 {
         let (shard, row) = self.find(step);
-        shard.actions.integer(&shard.bytes, row) as i32
+        shard.actions.read_integer(&shard.bytes, row) as i32
     }
 
     fn weight(&self, step: usize) -> f32 {
@@ -113,7 +115,7 @@ impl Steps for ShardedSteps {
 
     fn status(&self, step: usize) -> EpisodeStatus {
         let (shard, row) = self.find(step);
-        match shard.ends.as_ref().map_or(0, |ends| ends.integer(&shard.bytes, row)) {
+        match shard.ends.as_ref().map_or(0, |ends| ends.read_integer(&shard.bytes, row)) {
             0 if row + 1 == shard.rows => EpisodeStatus::Truncated,
             0 => EpisodeStatus::Running,
             1 => EpisodeStatus::Terminated,
@@ -124,7 +126,11 @@ impl Steps for ShardedSteps {
 
 impl Shard {
     /// Locates the columns of a shard.
-    fn new(bytes: Box<dyn Bytes>, first_step: usize, num_features: usize) -> Result<Self, String> {
+    fn new(
+        bytes: Box<dyn FileContents>,
+        first_step: usize,
+        num_features: usize,
+    ) -> Result<Self, String> {
         let tensors = SafeTensors::deserialize(&bytes).map_err(|e| e.to_string())?;
         let missing = |name: &str| format!("there is no tensor `{name}`");
         let shape = tensors.tensor("obs").map_err(|_| missing("obs"))?.shape().to_vec();
@@ -174,7 +180,7 @@ impl Shard {
         }
         let last = num_actions as i64 - 1;
         for row in 0..self.rows {
-            let action = self.actions.integer(&self.bytes, row);
+            let action = self.actions.read_integer(&self.bytes, row);
             if !(0..=last).contains(&action) {
                 return Err(format!(
                     "`actions` has {action} in row {row}, but actions are 0 to {last}"
@@ -184,7 +190,7 @@ impl Shard {
             if !weight.is_finite() || weight < 0.0 {
                 return Err(format!("`weights` has {weight} in row {row}, but must be 0 or more"));
             }
-            let end = self.ends.as_ref().map_or(0, |ends| ends.integer(&self.bytes, row));
+            let end = self.ends.as_ref().map_or(0, |ends| ends.read_integer(&self.bytes, row));
             if !(0..=2).contains(&end) {
                 return Err(format!("`ends` has {end} in row {row}, but must be 0, 1 or 2"));
             }
@@ -200,8 +206,8 @@ impl Shard {
 }
 
 impl Column {
-    /// The integer of a row.
-    fn integer(&self, bytes: &[u8], row: usize) -> i64 {
+    /// Reads the integer of a row.
+    fn read_integer(&self, bytes: &[u8], row: usize) -> i64 {
         let column = &bytes[self.range.clone()];
         match self.dtype {
             Dtype::I64 => i64::from_le_bytes(row_bytes(column, row)),
@@ -220,7 +226,7 @@ pub fn serialize_games(manifest: &Manifest, columns: &StepColumns) -> Vec<u8> {
 /// Reads a file written by [`serialize_games`]; `path` is used in errors.
 ///
 /// # Errors
-/// If the file has no manifest or fails validation ([`Dataset::steps`](super::Dataset::steps)).
+/// If the file has no manifest or fails validation ([`Dataset::into_steps`](super::Dataset::into_steps)).
 pub fn deserialize_games(
     path: PathBuf,
     bytes: Vec<u8>,
@@ -232,7 +238,7 @@ pub fn deserialize_games(
             manifest.ok_or("it does not say of which game it is, as games saved on the page do")?;
         Manifest::parse(manifest)
     };
-    let manifest = read().map_err(|reason| malformed(&path, reason))?;
+    let manifest = read().map_err(|reason| malformed_error(&path, reason))?;
     let (features, actions) = (manifest.features.len(), manifest.actions.len());
     Ok((manifest, ShardedSteps::new(vec![(path, Box::new(bytes))], features, actions)?))
 }
@@ -280,16 +286,16 @@ mod tests {
         let mut expected = columns();
         // The last step of a file ends its episode.
         expected.statuses[7] = EpisodeStatus::Truncated;
-        assert_eq!(StepColumns::of(&steps), expected);
-        let said = |bytes: Vec<u8>| deserialize_games(path(), bytes).unwrap_err().to_string();
-        assert!(said(file[..file.len() - 1].to_vec()).starts_with("games: "));
-        assert!(said(serialize_shard(&columns(), None)).contains("does not say of which game"));
+        assert_eq!(StepColumns::from_steps(&steps), expected);
+        let error = |bytes: Vec<u8>| deserialize_games(path(), bytes).unwrap_err().to_string();
+        assert!(error(file[..file.len() - 1].to_vec()).starts_with("games: "));
+        assert!(error(serialize_shard(&columns(), None)).contains("does not say of which game"));
         let newer = Manifest { format: 2, ..manifest.clone() };
-        assert!(said(serialize_games(&newer, &columns())).contains("its format is 2, but"));
+        assert!(error(serialize_games(&newer, &columns())).contains("its format is 2, but"));
         manifest.actions.pop();
-        assert!(said(serialize_games(&manifest, &columns())).contains("`actions` has 1 in row 1"));
+        assert!(error(serialize_games(&manifest, &columns())).contains("`actions` has 1 in row 1"));
         manifest.features.clear();
         let blind = StepColumns { num_features: 0, obs: Vec::new(), ..columns() };
-        assert!(said(serialize_games(&manifest, &blind)).contains("`obs` has no features"));
+        assert!(error(serialize_games(&manifest, &blind)).contains("`obs` has no features"));
     }
 }

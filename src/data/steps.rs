@@ -17,7 +17,7 @@ pub trait Steps: Debug + Send + Sync {
         self.len() == 0
     }
 
-    /// Writes the observation before a step, `[num_features]`.
+    /// Writes the observation before a step to `obs`, `[num_features]`.
     fn observe(&self, step: usize, obs: &mut [f32]);
 
     /// Action of a step.
@@ -80,7 +80,7 @@ pub struct StepColumns {
 
 impl StepColumns {
     /// Copies steps from any source.
-    pub fn of(steps: &dyn Steps) -> Self {
+    pub fn from_steps(steps: &dyn Steps) -> Self {
         let (count, num_features) = (steps.len(), steps.num_features());
         let mut obs = vec![0.0; count * num_features];
         obs.chunks_mut(num_features).enumerate().for_each(|(step, obs)| steps.observe(step, obs));

@@ -1,6 +1,6 @@
 //! Annotated time series from CSV: numeric columns over time with a sparse label column.
 
-use super::error::{io_error, malformed};
+use super::error::{io_error, malformed_error};
 use super::shards::MAX_OBSERVATION;
 use super::time::Time;
 use super::{DatasetError, EpisodeStatus, Standardization, StepColumns};
@@ -18,7 +18,7 @@ pub struct TableOptions<'a> {
     pub time: Option<&'a str>,
     /// strftime format of the time column, for instance `%d.%m.%Y`; without one, numbers or ISO 8601.
     pub time_format: Option<&'a str>,
-    /// Number of rows up to and including a label that form one example.
+    /// The number of rows, the last one labelled, that form one example.
     pub window: usize,
     /// Fraction of the rows to hold out, taken from the end.
     pub validation: f64,
@@ -31,13 +31,13 @@ pub struct AnnotatedTable {
     pub features: Vec<String>,
     /// Numbers, from 1, of the columns without a name, which are left out; spreadsheets and pandas write row numbers
     /// there.
-    pub unnamed: Vec<usize>,
+    pub unnamed_columns: Vec<usize>,
     /// Standardization of each feature, computed from the training rows only.
     pub scales: Vec<Standardization>,
     /// Distinct labels; the action of a row is the index of its label.
     pub labels: Vec<String>,
     /// Training rows. Rows without a label have weight 0.
-    pub learnt: StepColumns,
+    pub training: StepColumns,
     /// Held-out rows, which follow the training rows.
     pub held_out: StepColumns,
 }
@@ -46,8 +46,9 @@ pub struct AnnotatedTable {
 #[derive(Clone)]
 struct TableRows {
     features: Vec<String>,
-    unnamed: Vec<usize>,
-    /// Number of the line on which each row begins.
+    /// Numbers, from 1, of the columns without a name.
+    unnamed_columns: Vec<usize>,
+    /// The number of the line on which each row begins.
     lines: Vec<usize>,
     /// `[rows, features]`.
     values: Vec<f64>,
@@ -64,11 +65,13 @@ impl AnnotatedTable {
     /// or has no labels.
     pub fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let rows = TableRows::read(path, options)?;
-        Self::from_rows(rows, options).map_err(|reason| malformed(path, reason))
+        Self::from_rows(rows, options).map_err(|reason| malformed_error(path, reason))
     }
 
-    /// Divides rows into those learnt from and those held out, standardized alike; the reason if they do not suffice as
-    /// the error.
+    /// Divides rows into those learnt from and those held out, standardized alike.
+    ///
+    /// # Errors
+    /// The reason why they do not suffice.
     fn from_rows(rows: TableRows, options: &TableOptions) -> Result<Self, String> {
         let TableOptions { window, validation, .. } = *options;
         let count = rows.labels.len();
@@ -87,27 +90,27 @@ impl AnnotatedTable {
             }
         }
         let labels = rows.distinct_labels(&parts[0]);
-        let scales = rows.scales(&parts[0]);
+        let scales = rows.compute_scales(&parts[0]);
         if labels.len() < 2 {
             return Err(format!("all rows that are learnt from have the label `{}`", labels[0]));
         }
         rows.check_distances(&scales)?;
-        let learnt_labels: HashSet<&String> = labels.iter().collect();
+        let training_labels: HashSet<&String> = labels.iter().collect();
         if let Some(label) =
-            rows.distinct_labels(&parts[1]).iter().find(|label| !learnt_labels.contains(label))
+            rows.distinct_labels(&parts[1]).iter().find(|label| !training_labels.contains(label))
         {
             return Err(format!(
                 "the label `{label}` is in the rows that are held out, but not in those that are \
                  learnt from"
             ));
         }
-        let [learnt, held_out] = parts.map(|part| rows.standardized(part, &scales, &labels));
+        let [training, held_out] = parts.map(|part| rows.standardize(part, &scales, &labels));
         Ok(Self {
             features: rows.features,
-            unnamed: rows.unnamed,
+            unnamed_columns: rows.unnamed_columns,
             scales,
             labels,
-            learnt,
+            training,
             held_out,
         })
     }
@@ -116,35 +119,35 @@ impl AnnotatedTable {
 impl TableRows {
     /// Reads the rows of a CSV file, whose order in time is checked along the way.
     fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
-        let bad = |reason: String| malformed(path, reason);
+        let bad = |reason: String| malformed_error(path, reason);
         let mut lines = csv::rows(input::open(path).map_err(io_error("read", path))?);
         let (_, header) = lines.next().ok_or_else(|| bad("it is empty".to_string()))?;
         let header =
             Header::parse(header.map_err(io_error("read", path))?, options).map_err(bad)?;
         let mut rows = Self {
             features: header.features.iter().map(|i| header.names[*i].clone()).collect(),
-            unnamed: header.unnamed.iter().map(|i| i + 1).collect(),
+            unnamed_columns: header.unnamed.iter().map(|i| i + 1).collect(),
             lines: Vec::new(),
             values: Vec::new(),
             labels: Vec::new(),
         };
         let mut last = None;
-        for (number, cells) in lines {
+        for (line, cells) in lines {
             let cells = clean_cells(cells.map_err(io_error("read", path))?);
-            let read = rows.add(number, &cells, &header).and_then(|()| {
+            let read = rows.add(line, &cells, &header).and_then(|()| {
                 if let Some(time) = header.time {
                     let cell = &cells[time];
-                    last = Some(header.time_after(last, cell, time, options.time_format)?);
+                    last = Some(header.parse_time(last, cell, time, options.time_format)?);
                 }
                 Ok(())
             });
-            read.map_err(|reason| bad(format!("line {number} {reason}")))?;
+            read.map_err(|reason| bad(format!("line {line} {reason}")))?;
         }
         if rows.labels.is_empty() { Err(bad("it has no rows".to_string())) } else { Ok(rows) }
     }
 
-    /// Adds the row that begins with line `number`.
-    fn add(&mut self, number: usize, cells: &[String], header: &Header) -> Result<(), String> {
+    /// Adds the row that begins on the line with number `line`.
+    fn add(&mut self, line: usize, cells: &[String], header: &Header) -> Result<(), String> {
         if cells.len() != header.names.len() {
             let (found, all) = (cells.len(), header.names.len());
             return Err(format!("has {found} values, but there are {all} columns"));
@@ -160,7 +163,7 @@ impl TableRows {
                 }
             })?);
         }
-        self.lines.push(number);
+        self.lines.push(line);
         self.labels.push(Some(cells[header.label].clone()).filter(|label| !label.is_empty()));
         Ok(())
     }
@@ -171,14 +174,14 @@ impl TableRows {
         names.sort_unstable();
         names.dedup();
         if names.iter().all(|name| name.parse::<f64>().is_ok()) {
-            let number = |name: &String| name.parse::<f64>().unwrap_or(0.0);
-            names.sort_by(|a, b| number(a).total_cmp(&number(b)));
+            let value = |name: &String| name.parse::<f64>().unwrap_or(0.0);
+            names.sort_by(|a, b| value(a).total_cmp(&value(b)));
         }
         names
     }
 
-    /// Mean and standard deviation of each column over some rows.
-    fn scales(&self, rows: &Range<usize>) -> Vec<Standardization> {
+    /// Computes mean and standard deviation of each column over some rows.
+    fn compute_scales(&self, rows: &Range<usize>) -> Vec<Standardization> {
         let width = self.features.len();
         let values = &self.values[rows.start * width..rows.end * width];
         let n = rows.len() as f64;
@@ -214,8 +217,8 @@ impl TableRows {
         ))
     }
 
-    /// Converts some rows to one standardized episode.
-    fn standardized(
+    /// Standardizes some rows and makes them an episode.
+    fn standardize(
         &self,
         rows: Range<usize>,
         scales: &[Standardization],
@@ -224,8 +227,8 @@ impl TableRows {
         let width = self.features.len();
         let values = &self.values[rows.start * width..rows.end * width];
         let obs = values.iter().zip(scales.iter().cycle());
-        let numbers: HashMap<&String, usize> = labels.iter().zip(0..).collect();
-        let action = |label: &Option<String>| numbers.get(label.as_ref()?).copied();
+        let indices: HashMap<&String, usize> = labels.iter().zip(0..).collect();
+        let action = |label: &Option<String>| indices.get(label.as_ref()?).copied();
         let actions: Vec<Option<usize>> = self.labels[rows.clone()].iter().map(action).collect();
         let last = rows.len() - 1;
         StepColumns {
@@ -290,7 +293,7 @@ impl Header {
     }
 
     /// Parses the time of a row, which must not be before the `last` one.
-    fn time_after(
+    fn parse_time(
         &self,
         last: Option<Time>,
         cell: &str,
@@ -337,19 +340,19 @@ mod tests {
         // Ten times 0.1 add up to less than 1.
         let rows = TableRows {
             features: vec!["still".to_string()],
-            unnamed: Vec::new(),
+            unnamed_columns: Vec::new(),
             lines: (2..12).collect(),
             values: vec![0.1; 10],
             labels: vec![None; 10],
         };
-        assert_eq!(rows.scales(&(0..10)), [Standardization { mean: 0.1, std: 1.0 }]);
+        assert_eq!(rows.compute_scales(&(0..10)), [Standardization { mean: 0.1, std: 1.0 }]);
     }
 
     #[test]
     fn scales_come_from_training_rows_only() {
         let rows = TableRows {
             features: vec!["x".to_string(), "still".to_string()],
-            unnamed: Vec::new(),
+            unnamed_columns: Vec::new(),
             lines: (2..7).collect(),
             values: [1.0, 3.0, 1.0, 3.0, 1000.0].iter().flat_map(|x| [*x, 7.0]).collect(),
             labels: ["up", "", "down", "", "up"]
@@ -362,18 +365,18 @@ mod tests {
         let mut far = rows.clone();
         far.values.iter_mut().step_by(2).for_each(|x| *x *= 1e-30);
         far.values[8] = 1e30;
-        let said = AnnotatedTable::from_rows(far, &options).unwrap_err();
+        let error = AnnotatedTable::from_rows(far, &options).unwrap_err();
         assert!(
-            said.starts_with("line 6 has 1000000000000000000000000000000 in the column x"),
-            "{said}"
+            error.starts_with("line 6 has 1000000000000000000000000000000 in the column x"),
+            "{error}"
         );
         let table = AnnotatedTable::from_rows(rows, &options).unwrap();
         assert_eq!(table.scales[0], Standardization { mean: 2.0, std: 1.0 });
         assert_eq!(table.scales[1], Standardization { mean: 7.0, std: 1.0 });
         assert_eq!(table.labels, ["down", "up"]);
-        assert_eq!(table.learnt.obs, [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0]);
-        assert_eq!(table.learnt.actions, [1, 0, 0, 0]);
-        assert_eq!(table.learnt.weights, [1.0, 0.0, 1.0, 0.0]);
+        assert_eq!(table.training.obs, [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0]);
+        assert_eq!(table.training.actions, [1, 0, 0, 0]);
+        assert_eq!(table.training.weights, [1.0, 0.0, 1.0, 0.0]);
         assert_eq!(table.held_out.obs, [998.0, 0.0]);
         assert_eq!(
             (table.held_out.actions[0], table.held_out.statuses[0]),

@@ -19,13 +19,13 @@ impl Time {
     /// 8601 date or instant. UTC is assumed if there is no offset.
     pub fn parse(text: &str, format: Option<&str>) -> Option<Self> {
         if let Some(format) = format {
-            return formatted(format, text).ok().map(Self::Instant);
+            return parse_instant(text, format).ok().map(Self::Instant);
         }
         if let Ok(number) = text.parse::<f64>() {
             return number.is_finite().then_some(Self::Number(number));
         }
         let instant = text.parse::<Timestamp>();
-        instant.or_else(|_| utc(text.parse::<DateTime>()?)).ok().map(Self::Instant)
+        instant.or_else(|_| to_utc_timestamp(text.parse::<DateTime>()?)).ok().map(Self::Instant)
     }
 
     /// Whether this time is before `other`; `None` if they are of different kinds.
@@ -38,14 +38,14 @@ impl Time {
     }
 }
 
-/// Parses an instant of a format as strftime has it.
-fn formatted(format: &str, text: &str) -> Result<Timestamp, Error> {
+/// Parses an instant in a format of strftime.
+fn parse_instant(text: &str, format: &str) -> Result<Timestamp, Error> {
     let parts = strtime::parse(format, text)?;
     let naive = || parts.to_datetime().or_else(|_| parts.to_date().map(Date::into));
-    parts.to_timestamp().or_else(|_| utc(naive()?))
+    parts.to_timestamp().or_else(|_| to_utc_timestamp(naive()?))
 }
 
-fn utc(time: DateTime) -> Result<Timestamp, Error> {
+fn to_utc_timestamp(time: DateTime) -> Result<Timestamp, Error> {
     TimeZone::UTC.to_timestamp(time)
 }
 

@@ -1,6 +1,6 @@
 //! Windows of a dataset in the layout of fused kernels.
 
-use super::host::staged;
+use super::host::stage;
 use super::{Recording, RecordingAdvantages, RecordingPart, WindowBatch, summary};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;
@@ -16,17 +16,18 @@ impl WindowBatch {
     ) -> (Recording, RecordingAdvantages) {
         let (count, num_steps) = (self.len(), self.trajectory.num_steps);
         let window_bytes = (self.trajectory.num_features + 2) * num_steps * size_of::<u32>();
-        let windows = (max_bytes as usize / window_bytes).max(1);
-        let parts = (0..count).step_by(windows).map(|first| first..count.min(first + windows));
+        let max_windows = (max_bytes as usize / window_bytes).max(1);
+        let parts = (0..count).step_by(max_windows);
+        let parts = parts.map(|first| first..count.min(first + max_windows));
         let (parts, advantages) = parts
             .map(|part| {
                 (self.upload_part(part.clone(), device), self.upload_step_weights(part, device))
             })
             .unzip();
-        let mut numbers = [0.0; summary::LEN];
-        numbers[summary::LEARNT_STEPS] = self.counts.iter().sum::<usize>() as f32;
-        numbers[summary::SCALE] = 1.0;
-        let summary = Tensor::from_floats(numbers, device);
+        let mut totals = [0.0; summary::LEN];
+        totals[summary::LEARNT_STEPS] = self.counts.iter().sum::<usize>() as f32;
+        totals[summary::SCALE] = 1.0;
+        let summary = Tensor::from_floats(totals, device);
         let recording = Recording { num_steps, num_envs: count, parts };
         (recording, RecordingAdvantages { learn_steps: num_steps, parts: advantages, summary })
     }
@@ -47,7 +48,7 @@ impl WindowBatch {
                 };
             }
         });
-        let words = staged(TensorData::new(words, [features + 1, steps, games]), device);
+        let words = stage(TensorData::new(words, [features + 1, steps, games]), device);
         RecordingPart {
             words: Tensor::<3, Int>::from_data(words, device),
             values: Tensor::zeros([2, steps, games], device),
@@ -66,6 +67,6 @@ impl WindowBatch {
             rows[steps * games + at] = self.counts[window] as f32;
         }
         let rows = TensorData::new(rows, [steps + 2, games]);
-        Tensor::from_data(staged(rows, device), device)
+        Tensor::from_data(stage(rows, device), device)
     }
 }

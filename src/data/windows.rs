@@ -19,7 +19,7 @@ pub struct WindowOptions {
 
 impl WindowOptions {
     /// Windows of `window` steps without context and with equal action weights.
-    pub fn plain(window: usize, num_actions: usize) -> Self {
+    pub fn new(window: usize, num_actions: usize) -> Self {
         Self { window, history: 0, stack: 1, action_weights: vec![1.0; num_actions] }
     }
 }
@@ -32,7 +32,7 @@ pub struct WindowSet {
     /// All windows in order. The rest of a window follows from where episodes end, so that a dataset of many windows
     /// takes little memory.
     runs: Vec<WindowRun>,
-    /// Numbers of the selected windows among those of `runs`.
+    /// The indices of the selected windows among those of `runs`.
     selected: Range<usize>,
     /// Factor on all weights that makes their mean 1 over all steps, context included.
     scale: f32,
@@ -41,7 +41,7 @@ pub struct WindowSet {
 /// Windows whose losses start at steps of equal distance, the length of a window.
 #[derive(Clone, Copy, Debug)]
 struct WindowRun {
-    /// The number of the first window.
+    /// The index of the first window.
     first_window: usize,
     /// The first step of that window that contributes to the loss.
     first_step: usize,
@@ -78,7 +78,7 @@ impl WindowSet {
         this
     }
 
-    /// Adds a window whose loss starts at step `first`.
+    /// Appends a window whose loss starts at step `first`.
     fn push(&mut self, first: usize) {
         let window = self.selected.end;
         if self.runs.is_empty() || self.first_learnt_step(window) != first {
@@ -87,10 +87,10 @@ impl WindowSet {
         self.selected.end += 1;
     }
 
-    /// The step at which the loss of window `number` starts.
-    fn first_learnt_step(&self, number: usize) -> usize {
-        let run = self.runs[self.runs.partition_point(|run| run.first_window <= number) - 1];
-        run.first_step + (number - run.first_window) * self.options.window
+    /// The step at which the loss of the window at `index` starts.
+    fn first_learnt_step(&self, index: usize) -> usize {
+        let run = self.runs[self.runs.partition_point(|run| run.first_window <= index) - 1];
+        run.first_step + (index - run.first_window) * self.options.window
     }
 
     /// Keeps the windows of this range; their weights do not change.
@@ -108,7 +108,7 @@ impl WindowSet {
     }
 
     /// The number of steps before `first` in its episode, at most `max`.
-    fn context_steps(&self, first: usize, max: usize) -> usize {
+    fn num_context_steps(&self, first: usize, max: usize) -> usize {
         let earlier = (first.saturating_sub(max)..first).rev();
         earlier.take_while(|step| !self.steps.status(*step).has_ended()).count()
     }
@@ -149,7 +149,7 @@ impl WindowSet {
         trajectory.resize(num_windows, num_steps, self.steps.num_features() * self.options.stack);
         trajectory.obs.fill(0.0);
         trajectory.actions.fill(0);
-        trajectory.ends.fill(EpisodeStatus::Running);
+        trajectory.statuses.fill(EpisodeStatus::Running);
         weights.clear();
         weights.resize(num_windows * num_steps, 0.0);
         counts.clear();
@@ -171,7 +171,7 @@ impl WindowSet {
         let (width, stride) = (self.steps.num_features(), trajectory.obs_stride());
         let learnt = self.learnt_steps(self.first_learnt_step(self.selected.start + index));
         // The first step of the episode that an observation of the window may show.
-        let first_shown = learnt.start - self.context_steps(learnt.start, history + stack - 1);
+        let first_shown = learnt.start - self.num_context_steps(learnt.start, history + stack - 1);
         let steps = learnt.start - history.min(learnt.start - first_shown)..learnt.end;
         for (slot, step) in (first_slot..).zip(steps.clone()) {
             let obs = &mut trajectory.obs[slot * stride..][..width * stack];
@@ -182,7 +182,7 @@ impl WindowSet {
             }
             let action = self.steps.action(step);
             trajectory.actions[slot] = action;
-            trajectory.ends[slot] = self.steps.status(step);
+            trajectory.statuses[slot] = self.steps.status(step);
             if learnt.contains(&step) {
                 let action_weight = action_weights[action as usize];
                 weights[slot] = self.steps.weight(step) * action_weight * self.scale;
@@ -246,8 +246,7 @@ mod tests {
 
     #[test]
     fn windows_lie_within_episodes() {
-        let options =
-            WindowOptions { action_weights: vec![1.0, 10.0], ..WindowOptions::plain(3, 2) };
+        let options = WindowOptions { action_weights: vec![1.0, 10.0], ..WindowOptions::new(3, 2) };
         let windows = window_set(options).copy_all();
         assert_eq!(windows.counts, [3, 1, 3, 1]);
         // Scaled to mean 1: the raw weights of 8 steps sum to 72.
@@ -262,7 +261,7 @@ mod tests {
     #[test]
     fn history_is_seen_and_not_learnt_from() {
         let windows =
-            window_set(WindowOptions { history: 1, ..WindowOptions::plain(2, 2) }).copy_all();
+            window_set(WindowOptions { history: 1, ..WindowOptions::new(2, 2) }).copy_all();
         // Windows of the episodes of 3, 1 and 4 steps.
         assert_eq!(windows.counts, [2, 2, 1, 2, 3]);
         let zeros = |row: &[f32]| row.iter().map(|w| *w == 0.0).collect::<Vec<_>>();
@@ -279,8 +278,7 @@ mod tests {
 
     #[test]
     fn an_observation_shows_the_steps_before_it() {
-        let windows =
-            window_set(WindowOptions { stack: 3, ..WindowOptions::plain(1, 2) }).copy_all();
+        let windows = window_set(WindowOptions { stack: 3, ..WindowOptions::new(1, 2) }).copy_all();
         assert_eq!(windows.trajectory.num_features, 6);
         let row = |i: usize| &windows.trajectory.obs[i * 8..][..6];
         assert_eq!(row(0), [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
@@ -294,7 +292,7 @@ mod tests {
         let mut columns = columns();
         columns.weights = vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0];
         let episodes = columns.episodes();
-        let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(2, 2));
+        let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(2, 2));
         let windows = window_set.copy_all();
         assert_eq!(windows.counts, [1, 2]);
         // Mean 1 over all steps of the windows.
@@ -304,7 +302,7 @@ mod tests {
     #[test]
     fn some_windows_are_those_of_all() {
         let window_set =
-            window_set(WindowOptions { history: 1, stack: 2, ..WindowOptions::plain(2, 2) });
+            window_set(WindowOptions { history: 1, stack: 2, ..WindowOptions::new(2, 2) });
         let all = window_set.copy_all();
         let mut some = WindowBatch::default();
         window_set.fill(0..1, &mut some);

@@ -70,7 +70,7 @@ impl TensorExperience {
         let legal = self.legal.clone();
         let legal = legal.map(|legal| legal.reshape([num_steps * games, num_actions]));
         let logits = logits.reshape([num_steps * games, num_actions]);
-        let distribution = Categorical::masked(logits, legal);
+        let distribution = Categorical::with_mask(logits, legal);
         LossSteps {
             logprobs: distribution.logprob(actions).reshape([num_steps, games]),
             entropy: distribution.entropy().reshape([num_steps, games]),

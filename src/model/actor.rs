@@ -34,7 +34,7 @@ pub trait Actor: Sync {
     }
 
     /// Buffers for one thread.
-    fn scratch(&self) -> Self::Scratch;
+    fn new_scratch(&self) -> Self::Scratch;
 
     /// The features that were not 0 in some lane of the last observations, in ascending order; `None` for
     /// policies that do not track them.

@@ -19,7 +19,7 @@ impl Categorical {
 
     /// The distribution over legal actions: `legal`, `[batch, num_actions]`, is 1 for a legal action, else 0. An
     /// illegal action has probability 0.
-    pub fn masked(logits: Tensor<2>, legal: Option<Tensor<2>>) -> Self {
+    pub fn with_mask(logits: Tensor<2>, legal: Option<Tensor<2>>) -> Self {
         match legal {
             Some(legal) => Self::new(logits.mask_fill(legal.lower_elem(0.5), MASKED_LOGIT)),
             None => Self::new(logits),

@@ -32,15 +32,18 @@ impl Dense {
         Self { inputs, outputs, weight: take(inputs * outputs), bias: take(outputs) }
     }
 
-    /// Fills `output` as [`dense`].
+    /// Fills `output` as [`apply_dense`].
     pub fn apply(&self, input: &[Lanes], output: &mut [Lanes]) {
-        dense(&self.weight, &self.bias, input, output, false);
+        apply_dense(&self.weight, &self.bias, input, output, NO_FLOOR);
     }
 }
 
+/// The floor of outputs that are not rectified.
+const NO_FLOOR: f32 = f32::NEG_INFINITY;
+
 /// The number of features from which on zeros are skipped: an observation as long as this is probably a board, with
 /// mostly empty cells.
-pub(crate) const MANY_FEATURES: usize = 64;
+pub(crate) const MIN_SPARSE_FEATURES: usize = 64;
 
 /// Activations of one thread.
 #[derive(Clone, Debug)]
@@ -56,7 +59,7 @@ impl Scratch {
     pub(super) fn new(layers: &[Dense]) -> Self {
         let widest = layers.iter().map(|layer| layer.outputs).max().unwrap_or(0);
         let zeros = || vec![[0.0; LANES]; widest];
-        let active_features = (layers[0].inputs >= MANY_FEATURES).then(Vec::new);
+        let active_features = (layers[0].inputs >= MIN_SPARSE_FEATURES).then(Vec::new);
         Self { front: zeros(), back: zeros(), active_features }
     }
 
@@ -67,7 +70,7 @@ impl Scratch {
 }
 
 /// Forward pass through a stack of layers, with an activation after each but the last one.
-pub(super) fn stack<'a>(
+pub(super) fn forward_stack<'a>(
     layers: &[Dense],
     activation: Activation,
     obs: &[Lanes],
@@ -78,15 +81,15 @@ pub(super) fn stack<'a>(
     for (i, layer) in layers.iter().enumerate() {
         let Dense { weight, bias, inputs, outputs } = layer;
         let output = &mut front[..*outputs];
-        let rectified = i < last && activation == Activation::Relu;
+        let floor = if i < last && activation == Activation::Relu { 0.0 } else { NO_FLOOR };
         match active_features {
             Some(active) if i == 0 => {
                 find_active(obs, active);
-                sparse(weight, bias, obs, active, output, rectified);
+                apply_sparse(weight, bias, obs, active, output, floor);
             }
             _ => {
                 let input = if i == 0 { obs } else { &back[..*inputs] };
-                dense(weight, bias, input, output, rectified);
+                apply_dense(weight, bias, input, output, floor);
             }
         }
         if i < last {
@@ -97,27 +100,27 @@ pub(super) fn stack<'a>(
     &back[..layers[last].outputs]
 }
 
-/// Computes `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, followed by a
-/// ReLU if `rectified`.
+/// Computes `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i` and clamped at
+/// `floor`: at 0 by a ReLU.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes], rectified: bool) {
+fn apply_dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes], floor: f32) {
     let outputs = output.len();
-    all_tiles(bias, output, rectified, || input.iter().zip(weight.chunks_exact(outputs)));
+    fill_output(bias, output, floor, || input.iter().zip(weight.chunks_exact(outputs)));
 }
 
-/// Computes [`dense`] over the `active` inputs alone; all others are 0.
+/// Computes [`apply_dense`] over the `active` inputs alone; all others are 0.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn sparse(
+fn apply_sparse(
     weight: &[f32],
     bias: &[f32],
     input: &[Lanes],
     active: &[usize],
     output: &mut [Lanes],
-    rectified: bool,
+    floor: f32,
 ) {
     let outputs = output.len();
     let row = |i: &usize| (&input[*i], &weight[i * outputs..(i + 1) * outputs]);
-    all_tiles(bias, output, rectified, || active.iter().map(row));
+    fill_output(bias, output, floor, || active.iter().map(row));
 }
 
 /// Collects the inputs that are not 0 in some lane into `active`.
@@ -133,28 +136,27 @@ fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
 
 /// Fills `output` from `rows`: pairs of an input and its weights `[outputs]`.
 #[inline(always)]
-fn all_tiles<'a, I>(bias: &[f32], output: &mut [Lanes], rectified: bool, rows: impl Fn() -> I)
+fn fill_output<'a, I>(bias: &[f32], output: &mut [Lanes], floor: f32, rows: impl Fn() -> I)
 where
     I: Iterator<Item = (&'a Lanes, &'a [f32])>,
 {
-    let floor = if rectified { 0.0 } else { f32::NEG_INFINITY };
     // As many independent sums as fit in 16 registers hide the latency of a multiply-add. A register of
     // WebAssembly has four numbers.
     #[cfg(not(target_family = "wasm"))]
     let j = {
-        let j = tiles::<6, I>(bias, output, floor, 0, &rows);
-        let j = tiles::<4, I>(bias, output, floor, j, &rows);
-        tiles::<3, I>(bias, output, floor, j, &rows)
+        let j = fill_tiles::<6, I>(bias, output, floor, 0, &rows);
+        let j = fill_tiles::<4, I>(bias, output, floor, j, &rows);
+        fill_tiles::<3, I>(bias, output, floor, j, &rows)
     };
     #[cfg(target_family = "wasm")]
     let j = 0;
-    let j = tiles::<2, I>(bias, output, floor, j, &rows);
-    tiles::<1, I>(bias, output, floor, j, &rows);
+    let j = fill_tiles::<2, I>(bias, output, floor, j, &rows);
+    fill_tiles::<1, I>(bias, output, floor, j, &rows);
 }
 
-/// Computes outputs from `j` on in tiles of `N`, clamped at `floor`; returns the first one left over.
+/// Computes outputs from `j` on in tiles of `N`, clamped at `floor`; returns the index of the first one left over.
 #[inline(always)]
-fn tiles<'a, const N: usize, I>(
+fn fill_tiles<'a, const N: usize, I>(
     bias: &[f32],
     output: &mut [Lanes],
     floor: f32,
@@ -170,16 +172,16 @@ where
         let at = |row: &'a [f32]| row[j..].first_chunk::<N>().expect("N outputs are left");
         let bias = bias[j..].first_chunk::<N>().expect("N outputs are left");
         let output = output[j..].first_chunk_mut::<N>().expect("N outputs are left");
-        tile::<N>(bias, output, floor, rows().map(|(x, row)| (x, at(row))));
+        fill_tile::<N>(bias, output, floor, rows().map(|(x, row)| (x, at(row))));
         j += N;
     }
     j
 }
 
-/// One tile: `N` outputs from rows of `N` weights.
+/// Computes a tile: `N` outputs from rows of `N` weights.
 #[cfg(not(target_family = "wasm"))]
 #[inline(always)]
-fn tile<'a, const N: usize>(
+fn fill_tile<'a, const N: usize>(
     bias: &[f32; N],
     output: &mut [Lanes; N],
     floor: f32,
@@ -201,10 +203,10 @@ fn tile<'a, const N: usize>(
     }
 }
 
-/// One tile, with explicit vectors for WebAssembly.
+/// Computes a tile with explicit vectors for WebAssembly.
 #[cfg(target_family = "wasm")]
 #[inline(always)]
-fn tile<'a, const N: usize>(
+fn fill_tile<'a, const N: usize>(
     bias: &[f32; N],
     output: &mut [Lanes; N],
     floor: f32,
@@ -231,7 +233,7 @@ fn tile<'a, const N: usize>(
 /// Applies the activation in place.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn activate(kind: Activation, values: &mut [Lanes]) {
-    // `dense` has applied the ReLU.
+    // `apply_dense` has applied the ReLU.
     if kind == Activation::Relu {
         return;
     }

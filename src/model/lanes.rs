@@ -1,11 +1,11 @@
-//! Games side by side in the CPU's vector units: one number of each game, and sampling of their actions.
+//! Games side by side in the CPU's vector units: one value of each game, and sampling of their actions.
 
 use crate::math::at_least;
 use crate::math::softmax::{lies_before, logprob, normalizer, unnormalized};
 pub use crate::math::{LANES, Lanes};
 use multiversion::multiversion;
 
-/// Samples an action for each lane by the numbers `u`, as [`sample`](super::sample), and computes the
+/// Samples an action for each lane by the uniform numbers `u`, as [`sample`](super::sample), and computes the
 /// log-probabilities.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(crate) fn sample_lanes(
@@ -40,8 +40,8 @@ pub(crate) fn sample_lanes(
         // An unconditional read, so that the loop vectorizes.
         let logits = *logits;
         for lane in 0..LANES {
-            let hit = actions[lane].min(last) == action as u32;
-            chosen[lane] = if hit { logits[lane] } else { chosen[lane] };
+            let is_chosen = actions[lane].min(last) == action as u32;
+            chosen[lane] = if is_chosen { logits[lane] } else { chosen[lane] };
         }
     }
     for lane in 0..LANES {
@@ -50,12 +50,12 @@ pub(crate) fn sample_lanes(
     }
 }
 
-/// The same numbers, `[width]`, in all lanes.
+/// The same values, `[width]`, in all lanes.
 pub(crate) fn splat(row: &[f32]) -> Vec<Lanes> {
     row.iter().map(|x| [*x; LANES]).collect()
 }
 
-/// Sets the numbers of one lane, `[width]`.
+/// Sets the values of one lane, `[width]`.
 pub(crate) fn set_lane(lanes: &mut [Lanes], lane: usize, row: &[f32]) {
     lanes.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
 }

@@ -47,12 +47,12 @@ impl Layer {
     }
 
     /// Computes `dx = dy w^T`, or adds it.
-    pub fn input_grad(&self, dy: &[f32], dx: &mut [f32], mode: WriteMode) {
+    pub fn compute_input_grad(&self, dy: &[f32], dx: &mut [f32], mode: WriteMode) {
         linear::forward(SEQUENTIAL, dy, &self.transpose, dx, mode);
     }
 
     /// Adds the gradients of weight and bias to those of all parameters.
-    pub fn param_grads(&self, x: &[f32], dy: &[f32], gradient: &mut [f32]) {
+    pub fn add_param_grads(&self, x: &[f32], dy: &[f32], gradient: &mut [f32]) {
         let weight = &mut gradient[self.weight.clone()];
         linear::weight_grads(self.arithmetic, SEQUENTIAL, x, self.inputs, [(dy, weight)]);
         bias::backward(dy, &mut gradient[self.bias.clone()]);
@@ -69,7 +69,7 @@ pub(super) struct HiddenLayers {
 /// Activations of hidden layers for some rows, and buffers of the backward pass.
 #[derive(Debug, Default)]
 pub(super) struct HiddenTape {
-    /// Activations of each layer, and their derivatives: `[rows, outputs]` each.
+    /// Activations of each layer, and the derivatives of the activation function: `[rows, outputs]` each.
     layers: Vec<[Vec<f32>; 2]>,
     /// Gradients of two successive layers.
     gradients: [Vec<f32>; 2],
@@ -77,13 +77,13 @@ pub(super) struct HiddenTape {
 
 impl HiddenTape {
     /// The results of the last of `layers`, or the inputs `x` if there are no layers.
-    fn after<'a>(layers: &'a [[Vec<f32>; 2]], x: &'a [f32]) -> &'a [f32] {
+    fn last_results<'a>(layers: &'a [[Vec<f32>; 2]], x: &'a [f32]) -> &'a [f32] {
         layers.last().map_or(x, |[values, _]| values)
     }
 
     /// The results of all layers for the inputs `x`: `[rows, outputs]`.
     pub fn results<'a>(&'a self, x: &'a [f32]) -> &'a [f32] {
-        Self::after(&self.layers, x)
+        Self::last_results(&self.layers, x)
     }
 }
 
@@ -117,7 +117,7 @@ impl HiddenLayers {
             let [values, derivatives] = &mut above[0];
             values.resize(x.len() / self.layers[0].inputs * layer.outputs, 0.0);
             derivatives.resize(values.len(), 0.0);
-            layer.forward(params, HiddenTape::after(below, x), values);
+            layer.forward(params, HiddenTape::last_results(below, x), values);
             activate_with_derivatives(self.activation, values, derivatives);
         }
     }
@@ -127,7 +127,8 @@ impl HiddenLayers {
     pub fn backward(
         &self,
         x: &[f32],
-        (next, dy): (&Layer, &[f32]),
+        next: &Layer,
+        dy: &[f32],
         tape: &mut HiddenTape,
         gradient: &mut [f32],
     ) {
@@ -137,11 +138,11 @@ impl HiddenLayers {
             let [_, derivatives] = &rest[0];
             current.resize(derivatives.len(), 0.0);
             match self.layers.get(index + 1) {
-                Some(next) => next.input_grad(above, current, WriteMode::Overwrite),
-                None => next.input_grad(dy, current, WriteMode::Overwrite),
+                Some(next) => next.compute_input_grad(above, current, WriteMode::Overwrite),
+                None => next.compute_input_grad(dy, current, WriteMode::Overwrite),
             }
             current.iter_mut().zip(derivatives).for_each(|(d, derivative)| *d *= derivative);
-            layer.param_grads(HiddenTape::after(below, x), current, gradient);
+            layer.add_param_grads(HiddenTape::last_results(below, x), current, gradient);
             std::mem::swap(above, current);
         }
     }

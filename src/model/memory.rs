@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 
 /// A model's memory of a batch of games: `()`, or a tensor `[batch, memory_size]`.
 pub trait Memory: Sized {
-    /// The memory as rows of numbers, `[batch, memory_size]`; `None` for a model without memory.
+    /// The memory as rows, `[batch, memory_size]`; `None` for a model without memory.
     fn into_rows(self) -> Option<Tensor<2>>;
 
     /// The memory with these rows, the inverse of [`Memory::into_rows`].

@@ -15,15 +15,15 @@ mod network;
 #[cfg(feature = "kernels")]
 mod observer;
 mod policy;
+pub mod policy_file;
 mod registry;
-pub mod saved;
 mod sequence_model;
 mod sequence_model_actor;
 mod tensors;
 
 pub use actor::Actor;
 pub use categorical::{Categorical, sample};
-pub(crate) use dense::MANY_FEATURES;
+pub(crate) use dense::MIN_SPARSE_FEATURES;
 pub use dense::Scratch;
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes, set_lane, splat};
@@ -42,9 +42,9 @@ pub(crate) use registry::mlp::kernel as kernels;
 pub use registry::mlp::kernel::FlatMlp;
 pub use registry::{
     BuiltIn, Decoder, DecoderConfig, Gru, KindSettings, Mlp, ModelKind, NativeDecoder, NativeGru,
-    NativeMlp, NewSequenceModel,
+    NativeMlp, SequenceModelConstructor,
 };
-pub use sequence_model::sequence_model;
+pub use sequence_model::new_sequence_model;
 
 pub use crate::nn::arch::LoraConfig;
 pub(crate) use crate::nn::parameters::floats;
@@ -66,8 +66,8 @@ pub trait Model: Module + Sync + 'static {
     /// The memory of a batch of games: `()` or a tensor `[batch, memory_size]`.
     type Memory: Memory;
 
-    /// The memory of `batch` games at the start of an episode. All numbers of a memory must be finite, since one is
-    /// reset by a product with 0.
+    /// The memory of `batch` games at the start of an episode. All elements of a memory must be finite, since it
+    /// is reset by a product with 0.
     fn initial_memory(&self, batch: usize, device: &Device) -> Self::Memory;
 
     /// One step of every game of a batch, for acting: logits `[batch, num_actions]` for observations
@@ -96,7 +96,7 @@ pub trait Model: Module + Sync + 'static {
         Tensor::stack(logits, 0)
     }
 
-    /// A copy whose matrix products take numbers in this precision, on devices that support it, while
+    /// A copy whose matrix products take operands in this precision, on devices that support it, while
     /// parameters, norms and sums stay in f32; `None` for a model that supports f32 alone.
     fn with_precision(&self, _precision: Precision) -> Option<Self> {
         None

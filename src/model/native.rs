@@ -23,7 +23,7 @@ pub type NativeScratch = Box<dyn Any + Send>;
 
 /// The functions of an [`Actor`] with buffers of any type.
 trait AnyActor: Debug + Send + Sync {
-    fn any_scratch(&self) -> NativeScratch;
+    fn new_boxed_scratch(&self) -> NativeScratch;
     fn act_with<'a>(
         &self,
         obs: &[Lanes],
@@ -33,8 +33,8 @@ trait AnyActor: Debug + Send + Sync {
 }
 
 impl<A: Actor<Scratch: Send + 'static> + Debug + Send> AnyActor for A {
-    fn any_scratch(&self) -> NativeScratch {
-        Box::new(self.scratch())
+    fn new_boxed_scratch(&self) -> NativeScratch {
+        Box::new(self.new_scratch())
     }
 
     fn act_with<'a>(
@@ -114,8 +114,8 @@ impl Actor for NativePolicy {
         self.initial_memory.clone()
     }
 
-    fn scratch(&self) -> NativeScratch {
-        self.actor.any_scratch()
+    fn new_scratch(&self) -> NativeScratch {
+        self.actor.new_boxed_scratch()
     }
 
     fn act<'a>(

@@ -1,6 +1,6 @@
 //! A model of any type: the one form in which trainers, learners and rollouts hold a policy.
 
-use super::tensors::Forward;
+use super::tensors::ForwardPasses;
 use super::{Memory, Model, NamedModel, PolicyConfig};
 use crate::nn::{Parameter, Precision, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Held while a user-defined model draws its first weights: Burn's generator (`Device::seed`) belongs to the process,
 /// and the threads of several ranks would share it.
-static DRAWING: Mutex<()> = Mutex::new(());
+static INIT_LOCK: Mutex<()> = Mutex::new(());
 
 /// A type-erased model, so that code over models is compiled once instead of once per model.
 ///
@@ -19,18 +19,18 @@ pub struct Network(Box<dyn AnyModel>);
 
 /// The functions of a [`Model`] and its [`Module`](burn::module::Module) that need no type.
 pub(super) trait AnyModel: Any + Debug + Send + Sync {
-    fn boxed(&self) -> Box<dyn AnyModel>;
+    fn clone_boxed(&self) -> Box<dyn AnyModel>;
     fn parameters(&self) -> Vec<Parameter>;
     fn flatten(&self) -> Tensor<1>;
     fn unflatten(&self, flat: &Tensor<1>) -> Network;
     fn device(&self) -> Device;
     fn with_precision(&self, precision: Precision) -> Option<Network>;
     fn initial_memory(&self, batch: usize, device: &Device) -> Option<Tensor<2>>;
-    fn forward(&self) -> &dyn Forward;
+    fn forward_passes(&self) -> &dyn ForwardPasses;
 }
 
 impl<M: Model> AnyModel for M {
-    fn boxed(&self) -> Box<dyn AnyModel> {
+    fn clone_boxed(&self) -> Box<dyn AnyModel> {
         Box::new(self.clone())
     }
 
@@ -58,7 +58,7 @@ impl<M: Model> AnyModel for M {
         Model::initial_memory(self, batch, device).into_rows()
     }
 
-    fn forward(&self) -> &dyn Forward {
+    fn forward_passes(&self) -> &dyn ForwardPasses {
         // A build without the general engine links no forward pass in tensors.
         if cfg!(feature = "general") {
             self
@@ -83,7 +83,7 @@ impl Network {
         key: u32,
         device: &Device,
     ) -> Self {
-        let _alone = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = INIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let network = Self::from(M::new(num_features, num_actions, config, key, device));
         // Burn draws a parameter only when it is first read.
         drop(network.flatten());
@@ -103,7 +103,7 @@ impl Network {
 
     /// The number of parameters.
     pub fn num_params(&self) -> usize {
-        self.parameters().iter().map(Parameter::count).sum()
+        self.parameters().iter().map(Parameter::num_elements).sum()
     }
 
     /// All parameters in one vector `[num_params]`.
@@ -139,14 +139,14 @@ impl Network {
     ///
     /// # Panics
     /// In a build without the feature `general`.
-    pub(super) fn forward(&self) -> &dyn Forward {
-        self.0.forward()
+    pub(super) fn forward_passes(&self) -> &dyn ForwardPasses {
+        self.0.forward_passes()
     }
 }
 
 impl Clone for Network {
     fn clone(&self) -> Self {
-        Self(self.0.boxed())
+        Self(self.0.clone_boxed())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Observers: the seam between recordings and the fused learner. A rollout gives an observer to the learner, whose
+//! Observers, the interface between recordings and the fused learner: a rollout gives an observer to the learner, whose
 //! kernels compute a step's features with it and learn which actions were legal.
 
 use burn::cubecl;

@@ -25,7 +25,7 @@ pub use mlp::{Mlp, NativeMlp};
 
 /// Creates a sequence model from the parameters of a network, the arithmetic of its products, and whether to save
 /// memory by checkpoints ([`DecoderSequenceModel::new`](crate::nn::rows::DecoderSequenceModel::new)).
-pub type NewSequenceModel<'a> =
+pub type SequenceModelConstructor<'a> =
     Box<dyn FnOnce(Vec<f32>, Arithmetic, bool) -> Box<dyn DynSequenceModel> + 'a>;
 
 /// A built-in network: a model with a fast form on the CPU, made from settings.
@@ -44,7 +44,7 @@ pub trait BuiltIn: Model {
     ///
     /// # Panics
     /// If the number of parameters differs.
-    fn native(
+    fn new_native(
         num_features: usize,
         num_actions: usize,
         config: &PolicyConfig,
@@ -55,10 +55,10 @@ pub trait BuiltIn: Model {
     ///
     /// # Panics
     /// If the number of parameters differs.
-    fn native_with(&self, params: &[f32]) -> Self::Native;
+    fn to_native(&self, params: &[f32]) -> Self::Native;
 
     /// The constructor of its hand-written backward pass on the CPU; `None` if there is none, and autodiff trains it.
-    fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+    fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {
         None
     }
 
@@ -125,7 +125,7 @@ macro_rules! networks {
                     $(ModelKind::$Kind => {
                         <$Kind as BuiltIn>::parameters(num_features, num_actions, self)
                     })*
-                    ModelKind::UserDefined(name) => not_built_in(name),
+                    ModelKind::UserDefined(name) => panic_not_built_in(name),
                 }
             }
         }
@@ -146,7 +146,7 @@ macro_rules! networks {
                     $(ModelKind::$Kind => {
                         $Kind::new(num_features, num_actions, config, key, device).into()
                     })*
-                    ModelKind::UserDefined(name) => not_built_in(name),
+                    ModelKind::UserDefined(name) => panic_not_built_in(name),
                 }
             }
 
@@ -159,9 +159,9 @@ macro_rules! networks {
             }
 
             /// The constructor of its hand-written backward pass on the CPU; `None` if there is none.
-            pub(crate) fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+            pub(crate) fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {
                 $(if let Some(network) = self.get::<$Kind>() {
-                    return BuiltIn::new_sequence_model(network);
+                    return BuiltIn::sequence_model_constructor(network);
                 })*
                 None
             }
@@ -181,16 +181,16 @@ macro_rules! networks {
             ) -> Self {
                 match &config.kind {
                     $(ModelKind::$Kind => Self::from_actor(
-                        <$Kind as BuiltIn>::native(num_features, num_actions, config, params)
+                        <$Kind as BuiltIn>::new_native(num_features, num_actions, config, params)
                     ),)*
-                    ModelKind::UserDefined(name) => not_built_in(name),
+                    ModelKind::UserDefined(name) => panic_not_built_in(name),
                 }
             }
 
             /// A built-in network like this one with other parameters; `None` for a user-defined one.
             pub(crate) fn from_built_in(network: &Network, params: &[f32]) -> Option<Self> {
                 $(if let Some(network) = network.get::<$Kind>() {
-                    return Some(Self::from_actor(network.native_with(params)));
+                    return Some(Self::from_actor(network.to_native(params)));
                 })*
                 None
             }
@@ -198,7 +198,7 @@ macro_rules! networks {
     };
 }
 
-fn not_built_in(name: &str) -> ! {
+fn panic_not_built_in(name: &str) -> ! {
     panic!("`{name}` is not a built-in network")
 }
 

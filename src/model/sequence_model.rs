@@ -8,14 +8,14 @@ use burn::cubecl::future::block_on;
 
 /// Creates the sequence model of a copy of a network on the CPU, which needs no autodiff; `None` if the network has no
 /// hand-written backward pass.
-pub fn sequence_model(
+pub fn new_sequence_model(
     network: &Network,
     precision: Precision,
     checkpointing: bool,
 ) -> Option<Box<dyn DynSequenceModel>> {
-    let new = network.new_sequence_model()?;
+    let construct = network.sequence_model_constructor()?;
     let params = block_on(parameters::read(network.flatten()));
-    Some(new(params, Arithmetic::for_precision(precision), checkpointing))
+    Some(construct(params, Arithmetic::for_precision(precision), checkpointing))
 }
 
 #[cfg(test)]
@@ -50,9 +50,9 @@ mod tests {
         configs.map(|config| Network::new(3, 4, &config, 1, &Device::flex()))
     }
 
-    fn gradients(network: &Network, precision: Precision) -> Box<dyn DynSequenceModel> {
+    fn wavy_model(network: &Network, precision: Precision) -> Box<dyn DynSequenceModel> {
         let mut sequence_model =
-            sequence_model(network, precision, false).expect("a backward pass");
+            new_sequence_model(network, precision, false).expect("a backward pass");
         sequence_model.change(&mut |params| {
             let waves = wave(params.len(), 0.77);
             params.iter_mut().zip(waves).for_each(|(x, wave)| *x += wave * 0.3);
@@ -76,10 +76,10 @@ mod tests {
         for (network, precision) in
             networks().iter().flat_map(|n| [Precision::F32, Precision::Bf16].map(|p| (n, p)))
         {
-            let sequence_model = gradients(network, precision);
+            let sequence_model = wavy_model(network, precision);
             let all = games(0, Vec::new());
             let actor = NativePolicy::from_sequence_model(sequence_model.clone());
-            let mut scratch = actor.scratch();
+            let mut scratch = actor.new_scratch();
             let mut memory = vec![[0.0; LANES]; actor.memory_size()];
             let (mut logits, mut remembered) = (Vec::new(), Vec::new());
             for t in 0..STEPS {
@@ -103,9 +103,9 @@ mod tests {
     fn gradients_in_bf16_are_nearly_those_in_single_precision() {
         for network in networks() {
             let gradient = |precision| {
-                let d_logits_of = wave(STEPS * LANES * 4, 0.37);
+                let d_logits = wave(STEPS * LANES * 4, 0.37);
                 let games = games(0, Vec::new());
-                gradients(&network, precision).gradient(&games, 3, &mut |_| d_logits_of.clone())
+                wavy_model(&network, precision).gradient(&games, 3, &mut |_| d_logits.clone())
             };
             let [want, got] = [Precision::F32, Precision::Bf16].map(gradient);
             let norm = |all: &[f32]| all.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();

@@ -10,7 +10,10 @@ pub(super) struct SequenceModelActor(pub Box<dyn DynSequenceModel>);
 
 /// The logits of a step: `[LANES, num_actions]`, and `[num_actions][LANES]`.
 #[derive(Debug, Default)]
-pub(super) struct Scratch(Vec<f32>, Vec<Lanes>);
+pub(super) struct Scratch {
+    rows: Vec<f32>,
+    lanes: Vec<Lanes>,
+}
 
 impl Actor for SequenceModelActor {
     type Scratch = Scratch;
@@ -19,20 +22,20 @@ impl Actor for SequenceModelActor {
         self.0.sizes()
     }
 
-    fn scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> Scratch {
         let actions = self.num_actions();
-        Scratch(vec![0.0; LANES * actions], vec![[0.0; LANES]; actions])
+        Scratch { rows: vec![0.0; LANES * actions], lanes: vec![[0.0; LANES]; actions] }
     }
 
     fn act<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
-        Scratch(rows, logits): &'a mut Scratch,
+        Scratch { rows, lanes }: &'a mut Scratch,
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         self.0.act(&to_rows(obs), memory, rows);
-        to_lanes(rows, logits);
-        logits
+        to_lanes(rows, lanes);
+        lanes
     }
 }

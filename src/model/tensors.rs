@@ -6,13 +6,13 @@ use crate::nn::rows::{to_lanes, to_rows};
 use burn::tensor::{Device, Tensor, TensorData};
 
 /// The forward passes of a [`Model`], with its memory as rows `[batch, memory_size]`.
-pub(super) trait Forward {
+pub(super) trait ForwardPasses {
     fn step(&self, obs: Tensor<2>, memory: Option<Tensor<2>>) -> (Tensor<2>, Option<Tensor<2>>);
     fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Option<Tensor<2>>) -> Tensor<3>;
     fn to_device(&self, device: &Device) -> Network;
 }
 
-impl<M: Model> Forward for M {
+impl<M: Model> ForwardPasses for M {
     fn step(&self, obs: Tensor<2>, memory: Option<Tensor<2>>) -> (Tensor<2>, Option<Tensor<2>>) {
         let (logits, memory) = Model::step(self, obs, Memory::from_rows(memory));
         (logits, memory.into_rows())
@@ -35,7 +35,7 @@ impl Network {
         obs: Tensor<2>,
         memory: Option<Tensor<2>>,
     ) -> (Tensor<2>, Option<Tensor<2>>) {
-        self.forward().step(obs, memory)
+        self.forward_passes().step(obs, memory)
     }
 
     /// Whole sequences, for learning: logits `[num_steps, batch, num_actions]`; see [`Model::sequence`].
@@ -45,7 +45,7 @@ impl Network {
         starts: Tensor<2>,
         memory: Option<Tensor<2>>,
     ) -> Tensor<3> {
-        self.forward().sequence(obs, starts, memory)
+        self.forward_passes().sequence(obs, starts, memory)
     }
 }
 
@@ -66,7 +66,7 @@ impl TensorActor {
         let device = Device::flex();
         #[cfg(not(feature = "flex"))]
         let device = network.device().without_autodiff();
-        let network = network.forward().to_device(&device);
+        let network = network.forward_passes().to_device(&device);
         let initial_memory = network.initial_memory(1, &device).map_or_else(Vec::new, floats);
         Self { network, num_features, num_actions, initial_memory, device }
     }
@@ -87,7 +87,7 @@ impl Actor for TensorActor {
         self.initial_memory.clone()
     }
 
-    fn scratch(&self) -> Vec<Lanes> {
+    fn new_scratch(&self) -> Vec<Lanes> {
         vec![[0.0; LANES]; self.num_actions]
     }
 

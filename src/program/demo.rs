@@ -149,7 +149,9 @@ fn play_episode<G: ConfigurableGame>(
     let mut episode = Episode { level, ..Episode::default() };
     let mut steps = StepColumns::default();
     let mut actor_state = match player {
-        Demonstrator::Policy(policy) => Some((splat(&policy.initial_memory()), policy.scratch())),
+        Demonstrator::Policy(policy) => {
+            Some((splat(&policy.initial_memory()), policy.new_scratch()))
+        }
         _ => None,
     };
     loop {

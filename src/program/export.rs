@@ -11,7 +11,7 @@ use super::validation::saved_settings;
 use crate::checkpoint::Checkpoint;
 use crate::env::{Env, HostGame};
 use crate::export::onnx;
-use crate::model::saved::{Header, write_params};
+use crate::model::policy_file::{Header, write_params};
 use crate::model::{Actor, LANES, Lanes, Parameter};
 use crate::rng::{draw, uniform};
 use crate::run::RunFolder;
@@ -164,7 +164,7 @@ fn encode_samples(policy: &impl Actor) -> Vec<u8> {
     /// Groups of [`LANES`] observations.
     const GROUPS: usize = 640;
     let (num_features, memory_size) = (policy.num_features(), policy.memory_size());
-    let mut scratch = policy.scratch();
+    let mut scratch = policy.new_scratch();
     let mut columns: [Vec<f32>; 4] = Default::default();
     for group in 0..GROUPS {
         let random_obs = |step: usize| -> Vec<Lanes> {

@@ -5,7 +5,7 @@ use super::games::{Games, NewRun};
 use super::session::canonical_path;
 use super::table::TableGame;
 use super::{ranks, text};
-use crate::data::{Dataset, MANIFEST};
+use crate::data::{Dataset, MANIFEST_FILE};
 use crate::env::Env;
 use crate::settings::{IMITATION, ModelKind, overlay};
 use crate::trainer::layer_settings;
@@ -20,7 +20,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     if args.run.resume {
         bail!("`grove train --resume` resumes any run, those of `grove fit` too");
     }
-    let is_dataset = args.data.join(MANIFEST).is_file();
+    let is_dataset = args.data.join(MANIFEST_FILE).is_file();
     if args.model.is_some() && is_dataset {
         bail!(
             "{} is a dataset of a game, and --model names a language model; leave --model out",
@@ -43,7 +43,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let manifest = Dataset::open(&data)?.manifest().clone();
     let folder = canonical_path(&data)?;
     let settings = Value::try_from(&manifest.settings).with_context(|| {
-        format!("the settings in {}", Path::new(&folder).join(MANIFEST).display())
+        format!("the settings in {}", Path::new(&folder).join(MANIFEST_FILE).display())
     })?;
     let mut defaults = overlay::parse("the defaults of fit", IMITATION)?;
     let section = Table::from_iter([("path".to_string(), folder.clone().into())]);

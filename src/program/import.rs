@@ -45,9 +45,9 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     }
     let (time, time_format) = (time.as_deref(), time_format.as_deref());
     let options = TableOptions { label, time, time_format, window, validation: *validation };
-    let AnnotatedTable { features, unnamed, scales, labels, learnt, held_out } =
+    let AnnotatedTable { features, unnamed_columns, scales, labels, training, held_out } =
         with_note("Reading the table.", || AnnotatedTable::read(file, &options))?;
-    for column in unnamed {
+    for column in unnamed_columns {
         eprint_line!("Column {column} has no name (row numbers?) and is skipped.");
     }
     let sizes = [("columns", features.len()), ("labels", labels.len())];
@@ -62,12 +62,12 @@ fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     };
     let mut writer = DatasetWriter::create(out, manifest)?;
     with_note("Writing the dataset.", || {
-        writer.write(&learnt)?;
+        writer.write(&training)?;
         writer.write_held_out(&held_out)?;
         writer.finish()
     })?;
     let (out, learnt, held_out) =
-        (out.display(), SplitStats::of(&learnt), SplitStats::of(&held_out));
+        (out.display(), SplitStats::of(&training), SplitStats::of(&held_out));
     if *json {
         return print_json(&json!({
             "out": out.to_string(),
@@ -103,7 +103,7 @@ fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
     games.find(&manifest.env)?;
     let (env, episodes, count) = (manifest.env.clone(), steps.episodes().len(), steps.len());
     let mut writer = DatasetWriter::create(out, manifest)?;
-    writer.write(&StepColumns::of(&steps))?;
+    writer.write(&StepColumns::from_steps(&steps))?;
     writer.finish()?;
     let out = out.display();
     if *json {

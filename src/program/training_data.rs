@@ -78,11 +78,11 @@ impl TrainingData {
     fn new<G: ConfigurableGame>(game: G, config: &TrainConfig, dataset: Dataset) -> Result<Self> {
         let manifest = dataset.manifest().clone();
         check_game(game, &manifest, &config.data.path)?;
-        let files = dataset.files().into_iter().map(Path::to_path_buf).collect();
+        let files = dataset.shard_paths().into_iter().map(Path::to_path_buf).collect();
         // A game's observation is one row; a table's may be several.
         let width =
             if G::IS_PLAYABLE { game.num_features() } else { manifest.features.len().max(1) };
-        let steps = dataset.steps(width, game.num_actions())?;
+        let steps = dataset.into_steps(width, game.num_actions())?;
         let demonstrations = cut_into_windows(game, &config.data, &manifest, steps)?;
         Ok(Self { demonstrations, action_names: manifest.actions, files })
     }
@@ -161,7 +161,7 @@ fn cut_into_windows<G: ConfigurableGame>(
     let plain = WindowOptions {
         history: data.history,
         stack: game.num_features() / steps.num_features(),
-        ..WindowOptions::plain(data.window, actions)
+        ..WindowOptions::new(data.window, actions)
     };
     let action_weights = match data.class_weights {
         ClassWeights::None => plain.action_weights.clone(),

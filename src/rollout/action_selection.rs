@@ -55,7 +55,7 @@ impl<'a, A: Actor> LanePolicy<'a, A> {
             obs: vec![[0.0; LANES]; game.num_features()],
             legal: [0; LANES],
             masked_logits: Vec::new(),
-            scratch: policy.scratch(),
+            scratch: policy.new_scratch(),
         }
     }
 

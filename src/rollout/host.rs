@@ -215,7 +215,7 @@ impl Episodes {
         let blocks = self.obs.par_chunks(LANES * features).zip(&mut self.memory);
         let blocks = blocks.zip(self.levels.par_chunks(LANES).zip(action_keys.par_chunks(LANES)));
         let outputs = self.actions.par_chunks_mut(LANES).zip(self.logprobs.par_chunks_mut(LANES));
-        let scratch = || (policy.scratch(), vec![[0.0; LANES]; features]);
+        let scratch = || (policy.new_scratch(), vec![[0.0; LANES]; features]);
         blocks.zip(outputs).for_each_init(
             scratch,
             |(scratch, lanes), (block, (actions, logprobs))| {
@@ -292,7 +292,7 @@ impl Episodes {
             let (slot, status) = (slot(env), EpisodeStatus::new(terminated, truncated));
             let score = if status.has_ended() { self.scores[env] } else { 0.0 };
             trajectory.rewards[slot] = reward;
-            trajectory.ends[slot] = status;
+            trajectory.statuses[slot] = status;
             if let Some(recorded) = trajectory.scores.get_mut(slot) {
                 *recorded = score;
             }

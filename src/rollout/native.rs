@@ -51,14 +51,15 @@ fn split_into_blocks<'a, G: Rules>(
     trajectory: &'a mut HostTrajectory,
 ) -> Vec<Block<'a, G>> {
     let (rows, stride) = (LANES * trajectory.num_steps, trajectory.obs_stride());
-    let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, legal, elapsed, .. } =
-        trajectory;
+    let HostTrajectory {
+        obs, actions, logprobs, rewards, statuses, scores, legal, elapsed, ..
+    } = trajectory;
     let mut elapsed = elapsed.chunks(LANES);
     let mut obs = obs.chunks_mut(rows * stride);
     let mut actions = actions.chunks_mut(rows);
     let mut logprobs = logprobs.chunks_mut(rows);
     let mut rewards = rewards.chunks_mut(rows);
-    let mut statuses = ends.chunks_mut(rows);
+    let mut statuses = statuses.chunks_mut(rows);
     let mut scores = scores.chunks_mut(rows);
     let mut legal = legal.chunks_mut(rows);
     // Each block of an empty buffer is empty.

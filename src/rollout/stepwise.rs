@@ -206,7 +206,7 @@ impl<G: Rules> StepwiseRollout<G> {
             trajectory.actions[slot] = sampled.action as i32;
             trajectory.logprobs[slot] = sampled.logprob;
             trajectory.rewards[slot] = played.reward;
-            trajectory.ends[slot] = EpisodeStatus::new(played.terminated, played.truncated);
+            trajectory.statuses[slot] = EpisodeStatus::new(played.terminated, played.truncated);
             trajectory.scores[slot] = played.episode_score;
             ends.push(f32::from(played.has_ended()));
         }

@@ -69,7 +69,7 @@ impl LanguageModel {
     #[must_use]
     pub fn merged(mut self) -> Self {
         if let Some(adapters) = self.adapters.take() {
-            adapters.add_to(&self.shape, self.params.to_mut());
+            adapters.merge_into(&self.shape, self.params.to_mut());
         }
         self
     }

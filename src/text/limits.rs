@@ -44,9 +44,9 @@ pub(crate) fn size_reason(
     let (shape, adapters) = (decoder.shape(), decoder.adapters());
     let mut parameters = shape.parameters();
     parameters.extend(adapters.into_iter().flat_map(|adapters| adapters.parameters().to_vec()));
-    let largest = parameters.iter().max_by_key(|parameter| parameter.count());
+    let largest = parameters.iter().max_by_key(|parameter| parameter.num_elements());
     let parameter_reason = |parameter: &Parameter| {
-        let bytes = (parameter.count() * size_of::<f32>()) as u64;
+        let bytes = (parameter.num_elements() * size_of::<f32>()) as u64;
         buffer_size_reason(device, &parameter.name, bytes)
     };
     let model_reason = largest.and_then(parameter_reason).or_else(|| {

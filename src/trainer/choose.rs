@@ -111,7 +111,7 @@ fn takes_bf16_on_cpu(model: &Network, config: &TrainConfig, device: &Device) -> 
     cfg!(feature = "general")
         && config.precision == Precision::Bf16
         && !device::has_kernels(device)
-        && model.new_sequence_model().is_some()
+        && model.sequence_model_constructor().is_some()
 }
 
 /// The reason why a run cannot use a fast engine; `None` if it can. `host` are its environments on the host, if any.
@@ -139,7 +139,7 @@ pub(super) fn fallback_reason(
     }
     if !device::has_kernels(device) {
         // A build without the general engine, which only trains MLPs, links no other backward pass.
-        if cfg!(feature = "general") && model.new_sequence_model().is_none() {
+        if cfg!(feature = "general") && model.sequence_model_constructor().is_none() {
             return Some(format!("a `{kind}` has no hand-written backward pass for the CPU"));
         }
         if cfg!(not(feature = "general")) && config.precision != Precision::F32 {

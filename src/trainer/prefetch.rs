@@ -135,7 +135,7 @@ mod tests {
             statuses: (0..40).map(|i| EpisodeStatus::new(i % 10 == 9, false)).collect(),
         };
         let episodes = columns.episodes();
-        let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(3, 1));
+        let window_set = WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(3, 1));
         let mut config = TrainConfig::for_game("any");
         config.data.path = "somewhere".to_string();
         (config.data.batch_size, config.update.num_minibatches) = (5, 2);

@@ -125,7 +125,7 @@ impl RankPart {
         }
         let shard_sums = |shard: usize| {
             let game_sums =
-                sums[self.game_shards.local_items_of(shard)].iter().map(GameSums::numbers);
+                sums[self.game_shards.local_items_of(shard)].iter().map(|sums| sums.to_array());
             game_sums.fold([0.0; 5], |a, b| std::array::from_fn(|i| a[i] + b[i]))
         };
         let own_sums: Vec<[f64; 5]> = self.game_shards.own_shards().map(shard_sums).collect();

@@ -4,7 +4,7 @@ use super::engine::Engine;
 use super::{BestEvaluation, Trainer};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::model::Parameter;
-use crate::model::saved::{self, SavedError};
+use crate::model::policy_file::{self, PolicyFileError};
 use crate::parallel::TeamError;
 use crate::rollout::EnvStatesError;
 use crate::settings::{ConfigError, overlay};
@@ -143,7 +143,7 @@ pub enum SnapshotError {
         /// Name of the section.
         section: String,
         /// Underlying error.
-        source: SavedError,
+        source: PolicyFileError,
     },
     /// A section has an invalid format.
     #[error("the checkpoint's {section} cannot be read: {reason}")]
@@ -256,7 +256,7 @@ pub(super) fn read_params(
     parameters: &[Parameter],
 ) -> Result<Vec<f32>, SnapshotError> {
     let section = checkpoint.section(name, VERSION)?;
-    let params = saved::read_params(&section.bytes, parameters);
+    let params = policy_file::read_params(&section.bytes, parameters);
     params.map_err(|source| SnapshotError::Params { section: name.to_string(), source })
 }
 

@@ -141,7 +141,7 @@ mod tests {
             statuses: (0..steps).map(|step| EpisodeStatus::new(step % 100 == 99, false)).collect(),
         };
         let episodes = columns.episodes();
-        WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(1, 1))
+        WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(1, 1))
     }
 
     /// Whether the dataset of some shards is streamed first, where `resident_mb` may be kept in memory and a buffer

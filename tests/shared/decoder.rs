@@ -40,7 +40,7 @@ fn steps_of_games(config: &TrainConfig, device: &Device) -> (Decoder, HostTrajec
         }
         trajectory.actions[slot] = (i * 7 % 5 % actions) as i32;
         trajectory.logprobs[slot] = wave(i, 0.3) * 0.3 - 1.1;
-        trajectory.ends[slot] = EpisodeStatus::new(i % 17 == 5, false);
+        trajectory.statuses[slot] = EpisodeStatus::new(i % 17 == 5, false);
         advantages.push(wave(i, 2.3));
     }
     // Initial memory with 0 to 7 previous steps.

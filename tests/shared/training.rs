@@ -5,7 +5,7 @@ use super::updates::{error, norm};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::env::{Catch, Env};
-use grove::model::saved::{read_header, read_params};
+use grove::model::policy_file::{read_header, read_params};
 use grove::settings::{Start, TrainConfig};
 use grove::trainer::Trainer;
 

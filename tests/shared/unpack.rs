@@ -37,7 +37,8 @@ pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -
             all.actions[slot] = (taken & !ENDED) as i32;
             all.logprobs[slot] = values[at];
             all.rewards[slot] = values[steps + at];
-            all.ends[slot] = EpisodeStatus::new(taken & TERMINATED != 0, taken & TRUNCATED != 0);
+            all.statuses[slot] =
+                EpisodeStatus::new(taken & TERMINATED != 0, taken & TRUNCATED != 0);
             *score += values[steps + at];
             all.scores[slot] = match values.get(2 * steps + at) {
                 Some(score) => *score,

@@ -44,11 +44,11 @@ fn write(folder: &Path, episodes: usize) {
 fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Fruit> {
     let game = Fruit::default();
     let (features, actions) = (game.num_features(), game.num_actions());
-    let steps = Arc::new(Dataset::open(folder).unwrap().steps(features, actions).unwrap());
+    let steps = Arc::new(Dataset::open(folder).unwrap().into_steps(features, actions).unwrap());
     let [train, validation] = hold_out(steps.episodes(), config.data.validation);
     let cut = WindowOptions {
         history: config.data.history,
-        ..WindowOptions::plain(config.data.window, actions)
+        ..WindowOptions::new(config.data.window, actions)
     };
     let window_set = |episodes: &[_]| WindowSet::new(steps.clone(), episodes, cut.clone());
     let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use grove::device::max_addressable_bytes;
 use grove::env::{CartPole, Catch};
 use grove::metrics::IterationRecord;
-use grove::model::saved::{Header, with_header};
+use grove::model::policy_file::{Header, replace_header};
 use grove::settings::{EngineChoice, RolloutConfig, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
@@ -83,7 +83,7 @@ fn a_run_resumed_with_smaller_launches_learns_the_same() {
     let without_settings = |trainer: &GameTrainer<Catch>| {
         let sections = bytes(trainer).into_iter().filter(|(name, _)| name != "config.toml");
         let of = |(name, bytes): (String, Vec<u8>)| match name.as_str() {
-            "weights.safetensors" => (name, with_header(&bytes, &header).unwrap()),
+            "weights.safetensors" => (name, replace_header(&bytes, &header).unwrap()),
             _ => (name, bytes),
         };
         sections.map(of).collect::<Vec<_>>()

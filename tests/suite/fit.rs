@@ -107,7 +107,7 @@ fn a_policy_is_demonstrated_by_its_run() {
         &["demo", "catch", "--player", "run", "--episodes", "64", "--out", "shown", "--json"],
     );
     assert_eq!(shown["steps"], 64 * 9);
-    let steps = Dataset::open(&folder.join("shown")).unwrap().steps(4, 3).unwrap();
+    let steps = Dataset::open(&folder.join("shown")).unwrap().into_steps(4, 3).unwrap();
     assert_eq!(steps.episodes().len(), 64);
     assert_eq!(
         (0..steps.len()).filter(|i| steps.status(*i) == EpisodeStatus::Terminated).count(),
@@ -163,7 +163,7 @@ fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<
         WindowSet::new(
             columns.clone(),
             episodes,
-            WindowOptions::plain(config.data.window, game.num_actions()),
+            WindowOptions::new(config.data.window, game.num_actions()),
         )
     };
     let data = Demonstrations { train: window_set(&train), validation: window_set(&validation) };

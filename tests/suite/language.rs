@@ -59,14 +59,15 @@ fn config(folder: &Path) -> serde_json::Value {
 
 /// Logits of what comes after each token of a text.
 fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let rows = tokens.iter().enumerate().map(|(at, token)| Row { token: *token, cache: 0, at });
+    let rows =
+        tokens.iter().enumerate().map(|(index, token)| Row { token: *token, cache: 0, index });
     let rows: Vec<Row> = rows.collect();
     let mut caches = [Cache::default()];
     decoder.begin_cache(&mut caches[0], tokens.len(), None);
     let mut pass = Pass::default();
     decoder.forward(&rows, &mut caches, Retention::Nothing, &mut pass);
     let mut logits = Vec::new();
-    decoder.logits(pass.hidden(), &mut logits);
+    decoder.compute_logits(pass.hidden(), &mut logits);
     logits.chunks_exact(decoder.shape().num_actions).map(<[f32]>::to_vec).collect()
 }
 
@@ -217,7 +218,7 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
             let mut forward = TextPass::default();
             decoder.forward_texts(&texts, retention, &mut forward);
             let mut logits = Vec::new();
-            decoder.logits(forward.hidden(), &mut logits);
+            decoder.compute_logits(forward.hidden(), &mut logits);
             let places = all.iter().enumerate().flat_map(|(text, group)| {
                 let index = move |completion| CompletionIndex { text, completion };
                 group.iter().enumerate().map(move |(number, one)| (index(number), one))

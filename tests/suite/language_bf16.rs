@@ -147,7 +147,7 @@ fn learning_reuses_the_keys_and_values_of_generation() {
                 decoder.begin_cache(cache, tokens.len(), Some(before));
             }
             let mut pass = Pass::default();
-            let row = |cache: usize, at: usize, token: &u32| Row { token: *token, cache, at };
+            let row = |cache: usize, index: usize, token: &u32| Row { token: *token, cache, index };
             let rows: Vec<Row> =
                 prompt.iter().enumerate().map(|(at, token)| row(2, at, token)).collect();
             decoder.forward(&rows, &mut caches, Retention::Nothing, &mut pass);

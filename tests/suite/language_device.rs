@@ -48,7 +48,7 @@ pub fn decoders() -> Vec<TokenDecoder> {
         target_modules: ["q_proj", "o_proj", "up_proj"].map(str::to_string).to_vec(),
         ..LoraConfig::new(3)
     };
-    let adapters = Adapters::fresh(&qwen2, &lora, 7);
+    let adapters = Adapters::new(&qwen2, &lora, 7);
     let adapters = adapters.clone().with_params(wave(adapters.params().len(), 0.43, 0.1));
     let adapted = decoder(&qwen2).with_adapters(Some(adapters));
     vec![decoder(&plain), decoder(&qwen2), decoder(&qwen3), adapted]
@@ -61,7 +61,7 @@ pub fn architectures() -> Vec<TokenDecoder> {
         Some(SlidingWindow { size: 4, layers: layers.to_vec(), rope_theta })
     };
     let gemma3 = DecoderShape {
-        norms: NormPlacement::Around,
+        norm_placement: NormPlacement::Around,
         norm_offset: 1.0,
         qk_norm: QkNorm::PerHead,
         activation: Activation::Gelu,
@@ -72,7 +72,7 @@ pub fn architectures() -> Vec<TokenDecoder> {
         ..plain.clone()
     };
     let olmo2 = DecoderShape {
-        norms: NormPlacement::After,
+        norm_placement: NormPlacement::After,
         qk_norm: QkNorm::AllHeads,
         output_bias: true,
         mlp_bias: true,

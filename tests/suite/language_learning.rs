@@ -55,7 +55,7 @@ fn shapes() -> Vec<DecoderShape> {
         },
         // The switches of Gemma 3, and of OLMo 2 with biases and a part of each head rotated.
         DecoderShape {
-            norms: NormPlacement::Around,
+            norm_placement: NormPlacement::Around,
             norm_offset: 1.0,
             qk_norm: QkNorm::PerHead,
             activation: Activation::Gelu,
@@ -72,7 +72,7 @@ fn shapes() -> Vec<DecoderShape> {
         // SmolLM3's: a layer does not rotate.
         DecoderShape { rope_layers: Some(vec![true, false]), ..shape() },
         DecoderShape {
-            norms: NormPlacement::After,
+            norm_placement: NormPlacement::After,
             qk_norm: QkNorm::AllHeads,
             qkv_bias: true,
             output_bias: true,
@@ -150,7 +150,7 @@ fn by_hand(decoder: &TokenDecoder, retention: Retention) -> (Vec<f32>, Vec<f32>)
     decoder.forward_texts(&texts, retention, &mut forward);
     let hidden = forward.hidden().to_vec();
     let mut logits = Vec::new();
-    decoder.logits(&hidden, &mut logits);
+    decoder.compute_logits(&hidden, &mut logits);
     let (mut all, mut of_logits) = (Vec::new(), vec![0.0; logits.len()]);
     let places = texts.iter().enumerate().flat_map(|(text, all)| {
         let index = move |completion| CompletionIndex { text, completion };
@@ -234,7 +234,7 @@ fn adapters_equal_their_products_merged_into_the_matrices() {
             |count: usize, rate: f32| (0..count).map(|i| (i as f32 * rate).sin() * 0.2).collect();
         let params: Vec<f32> = wave(shape.num_params(), 0.71);
         let plain = TokenDecoder::new(shape.clone(), params.clone());
-        let fresh = Adapters::fresh(&shape, &config, 7);
+        let fresh = Adapters::new(&shape, &config, 7);
         let same = plain.clone().with_adapters(Some(fresh.clone()));
         assert!(
             by_hand(&same, Retention::All).0 == by_hand(&plain, Retention::All).0,

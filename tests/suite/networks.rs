@@ -77,7 +77,7 @@ fn native_and_burn_act_the_same_wherever_the_episodes_of_the_lanes_begin() {
         let burn = TensorActor::new(&network, features, actions);
         assert_eq!(native.memory_size(), burn.memory_size(), "{config:?}");
         let mut memories = [(); 2].map(|()| vec![[0.0; LANES]; native.memory_size()]);
-        let (mut scratch, mut tensors) = (native.scratch(), burn.scratch());
+        let (mut scratch, mut tensors) = (native.new_scratch(), burn.new_scratch());
         for t in 0..24 {
             for memory in memories.iter_mut().flatten() {
                 for lane in (0..LANES).filter(|lane| (t + lane).is_multiple_of(5 + lane % 4)) {

@@ -195,7 +195,7 @@ fn differentiate<O: Observer>(
 
 /// Layers of a perceptron with rows one after the other: features, hidden layers, logits.
 fn layers(shape: &MlpShape) -> [Layer; 3] {
-    let (first, second) = shape.layers();
+    let (first, second) = shape.hidden_layers();
     let (weight, bias) = (shape.last_weight(), shape.last_bias());
     let last = DenseLayout { weight, bias, inputs: shape.last_inputs(), outputs: shape.actions };
     let to = first.inputs;

@@ -7,7 +7,7 @@ use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_s
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, split_evenly};
-use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, sequence_model};
+use crate::model::{DynSequenceModel, NativePolicy, Network, Pool, Sequences, new_sequence_model};
 use crate::objective::SequenceRatio;
 use crate::objective::weights::{StepDenominators, weight};
 use crate::parallel::{PartialSum, PartialSumLen, TeamError};
@@ -53,7 +53,7 @@ impl SequenceSteps {
         // The first step continues from the memory.
         starts.resize(games.len(), 0.0);
         let later = StepSlots { steps: steps - 1, ..step_slots };
-        later.for_each(|slot| starts.push(f32::from(from.ends[slot].has_ended())));
+        later.for_each(|slot| starts.push(f32::from(from.statuses[slot].has_ended())));
         memory.clear();
         games.iter().for_each(|game| {
             memory.extend_from_slice(&from.memory[*game as usize * width..][..width]);
@@ -98,7 +98,7 @@ impl SequenceSteps {
         let weights = columns.mask.iter().zip(game_weights.iter().cycle());
         columns.weights.extend(weights.map(|(mask, weight)| mask * weight));
         let mut sums = [0.0; NUM_SUMS];
-        let mut d_logits_of = |mut logits: Vec<f32>| {
+        let mut differentiate = |mut logits: Vec<f32>| {
             let actions = logits.len() / sequences.starts.len();
             if loss.form.loss_type.has_sequence_ratio() {
                 columns.set_sequence_ratios(&logits, actions, loss, &game_weights);
@@ -106,7 +106,7 @@ impl SequenceSteps {
             sums = columns.differentiate_all(&mut logits, actions, loss);
             logits
         };
-        let gradient = policy.gradient(sequences, partials, &mut d_logits_of);
+        let gradient = policy.gradient(sequences, partials, &mut differentiate);
         (gradient, sums)
     }
 
@@ -252,7 +252,7 @@ impl SequenceLearner {
     /// policy becomes the reference policy.
     pub fn new(network: &Network, config: &TrainConfig) -> Option<Self> {
         let policy =
-            sequence_model(network, config.precision, config.update.gradient_checkpointing)?;
+            new_sequence_model(network, config.precision, config.update.gradient_checkpointing)?;
         Some(Self {
             network: network.clone(),
             reference: (config.loss.kl_coef > 0.0).then(|| policy.clone()),

@@ -176,7 +176,7 @@ impl Case {
         let steps = games.obs.chunks_exact(games.obs_stride()).zip(&games.actions);
         let logprobs = steps.map(|(obs, action)| {
             let obs = splat(&obs[..self.features]);
-            let mut scratch = network.scratch();
+            let mut scratch = network.new_scratch();
             let logits: Vec<f32> =
                 network.act(&obs, &mut [], &mut scratch).iter().map(|lanes| lanes[0]).collect();
             logits[*action as usize] - logits.iter().map(|x| x.exp()).sum::<f32>().ln()
@@ -202,8 +202,8 @@ impl Case {
         let network = network.unflatten(&away_from_zero(network.flatten()));
         let start = floats(network.flatten());
         let mut experience = self.experience();
-        for (game, ends) in experience.games.ends.chunks_exact_mut(STEPS).enumerate() {
-            ends[2] = EpisodeStatus::new((2 * self.games + game).is_multiple_of(3), false);
+        for (game, statuses) in experience.games.statuses.chunks_exact_mut(STEPS).enumerate() {
+            statuses[2] = EpisodeStatus::new((2 * self.games + game).is_multiple_of(3), false);
         }
         let (trajectory, advantages, mask) = experience.tensors();
         let mut general = AutodiffLearner::new(network.clone(), &self.config);
@@ -251,8 +251,8 @@ impl Case {
         let params = tensor(native.params(), [start.len()]);
         let policy = NativeMlp::new(&unflatten(policy, &params));
         let HostPolicy::Perceptron(played) = native.policy() else { unreachable!() };
-        let want = policy.act(&obs, &mut [], &mut policy.scratch()).to_vec();
-        assert_eq!(played.act(&obs, &mut [], &mut played.scratch()), want);
+        let want = policy.act(&obs, &mut [], &mut policy.new_scratch()).to_vec();
+        assert_eq!(played.act(&obs, &mut [], &mut played.new_scratch()), want);
 
         let (want, got) = (general.state.optimizer(), native.moments());
         assert_eq!(want.steps, got.steps);

@@ -109,7 +109,7 @@ impl<'a> HostTargets<'a> {
         };
         let parts = self.rows.chunks(max_rows).zip(hidden.chunks(max_rows * size));
         for (part, (targets, hidden)) in parts.enumerate() {
-            decoder.logits(hidden, logits);
+            decoder.compute_logits(hidden, logits);
             let mut results: Vec<T> = Vec::new();
             results.resize_with(targets.len(), T::default);
             let outputs = logits.chunks_exact_mut(vocabulary).zip(&mut results);

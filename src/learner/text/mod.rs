@@ -20,7 +20,7 @@ use super::optimizer::{Moments, StepSettings, clipped_step};
 use super::order;
 use super::update::take_steps;
 use crate::device::release_freed_memory;
-use crate::model::saved::ParameterData;
+use crate::model::policy_file::ParameterValues;
 use crate::objective::LossConfig;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
@@ -81,7 +81,7 @@ pub struct LanguageLearner {
 impl LanguageLearner {
     /// Trains `decoder` with moments in a precision in host memory; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32, moments: MomentPrecision) -> Self {
-        let optimizer = Optimizer::new(moments, decoder.trainable_counts());
+        let optimizer = Optimizer::new(moments, decoder.trainable_sizes());
         let (team, buffers) = (Team::alone(), PassBuffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
@@ -93,14 +93,14 @@ impl LanguageLearner {
 
     /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of
     /// steps taken.
-    pub fn save_moments(&self, save: impl FnOnce([ParameterData; 2])) -> u64 {
+    pub fn save_moments(&self, save: impl FnOnce([ParameterValues; 2])) -> u64 {
         self.optimizer.save(save)
     }
 
     /// Restores a saved state of the optimizer, which host memory keeps in this precision.
     pub fn restore_moments(&mut self, moments: Moments, precision: MomentPrecision) {
         self.optimizer = Optimizer::F32(moments);
-        self.optimizer.convert_to(precision, || self.decoder.trainable_counts());
+        self.optimizer.convert_to(precision, || self.decoder.trainable_sizes());
     }
 
     /// Sets the reference of the KL divergence to a copy of the policy, adapters included; its trainable parameters
@@ -194,7 +194,7 @@ impl LanguageLearner {
         config: &OptimizerConfig,
     ) -> f32 {
         let LanguageStepSettings { max_norm, learning_rate } = settings;
-        self.optimizer.convert_to(config.moments, || self.decoder.trainable_counts());
+        self.optimizer.convert_to(config.moments, || self.decoder.trainable_sizes());
         let undecayed =
             if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
         let key = draw(self.key, ROUNDING_COUNTER);
@@ -246,7 +246,7 @@ fn vector_ranges(decoder: &TokenDecoder) -> Vec<Range<usize>> {
     }
     let parameters = decoder.shape().parameters().into_iter();
     let places = parameters.scan(0, |end, parameter| {
-        let start = std::mem::replace(end, *end + parameter.count());
+        let start = std::mem::replace(end, *end + parameter.num_elements());
         Some((start..*end, parameter.shape.len() == 1))
     });
     places.filter_map(|(place, is_vector)| is_vector.then_some(place)).collect()
@@ -288,5 +288,5 @@ pub fn gradient(
         buffers: &PassBuffers::default(),
     };
     let (gradient, _) = differentiation.gradient(&all).expect("a single rank");
-    gradient.into_host(&decoder.trainable_counts())
+    gradient.into_host(&decoder.trainable_sizes())
 }

@@ -4,7 +4,7 @@
 use super::device;
 use crate::learner::eight_bit::EightBitMoments;
 use crate::learner::optimizer::{Moments, StepSettings};
-use crate::model::saved::ParameterData;
+use crate::model::policy_file::ParameterValues;
 use crate::settings::MomentPrecision;
 use std::borrow::Cow;
 
@@ -42,28 +42,28 @@ impl Optimizer {
 
     /// Calls `save` with the first and the second moment, in their precision in host memory, and returns the number of
     /// steps taken.
-    pub fn save(&self, save: impl FnOnce([ParameterData; 2])) -> u64 {
+    pub fn save(&self, save: impl FnOnce([ParameterValues; 2])) -> u64 {
         match self {
             Self::Bf16(moments) => {
                 save([
-                    ParameterData::Bf16(&moments.first_moment),
-                    ParameterData::Bf16(&moments.second_moment),
+                    ParameterValues::Bf16(&moments.first_moment),
+                    ParameterValues::Bf16(&moments.second_moment),
                 ]);
                 moments.steps
             }
             Self::EightBit(moments) => {
                 let (first, second) = (&moments.first_moment, &moments.second_moment);
                 save([
-                    ParameterData::I8(&first.codes, &first.scales),
-                    ParameterData::U8(&second.codes, &second.scales),
+                    ParameterValues::I8 { codes: &first.codes, scales: &first.scales },
+                    ParameterValues::U8 { codes: &second.codes, scales: &second.scales },
                 ]);
                 moments.steps
             }
             _ => {
                 let moments = self.moments();
                 save([
-                    ParameterData::F32(&moments.first_moment),
-                    ParameterData::F32(&moments.second_moment),
+                    ParameterValues::F32(&moments.first_moment),
+                    ParameterValues::F32(&moments.second_moment),
                 ]);
                 moments.steps
             }

@@ -26,12 +26,12 @@ pub struct NativeDecoder {
 /// The weights of a layer.
 #[derive(Clone, Debug)]
 struct Layer {
-    input_layernorm: Vec<f32>,
+    attention_norm: Vec<f32>,
     queries: Dense,
     keys: Dense,
     values: Dense,
     output: Dense,
-    pre_feedforward_layernorm: Vec<f32>,
+    mlp_norm: Vec<f32>,
     gate: Dense,
     up: Dense,
     down: Dense,
@@ -61,31 +61,31 @@ impl NativeDecoder {
     /// Creates the network from parameters in the order of [`flatten`](crate::model::flatten).
     ///
     /// # Panics
-    /// If the number of parameters is another.
+    /// If the number of parameters differs.
     pub fn from_params(shape: DecoderShape, params: &[f32]) -> Self {
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
         let layout = Layout::new(&shape);
-        let numbers = |place: &Range<usize>| params[place.clone()].to_vec();
+        let copy = |place: &Range<usize>| params[place.clone()].to_vec();
         let dense = |linear: &LinearLayout| Dense {
             inputs: linear.inputs,
             outputs: linear.outputs,
-            weight: numbers(&linear.weight),
+            weight: copy(&linear.weight),
             bias: if linear.bias.is_empty() {
                 vec![0.0; linear.outputs]
             } else {
-                numbers(&linear.bias)
+                copy(&linear.bias)
             },
         };
         let layers = layout.layers.iter().map(|layer| {
             let [queries, keys, values, output, gate, up, down] =
                 layer.linears.each_ref().map(dense);
             Layer {
-                input_layernorm: numbers(&layer.norms.before_attention),
+                attention_norm: copy(&layer.norms.before_attention),
                 queries,
                 keys,
                 values,
                 output,
-                pre_feedforward_layernorm: numbers(&layer.norms.before_mlp),
+                mlp_norm: copy(&layer.norms.before_mlp),
                 gate,
                 up,
                 down,
@@ -93,7 +93,7 @@ impl NativeDecoder {
         });
         let layers = layers.collect();
         let input = dense(layout.input.as_ref().expect("observations enter"));
-        let (norm, head) = (numbers(&layout.norm), dense(&layout.head));
+        let (norm, head) = (copy(&layout.norm), dense(&layout.head));
         let rope = shape.rope_tables().swap_remove(0);
         Self { input, layers, norm, head, rope, shape: Box::new(shape) }
     }
@@ -112,8 +112,8 @@ impl NativeDecoder {
         s.keys.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &s.rotations, 1.0));
         let cache = &mut memory[shape.cache_start(index)..][..2 * shape.cache_size()];
         let (keys, values) = cache.split_at_mut(shape.cache_size());
-        write(keys, &s.keys, &past_steps, shape.context);
-        write(values, &s.values, &past_steps, shape.context);
+        write_step(keys, &s.keys, &past_steps, shape.context);
+        write_step(values, &s.values, &past_steps, shape.context);
         let rows = past_steps.iter().map(|n| *n as usize + 1).max().unwrap_or(0).min(shape.context);
         let group = shape.head_shape().group_size();
         for (head, query) in s.queries.chunks_exact(head_dim).enumerate() {
@@ -137,7 +137,7 @@ impl Actor for NativeDecoder {
         }
     }
 
-    fn scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> Scratch {
         let shape = &self.shape;
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
         let zeros = |count: usize| vec![[0.0; LANES]; count];
@@ -168,32 +168,32 @@ impl Actor for NativeDecoder {
         let eps = self.shape.rms_norm_eps;
         for (lane, count) in memory[0].iter().enumerate() {
             for (i, rotation) in self.rope.at(*count as usize).enumerate() {
-                let numbers = scratch.rotations.iter_mut().zip(rotation);
-                numbers.for_each(|(lanes, number)| lanes[i][lane] = number);
+                let coordinates = scratch.rotations.iter_mut().zip(rotation);
+                coordinates.for_each(|(lanes, x)| lanes[i][lane] = x);
             }
         }
         self.input.apply(obs, &mut scratch.stream);
         for (i, layer) in self.layers.iter().enumerate() {
-            norm(&scratch.stream, &layer.input_layernorm, eps, &mut scratch.normed);
+            normalize(&scratch.stream, &layer.attention_norm, eps, &mut scratch.normed);
             self.attend(i, layer, memory, scratch);
             add(&scratch.block, &mut scratch.stream);
-            norm(&scratch.stream, &layer.pre_feedforward_layernorm, eps, &mut scratch.normed);
+            normalize(&scratch.stream, &layer.mlp_norm, eps, &mut scratch.normed);
             layer.gate.apply(&scratch.normed, &mut scratch.gate);
             layer.up.apply(&scratch.normed, &mut scratch.up);
-            gated(&scratch.up, &mut scratch.gate);
+            multiply_gate(&scratch.up, &mut scratch.gate);
             layer.down.apply(&scratch.gate, &mut scratch.block);
             add(&scratch.block, &mut scratch.stream);
         }
         memory[0].iter_mut().for_each(|count| *count += 1.0);
-        norm(&scratch.stream, &self.norm, eps, &mut scratch.normed);
+        normalize(&scratch.stream, &self.norm, eps, &mut scratch.normed);
         self.head.apply(&scratch.normed, &mut scratch.logits);
         &scratch.logits
     }
 }
 
-/// Root-mean-square norm: `x / sqrt(mean(x^2) + eps) * weight`.
+/// Computes the root-mean-square norm, `x / sqrt(mean(x^2) + eps) * weight`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn norm(x: &[Lanes], weight: &[f32], eps: f32, normed: &mut [Lanes]) {
+fn normalize(x: &[Lanes], weight: &[f32], eps: f32, normed: &mut [Lanes]) {
     let mut squares = [0.0f32; LANES];
     for x in x {
         for (square, x) in squares.iter_mut().zip(x) {
@@ -211,6 +211,7 @@ fn norm(x: &[Lanes], weight: &[f32], eps: f32, normed: &mut [Lanes]) {
     }
 }
 
+/// Adds the result of a block to the stream.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn add(block: &[Lanes], stream: &mut [Lanes]) {
     stream.as_flattened_mut().iter_mut().zip(block.as_flattened()).for_each(|(x, y)| *x += y);
@@ -218,7 +219,7 @@ fn add(block: &[Lanes], stream: &mut [Lanes]) {
 
 /// Replaces `gate` by `silu(gate) * up`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn gated(up: &[Lanes], gate: &mut [Lanes]) {
+fn multiply_gate(up: &[Lanes], gate: &mut [Lanes]) {
     for (gate, up) in gate.as_flattened_mut().iter_mut().zip(up.as_flattened()) {
         *gate = *gate * sigmoid(*gate) * up;
     }
@@ -238,8 +239,8 @@ fn rotate(head: &mut [Lanes], rotations: &[Vec<Lanes>; 2], scale: f32) {
     }
 }
 
-/// Puts a step's keys or values into each lane's row of a cache, `[context][kv_size]`.
-fn write(cache: &mut [Lanes], step: &[Lanes], past_steps: &Lanes, context: usize) {
+/// Writes a step's keys or values to each lane's row of a cache, `[context][kv_size]`.
+fn write_step(cache: &mut [Lanes], step: &[Lanes], past_steps: &Lanes, context: usize) {
     let rows = past_steps.map(|n| n as usize % context);
     if rows == [rows[0]; LANES] {
         cache[rows[0] * step.len()..][..step.len()].copy_from_slice(step);

@@ -2,7 +2,9 @@
 
 use super::{Decoder, DecoderConfig, NativeDecoder};
 use crate::math::Activation;
-use crate::model::{BuiltIn, KindSettings, ModelKind, NewSequenceModel, Parameter, PolicyConfig};
+use crate::model::{
+    BuiltIn, KindSettings, ModelKind, Parameter, PolicyConfig, SequenceModelConstructor,
+};
 use crate::nn::DecoderShape;
 use crate::nn::rows::{DecoderSequenceModel, PooledSequenceModel};
 
@@ -27,7 +29,7 @@ impl BuiltIn for Decoder {
         DecoderShape::new(num_features, num_actions, config).parameters()
     }
 
-    fn native(
+    fn new_native(
         num_features: usize,
         num_actions: usize,
         config: &PolicyConfig,
@@ -36,11 +38,11 @@ impl BuiltIn for Decoder {
         NativeDecoder::from_params(DecoderShape::new(num_features, num_actions, config), params)
     }
 
-    fn native_with(&self, params: &[f32]) -> NativeDecoder {
+    fn to_native(&self, params: &[f32]) -> NativeDecoder {
         NativeDecoder::from_params(self.shape().clone(), params)
     }
 
-    fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+    fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {
         Some(Box::new(|params, arithmetic, checkpointing| {
             let model = DecoderSequenceModel::new(self.shape(), params, arithmetic, checkpointing);
             Box::new(PooledSequenceModel::new(model))

@@ -29,8 +29,8 @@ fn shape(num_layers: usize, heads: [usize; 2], context: usize, qkv_bias: bool) -
     }
 }
 
-/// One of every switch: layers, heads that share keys or don't, windows shorter and longer than
-/// episodes, biases.
+/// Shapes with each switch on and off: layers, heads that share keys or not, windows shorter and longer than episodes,
+/// biases.
 fn shapes() -> Vec<DecoderShape> {
     vec![
         shape(1, [1, 1], 16, false),
@@ -41,7 +41,7 @@ fn shapes() -> Vec<DecoderShape> {
     ]
 }
 
-/// With weights that are all different, norms and biases too.
+/// A decoder whose weights are all different, those of norms and biases too.
 fn decoder(shape: &DecoderShape, device: &Device) -> Decoder {
     let decoder = Decoder::from_shape(shape.clone(), 1, device);
     let params = flatten(&decoder);
@@ -58,9 +58,9 @@ struct Reference<'a> {
     places: HashMap<String, Range<usize>>,
 }
 
-/// The steps seen of an episode: of each layer the key and the value of every step.
+/// The keys and values of an episode's steps so far, layer by layer.
 #[derive(Clone)]
-struct Seen(Vec<Vec<[Vec<f64>; 2]>>);
+struct KvCache(Vec<Vec<[Vec<f64>; 2]>>);
 
 impl<'a> Reference<'a> {
     fn new(shape: &'a DecoderShape, params: &'a [f64]) -> Self {
@@ -73,11 +73,11 @@ impl<'a> Reference<'a> {
         Self { shape, params, places: places.collect() }
     }
 
-    fn nothing_seen(&self) -> Seen {
-        Seen(vec![Vec::new(); self.shape.num_layers])
+    fn empty_cache(&self) -> KvCache {
+        KvCache(vec![Vec::new(); self.shape.num_layers])
     }
 
-    /// The numbers of a parameter; none if there is no such.
+    /// The values of a parameter, if it exists.
     fn parameter(&self, name: &str) -> Option<&[f64]> {
         self.places.get(name).map(|place| &self.params[place.clone()])
     }
@@ -100,10 +100,10 @@ impl<'a> Reference<'a> {
         x.iter().zip(weight).map(|(x, w)| x / root * w).collect()
     }
 
-    /// Every head turned by the angles of a position.
-    fn turned(&self, x: &[f64], position: usize) -> Vec<f64> {
+    /// Rotates every head by the angles of a position.
+    fn rotate(&self, x: &[f64], position: usize) -> Vec<f64> {
         let (dim, half) = (self.shape.head_dim, self.shape.head_dim / 2);
-        let number = |at: usize| {
+        let rotated = |at: usize| {
             let (head, i) = (at / dim * dim, at % dim);
             let frequency = self.shape.rope_theta.powf(-2.0 * (i % half) as f64 / dim as f64);
             let (sin, cos) = (position as f64 * frequency).sin_cos();
@@ -113,22 +113,23 @@ impl<'a> Reference<'a> {
                 x[head + i] * cos + x[head + i - half] * sin
             }
         };
-        (0..x.len()).map(number).collect()
+        (0..x.len()).map(rotated).collect()
     }
 
     /// The logits of the episode's next step.
-    fn step(&self, obs: &[f64], seen: &mut Seen) -> Vec<f64> {
+    fn step(&self, obs: &[f64], cache: &mut KvCache) -> Vec<f64> {
         let (shape, dim) = (self.shape, self.shape.head_dim);
         let mut x = self.linear("input", obs);
-        for (i, cache) in seen.0.iter_mut().enumerate() {
-            let of = |name: &str| format!("layers.{i}.{name}");
-            let normed = self.norm(&of("input_layernorm"), &x);
-            let position = cache.len();
-            let query = self.turned(&self.linear(&of("self_attn.q_proj"), &normed), position);
-            let key = self.turned(&self.linear(&of("self_attn.k_proj"), &normed), position);
-            cache.push([key, self.linear(&of("self_attn.v_proj"), &normed)]);
-            let near = &cache[cache.len().saturating_sub(shape.context)..];
-            let mut found = Vec::new();
+        for (i, steps) in cache.0.iter_mut().enumerate() {
+            let full_name = |name: &str| format!("layers.{i}.{name}");
+            let normed = self.norm(&full_name("input_layernorm"), &x);
+            let position = steps.len();
+            let query =
+                self.rotate(&self.linear(&full_name("self_attn.q_proj"), &normed), position);
+            let key = self.rotate(&self.linear(&full_name("self_attn.k_proj"), &normed), position);
+            steps.push([key, self.linear(&full_name("self_attn.v_proj"), &normed)]);
+            let near = &steps[steps.len().saturating_sub(shape.context)..];
+            let mut attended = Vec::new();
             for (head, query) in query.chunks(dim).enumerate() {
                 let own = head / shape.head_shape().group_size() * dim;
                 let weights: Vec<f64> = near
@@ -142,34 +143,34 @@ impl<'a> Reference<'a> {
                 for j in 0..dim {
                     let sum: f64 =
                         near.iter().zip(&weights).map(|(kv, w)| w * kv[1][own + j]).sum();
-                    found.push(sum / total);
+                    attended.push(sum / total);
                 }
             }
-            let added = self.linear(&of("self_attn.o_proj"), &found);
+            let added = self.linear(&full_name("self_attn.o_proj"), &attended);
             x.iter_mut().zip(added).for_each(|(x, y)| *x += y);
-            let normed = self.norm(&of("post_attention_layernorm"), &x);
-            let gate = self.linear(&of("mlp.gate_proj"), &normed);
-            let up = self.linear(&of("mlp.up_proj"), &normed);
+            let normed = self.norm(&full_name("post_attention_layernorm"), &x);
+            let gate = self.linear(&full_name("mlp.gate_proj"), &normed);
+            let up = self.linear(&full_name("mlp.up_proj"), &normed);
             let inner: Vec<f64> =
                 gate.iter().zip(&up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
-            let added = self.linear(&of("mlp.down_proj"), &inner);
+            let added = self.linear(&full_name("mlp.down_proj"), &inner);
             x.iter_mut().zip(added).for_each(|(x, y)| *x += y);
         }
         self.linear("lm_head", &self.norm("norm", &x))
     }
 
-    /// The logits of sequences, `[num_steps, games, num_actions]`, that go on from what was `seen`.
-    fn sequence(&self, games: &Games, from: usize, seen: &[Seen]) -> Vec<f64> {
-        let mut seen = seen.to_vec();
+    /// The logits of sequences, `[num_steps, games, num_actions]`, that continue from these caches.
+    fn sequence(&self, games: &Games, from: usize, caches: &[KvCache]) -> Vec<f64> {
+        let mut caches = caches.to_vec();
         let mut logits = Vec::new();
         for t in from..games.steps {
-            for (game, seen) in seen.iter_mut().enumerate() {
+            for (game, cache) in caches.iter_mut().enumerate() {
                 if games.starts[t * GAMES + game] == 1.0 {
-                    *seen = self.nothing_seen();
+                    *cache = self.empty_cache();
                 }
                 let obs = &games.obs[(t * GAMES + game) * 3..][..3];
                 logits.extend(
-                    self.step(&obs.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), seen),
+                    self.step(&obs.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), cache),
                 );
             }
         }
@@ -179,7 +180,7 @@ impl<'a> Reference<'a> {
 
 const GAMES: usize = 3;
 
-/// Partial gradients.
+/// The number of partial gradients.
 const PARTIALS: usize = 16;
 
 /// Observations, `[steps, GAMES, 3]`, and where episodes start, `[steps, GAMES]`.
@@ -212,8 +213,8 @@ impl Games {
         Tensor::from_data(TensorData::new(starts, [steps.len(), GAMES]), device)
     }
 
-    /// The logits of the first steps as the decoder acts, and what it remembers then.
-    fn acted(&self, decoder: &Decoder, steps: usize, device: &Device) -> (Vec<f64>, Tensor<2>) {
+    /// Acts in the first steps: their logits, and the memory after them.
+    fn act(&self, decoder: &Decoder, steps: usize, device: &Device) -> (Vec<f64>, Tensor<2>) {
         let initial = decoder.initial_memory(GAMES, device);
         let (mut memory, mut logits) = (initial.clone(), Vec::new());
         for t in 0..steps {
@@ -259,10 +260,10 @@ fn acting_and_whole_sequences_are_the_formulas() {
         for (steps, before) in [(12, 0), (19, 7), (1, 0)] {
             let games = Games::new(steps.max(before + 5), before);
             let steps = games.steps;
-            let want = reference.sequence(&games, 0, &vec![reference.nothing_seen(); GAMES]);
-            let (acted, _) = games.acted(&decoder, steps, &device);
+            let want = reference.sequence(&games, 0, &vec![reference.empty_cache(); GAMES]);
+            let (acted, _) = games.act(&decoder, steps, &device);
             assert_near(&acted, &want, &format!("{shape:?}, acting"));
-            let (_, memory) = games.acted(&decoder, before, &device);
+            let (_, memory) = games.act(&decoder, before, &device);
             let (obs, starts) =
                 (games.obs(before..steps, &device), games.starts(before..steps, &device));
             let whole = doubles(decoder.sequence(obs, starts, memory));
@@ -273,12 +274,12 @@ fn acting_and_whole_sequences_are_the_formulas() {
 }
 
 #[test]
-fn long_sequences_are_worked_off_in_parts() {
+fn long_sequences_are_computed_in_parts() {
     let device = Device::flex();
     let shape = shape(2, [2, 1], 40, false);
     let (decoder, games) = (decoder(&shape, &device), Games::new(300, 50));
-    let (acted, _) = games.acted(&decoder, 300, &device);
-    let (_, memory) = games.acted(&decoder, 20, &device);
+    let (acted, _) = games.act(&decoder, 300, &device);
+    let (_, memory) = games.act(&decoder, 20, &device);
     let (obs, starts) = (games.obs(20..300, &device), games.starts(20..300, &device));
     let whole = doubles(decoder.sequence(obs, starts, memory));
     assert_near(&whole, &acted[20 * GAMES * 4..], "in parts");
@@ -286,7 +287,7 @@ fn long_sequences_are_worked_off_in_parts() {
 
 /// Logits of a sequence, and the gradient of all parameters of their sum weighted by a wave: by hand, and by
 /// autodiff.
-fn by_hand_and_by_autodiff(
+fn differentiate_by_hand_and_autodiff(
     shape: &DecoderShape,
     steps: usize,
     before: usize,
@@ -294,7 +295,7 @@ fn by_hand_and_by_autodiff(
     let device = Device::flex();
     let decoder = decoder(shape, &device);
     let games = Games::new(before + steps, before);
-    let (_, memory) = games.acted(&decoder, before, &device);
+    let (_, memory) = games.act(&decoder, before, &device);
     let during = before..before + steps;
     let (obs, starts) = (games.obs(during.clone(), &device), games.starts(during, &device));
     let weights: Vec<f32> = (0..steps * GAMES * 4).map(|i| (i as f32 * 0.37).sin()).collect();
@@ -306,21 +307,21 @@ fn by_hand_and_by_autodiff(
         starts: floats(starts.clone().into_data()),
         memory: floats(memory.clone().into_data()),
     };
-    let [learner, anew] = [false, true].map(|checkpointing| {
+    let [keeping, recomputing] = [false, true].map(|checkpointing| {
         let model =
             DecoderSequenceModel::new(shape, params.clone(), Arithmetic::F32, checkpointing);
         PooledSequenceModel::new(model)
     });
-    let logits = learner.logits(&sequences);
+    let logits = keeping.logits(&sequences);
     let gradient = |model: &PooledSequenceModel<DecoderSequenceModel>| {
         model.gradient(&sequences, PARTIALS, &mut |_| weights.clone())
     };
-    let once = gradient(&learner);
+    let once = gradient(&keeping);
     // Nothing is left of a pass that the next could stumble over.
-    assert!(logits == learner.logits(&sequences));
-    assert!(once == gradient(&learner));
-    assert!(logits == anew.logits(&sequences));
-    assert!(once == gradient(&anew), "layers that are computed anew");
+    assert!(logits == keeping.logits(&sequences));
+    assert!(once == gradient(&keeping));
+    assert!(logits == recomputing.logits(&sequences));
+    assert!(once == gradient(&recomputing), "recomputed layers");
     let gradient = once;
     let leaf = flatten(&decoder).autodiff().require_grad();
     let tensor = unflatten(decoder, &leaf).sequence(obs, starts, memory);
@@ -342,7 +343,7 @@ fn sequences_by_hand_are_those_of_autodiff() {
     let cases = shapes().into_iter().zip([(7, 0), (9, 6), (7, 3), (8, 2), (20, 5)]);
     for (shape, (steps, before)) in cases.chain([(long, (160, 20))]) {
         let [[logits, gradient], [want_logits, want]] =
-            by_hand_and_by_autodiff(&shape, steps, before);
+            differentiate_by_hand_and_autodiff(&shape, steps, before);
         assert_near(&logits, &want_logits, "logits");
         let largest = want.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
         for (i, (got, want)) in gradient.iter().zip(&want).enumerate() {

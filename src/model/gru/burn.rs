@@ -1,7 +1,7 @@
 //! The gated recurrent network (Cho et al. 2014), as a Burn module.
 
 use crate::math::Activation;
-use crate::model::registry::mlp::hidden;
+use crate::model::registry::mlp::{HEAD_GAIN, HIDDEN_GAIN, forward_hidden};
 use crate::model::{Model, PolicyConfig};
 use crate::nn::orthogonal::{linear_with_weight, orthogonal, orthogonal_linear};
 use crate::nn::tensors::activation::tanh;
@@ -35,7 +35,7 @@ pub struct Gru {
 }
 
 /// The longest time constant of a fresh network's neurons, in steps.
-const LONGEST_SPAN: f64 = 64.0;
+const MAX_TIME_CONSTANT: f64 = 64.0;
 
 impl Gru {
     /// A network with fresh weights on `device`, the same for the same `key`: orthogonal, each gate by itself, with
@@ -53,13 +53,7 @@ impl Gru {
         let num_encoder_layers = widths.len() - 3;
         let [inputs, size] = [widths[num_encoder_layers], widths[num_encoder_layers + 1]];
         let encoder = widths.windows(2).take(num_encoder_layers).enumerate().map(|(i, pair)| {
-            orthogonal_linear(
-                pair[0],
-                pair[1],
-                std::f64::consts::SQRT_2,
-                draw(key, i as u32),
-                device,
-            )
+            orthogonal_linear(pair[0], pair[1], HIDDEN_GAIN, draw(key, i as u32), device)
         });
         let gates = |inputs: usize, key: u32| {
             let gates = [0, 1, 2].map(|gate| orthogonal(inputs, size, 1.0, draw(key, gate)));
@@ -71,8 +65,8 @@ impl Gru {
         let mut input_gates = gates(inputs, draw(key, num_encoder_layers as u32));
         let mut bias = vec![0.0; 3 * size];
         for (j, bias) in bias[size..2 * size].iter_mut().enumerate() {
-            let span = (j as f64 + 0.5) / size as f64 * LONGEST_SPAN;
-            *bias = span.max(1.0).ln() as f32;
+            let time_constant = (j as f64 + 0.5) / size as f64 * MAX_TIME_CONSTANT;
+            *bias = time_constant.max(1.0).ln() as f32;
         }
         let bias = TensorData::new(bias, [3 * size]);
         input_gates.bias = Some(Param::from_data(bias, device));
@@ -83,7 +77,7 @@ impl Gru {
             head: orthogonal_linear(
                 size,
                 num_actions,
-                0.01,
+                HEAD_GAIN,
                 draw(key, num_encoder_layers as u32 + 2),
                 device,
             ),
@@ -111,7 +105,7 @@ impl Gru {
 
     /// The recurrent layer's input, `[batch, inputs]`, of observations.
     fn encode(&self, obs: Tensor<2>) -> Tensor<2> {
-        hidden(&self.encoder, self.activation, obs)
+        forward_hidden(&self.encoder, self.activation, obs)
     }
 
     /// The weights of the recurrent layer, gate by gate.

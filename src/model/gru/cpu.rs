@@ -3,9 +3,9 @@
 //! The network processes [`LANES`] games side by side, one in each lane. A lane's result depends on its own
 //! observations alone.
 
-use super::learn::cell;
+use super::learn::step_cell;
 use crate::math::Activation;
-use crate::model::dense::{self, Dense, stack};
+use crate::model::dense::{self, Dense, forward_stack};
 use crate::model::{Actor, LANES, Lanes, PolicySizes};
 use multiversion::multiversion;
 
@@ -63,7 +63,7 @@ impl Actor for NativeGru {
         }
     }
 
-    fn scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> Scratch {
         let widest = self.memory_gates.outputs.max(self.head.outputs);
         Scratch {
             layers: dense::Scratch::new(&self.layers),
@@ -80,7 +80,7 @@ impl Actor for NativeGru {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
         let Scratch { layers, memory_products } = scratch;
-        let inputs = stack(&self.layers, self.activation, obs, layers);
+        let inputs = forward_stack(&self.layers, self.activation, obs, layers);
         let gates = &mut memory_products[..self.memory_gates.outputs];
         self.memory_gates.apply(memory, gates);
         remember(inputs, gates, memory);
@@ -100,7 +100,7 @@ fn remember(inputs: &[Lanes], memory_products: &[Lanes], memory: &mut [Lanes]) {
             (memory_products[j], memory_products[size + j], memory_products[2 * size + j]);
         for lane in 0..LANES {
             let gates = [ir[lane] + hr[lane], iz[lane] + hz[lane], i_new[lane]];
-            [.., memory[lane]] = cell(gates, h_new[lane], memory[lane]);
+            [.., memory[lane]] = step_cell(gates, h_new[lane], memory[lane]);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::learn::GruSequenceModel;
 use super::{Gru, NativeGru};
 use crate::math::Activation;
-use crate::model::{BuiltIn, ModelKind, NewSequenceModel, Parameter, PolicyConfig};
+use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig, SequenceModelConstructor};
 use crate::nn::rows::PooledSequenceModel;
 
 impl PolicyConfig {
@@ -37,7 +37,7 @@ impl BuiltIn for Gru {
         encoder.chain(rest.into_iter().flatten()).collect()
     }
 
-    fn native(
+    fn new_native(
         num_features: usize,
         num_actions: usize,
         config: &PolicyConfig,
@@ -47,11 +47,11 @@ impl BuiltIn for Gru {
         NativeGru::from_params(&widths, config.activation, params)
     }
 
-    fn native_with(&self, params: &[f32]) -> NativeGru {
+    fn to_native(&self, params: &[f32]) -> NativeGru {
         NativeGru::from_params(&self.widths(), self.activation(), params)
     }
 
-    fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+    fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {
         Some(Box::new(|params, arithmetic, _| {
             let (widths, activation) = (self.widths(), self.activation());
             let model = GruSequenceModel::new(&widths, activation, params, arithmetic);

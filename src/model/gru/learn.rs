@@ -104,7 +104,7 @@ impl GruSequenceModel {
         } else {
             before.copy_from_slice(remembered)
         }
-        clear_started(before, &starts[t * games..][..games], size);
+        clear_starting_rows(before, &starts[t * games..][..games], size);
         let memory_products = &mut memory_products[t * wide..][..wide];
         self.memory_gates.forward(&self.params, before, memory_products);
         remember(&mut gates[t * wide..][..wide], memory_products, before, &mut after[..step], size);
@@ -112,7 +112,7 @@ impl GruSequenceModel {
 }
 
 /// Clears the rows, `[games, size]`, of games that start.
-fn clear_started(rows: &mut [f32], starts: &[f32], size: usize) {
+fn clear_starting_rows(rows: &mut [f32], starts: &[f32], size: usize) {
     for (row, start) in rows.chunks_exact_mut(size).zip(starts) {
         if *start != 0.0 {
             row.fill(0.0);
@@ -165,8 +165,8 @@ impl SequenceModel for GruSequenceModel {
             "memory"
         );
         tape.num_games = games.len();
-        sequences.rows(&sequences.obs, games.clone(), &mut tape.obs);
-        sequences.rows(&sequences.starts, games.clone(), &mut tape.starts);
+        sequences.copy_rows(&sequences.obs, games.clone(), &mut tape.obs);
+        sequences.copy_rows(&sequences.starts, games.clone(), &mut tape.starts);
         self.encode(tape);
         let memory = if sequences.memory.is_empty() {
             &[][..]
@@ -183,8 +183,8 @@ impl SequenceModel for GruSequenceModel {
             tape;
         let Scratch { d_after, d_before } = scratch;
         d_after.resize(after.len(), 0.0);
-        self.head.input_grad(d_logits, d_after, WriteMode::Overwrite);
-        self.head.param_grads(after, d_logits, gradient);
+        self.head.compute_input_grad(d_logits, d_after, WriteMode::Overwrite);
+        self.head.add_param_grads(after, d_logits, gradient);
         d_before.clear();
         d_before.resize(*num_games * size, 0.0);
         let (step, wide) = (*num_games * size, 3 * *num_games * size);
@@ -200,12 +200,12 @@ impl SequenceModel for GruSequenceModel {
                 d_before,
                 size,
             );
-            self.memory_gates.input_grad(memory_products, d_before, WriteMode::Accumulate);
-            clear_started(d_before, starts, size);
+            self.memory_gates.compute_input_grad(memory_products, d_before, WriteMode::Accumulate);
+            clear_starting_rows(d_before, starts, size);
         }
-        self.memory_gates.param_grads(before, memory_products, gradient);
-        self.input_gates.param_grads(hidden.results(obs), gates, gradient);
-        self.encoder.backward(obs, (&self.input_gates, gates), hidden, gradient);
+        self.memory_gates.add_param_grads(before, memory_products, gradient);
+        self.input_gates.add_param_grads(hidden.results(obs), gates, gradient);
+        self.encoder.backward(obs, &self.input_gates, gates, hidden, gradient);
     }
 }
 
@@ -242,7 +242,7 @@ fn remember(
             let mut cells = [[0.0; LANES]; 4];
             for i in 0..LANES {
                 let gates = [reset[i] + memory_reset[i], update[i] + memory_update[i], new[i]];
-                let lane = cell(gates, memory_new[i], before[i]);
+                let lane = step_cell(gates, memory_new[i], before[i]);
                 (cells[0][i], cells[1][i], cells[2][i], cells[3][i]) =
                     (lane[0], lane[1], lane[2], lane[3]);
             }
@@ -277,16 +277,16 @@ fn store_block(lanes: &Lanes, row: &mut [f32], at: usize) {
 /// The gates `r`, `z` and `n` of a neuron and its memory after a step. `r` and `z` are given as sums of their products
 /// with input and memory, `n` as its product with the input alone and `memory_new`, that with the memory.
 #[inline(always)]
-pub(super) fn cell([reset, update, new]: [f32; 3], memory_new: f32, before: f32) -> [f32; 4] {
+pub(super) fn step_cell([reset, update, new]: [f32; 3], memory_new: f32, before: f32) -> [f32; 4] {
     let (reset, update) = (sigmoid(reset), sigmoid(update));
     let new = tanh(new + reset * memory_new);
     [reset, update, new, (before - new) * update + new]
 }
 
 /// The backward pass of [`remember`] for one step. On entry `d_before` is the gradient with respect to the memory after
-/// this step that comes from later ones; on exit it is that with respect to the memory before this step, without the path
-/// through the gates. The gradients with respect to the gates' products with input and memory overwrite
-/// `gates` and `memory_products`.
+/// this step that comes from later ones; on exit it is that with respect to the memory before this step, without the
+/// path through the gates. The gradients with respect to the gates' products with input and memory overwrite `gates`
+/// and `memory_products`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember_backward(
     gates: &mut [f32],
@@ -309,7 +309,7 @@ fn remember_backward(
             let mut gradients = [[0.0; LANES]; 5];
             for i in 0..LANES {
                 let lane = [reset[i], update[i], new[i]];
-                let d = cell_backward(lane, memory_new[i], before[i], after[i] + later[i]);
+                let d = step_cell_backward(lane, memory_new[i], before[i], after[i] + later[i]);
                 (
                     gradients[0][i],
                     gradients[1][i],
@@ -333,11 +333,11 @@ fn remember_backward(
     }
 }
 
-/// The backward pass of [`cell`], from the gradient `d` with respect to the memory after the step: the gradients
+/// The backward pass of [`step_cell`], from the gradient `d` with respect to the memory after the step: the gradients
 /// with respect to the arguments of `r`, `z` and `n`, to `memory_new`, and to the memory before the step without the
 /// path through the gates.
 #[inline(always)]
-fn cell_backward([r, z, n]: [f32; 3], memory_new: f32, before: f32, d: f32) -> [f32; 5] {
+fn step_cell_backward([r, z, n]: [f32; 3], memory_new: f32, before: f32, d: f32) -> [f32; 5] {
     let d_new = d * (1.0 - z) * (1.0 - n * n);
     let d_update = d * (before - n) * (z * (1.0 - z));
     let d_reset = d_new * memory_new * (r * (1.0 - r));

@@ -10,6 +10,11 @@ use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
+/// The gain of hidden layers' initial weights.
+pub(in crate::model) const HIDDEN_GAIN: f64 = std::f64::consts::SQRT_2;
+/// The gain of the head's initial weights: small, so that the first policy is close to uniform.
+pub(in crate::model) const HEAD_GAIN: f64 = 0.01;
+
 /// Hidden layers from features to action logits.
 #[derive(Module, Debug)]
 pub struct Mlp {
@@ -31,14 +36,14 @@ impl Mlp {
         key: u32,
         device: &Device,
     ) -> Self {
-        let sizes = config.widths(num_features, num_actions);
-        let last = sizes.len() - 2;
-        let layers = sizes
+        let widths = config.widths(num_features, num_actions);
+        let last = widths.len() - 2;
+        let layers = widths
             .windows(2)
             .enumerate()
-            .map(|(i, size)| {
-                let gain = if i == last { 0.01 } else { std::f64::consts::SQRT_2 };
-                orthogonal_linear(size[0], size[1], gain, draw(key, i as u32), device)
+            .map(|(i, pair)| {
+                let gain = if i == last { HEAD_GAIN } else { HIDDEN_GAIN };
+                orthogonal_linear(pair[0], pair[1], gain, draw(key, i as u32), device)
             })
             .collect();
         Self { layers, activation: config.activation }
@@ -64,12 +69,12 @@ impl Mlp {
 impl Memoryless for Mlp {
     fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
         let (last, layers) = self.layers.split_last().expect("a layer");
-        ProductPrecision::default().linear(last, hidden(layers, self.activation, obs))
+        ProductPrecision::default().linear(last, forward_hidden(layers, self.activation, obs))
     }
 }
 
 /// Forward pass through a stack of layers, with an activation after each.
-pub(in crate::model) fn hidden(
+pub(in crate::model) fn forward_hidden(
     layers: &[Linear],
     activation: Activation,
     obs: Tensor<2>,

@@ -5,7 +5,7 @@
 
 use super::Mlp;
 use crate::math::Activation;
-use crate::model::dense::{Dense, Scratch, stack};
+use crate::model::dense::{Dense, Scratch, forward_stack};
 use crate::model::{Actor, BuiltIn, Lanes, PolicySizes};
 use crate::nn::parameters::{flatten, read};
 use burn::cubecl::future::block_on;
@@ -20,7 +20,7 @@ pub struct NativeMlp {
 impl NativeMlp {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(mlp: &Mlp) -> Self {
-        mlp.native_with(&block_on(read(flatten(mlp))))
+        mlp.to_native(&block_on(read(flatten(mlp))))
     }
 
     /// The network of these widths, features and actions included, with parameters in the order of
@@ -48,7 +48,7 @@ impl Actor for NativeMlp {
         }
     }
 
-    fn scratch(&self) -> Scratch {
+    fn new_scratch(&self) -> Scratch {
         Scratch::new(&self.layers)
     }
 
@@ -63,7 +63,7 @@ impl Actor for NativeMlp {
         scratch: &'a mut Scratch,
     ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
-        stack(&self.layers, self.activation, obs, scratch)
+        forward_stack(&self.layers, self.activation, obs, scratch)
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
         let params: Vec<f32> =
             (0..70 * 21 + 21 + 21 * 3 + 3).map(|i| (i as f32 * 0.71).sin()).collect();
         let policy = NativeMlp::from_params(&[70, 21, 3], Activation::Tanh, &params);
-        let mut scratch = policy.scratch();
+        let mut scratch = policy.new_scratch();
         for cells in [&[][..], &[0], &[3, 4, 66], &[69]] {
             let mut obs = vec![[0.0; LANES]; 70];
             for (lane, cell) in cells.iter().enumerate() {
@@ -99,7 +99,7 @@ mod tests {
                 activation: Activation::Tanh,
             };
             let obs: Vec<Lanes> = cells.iter().map(|cell| obs[*cell]).collect();
-            let mut scratch = fewer.scratch();
+            let mut scratch = fewer.new_scratch();
             assert_eq!(fewer.act(&obs, &mut [], &mut scratch), got);
             assert_eq!(fewer.active_features(&scratch), None);
         }

@@ -27,7 +27,7 @@ pub(crate) struct MlpShape {
     pub block: usize,
 }
 
-/// Location of a hidden layer in the parameter vector.
+/// The place of a hidden layer in the parameter vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DenseLayout {
     /// Offset of the weights `[inputs, outputs]`.
@@ -70,7 +70,7 @@ impl MlpShape {
     }
 
     /// The hidden layers; without a second one, its number of outputs is 0.
-    pub fn layers(&self) -> (DenseLayout, DenseLayout) {
+    pub fn hidden_layers(&self) -> (DenseLayout, DenseLayout) {
         let Self { features, first, second, .. } = *self;
         let (weight, bias) = (self.second_weight(), self.second_bias());
         (
@@ -152,9 +152,9 @@ const MAX_REGISTER_NEURONS: usize = 128;
 /// sums of several neurons, which makes 64 neurons twice as fast on an H100.
 const MAX_UNROLLED_NEURONS: usize = 64;
 
-/// Activations of the neurons `j..j + block` of the first hidden layer.
+/// Computes the activations of the neurons `j..j + block` of the first hidden layer.
 #[cube]
-fn first_neurons<W: Float, I: Float>(
+fn compute_first_neurons<W: Float, I: Float>(
     weights: &[W],
     x: &Array<f32>,
     j: usize,
@@ -217,7 +217,7 @@ pub(crate) fn add_to_logits<W: Float, I: Float>(
 /// Adds the contribution of neuron `j` of the first hidden layer, with the value `h`, to the neurons `k..k + block` of
 /// the second.
 #[cube]
-fn add_to_second<W: Float, I: Float>(
+fn add_to_second_layer<W: Float, I: Float>(
     weights: &[W],
     sums: &mut Array<f32>,
     h: f32,
@@ -251,12 +251,12 @@ fn add_second_neurons<W: Float, I: Float>(
     }
     if comptime!(shape.first <= MAX_REGISTER_NEURONS) {
         for j in 0..comptime!(shape.first) {
-            add_to_second::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
+            add_to_second_layer::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
         }
     } else {
         let mut j = 0usize;
         while j < comptime!(shape.first) {
-            add_to_second::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
+            add_to_second_layer::<W, I>(weights, &mut sums, front[j], j, k, block, shape);
             j += 1;
         }
     }
@@ -289,7 +289,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
     if comptime!(shape.second == 0) {
         let mut j = 0usize;
         while j < first {
-            let h = first_neurons::<W, I>(weights, x, j, block, shape);
+            let h = compute_first_neurons::<W, I>(weights, x, j, block, shape);
             add_to_logits::<W, I>(weights, logits, &h, j, block, shape);
             j += block;
         }
@@ -297,7 +297,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
         let mut front = Array::<f32>::new(first);
         if comptime!(first <= MAX_REGISTER_NEURONS) {
             for b in 0..comptime!(first / block) {
-                let h = first_neurons::<W, I>(weights, x, b * block, block, shape);
+                let h = compute_first_neurons::<W, I>(weights, x, b * block, block, shape);
                 #[unroll]
                 for c in 0..block {
                     front[b * block + c] = h[c];
@@ -306,7 +306,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
         } else {
             let mut j = 0usize;
             while j < first {
-                let h = first_neurons::<W, I>(weights, x, j, block, shape);
+                let h = compute_first_neurons::<W, I>(weights, x, j, block, shape);
                 #[unroll]
                 for c in 0..block {
                     front[j + c] = h[c];

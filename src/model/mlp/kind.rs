@@ -3,7 +3,7 @@
 use super::learn::MlpSequenceModel;
 use super::{Mlp, NativeMlp};
 use crate::math::Activation;
-use crate::model::{BuiltIn, ModelKind, NewSequenceModel, Parameter, PolicyConfig};
+use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig, SequenceModelConstructor};
 use crate::nn::rows::PooledSequenceModel;
 
 impl PolicyConfig {
@@ -25,13 +25,13 @@ impl BuiltIn for Mlp {
     ) -> Vec<Parameter> {
         let widths = config.widths(num_features, num_actions);
         let layers = widths.windows(2).enumerate();
-        let layer = |(i, size): (usize, &[usize])| {
-            Parameter::linear(&format!("layers.{i}"), size[0], size[1])
+        let layer = |(i, pair): (usize, &[usize])| {
+            Parameter::linear(&format!("layers.{i}"), pair[0], pair[1])
         };
         layers.flat_map(layer).collect()
     }
 
-    fn native(
+    fn new_native(
         num_features: usize,
         num_actions: usize,
         config: &PolicyConfig,
@@ -41,11 +41,11 @@ impl BuiltIn for Mlp {
         NativeMlp::from_params(&widths, config.activation, params)
     }
 
-    fn native_with(&self, params: &[f32]) -> NativeMlp {
+    fn to_native(&self, params: &[f32]) -> NativeMlp {
         NativeMlp::from_params(&self.widths(), self.activation(), params)
     }
 
-    fn new_sequence_model(&self) -> Option<NewSequenceModel<'_>> {
+    fn sequence_model_constructor(&self) -> Option<SequenceModelConstructor<'_>> {
         Some(Box::new(|params, arithmetic, _| {
             let (widths, activation) = (self.widths(), self.activation());
             let model = MlpSequenceModel::new(&widths, activation, params, arithmetic);

@@ -46,7 +46,7 @@ impl MlpSequenceModel {
     }
 
     /// Computes the logits of the steps in `tape`.
-    fn logits(&self, Tape { obs, hidden }: &mut Tape, logits: &mut [f32]) {
+    fn compute_logits(&self, Tape { obs, hidden }: &mut Tape, logits: &mut [f32]) {
         self.hidden.forward(&self.params, obs, hidden);
         self.head.forward(&self.params, hidden.results(obs), logits);
     }
@@ -75,7 +75,7 @@ impl SequenceModel for MlpSequenceModel {
 
     fn act(&self, obs: &[f32], _memory: &mut [Lanes], tape: &mut Tape, logits: &mut [f32]) {
         obs.clone_into(&mut tape.obs);
-        self.logits(tape, logits);
+        self.compute_logits(tape, logits);
     }
 
     fn forward(
@@ -85,13 +85,13 @@ impl SequenceModel for MlpSequenceModel {
         tape: &mut Tape,
         logits: &mut [f32],
     ) {
-        sequences.rows(&sequences.obs, games, &mut tape.obs);
-        self.logits(tape, logits);
+        sequences.copy_rows(&sequences.obs, games, &mut tape.obs);
+        self.compute_logits(tape, logits);
     }
 
     fn backward(&self, tape: &mut Tape, d_logits: &[f32], gradient: &mut [f32]) {
         let Tape { obs, hidden } = tape;
-        self.head.param_grads(hidden.results(obs), d_logits, gradient);
-        self.hidden.backward(obs, (&self.head, d_logits), hidden, gradient);
+        self.head.add_param_grads(hidden.results(obs), d_logits, gradient);
+        self.hidden.backward(obs, &self.head, d_logits, hidden, gradient);
     }
 }

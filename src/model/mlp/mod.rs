@@ -8,5 +8,5 @@ mod kind;
 mod learn;
 
 pub use self::burn::Mlp;
-pub(in crate::model) use self::burn::hidden;
+pub(in crate::model) use self::burn::{HEAD_GAIN, HIDDEN_GAIN, forward_hidden};
 pub use cpu::NativeMlp;

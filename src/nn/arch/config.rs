@@ -1,8 +1,12 @@
 //! Conversion between the `config.json` of Hugging Face's folders and a shape.
 
-use super::entries::{ConfigError, count, entry, for_each_layer, is_on, number, text, unsupported};
+use super::entries::{
+    ConfigError, check_layer_list, is_on, read_count, read_entry, read_number, read_text,
+    unsupported_error,
+};
 use super::rope::{
-    check_rotated_part, check_table_size, read_scaling, rope_settings, rotary_setting,
+    check_partial_rotary_factor, check_table_size, read_rope_number, read_rope_settings,
+    read_scaling,
 };
 use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
 use crate::math::Activation;
@@ -22,13 +26,13 @@ impl DecoderShape {
     /// # Errors
     /// If the architecture or one of its settings is not supported, an entry is missing, or sizes do not fit together.
     pub fn from_config(config: &Value) -> Result<Self, ConfigError> {
-        let found = text(config, "model_type")?.unwrap_or("none");
+        let found = read_text(config, "model_type")?.unwrap_or("none");
         let family = FAMILIES.iter().find(|family| family.model_type == found);
         let family = family.ok_or_else(|| ConfigError::Family { found: found.to_string() })?;
         let size =
-            |name: &str| count(config, name)?.ok_or_else(|| ConfigError::Missing(name.into()));
+            |name: &str| read_count(config, name)?.ok_or_else(|| ConfigError::Missing(name.into()));
         let (hidden_size, num_heads) = (size("hidden_size")?, size("num_attention_heads")?);
-        let context = count(config, "max_position_embeddings")?.unwrap_or(2048);
+        let context = read_count(config, "max_position_embeddings")?.unwrap_or(2048);
         let has_bias = is_on(config, "attention_bias")?;
         let mut shape = Self {
             family,
@@ -36,24 +40,24 @@ impl DecoderShape {
             hidden_size,
             num_layers: size("num_hidden_layers")?,
             num_heads,
-            num_kv_heads: count(config, "num_key_value_heads")?.unwrap_or(num_heads),
-            head_dim: count(config, "head_dim")?.unwrap_or(hidden_size / num_heads.max(1)),
+            num_kv_heads: read_count(config, "num_key_value_heads")?.unwrap_or(num_heads),
+            head_dim: read_count(config, "head_dim")?.unwrap_or(hidden_size / num_heads.max(1)),
             intermediate_size: size("intermediate_size")?,
             context,
             qkv_bias: has_bias,
             output_bias: has_bias,
             tie_word_embeddings: is_on(config, "tie_word_embeddings")?,
-            rope_theta: rotary_setting(config, family, "rope_theta")?.unwrap_or(1e4),
-            rope_scaling: read_scaling(&rope_settings(config, family)?, context)?,
-            rms_norm_eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            rope_theta: read_rope_number(config, family, "rope_theta")?.unwrap_or(1e4),
+            rope_scaling: read_scaling(&read_rope_settings(config, family)?, context)?,
+            rms_norm_eps: read_number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
             ..Self::default()
         };
-        shape.activation = activation(config, "hidden_act")?.unwrap_or(Activation::Silu);
+        shape.activation = read_activation(config, "hidden_act")?.unwrap_or(Activation::Silu);
         // Before the family allocates by the number of layers.
         shape.check()?;
         (family.configure)(config, &mut shape)?;
         shape.check()?;
-        check_rotated_part(config, &shape)?;
+        check_partial_rotary_factor(config, &shape)?;
         Ok(shape)
     }
 
@@ -67,21 +71,21 @@ impl DecoderShape {
         // Coordinates rotate in pairs.
         let is_odd = !((self.head_dim as f64 * partial) as usize).is_multiple_of(2);
         if !(0.0..=1.0).contains(&partial) || is_odd || self.rotary_dim() == 0 {
-            return Err(unsupported("partial_rotary_factor", partial));
+            return Err(unsupported_error("partial_rotary_factor", partial));
         }
         for (name, value, bound) in bounded_entries(self) {
             if !(value > bound && value.is_finite()) {
-                return Err(unsupported(name, value));
+                return Err(unsupported_error(name, value));
             }
         }
         check_table_size(self)?;
         if let Some(rotated) = self.rope_layers.as_ref().filter(|all| all.len() != self.num_layers)
         {
-            return Err(unsupported("no_rope_layers", rotated.len()));
+            return Err(unsupported_error("no_rope_layers", rotated.len()));
         }
         match &self.sliding {
             Some(sliding) if sliding.size == 0 || sliding.layers.len() != self.num_layers => {
-                Err(unsupported("sliding_window", sliding.size))
+                Err(unsupported_error("sliding_window", sliding.size))
             }
             _ => Ok(()),
         }
@@ -120,13 +124,16 @@ impl DecoderShape {
     }
 }
 
-/// The activation of the gate in an entry; `None` if it is absent or null.
-pub(super) fn activation(config: &Value, name: &str) -> Result<Option<Activation>, ConfigError> {
-    match text(config, name)? {
+/// Reads the activation of the gate from an entry; `None` if it is absent or null.
+pub(super) fn read_activation(
+    config: &Value,
+    name: &str,
+) -> Result<Option<Activation>, ConfigError> {
+    match read_text(config, name)? {
         None => Ok(None),
         Some("silu" | "swish") => Ok(Some(Activation::Silu)),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Some(Activation::Gelu)),
-        Some(other) => Err(unsupported(name, other)),
+        Some(other) => Err(unsupported_error(name, other)),
     }
 }
 
@@ -217,30 +224,30 @@ fn bounded_entries(shape: &DecoderShape) -> Vec<(&'static str, f64, f64)> {
     all
 }
 
-/// The tokens of a sliding window, 4,096 if the entry is absent, as in `transformers`; `None` if it is null.
-pub(super) fn window_size(config: &Value) -> Result<Option<usize>, ConfigError> {
+/// Reads the tokens of a sliding window: 4,096 if the entry is absent, as in `transformers`; `None` if it is null.
+pub(super) fn read_window_size(config: &Value) -> Result<Option<usize>, ConfigError> {
     match config.get("sliding_window") {
         None => Ok(Some(4096)),
-        Some(_) => count(config, "sliding_window"),
+        Some(_) => read_count(config, "sliding_window"),
     }
 }
 
-/// The layers of a model with sliding windows: `layer_types`, or by `default` where older files have none.
-pub(super) fn sliding_layers(
+/// Reads whether each layer has a sliding window: from `layer_types`, or by `default` where older files have none.
+pub(super) fn read_sliding_layers(
     config: &Value,
-    layers: usize,
+    num_layers: usize,
     default: impl Fn(usize) -> bool,
 ) -> Result<Vec<bool>, ConfigError> {
-    let Some(types) = entry(config, "layer_types", "a list", Value::as_array)? else {
-        return Ok((0..layers).map(default).collect());
+    let Some(types) = read_entry(config, "layer_types", "a list", Value::as_array)? else {
+        return Ok((0..num_layers).map(default).collect());
     };
     let is_sliding = |kind: &Value| match kind.as_str() {
         Some("sliding_attention") => Ok(true),
         Some("full_attention") => Ok(false),
-        _ => Err(unsupported("layer_types", kind.clone())),
+        _ => Err(unsupported_error("layer_types", kind.clone())),
     };
     let all = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
-    for_each_layer("layer_types", all, layers)
+    check_layer_list("layer_types", all, num_layers)
 }
 
 /// The entries of a `config.json` about sliding windows.
@@ -262,7 +269,7 @@ pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
 mod tests {
     use super::*;
     use crate::nn::arch::entries::sample_shape;
-    use crate::nn::arch::{NormPlacement, QkNorm, UNLIMITED};
+    use crate::nn::arch::{NormPlacement, QkNorm, UNLIMITED_WINDOW};
 
     #[test]
     fn numbers_that_attention_cannot_compute_with_are_rejected() {
@@ -284,9 +291,9 @@ mod tests {
             let table = json!({ "rope_type": "dynamic", "factor": factor });
             json!({ "max_position_embeddings": context, "rope_scaling": table })
         };
-        let part = |table: &str, part: f64| {
+        let partial = |table: &str, factor: f64| {
             let linear =
-                json!({ "rope_type": "linear", "factor": 2.0, "partial_rotary_factor": part });
+                json!({ "rope_type": "linear", "factor": 2.0, "partial_rotary_factor": factor });
             json!({ table: linear })
         };
         let theta = json!({ "rope_theta": 1.0, "rope_scaling": { "type": "yarn", "factor": 4.0 } });
@@ -296,8 +303,8 @@ mod tests {
             ("gemma3_text", json!({ "query_pre_attn_scalar": 0 }), "query_pre_attn_scalar"),
             ("gemma3_text", json!({ "query_pre_attn_scalar": -1 }), "query_pre_attn_scalar"),
             ("gemma3_text", json!({ "rope_local_base_freq": 0 }), "rope_local_base_freq"),
-            ("llama", part("rope_parameters", 0.5), "partial_rotary_factor"),
-            ("smollm3", part("rope_scaling", 0.75), "partial_rotary_factor"),
+            ("llama", partial("rope_parameters", 0.5), "partial_rotary_factor"),
+            ("smollm3", partial("rope_scaling", 0.75), "partial_rotary_factor"),
             ("llama", yarn("beta_fast", 0.0), "rope_scaling.beta_fast"),
             ("llama", yarn("beta_slow", -1.0), "rope_scaling.beta_slow"),
             ("llama", yarn("attention_factor", 0.0), "rope_scaling.attention_factor"),
@@ -316,12 +323,12 @@ mod tests {
         }
         sample_shape("llama", llama3(1.0, 4.0)).unwrap();
         sample_shape("llama", yarn("factor", 4.0)).unwrap();
-        sample_shape("llama", part("rope_parameters", 1.0)).unwrap();
+        sample_shape("llama", partial("rope_parameters", 1.0)).unwrap();
     }
 
     #[test]
     fn an_entry_at_fault_is_named_and_null_is_none() {
-        for (family, others, said) in [
+        for (family, others, expected) in [
             (
                 "llama",
                 json!({ "rms_norm_eps": "x" }),
@@ -360,7 +367,7 @@ mod tests {
             ),
         ] {
             let error = sample_shape(family, others).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         let nothing = json!({
             "head_dim": null, "rope_scaling": null, "rope_parameters": null, "sliding_window": null,
@@ -375,32 +382,31 @@ mod tests {
 
     #[test]
     fn entries_mean_what_they_mean_in_transformers() {
-        let found = sample_shape;
         // Another family's name of the activation has no meaning.
         let other = json!({ "hidden_act": "silu", "hidden_activation": "gelu_new" });
-        assert_eq!(found("llama", other.clone()).unwrap().activation, Activation::Silu);
-        assert_eq!(found("gemma3_text", other).unwrap().activation, Activation::Gelu);
+        assert_eq!(sample_shape("llama", other.clone()).unwrap().activation, Activation::Silu);
+        assert_eq!(sample_shape("gemma3_text", other).unwrap().activation, Activation::Gelu);
         let silu = json!({ "hidden_activation": "silu" });
-        assert_eq!(found("gemma3_text", silu).unwrap().activation, Activation::Silu);
+        assert_eq!(sample_shape("gemma3_text", silu).unwrap().activation, Activation::Silu);
 
         let both = json!({
             "rope_scaling": { "rope_type": "linear", "factor": 2.0 },
             "rope_parameters": { "rope_type": "default", "rope_theta": 5e5 },
         });
-        let both = found("llama", both).unwrap();
+        let both = sample_shape("llama", both).unwrap();
         assert_eq!(both.rope_scaling, Some(RopeScaling::Linear { factor: 2.0 }));
         assert_eq!(both.rope_theta, 1e4);
         let linear = json!({ "rope_type": "linear", "factor": 4.0 });
         let sliding = json!({ "sliding_attention": linear });
         let name = "rope_parameters.sliding_attention.rope_type";
-        match found("gemma3_text", json!({ "rope_parameters": sliding })) {
+        match sample_shape("gemma3_text", json!({ "rope_parameters": sliding })) {
             Err(ConfigError::Value { name: found, .. }) => assert_eq!(found, name),
             other => panic!("{name}: {other:?}"),
         }
         let full = json!({ "rope_parameters": { "full_attention": linear } });
-        assert!(found("gemma3_text", full).unwrap().rope_scaling.is_some());
+        assert!(sample_shape("gemma3_text", full).unwrap().rope_scaling.is_some());
 
-        let theta = |others: Value| found("gemma3_text", others).unwrap().rope_theta;
+        let theta = |others: Value| sample_shape("gemma3_text", others).unwrap().rope_theta;
         let scaling = json!({ "rope_type": "linear", "factor": 8.0 });
         let scaling_with_base = json!({ "rope_type": "linear", "factor": 8.0, "rope_theta": 2e6 });
         let full = json!({ "full_attention": { "rope_type": "default", "rope_theta": 5e5 } });
@@ -416,11 +422,11 @@ mod tests {
             assert_eq!(theta(others.clone()), expected, "{others}");
         }
 
-        let heads = |others: Value| found("qwen3", others).unwrap().head_dim;
+        let heads = |others: Value| sample_shape("qwen3", others).unwrap().head_dim;
         assert_eq!((heads(json!({})), heads(json!({ "head_dim": null }))), (8, 128));
 
         let window = |family: &str, others: Value| {
-            found(family, others).unwrap().sliding.map(|sliding| sliding.size)
+            sample_shape(family, others).unwrap().sliding.map(|sliding| sliding.size)
         };
         for (family, others, expected) in [
             ("mistral", json!({}), Some(4096)),
@@ -449,8 +455,8 @@ mod tests {
             }),
         ];
         for family in FAMILIES {
-            for (number, scaling) in scalings.iter().enumerate() {
-                let is_odd = number % 2 == 1;
+            for (index, scaling) in scalings.iter().enumerate() {
+                let is_odd = index % 2 == 1;
                 let others = json!({
                     "rope_scaling": scaling,
                     "rope_theta": 5e5,
@@ -469,10 +475,10 @@ mod tests {
             }
         }
         let wide = sample_shape("mistral", json!({ "sliding_window": 1u64 << 32 })).unwrap();
-        assert_eq!(wide.windows(), [UNLIMITED; 2]);
-        let found = |name: &str| sample_shape(name, json!({})).unwrap();
-        assert_eq!(found("gemma3_text").activation, Activation::Gelu);
-        assert_eq!(found("gemma3_text").norms, NormPlacement::Around);
-        assert_eq!(found("olmo2").qk_norm, QkNorm::AllHeads);
+        assert_eq!(wide.windows(), [UNLIMITED_WINDOW; 2]);
+        let plain_shape = |name: &str| sample_shape(name, json!({})).unwrap();
+        assert_eq!(plain_shape("gemma3_text").activation, Activation::Gelu);
+        assert_eq!(plain_shape("gemma3_text").norm_placement, NormPlacement::Around);
+        assert_eq!(plain_shape("olmo2").qk_norm, QkNorm::AllHeads);
     }
 }

@@ -44,12 +44,12 @@ pub fn family_names() -> String {
 }
 
 /// The error of an entry whose value is not supported.
-pub(super) fn unsupported(name: &str, value: impl Into<Value>) -> ConfigError {
+pub(super) fn unsupported_error(name: &str, value: impl Into<Value>) -> ConfigError {
     ConfigError::Value { name: name.into(), value: value.into() }
 }
 
-/// An entry of a configuration, as `read` takes it; `None` if it is absent or null.
-pub(super) fn entry<'a, T>(
+/// Reads an entry of a configuration by `read`; `None` if it is absent or null.
+pub(super) fn read_entry<'a, T>(
     config: &'a Value,
     name: &str,
     expected: &'static str,
@@ -63,60 +63,64 @@ pub(super) fn entry<'a, T>(
     }
 }
 
-/// A size or a count of a configuration.
-pub(super) fn count(config: &Value, name: &str) -> Result<Option<usize>, ConfigError> {
+/// Reads a size or a count of a configuration.
+pub(super) fn read_count(config: &Value, name: &str) -> Result<Option<usize>, ConfigError> {
     let whole = |value: &Value| value.as_u64().map(|x| usize::try_from(x).unwrap_or(usize::MAX));
-    entry(config, name, "a positive whole number", whole)
+    read_entry(config, name, "a positive whole number", whole)
 }
 
-/// A number of a configuration.
-pub(super) fn number(config: &Value, name: &str) -> Result<Option<f64>, ConfigError> {
-    entry(config, name, "a number", Value::as_f64)
+/// Reads a number of a configuration.
+pub(super) fn read_number(config: &Value, name: &str) -> Result<Option<f64>, ConfigError> {
+    read_entry(config, name, "a number", Value::as_f64)
 }
 
-/// A switch of a configuration.
-pub(super) fn switch(config: &Value, name: &str) -> Result<Option<bool>, ConfigError> {
-    entry(config, name, "true or false", Value::as_bool)
+/// Reads a switch of a configuration.
+pub(super) fn read_switch(config: &Value, name: &str) -> Result<Option<bool>, ConfigError> {
+    read_entry(config, name, "true or false", Value::as_bool)
 }
 
-/// A switch of a configuration, off if it is absent.
+/// Whether a switch of a configuration is on; off if it is absent.
 pub(super) fn is_on(config: &Value, name: &str) -> Result<bool, ConfigError> {
-    Ok(switch(config, name)?.unwrap_or(false))
+    Ok(read_switch(config, name)?.unwrap_or(false))
 }
 
-/// A name in a configuration.
-pub(super) fn text<'a>(config: &'a Value, name: &str) -> Result<Option<&'a str>, ConfigError> {
-    entry(config, name, "a string", Value::as_str)
+/// Reads a string of a configuration.
+pub(super) fn read_text<'a>(config: &'a Value, name: &str) -> Result<Option<&'a str>, ConfigError> {
+    read_entry(config, name, "a string", Value::as_str)
 }
 
-/// A table in a configuration.
-pub(super) fn section<'a>(config: &'a Value, name: &str) -> Result<Option<&'a Value>, ConfigError> {
-    entry(config, name, "a table", |value| value.is_object().then_some(value))
+/// Reads a table of a configuration.
+pub(super) fn read_section<'a>(
+    config: &'a Value,
+    name: &str,
+) -> Result<Option<&'a Value>, ConfigError> {
+    read_entry(config, name, "a table", |value| value.is_object().then_some(value))
 }
 
-/// Checks that a list has an entry for each layer, and returns it.
-pub(super) fn for_each_layer(
+/// Checks that a list has an entry for each layer and returns it.
+pub(super) fn check_layer_list(
     name: &str,
     values: Vec<bool>,
-    layers: usize,
+    num_layers: usize,
 ) -> Result<Vec<bool>, ConfigError> {
-    if values.len() == layers {
+    if values.len() == num_layers {
         return Ok(values);
     }
     let count = values.len();
-    let wrong = format!("`{name}` has {count} entries for {layers} layers (`num_hidden_layers`)");
-    Err(ConfigError::Sizes(wrong))
+    Err(ConfigError::Sizes(format!(
+        "`{name}` has {count} entries for {num_layers} layers (`num_hidden_layers`)"
+    )))
 }
 
 /// Checks that an entry is absent, null or `false`.
-pub(super) fn refuse(config: &Value, name: &str) -> Result<(), ConfigError> {
+pub(super) fn check_off(config: &Value, name: &str) -> Result<(), ConfigError> {
     match &config[name] {
         Value::Null | Value::Bool(false) => Ok(()),
-        value => Err(unsupported(name, value.clone())),
+        value => Err(unsupported_error(name, value.clone())),
     }
 }
 
-/// The shape by the `config.json` of a small model of a family, with other entries.
+/// The shape of a small model of a family, with these entries in its `config.json`.
 #[cfg(test)]
 pub(super) fn sample_shape(
     model_type: &str,

@@ -1,9 +1,11 @@
 //! Gemma 3 (Gemma Team 2025), text alone: norms around the blocks, a GELU gate, scaled embeddings, and local attention
 //! with different rotary frequencies in most layers.
 
-use super::config::{activation, activation_name, describe_sliding, sliding_layers, window_size};
-use super::entries::{count, number, refuse};
-use super::rope::{rotary_setting, sliding_theta};
+use super::config::{
+    activation_name, describe_sliding, read_activation, read_sliding_layers, read_window_size,
+};
+use super::entries::{check_off, read_count, read_number};
+use super::rope::{read_rope_number, read_sliding_theta};
 use super::{Family, NormPlacement, QkNorm, SlidingWindow};
 use crate::math::Activation;
 use serde_json::{Value, json};
@@ -12,30 +14,33 @@ pub(super) static GEMMA3: Family = Family {
     model_type: "gemma3_text",
     class: "Gemma3ForCausalLM",
     gguf: None,
-    ropes_by_kind: true,
+    has_rope_per_layer_type: true,
     configure: |config, shape| {
         for name in
             ["attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"]
         {
-            refuse(config, name)?;
+            check_off(config, name)?;
         }
-        shape.norms = NormPlacement::Around;
+        shape.norm_placement = NormPlacement::Around;
         shape.norm_offset = 1.0;
         shape.qk_norm = QkNorm::PerHead;
-        shape.activation = activation(config, "hidden_activation")?.unwrap_or(Activation::Gelu);
+        shape.activation =
+            read_activation(config, "hidden_activation")?.unwrap_or(Activation::Gelu);
         shape.embedding_scale = (shape.hidden_size as f64).sqrt() as f32;
         shape.query_pre_attn_scalar =
-            Some(number(config, "query_pre_attn_scalar")?.unwrap_or(256.0));
-        shape.head_dim = count(config, "head_dim")?.unwrap_or(256);
+            Some(read_number(config, "query_pre_attn_scalar")?.unwrap_or(256.0));
+        shape.head_dim = read_count(config, "head_dim")?.unwrap_or(256);
         if config["tie_word_embeddings"].is_null() {
             shape.tie_word_embeddings = true;
         }
-        shape.rope_theta = rotary_setting(config, shape.family, "rope_theta")?.unwrap_or(1e6);
-        let pattern = count(config, "sliding_window_pattern")?.unwrap_or(6).max(1);
-        let theta = sliding_theta(config)?.or(number(config, "rope_local_base_freq")?);
+        shape.rope_theta = read_rope_number(config, shape.family, "rope_theta")?.unwrap_or(1e6);
+        let pattern = read_count(config, "sliding_window_pattern")?.unwrap_or(6).max(1);
+        let theta = read_sliding_theta(config)?.or(read_number(config, "rope_local_base_freq")?);
         shape.sliding = Some(SlidingWindow {
-            size: window_size(config)?.unwrap_or(4096),
-            layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % pattern != 0)?,
+            size: read_window_size(config)?.unwrap_or(4096),
+            layers: read_sliding_layers(config, shape.num_layers, |layer| {
+                (layer + 1) % pattern != 0
+            })?,
             rope_theta: Some(theta.unwrap_or(1e4)),
         });
         Ok(())

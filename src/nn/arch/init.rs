@@ -22,24 +22,24 @@ impl DecoderShape {
     /// start, since the norm of a stream of zeros would blow up its gradient. The head is small, so that the first
     /// policy is close to uniform.
     pub fn orthogonal_weights(&self, key: u32) -> Vec<f32> {
-        let (layout, mut params) = (Layout::new(self), self.unit_norms());
-        let unit = (self.hidden_size as f64).sqrt();
-        let added = 1.0 / (2.0 * self.num_layers as f64).sqrt();
+        let (layout, mut params) = (Layout::new(self), self.zeros_with_unit_norms());
+        let stream_norm = (self.hidden_size as f64).sqrt();
+        let residual_gain = 1.0 / (2.0 * self.num_layers as f64).sqrt();
         let mut fill = |place: &std::ops::Range<usize>, rows: usize, gain: f64, key: u32| {
             let weights = orthogonal(rows, place.len() / rows, gain, key);
             params[place.clone()].copy_from_slice(&weights);
         };
         match &layout.input {
             Some(input) => {
-                fill(&input.weight, input.inputs, unit, draw(key, 0));
-                fill(&input.bias, 1, INPUT_BIAS_NORM * unit, draw(key, 1));
+                fill(&input.weight, input.inputs, stream_norm, draw(key, 0));
+                fill(&input.bias, 1, INPUT_BIAS_NORM * stream_norm, draw(key, 1));
             }
             None => fill(&layout.embed_tokens, self.num_actions, EMBEDDING_NORM, draw(key, 0)),
         }
         for (index, layer) in layout.layers.iter().enumerate() {
             let key = draw(key, 3 + index as u32);
             for (linear, projection) in layer.linears.iter().zip(Projection::ALL) {
-                let gain = if projection.adds_to_stream() { added } else { 1.0 };
+                let gain = if projection.adds_to_stream() { residual_gain } else { 1.0 };
                 fill(&linear.weight, linear.inputs, gain, draw(key, projection as u32));
             }
         }
@@ -52,25 +52,26 @@ impl DecoderShape {
     /// Initial weights of a language model: normal, with the deviation that keeps the stream's size, and as in GPT-2
     /// smaller where results are added to the stream (Radford et al. 2019). Norms are 1, biases 0.
     pub fn normal_weights(&self, key: u32) -> Vec<f32> {
-        let mut params = self.unit_norms();
-        let added = (2.0 * self.num_layers as f64).sqrt().recip();
-        let adds = |name: &str| {
-            let mut all =
-                Projection::ALL.into_iter().filter(|projection| projection.adds_to_stream());
-            all.any(|projection| name.ends_with(&format!("{}.weight", projection.name())))
+        let mut params = self.zeros_with_unit_norms();
+        let residual_gain = (2.0 * self.num_layers as f64).sqrt().recip();
+        let adds_to_stream = |name: &str| {
+            Projection::ALL.into_iter().any(|projection| {
+                projection.adds_to_stream()
+                    && name.ends_with(&format!("{}.weight", projection.name()))
+            })
         };
         let mut end = 0;
         for (index, parameter) in self.parameters().iter().enumerate() {
             let start = end;
-            end += parameter.count();
+            end += parameter.num_elements();
             if parameter.shape.len() == 1 {
                 continue;
             }
-            let unit = (parameter.shape[0] as f64).sqrt().recip();
+            let unit_deviation = (parameter.shape[0] as f64).sqrt().recip();
             let deviation = match parameter.name.as_str() {
                 "embed_tokens.weight" | "lm_head.weight" => EMBEDDING_DEVIATION,
-                name if adds(name) => unit * added,
-                _ => unit,
+                name if adds_to_stream(name) => unit_deviation * residual_gain,
+                _ => unit_deviation,
             };
             let key = draw(key, index as u32);
             for (i, x) in params[start..end].iter_mut().enumerate() {
@@ -81,11 +82,14 @@ impl DecoderShape {
     }
 
     /// Parameters of 0, except for norms, which multiply by 1.
-    fn unit_norms(&self) -> Vec<f32> {
+    fn zeros_with_unit_norms(&self) -> Vec<f32> {
         let value =
             |name: &str| if name.ends_with("norm.weight") { 1.0 - self.norm_offset } else { 0.0 };
-        let parameters = self.parameters();
-        let all = parameters.iter();
-        all.flat_map(|one| std::iter::repeat_n(value(&one.name), one.count())).collect()
+        let parameters = self.parameters().into_iter();
+        parameters
+            .flat_map(|parameter| {
+                std::iter::repeat_n(value(&parameter.name), parameter.num_elements())
+            })
+            .collect()
     }
 }

@@ -27,13 +27,13 @@ impl Parameter {
         ]
     }
 
-    /// The number of its elements.
-    pub fn count(&self) -> usize {
+    /// The number of elements.
+    pub fn num_elements(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// A matrix of a layer, in the order of [`Projection::ALL`].
+/// A matrix of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Projection {
     /// `q_proj`.
@@ -53,16 +53,16 @@ pub enum Projection {
 }
 
 impl Projection {
-    /// All of them, in the order of their parameters.
+    /// All projections, in the order of their parameters.
     pub const ALL: [Self; 7] =
         [Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down];
 
-    /// The matrices of the input of attention.
-    pub const OF_ATTENTION: [Self; 3] = [Self::Query, Self::Key, Self::Value];
-    /// The matrices of queries and keys.
-    pub const OF_SCORES: [Self; 2] = [Self::Query, Self::Key];
-    /// The matrices of the input of the feed-forward block.
-    pub const OF_GATE: [Self; 2] = [Self::Gate, Self::Up];
+    /// The projections of the input of attention.
+    pub const ATTENTION_INPUTS: [Self; 3] = [Self::Query, Self::Key, Self::Value];
+    /// The projections of the input of attention whose results are rotated.
+    pub const QUERY_AND_KEY: [Self; 2] = [Self::Query, Self::Key];
+    /// The projections of the input of the feed-forward block.
+    pub const MLP_INPUTS: [Self; 2] = [Self::Gate, Self::Up];
 
     /// The name in a layer, by Hugging Face and PEFT.
     pub const fn name(self) -> &'static str {
@@ -77,7 +77,7 @@ impl Projection {
         }
     }
 
-    /// Number of inputs, and of outputs.
+    /// The numbers of inputs and outputs.
     pub fn sizes(self, shape: &DecoderShape) -> [usize; 2] {
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
         match self {
@@ -177,7 +177,7 @@ impl NormPlacement {
 impl DecoderShape {
     /// The number of parameters.
     pub fn num_params(&self) -> usize {
-        self.parameters().iter().map(Parameter::count).sum()
+        self.parameters().iter().map(Parameter::num_elements).sum()
     }
 
     /// Names and shapes of the parameters, in the order of the vector of all.
@@ -190,28 +190,29 @@ impl DecoderShape {
             Parameter::linear("input", self.num_features, size).to_vec()
         };
         for i in 0..self.num_layers {
-            let norm = |all: &mut Vec<Parameter>, name: Option<&str>, size: usize| {
+            let push_norm = |all: &mut Vec<Parameter>, name: Option<&str>, size: usize| {
                 all.extend(name.map(|name| weight(&format!("layers.{i}.{name}"), &[size])));
             };
-            let linears = |all: &mut Vec<Parameter>, some: &[Projection]| {
-                for linear in some {
-                    let [inputs, outputs] = linear.sizes(self);
-                    let name = format!("layers.{i}.{}", linear.name());
-                    let both = Parameter::linear(&name, inputs, outputs);
-                    all.extend(both.into_iter().take(if linear.has_bias(self) { 2 } else { 1 }));
+            let push_linears = |all: &mut Vec<Parameter>, projections: &[Projection]| {
+                for projection in projections {
+                    let [inputs, outputs] = projection.sizes(self);
+                    let name = format!("layers.{i}.{}", projection.name());
+                    let [weight, bias] = Parameter::linear(&name, inputs, outputs);
+                    all.push(weight);
+                    all.extend(projection.has_bias(self).then_some(bias));
                 }
             };
-            let names = self.norms.names();
-            norm(&mut all, names.before_attention, size);
-            linears(&mut all, &Projection::ALL[..4]);
+            let names = self.norm_placement.names();
+            push_norm(&mut all, names.before_attention, size);
+            push_linears(&mut all, &Projection::ALL[..4]);
             if let Some(sizes) = self.qk_norm_sizes() {
-                norm(&mut all, Some("self_attn.q_norm"), sizes.query);
-                norm(&mut all, Some("self_attn.k_norm"), sizes.key);
+                push_norm(&mut all, Some("self_attn.q_norm"), sizes.query);
+                push_norm(&mut all, Some("self_attn.k_norm"), sizes.key);
             }
-            norm(&mut all, names.after_attention, size);
-            norm(&mut all, names.before_mlp, size);
-            linears(&mut all, &Projection::ALL[4..]);
-            norm(&mut all, names.after_mlp, size);
+            push_norm(&mut all, names.after_attention, size);
+            push_norm(&mut all, names.before_mlp, size);
+            push_linears(&mut all, &Projection::ALL[4..]);
+            push_norm(&mut all, names.after_mlp, size);
         }
         all.push(weight("norm", &[size]));
         if !self.tie_word_embeddings {
@@ -230,10 +231,10 @@ impl DecoderShape {
     }
 }
 
-/// The place of a linear layer's parameters.
+/// The places of a linear layer's parameters.
 #[derive(Clone, Debug)]
 pub struct LinearLayout {
-    /// `[inputs, outputs]`, or if transposed `[outputs, inputs]`.
+    /// `[inputs, outputs]`; `[outputs, inputs]` if it is transposed.
     pub weight: Range<usize>,
     /// `[outputs]`; empty without a bias.
     pub bias: Range<usize>,
@@ -242,12 +243,12 @@ pub struct LinearLayout {
     /// Elements of an output row.
     pub outputs: usize,
     /// Whether the weight is stored transposed: it is the table of token embeddings.
-    pub transposed: bool,
+    pub is_transposed: bool,
     /// Index of the matrix in the decoder, which also indexes packed copies and adapters.
     pub index: usize,
 }
 
-/// The places of a layer's parameters; a range is empty where there is no such parameter.
+/// The places of a layer's parameters; the range of a missing parameter is empty.
 #[derive(Clone, Debug)]
 pub struct LayerLayout {
     /// The offset of the first parameter.
@@ -281,7 +282,7 @@ impl Layout {
         let mut end = 0;
         let places = shape.parameters().into_iter().map(|parameter| {
             let start = end;
-            end += parameter.count();
+            end += parameter.num_elements();
             (parameter.name, start..end)
         });
         let places: HashMap<String, Range<usize>> = places.collect();
@@ -291,7 +292,7 @@ impl Layout {
             bias: place(format!("{name}.bias")),
             inputs,
             outputs,
-            transposed: false,
+            is_transposed: false,
             index,
         };
         let count = Projection::ALL.len();
@@ -301,7 +302,7 @@ impl Layout {
                 let name = format!("layers.{layer}.{}", projection.name());
                 linear(&name, layer * count + projection as usize, projection.sizes(shape))
             });
-            let norms = shape.norms.names().map(|name| name.map_or(0..0, norm));
+            let norms = shape.norm_placement.names().map(|name| name.map_or(0..0, norm));
             let first = if norms.before_attention.is_empty() {
                 &linears[0].weight
             } else {
@@ -322,7 +323,7 @@ impl Layout {
         let sizes = [shape.hidden_size, shape.num_actions];
         let mut head = linear("lm_head", count * shape.num_layers, sizes);
         if shape.tie_word_embeddings {
-            (head.weight, head.transposed) = (embed_tokens.clone(), true);
+            (head.weight, head.is_transposed) = (embed_tokens.clone(), true);
         }
         let sizes = [shape.num_features, shape.hidden_size];
         let input =
@@ -331,7 +332,7 @@ impl Layout {
     }
 
     /// The number of matrices, one more than the largest [`LinearLayout::index`].
-    pub fn matrices(&self) -> usize {
+    pub fn num_matrices(&self) -> usize {
         Projection::ALL.len() * self.layers.len() + 1 + usize::from(self.input.is_some())
     }
 

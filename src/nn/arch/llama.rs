@@ -10,14 +10,14 @@ pub(super) const GGUF: GgufForm = GgufForm {
     qk_norm: QkNorm::None,
     has_qkv_bias: true,
     has_output_and_mlp_bias: true,
-    pairs_rotated: true,
+    rotates_adjacent_pairs: true,
 };
 
 pub(super) static LLAMA: Family = Family {
     model_type: "llama",
     class: "LlamaForCausalLM",
     gguf: Some(GGUF),
-    ropes_by_kind: false,
+    has_rope_per_layer_type: false,
     configure: |config, shape| {
         shape.mlp_bias = is_on(config, "mlp_bias")?;
         Ok(())

@@ -9,19 +9,19 @@ use crate::schema::range::strings_of;
 use crate::schema::{OutOfRange, ensure, settings};
 use std::ops::Range;
 
-/// The matrices of a layer as PEFT names them, in the order of [`Projection::ALL`].
+/// The names of a layer's projections in PEFT, in the order of [`Projection::ALL`].
 const MODULES: [&str; Projection::ALL.len()] = {
     let mut names = [""; Projection::ALL.len()];
     let mut i = 0;
     while i < names.len() {
-        names[i] = short(Projection::ALL[i].name());
+        names[i] = module_name(Projection::ALL[i].name());
         i += 1;
     }
     names
 };
 
-/// The last part of a matrix's name of two parts.
-const fn short(name: &'static str) -> &'static str {
+/// The part of a projection's name after the dot.
+const fn module_name(name: &'static str) -> &'static str {
     let mut at = 0;
     while name.as_bytes()[at] != b'.' {
         at += 1;
@@ -53,13 +53,13 @@ impl LoraConfig {
         ensure(is_allowed, "target_modules", "[]", strings_of(&MODULES))
     }
 
-    /// Takes over the settings of a model's existing adapters, which a run goes on to train.
+    /// Takes over the settings of a model's existing adapters, which a run continues to train.
     ///
     /// # Errors
     /// A clause that names the first setting which is neither the default nor that of the adapters.
     pub fn adopt(&mut self, existing: &Self) -> Result<(), String> {
         let default = Self::default();
-        let targets = |config: &Self| Projection::ALL.map(|linear| config.targets(linear));
+        let targets = |config: &Self| Projection::ALL.map(|projection| config.targets(projection));
         let known = [targets(existing), targets(&default)];
         let conflict = if self.r != default.r && self.r != existing.r {
             Some(("r", self.r.to_string(), existing.r.to_string()))
@@ -82,8 +82,8 @@ impl LoraConfig {
     }
 
     /// Whether a matrix has an adapter.
-    pub fn targets(&self, linear: Projection) -> bool {
-        self.target_modules.iter().any(|name| name == MODULES[linear as usize])
+    pub fn targets(&self, projection: Projection) -> bool {
+        self.target_modules.iter().any(|name| name == MODULES[projection as usize])
     }
 }
 
@@ -108,7 +108,7 @@ pub struct Adapters {
 
 impl Adapters {
     /// Fresh adapters, which change nothing yet: `a` is uniform in `+-1 / sqrt(inputs)`, `b` is 0.
-    pub fn fresh(shape: &DecoderShape, config: &LoraConfig, key: u32) -> Self {
+    pub fn new(shape: &DecoderShape, config: &LoraConfig, key: u32) -> Self {
         let mut adapters = Self::zeros(shape, config);
         for (index, layout) in adapters.layouts.iter().enumerate() {
             let Some(AdapterLayout { a, .. }) = layout else { continue };
@@ -121,24 +121,24 @@ impl Adapters {
         adapters
     }
 
-    /// Adapters with all numbers 0.
+    /// Adapters whose parameters are all 0.
     pub fn zeros(shape: &DecoderShape, config: &LoraConfig) -> Self {
         let (mut parameters, mut layouts, mut end) = (Vec::new(), Vec::new(), 0);
         for layer in 0..shape.num_layers {
-            for linear in Projection::ALL {
-                if !config.targets(linear) {
+            for projection in Projection::ALL {
+                if !config.targets(projection) {
                     layouts.push(None);
                     continue;
                 }
-                let mut take = |which: &str, shape: [usize; 2]| {
-                    let name = format!("layers.{layer}.{}.lora_{which}.weight", linear.name());
+                let mut push = |matrix: &str, shape: [usize; 2]| {
+                    let name = format!("layers.{layer}.{}.lora_{matrix}.weight", projection.name());
                     parameters.push(Parameter::new(name, &shape));
                     end += shape[0] * shape[1];
                     end - shape[0] * shape[1]..end
                 };
-                let [inputs, outputs] = linear.sizes(shape);
-                let a = take("A", [inputs, config.r]);
-                let b = take("B", [config.r, outputs]);
+                let [inputs, outputs] = projection.sizes(shape);
+                let a = push("A", [inputs, config.r]);
+                let b = push("B", [config.r, outputs]);
                 layouts.push(Some(AdapterLayout { a, b }));
             }
         }
@@ -171,9 +171,9 @@ impl Adapters {
     }
 
     /// Merges the adapters into the decoder's parameters: adds `scale a b` to each target matrix.
-    pub fn add_to(&self, shape: &DecoderShape, params: &mut [f32]) {
+    pub fn merge_into(&self, shape: &DecoderShape, params: &mut [f32]) {
         for linear in Layout::new(shape).layers.iter().flat_map(|layer| &layer.linears) {
-            let Some((_, LowRank { a, b, rank, scale })) = self.of(linear) else { continue };
+            let Some((_, LowRank { a, b, rank, scale })) = self.get(linear) else { continue };
             let rows = params[linear.weight.clone()].chunks_exact_mut(linear.outputs);
             for (row, a) in rows.zip(a.chunks_exact(rank)) {
                 for (factor, b) in a.iter().zip(b.chunks_exact(linear.outputs)) {
@@ -184,7 +184,7 @@ impl Adapters {
     }
 
     /// The adapter of a matrix, if it has one.
-    pub(crate) fn of(&self, linear: &LinearLayout) -> Option<(&AdapterLayout, LowRank<'_>)> {
+    pub(crate) fn get(&self, linear: &LinearLayout) -> Option<(&AdapterLayout, LowRank<'_>)> {
         let layout = self.layouts.get(linear.index)?.as_ref()?;
         let (a, b) = (&self.params[layout.a.clone()], &self.params[layout.b.clone()]);
         Some((layout, LowRank { a, b, rank: self.config.r, scale: self.scale() }))

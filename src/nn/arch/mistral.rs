@@ -1,6 +1,6 @@
 //! Mistral (Jiang et al. 2023): Llama's form, with a sliding window in all layers.
 
-use super::config::{describe_sliding, sliding_layers, window_size};
+use super::config::{describe_sliding, read_sliding_layers, read_window_size};
 use super::{Family, SlidingWindow, llama};
 use serde_json::Value;
 
@@ -8,11 +8,11 @@ pub(super) static MISTRAL: Family = Family {
     model_type: "mistral",
     class: "MistralForCausalLM",
     gguf: Some(llama::GGUF),
-    ropes_by_kind: false,
+    has_rope_per_layer_type: false,
     configure: |config, shape| {
         (shape.qkv_bias, shape.output_bias) = (false, false);
-        if let Some(size) = window_size(config)? {
-            let layers = sliding_layers(config, shape.num_layers, |_| true)?;
+        if let Some(size) = read_window_size(config)? {
+            let layers = read_sliding_layers(config, shape.num_layers, |_| true)?;
             shape.sliding = Some(SlidingWindow { size, layers, rope_theta: None });
         }
         Ok(())

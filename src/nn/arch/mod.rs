@@ -51,8 +51,8 @@ pub struct Family {
     pub class: &'static str,
     /// The form of its models in GGUF files; `None` if these are neither read nor written.
     pub gguf: Option<GgufForm>,
-    /// Whether `rope_parameters` in a `config.json` has a table for each kind of layer.
-    pub ropes_by_kind: bool,
+    /// Whether `rope_parameters` in a `config.json` has a table for each type of layer.
+    pub has_rope_per_layer_type: bool,
     /// Sets the switches that this architecture takes from a `config.json` beyond those common to all.
     pub configure: fn(&serde_json::Value, &mut DecoderShape) -> Result<(), ConfigError>,
     /// The entries of a `config.json` beyond those common to all.
@@ -70,8 +70,8 @@ pub struct GgufForm {
     pub has_qkv_bias: bool,
     /// Whether the output projection of attention and the feed-forward block may have biases.
     pub has_output_and_mlp_bias: bool,
-    /// Whether the two coordinates of a head that rotate together are adjacent.
-    pub pairs_rotated: bool,
+    /// Whether rotary embeddings rotate adjacent coordinates of a head together.
+    pub rotates_adjacent_pairs: bool,
 }
 
 impl Debug for Family {
@@ -116,10 +116,10 @@ pub struct DecoderShape {
     /// Whether the projections of the feed-forward block have biases.
     pub mlp_bias: bool,
     /// The places of the norms of a layer.
-    pub norms: NormPlacement,
-    /// The number added to the weights of norms: 1 where files hold their differences from 1.
+    pub norm_placement: NormPlacement,
+    /// The offset added to the weights of norms: 1 where files hold their differences from 1.
     pub norm_offset: f32,
-    /// The number added to a mean square before its root is taken.
+    /// The constant added to a mean square before its root is taken.
     pub rms_norm_eps: f32,
     /// The norm of queries and keys before they are rotated.
     pub qk_norm: QkNorm,
@@ -143,8 +143,8 @@ pub struct DecoderShape {
     pub sliding: Option<SlidingWindow>,
 }
 
-/// The window of layers without a limit: more tokens than any text has, and still an `i32` on devices.
-pub const UNLIMITED: usize = 1 << 30;
+/// The window of a layer that sees all earlier tokens: more than any text has, and still an `i32` on devices.
+pub const UNLIMITED_WINDOW: usize = 1 << 30;
 
 /// The norms of a layer, around its attention and its feed-forward block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,9 +175,9 @@ pub enum QkNorm {
 pub struct SlidingWindow {
     /// Tokens that a query sees, its own included.
     pub size: usize,
-    /// Whether each layer is one of them: `[num_layers]`.
+    /// Whether each layer has the window: `[num_layers]`.
     pub layers: Vec<bool>,
-    /// The base of their rotary frequencies, which are not scaled; that of all layers if `None`.
+    /// The base of the rotary frequencies of these layers, which are not scaled; that of all layers if `None`.
     pub rope_theta: Option<f64>,
 }
 
@@ -198,7 +198,7 @@ impl Default for DecoderShape {
             qkv_bias: false,
             output_bias: false,
             mlp_bias: false,
-            norms: NormPlacement::Before,
+            norm_placement: NormPlacement::Before,
             norm_offset: 0.0,
             rms_norm_eps: 1e-6,
             qk_norm: QkNorm::None,
@@ -246,22 +246,22 @@ impl DecoderShape {
         }
     }
 
-    /// Maximum number of keys that a row sees in a layer, its own included; at most [`UNLIMITED`].
+    /// Maximum number of keys that a row sees in a layer, its own included; at most [`UNLIMITED_WINDOW`].
     pub fn window(&self, layer: usize) -> usize {
         match &self.sliding {
-            Some(sliding) if sliding.layers[layer] => sliding.size.min(UNLIMITED),
+            Some(sliding) if sliding.layers[layer] => sliding.size.min(UNLIMITED_WINDOW),
             _ => self.full_window(),
         }
     }
 
     /// The window of layers without one of their own.
     fn full_window(&self) -> usize {
-        if self.takes_tokens() { UNLIMITED } else { self.context }
+        if self.takes_tokens() { UNLIMITED_WINDOW } else { self.context }
     }
 
     /// The distinct windows of the layers: the full one, then that of sliding layers if there are any.
     pub fn windows(&self) -> Vec<usize> {
-        let sliding = self.sliding.as_ref().map(|sliding| sliding.size.min(UNLIMITED));
+        let sliding = self.sliding.as_ref().map(|sliding| sliding.size.min(UNLIMITED_WINDOW));
         [self.full_window()].into_iter().chain(sliding).collect()
     }
 
@@ -273,10 +273,10 @@ impl DecoderShape {
     /// Rotary tables: that of ordinary layers; then that of sliding layers, if they have their own base; then an
     /// all-zero one, if some layers do not rotate.
     pub fn rope_tables(&self) -> Vec<RopeTable> {
-        let local = self.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
-        let mut tables = vec![rope::table(self, self.rope_theta, self.rope_scaling)];
-        tables.extend(local.map(|theta| rope::table(self, theta, None)));
-        tables.extend(self.rope_layers.is_some().then(|| rope::unrotated_table(self)));
+        let sliding_theta = self.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
+        let mut tables = vec![rope::rope_table(self, self.rope_theta, self.rope_scaling)];
+        tables.extend(sliding_theta.map(|theta| rope::rope_table(self, theta, None)));
+        tables.extend(self.rope_layers.is_some().then(|| rope::identity_table(self)));
         tables
     }
 

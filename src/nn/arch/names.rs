@@ -10,9 +10,9 @@ pub fn gguf_name(shape: &DecoderShape, name: &str) -> String {
         "lm_head.weight" => return "output.weight".to_string(),
         _ => {}
     }
-    let parts: Vec<&str> = name.split('.').collect();
-    let [.., part, kind] = parts[..] else { return name.to_string() };
-    let part = match part {
+    let path: Vec<&str> = name.split('.').collect();
+    let [.., module, suffix] = path[..] else { return name.to_string() };
+    let module = match module {
         "input_layernorm" => "attn_norm",
         "q_proj" => "attn_q",
         "k_proj" => "attn_k",
@@ -20,7 +20,7 @@ pub fn gguf_name(shape: &DecoderShape, name: &str) -> String {
         "o_proj" => "attn_output",
         "q_norm" => "attn_q_norm",
         "k_norm" => "attn_k_norm",
-        "post_attention_layernorm" if shape.norms == NormPlacement::Before => "ffn_norm",
+        "post_attention_layernorm" if shape.norm_placement == NormPlacement::Before => "ffn_norm",
         "post_attention_layernorm" => "post_attention_norm",
         "pre_feedforward_layernorm" => "ffn_norm",
         "post_feedforward_layernorm" => "post_ffw_norm",
@@ -29,5 +29,5 @@ pub fn gguf_name(shape: &DecoderShape, name: &str) -> String {
         "down_proj" => "ffn_down",
         other => other,
     };
-    format!("blk.{}.{part}.{kind}", parts.get(1).copied().unwrap_or_default())
+    format!("blk.{}.{module}.{suffix}", path.get(1).copied().unwrap_or_default())
 }

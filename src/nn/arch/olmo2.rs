@@ -7,9 +7,9 @@ pub(super) static OLMO2: Family = Family {
     model_type: "olmo2",
     class: "Olmo2ForCausalLM",
     gguf: None,
-    ropes_by_kind: false,
+    has_rope_per_layer_type: false,
     configure: |config, shape| {
-        shape.norms = NormPlacement::After;
+        shape.norm_placement = NormPlacement::After;
         shape.qk_norm = QkNorm::AllHeads;
         if config["rms_norm_eps"].is_null() {
             shape.rms_norm_eps = 1e-5;

@@ -1,9 +1,9 @@
 //! OLMo 3 (OLMo Team 2025): OLMo 2's form, with a sliding window in three of four layers, whose rotary frequencies are
 //! not scaled.
 
-use super::config::{describe_sliding, sliding_layers, window_size};
+use super::config::{describe_sliding, read_sliding_layers, read_window_size};
 use super::olmo2::OLMO2;
-use super::rope::{rotary_setting, sliding_theta};
+use super::rope::{read_rope_number, read_sliding_theta};
 use super::{Family, SlidingWindow};
 use serde_json::{Value, json};
 
@@ -14,15 +14,15 @@ pub(super) static OLMO3: Family = Family {
     model_type: "olmo3",
     class: "Olmo3ForCausalLM",
     gguf: None,
-    ropes_by_kind: true,
+    has_rope_per_layer_type: true,
     configure: |config, shape| {
         (OLMO2.configure)(config, shape)?;
-        shape.rope_theta = rotary_setting(config, shape.family, "rope_theta")?.unwrap_or(THETA);
+        shape.rope_theta = read_rope_number(config, shape.family, "rope_theta")?.unwrap_or(THETA);
         shape.sliding = Some(SlidingWindow {
-            size: window_size(config)?.unwrap_or(4096),
-            layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % 4 != 0)?,
+            size: read_window_size(config)?.unwrap_or(4096),
+            layers: read_sliding_layers(config, shape.num_layers, |layer| (layer + 1) % 4 != 0)?,
             // As in `transformers`, where `rope_theta` is of full attention alone.
-            rope_theta: Some(sliding_theta(config)?.unwrap_or(THETA)),
+            rope_theta: Some(read_sliding_theta(config)?.unwrap_or(THETA)),
         });
         Ok(())
     },

@@ -1,7 +1,7 @@
 //! Qwen2 and Qwen2.5 (Yang et al. 2024): biases of queries, keys and values.
 
-use super::config::{describe_sliding, sliding_layers, window_size};
-use super::entries::{count, is_on};
+use super::config::{describe_sliding, read_sliding_layers, read_window_size};
+use super::entries::{is_on, read_count};
 use super::{ConfigError, DecoderShape, Family, GgufForm, QkNorm, SlidingWindow};
 use serde_json::Value;
 
@@ -13,9 +13,9 @@ pub(super) static QWEN2: Family = Family {
         qk_norm: QkNorm::None,
         has_qkv_bias: true,
         has_output_and_mlp_bias: false,
-        pairs_rotated: false,
+        rotates_adjacent_pairs: false,
     }),
-    ropes_by_kind: false,
+    has_rope_per_layer_type: false,
     configure: |config, shape| {
         (shape.qkv_bias, shape.output_bias) = (true, false);
         configure_window(config, shape)
@@ -31,9 +31,9 @@ pub(super) fn configure_window(
     if !is_on(config, "use_sliding_window")? {
         return Ok(());
     }
-    let Some(size) = window_size(config)? else { return Ok(()) };
-    let first = count(config, "max_window_layers")?.unwrap_or(28);
-    let layers = sliding_layers(config, shape.num_layers, |layer| layer >= first)?;
+    let Some(size) = read_window_size(config)? else { return Ok(()) };
+    let first = read_count(config, "max_window_layers")?.unwrap_or(28);
+    let layers = read_sliding_layers(config, shape.num_layers, |layer| layer >= first)?;
     shape.sliding = Some(SlidingWindow { size, layers, rope_theta: None });
     Ok(())
 }

@@ -2,7 +2,9 @@
 //!
 //! Formulas as in `transformers`' `modeling_rope_utils.py`.
 
-use super::entries::{ConfigError, number, section, switch, text, unsupported};
+use super::entries::{
+    ConfigError, read_number, read_section, read_switch, read_text, unsupported_error,
+};
 use super::{DecoderShape, Family};
 use crate::nn::ops::rope::RopeTable;
 use serde::{Serialize, Serializer};
@@ -33,7 +35,7 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
         /// Tokens of the context in pre-training.
-        #[serde(serialize_with = "whole")]
+        #[serde(serialize_with = "serialize_whole")]
         original_max_position_embeddings: f64,
         /// Rotations in the original context from which on a frequency is fast.
         beta_fast: f64,
@@ -53,31 +55,31 @@ pub enum RopeScaling {
         /// Rotations in the original context from which on a frequency is fast.
         high_freq_factor: f64,
         /// Tokens of the context in pre-training.
-        #[serde(serialize_with = "whole")]
+        #[serde(serialize_with = "serialize_whole")]
         original_max_position_embeddings: f64,
     },
 }
 
 /// The entry for the tokens of the context in pre-training.
-const ORIGINAL: &str = "original_max_position_embeddings";
+const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
 
-/// Serializes a number as a whole one.
-fn whole<S: Serializer>(x: &f64, to: S) -> Result<S::Ok, S::Error> {
+/// Serializes a whole number, held as a float, as an integer.
+fn serialize_whole<S: Serializer>(x: &f64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(*x as u64)
 }
 
 impl RopeScaling {
-    /// The scaling of a released Llama 3 model that divides the frequencies by `divisors`; `None` if no model has it.
-    /// Files of llama.cpp hold the divisors instead of the scaling's settings.
-    pub fn llama3_by(divisors: &[f64], theta: f64) -> Option<Self> {
+    /// Finds the scaling of a released Llama 3 model that divides the frequencies by `divisors`; `None` if no model has
+    /// it. Files of llama.cpp hold the divisors instead of the scaling's settings.
+    pub fn from_llama3_divisors(divisors: &[f64], theta: f64) -> Option<Self> {
         let dim = 2 * divisors.len();
-        let plain = frequencies(dim, theta, None);
-        let is_near = |scaling: &Self| {
-            let scaled = frequencies(dim, theta, Some(*scaling));
+        let plain = compute_frequencies(dim, theta, None);
+        let divides = |scaling: &Self| {
+            let scaled = compute_frequencies(dim, theta, Some(*scaling));
             let quotients = plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled);
             quotients.zip(divisors).all(|(expected, found)| (found / expected - 1.0).abs() < 1e-4)
         };
-        [2.0, 4.0, 8.0, 16.0, 32.0].map(Self::released_llama3).into_iter().find(is_near)
+        [2.0, 4.0, 8.0, 16.0, 32.0].map(Self::released_llama3).into_iter().find(divides)
     }
 
     /// The scaling of Llama's released models, by this factor.
@@ -92,31 +94,35 @@ impl RopeScaling {
 }
 
 /// The rotations of a decoder's positions with this base and scaling.
-pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScaling>) -> RopeTable {
+pub(super) fn rope_table(
+    shape: &DecoderShape,
+    theta: f64,
+    scaling: Option<RopeScaling>,
+) -> RopeTable {
     let dim = shape.rotary_dim();
     if let Some(RopeScaling::Dynamic { factor, original_max_position_embeddings }) = scaling {
-        let positions = dynamic_positions(factor, original_max_position_embeddings);
+        let positions = num_dynamic_positions(factor, original_max_position_embeddings);
         return RopeTable::by_position((positions as usize).max(1), |position| {
             let length = (position as f64 + 1.0).max(original_max_position_embeddings);
             let growth = factor * length / original_max_position_embeddings - (factor - 1.0);
             let power = dim as f64 / (dim as f64 - 2.0).max(1.0);
-            frequencies(dim, theta * growth.powf(power), None)
+            compute_frequencies(dim, theta * growth.powf(power), None)
         });
     }
     let attention_factor = match scaling {
         Some(RopeScaling::Yarn { attention_factor, .. }) => attention_factor,
         _ => 1.0,
     };
-    RopeTable::new(&frequencies(dim, theta, scaling), attention_factor, shape.context)
+    RopeTable::new(&compute_frequencies(dim, theta, scaling), attention_factor, shape.context)
 }
 
-/// The table of layers that do not rotate: an angle of 0 at every position.
-pub(super) fn unrotated_table(shape: &DecoderShape) -> RopeTable {
+/// The table of layers that do not rotate: the angle 0 at every position.
+pub(super) fn identity_table(shape: &DecoderShape) -> RopeTable {
     RopeTable::by_position(1, |_| vec![0.0; shape.rotary_dim() / 2])
 }
 
-/// The frequency of each pair, in radians a position: `[dim / 2]`.
-fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64> {
+/// Computes the frequency of each pair, in radians a position: `[dim / 2]`.
+fn compute_frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64> {
     let plain = (0..dim / 2).map(|i| theta.powf(-(2.0 * i as f64) / dim as f64));
     match scaling {
         None | Some(RopeScaling::Dynamic { .. }) => plain.collect(),
@@ -141,8 +147,8 @@ fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64>
             truncate,
             ..
         }) => {
-            let ends = [beta_fast, beta_slow].map(|rotations| original / (rotations * TAU));
-            let [low, high] = ramp(dim, theta, ends, truncate);
+            let wavelengths = [beta_fast, beta_slow].map(|rotations| original / (rotations * TAU));
+            let [low, high] = find_ramp(dim, theta, wavelengths, truncate);
             let scaled = |(i, plain): (usize, f64)| {
                 let slow = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
                 plain / factor * slow + plain * (1.0 - slow)
@@ -152,9 +158,9 @@ fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64>
     }
 }
 
-/// The indices of the pairs at which the ramp from fast to slow frequencies begins and ends: those with these
+/// Finds the indices of the pairs at which the ramp from fast to slow frequencies begins and ends: those with these
 /// wavelengths over 2 pi, rounded outwards to whole pairs if `truncate`.
-fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 2] {
+fn find_ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 2] {
     let [mut low, mut high] =
         wavelengths.map(|length| dim as f64 * length.ln() / (2.0 * theta.ln()));
     if truncate {
@@ -164,15 +170,15 @@ fn ramp(dim: usize, theta: f64, wavelengths: [f64; 2], truncate: bool) -> [f64; 
     [low, if low == high { high + 0.001 } else { high }]
 }
 
-/// The table of rotary settings of full attention: `rope_scaling`, or `rope_parameters` in files of newer versions of
-/// `transformers`, which also prefers the former. Of tables by kind of layer, the one of full attention.
-pub(super) fn rope_settings(config: &Value, family: &Family) -> Result<Value, ConfigError> {
-    let parameters = section(config, "rope_parameters")?;
-    let scaling = section(config, "rope_scaling")?;
-    if family.ropes_by_kind {
+/// Reads the table of rotary settings of full attention: `rope_scaling`, or `rope_parameters` in files of newer
+/// versions of `transformers`, which also prefers the former; of tables for each kind of layer, that of full attention.
+pub(super) fn read_rope_settings(config: &Value, family: &Family) -> Result<Value, ConfigError> {
+    let parameters = read_section(config, "rope_parameters")?;
+    let scaling = read_section(config, "rope_scaling")?;
+    if family.has_rope_per_layer_type {
         // As in `transformers`, settings outside of the tables do not count, and a `rope_scaling` changes those of full
         // attention instead of replacing them.
-        let full = parameters.map_or(Ok(None), |all| section(all, "full_attention"))?;
+        let full = parameters.map_or(Ok(None), |all| read_section(all, "full_attention"))?;
         let plain = || Map::from_iter([("rope_type".to_string(), "default".into())]);
         let mut table = full.and_then(Value::as_object).cloned().unwrap_or_else(plain);
         table.extend(scaling.and_then(Value::as_object).cloned().unwrap_or_default());
@@ -180,56 +186,63 @@ pub(super) fn rope_settings(config: &Value, family: &Family) -> Result<Value, Co
     }
     let is_empty = |table: &&Value| table.as_object().is_some_and(Map::is_empty);
     let all = scaling.filter(|table| !is_empty(table)).or(parameters).unwrap_or(&Value::Null);
-    if let Some(full) = section(all, "full_attention")? {
+    if let Some(full) = read_section(all, "full_attention")? {
         return Ok(full.clone());
     }
     let mut table = all.clone();
     // As in `transformers`, the length at the top of a configuration has priority over the one in its only table.
     if table.is_object()
-        && let Some(tokens) = number(config, ORIGINAL)?
+        && let Some(tokens) = read_number(config, ORIGINAL_CONTEXT)?
     {
-        table[ORIGINAL] = tokens.into();
+        table[ORIGINAL_CONTEXT] = tokens.into();
     }
     Ok(table)
 }
 
-/// A number of the rotary embedding, such as `rope_theta`, which is in its table or at the top of a configuration;
+/// Reads a number of the rotary embedding, such as `rope_theta`, from its table or the top of a configuration;
 /// `None` if it is absent.
-pub(super) fn rotary_setting(
+pub(super) fn read_rope_number(
     config: &Value,
     family: &Family,
     name: &str,
 ) -> Result<Option<f64>, ConfigError> {
-    Ok(number(&rope_settings(config, family)?, name)?.or(number(config, name)?))
+    Ok(read_number(&read_rope_settings(config, family)?, name)?.or(read_number(config, name)?))
 }
 
 /// Checks `partial_rotary_factor`, which the classes of these families in `transformers` do not honour: there, plain
 /// rotary embeddings rotate whole heads whatever the factor is, and scaled ones fail if it is below 1.
-pub(super) fn check_rotated_part(config: &Value, shape: &DecoderShape) -> Result<(), ConfigError> {
+pub(super) fn check_partial_rotary_factor(
+    config: &Value,
+    shape: &DecoderShape,
+) -> Result<(), ConfigError> {
     let name = "partial_rotary_factor";
-    let part = rotary_setting(config, shape.family, name)?.unwrap_or(1.0);
-    let is_whole = (shape.head_dim as f64 * part) as usize == shape.head_dim;
-    if is_whole || shape.rope_scaling.is_none() { Ok(()) } else { Err(unsupported(name, part)) }
-}
-
-/// The base of the rotary frequencies of layers with a sliding window, in the table that `rope_parameters` has for
-/// them; `None` if it is absent.
-pub(super) fn sliding_theta(config: &Value) -> Result<Option<f64>, ConfigError> {
-    let name = "sliding_attention";
-    let sliding = section(&config["rope_parameters"], name)?.unwrap_or(&Value::Null);
-    match scaling_kind(sliding)? {
-        "default" => number(sliding, "rope_theta"),
-        other => Err(unsupported(&format!("rope_parameters.{name}.rope_type"), other)),
+    let factor = read_rope_number(config, shape.family, name)?.unwrap_or(1.0);
+    let is_whole = (shape.head_dim as f64 * factor) as usize == shape.head_dim;
+    if is_whole || shape.rope_scaling.is_none() {
+        Ok(())
+    } else {
+        Err(unsupported_error(name, factor))
     }
 }
 
-/// The kind of scaling in a table of rotary settings.
-fn scaling_kind(rope: &Value) -> Result<&str, ConfigError> {
-    Ok(text(rope, "rope_type")?.or(text(rope, "type")?).unwrap_or("default"))
+/// Reads the base of the rotary frequencies of layers with a sliding window, from the table that `rope_parameters` has
+/// for them; `None` if it is absent.
+pub(super) fn read_sliding_theta(config: &Value) -> Result<Option<f64>, ConfigError> {
+    let name = "sliding_attention";
+    let sliding = read_section(&config["rope_parameters"], name)?.unwrap_or(&Value::Null);
+    match read_scaling_kind(sliding)? {
+        "default" => read_number(sliding, "rope_theta"),
+        other => Err(unsupported_error(&format!("rope_parameters.{name}.rope_type"), other)),
+    }
 }
 
-/// Maximum positions of a table with frequencies by position, for heads of at most `USUAL_HEAD_DIM`; for larger ones
-/// less.
+/// Reads the kind of scaling from a table of rotary settings.
+fn read_scaling_kind(rope: &Value) -> Result<&str, ConfigError> {
+    Ok(read_text(rope, "rope_type")?.or(read_text(rope, "type")?).unwrap_or("default"))
+}
+
+/// Maximum positions of a table with frequencies by position, for heads of at most [`USUAL_HEAD_DIM`]; larger ones have
+/// fewer.
 const MAX_POSITIONS: f64 = 1048576.0;
 const USUAL_HEAD_DIM: usize = 128;
 
@@ -240,59 +253,60 @@ pub(super) fn check_table_size(shape: &DecoderShape) -> Result<(), ConfigError> 
     else {
         return Ok(());
     };
-    let size = dynamic_positions(factor, original) * shape.head_dim.max(USUAL_HEAD_DIM) as f64;
+    let size = num_dynamic_positions(factor, original) * shape.head_dim.max(USUAL_HEAD_DIM) as f64;
     if size > MAX_POSITIONS * USUAL_HEAD_DIM as f64 {
-        Err(unsupported("rope_scaling.factor", factor))
+        Err(unsupported_error("rope_scaling.factor", factor))
     } else {
         Ok(())
     }
 }
 
-/// The scaling of the rotary frequencies, if there is one.
+/// Reads the scaling of the rotary frequencies, if there is one.
 pub(super) fn read_scaling(
     rope: &Value,
     context: usize,
 ) -> Result<Option<RopeScaling>, ConfigError> {
-    let needed = |name: &str| {
-        number(rope, name)?.ok_or_else(|| ConfigError::Missing(format!("rope_scaling.{name}")))
+    let require = |name: &str| {
+        read_number(rope, name)?.ok_or_else(|| ConfigError::Missing(format!("rope_scaling.{name}")))
     };
     let context = context as f64;
-    let original = number(rope, ORIGINAL)?;
-    Ok(match scaling_kind(rope)? {
+    let original = read_number(rope, ORIGINAL_CONTEXT)?;
+    Ok(match read_scaling_kind(rope)? {
         "default" => None,
-        "linear" => Some(RopeScaling::Linear { factor: needed("factor")? }),
+        "linear" => Some(RopeScaling::Linear { factor: require("factor")? }),
         "dynamic" => Some(RopeScaling::Dynamic {
-            factor: needed("factor")?,
+            factor: require("factor")?,
             original_max_position_embeddings: context,
         }),
         "llama3" => Some(RopeScaling::Llama3 {
-            factor: needed("factor")?,
-            low_freq_factor: needed("low_freq_factor")?,
-            high_freq_factor: needed("high_freq_factor")?,
+            factor: require("factor")?,
+            low_freq_factor: require("low_freq_factor")?,
+            high_freq_factor: require("high_freq_factor")?,
             original_max_position_embeddings: original.unwrap_or(context),
         }),
         "yarn" => {
-            let factor = match (number(rope, "factor")?, original) {
+            let factor = match (read_number(rope, "factor")?, original) {
                 (None, Some(original)) => context / original,
-                _ => needed("factor")?,
+                _ => require("factor")?,
             };
-            Some(yarn(rope, factor, original.unwrap_or(context))?)
+            Some(read_yarn(rope, factor, original.unwrap_or(context))?)
         }
-        other => return Err(unsupported("rope_type", other)),
+        other => return Err(unsupported_error("rope_type", other)),
     })
 }
 
-/// The positions of the table of a dynamic scaling: those of the grown context, and no fewer than of the original one.
-fn dynamic_positions(factor: f64, original: f64) -> f64 {
+/// The number of positions in the table of a dynamic scaling: those of the grown context, and no fewer than of the
+/// original one.
+fn num_dynamic_positions(factor: f64, original: f64) -> f64 {
     (factor.max(1.0) * original).ceil()
 }
 
-/// YaRN with this factor and this context of pre-training.
-fn yarn(rope: &Value, factor: f64, original: f64) -> Result<RopeScaling, ConfigError> {
-    let or = |name: &str, default: f64| number(rope, name).map(|x| x.unwrap_or(default));
+/// Reads YaRN with this factor and this context of pre-training.
+fn read_yarn(rope: &Value, factor: f64, original: f64) -> Result<RopeScaling, ConfigError> {
+    let read_or = |name: &str, default: f64| read_number(rope, name).map(|x| x.unwrap_or(default));
     // The factor of attention by Peng et al. 2023, formula 22.
     let mscale = |weight: f64| if factor > 1.0 { 0.1 * weight * factor.ln() + 1.0 } else { 1.0 };
-    let weight = |name: &str| number(rope, name).map(|x| x.filter(|weight| *weight != 0.0));
+    let weight = |name: &str| read_number(rope, name).map(|x| x.filter(|weight| *weight != 0.0));
     let attention_factor = match (weight("mscale")?, weight("mscale_all_dim")?) {
         (Some(some), Some(all)) => mscale(some) / mscale(all),
         _ => mscale(1.0),
@@ -300,10 +314,10 @@ fn yarn(rope: &Value, factor: f64, original: f64) -> Result<RopeScaling, ConfigE
     Ok(RopeScaling::Yarn {
         factor,
         original_max_position_embeddings: original,
-        beta_fast: or("beta_fast", 32.0)?,
-        beta_slow: or("beta_slow", 1.0)?,
-        attention_factor: or("attention_factor", attention_factor)?,
-        truncate: switch(rope, "truncate")?.unwrap_or(true),
+        beta_fast: read_or("beta_fast", 32.0)?,
+        beta_slow: read_or("beta_slow", 1.0)?,
+        attention_factor: read_or("attention_factor", attention_factor)?,
+        truncate: read_switch(rope, "truncate")?.unwrap_or(true),
     })
 }
 
@@ -317,11 +331,12 @@ mod tests {
     #[test]
     fn slow_frequencies_are_scaled_and_fast_ones_are_not() {
         let scaling = RopeScaling::released_llama3(8.0);
-        let [plain, scaled] = [None, Some(scaling)].map(|scaling| frequencies(64, 5e5, scaling));
+        let [plain, scaled] =
+            [None, Some(scaling)].map(|scaling| compute_frequencies(64, 5e5, scaling));
         let shares: Vec<f64> = scaled.iter().zip(&plain).map(|(a, b)| a / b).collect();
         assert_eq!((shares[0], shares[31]), (1.0, 0.125));
         assert!(shares.windows(2).all(|pair| pair[1] <= pair[0]), "{shares:?}");
-        // Number 17: 8192 * 5e5^(-17/32) / 2 pi rotations, the share by the formula of Llama 3.
+        // Pair 17: 8192 * 5e5^(-17/32) / 2 pi rotations, the share by the formula of Llama 3.
         let rotations = 8192.0 * 5e5f64.powf(-17.0 / 32.0) / TAU;
         let smooth = (rotations - 1.0) / 3.0;
         assert!((shares[17] - ((1.0 - smooth) / 8.0 + smooth)).abs() < 1e-12);
@@ -332,13 +347,13 @@ mod tests {
         for factor in [8.0, 32.0] {
             let scaling = RopeScaling::released_llama3(factor);
             let [plain, scaled] =
-                [None, Some(scaling)].map(|scaling| frequencies(64, 5e5, scaling));
+                [None, Some(scaling)].map(|scaling| compute_frequencies(64, 5e5, scaling));
             // As files have them, in single precision.
             let mut divisors: Vec<f64> =
                 plain.iter().zip(&scaled).map(|(a, b)| f64::from((a / b) as f32)).collect();
-            assert_eq!(RopeScaling::llama3_by(&divisors, 5e5), Some(scaling));
+            assert_eq!(RopeScaling::from_llama3_divisors(&divisors, 5e5), Some(scaling));
             divisors[20] *= 1.01;
-            assert_eq!(RopeScaling::llama3_by(&divisors, 5e5), None);
+            assert_eq!(RopeScaling::from_llama3_divisors(&divisors, 5e5), None);
         }
     }
 
@@ -346,7 +361,7 @@ mod tests {
     fn dynamic_frequencies_are_plain_within_the_context_and_slower_beyond() {
         let scaling = RopeScaling::Dynamic { factor: 2.0, original_max_position_embeddings: 8.0 };
         let shape = DecoderShape { head_dim: 8, ..DecoderShape::default() };
-        let [plain, scaled] = [None, Some(scaling)].map(|scaling| table(&shape, 1e4, scaling));
+        let [plain, scaled] = [None, Some(scaling)].map(|scaling| rope_table(&shape, 1e4, scaling));
         let at = |table: &RopeTable, position| table.at(position).collect::<Vec<_>>();
         for (a, b) in (0..8).flat_map(|p| at(&plain, p).into_iter().zip(at(&scaled, p))) {
             assert!((a[0] - b[0]).abs() < 1e-6 && (a[1] - b[1]).abs() < 1e-6);
@@ -367,13 +382,14 @@ mod tests {
             attention_factor: 1.0,
             truncate: true,
         };
-        let [plain, scaled] = [None, Some(scaling)].map(|scaling| frequencies(64, 1e4, scaling));
+        let [plain, scaled] =
+            [None, Some(scaling)].map(|scaling| compute_frequencies(64, 1e4, scaling));
         let shares: Vec<f64> = scaled.iter().zip(&plain).map(|(a, b)| a / b).collect();
         // Pairs floor(10.46) and ceil(22.51): 64 ln(4096 / (2 pi rotations)) / (2 ln 10000).
         assert!(shares[..=10].iter().all(|share| *share == 1.0), "{shares:?}");
         assert!(shares[23..].iter().all(|share| (*share - 0.25).abs() < 1e-12), "{shares:?}");
         assert!((shares[15] - (0.25 * 5.0 / 13.0 + 8.0 / 13.0)).abs() < 1e-12);
-        let linear = frequencies(64, 1e4, Some(RopeScaling::Linear { factor: 2.0 }));
+        let linear = compute_frequencies(64, 1e4, Some(RopeScaling::Linear { factor: 2.0 }));
         assert!(linear.iter().zip(&plain).all(|(a, b)| *a == b / 2.0));
     }
 
@@ -404,7 +420,7 @@ mod tests {
             table["original_max_position_embeddings"] = json!(32);
             assert_eq!(original("llama", table.clone(), Value::Null), 32.0);
             assert_eq!(original("llama", table.clone(), json!(16)), 16.0);
-            // Tables by kind of layer keep their own.
+            // Tables for each kind of layer keep their own.
             let each = json!({ "full_attention": table });
             assert_eq!(original("olmo3", each, json!(16)), 32.0);
         }

@@ -1,8 +1,10 @@
 //! SmolLM3 (Bakouch et al. 2025): Llama's form, without rotary positions in every fourth layer (NoPE).
 
-use super::config::{describe_sliding, sliding_layers};
-use super::entries::{count, entry, for_each_layer, is_on, switch, unsupported};
-use super::rope::rotary_setting;
+use super::config::{describe_sliding, read_sliding_layers};
+use super::entries::{
+    check_layer_list, is_on, read_count, read_entry, read_switch, unsupported_error,
+};
+use super::rope::read_rope_number;
 use super::{ConfigError, Family, SlidingWindow};
 use serde_json::{Value, json};
 
@@ -10,16 +12,16 @@ pub(super) static SMOLLM3: Family = Family {
     model_type: "smollm3",
     class: "SmolLM3ForCausalLM",
     gguf: None,
-    ropes_by_kind: false,
+    has_rope_per_layer_type: false,
     configure: |config, shape| {
         shape.mlp_bias = is_on(config, "mlp_bias")?;
-        shape.tie_word_embeddings = switch(config, "tie_word_embeddings")?.unwrap_or(true);
-        shape.rope_theta = rotary_setting(config, shape.family, "rope_theta")?.unwrap_or(2e6);
-        let rotated = rope_layers(config, shape.num_layers)?;
-        let size = count(config, "sliding_window")?;
+        shape.tie_word_embeddings = read_switch(config, "tie_word_embeddings")?.unwrap_or(true);
+        shape.rope_theta = read_rope_number(config, shape.family, "rope_theta")?.unwrap_or(2e6);
+        let rotated = read_rope_layers(config, shape.num_layers)?;
+        let size = read_count(config, "sliding_window")?;
         let is_windowed = size.is_some() && is_on(config, "use_sliding_window")?;
         let layers =
-            sliding_layers(config, shape.num_layers, |layer| is_windowed && !rotated[layer])?;
+            read_sliding_layers(config, shape.num_layers, |layer| is_windowed && !rotated[layer])?;
         shape.sliding = size.filter(|_| layers.contains(&true)).map(|size| SlidingWindow {
             size,
             layers,
@@ -38,23 +40,23 @@ pub(super) static SMOLLM3: Family = Family {
     },
 };
 
-/// Whether each layer rotates: the numbers of `no_rope_layers`, which are 0 for layers that do not, or else all but
+/// Whether each layer rotates: the flags of `no_rope_layers`, which are 0 for layers that do not, or else all but
 /// every layer of an interval.
-fn rope_layers(config: &Value, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn read_rope_layers(config: &Value, num_layers: usize) -> Result<Vec<bool>, ConfigError> {
     let name = "no_rope_layers";
-    let Some(numbers) = entry(config, name, "a list", Value::as_array)? else {
-        let interval = count(config, "no_rope_layer_interval")?.unwrap_or(4);
+    let Some(flags) = read_entry(config, name, "a list", Value::as_array)? else {
+        let interval = read_count(config, "no_rope_layer_interval")?.unwrap_or(4);
         return match interval {
-            0 => Err(unsupported("no_rope_layer_interval", 0)),
-            _ => Ok((1..=layers).map(|layer| layer % interval != 0).collect()),
+            0 => Err(unsupported_error("no_rope_layer_interval", 0)),
+            _ => Ok((1..=num_layers).map(|layer| layer % interval != 0).collect()),
         };
     };
-    let is_rotated = |number: &Value| match number.as_u64() {
-        Some(number) => Ok(number != 0),
-        None => Err(unsupported(name, number.clone())),
+    let is_rotated = |flag: &Value| match flag.as_u64() {
+        Some(flag) => Ok(flag != 0),
+        None => Err(unsupported_error(name, flag.clone())),
     };
-    let all = numbers.iter().take(layers).map(is_rotated).collect::<Result<_, _>>()?;
-    for_each_layer(name, all, layers)
+    let all = flags.iter().take(num_layers).map(is_rotated).collect::<Result<_, _>>()?;
+    check_layer_list(name, all, num_layers)
 }
 
 #[cfg(test)]
@@ -63,7 +65,7 @@ mod tests {
     use crate::nn::arch::DecoderShape;
     use crate::nn::arch::entries::sample_shape;
 
-    fn found(name: &str, value: Value) -> Result<DecoderShape, ConfigError> {
+    fn shape_with(name: &str, value: Value) -> Result<DecoderShape, ConfigError> {
         let others = json!({ "use_sliding_window": true, name: value });
         sample_shape("smollm3", others)
     }
@@ -71,23 +73,24 @@ mod tests {
     #[test]
     fn layers_without_rotation_are_those_of_transformers() {
         let no_window = Value::Null;
-        let plain = found("sliding_window", no_window).unwrap();
+        let plain = shape_with("sliding_window", no_window).unwrap();
         assert_eq!((plain.rope_layers, plain.rope_theta), (Some(vec![true; 3]), 2e6));
         assert!(plain.sliding.is_none() && plain.tie_word_embeddings);
-        let rotated = |name: &str, value: Value| found(name, value).unwrap().rope_layers.unwrap();
+        let rotated =
+            |name: &str, value: Value| shape_with(name, value).unwrap().rope_layers.unwrap();
         assert_eq!(rotated("no_rope_layer_interval", json!(2)), [true, false, true]);
         // The list may be longer.
         assert_eq!(rotated("no_rope_layers", json!([0, 1, 0, 1])), [false, true, false]);
         for layers in [json!([1, 0]), json!([1, -1, 0]), json!(["1", 0, 1]), json!(1)] {
-            let error = found("no_rope_layers", layers).unwrap_err().to_string();
+            let error = shape_with("no_rope_layers", layers).unwrap_err().to_string();
             assert!(error.contains("no_rope_layers"), "{error}");
         }
-        assert!(found("no_rope_layer_interval", json!(0)).is_err());
+        assert!(shape_with("no_rope_layer_interval", json!(0)).is_err());
     }
 
     #[test]
     fn a_window_is_of_the_layers_that_do_not_rotate() {
-        let mut config = found("no_rope_layers", json!([1, 0, 1])).unwrap().to_config(&[]);
+        let mut config = shape_with("no_rope_layers", json!([1, 0, 1])).unwrap().to_config(&[]);
         config["sliding_window"] = 9.into();
         config["use_sliding_window"] = true.into();
         let shape = DecoderShape::from_config(&config).unwrap();

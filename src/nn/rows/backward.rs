@@ -62,8 +62,8 @@ impl DecoderWeights {
         self.mlp_backward(layer, activations, d_stream, gradient, scratch);
         let layout = &self.layout.layers[layer];
         let linear = &layout.linears[Projection::Output as usize];
-        let output = (&activations.attention_output, &layout.norms.after_attention);
-        let d_block = self.output_backward(output, d_stream, gradient, scratch);
+        let (normed, place) = (&activations.attention_output, &layout.norms.after_attention);
+        let d_block = self.output_backward(normed, place, d_stream, gradient, scratch);
         scratch.d_attended.resize(activations.attended.len(), 0.0);
         let results = [(linear, d_block.as_deref().unwrap_or(d_stream))];
         let dx = &mut scratch.d_attended[..];
@@ -90,11 +90,12 @@ impl DecoderWeights {
         normed.backward(self.parallelism, self.norm(place), dy, dx, d_weight);
     }
 
-    /// The gradient of a block's result, in the memory of `scratch.d_block`, from the gradient of the stream to which
-    /// the result was added; `None` if both gradients are the same, since the block has no norm after it.
+    /// Computes the gradient of a block's result, in the memory of `scratch.d_block`, from the gradient of the stream
+    /// to which the result was added; `None` if both gradients are the same, since the block has no norm after it.
     fn output_backward(
         &self,
-        (normed, place): (&NormActivations, &Range<usize>),
+        normed: &NormActivations,
+        place: &Range<usize>,
         d_stream: &[f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
@@ -141,7 +142,7 @@ impl DecoderWeights {
         let Activations { mlp_input, gate, up, mlp_output, .. } = activations;
         let LayerLayout { norms, linears, .. } = &self.layout.layers[layer];
         let d_block =
-            self.output_backward((mlp_output, &norms.after_mlp), d_stream, gradient, scratch);
+            self.output_backward(mlp_output, &norms.after_mlp, d_stream, gradient, scratch);
         let mut d_gate = mem::take(&mut scratch.d_gate);
         let mut d_up = mem::take(&mut scratch.d_up);
         let Scratch { input, inner, d_input, .. } = scratch;
@@ -157,7 +158,7 @@ impl DecoderWeights {
         d_input.resize(d_stream.len(), 0.0);
         mlp_input.recompute(self.parallelism, self.norm(&norms.before_mlp), input);
         let results = [(Projection::Gate, &d_gate[..]), (Projection::Up, &d_up[..])];
-        let results = results.map(|(linear, dy)| (&linears[linear as usize], dy));
+        let results = results.map(|(projection, dy)| (&linears[projection as usize], dy));
         self.linears_backward(input, results, d_input, gradient);
         if let Some(d_block) = d_block {
             scratch.d_block = d_block;
@@ -174,7 +175,7 @@ impl DecoderWeights {
         segments: &[Segment],
         scratch: &mut Scratch,
     ) {
-        let kv = self.shape.kv_size();
+        let kv_size = self.shape.kv_size();
         let mut d_heads = mem::take(&mut scratch.d_heads);
         let HeadRows { queries, keys, values } = &activations.heads;
         for (d, heads) in d_heads.all_mut().into_iter().zip([queries, keys, values]) {
@@ -190,20 +191,20 @@ impl DecoderWeights {
             all.push((segment, d_queries, Default::default()));
             rest = after;
         }
-        let Scratch { d_attended, segments: scratches, d_segments, .. } = &*scratch;
+        let Scratch { d_attended, segment_scratches, d_keys_values, .. } = &*scratch;
         self.parallelism.each_mut(&mut all, |_, (segment, d_queries, d_segment)| {
-            *d_segment = d_segments.take();
-            scratches.with(|scratch| {
+            *d_segment = d_keys_values.take();
+            segment_scratches.with(|scratch| {
                 let d = (&d_attended[..], &mut **d_queries, d_segment);
                 self.segment_backward(layer, activations, segment, d, scratch);
             });
         });
-        self.parallelism.each_mut(&mut [d_keys, d_values], |which, to| {
-            for (segment, _, found) in &all {
-                segment.add_gradients(found.both()[which], kv, to);
+        self.parallelism.each_mut(&mut [d_keys, d_values], |index, to| {
+            for (segment, _, d_segment) in &all {
+                segment.add_gradients(d_segment.both()[index], kv_size, to);
             }
         });
-        all.into_iter().for_each(|(.., d_segment)| d_segments.put(d_segment));
+        all.into_iter().for_each(|(.., d_segment)| d_keys_values.put(d_segment));
         scratch.d_heads = d_heads;
     }
 
@@ -227,14 +228,14 @@ impl DecoderWeights {
         if rows.is_empty() {
             return;
         }
-        let of_queries = rows.start * shape.query_size()..rows.end * shape.query_size();
+        let query_range = rows.start * shape.query_size()..rows.end * shape.query_size();
         let KeyValueRows { keys, values } = &*keys_values;
-        let queries = &activations.heads.queries[of_queries.clone()];
+        let queries = &activations.heads.queries[query_range.clone()];
         let pass = AttentionPass {
-            output: &activations.attended[of_queries.clone()],
+            output: &activations.attended[query_range.clone()],
             log_sum_exps: &activations.log_sum_exps
                 [rows.start * shape.heads..rows.end * shape.heads],
-            gradient: &d_attended[of_queries],
+            gradient: &d_attended[query_range],
         };
         let KeyValueRows { keys: d_keys, values: d_values } = d_keys_values;
         let to = [d_queries, &mut d_keys[..], &mut d_values[..]];
@@ -254,12 +255,11 @@ impl DecoderWeights {
     ) {
         let (shape, input) = (&self.shape, &activations.attention_input);
         let mut d_heads = mem::take(&mut scratch.d_heads);
-        let half = shape.rotary_dim() / 2;
         let (normed, places) = (&activations.qk_norms, &layout.qk_norms);
         let queries = (&mut d_heads.queries, &normed.query, &places.query);
         let keys = (&mut d_heads.keys, &normed.key, &places.key);
         for (d, normed, place) in [queries, keys] {
-            let sizes = [shape.head_dim, half];
+            let sizes = [shape.head_dim, shape.rotary_dim() / 2];
             rotate(self.parallelism, d, sizes, rotations, Direction::Backward);
             if shape.qk_norm != QkNorm::None {
                 let d_unnormed = &mut scratch.d_unnormed;
@@ -282,16 +282,16 @@ impl DecoderWeights {
 }
 
 impl Segment {
-    /// Adds `found`, the gradients of the keys, or of the values, that the segment attends to, `[prefix + rows,
-    /// kv_size]`, to `to`, the gradients of all rows. Keys and values in a game's memory have no gradient.
-    fn add_gradients(&self, found: &[f32], kv: usize, to: &mut [f32]) {
-        let (of_prefix, own) = found.split_at(self.prefix_len(kv) * kv);
-        let mut add = |rows: &Range<usize>, found: &[f32]| {
-            let sum = &mut to[rows.start * kv..rows.end * kv];
-            sum.iter_mut().zip(found).for_each(|(sum, d)| *sum += d);
+    /// Adds `gradients`, those of the keys, or of the values, that the segment attends to, `[prefix + rows, kv_size]`,
+    /// to `sums`, the gradients of all rows. Keys and values in a game's memory have no gradient.
+    fn add_gradients(&self, gradients: &[f32], kv_size: usize, sums: &mut [f32]) {
+        let (prefix, own) = gradients.split_at(self.prefix_len(kv_size) * kv_size);
+        let mut add = |rows: &Range<usize>, gradients: &[f32]| {
+            let sums = &mut sums[rows.start * kv_size..rows.end * kv_size];
+            sums.iter_mut().zip(gradients).for_each(|(sum, d)| *sum += d);
         };
         if let Prefix::Rows(rows) = &self.prefix {
-            add(rows, of_prefix);
+            add(rows, prefix);
         }
         add(&self.rows, own);
     }

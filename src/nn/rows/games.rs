@@ -61,10 +61,10 @@ struct StepAttention<'a> {
 }
 
 impl Attend for StepAttention<'_> {
-    /// Attends game by game, since each has had another number of steps.
+    /// Attends game by game, since the numbers of their past steps differ.
     fn attend(&mut self, weights: &DecoderWeights, layer: usize, activations: &mut Activations) {
         let (shape, head_shape) = (&weights.shape, weights.shape.head_shape());
-        let (size, kv) = (head_shape.query_size(), head_shape.kv_size());
+        let (size, kv_size) = (head_shape.query_size(), head_shape.kv_size());
         let Activations { heads, attended, log_sum_exps, .. } = activations;
         let SegmentScratch { attention, keys_values } = &mut self.scratch;
         let (counts, caches) = self.memory.split_at_mut(shape.cache_start(layer));
@@ -74,14 +74,14 @@ impl Attend for StepAttention<'_> {
             let caches = caches.chunks_exact_mut(shape.cache_size());
             let new = [&heads.keys, &heads.values];
             for ((cache, new), to) in caches.zip(new).zip(keys_values.both_mut()) {
-                let new = &new[lane * kv..][..kv];
+                let new = &new[lane * kv_size..][..kv_size];
                 to.clear();
                 for step in past_steps - prefix..past_steps {
-                    let row = &cache[step % shape.context * kv..][..kv];
+                    let row = &cache[step % shape.context * kv_size..][..kv_size];
                     to.extend(row.iter().map(|lanes| lanes[lane]));
                 }
                 to.extend_from_slice(new);
-                let row = &mut cache[past_steps % shape.context * kv..][..kv];
+                let row = &mut cache[past_steps % shape.context * kv_size..][..kv_size];
                 row.iter_mut().zip(new).for_each(|(lanes, x)| lanes[lane] = *x);
             }
             let KeyValueRows { keys, values } = &*keys_values;
@@ -133,9 +133,10 @@ impl SequenceModel for DecoderSequenceModel {
         obs.clone_into(&mut game.obs);
         game.tape.set_rotations(&self.weights.rope, memory[0].iter().map(|count| *count as usize));
         self.scratches.with(|scratch| {
-            let mut attend = StepAttention { memory, scratch: std::mem::take(&mut scratch.game) };
+            let mut attend =
+                StepAttention { memory, scratch: std::mem::take(&mut scratch.game_scratch) };
             self.game_forward(game, Retention::Nothing, &mut attend, scratch);
-            scratch.game = attend.scratch;
+            scratch.game_scratch = attend.scratch;
         });
         memory[0].iter_mut().for_each(|count| *count += 1.0);
         logits.copy_from_slice(&game.logits);
@@ -150,21 +151,22 @@ impl SequenceModel for DecoderSequenceModel {
         logits: &mut [f32],
     ) {
         let (shape, count) = (&self.weights.shape, games.len());
-        let (rows, actions) = (sequences.memory.len() / shape.memory_size(), shape.num_actions);
+        let (num_memories, actions) =
+            (sequences.memory.len() / shape.memory_size(), shape.num_actions);
         assert!(
-            rows == 0 || rows == sequences.num_games,
+            num_memories == 0 || num_memories == sequences.num_games,
             "memory: [games, memory_size], or nothing"
         );
         assert_eq!(sequences.num_features(), shape.num_features, "obs: [steps, games, features]");
         tapes.resize_with(count, GameTape::default);
         self.scratches.with(|scratch| {
             for (i, game) in games.zip(&mut *tapes) {
-                let segment = self.begin(sequences, i, game);
-                let attention_scratch = std::mem::take(&mut scratch.game);
+                let segment = self.begin_game(sequences, i, game);
+                let attention_scratch = std::mem::take(&mut scratch.game_scratch);
                 let mut attend =
                     SequenceAttention { segment: &segment, scratch: attention_scratch };
                 self.game_forward(game, self.retention, &mut attend, scratch);
-                scratch.game = attend.scratch;
+                scratch.game_scratch = attend.scratch;
                 game.segment = Some(segment);
             }
         });
@@ -225,22 +227,22 @@ impl DecoderSequenceModel {
         let rows = obs.len() / shape.num_features;
         let mut stream = std::mem::take(&mut scratch.stream);
         stream.resize(rows * shape.hidden_size, 0.0);
-        self.weights.linear(self.input(), obs, &mut stream, WriteMode::Overwrite);
+        self.weights.linear_forward(self.input(), obs, &mut stream, WriteMode::Overwrite);
         self.weights.forward(&mut stream, retention, attend, tape, scratch);
         scratch.stream = stream;
         logits.resize(rows * shape.num_actions, 0.0);
-        self.weights.linear(&layout.head, &tape.hidden, logits, WriteMode::Overwrite);
+        self.weights.linear_forward(&layout.head, &tape.hidden, logits, WriteMode::Overwrite);
     }
 
-    /// Copies the inputs of game `i` into `game`; returns its rows and the keys that they attend to.
-    fn begin(&self, sequences: &Sequences, i: usize, game: &mut GameTape) -> Segment {
+    /// Copies the inputs of the game at `index` into `game`; returns its rows and the keys that they attend to.
+    fn begin_game(&self, sequences: &Sequences, index: usize, game: &mut GameTape) -> Segment {
         let (shape, games) = (&self.weights.shape, sequences.num_games);
-        let memory = sequences.memory.chunks_exact(shape.memory_size()).nth(i);
+        let memory = sequences.memory.chunks_exact(shape.memory_size()).nth(index);
         let past_steps = memory.map_or(0, |memory| memory[0] as usize);
         let steps = sequences.num_steps();
         let context = shape.context;
-        sequences.rows(&sequences.obs, i..i + 1, &mut game.obs);
-        let is_start = |t: usize| sequences.starts[t * games + i] == 1.0;
+        sequences.copy_rows(&sequences.obs, index..index + 1, &mut game.obs);
+        let is_start = |t: usize| sequences.starts[t * games + index] == 1.0;
         let prefix = if is_start(0) { 0 } else { past_steps.min(context - 1) };
         let (mut start, mut position) = (0, past_steps);
         let (mut starts, mut positions) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
@@ -254,10 +256,10 @@ impl DecoderSequenceModel {
         }
         game.tape.set_rotations(&self.weights.rope, positions.into_iter());
         // The steps in memory that the first rows attend to, oldest first.
-        let kv = shape.kv_size();
+        let kv_size = shape.kv_size();
         let rows = |cache: &[f32]| {
             let rows = (past_steps - prefix..past_steps).map(|step| step % context);
-            rows.flat_map(|row| &cache[row * kv..][..kv]).copied().collect::<Vec<f32>>()
+            rows.flat_map(|row| &cache[row * kv_size..][..kv_size]).copied().collect::<Vec<f32>>()
         };
         let caches = |layer: usize| {
             let Some(memory) = memory else { return KeyValueRows::default() };
@@ -288,7 +290,8 @@ impl DecoderSequenceModel {
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         scratch.d_input = d_normed;
         let forward_tape = ForwardTape { tape, segments: std::slice::from_ref(segment) };
-        let mut attend = SequenceAttention { segment, scratch: std::mem::take(&mut scratch.game) };
+        let mut attend =
+            SequenceAttention { segment, scratch: std::mem::take(&mut scratch.game_scratch) };
         for layer in (0..weights.shape.num_layers).rev() {
             weights.layer_backward(
                 layer,
@@ -299,8 +302,8 @@ impl DecoderSequenceModel {
                 scratch,
             );
         }
-        weights.weight_grads(&game.obs, [(self.input(), &d_stream[..])], gradient);
+        weights.add_weight_grads(&game.obs, [(self.input(), &d_stream[..])], gradient);
         scratch.d_stream = d_stream;
-        scratch.game = attend.scratch;
+        scratch.game_scratch = attend.scratch;
     }
 }

@@ -20,16 +20,16 @@ impl DecoderWeights {
         tape: &mut Tape,
         scratch: &mut Scratch,
     ) {
-        let layers = self.shape.num_layers;
-        let is_all = retention == Retention::All;
-        tape.layers.resize_with(if is_all { layers } else { 1 }, Activations::default);
-        let kept = if retention == Retention::Inputs { layers } else { 0 };
-        tape.streams.resize_with(kept, Vec::new);
-        for layer in 0..layers {
+        let num_layers = self.shape.num_layers;
+        let keeps_all = retention == Retention::All;
+        tape.layers.resize_with(if keeps_all { num_layers } else { 1 }, Activations::default);
+        let num_streams = if retention == Retention::Inputs { num_layers } else { 0 };
+        tape.streams.resize_with(num_streams, Vec::new);
+        for layer in 0..num_layers {
             if let Some(kept) = tape.streams.get_mut(layer) {
                 stream.clone_into(kept);
             }
-            let activations = &mut tape.layers[if is_all { layer } else { 0 }];
+            let activations = &mut tape.layers[if keeps_all { layer } else { 0 }];
             self.layer_forward(layer, &tape.rotations, stream, attend, activations, scratch);
         }
         let norm = self.norm(&self.layout.norm);
@@ -90,7 +90,7 @@ impl DecoderWeights {
         input: &[f32],
         rotations: &[Rotation],
         activations: &mut Activations,
-        scratch: &mut Vec<f32>,
+        buffer: &mut Vec<f32>,
     ) {
         let (shape, layout) = (&self.shape, &self.layout.layers[layer]);
         let Activations { heads, qk_norms, .. } = activations;
@@ -100,14 +100,14 @@ impl DecoderWeights {
             heads.resize(rows * linear.outputs, 0.0);
             results.push((linear, &mut heads[..]));
         }
-        self.linears(input, &mut results, WriteMode::Overwrite);
+        self.linears_forward(input, &mut results, WriteMode::Overwrite);
         if shape.qk_norm != QkNorm::None {
             let QkNorms { query, key } = &layout.qk_norms;
             let queries = (&mut qk_norms.query, &mut heads.queries, query);
             let keys = (&mut qk_norms.key, &mut heads.keys, key);
             for (normed, heads, place) in [queries, keys] {
-                normed.forward(self.parallelism, heads, self.norm(place), scratch);
-                mem::swap(heads, scratch);
+                normed.forward(self.parallelism, heads, self.norm(place), buffer);
+                mem::swap(heads, buffer);
             }
         }
         for heads in [&mut heads.queries, &mut heads.keys] {
@@ -138,7 +138,7 @@ impl DecoderWeights {
             (&linears[Projection::Gate as usize], &mut gate[..]),
             (&linears[Projection::Up as usize], &mut up[..]),
         ];
-        self.linears(input, &mut results, WriteMode::Overwrite);
+        self.linears_forward(input, &mut results, WriteMode::Overwrite);
         inner.resize(count, 0.0);
         gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
     }
@@ -147,19 +147,19 @@ impl DecoderWeights {
     fn add_output(
         &self,
         layer: usize,
-        (linear, place): (Projection, &Range<usize>),
+        (projection, place): (Projection, &Range<usize>),
         x: &[f32],
         normed: &mut NormActivations,
         stream: &mut [f32],
         [block, result]: [&mut Vec<f32>; 2],
     ) {
-        let linear = &self.layout.layers[layer].linears[linear as usize];
+        let linear = &self.layout.layers[layer].linears[projection as usize];
         if place.is_empty() {
-            self.linear(linear, x, stream, WriteMode::Accumulate);
+            self.linear_forward(linear, x, stream, WriteMode::Accumulate);
             return;
         }
         block.resize(stream.len(), 0.0);
-        self.linear(linear, x, block, WriteMode::Overwrite);
+        self.linear_forward(linear, x, block, WriteMode::Overwrite);
         normed.forward(self.parallelism, block, self.norm(place), result);
         stream.iter_mut().zip(result).for_each(|(x, y)| *x += *y);
     }

@@ -55,7 +55,7 @@ impl KeyValueRows {
         [&self.keys, &self.values]
     }
 
-    /// Keys and values in one array, to be changed; see [`KeyValueRows::both`].
+    /// Keys and values, in this order.
     fn both_mut(&mut self) -> [&mut Vec<f32>; 2] {
         [&mut self.keys, &mut self.values]
     }
@@ -78,8 +78,9 @@ struct Activations {
     attention_output: NormActivations,
     /// The input of the feed-forward block, normed where the architecture norms it.
     mlp_input: NormActivations,
-    /// The gate before its activation, and the values that it multiplies: `[rows, intermediate_size]`.
+    /// The gate before its activation: `[rows, intermediate_size]`.
     gate: Vec<f32>,
+    /// The values that the gate multiplies: `[rows, intermediate_size]`.
     up: Vec<f32>,
     /// The result of the feed-forward block, where it is normed.
     mlp_output: NormActivations,
@@ -90,7 +91,7 @@ struct Activations {
 struct Tape {
     /// The rotations of the rows, for each of the decoder's tables: `[rows, rotary_dim / 2]`.
     rotations: Vec<Vec<Rotation>>,
-    /// The activations of every layer, or of the last one executed.
+    /// The activations of every layer, or of the last executed one.
     layers: Vec<Activations>,
     /// The stream before each layer, where the backward pass recomputes the layers: `[rows, hidden_size]` each.
     streams: Vec<Vec<f32>>,
@@ -104,11 +105,11 @@ impl Tape {
     /// Replaces the rotations by those of rows at these positions.
     fn set_rotations(
         &mut self,
-        rope: &[RopeTable],
+        tables: &[RopeTable],
         positions: impl Iterator<Item = usize> + Clone,
     ) {
-        self.rotations.resize_with(rope.len(), Vec::new);
-        for (rotations, table) in self.rotations.iter_mut().zip(rope) {
+        self.rotations.resize_with(tables.len(), Vec::new);
+        for (rotations, table) in self.rotations.iter_mut().zip(tables) {
             rotations.clear();
             positions.clone().for_each(|position| rotations.extend(table.at(position)));
         }
@@ -158,10 +159,11 @@ struct Scratch {
     /// The gradient of the stream: `[rows, hidden_size]`.
     d_stream: Vec<f32>,
     /// Buffers of a game's attention.
-    game: SegmentScratch,
-    /// Buffers of the backward pass of segments, and the gradients of the keys and values that they attend to.
-    segments: Pool<SegmentScratch>,
-    d_segments: Pool<KeyValueRows>,
+    game_scratch: SegmentScratch,
+    /// Buffers of the backward pass of segments.
+    segment_scratches: Pool<SegmentScratch>,
+    /// The gradients of the keys and values that segments attend to.
+    d_keys_values: Pool<KeyValueRows>,
     /// The gradient of a text pass after the last norm: `[rows, hidden_size]`.
     d_normed: Vec<f32>,
 }
@@ -208,11 +210,10 @@ impl Segment {
     }
 
     /// The keys and values of the prefix in a layer; `heads` are those of the layer's rows.
-    fn prefix<'a>(&'a self, layer: usize, heads: &'a HeadRows, kv: usize) -> [&'a [f32]; 2] {
+    fn prefix<'a>(&'a self, layer: usize, heads: &'a HeadRows, kv_size: usize) -> [&'a [f32]; 2] {
         match &self.prefix {
-            Prefix::Rows(rows) => {
-                [&heads.keys, &heads.values].map(|all| &all[rows.start * kv..rows.end * kv])
-            }
+            Prefix::Rows(rows) => [&heads.keys, &heads.values]
+                .map(|all| &all[rows.start * kv_size..rows.end * kv_size]),
             Prefix::Memory(layers) => layers[layer].both().map(|all| &all[..]),
         }
     }
@@ -228,12 +229,12 @@ impl Segment {
     }
 
     /// Gathers all keys and values that the segment attends to in a layer: `[prefix + rows, kv_size]` each.
-    fn gather(&self, layer: usize, heads: &HeadRows, kv: usize, to: &mut KeyValueRows) {
-        let prefixes = self.prefix(layer, heads, kv);
+    fn gather(&self, layer: usize, heads: &HeadRows, kv_size: usize, to: &mut KeyValueRows) {
+        let prefixes = self.prefix(layer, heads, kv_size);
         let all = [&heads.keys, &heads.values];
         for ((to, prefix), all) in to.both_mut().into_iter().zip(prefixes).zip(all) {
             prefix.clone_into(to);
-            to.extend_from_slice(&all[self.rows.start * kv..self.rows.end * kv]);
+            to.extend_from_slice(&all[self.rows.start * kv_size..self.rows.end * kv_size]);
         }
     }
 }

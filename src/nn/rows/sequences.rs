@@ -21,7 +21,7 @@ pub struct Sequences {
     pub obs: Vec<f32>,
     /// `[num_steps, games]`: 1 where an episode starts.
     pub starts: Vec<f32>,
-    /// `[games, memory_size]`; empty if nothing is remembered.
+    /// Memory before the first step: `[games, memory_size]`; empty if it is 0.
     pub memory: Vec<f32>,
 }
 
@@ -31,8 +31,8 @@ impl Sequences {
         self.starts.len() / self.num_games
     }
 
-    /// The rows of some games, from `[num_steps, games, width]`: `[num_steps, range, width]`.
-    pub fn rows(&self, all: &[f32], range: Range<usize>, rows: &mut Vec<f32>) {
+    /// Copies the rows of some games, `[num_steps, range, width]`, from those of all, `[num_steps, games, width]`.
+    pub fn copy_rows(&self, all: &[f32], range: Range<usize>, rows: &mut Vec<f32>) {
         let width = all.len() / self.starts.len();
         rows.clear();
         for step in all.chunks_exact(self.num_games * width) {
@@ -80,7 +80,7 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> &[f32];
 
-    /// The same parameters, to be changed; [`SequenceModel::repack`] must follow.
+    /// The parameters, mutable; [`SequenceModel::repack`] must follow a change.
     fn params_mut(&mut self) -> &mut [f32];
 
     /// Updates the packed copies of the parameters.
@@ -104,7 +104,7 @@ pub trait SequenceModel: Clone + Debug + Send + Sync + 'static {
     fn backward(&self, tape: &mut Self::Tape, d_logits: &[f32], gradient: &mut [f32]);
 }
 
-/// A [`SequenceModel`] without its type, which lends its buffers; several calls may be in progress at a time.
+/// A [`SequenceModel`] with its type erased, which has its own buffers; several calls may be in progress at a time.
 pub trait DynSequenceModel: Debug + Send + Sync {
     /// The parameters, `[num_params]`, in the order of [`flatten`](crate::model::flatten).
     fn params(&self) -> &[f32];
@@ -127,28 +127,28 @@ pub trait DynSequenceModel: Debug + Send + Sync {
     /// If lengths do not belong together.
     fn logits(&self, sequences: &Sequences) -> Vec<f32>;
 
-    /// The gradient of all parameters, the sum of at most `partials` partial ones, which are computed in parallel;
-    /// `d_logits_of` returns the gradient of the logits that it is given.
+    /// The gradient of all parameters, the sum of at most `max_partials` partial ones, which are computed in parallel.
+    /// `differentiate` turns the logits into the gradient with respect to them.
     ///
     /// # Panics
     /// If lengths do not belong together.
     fn gradient(
         &self,
         sequences: &Sequences,
-        partials: usize,
-        d_logits_of: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
+        max_partials: usize,
+        differentiate: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
     ) -> Vec<f32>;
 
     /// Returns the buffer of a gradient for reuse.
     fn give_back(&self, gradient: Vec<f32>);
 
     /// A copy with the same parameters.
-    fn boxed(&self) -> Box<dyn DynSequenceModel>;
+    fn clone_boxed(&self) -> Box<dyn DynSequenceModel>;
 }
 
 impl Clone for Box<dyn DynSequenceModel> {
     fn clone(&self) -> Self {
-        (**self).boxed()
+        (**self).clone_boxed()
     }
 }
 
@@ -183,25 +183,25 @@ impl<M: SequenceModel> PooledSequenceModel<M> {
         Self { model, act_tapes, passes, gradients: Pool::default() }
     }
 
-    /// Runs the forward pass of all games, in at most `count` parts in parallel.
+    /// Runs the forward pass of all games, in at most `max_passes` parallel passes.
     fn forward(
         &self,
         sequences: &Sequences,
-        parts: &mut Vec<ThreadPass<M::Tape>>,
-        count: usize,
+        passes: &mut Vec<ThreadPass<M::Tape>>,
+        max_passes: usize,
     ) -> Vec<f32> {
         let (PolicySizes { num_actions, .. }, steps) = (self.model.sizes(), sequences.num_steps());
-        let games_per_part = sequences.num_games.div_ceil(count);
-        parts.resize_with(sequences.num_games.div_ceil(games_per_part), ThreadPass::default);
-        parts.par_iter_mut().enumerate().for_each(|(number, part)| {
-            part.games =
-                number * games_per_part..((number + 1) * games_per_part).min(sequences.num_games);
-            part.logits.resize(steps * part.games.len() * num_actions, 0.0);
-            self.model.forward(sequences, part.games.clone(), &mut part.tape, &mut part.logits);
+        let games_per_pass = sequences.num_games.div_ceil(max_passes);
+        passes.resize_with(sequences.num_games.div_ceil(games_per_pass), ThreadPass::default);
+        passes.par_iter_mut().enumerate().for_each(|(index, pass)| {
+            pass.games =
+                index * games_per_pass..((index + 1) * games_per_pass).min(sequences.num_games);
+            pass.logits.resize(steps * pass.games.len() * num_actions, 0.0);
+            self.model.forward(sequences, pass.games.clone(), &mut pass.tape, &mut pass.logits);
         });
         let mut logits = vec![0.0; steps * sequences.num_games * num_actions];
         for (all, t) in logits.chunks_exact_mut(sequences.num_games * num_actions).zip(0..) {
-            for ThreadPass { games, logits, .. } in &*parts {
+            for ThreadPass { games, logits, .. } in &*passes {
                 let width = games.len() * num_actions;
                 all[games.start * num_actions..][..width]
                     .copy_from_slice(&logits[t * width..][..width]);
@@ -213,7 +213,7 @@ impl<M: SequenceModel> PooledSequenceModel<M> {
     /// Runs the backward pass of all games and sums their gradients.
     fn backward(
         &self,
-        parts: &mut [ThreadPass<M::Tape>],
+        passes: &mut [ThreadPass<M::Tape>],
         d_logits: &[f32],
         games: usize,
     ) -> Vec<f32> {
@@ -229,14 +229,14 @@ impl<M: SequenceModel> PooledSequenceModel<M> {
             self.model.backward(tape, logits, &mut gradient);
             gradient
         };
-        let partials: Vec<_> = parts.par_iter_mut().map(partial).collect();
+        let partials: Vec<_> = passes.par_iter_mut().map(partial).collect();
         let mut partials = partials.into_iter();
         let mut gradient = partials.next().expect("there are games");
         let others: Vec<_> = partials.collect();
         gradient.par_chunks_mut(SUM_CHUNK).enumerate().for_each(|(i, sum)| {
             for other in &others {
-                let part = &other[i * SUM_CHUNK..][..sum.len()];
-                sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+                let chunk = &other[i * SUM_CHUNK..][..sum.len()];
+                sum.iter_mut().zip(chunk).for_each(|(sum, x)| *sum += x);
             }
         });
         others.into_iter().for_each(|other| self.gradients.put(other));
@@ -263,18 +263,18 @@ impl<M: SequenceModel> DynSequenceModel for PooledSequenceModel<M> {
     }
 
     fn logits(&self, sequences: &Sequences) -> Vec<f32> {
-        self.passes.with(|parts| self.forward(sequences, parts, sequences.num_games))
+        self.passes.with(|passes| self.forward(sequences, passes, sequences.num_games))
     }
 
     fn gradient(
         &self,
         sequences: &Sequences,
-        partials: usize,
-        d_logits_of: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
+        max_partials: usize,
+        differentiate: &mut dyn FnMut(Vec<f32>) -> Vec<f32>,
     ) -> Vec<f32> {
-        self.passes.with(|parts| {
-            let d_logits = d_logits_of(self.forward(sequences, parts, partials));
-            self.backward(parts, &d_logits, sequences.num_games)
+        self.passes.with(|passes| {
+            let d_logits = differentiate(self.forward(sequences, passes, max_partials));
+            self.backward(passes, &d_logits, sequences.num_games)
         })
     }
 
@@ -282,7 +282,7 @@ impl<M: SequenceModel> DynSequenceModel for PooledSequenceModel<M> {
         self.gradients.put(gradient);
     }
 
-    fn boxed(&self) -> Box<dyn DynSequenceModel> {
+    fn clone_boxed(&self) -> Box<dyn DynSequenceModel> {
         Box::new(self.clone())
     }
 }

@@ -36,25 +36,25 @@ pub struct TokenDecoder {
 /// Buffers of generation, kept between calls so that the system need not zero fresh pages.
 #[derive(Debug, Default)]
 pub struct DecodeBuffers {
-    /// Caches of completions.
+    /// Caches of completions, then those of the prompts that they continue.
     pub caches: Vec<Cache>,
-    /// Caches of prompts.
-    pub prompts: Vec<Cache>,
+    /// Caches of earlier prompts, to be filled again.
+    pub spare_prompt_caches: Vec<Cache>,
     /// Buffers of a forward pass.
     pub pass: Pass,
     /// The logits of some rows.
     pub logits: Vec<f32>,
 }
 
-/// A token in a pass: token number `at` of the segment of text whose keys and values are in cache number `cache`.
+/// A token in a pass, which belongs to the segment of text whose keys and values are in its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The token's index in the vocabulary.
+    /// The token id.
     pub token: u32,
-    /// The number of its cache.
+    /// The index of the cache.
     pub cache: usize,
-    /// The token's number in that cache.
-    pub at: usize,
+    /// The token's index in that cache.
+    pub index: usize,
 }
 
 /// The result of a pass, its activations, and buffers for the next one.
@@ -95,7 +95,7 @@ impl CachedAttention<'_> {
                 rows.iter().enumerate().skip(first).take_while(|row| row.1.cache == cache)
             {
                 let new = keys_values.map(|all| &all[i * shape.kv_size()..][..shape.kv_size()]);
-                to.write(shape, layer, row.at, new);
+                to.write(shape, layer, row.index, new);
             }
         });
     }
@@ -110,9 +110,9 @@ impl Attend for CachedAttention<'_> {
         let (rows, caches, width) = (self.rows, &*self.caches, shape.query_size());
         let to = [(&mut attended[..], width), (&mut log_sum_exps[..], shape.heads)];
         weights.parallelism.each_chunk(to, |i, to| {
-            let Row { cache, at, .. } = rows[i];
+            let Row { cache, index, .. } = rows[i];
             let queries = &queries[i * width..][..width];
-            let place = QueryPlace { layer, token: at, window };
+            let place = QueryPlace { layer, token: index, window };
             caches[cache].attend(caches, &shape, place, queries, to);
         });
     }
@@ -184,23 +184,23 @@ impl TokenDecoder {
 
     /// The number of trainable parameters.
     pub fn num_trainable(&self) -> usize {
-        self.trainable_counts().iter().sum()
+        self.trainable_sizes().iter().sum()
     }
 
     /// The number of elements of each trainable parameter.
-    pub fn trainable_counts(&self) -> Vec<usize> {
-        let count = |all: &[Parameter]| all.iter().map(Parameter::count).collect();
+    pub fn trainable_sizes(&self) -> Vec<usize> {
+        let sizes = |all: &[Parameter]| all.iter().map(Parameter::num_elements).collect();
         match &self.weights.adapters {
-            Some(adapters) => count(adapters.parameters()),
-            None => count(&self.shape().parameters()),
+            Some(adapters) => sizes(adapters.parameters()),
+            None => sizes(&self.shape().parameters()),
         }
     }
 
     /// Sets whether a large decoder keeps packed copies of its matrices on the CPU, as it does by default. Without them
     /// each product packs its matrix again, which takes longer for few rows and saves the memory of all weights. Drops
     /// the present copies.
-    pub fn keep_packed_weights(&mut self, kept: bool) {
-        self.weights.keep_packed = kept;
+    pub fn keep_packed_weights(&mut self, keep: bool) {
+        self.weights.keep_packed = keep;
         if self.arithmetic() == Arithmetic::F32 {
             self.weights.drop_packed();
         }
@@ -274,16 +274,16 @@ impl TokenDecoder {
                 embed::forward(weights.params.slice(&table), size, scale, tokens, stream);
             }
         }
-        let positions = rows.iter().map(|row| caches[row.cache].position(row.at));
+        let positions = rows.iter().map(|row| caches[row.cache].position(row.index));
         tape.set_rotations(&weights.rope, positions);
         weights.forward(stream, retention, &mut CachedAttention { rows, caches }, tape, scratch);
     }
 
-    /// Logits of normed vectors: `[rows, vocabulary]`.
-    pub fn logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
+    /// Computes the logits of normed vectors: `[rows, vocabulary]`.
+    pub fn compute_logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
         let DecoderWeights { shape, layout, .. } = &self.weights;
         logits.resize(hidden.len() / shape.hidden_size * shape.num_actions, 0.0);
-        self.weights.linear(&layout.head, hidden, logits, WriteMode::Overwrite);
+        self.weights.linear_forward(&layout.head, hidden, logits, WriteMode::Overwrite);
     }
 }
 
@@ -295,10 +295,10 @@ pub struct TextPass {
     caches: Vec<Cache>,
     /// The prompts, then the completions.
     segments: Vec<Segment>,
-    /// The number of prompts, and of their rows.
     num_prompts: usize,
+    /// The number of rows of all prompts.
     num_prompt_rows: usize,
-    /// The segment that is the first completion of each text.
+    /// The index of the segment of each text's first completion.
     first_segments: Vec<usize>,
     /// The normed streams from which tokens are predicted: of each prompt's last token, then of the completions' tokens
     /// but the last ones: `[predictions, hidden_size]`.
@@ -311,7 +311,7 @@ impl TextPass {
         &self.hidden
     }
 
-    /// The row of [`TextPass::hidden`] that predicts token number `at` of a completion of a text.
+    /// The row of [`TextPass::hidden`] that predicts the token at index `at` of a completion.
     pub fn prediction(&self, completion: CompletionIndex, at: usize) -> usize {
         let CompletionIndex { text, completion } = completion;
         let Segment { rows, .. } = &self.segments[self.first_segments[text] + completion];
@@ -327,7 +327,7 @@ impl TextPass {
         let mut segment = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
             let start = all.len();
             let tokens = tokens.iter().enumerate();
-            all.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
+            all.extend(tokens.map(|(index, token)| Row { token: *token, cache, index }));
             Segment { rows: start..all.len(), prefix: Prefix::Rows(prefix), starts: Vec::new() }
         };
         let prompts = texts.iter().enumerate();
@@ -363,17 +363,17 @@ impl TokenDecoder {
         &self,
         texts: &[PromptWithCompletions],
         retention: Retention,
-        forward: &mut TextPass,
+        text_pass: &mut TextPass,
     ) {
         let size = self.shape().hidden_size;
-        let rows = forward.begin(&self.weights, texts);
-        self.forward(&rows, &mut forward.caches, retention, &mut forward.pass);
-        let hidden = forward.pass.hidden();
-        forward.hidden.clear();
-        for Segment { rows, .. } in &forward.segments[..forward.num_prompts] {
-            forward.hidden.extend_from_slice(&hidden[(rows.end - 1) * size..rows.end * size]);
+        let rows = text_pass.begin(&self.weights, texts);
+        self.forward(&rows, &mut text_pass.caches, retention, &mut text_pass.pass);
+        let hidden = text_pass.pass.hidden();
+        text_pass.hidden.clear();
+        for Segment { rows, .. } in &text_pass.segments[..text_pass.num_prompts] {
+            text_pass.hidden.extend_from_slice(&hidden[(rows.end - 1) * size..rows.end * size]);
         }
-        forward.hidden.extend_from_slice(&hidden[forward.num_prompt_rows * size..]);
+        text_pass.hidden.extend_from_slice(&hidden[text_pass.num_prompt_rows * size..]);
     }
 
     /// The offsets in [`TokenDecoder::trainable`] at which the layers begin, in order, preceded by 0 unless the first
@@ -395,19 +395,19 @@ impl TokenDecoder {
     /// one of [`TokenDecoder::layer_starts`].
     pub fn backward_texts(
         &self,
-        forward: &mut TextPass,
+        text_pass: &mut TextPass,
         d_hidden: &[f32],
         gradient: &mut [f32],
         mut on_layer: impl FnMut(&[f32], usize),
     ) {
         let (size, weights) = (self.shape().hidden_size, &self.weights);
-        let TextPass { pass, caches, segments, .. } = forward;
+        let TextPass { pass, caches, segments, .. } = text_pass;
         let Pass { rows, tape, scratch, .. } = pass;
-        let (d_last, d_completions) = d_hidden.split_at(forward.num_prompts * size);
+        let (d_last, d_completions) = d_hidden.split_at(text_pass.num_prompts * size);
         let mut d_normed = std::mem::take(&mut scratch.d_normed);
         let mut d_stream = std::mem::take(&mut scratch.d_stream);
         d_normed.clear();
-        d_normed.resize(forward.num_prompt_rows * size, 0.0);
+        d_normed.resize(text_pass.num_prompt_rows * size, 0.0);
         for (Segment { rows, .. }, d) in segments.iter().zip(d_last.chunks(size)) {
             d_normed[(rows.end - 1) * size..rows.end * size].copy_from_slice(d);
         }
@@ -415,7 +415,7 @@ impl TokenDecoder {
         d_stream.resize(d_normed.len(), 0.0);
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         let starts = self.layer_starts();
-        let first = starts.len() - self.shape().num_layers;
+        let first_layer = starts.len() - self.shape().num_layers;
         let forward_tape = ForwardTape { tape, segments };
         let mut attend = CachedAttention { rows, caches };
         for layer in (0..self.shape().num_layers).rev() {
@@ -427,7 +427,7 @@ impl TokenDecoder {
                 gradient,
                 scratch,
             );
-            on_layer(gradient, starts[first + layer]);
+            on_layer(gradient, starts[first_layer + layer]);
         }
         if !self.has_adapters() {
             let d_table = &mut gradient[weights.layout.embed_tokens.clone()];

@@ -41,10 +41,10 @@ pub(super) struct PackedWeights {
 }
 
 impl PackedWeights {
-    /// Empty cells for the copies of `matrices` matrices.
-    fn empty(matrices: usize) -> Self {
-        let none = || (0..matrices).map(|_| OnceLock::new()).collect();
-        Self { forward: none(), transpose: none() }
+    /// Empty cells for the copies of `num_matrices` matrices.
+    fn empty(num_matrices: usize) -> Self {
+        let cells = || (0..num_matrices).map(|_| OnceLock::new()).collect();
+        Self { forward: cells(), transpose: cells() }
     }
 }
 
@@ -52,7 +52,7 @@ impl LinearLayout {
     /// The weight among the decoder's parameters, `[inputs, outputs]`.
     fn view<'a>(&self, params: &'a DecoderParams) -> View<'a> {
         let params = params.slice(&self.weight);
-        if self.transposed {
+        if self.is_transposed {
             View::rows(params, self.inputs).transpose()
         } else {
             View::rows(params, self.outputs)
@@ -87,30 +87,31 @@ impl DecoderWeights {
         parallelism: Parallelism,
     ) -> Self {
         let layout = Layout::new(&shape);
-        let packed = Arc::new(PackedWeights::empty(layout.matrices()));
+        let packed = Arc::new(PackedWeights::empty(layout.num_matrices()));
         let rope = shape.rope_tables();
         let (arithmetic, adapters, keep_packed) = (Arithmetic::F32, None, true);
         Self { shape, layout, rope, params, adapters, packed, keep_packed, parallelism, arithmetic }
     }
 
-    /// Allocates `tokens` tokens of a cache after a prefix, if any, in each of `layers` layers ([`Cache::begin`]).
+    /// Allocates `num_tokens` tokens of a cache after a prefix, if any, in each of `num_layers` layers
+    /// ([`Cache::begin`]).
     pub(super) fn begin_cache(
         &self,
         cache: &mut Cache,
-        layers: usize,
-        tokens: usize,
+        num_layers: usize,
+        num_tokens: usize,
         prefix: Option<PrefixCache>,
     ) {
         let format = match self.arithmetic {
             Arithmetic::F32 => CacheFormat::F32,
             Arithmetic::Bf16(_) => CacheFormat::Bf16,
         };
-        cache.begin(&self.shape.head_shape(), format, layers, tokens, prefix);
+        cache.begin(&self.shape.head_shape(), format, num_layers, num_tokens, prefix);
     }
 
     /// Drops the packed copies, which no longer match the weights.
     pub(super) fn drop_packed(&mut self) {
-        self.packed = Arc::new(PackedWeights::empty(self.layout.matrices()));
+        self.packed = Arc::new(PackedWeights::empty(self.layout.num_matrices()));
     }
 
     /// Updates the packed copies after the weights have changed: in place, or if they are shared by dropping them.
@@ -140,13 +141,19 @@ impl DecoderWeights {
         }
     }
 
-    /// `y = x w + b`, or `y += x w + b`, adapters included: `x` is `[rows, inputs]`, `y` `[rows, outputs]`.
-    pub(super) fn linear(&self, linear: &LinearLayout, x: &[f32], y: &mut [f32], mode: WriteMode) {
-        self.linears(x, &mut [(linear, y)], mode);
+    /// Computes `y = x w + b`, or `y += x w + b`, adapters included: `x` is `[rows, inputs]`, `y` `[rows, outputs]`.
+    pub(super) fn linear_forward(
+        &self,
+        linear: &LinearLayout,
+        x: &[f32],
+        y: &mut [f32],
+        mode: WriteMode,
+    ) {
+        self.linears_forward(x, &mut [(linear, y)], mode);
     }
 
-    /// The results of some linear layers for one input, as [`DecoderWeights::linear`].
-    pub(super) fn linears(
+    /// Computes the results of some linear layers for one input, as [`DecoderWeights::linear_forward`].
+    pub(super) fn linears_forward(
         &self,
         x: &[f32],
         results: &mut [(&LinearLayout, &mut [f32])],
@@ -167,7 +174,7 @@ impl DecoderWeights {
         }
         linear::forward_all(self.parallelism, x, &mut products, mode);
         for (linear, y) in results {
-            if let Some((_, adapter)) = self.adapters.as_ref().and_then(|all| all.of(linear)) {
+            if let Some((_, adapter)) = self.adapters.as_ref().and_then(|all| all.get(linear)) {
                 adapter.forward(self.parallelism, x, y);
             }
             bias::forward(self.params.slice(&linear.bias), y);
@@ -180,7 +187,7 @@ impl DecoderWeights {
         is_large && !self.keep_packed && self.arithmetic == Arithmetic::F32
     }
 
-    /// The matrix of a linear layer, packed for its forward pass.
+    /// Packs the matrix of a linear layer for its forward pass.
     fn pack(&self, linear: &LinearLayout) -> PackedWeight {
         match self.params.stored(&linear.weight) {
             Some(matrix) if self.arithmetic == Arithmetic::F32 => {
@@ -202,12 +209,12 @@ impl DecoderWeights {
         dx: &mut [f32],
         gradient: &mut [f32],
     ) {
-        for (number, (linear, dy)) in results.into_iter().enumerate() {
-            let mode = WriteMode::Overwrite.accumulate_if(number > 0);
-            self.input_gradient(linear, dy, dx, mode);
+        for (index, (linear, dy)) in results.into_iter().enumerate() {
+            let mode = WriteMode::Overwrite.accumulate_if(index > 0);
+            self.compute_input_grad(linear, dy, dx, mode);
             let [inputs, outputs] = [linear.inputs, linear.outputs];
             debug_assert_eq!([x.len() / inputs, dy.len() / outputs], [dx.len() / inputs; 2]);
-            let adapter = self.adapters.as_ref().and_then(|adapters| adapters.of(linear));
+            let adapter = self.adapters.as_ref().and_then(|adapters| adapters.get(linear));
             if let Some((place, adapter)) = adapter {
                 let places = [place.a.clone(), place.b.clone()];
                 let both = gradient.get_disjoint_mut(places).expect("two matrices");
@@ -215,12 +222,18 @@ impl DecoderWeights {
             }
         }
         if self.adapters.is_none() {
-            self.weight_grads(x, results, gradient);
+            self.add_weight_grads(x, results, gradient);
         }
     }
 
     /// Computes the gradient `dx` of the input of a linear layer from that of its result.
-    fn input_gradient(&self, linear: &LinearLayout, dy: &[f32], dx: &mut [f32], mode: WriteMode) {
+    fn compute_input_grad(
+        &self,
+        linear: &LinearLayout,
+        dy: &[f32],
+        dx: &mut [f32],
+        mode: WriteMode,
+    ) {
         let sizes = [linear.outputs, linear.inputs];
         if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
             match self.params.stored(&linear.weight) {
@@ -245,17 +258,17 @@ impl DecoderWeights {
 
     /// Adds the gradients of weights and biases of linear layers with the input `x` to `gradient`, from the gradients
     /// of the layers' results.
-    pub(super) fn weight_grads<const N: usize>(
+    pub(super) fn add_weight_grads<const N: usize>(
         &self,
         x: &[f32],
         results: [(&LinearLayout, &[f32]); N],
         gradient: &mut [f32],
     ) {
         let (arithmetic, parallelism) = (self.arithmetic, self.parallelism);
-        if results.iter().any(|(linear, _)| linear.transposed) {
+        if results.iter().any(|(linear, _)| linear.is_transposed) {
             for (linear, dy) in results {
                 let d_weight = &mut gradient[linear.weight.clone()];
-                let (x, inputs, dy) = if linear.transposed {
+                let (x, inputs, dy) = if linear.is_transposed {
                     (dy, linear.outputs, x)
                 } else {
                     (x, linear.inputs, dy)
@@ -264,9 +277,9 @@ impl DecoderWeights {
             }
         } else if let Some((LinearLayout { inputs, .. }, _)) = results.first() {
             let places = results.each_ref().map(|(linear, _)| linear.weight.clone());
-            let places = gradient.get_disjoint_mut(places).expect("weights are apart");
-            let mut places = places.into_iter();
-            let results = results.map(|(_, dy)| (dy, places.next().expect("as many")));
+            let d_weights = gradient.get_disjoint_mut(places).expect("weights are apart");
+            let mut d_weights = d_weights.into_iter();
+            let results = results.map(|(_, dy)| (dy, d_weights.next().expect("as many")));
             linear::weight_grads(arithmetic, parallelism, x, *inputs, results);
         }
         for (linear, dy) in results {

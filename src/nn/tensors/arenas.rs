@@ -51,7 +51,7 @@ impl Packing {
         let (mut places, mut arenas) = (Vec::new(), Vec::<Arena>::new());
         let mut last = [None; 2];
         for parameter in parameters {
-            let (count, is_vector) = (parameter.count(), parameter.shape.len() == 1);
+            let (count, is_vector) = (parameter.num_elements(), parameter.shape.len() == 1);
             let last = &mut last[usize::from(is_vector)];
             let next = last.map(|arena: usize| (arena, arenas[arena].len));
             let next = next.map(|(arena, len)| (arena, len.next_multiple_of(ALIGNMENT)));
@@ -276,7 +276,7 @@ mod tests {
         let all = some();
         for max_len in [0, 1000, 1300, 1 << 20] {
             let packing = Packing::within(&all, max_len);
-            assert!(packing.counts().eq(all.iter().map(Parameter::count)));
+            assert!(packing.counts().eq(all.iter().map(Parameter::num_elements)));
             for (arena, arena_layout) in packing.arenas.iter().enumerate() {
                 let own = (0..all.len()).filter(|i| packing.places[*i].arena == arena);
                 let mut end = 0;
@@ -304,7 +304,7 @@ mod tests {
     fn values_are_read_in_the_order_of_the_parameters() {
         let all = some();
         let numbers: Vec<f32> =
-            (0..all.iter().map(Parameter::count).sum()).map(|i: usize| i as f32).collect();
+            (0..all.iter().map(Parameter::num_elements).sum()).map(|i: usize| i as f32).collect();
         let device = Device::flex();
         for max_len in [0, 1300, 1 << 20] {
             let arenas = Arenas::zeros(Arc::new(Packing::within(&all, max_len)), &device);

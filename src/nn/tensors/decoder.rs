@@ -206,7 +206,7 @@ impl Decoder {
         };
         let size = shape.hidden_size;
         let norm = |size: usize| RmsNorm { weight: vector(size) };
-        let names = shape.norms.names();
+        let names = shape.norm_placement.names();
         let layers = (0..shape.num_layers).map(|_| {
             let of = |projection: Projection| {
                 let [inputs, outputs] = projection.sizes(&shape);
@@ -301,20 +301,20 @@ impl Decoder {
         for (i, layer) in self.layers.iter().enumerate() {
             let apply =
                 |projection: Projection, x: Tensor<3>| self.apply(adapters, i, projection, x);
-            let norms = layer.norms(self.shape.norms);
+            let norms = layer.norms(self.shape.norm_placement);
             let rotations = &rotations[self.shape.rope_table_index(i)];
             let head_norms = layer.head_norms();
             let input = self.norm_if(norms.before_attention, x.clone());
             // A separate product: values are cached, and a buffer of all three would keep the others alive.
             let values = self.heads(apply(Projection::Value, input.clone()));
-            let [queries, keys] = self.apply_all(adapters, i, Projection::OF_SCORES, input);
+            let [queries, keys] = self.apply_all(adapters, i, Projection::QUERY_AND_KEY, input);
             let queries = rotate(self.normed_heads(head_norms.query, queries), rotations);
             let keys = rotate(self.normed_heads(head_norms.key, keys), rotations);
             let attended = attend(i, queries, [keys, values]);
             let output = apply(Projection::Output, attended);
             x = x + self.norm_if(norms.after_attention, output);
             let input = self.norm_if(norms.before_mlp, x.clone());
-            let [gate, up] = self.apply_all(adapters, i, Projection::OF_GATE, input);
+            let [gate, up] = self.apply_all(adapters, i, Projection::MLP_INPUTS, input);
             let inner = activate(gate, self.shape.activation) * up;
             let output = apply(Projection::Down, inner);
             x = x + self.norm_if(norms.after_mlp, output);

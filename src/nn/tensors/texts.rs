@@ -9,7 +9,7 @@ use super::attention::{KeysValues, MASKED_SCORE, Prefix};
 use super::decoder::AdapterTensors;
 use super::products::gradient_scale;
 use crate::nn::Precision;
-use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED};
+use crate::nn::arch::{Adapters, DecoderShape, UNLIMITED_WINDOW};
 use crate::nn::parameters::floats;
 use crate::nn::text::{CompletionIndex, PromptWithCompletions};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -435,7 +435,7 @@ impl DeviceDecoder {
         let is_token = columns.clone().lower(lengths.clone().expand([groups, 1, longest]));
         let padding = (is_token.float() - 1.0) * -MASKED_SCORE;
         let windows = self.module.shape().windows().into_iter().map(|window| {
-            if window == UNLIMITED {
+            if window == UNLIMITED_WINDOW {
                 return padding.clone();
             }
             let count = steps.len();

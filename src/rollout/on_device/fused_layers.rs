@@ -41,7 +41,7 @@ impl Workgroup {
         if shape.second == 0 {
             return alone;
         }
-        let (first, second) = shape.layers();
+        let (first, second) = shape.hidden_layers();
         let rows = first.inputs.max(first.outputs).max(second.outputs);
         let shared = |games: usize| {
             let workers = num_columns(&first).max(num_columns(&second)) * (games / GAMES_PER_UNIT);
@@ -164,7 +164,7 @@ pub(super) fn compute_hidden_layers<W: Float, I: Float>(
     #[comptime] games: usize,
     #[comptime] shape: MlpShape,
 ) {
-    let (first, second) = comptime!(shape.layers());
+    let (first, second) = comptime!(shape.hidden_layers());
     let activation = comptime!(shape.activation);
     compute_hidden_layer::<W, I>(weights, activations, first, activation, games);
     compute_hidden_layer::<W, I>(weights, activations, second, activation, games);

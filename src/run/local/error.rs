@@ -4,7 +4,7 @@ use super::Panic;
 use crate::checkpoint::CheckpointError;
 use crate::disk::FolderError;
 use crate::metrics::RecordsError;
-use crate::model::saved::SavedError;
+use crate::model::policy_file::PolicyFileError;
 use crate::parallel::TeamError;
 use crate::text::LanguageError;
 use crate::trainer::text::LanguageTrainError;
@@ -53,7 +53,7 @@ pub enum RunError {
         /// Path of the file.
         path: PathBuf,
         /// Underlying error.
-        source: SavedError,
+        source: PolicyFileError,
     },
     /// A file or folder of the run cannot be used.
     #[error("cannot {action} {path}: {source}")]

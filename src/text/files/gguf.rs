@@ -361,7 +361,7 @@ impl<'a> Gguf<'a> {
         let numbers = bytes.ok_or_else(|| wrong("goes beyond the end of the file"))?.as_chunks().0;
         let divisors: Vec<f64> =
             numbers.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect();
-        let scaling = RopeScaling::llama3_by(&divisors, theta);
+        let scaling = RopeScaling::from_llama3_divisors(&divisors, theta);
         scaling.map(Some).ok_or_else(|| wrong("is a rotary scaling of no known model of Llama 3"))
     }
 
@@ -393,12 +393,13 @@ impl<'a> Gguf<'a> {
             return Err(unusable(self.path, reason));
         }
         let bytes = self.weights.get(tensor.start..).and_then(|rest| {
-            rest.get(..parameter.count() / format.block_values * format.block_bytes)
+            rest.get(..parameter.num_elements() / format.block_values * format.block_bytes)
         });
         let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
-        let pairs_rotated = shape.family.gguf.is_some_and(|form| form.pairs_rotated);
+        let rotates_adjacent_pairs =
+            shape.family.gguf.is_some_and(|form| form.rotates_adjacent_pairs);
         let is_rotated = matches!(name.rsplit('.').nth(1), Some("attn_q" | "attn_k"));
-        let paired_head_dim = (pairs_rotated && is_rotated).then_some(shape.head_dim);
+        let paired_head_dim = (rotates_adjacent_pairs && is_rotated).then_some(shape.head_dim);
         Ok(ParameterBytes { format, bytes, rows: wanted[0], paired_head_dim })
     }
 

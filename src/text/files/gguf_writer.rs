@@ -217,8 +217,8 @@ fn metadata(
 /// Number of heads of a tensor whose rotating coordinates are adjacent in files; `None` for other tensors.
 fn heads(shape: &DecoderShape, name: &str) -> Option<usize> {
     let has_rows = !name.ends_with(LORA_A);
-    let pairs_rotated = shape.family.gguf.is_some_and(|form| form.pairs_rotated);
-    let part = name.split('.').nth(2).filter(|_| pairs_rotated && has_rows)?;
+    let rotates_adjacent_pairs = shape.family.gguf.is_some_and(|form| form.rotates_adjacent_pairs);
+    let part = name.split('.').nth(2).filter(|_| rotates_adjacent_pairs && has_rows)?;
     match part {
         "attn_q" => Some(shape.num_heads),
         "attn_k" => Some(shape.num_kv_heads),

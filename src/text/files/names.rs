@@ -51,7 +51,7 @@ impl<'a> FileParameter<'a> {
     ) -> Vec<Self> {
         let mut rest = params;
         let written = parameters.iter().map(|parameter| {
-            let (in_memory, after) = rest.split_at(parameter.count());
+            let (in_memory, after) = rest.split_at(parameter.num_elements());
             rest = after;
             let transposed = is_transposed(parameter).then(|| parameter.shape[1]);
             let (name, shape) = (name(parameter), shape_in_files(parameter));

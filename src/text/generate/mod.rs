@@ -201,8 +201,8 @@ impl<'a> Worker<'a> {
             }
             self.decode_tokens();
         }
-        let DecodeBuffers { caches, prompts, .. } = &mut *self.buffers;
-        prompts.extend(caches.drain(self.slots.len()..));
+        let DecodeBuffers { caches, spare_prompt_caches, .. } = &mut *self.buffers;
+        spare_prompt_caches.extend(caches.drain(self.slots.len()..));
     }
 
     /// Fills the free slots with waiting completions, and prefills prompts for more.
@@ -246,11 +246,11 @@ impl<'a> Worker<'a> {
         let mut caches = Vec::new();
         let (mut rows, mut last_rows) = (Vec::new(), Vec::new());
         for (cache, (_, prompt)) in prompts.iter().enumerate() {
-            let mut empty = buffers.prompts.pop().unwrap_or_default();
+            let mut empty = buffers.spare_prompt_caches.pop().unwrap_or_default();
             decoder.begin_cache(&mut empty, prompt.tokens.len(), None);
             caches.push(empty);
             let tokens = prompt.tokens.iter().enumerate();
-            rows.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
+            rows.extend(tokens.map(|(index, token)| Row { token: *token, cache, index }));
             last_rows.push(rows.len() - 1);
         }
         decoder.forward(&rows, &mut caches, Retention::Nothing, &mut buffers.pass);
@@ -258,7 +258,7 @@ impl<'a> Worker<'a> {
         for (((prompt_index, prompt), cache), last) in prompts.iter().zip(caches).zip(last_rows) {
             let buffers = &mut *self.buffers;
             let hidden = &buffers.pass.hidden()[last * size..][..size];
-            decoder.logits(hidden, &mut buffers.logits);
+            decoder.compute_logits(hidden, &mut buffers.logits);
             let prefilled_index = self.store_prompt_cache(prompt, cache);
             let mut scratch = self.scratches.take();
             for index in 0..prompt.completions {
@@ -284,11 +284,12 @@ impl<'a> Worker<'a> {
     fn store_prompt_cache(&mut self, prompt: &Request, cache: Cache) -> usize {
         let prefilled =
             PrefilledPrompt { tokens: prompt.tokens.len(), pending: prompt.completions };
-        let DecodeBuffers { caches, prompts, .. } = &mut *self.buffers;
+        let DecodeBuffers { caches, spare_prompt_caches, .. } = &mut *self.buffers;
         match self.prefilled.iter().position(|prompt| prompt.pending == 0) {
             Some(index) => {
                 self.prefilled[index] = prefilled;
-                prompts.push(mem::replace(&mut caches[self.slots.len() + index], cache));
+                spare_prompt_caches
+                    .push(mem::replace(&mut caches[self.slots.len() + index], cache));
                 index
             }
             None => {
@@ -320,7 +321,7 @@ impl<'a> Worker<'a> {
         let decoder = self.generator.decoder;
         let row = |(cache, slot): (usize, &Option<ActiveCompletion>)| {
             let tokens = &slot.as_ref()?.completion.tokens;
-            Some(Row { token: *tokens.last()?, cache, at: tokens.len() - 1 })
+            Some(Row { token: *tokens.last()?, cache, index: tokens.len() - 1 })
         };
         let rows: Vec<Row> = self.slots.iter().enumerate().filter_map(row).collect();
         let DecodeBuffers { caches, pass, .. } = &mut *self.buffers;
@@ -329,12 +330,12 @@ impl<'a> Worker<'a> {
         let mut logits = mem::take(&mut self.buffers.logits);
         for (i, rows) in rows.chunks(HEAD_ROWS).enumerate() {
             let hidden = &self.buffers.pass.hidden()[i * HEAD_ROWS * size..][..rows.len() * size];
-            decoder.logits(hidden, &mut logits);
+            decoder.compute_logits(hidden, &mut logits);
             let mut chosen = vec![SampledToken::default(); rows.len()];
             decoder.parallelism().each_mut(&mut chosen, |index, chosen| {
                 let active = self.slots[rows[index].cache].as_ref();
                 let active = active.expect("rows are of active slots");
-                let u = uniform(draw(active.key, rows[index].at as u32 + 1));
+                let u = uniform(draw(active.key, rows[index].index as u32 + 1));
                 let logits = &logits[index * vocabulary..][..vocabulary];
                 self.scratches.with(|scratch| {
                     *chosen = choose(logits, self.generator.sampling, u, scratch);

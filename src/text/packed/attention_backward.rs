@@ -46,7 +46,7 @@ impl PackedPass<'_> {
         };
         let d_results = [&d_queries, &d_keys, &d_values];
         let input = || as_rows(input);
-        self.linears_backward(layer, Projection::OF_ATTENTION, input, d_results, gradients)
+        self.linears_backward(layer, Projection::ATTENTION_INPUTS, input, d_results, gradients)
     }
 
     /// Computes the gradients of queries and keys without norms before rotation from those of the rotated ones.

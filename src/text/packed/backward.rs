@@ -71,10 +71,10 @@ impl PackedPass<'_> {
         let d_hidden = cube_tensor(d_hidden);
         let mut d_stream = self.norm_backward(&self.last, norm, &d_hidden, None, gradients);
         drop(d_hidden);
-        let names = shape.norms.names();
+        let names = shape.norm_placement.names();
         let layers = std::mem::take(&mut self.layers);
         for (layer, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
-            let norms = module.layers[layer].norms(shape.norms);
+            let norms = module.layers[layer].norms(shape.norm_placement);
             let before = norms.before_attention;
             let input = || add_norm(shape, stream.clone(), None, before, self.operand).0;
             let kept =
@@ -270,7 +270,13 @@ impl PackedPass<'_> {
         let d = cube_tensor(d);
         let [d_gate, d_up] = self.gate_backward(&d, gate, up);
         let d_results = [&d_gate, &d_up];
-        self.linears_backward(layer, Projection::OF_GATE, || as_rows(input), d_results, gradients)
+        self.linears_backward(
+            layer,
+            Projection::MLP_INPUTS,
+            || as_rows(input),
+            d_results,
+            gradients,
+        )
     }
 
     /// Computes the gradients of the gate and of its factors from that of their product, `d`.

@@ -211,7 +211,7 @@ impl<'a> PackedPass<'a> {
         pass.rotations = module.rope.iter().map(|table| pass.row_rotations(table)).collect();
         let (mut stream, mut output) = (stream, None);
         for (i, layer) in module.layers.iter().enumerate() {
-            let norms = layer.norms(shape.norms);
+            let norms = layer.norms(shape.norm_placement);
             let before = norms.before_attention;
             let (input, sum) = add_norm(shape, stream, output, before, pass.operand);
             let (activations, result) = pass.run_layer(i, input, sum.clone());
@@ -285,13 +285,13 @@ impl<'a> PackedPass<'a> {
         stream: CubeTensor,
     ) -> (Activations, CubeTensor) {
         let (module, shape) = (&self.decoder.module, self.shape());
-        let norms = module.layers[layer].norms(shape.norms);
+        let norms = module.layers[layer].norms(shape.norm_placement);
         let apply = |projection: Projection, x: &CubeTensor| self.apply(layer, projection, x);
         // Values live longer than the other two: a buffer of all three would keep them, too.
         let values = self.values(layer, &input);
         let tensor = Tensor::<3>::from_primitive::<Cube>(input);
         let [queries, keys] = module
-            .apply_all(self.decoder.adapter_tensors(), layer, Projection::OF_SCORES, tensor)
+            .apply_all(self.decoder.adapter_tensors(), layer, Projection::QUERY_AND_KEY, tensor)
             .map(cube_tensor);
         let unnormed = [queries, keys];
         let [queries, keys] = self.rotate_heads(layer, &unnormed);
@@ -300,7 +300,7 @@ impl<'a> PackedPass<'a> {
         let output = Some((attention_output.clone(), norms.after_attention));
         let (input, middle) = add_norm(shape, stream, output, norms.before_mlp, self.operand);
         // The gate lives longer than its factors: a buffer of both would keep them, too.
-        let [gate, up] = Projection::OF_GATE.map(|projection| apply(projection, &input));
+        let [gate, up] = Projection::MLP_INPUTS.map(|projection| apply(projection, &input));
         let output = apply(Projection::Down, &gated(&gate, &up, shape.activation, self.operand));
         let activations = Activations {
             unnormed: self.heads.has_head_norms().then_some(unnormed),

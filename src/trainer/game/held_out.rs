@@ -44,7 +44,7 @@ impl ConfusionMatrix {
             let logits = model.sequence(tensors.obs.clone(), tensors.starts(), memory);
             let rows = steps * trajectory.num_envs;
             let logits = logits.reshape([rows, num_actions]);
-            let distribution = Categorical::masked(logits.clone(), None);
+            let distribution = Categorical::with_mask(logits.clone(), None);
             let logprobs = distribution.logprob(tensors.actions.reshape([rows]));
             let likeliest = logits.argmax(1).reshape([rows]).float();
             let values = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;
@@ -119,7 +119,7 @@ mod tests {
         };
         let episodes = columns.episodes();
         let window_set =
-            WindowSet::new(Arc::new(columns), &episodes, WindowOptions::plain(5, actions));
+            WindowSet::new(Arc::new(columns), &episodes, WindowOptions::new(5, actions));
         let mut config = TrainConfig::of(&game).unwrap();
         config.loss.loss_type = LossType::Nll;
         config.checkpoint.eval_episodes = 4;

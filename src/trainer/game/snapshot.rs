@@ -5,7 +5,7 @@ use crate::checkpoint::{Checkpoint, Section};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::Moments;
-use crate::model::saved::{self, Header, SavedError, write_params};
+use crate::model::policy_file::{self, Header, PolicyFileError, write_params};
 use crate::model::{NativePolicy, Network, Parameter};
 use crate::parallel::TeamError;
 use crate::rollout::env_words;
@@ -106,12 +106,12 @@ fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
     }
 }
 
-/// Reads a policy file ([`crate::model::saved`]), which has a policy with its settings, as a checkpoint.
+/// Reads a policy file ([`crate::model::policy_file`]), which has a policy with its settings, as a checkpoint.
 ///
 /// # Errors
 /// If it is not such a file.
-pub fn read_policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
-    let Header { iteration, config } = saved::read_header(&bytes)?;
+pub fn read_policy_file(bytes: Vec<u8>) -> Result<Checkpoint, PolicyFileError> {
+    let Header { iteration, config } = policy_file::read_header(&bytes)?;
     let sections = vec![new_section(CONFIG, config.into_bytes()), new_section(WEIGHTS, bytes)];
     Ok(Checkpoint { iteration, sections })
 }
@@ -206,7 +206,7 @@ impl<G: Rules + Serialize> GameEngine<G> {
 }
 
 impl<G: Rules + Serialize> GameTrainer<G> {
-    /// Encodes the policy as a file ([`crate::model::saved`]). On a device this reads back.
+    /// Encodes the policy as a file ([`crate::model::policy_file`]). On a device this reads back.
     pub async fn encode_policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
         let params = device::read_async(model.flatten()).await;

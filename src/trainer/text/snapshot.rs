@@ -3,7 +3,7 @@
 use super::LanguageEngine;
 use crate::checkpoint::Checkpoint;
 use crate::learner::Moments;
-use crate::model::saved::{write_parameter_data, write_params};
+use crate::model::policy_file::{write_params, write_values};
 use crate::parallel::TeamError;
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
@@ -19,12 +19,13 @@ impl Persistent for LanguageEngine {
             new_section(CONFIG, self.settings.to_string().into_bytes()),
             new_section(WEIGHTS, encode(self.learner.decoder.trainable())),
         ];
-        let optimizer_steps = self.learner.save_moments(|moments| {
-            let named = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
-            sections.extend(named.map(|(name, moment)| {
-                new_section(name, write_parameter_data(&parameters, moment, None))
-            }));
-        });
+        let optimizer_steps =
+            self.learner.save_moments(|moments| {
+                let named = [FIRST_MOMENT, SECOND_MOMENT].into_iter().zip(moments);
+                sections.extend(named.map(|(name, moment)| {
+                    new_section(name, write_values(&parameters, moment, None))
+                }));
+            });
         if let Some(reference) = &self.learner.reference {
             sections.push(new_section(REFERENCE, encode(reference.trainable())));
         }

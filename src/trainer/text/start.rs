@@ -89,7 +89,7 @@ pub(super) fn set_up_adapters(
         }
         None if config.lora.r > 0 => {
             let key = Stream::Weights.key(config.seed);
-            model.adapters = Some(Adapters::fresh(&model.shape, &config.lora, key));
+            model.adapters = Some(Adapters::new(&model.shape, &config.lora, key));
         }
         None => {}
     }

@@ -1,7 +1,7 @@
 //! The module of a page that trains a language model in a worker.
 
 use grove::metrics::IterationRecord;
-use grove::model::saved::{Header, SavedError, read_header, read_params, write_params};
+use grove::model::policy_file::{Header, PolicyFileError, read_header, read_params, write_params};
 use grove::run::Schedule;
 use grove::settings::overlay;
 use grove::task;
@@ -80,7 +80,7 @@ impl Training {
     /// A run of the model in a file, without SFT.
     fn from_file(changes: &str, file: &[u8]) -> Result<Self, JsError> {
         let config = match read_header(file) {
-            Err(SavedError::NoHeader) => {
+            Err(PolicyFileError::NoHeader) => {
                 return Err(JsError::new(
                     "the file has no settings; load a model that was saved by this page",
                 ));

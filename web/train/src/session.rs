@@ -145,7 +145,7 @@ fn demonstrations<G: ConfigurableGame>(game: G, file: Vec<u8>) -> Result<Demonst
         return Err(JsError::new(&format!("the recorded games are not of {}", G::NAME)));
     }
     let episodes = steps.episodes();
-    let window_set = WindowSet::new(Arc::new(steps), &episodes, WindowOptions::plain(1, actions));
+    let window_set = WindowSet::new(Arc::new(steps), &episodes, WindowOptions::new(1, actions));
     Ok(Demonstrations { train: window_set.clone(), validation: window_set })
 }
 

@@ -40,7 +40,7 @@ impl Demonstrations {
 /// Reads a file of games.
 fn games_in(file: Vec<u8>) -> Result<(Manifest, StepColumns), JsError> {
     let (manifest, steps) = deserialize_games(PathBuf::from("your games"), file)?;
-    Ok((manifest, StepColumns::of(&steps)))
+    Ok((manifest, StepColumns::from_steps(&steps)))
 }
 
 /// Joins two files of games.

@@ -6,7 +6,7 @@ use crate::kind::Kind;
 use crate::person::Demonstrations;
 use crate::shown::{Boards, Scores, Standing};
 use grove::data::{Manifest, serialize_games};
-use grove::model::saved::{Header, read_header, with_header, write_params};
+use grove::model::policy_file::{Header, read_header, replace_header, write_params};
 use grove::model::{NativePolicy, Parameter};
 use grove::rng::{draw, uniform};
 use grove::rollout::{ActionSelection, Choice};
@@ -70,7 +70,7 @@ impl Policy {
     /// Reads a checkpoint's `config.toml` and `weights.safetensors`.
     pub fn from_parts(config: String, weights: Vec<u8>) -> Result<Policy, JsError> {
         let iteration = read_header(&weights).map_or(0, |header| header.iteration);
-        Self::new(with_header(&weights, &Header { iteration, config })?)
+        Self::new(replace_header(&weights, &Header { iteration, config })?)
     }
 
     /// A policy with random weights for the game of this name.
@@ -79,7 +79,8 @@ impl Policy {
         let config = kind.defaults()?;
         let (features, actions) = (kind.facts().features.len(), kind.facts().actions.len());
         let parameters = config.policy.parameters(features, actions);
-        let params: Vec<f32> = (0..parameters.iter().map(Parameter::count).sum::<usize>() as u32)
+        let params: Vec<f32> = (0..parameters.iter().map(Parameter::num_elements).sum::<usize>()
+            as u32)
             .map(|i| uniform(draw(config.seed as u32, i)) - 0.5)
             .collect();
         let header = Header { iteration: 0, config: kind.settings(&config) };
@@ -111,7 +112,7 @@ impl Policy {
             "kind": self.config.policy.kind,
             "hidden": self.config.policy.hidden,
             "activation": self.config.policy.activation,
-            "num_params": parameters.iter().map(Parameter::count).sum::<usize>(),
+            "num_params": parameters.iter().map(Parameter::num_elements).sum::<usize>(),
             "iteration": self.iteration,
             "seed": self.config.seed,
             "max_steps": facts.max_steps,

@@ -2,7 +2,7 @@
 
 use super::operands::Rows;
 use crate::math::{any_nonzero, at_least, mul_add};
-use crate::model::MANY_FEATURES;
+use crate::model::MIN_SPARSE_FEATURES;
 use multiversion::multiversion;
 
 /// Sparse products are used if there are at least so many values for each nonzero one; otherwise dense ones are faster.
@@ -28,7 +28,7 @@ impl Nonzeros {
         self.entries.clear();
         self.ends.clear();
         self.is_worthwhile =
-            stride >= MANY_FEATURES && list(obs, stride, &mut self.entries, &mut self.ends);
+            stride >= MIN_SPARSE_FEATURES && list(obs, stride, &mut self.entries, &mut self.ends);
     }
 
     /// Whether the sparse products are faster than dense ones. If false, they must not be used.
@@ -162,7 +162,7 @@ mod tests {
             nonzeros.list(rows(obs, &starts), stride);
             nonzeros.is_worthwhile()
         };
-        assert!(!is_worthwhile(&[0.0; 3 * (MANY_FEATURES - 1)], MANY_FEATURES - 1));
+        assert!(!is_worthwhile(&[0.0; 3 * (MIN_SPARSE_FEATURES - 1)], MIN_SPARSE_FEATURES - 1));
         let cells = |count| (0..count).map(|i| (i % 2, 2 * i, 1.0)).collect::<Vec<_>>();
         assert!(is_worthwhile(&board(2, &cells(16)), 65), "16 of 130");
         assert!(!is_worthwhile(&board(2, &cells(17)), 65), "17 of 130");

@@ -135,7 +135,7 @@ pub(super) fn partial_sum(
 ) -> Option<(PartialSum, f64)> {
     let chosen = differentiation.select_shards(chosen, shards.clone());
     let (gradient, sums) = gradient(differentiation, chosen)?;
-    let vector = gradient.fetch(&differentiation.decoder.trainable_counts());
+    let vector = gradient.fetch(&differentiation.decoder.trainable_sizes());
     Some((
         PartialSum { shards: shards.clone(), vector, numbers: sums.added() },
         sums.max_ratio_distance,

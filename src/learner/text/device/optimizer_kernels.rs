@@ -284,7 +284,7 @@ mod tests {
     fn an_optimizer_step_on_arenas_equals_one_per_parameter() {
         for device in device::adapters() {
             let alone = stepped(0, &device);
-            let count: usize = parameters().iter().map(Parameter::count).sum();
+            let count: usize = parameters().iter().map(Parameter::num_elements).sum();
             assert!(alone[3][0] > 0.2 * (count as f32).sqrt() && alone[0].len() == count);
             for max_len in [30_000, 1 << 20] {
                 assert!(stepped(max_len, &device) == alone, "arenas of {max_len}");

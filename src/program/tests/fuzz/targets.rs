@@ -3,13 +3,13 @@
 use super::fuzz;
 use crate::checkpoint;
 use crate::data::{
-    AnnotatedTable, Dataset, DatasetWriter, EpisodeStatus, MANIFEST, Manifest, StepColumns,
+    AnnotatedTable, Dataset, DatasetWriter, EpisodeStatus, MANIFEST_FILE, Manifest, StepColumns,
     TableOptions, deserialize_games,
 };
 use crate::disk;
 use crate::env::{CartPole, Catch};
 use crate::metrics::JsonLines;
-use crate::model::saved::{Header, write_params};
+use crate::model::policy_file::{Header, write_params};
 use crate::program::models::Models;
 use crate::program::validation::saved_settings;
 use crate::program::watch::guard::{Hosts, check};
@@ -270,11 +270,11 @@ fn dataset_manifest_and_shard() {
         let whole = fs::read(&path).unwrap();
         fuzz(std::slice::from_ref(&whole), |bytes| {
             fs::write(&path, bytes).unwrap();
-            let _ = Dataset::open(&folder).and_then(|dataset| dataset.steps(4, 2));
+            let _ = Dataset::open(&folder).and_then(|dataset| dataset.into_steps(4, 2));
         });
         fs::write(&path, whole).unwrap();
     }
-    assert!(folder.join(MANIFEST).exists());
+    assert!(folder.join(MANIFEST_FILE).exists());
 }
 
 #[test]

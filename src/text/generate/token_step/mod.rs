@@ -79,18 +79,19 @@ impl TokenStep {
             let apply = |projection: Projection, x: &CubeTensor| {
                 cube_tensor(module.apply(adapters, i, projection, tensor(x)))
             };
-            let norms = layer.norms(shape.norms);
+            let norms = layer.norms(shape.norm_placement);
             let before = norms.before_attention;
             let (input, sum) = add_norm(shape, stream, output, before, launch.operand);
             let [queries, keys, values] = module
-                .apply_all(adapters, i, Projection::OF_ATTENTION, tensor(&input))
+                .apply_all(adapters, i, Projection::ATTENTION_INPUTS, tensor(&input))
                 .map(cube_tensor);
             launch.store(i, [&queries, &keys, &values], &rotations[shape.rope_table_index(i)]);
             let attended = apply(Projection::Output, &launch.attend(i, &queries));
             let attended = Some((attended, norms.after_attention));
             let (input, sum) = add_norm(shape, sum, attended, norms.before_mlp, launch.operand);
-            let [gate, up] =
-                module.apply_all(adapters, i, Projection::OF_GATE, tensor(&input)).map(cube_tensor);
+            let [gate, up] = module
+                .apply_all(adapters, i, Projection::MLP_INPUTS, tensor(&input))
+                .map(cube_tensor);
             output = Some((
                 apply(Projection::Down, &gated(&gate, &up, shape.activation, launch.operand)),
                 norms.after_mlp,

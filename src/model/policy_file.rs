@@ -24,7 +24,7 @@ pub struct Header {
 
 /// The error for a file without a policy, or with another one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum SavedError {
+pub enum PolicyFileError {
     /// The file is not an intact safetensors file.
     #[error("it is not an intact safetensors file: {0}")]
     Unreadable(String),
@@ -41,43 +41,50 @@ pub enum SavedError {
 /// The end of the name of a tensor of scales, after the name of the tensor that they belong to.
 const SCALES_SUFFIX: &str = ".scales";
 
-/// The numbers of a parameter vector, in the precision in which a file keeps them.
+/// The values of a parameter vector, in the precision in which a file keeps them.
 #[derive(Clone, Copy, Debug)]
-pub enum ParameterData<'a> {
+pub enum ParameterValues<'a> {
     /// Single precision.
     F32(&'a [f32]),
     /// The upper halves of single-precision numbers.
     Bf16(&'a [u16]),
-    /// Numbers of 8 bits with a sign, and the scales in bf16 of their blocks; a parameter begins a block.
-    I8(&'a [i8], &'a [u16]),
-    /// Numbers of 8 bits without a sign, and the scales in bf16 of their blocks; a parameter begins a block.
-    U8(&'a [u8], &'a [u16]),
+    /// Codes of 8 bits with a sign, and the scales in bf16 of their blocks; a parameter begins a block.
+    I8 { codes: &'a [i8], scales: &'a [u16] },
+    /// Codes of 8 bits without a sign, and the scales in bf16 of their blocks; a parameter begins a block.
+    U8 { codes: &'a [u8], scales: &'a [u16] },
 }
 
-impl<'a> ParameterData<'a> {
-    /// The type, its bytes per number, and the bytes in a file's order, copied only where the machine has another.
-    fn bytes(self) -> (Dtype, usize, Cow<'a, [u8]>) {
-        let (dtype, size, bytes): (Dtype, usize, &'a [u8]) = match self {
-            Self::F32(numbers) => (Dtype::F32, 4, bytemuck::cast_slice(numbers)),
-            Self::Bf16(numbers) => (Dtype::BF16, 2, bytemuck::cast_slice(numbers)),
-            Self::I8(numbers, _) => (Dtype::I8, 1, bytemuck::cast_slice(numbers)),
-            Self::U8(numbers, _) => (Dtype::U8, 1, numbers),
+impl<'a> ParameterValues<'a> {
+    /// The type, and the bytes in a file's order, copied only where the machine has another.
+    fn encode(self) -> (Dtype, Cow<'a, [u8]>) {
+        let (dtype, bytes): (Dtype, &'a [u8]) = match self {
+            Self::F32(values) => (Dtype::F32, bytemuck::cast_slice(values)),
+            Self::Bf16(values) => (Dtype::BF16, bytemuck::cast_slice(values)),
+            Self::I8 { codes, .. } => (Dtype::I8, bytemuck::cast_slice(codes)),
+            Self::U8 { codes, .. } => (Dtype::U8, codes),
         };
         let bytes = if cfg!(target_endian = "little") {
             Cow::Borrowed(bytes)
         } else {
-            bytes.chunks_exact(size).flat_map(|x| x.iter().rev().copied()).collect()
+            bytes
+                .chunks_exact(bytes_per_value(dtype))
+                .flat_map(|x| x.iter().rev().copied())
+                .collect()
         };
-        (dtype, size, bytes)
+        (dtype, bytes)
     }
 
     /// The scales of blocks.
-    fn scales(self) -> Option<ParameterData<'a>> {
+    fn scales(self) -> Option<ParameterValues<'a>> {
         match self {
             Self::F32(_) | Self::Bf16(_) => None,
-            Self::I8(_, scales) | Self::U8(_, scales) => Some(Self::Bf16(scales)),
+            Self::I8 { scales, .. } | Self::U8 { scales, .. } => Some(Self::Bf16(scales)),
         }
     }
+}
+
+fn bytes_per_value(dtype: Dtype) -> usize {
+    dtype.bitsize() / 8
 }
 
 /// Writes a parameter vector as a safetensors file.
@@ -85,38 +92,38 @@ impl<'a> ParameterData<'a> {
 /// # Panics
 /// If `params` is shorter than the `parameters` together.
 pub fn write_params(parameters: &[Parameter], params: &[f32], header: Option<&Header>) -> Vec<u8> {
-    write_parameter_data(parameters, ParameterData::F32(params), header)
+    write_values(parameters, ParameterValues::F32(params), header)
 }
 
 /// Writes parameters, or their moments, in any precision as a safetensors file, as [`write_params`] does.
 ///
 /// # Panics
-/// If `data` holds fewer numbers than the `parameters` have together.
-pub fn write_parameter_data(
+/// If there are fewer values than the `parameters` have together.
+pub fn write_values(
     parameters: &[Parameter],
-    data: ParameterData,
+    values: ParameterValues,
     header: Option<&Header>,
 ) -> Vec<u8> {
-    let (of_numbers, of_scales) = (data.bytes(), data.scales().map(ParameterData::bytes));
+    let (values, scales) = (values.encode(), values.scales().map(ParameterValues::encode));
     let scale_tensors = parameters.iter().map(|Parameter { name, shape }| Parameter {
         name: format!("{name}{SCALES_SUFFIX}"),
         shape: vec![block_quantized::blocks(shape.iter().product())],
     });
     let scale_tensors: Vec<Parameter> = scale_tensors.collect();
-    let mut views = views(parameters, &of_numbers);
-    views.extend(of_scales.iter().flat_map(|scales| self::views(&scale_tensors, scales)));
-    safetensors::serialize(views, header.map(metadata))
+    let mut views = tensor_views(parameters, &values);
+    views.extend(scales.iter().flat_map(|scales| tensor_views(&scale_tensors, scales)));
+    safetensors::serialize(views, header.map(header_metadata))
         .expect("names and shapes are those of a module")
 }
 
-/// The tensors of some parameters in a file, from their type, its bytes per number, and the bytes of all.
-fn views<'a>(
+/// The tensors of some parameters in a file, from their type and the bytes of all.
+fn tensor_views<'a>(
     parameters: &[Parameter],
-    (dtype, size, bytes): &'a (Dtype, usize, Cow<[u8]>),
+    (dtype, bytes): &'a (Dtype, Cow<[u8]>),
 ) -> Vec<(String, TensorView<'a>)> {
     let mut offset = 0;
     let views = parameters.iter().map(|parameter| {
-        let len = size * parameter.count();
+        let len = bytes_per_value(*dtype) * parameter.num_elements();
         let view = TensorView::new(*dtype, parameter.shape.clone(), &bytes[offset..offset + len])
             .expect("the length is that of the shape");
         offset += len;
@@ -129,12 +136,12 @@ fn views<'a>(
 ///
 /// # Errors
 /// If the file is damaged.
-pub fn with_header(bytes: &[u8], header: &Header) -> Result<Vec<u8>, SavedError> {
-    let tensors = SafeTensors::deserialize(bytes).map_err(unreadable)?;
-    safetensors::serialize(tensors.iter(), Some(metadata(header))).map_err(unreadable)
+pub fn replace_header(bytes: &[u8], header: &Header) -> Result<Vec<u8>, PolicyFileError> {
+    let tensors = SafeTensors::deserialize(bytes).map_err(unreadable_error)?;
+    safetensors::serialize(tensors.iter(), Some(header_metadata(header))).map_err(unreadable_error)
 }
 
-fn metadata(header: &Header) -> HashMap<String, String> {
+fn header_metadata(header: &Header) -> HashMap<String, String> {
     let text = serde_json::to_string(header).expect("a header is a number and a text");
     HashMap::from([(METADATA_KEY.to_string(), text)])
 }
@@ -143,20 +150,20 @@ fn metadata(header: &Header) -> HashMap<String, String> {
 ///
 /// # Errors
 /// If the file is damaged, its tensors differ, or a number is not finite.
-pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, SavedError> {
-    let tensors = SafeTensors::deserialize(bytes).map_err(unreadable)?;
+pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, PolicyFileError> {
+    let tensors = SafeTensors::deserialize(bytes).map_err(unreadable_error)?;
     let found = tensors.names().into_iter().filter(|name| !name.ends_with(SCALES_SUFFIX)).count();
     if found != parameters.len() {
         let expected = parameters.len();
-        return Err(mismatch(format!("it holds {found} tensors instead of {expected}")));
+        return Err(mismatch_error(format!("it holds {found} tensors instead of {expected}")));
     }
     let mut params: Vec<f32> = Vec::new();
     for Parameter { name, shape } in parameters {
-        let view = tensor(&tensors, name)?;
+        let view = find_tensor(&tensors, name)?;
         let (found, dtype, data) = (view.shape(), view.dtype(), view.data());
         let is_known = matches!(dtype, Dtype::F32 | Dtype::BF16 | Dtype::I8 | Dtype::U8);
         if found != shape || !is_known {
-            return Err(mismatch(format!(
+            return Err(mismatch_error(format!(
                 "`{name}` is {dtype:?} {found:?} instead of F32 {shape:?}"
             )));
         }
@@ -171,7 +178,7 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
             _ => read_blocks::<u8>(&tensors, name, data, &mut params)?,
         }
         if params[start..].iter().any(|x| !x.is_finite()) {
-            return Err(SavedError::Unreadable(format!(
+            return Err(PolicyFileError::Unreadable(format!(
                 "`{name}` holds numbers that are not finite"
             )));
         }
@@ -179,23 +186,23 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
     Ok(params)
 }
 
-/// Reads the numbers of a tensor of 8 bits, whose scales are beside it, to the end of `params`.
+/// Appends the values of a tensor of 8 bits, whose scales are beside it, to `params`.
 fn read_blocks<B: BlockCode>(
     tensors: &SafeTensors,
     name: &str,
-    numbers: &[B],
+    codes: &[B],
     params: &mut Vec<f32>,
-) -> Result<(), SavedError> {
+) -> Result<(), PolicyFileError> {
     let name = format!("{name}{SCALES_SUFFIX}");
-    let view = tensor(tensors, &name)?;
+    let view = find_tensor(tensors, &name)?;
     let (found, dtype, expected) =
-        (view.shape(), view.dtype(), [block_quantized::blocks(numbers.len())]);
+        (view.shape(), view.dtype(), [block_quantized::blocks(codes.len())]);
     if found != expected || dtype != Dtype::BF16 {
-        return Err(mismatch(format!(
+        return Err(mismatch_error(format!(
             "`{name}` is {dtype:?} {found:?} instead of BF16 {expected:?}"
         )));
     }
-    for (block, scale) in numbers.chunks(block_quantized::BLOCK).zip(view.data().as_chunks().0) {
+    for (block, scale) in codes.chunks(block_quantized::BLOCK).zip(view.data().as_chunks().0) {
         let start = params.len();
         params.resize(start + block.len(), 0.0);
         block_quantized::dequantize(block, u16::from_le_bytes(*scale), &mut params[start..]);
@@ -204,26 +211,29 @@ fn read_blocks<B: BlockCode>(
 }
 
 /// The tensor of this name.
-fn tensor<'a>(tensors: &SafeTensors<'a>, name: &str) -> Result<TensorView<'a>, SavedError> {
-    tensors.tensor(name).map_err(|_| mismatch(format!("the tensor `{name}` is missing")))
+fn find_tensor<'a>(
+    tensors: &SafeTensors<'a>,
+    name: &str,
+) -> Result<TensorView<'a>, PolicyFileError> {
+    tensors.tensor(name).map_err(|_| mismatch_error(format!("the tensor `{name}` is missing")))
 }
 
 /// Reads the header of a policy file.
 ///
 /// # Errors
 /// If the file is damaged or has no header.
-pub fn read_header(bytes: &[u8]) -> Result<Header, SavedError> {
-    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(unreadable)?;
+pub fn read_header(bytes: &[u8]) -> Result<Header, PolicyFileError> {
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(unreadable_error)?;
     let entry = metadata.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
-    serde_json::from_str(entry.ok_or(SavedError::NoHeader)?).map_err(unreadable)
+    serde_json::from_str(entry.ok_or(PolicyFileError::NoHeader)?).map_err(unreadable_error)
 }
 
-fn mismatch(reason: String) -> SavedError {
-    SavedError::Mismatch(reason)
+fn mismatch_error(reason: String) -> PolicyFileError {
+    PolicyFileError::Mismatch(reason)
 }
 
-fn unreadable(error: impl ToString) -> SavedError {
-    SavedError::Unreadable(error.to_string())
+fn unreadable_error(error: impl ToString) -> PolicyFileError {
+    PolicyFileError::Unreadable(error.to_string())
 }
 
 #[cfg(test)]
@@ -247,8 +257,8 @@ mod tests {
         assert_eq!(write_params(&parameters, &params, Some(&header)), bytes);
         let bare = write_params(&parameters, &params, None);
         assert_eq!(read_params(&bare, &parameters).unwrap(), params);
-        assert_eq!(read_header(&bare).unwrap_err(), SavedError::NoHeader);
-        assert_eq!(with_header(&bare, &header).unwrap(), bytes);
+        assert_eq!(read_header(&bare).unwrap_err(), PolicyFileError::NoHeader);
+        assert_eq!(replace_header(&bare, &header).unwrap(), bytes);
     }
 
     #[test]
@@ -257,29 +267,29 @@ mod tests {
         let good = write_params(&parameters, &[0.5; 17], None);
         let fails = |bytes: &[u8]| read_params(bytes, &parameters).unwrap_err();
         for cut in [0, 7, 20, good.len() - 1] {
-            assert!(matches!(fails(&good[..cut]), SavedError::Unreadable(_)), "{cut} bytes");
+            assert!(matches!(fails(&good[..cut]), PolicyFileError::Unreadable(_)), "{cut} bytes");
         }
         let wider = perceptron(3, &[3]);
         assert!(matches!(
             fails(&write_params(&wider, &[0.5; 20], None)),
-            SavedError::Mismatch(reason) if reason.contains("[3, 3] instead of F32 [2, 3]")
+            PolicyFileError::Mismatch(reason) if reason.contains("[3, 3] instead of F32 [2, 3]")
         ));
         let deeper = perceptron(2, &[3, 3]);
         assert!(matches!(
             fails(&write_params(&deeper, &[0.5; 29], None)),
-            SavedError::Mismatch(reason) if reason.contains("6 tensors instead of 4")
+            PolicyFileError::Mismatch(reason) if reason.contains("6 tensors instead of 4")
         ));
         let wild = write_params(&parameters, &[f32::NAN; 17], None);
         assert!(matches!(
             fails(&wild),
-            SavedError::Unreadable(reason) if reason.contains("not finite")
+            PolicyFileError::Unreadable(reason) if reason.contains("not finite")
         ));
     }
 
     #[test]
     fn numbers_of_8_bits_are_read_with_their_scales() {
         let parameters = perceptron(2, &[300]);
-        let sizes: Vec<usize> = parameters.iter().map(Parameter::count).collect();
+        let sizes: Vec<usize> = parameters.iter().map(Parameter::num_elements).collect();
         let count = sizes.iter().map(|len| block_quantized::blocks(*len)).sum();
         // Scales are 2^0, 2^1, ... and codes such that every third number is the largest, its half, and 0.
         let scales: Vec<u16> = (0..count).map(|i| (127 + i as u16) << 7).collect();
@@ -292,24 +302,30 @@ mod tests {
         let mut want = Vec::new();
         let mut first = 0;
         for len in &sizes {
-            let number = |i: usize| {
+            let value = |i: usize| {
                 [1.0, 0.5, 0.0][i % 3] * 2f32.powi((first + i / block_quantized::BLOCK) as i32)
             };
-            want.extend((0..*len).map(number));
+            want.extend((0..*len).map(value));
             first += block_quantized::blocks(*len);
         }
-        let write = |data| write_parameter_data(&parameters, data, None);
-        let good = write(ParameterData::U8(&plain, &scales));
+        let write = |data| write_values(&parameters, data, None);
+        let good = write(ParameterValues::U8 { codes: &plain, scales: &scales });
         assert_eq!(read_params(&good, &parameters).unwrap(), want);
         let minus: Vec<f32> = want.iter().map(|x| 0.0 - x).collect();
         assert_eq!(
-            read_params(&write(ParameterData::I8(&signed, &scales)), &parameters).unwrap(),
+            read_params(
+                &write(ParameterValues::I8 { codes: &signed, scales: &scales }),
+                &parameters
+            )
+            .unwrap(),
             minus
         );
 
-        let wild = write(ParameterData::U8(&plain, &vec![0x7f80; count]));
+        let wild = write(ParameterValues::U8 { codes: &plain, scales: &vec![0x7f80; count] });
         let error = read_params(&wild, &parameters).unwrap_err();
-        assert!(matches!(error, SavedError::Unreadable(reason) if reason.contains("not finite")));
+        assert!(
+            matches!(error, PolicyFileError::Unreadable(reason) if reason.contains("not finite"))
+        );
         let tensors = SafeTensors::deserialize(&good).unwrap();
         let name = format!("{}{SCALES_SUFFIX}", parameters[0].name);
         let without = |scales: Option<TensorView>| {
