@@ -1,8 +1,8 @@
-//! `grove fit`: behaviour cloning on a dataset; supervised fine-tuning of a language model is in `text.rs`.
+//! `grove fit`: behaviour cloning on a dataset; supervised fine-tuning of a language model is in `text/`.
 
 use super::args::FitArgs;
 use super::games::{Games, NewRun};
-use super::session::canonical_path;
+use super::paths::canonical_path;
 use super::table::TableGame;
 use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST};

@@ -34,6 +34,7 @@ mod manual;
 mod model_card;
 mod models;
 mod output;
+mod paths;
 mod plot;
 mod progress;
 mod progress_note;

@@ -3,6 +3,7 @@
 use super::args::{RunArgs, TrainArgs};
 use super::games::{ConfigurableGame, Games, NewRun, SavedRun};
 use super::output::eprint_line;
+use super::paths::quote_path;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks::{self, Rank};
 use super::recorded_run::{RecordedRun, RunStatus};
@@ -138,7 +139,7 @@ fn unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(
             "no run in runs is unfinished; `grove train --resume {} --iterations N` prolongs the latest",
-            session::quote_path(newest.path())
+            quote_path(newest.path())
         );
     }
     Ok(newest)

@@ -2,7 +2,7 @@
 
 use super::games::ConfigurableGame;
 use super::output::eprint_line;
-use super::session::canonical_path;
+use super::paths::canonical_path;
 use crate::data::{Dataset, Manifest, ShardedSteps, Steps, WindowOptions, WindowSet, hold_out};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
 use crate::trainer::Demonstrations;

@@ -11,9 +11,10 @@ pub use tasks::{open_task, reopen_task, requested_task};
 
 use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
 use super::games::{Games, SavedRun};
+use super::paths::{canonical_path, quote_path, quote_word, utf8_path};
 use super::progress_note::with_note;
 use super::ranks;
-use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path};
+use super::session::{Origin, Session};
 use super::settings::{InitialModel, language_defaults, with_comments};
 use super::training_data::{names_iterations, note_iterations_of_epochs};
 use super::trust;

@@ -1,6 +1,6 @@
 //! Settings of a new run of a language model: defaults, those of a file, and those of the command line.
 
-use crate::program::session::utf8_path;
+use crate::program::paths::utf8_path;
 use crate::program::settings::{InitialModel, language_defaults};
 use crate::settings::{Precision, overlay};
 use crate::task;
