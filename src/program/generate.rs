@@ -1,7 +1,7 @@
 //! `grove generate`: generates text with a language model.
 
 use super::args::GenerateArgs;
-use super::output::{eprint_line, for_terminal, print_json, print_result};
+use super::output::{eprint_line, escape_for_terminal, print_json, print_result};
 use super::progress_note::with_note;
 use super::session::saved_policy;
 use super::{ranks, text, trust};
@@ -180,7 +180,7 @@ impl CompletionPrinter<'_> {
         // A tokenizer may also change earlier text, so `printed_bytes` need not be a character boundary any more.
         if let Some(new) = text.get(*printed_bytes..end).filter(|new| !new.is_empty()) {
             // A closed pipe is noticed when the rest is printed.
-            let _ = write!(stdout(), "{}", for_terminal(new));
+            let _ = write!(stdout(), "{}", escape_for_terminal(new));
             let _ = stdout().flush();
             *printed_bytes = end;
         }

@@ -120,9 +120,10 @@ struct RunKind {
 
 impl RunKind {
     fn of(table: &Table) -> Self {
-        let (subject, settings) = match table.contains_key("task") {
-            true => ("task", LanguageConfig::SETTINGS),
-            false => ("env", TrainConfig::SETTINGS),
+        let (subject, settings) = if table.contains_key("task") {
+            ("task", LanguageConfig::SETTINGS)
+        } else {
+            ("env", TrainConfig::SETTINGS)
         };
         Self { subject, settings, narrowed: narrowed_ranges(table) }
     }

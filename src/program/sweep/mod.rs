@@ -11,7 +11,7 @@ use super::args::{self, RunArgs, Seeds, SweepArgs, TrainArgs};
 use super::games::Games;
 use super::interrupt::Interrupt;
 use super::jobs::{Slots, option_argument, run_side_by_side};
-use super::output::{eprint_line, with_causes};
+use super::output::{eprint_line, format_error};
 use super::progress::RunBoard;
 use super::recorded_run::format_settings;
 use super::settings::{InitialModel, language_defaults};
@@ -209,20 +209,20 @@ impl<'a> Sweep<'a> {
                 first_scores.entry(number).or_insert(score);
             }
             let has_no_score = trials.iter().all(|trial: &Trial| trial.score.is_none());
-            let is_lost_batch =
+            let has_lost_batch =
                 self.file.has_batch_after(round) && is_lost_batch(&self.results, round);
-            if has_no_score || is_lost_batch {
+            if has_no_score || has_lost_batch {
                 let mut round_results =
                     self.results.ended.values().filter(|result| result.round == round);
                 let error = round_results.find_map(|result| result.error.clone());
                 let error = error.unwrap_or("they have no score".to_string());
-                match is_lost_batch {
-                    true => bail!(
+                if has_lost_batch {
+                    bail!(
                         "all runs of batch {} failed: {error}; the same command tries them again",
                         round + 1
-                    ),
-                    false => bail!("all runs failed: {error}"),
+                    );
                 }
+                bail!("all runs failed: {error}");
             }
         }
         let first_scores = first_scores.into_values().collect();
@@ -287,7 +287,7 @@ impl<'a> Sweep<'a> {
         file: &mut File,
     ) -> Result<String> {
         let score = report.as_ref().ok().and_then(seeds::score);
-        let error = report.err().map(|error| with_causes(&error));
+        let error = report.err().map(|error| format_error(&error));
         let settings = space::settings_at(&self.file.space, &trial.point);
         let settings = format_settings(&settings, &settings);
         let outcome = score.map_or_else(

@@ -75,11 +75,15 @@ pub(super) fn read_content(run: &Path) -> Content {
             let name = path.strip_prefix(run).unwrap().to_path_buf();
             let is_left_out =
                 name.to_string_lossy().starts_with('.') || name.to_string_lossy().contains("/.");
-            match path.is_dir() {
-                _ if is_left_out || name == Path::new("model") => {}
-                true => folders.push(path),
-                false if name == Path::new("metrics.jsonl") => {}
-                false => files.push((name, fs::read(path).unwrap())),
+            if is_left_out
+                || ["model", "metrics.jsonl"].iter().any(|other| name == Path::new(other))
+            {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push((name, fs::read(path).unwrap()));
             }
         }
     }

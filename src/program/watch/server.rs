@@ -77,9 +77,10 @@ impl Port {
                 "{} is {} here, which other machines cannot reach; --host 0.0.0.0 serves them, at this machine's {}",
                 self.host,
                 self.address.ip(),
-                match machine_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host)) {
-                    true => "name or its IP address",
-                    false => "IP address",
+                if machine_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host)) {
+                    "name or its IP address"
+                } else {
+                    "IP address"
                 }
             )
         })
