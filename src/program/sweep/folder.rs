@@ -66,7 +66,7 @@ fn is_claimed(folder: &Path, text: &str) -> Result<bool> {
         Some(before) if before != text => bail!(
             "{} holds another sweep{}; remove it, or choose another --out",
             folder.display(),
-            check::difference(&before, text).unwrap_or_default()
+            check::describe_difference(&before, text).unwrap_or_default()
         ),
         before => Ok(before.is_some()),
     }
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn a_run_locked_by_another_process_is_left_alone() {
-        let place = TempDir::new().unwrap();
-        let folder = place.path().join("trial-0-seed-1");
+        let temp_dir = TempDir::new().unwrap();
+        let folder = temp_dir.path().join("trial-0-seed-1");
         assert!(!is_resumable(&folder).unwrap());
         fs::create_dir(&folder).unwrap();
         assert!(!is_resumable(&folder).unwrap());
