@@ -26,7 +26,7 @@ impl Completions {
     /// Reads whole iterations: from the start of `iteration` (or of the next one with completions), or the last ones
     /// of the file if it is `None`. Several iterations have at most [`MAX_BLOCK_BYTES`] bytes together. Of a
     /// single larger one, only the lines within [`MAX_ITERATION_BYTES`] bytes are read.
-    pub fn block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
+    pub fn read_block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
         // The last line may be incomplete.
         let end = self.line_start_before(self.0.metadata()?.len())?;
         let start = match iteration {
@@ -47,7 +47,7 @@ impl Completions {
             return Ok(0);
         }
         let (first, next) =
-            self.iteration_of(self.line_start_before(end - MAX_BLOCK_BYTES)?, end)?;
+            self.iteration_range(self.line_start_before(end - MAX_BLOCK_BYTES)?, end)?;
         Ok(if next < end { next } else { first })
     }
 
@@ -57,13 +57,13 @@ impl Completions {
             return Ok(end);
         }
         let (first, next) =
-            self.iteration_of(self.line_start_before(start + MAX_BLOCK_BYTES)?, end)?;
+            self.iteration_range(self.line_start_before(start + MAX_BLOCK_BYTES)?, end)?;
         Ok(if first > start { first } else { next })
     }
 
     /// Finds the start and the end of the iteration of the line at offset `line`. A line without an iteration is
     /// one by itself.
-    fn iteration_of(&self, line: u64, end: u64) -> io::Result<(u64, u64)> {
+    fn iteration_range(&self, line: u64, end: u64) -> io::Result<(u64, u64)> {
         match self.iteration_at(line)? {
             Some(iteration) => Ok((
                 self.iteration_start(iteration, end)?,
@@ -130,7 +130,7 @@ impl Completions {
     }
 
     fn read(&self, start: u64, length: u64) -> io::Result<Vec<u8>> {
-        files::block(&self.0, start, length as usize)
+        files::read_block(&self.0, start, length as usize)
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(COMPLETIONS), text).unwrap();
         let completions = Completions::open(&WatchedFiles::new(folder.path()).unwrap()).unwrap();
-        String::from_utf8(completions.block(iteration).unwrap()).unwrap()
+        String::from_utf8(completions.read_block(iteration).unwrap()).unwrap()
     }
 
     #[test]
@@ -170,11 +170,15 @@ mod tests {
         let text = lines.concat();
         let torn = format!("{text}{{\"iteration\":8,\"comp");
         // The number of an iteration may be incomplete, too.
-        let number = format!("{text}{{\"iteration\":1");
+        let torn_number = format!("{text}{{\"iteration\":1");
         for (iteration, first) in [(0, 0), (3, 0), (4, 2), (5, 3), (7, 3), (8, 6), (99, 6)] {
             assert_eq!(block(&text, Some(iteration)), lines[first..].concat(), "{iteration}");
             assert_eq!(block(&torn, Some(iteration)), lines[first..].concat(), "{iteration}");
-            assert_eq!(block(&number, Some(iteration)), lines[first..].concat(), "{iteration}");
+            assert_eq!(
+                block(&torn_number, Some(iteration)),
+                lines[first..].concat(),
+                "{iteration}"
+            );
         }
         assert_eq!(block(&torn, None), text);
         assert_eq!(block("", None), "");

@@ -183,7 +183,8 @@ async fn serve(stream: TcpStream, site: &Site, is_busy: bool) {
     let service = service_fn(async |request: Request<_>| {
         let response = if is_busy {
             let text = "Too many connections; close some of the pages that watch this run.";
-            let mut response = refusal_response(Refusal(StatusCode::SERVICE_UNAVAILABLE, text));
+            let mut response =
+                refusal_response(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text));
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             response
         } else {
