@@ -38,13 +38,13 @@ pub(super) struct Work {
 impl Work {
     /// Computes the work of a step of a game with the settings of a run.
     pub fn of<G: Rules>(game: G, config: &TrainConfig) -> Self {
-        let layers = layers(game, config);
-        let weights: f64 = layers.iter().sum();
+        let matrices = count_weights(game, config);
+        let weights: f64 = matrices.iter().sum();
         let forward = 2.0 * weights;
-        let backward = 2.0 * weights + 2.0 * (weights - layers[0]);
+        let backward = 2.0 * weights + 2.0 * (weights - matrices[0]);
         let rollout = &config.rollout;
-        let learnt = rollout.learn_steps as f64 / rollout.num_steps as f64;
-        let passes = config.update.update_epochs as f64 * learnt;
+        let learnt_fraction = rollout.learn_steps as f64 / rollout.num_steps as f64;
+        let passes = config.update.update_epochs as f64 * learnt_fraction;
         let word = size_of::<u32>() as f64;
         let state = num_words(game) as f64 * word;
         let policy_bytes = state + 3.0 * word;
@@ -57,8 +57,8 @@ impl Work {
     }
 }
 
-/// Number of weights in each matrix of a policy; the first one takes the observation.
-fn layers<G: Rules>(game: G, config: &TrainConfig) -> Vec<f64> {
+/// Counts the weights in each matrix of a policy; the first one takes the observation.
+fn count_weights<G: Rules>(game: G, config: &TrainConfig) -> Vec<f64> {
     let parameters = config.policy.parameters(game.num_features(), game.num_actions());
     let matrices = parameters.iter().filter(|parameter| parameter.shape.len() == 2);
     matrices.map(|matrix| matrix.shape.iter().product::<usize>() as f64).collect()
