@@ -3,7 +3,7 @@
 use super::args::GenerateArgs;
 use super::output::{eprint_line, escape_for_terminal, print_json, print_result};
 use super::progress_note::with_note;
-use super::session::saved_policy;
+use super::session::load_policy_checkpoint;
 use super::{ranks, text, trust};
 use crate::disk::input;
 use crate::rng::Stream;
@@ -24,7 +24,7 @@ use std::time::Instant;
 pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::start_thread_pool(args.threads)?;
     let model = load_named_model(&args.model)?;
-    let tokens = prompt_tokens(&model, &requested_prompt(&args)?, &args)?;
+    let tokens = tokenize_fitting_prompt(&model, &choose_prompt(&args)?, &args)?;
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -86,9 +86,9 @@ fn completion_json(completion: &Completion, text: String) -> Value {
     json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": ended })
 }
 
-/// The prompt on the command line, or a held-out one of the run's task.
-fn requested_prompt(args: &GenerateArgs) -> Result<String> {
-    let example = held_out_prompt(&args.model);
+/// Returns the prompt on the command line, or else a held-out one of the run's task, which is printed.
+fn choose_prompt(args: &GenerateArgs) -> Result<String> {
+    let example = find_held_out_prompt(&args.model);
     let Some(prompt) = &args.prompt else {
         let example = example?;
         eprint_line!("Prompt: {example}");
@@ -110,7 +110,7 @@ fn load_named_model(path: &Path) -> Result<LanguageModel> {
         Ok(run) if run.model_path().is_dir() => text::load_model(&run.model_path()),
         Err(_) if !is_checkpoint => text::load_model(path),
         _ => {
-            let checkpoint = saved_policy(path)?;
+            let checkpoint = load_policy_checkpoint(path)?;
             if !text::is_language_checkpoint(&checkpoint) {
                 bail!(
                     "{} is of a game; `grove generate` needs the run or the files of a language model",
@@ -123,8 +123,8 @@ fn load_named_model(path: &Path) -> Result<LanguageModel> {
     }
 }
 
-/// A held-out prompt of a run's task, if the model's tokens are the task's characters.
-fn held_out_prompt(path: &Path) -> Result<String> {
+/// Finds a held-out prompt of a run's task, if the model's tokens are the task's characters.
+fn find_held_out_prompt(path: &Path) -> Result<String> {
     let missing = || anyhow!("the prompt is missing: grove generate {} 'TEXT'", path.display());
     let run = RunFolder::find(path).map_err(|_| missing())?;
     let settings = input::read_description(&run.config_path()).map_err(|_| missing())?;
@@ -140,7 +140,11 @@ fn held_out_prompt(path: &Path) -> Result<String> {
 }
 
 /// Tokenizes the prompt, and checks that it leaves room for a completion.
-fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Result<Vec<u32>> {
+fn tokenize_fitting_prompt(
+    model: &LanguageModel,
+    prompt: &str,
+    args: &GenerateArgs,
+) -> Result<Vec<u32>> {
     let messages = if args.raw || model.template.is_none() {
         Vec::new()
     } else {

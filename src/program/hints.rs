@@ -32,7 +32,7 @@ const ANSWERS: [(&[&str], &str); 9] = [
 
 /// Rewrites the unknown option of a command line as `--set` if it is the name of a setting and has a value: `--lr 1e-3`
 /// becomes `--set lr=1e-3`.
-pub fn with_setting(error: &clap::Error, argv: &[OsString]) -> Option<Vec<OsString>> {
+pub fn rewrite_setting(error: &clap::Error, argv: &[OsString]) -> Option<Vec<OsString>> {
     rewrite_as_set(&unknown_option(error, argv)?, argv)
 }
 

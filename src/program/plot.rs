@@ -40,7 +40,7 @@ impl Group {
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// Number of runs that have the metric.
+    /// Number of runs that have the figure.
     runs: usize,
     /// Last position that all of them have reached.
     x: Option<f64>,
@@ -147,7 +147,7 @@ fn group_names(games: &Games, groups: &[Group]) -> Vec<String> {
         }
     };
     let names: Vec<String> = groups.iter().map(name).collect();
-    let distinct = |(name, group): (&String, &Group)| match names
+    let disambiguate = |(name, group): (&String, &Group)| match names
         .iter()
         .filter(|other| *other == name)
         .count()
@@ -155,7 +155,7 @@ fn group_names(games: &Games, groups: &[Group]) -> Vec<String> {
         1 => name.clone(),
         _ => format!("{name} ({})", group.runs[0].path.display()),
     };
-    names.iter().zip(groups).map(distinct).collect()
+    names.iter().zip(groups).map(disambiguate).collect()
 }
 
 /// The tracked name of a figure.
@@ -177,14 +177,14 @@ fn curve_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)
             Axis::Seconds => seconds,
             Axis::Iterations => f64::from(record.iteration),
         };
-        points.extend(metric_of(record, tracked_name(y)).map(|y| (x, y)));
+        points.extend(find_figure(record, tracked_name(y)).map(|y| (x, y)));
     }
     points
 }
 
-/// A figure of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
+/// Finds a figure of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
 /// `seconds.total`. A run's records need not have the same figures: records of SFT have no rewards.
-fn metric_of(record: &IterationRecord, name: &str) -> Option<f64> {
+fn find_figure(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
         return scalars(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
     }

@@ -191,7 +191,7 @@ fn num_processes() -> Option<usize> {
 }
 
 /// Runs `work` for each rank of a run in this process: a thread per requested device, or one rank. If MPI has started
-/// several processes, each is a rank and uses the device of its number among those on its machine. A rank waits at most
+/// several processes, each is a rank and uses the device of its index among those on its machine. A rank waits at most
 /// `timeout` for another, unless the command line says otherwise.
 pub fn run(
     args: &RunArgs,
@@ -222,9 +222,9 @@ fn run_on_threads<T: Send>(
         let start = |(team, device): (Team, &&str)| {
             let rank = Rank { team, device: device.to_string() };
             scope.spawn(move || {
-                let place = format!("on {}", rank.device);
+                let context = format!("on {}", rank.device);
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads_per_rank).build();
-                pool.context("the threads do not start")?.install(|| work(rank)).context(place)
+                pool.context("the threads do not start")?.install(|| work(rank)).context(context)
             })
         };
         let ranks: Vec<_> =

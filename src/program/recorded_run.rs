@@ -36,6 +36,7 @@ pub struct RecordedRun {
     pub path: PathBuf,
     pub settings: Table,
     pub records: Vec<IterationRecord>,
+    /// Name of another program's environment in which it trains.
     environment: Option<String>,
     /// Number of iterations that the epochs of its data take.
     pub iterations_of_epochs: Option<u32>,
@@ -80,10 +81,10 @@ impl RecordedRun {
         if !folder.exists() {
             bail!(RunError::Missing(folder.to_path_buf()));
         }
-        let paths = paths_in(folder);
+        let paths = list_paths(folder);
         let paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;
         let runs = paths.into_iter().flat_map(|path| {
-            if is_run(&path) { vec![path] } else { paths_in(&path).unwrap_or_default() }
+            if is_run(&path) { vec![path] } else { list_paths(&path).unwrap_or_default() }
         });
         let read = |path: PathBuf| match Self::read(&path) {
             Ok(run) => Some(run),
@@ -116,9 +117,9 @@ impl RecordedRun {
         self.settings.contains_key("task")
     }
 
-    /// Whether its environments, or its prompts and reward functions, are those of a Python process, which this program
+    /// Whether it learns from environments, or from prompts and reward functions, of a Python process, which this program
     /// does not have.
-    pub fn is_of_python(&self, games: &Games) -> bool {
+    pub fn needs_python(&self, games: &Games) -> bool {
         if self.has_language_model() {
             self.subject() == task::PYTHON
         } else {
@@ -173,7 +174,7 @@ impl RecordedRun {
         // Epochs of fewer optimizer steps than an iteration shorten the iteration
         // (`TrainingData::set_iterations_of_epochs`).
         let is_shorter = self.planned_iterations() == 1
-            && optimizer_steps(&self.settings) < optimizer_steps(&defaults);
+            && num_optimizer_steps(&self.settings) < num_optimizer_steps(&defaults);
         let Some(Value::Table(update)) = self.settings.get("update").filter(|_| is_shorter) else {
             return Ok(defaults);
         };
@@ -273,7 +274,7 @@ impl RecordedRun {
 }
 
 /// Number of optimizer steps per iteration of a game's run, if the settings determine it.
-fn optimizer_steps(settings: &Table) -> Option<i64> {
+fn num_optimizer_steps(settings: &Table) -> Option<i64> {
     let count = |key: &str| overlay::get(settings, &format!("update.{key}"))?.as_integer();
     STEP_FACTORS.iter().try_fold(1_i64, |steps, key| steps.checked_mul(count(key)?))
 }
@@ -308,8 +309,8 @@ fn is_run(path: &Path) -> bool {
     }
 }
 
-/// Paths in a folder, sorted by name.
-fn paths_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// Lists the paths in a folder, sorted by name.
+fn list_paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
     paths.sort_by_key(|path| natural_sort_key(path));

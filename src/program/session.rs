@@ -65,8 +65,8 @@ impl RunOutputs {
         }
         let args = session.args;
         // Binds the port before anything is written.
-        let port = || Port::bind(watch::HOST, args.port.unwrap_or(watch::PORT));
-        let port = args.watch.then(port).transpose()?;
+        let bind = || Port::bind(watch::DEFAULT_HOST, args.port.unwrap_or(watch::DEFAULT_PORT));
+        let port = args.watch.then(bind).transpose()?;
         let (files, lock) = match session.origin {
             Origin::New(name) => {
                 let (files, lock) = RunFiles::create(args.run_dir.clone(), name, run, settings)?;
@@ -106,7 +106,7 @@ pub fn warn(warnings: &[String]) {
 }
 
 /// Loads the checkpoint of the policy that a path names, and prints its warnings.
-pub fn saved_policy(path: &Path) -> Result<Checkpoint> {
+pub fn load_policy_checkpoint(path: &Path) -> Result<Checkpoint> {
     let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(path)?;
     warn(&warnings);
     Ok(checkpoint)
@@ -345,13 +345,13 @@ impl Session<'_> {
             "as requested" => String::new(),
             reason => format!(" {}.", capitalize(reason)),
         };
-        let what = match run.subject() {
+        let subject = match run.subject() {
             Subject::Env(game) => game,
             Subject::Task(task) if task == DataTask::NAME => "a model on your data".to_string(),
             Subject::Task(task) => format!("a model for {task}"),
         };
-        eprint_line!("{verb} {what} on {hardware}.{reason}");
-        describe_run(run);
+        eprint_line!("{verb} {subject} on {hardware}.{reason}");
+        print_details(run);
         eprint_line!("Saving to {}", outputs.path().display());
         if let Some(port) = &outputs.port {
             eprint_line!("Watch it at {}", port.url());
@@ -361,7 +361,7 @@ impl Session<'_> {
 }
 
 /// Prints a run's engine, its ranks and stages if there are several, and its warning.
-fn describe_run(run: &dyn Run) {
+fn print_details(run: &dyn Run) {
     let trainer = run.trainer();
     let (shards, ranks) = (trainer.shards(), trainer.team().size());
     if ranks > 1 {

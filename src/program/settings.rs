@@ -15,8 +15,8 @@ use anyhow::Result;
 use serde::Serialize;
 use toml::{Table, Value};
 
-/// Maximum length of a line of a comment.
-const WIDTH: usize = 88;
+/// Maximum number of characters of a line of a comment.
+const COMMENT_COLUMNS: usize = 88;
 
 /// Prints the settings of a game's or a task's run.
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
@@ -101,7 +101,8 @@ fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Resu
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));
-        let settings = sections(table, own_settings).into_iter().flat_map(|section| section.rows());
+        let settings =
+            collect_sections(table, own_settings).into_iter().flat_map(|section| section.rows());
         return print_json(&Report { env, task, settings: settings.collect() });
     }
     print_result(format_in_order(table, own_settings).trim_end())
@@ -137,7 +138,7 @@ struct Section<'a> {
 
 impl Section<'_> {
     fn rows(&self) -> Vec<SettingRow> {
-        let list = |(key, default, setting): &(&str, &Value, Option<schema::Setting>)| SettingRow {
+        let row = |(key, default, setting): &(&str, &Value, Option<schema::Setting>)| SettingRow {
             key: if self.name.is_empty() {
                 key.to_string()
             } else {
@@ -148,67 +149,69 @@ impl Section<'_> {
             meaning: setting.map(|setting| setting.meaning()),
         };
         let is_listed = |key: &str| !self.name.is_empty() || !["env", "task"].contains(&key);
-        self.settings.iter().filter(|(key, ..)| is_listed(key)).map(list).collect()
+        self.settings.iter().filter(|(key, ..)| is_listed(key)).map(row).collect()
     }
 }
 
-/// Sections of a complete table in order of declaration: settings without a section, the game's or task's own, and
-/// those of the run.
-fn sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_>> {
+/// Collects the sections of a complete table in order of declaration: settings without a section, the game's or task's
+/// own, and those of the run.
+fn collect_sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_>> {
     let RunKind { settings: declared, narrowed, .. } = RunKind::of(table);
-    let section = |name, table, settings| section(name, table, settings, narrowed);
-    let mut sections = vec![section("", table, declared)];
-    let place = |name: &str| declared.iter().position(|setting| setting.key == name);
+    let collect = |name, table, settings| collect_section(name, table, settings, narrowed);
+    let mut sections = vec![collect("", table, declared)];
+    let position = |name: &str| declared.iter().position(|setting| setting.key == name);
     let inner = table.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
     let mut tables: Vec<_> = inner.collect();
-    tables.sort_by_key(|(name, _)| place(name).map_or(0, |place| place + 1));
+    tables.sort_by_key(|(name, _)| position(name).map_or(0, |index| index + 1));
     sections.extend(tables.into_iter().map(|(name, inner)| {
-        match place(name).map(|place| declared[place].shape) {
-            Some(Shape::Section(settings)) => section(name, inner, settings),
-            _ => section(name, inner, own_settings),
+        match position(name).map(|index| declared[index].shape) {
+            Some(Shape::Section(settings)) => collect(name, inner, settings),
+            _ => collect(name, inner, own_settings),
         }
     }));
     sections
 }
 
-/// Values of a table in order of declaration, preceded by undeclared ones.
-fn section<'a>(
+/// Collects the values of a table in order of declaration, preceded by undeclared ones.
+fn collect_section<'a>(
     name: &'a str,
     table: &'a Table,
     declared: Declarations,
     narrowed: &[(&str, Shape)],
 ) -> Section<'a> {
     let declared = flatten_sections(declared);
-    let of = |setting: &schema::Setting| {
+    let narrow = |setting: &schema::Setting| {
         let is_here = |path: &str| path.split_once('.') == Some((name, setting.key));
         let narrower = narrowed.iter().find(|(path, _)| is_here(path));
         schema::Setting { shape: narrower.map_or(setting.shape, |(_, shape)| *shape), ..*setting }
     };
-    let place = |key: &str| declared.iter().position(|setting| setting.key == key);
+    let position = |key: &str| declared.iter().position(|setting| setting.key == key);
     let values = table.iter().filter(|(_, value)| !value.is_table());
     let mut settings: Vec<_> = values
-        .map(|(key, value)| (key.as_str(), value, place(key).map(|place| of(declared[place]))))
+        .map(|(key, value)| {
+            (key.as_str(), value, position(key).map(|index| narrow(declared[index])))
+        })
         .collect();
-    settings.sort_by_key(|(key, ..)| place(key).map_or(0, |place| place + 1));
+    settings.sort_by_key(|(key, ..)| position(key).map_or(0, |index| index + 1));
     Section { name, settings }
 }
 
 /// Formats a settings file in order of declaration, with the meaning and range of each setting in a comment before it.
 /// `own_settings` are the declarations of the game or task.
-pub fn with_comments(text: &str, own_settings: Declarations) -> Result<String, toml::de::Error> {
+pub fn add_comments(text: &str, own_settings: Declarations) -> Result<String, toml::de::Error> {
     Ok(format_in_order(&text.parse()?, own_settings))
 }
 
 fn format_in_order(table: &Table, own_settings: Declarations) -> String {
     let mut text = String::new();
-    for Section { name, settings } in sections(table, own_settings) {
+    for Section { name, settings } in collect_sections(table, own_settings) {
         if !name.is_empty() {
             text += &format!("\n[{name}]\n");
         }
         for (key, value, setting) in settings {
             if let Some(setting) = setting {
-                text += &comment(&setting.meaning());
-                text += &comment(&format!("{key}: {}", setting.shape));
+                text += &format_comment(&setting.meaning());
+                text += &format_comment(&format!("{key}: {}", setting.shape));
             }
             text += &format!("{key} = {value}\n");
         }
@@ -216,11 +219,11 @@ fn format_in_order(table: &Table, own_settings: Declarations) -> String {
     text
 }
 
-/// Formats a comment with lines of at most [`WIDTH`] characters.
-fn comment(text: &str) -> String {
+/// Formats a comment with lines of at most [`COMMENT_COLUMNS`] characters.
+fn format_comment(text: &str) -> String {
     let (mut comment, mut length) = ("#".to_string(), 1);
     for word in text.split(' ') {
-        if length + 1 + word.chars().count() > WIDTH {
+        if length + 1 + word.chars().count() > COMMENT_COLUMNS {
             comment += "\n#";
             length = 1;
         }
@@ -239,11 +242,11 @@ mod tests {
     #[test]
     fn a_commented_file_has_the_same_settings_in_the_order_of_declaration() {
         let plain = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
-        let text = with_comments(&plain, Fruit::settings()).unwrap();
+        let text = add_comments(&plain, Fruit::settings()).unwrap();
         assert_eq!(text.parse::<Table>().unwrap(), plain.parse::<Table>().unwrap());
         let words = "# learning_rate: 0 or more\nlearning_rate = ";
         assert!(text.contains(words), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= COMMENT_COLUMNS), "{text}");
         let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
         assert!(text.contains("# num_shards: 1 to 4096\n"), "{text}");
         let order =
@@ -270,7 +273,8 @@ mod tests {
         crate::for_each_game!(games);
         assert!(runs.len() > 8);
         for (table, own) in runs {
-            let listed: Vec<_> = sections(&table, own).iter().flat_map(Section::rows).collect();
+            let listed: Vec<_> =
+                collect_sections(&table, own).iter().flat_map(Section::rows).collect();
             assert!(listed.len() > 40);
             for SettingRow { key, meaning, range, .. } in &listed {
                 assert!(
