@@ -49,7 +49,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let section = Table::from_iter([("path".to_string(), folder.clone().into())]);
     defaults.insert("data".to_string(), section.into());
     defaults.insert(manifest.env.clone(), settings);
-    let mut layers = vec![defaults, replace_dataset(run.settings()?, folder)];
+    let mut layers = vec![defaults, replace_dataset(run.read_settings()?, folder)];
     if let (Some(window), true) = (manifest.window, manifest.env == TableGame::NAME) {
         let (_, config) = layered_settings::<TableGame>(&layers, &run.set)?;
         let defaults = series_defaults(window, &config.policy.kind);

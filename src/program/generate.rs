@@ -61,9 +61,9 @@ pub fn run(args: GenerateArgs) -> Result<()> {
             .iter()
             .map(|completion| completion_json(completion, text(completion)))
             .collect();
-        let count = request.tokens.len();
+        let num_prompt_tokens = request.tokens.len();
         print_json(
-            &json!({ "prompt_tokens": count, "completions": completions, "seconds": seconds }),
+            &json!({ "prompt_tokens": num_prompt_tokens, "completions": completions, "seconds": seconds }),
         )?;
     } else if is_streaming {
         print_result(text(&completions[0]).get(printer.printed_bytes()..).unwrap_or(""))?;
@@ -72,10 +72,10 @@ pub fn run(args: GenerateArgs) -> Result<()> {
             .iter()
             .try_for_each(|completion| print_result(format_args!("{}\n---", text(completion))))?;
     }
-    let count: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
+    let num_tokens: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
     eprint_line!(
-        "{count} tokens in {seconds:.2} s, {:.0} a second.",
-        count as f64 / seconds.max(1e-9)
+        "{num_tokens} tokens in {seconds:.2} s, {:.0} a second.",
+        num_tokens as f64 / seconds.max(1e-9)
     );
     Ok(())
 }
@@ -151,15 +151,15 @@ fn tokenize_fitting_prompt(
         vec![json!({ "role": "user", "content": prompt })]
     };
     let tokens = model.tokenize_prompt(prompt, &messages)?;
-    let (count, context) = (tokens.len(), model.shape.context);
-    if count >= context {
+    let (num_tokens, context) = (tokens.len(), model.shape.context);
+    if num_tokens >= context {
         bail!(
-            "the prompt has {count} tokens, which leave no room for a completion in the context of {context}; shorten it"
+            "the prompt has {num_tokens} tokens, which leave no room for a completion in the context of {context}; shorten it"
         );
     }
-    if count + args.max_new_tokens > context {
+    if num_tokens + args.max_new_tokens > context {
         bail!(
-            "the prompt ({count} tokens) and --max-new-tokens ({}) exceed the context of {context} tokens; lower \
+            "the prompt ({num_tokens} tokens) and --max-new-tokens ({}) exceed the context of {context} tokens; lower \
              --max-new-tokens",
             args.max_new_tokens
         );

@@ -31,8 +31,8 @@ pub struct Concurrency {
 }
 
 impl Concurrency {
-    /// Divides this machine's threads, or those of `--threads`, among `num_runs` runs. On devices other than the CPU, runs
-    /// are trained one after another.
+    /// Divides this machine's threads, or those of `--threads`, among `num_runs` runs. On devices other than the CPU,
+    /// runs are trained one after another.
     pub fn new(args: &TrainArgs, num_runs: usize) -> Result<Self> {
         let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
@@ -296,24 +296,24 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_run_ended_by_a_signal_counts_as_interrupted() {
-        let ended = |how: &str| {
-            let output = Command::new("sh").args(["-c", how]).output().unwrap();
+        let run_script = |script: &str| {
+            let output = Command::new("sh").args(["-c", script]).output().unwrap();
             read_report(output).map(|report| report["interrupted"].clone())
         };
-        for how in ["kill -TERM $$", "exit 130"] {
-            assert_eq!(ended(how).unwrap(), true, "{how}");
+        for script in ["kill -TERM $$", "exit 130"] {
+            assert_eq!(run_script(script).unwrap(), true, "{script}");
         }
         // The other signals, which a parent may have this process ignore.
         let by = <ExitStatus as std::os::unix::process::ExitStatusExt>::from_raw;
         assert!([1, 2, 3, 15].into_iter().all(|signal| was_interrupted(by(signal))));
-        for (how, why) in [
+        for (script, reason) in [
             ("echo Saving >&2; kill -KILL $$", "it was killed (signal 9)"),
             ("kill -ABRT $$", "it was ended by signal 6"),
             ("echo Saving >&2; exit 3", "it ended with status 3"),
             ("echo 'error: a' >&2; exit 1", "a"),
         ] {
-            let error = ended(how).unwrap_err().to_string();
-            assert!(error.starts_with(why), "{how}: {error}");
+            let error = run_script(script).unwrap_err().to_string();
+            assert!(error.starts_with(reason), "{script}: {error}");
         }
     }
 

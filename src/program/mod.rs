@@ -157,7 +157,7 @@ impl Program {
                 Ok(matches) => break matches,
                 Err(error) => match hints::rewrite_setting(&error, &argv) {
                     Some(rewritten) => argv = rewritten,
-                    None => hints::with_hint(error, &argv).exit(),
+                    None => hints::add_hint(error, &argv).exit(),
                 },
             }
         };

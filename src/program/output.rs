@@ -22,10 +22,10 @@ pub(super) use eprint_line;
 
 /// Formats an error with its causes, each once: the message of some errors says their cause.
 pub fn format_error(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &*said {
+    error.chain().map(ToString::to_string).fold(String::new(), |message, cause| match &*message {
         "" => cause,
-        _ if said.contains(&cause) => said,
-        _ => said + ": " + &cause,
+        _ if message.contains(&cause) => message,
+        _ => message + ": " + &cause,
     })
 }
 

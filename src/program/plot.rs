@@ -54,8 +54,8 @@ struct Row {
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     let groups = group_runs(with_note(READING_RUNS, || read_runs(&args.runs))?);
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
-    for (group, name) in groups.iter().zip(group_names(games, &groups)) {
-        let curves = group.runs.iter().map(|run| curve_points(&run.records, args.x, &args.y));
+    for (group, name) in groups.iter().zip(name_groups(games, &groups)) {
+        let curves = group.runs.iter().map(|run| collect_points(&run.records, args.x, &args.y));
         let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
         let line = Line { name, band: aggregate(&curves) };
         rows.push(table_row(&line, curves.len()));
@@ -120,10 +120,10 @@ fn group_runs(runs: Vec<RecordedRun>) -> Vec<Group> {
     groups
 }
 
-/// Distinct names of the groups. A name is the game or task, and `fit` for runs of `grove fit`; if that is not
+/// Gives the groups distinct names. A name is the game or task, and `fit` for runs of `grove fit`; if that is not
 /// distinct, settings that differ among groups of the same game or task and from its defaults; and if these are not
 /// either, a run's name.
-fn group_names(games: &Games, groups: &[Group]) -> Vec<String> {
+fn name_groups(games: &Games, groups: &[Group]) -> Vec<String> {
     let subject = |group: &Group| {
         let run = &group.runs[0];
         format!("{}{}", run.title(), if run.is_fit() { " fit" } else { "" })
@@ -167,8 +167,8 @@ fn tracked_name(y: &str) -> &str {
     }
 }
 
-/// The points of a run's curve of the figure `y` over `x`.
-fn curve_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
+/// Collects the points of a run's curve of the figure `y` over `x`.
+fn collect_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
     let (mut seconds, mut points) = (0.0, Vec::new());
     for record in records {
         seconds += record.seconds.total;
@@ -239,7 +239,7 @@ mod tests {
         let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [2, 1, 1]);
-        let names = |groups: &[Group]| group_names(&builtin_games(), groups);
+        let names = |groups: &[Group]| name_groups(&builtin_games(), groups);
         assert_eq!(names(&groups), ["fruit", "fruit fit", "fruit learning_rate=0.1"]);
         let rate = |rate: &str| format!("env = 'fruit'\n[optimizer]\nlearning_rate = {rate}");
         let usual = overlay::to_table(&TrainConfig::for_game("fruit").optimizer);
@@ -264,7 +264,7 @@ mod tests {
         let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [1, 2]);
-        assert_eq!(group_names(&builtin_games(), &groups), ["CartPole-v1", "Mine"]);
+        assert_eq!(name_groups(&builtin_games(), &groups), ["CartPole-v1", "Mine"]);
     }
 
     #[test]
@@ -275,8 +275,8 @@ mod tests {
             IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
         };
         let records = [record(1, &[]), record(2, &[("exact", 0.5)])];
-        assert_eq!(curve_points(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
-        assert_eq!(curve_points(&records, Axis::Iterations, "rewards/none"), []);
+        assert_eq!(collect_points(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
+        assert_eq!(collect_points(&records, Axis::Iterations, "rewards/none"), []);
         assert!(check_figure_name(records.iter(), "rewards/exact").is_ok());
         let error = check_figure_name(records.iter(), "rewards/none").unwrap_err().to_string();
         assert!(error.ends_with("rewards/exact"), "{error}");
@@ -285,7 +285,7 @@ mod tests {
         let fields =
             [("iteration", 2), ("seconds.total", 2), ("load", 0), ("seconds", 0), ("none", 0)];
         for (name, points) in fields {
-            assert_eq!(curve_points(&records, Axis::Iterations, name).len(), points, "{name}");
+            assert_eq!(collect_points(&records, Axis::Iterations, name).len(), points, "{name}");
             assert_eq!(check_figure_name(records.iter(), name).is_ok(), name != "none", "{name}");
         }
     }

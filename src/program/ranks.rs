@@ -30,7 +30,7 @@ pub struct Rank {
 
 impl Rank {
     /// The same rank for a language model, for which [`auto`](device_name) is the CPU.
-    pub fn for_texts(self) -> Self {
+    pub fn for_language_model(self) -> Self {
         Self { device: device_name(&self.device).to_string(), ..self }
     }
 
@@ -144,11 +144,11 @@ impl<'a> Ranks<'a> {
         })
     }
 
-    /// Runs `work` on each of `count` ranks. Returns the first one's result; `None` in the other processes. Each thread
-    /// gets the share of the CPU that it would have among `max_ranks` threads.
+    /// Runs `work` on each of `num_ranks` ranks. Returns the first one's result; `None` in the other processes. Each
+    /// thread gets the share of the CPU that it would have among `max_ranks` threads.
     pub fn run<T: Send>(
         &self,
-        count: usize,
+        num_ranks: usize,
         max_ranks: usize,
         work: &(impl Fn(Rank) -> Result<T> + Sync),
     ) -> Result<Option<T>> {
@@ -163,10 +163,11 @@ impl<'a> Ranks<'a> {
             check_same_program(&team(size))?;
             let (local_rank, _) = mpi::local_rank();
             let device = self.devices[local_rank % self.devices.len()].to_string();
-            let result =
-                (rank < count).then(|| work(Rank { team: team(count), device })).transpose()?;
-            if count < size {
-                // Processes beyond `count` wait as long as necessary.
+            let result = (rank < num_ranks)
+                .then(|| work(Rank { team: team(num_ranks), device }))
+                .transpose()?;
+            if num_ranks < size {
+                // Processes beyond `num_ranks` wait as long as necessary.
                 mpi::team(size, Duration::from_secs(86_400)).all_reduce_counts(&[0.0])?;
             }
             return Ok(result.filter(|_| rank == 0));
@@ -175,7 +176,7 @@ impl<'a> Ranks<'a> {
             let device = self.devices[0].to_string();
             return work(Rank { team: Team::alone(), device }).map(Some);
         }
-        let devices: Vec<&str> = self.devices.iter().copied().cycle().take(count).collect();
+        let devices: Vec<&str> = self.devices.iter().copied().cycle().take(num_ranks).collect();
         run_on_threads(&devices, max_ranks, self.timeout, work).map(Some)
     }
 }
@@ -200,12 +201,12 @@ pub fn run(
 ) -> Result<()> {
     let timeout = args.timeout.map_or(timeout, Duration::from_secs);
     let ranks = Ranks { timeout, ..Ranks::of(&args.device) };
-    let count = num_processes().unwrap_or(ranks.devices.len());
-    if args.dry_run && count > 1 {
+    let num_ranks = num_processes().unwrap_or(ranks.devices.len());
+    if args.dry_run && num_ranks > 1 {
         // Only the first rank reports it.
         return if is_root_process() { Err(anyhow!(DRY_RUN_ERROR)) } else { Ok(()) };
     }
-    ranks.run(count, count, &work).map(drop)
+    ranks.run(num_ranks, num_ranks, &work).map(drop)
 }
 
 /// Runs `work` on a thread per device, each with the share of the CPU's threads that it would have among `max_ranks`.

@@ -10,7 +10,9 @@ use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::overlay::last_part;
-use crate::settings::{IMITATION, LossType, PolicyConfig, TINY, TrainConfig, overlay};
+use crate::settings::{
+    IMITATION, LanguageConfig, LossType, PolicyConfig, TINY, TrainConfig, overlay,
+};
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
 use crate::trainer::text::{language_settings, split_language_settings};
@@ -117,8 +119,8 @@ impl RecordedRun {
         self.settings.contains_key("task")
     }
 
-    /// Whether it learns from environments, or from prompts and reward functions, of a Python process, which this program
-    /// does not have.
+    /// Whether it learns from environments, or from prompts and reward functions, of a Python process, which this
+    /// program does not have.
     pub fn needs_python(&self, games: &Games) -> bool {
         if self.has_language_model() {
             self.subject() == task::PYTHON
@@ -194,8 +196,11 @@ impl RecordedRun {
         let precision = default_precision(&self.devices.join(","));
         let for_size = |num_params: usize| {
             let num_params = (path != TINY).then_some(num_params);
-            let model = InitialModel { path, num_params };
-            let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
+            let mut config = if self.is_fit() {
+                LanguageConfig::for_sft(path, num_params, precision)
+            } else {
+                language_defaults(subject, InitialModel { path, num_params }, precision)?
+            };
             // A run shorter than its SFT stage is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
             Ok(language_settings(subject, &task_settings, &config))
@@ -354,7 +359,7 @@ pub fn format_settings<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{LanguageConfig, Precision};
+    use crate::settings::Precision;
     use crate::text::fastest_precision;
 
     #[test]

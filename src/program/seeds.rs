@@ -97,7 +97,7 @@ fn describe_remaining_work(runs: &[Value], not_begun: &[u64]) -> Option<String> 
         (not_begun.join(","), "these have not begun: --seeds "),
     ];
     let parts = parts.iter().filter(|(names, _)| !names.is_empty());
-    let parts: Vec<String> = parts.map(|(names, how)| format!("{how}{names}")).collect();
+    let parts: Vec<String> = parts.map(|(names, advice)| format!("{advice}{names}")).collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 

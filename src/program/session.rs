@@ -208,7 +208,7 @@ impl Session<'_> {
         next_command: impl FnOnce(&str) -> String,
     ) -> Result<()> {
         let outcome = if self.args.dry_run {
-            self.dry_run(&mut run, chosen)
+            self.print_preview(&mut run, chosen)
         } else {
             self.train_to_end(&mut run, chosen, settings, next_command)
         };
@@ -217,8 +217,8 @@ impl Session<'_> {
         outcome.and_then(|()| Ok(freed?))
     }
 
-    /// Prints the expected cost of a run.
-    fn dry_run(&self, run: &mut dyn Run, chosen: &ChosenDevice) -> Result<()> {
+    /// Tries a run, and prints its expected cost.
+    fn print_preview(&self, run: &mut dyn Run, chosen: &ChosenDevice) -> Result<()> {
         warn(&run.warnings());
         let preview = with_note("Trying some iterations and an evaluation.", || {
             preview(run, &chosen.info, self.started)
@@ -251,7 +251,7 @@ impl Session<'_> {
                 Some((port, outputs)) => Some(watch::start(self.games, port, outputs.path())?),
                 None => None,
             };
-        let summary = self.drive(run, outputs.as_mut(), interrupt.clone())?;
+        let summary = self.train_with_progress(run, outputs.as_mut(), interrupt.clone())?;
         let best = outputs.as_ref().map(|outputs| outputs.files.best_policy(run)).transpose()?;
         let BestPolicy { checkpoint: best, warnings } = best.unwrap_or_default();
         warn(&warnings);
@@ -275,7 +275,7 @@ impl Session<'_> {
     }
 
     /// Trains a run, with its progress in the terminal.
-    fn drive(
+    fn train_with_progress(
         &self,
         run: &mut dyn Run,
         outputs: Option<&mut RunOutputs>,

@@ -36,7 +36,7 @@ pub fn list<G: ConfigurableGame>(args: &SettingsArgs) -> Result<()> {
 fn list_task(name: &str, args: &SettingsArgs) -> Result<()> {
     let task = task::find(name)?;
     let task_settings = (task.defaults)();
-    let config = language_defaults(name, false, InitialModel::TINY, Precision::F32)?;
+    let config = language_defaults(name, InitialModel::TINY, Precision::F32)?;
     print(&language_settings(name, &task_settings, &config), task.settings, args)
 }
 
@@ -54,18 +54,16 @@ impl InitialModel<'static> {
     pub const TINY: Self = Self { path: TINY, num_params: None };
 }
 
-/// Default settings of a run on a task, or of SFT alone, for a model.
+/// Default settings of a run on a task for a model.
 pub fn language_defaults(
     task: &str,
-    is_sft: bool,
     model: InitialModel,
     precision: Precision,
 ) -> Result<LanguageConfig> {
     let InitialModel { path, num_params } = model;
-    Ok(match (is_sft, num_params) {
-        (true, _) => LanguageConfig::for_sft(path, num_params, precision),
-        (false, Some(num_params)) => LanguageConfig::for_pretrained(path, num_params, precision),
-        (false, None) => match task::find(task) {
+    Ok(match num_params {
+        Some(num_params) => LanguageConfig::for_pretrained(path, num_params, precision),
+        None => match task::find(task) {
             Err(TaskError::Python) => LanguageConfig::for_model(path),
             found => LanguageConfig::for_task(path, found?.fit_iterations),
         },
@@ -278,7 +276,7 @@ mod tests {
             assert!(listed.len() > 40);
             for SettingRow { key, meaning, range, .. } in &listed {
                 assert!(
-                    meaning.as_deref().is_some_and(|it| !it.is_empty()),
+                    meaning.as_deref().is_some_and(|text| !text.is_empty()),
                     "{key} has no meaning"
                 );
                 assert!(range.is_some(), "{key} has no range");

@@ -45,8 +45,8 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     }
     let TrainArgs { game, from, run, verifier, .. } = args;
     verifier.refuse_for_games()?;
-    let file = run.settings()?;
-    let game = games.find_beside_tasks(game_name(game.as_deref(), &file)?)?;
+    let file = run.read_settings()?;
+    let game = games.find_beside_tasks(resolve_game_name(game.as_deref(), &file)?)?;
     let layers = match from {
         Some(_) => vec![overlay::parse("the defaults of --from", FROM_DEFAULTS)?, file],
         None => vec![file],
@@ -56,7 +56,7 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
 
 /// Resumes a run, by default on its previous device.
 fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
-    let folder = folder_to_resume(games, &args)?;
+    let folder = find_folder_to_resume(games, &args)?;
     let lock = session::lock_folder(&folder)?;
     if args.run.device == "auto"
         && let [device] = &folder.devices()[..]
@@ -95,7 +95,7 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
 }
 
 /// Finds the run that the command line names by run directory, game or task.
-fn folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
+fn find_folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
     let name = args.game.as_deref();
     let path = name.filter(|name| names_folder(args, name)).map(Path::new);
     match (path.or(args.run.run_dir.as_deref()), name) {
@@ -163,8 +163,11 @@ fn find_resumable(games: &Games, mut runs: impl Iterator<Item = RunFolder>) -> O
     })
 }
 
-/// Name of the game, on the command line or in the settings file.
-fn game_name<'a>(requested: Option<&'a str>, file: &'a toml::Table) -> Result<Option<&'a str>> {
+/// Returns the name of the game, on the command line or in the settings file.
+fn resolve_game_name<'a>(
+    requested: Option<&'a str>,
+    file: &'a toml::Table,
+) -> Result<Option<&'a str>> {
     let in_file = match file.get("env") {
         Some(toml::Value::String(name)) => Some(name.as_str()),
         Some(other) => bail!("`env` is {other}, but must be the name of a game"),

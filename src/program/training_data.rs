@@ -170,9 +170,9 @@ fn cut_into_windows<G: ConfigurableGame>(
     let train =
         WindowSet::new(steps.clone(), &train, WindowOptions { action_weights, ..plain.clone() });
     let validation = WindowSet::new(steps, &validation, plain);
-    for (window_set, what) in [(&train, "training"), (&validation, "held-out")] {
+    for (window_set, purpose) in [(&train, "training"), (&validation, "held-out")] {
         if window_set.is_empty() {
-            bail!("all {what} steps of the dataset in {} have weight 0", data.path);
+            bail!("all {purpose} steps of the dataset in {} have weight 0", data.path);
         }
     }
     Ok(Demonstrations { train, validation })

@@ -127,8 +127,8 @@ mod tests {
             ["Warning: worthless answers that get full marks: empty."]
         );
         let some = || vec![right(), result("empty", 0, 0.0), result("huge", 0, 1e-5)];
-        let said = "No worthless answer gets full marks; the highest reward is <0.001 (huge).";
-        assert_eq!(findings(some()), [said]);
+        let finding = "No worthless answer gets full marks; the highest reward is <0.001 (huge).";
+        assert_eq!(findings(some()), [finding]);
         let table = Report { task: "own".to_string(), results: some() }.to_string();
         assert!(table.contains("huge            <0.001   <0.001  0 of 2"), "{table}");
         assert!(findings(vec![])[0].contains("--attack"));

@@ -141,8 +141,8 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The settings in the file that the command line names.
-    pub fn settings(&self) -> Result<toml::Table> {
+    /// Reads the settings in the file that the command line names.
+    pub fn read_settings(&self) -> Result<toml::Table> {
         let Some(path) = &self.config else { return Ok(toml::Table::new()) };
         let text = input::read_description(path)
             .with_context(|| format!("cannot read the settings file {}", path.display()))?;

@@ -194,7 +194,8 @@ fn measure_iterations<G: ConfigurableGame>(
         let record = trainer.iterate()?;
         if i >= WARM_UP_ITERATIONS {
             seconds.push(started.elapsed().as_secs_f64());
-            communication.push(record.communication.map_or(0.0, |it| it.seconds));
+            communication
+                .push(record.communication.map_or(0.0, |communication| communication.seconds));
         }
     }
     // Wait for the next rollout, which is already running: some drivers fail if the process ends meanwhile.

@@ -99,7 +99,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let model = load_initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let initial = InitialModel { path: &path, num_params };
-    let run_defaults = language_defaults(task, false, initial, default_precision(&args.device))?;
+    let run_defaults = language_defaults(task, initial, default_precision(&args.device))?;
     let precision = run_defaults.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
     let (task_settings, mut config) =
@@ -124,7 +124,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let mut trainer =
         LanguageTrainer::for_task(rewards, config, Some(model))?.with_device(training_device)?;
     let generation = trainer.config().generation.clone();
-    let prompt_tokens = mean_prompt_tokens(&trainer)?;
+    let prompt_tokens = measure_prompt_tokens(&trainer)?;
     let rates = measure(&mut trainer, &device, args.repeats)?;
     let report = Report {
         task,
@@ -160,8 +160,8 @@ fn check_options(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Mean number of tokens of the prompts of an iteration.
-fn mean_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
+/// Measures the mean number of tokens of the prompts of an iteration.
+fn measure_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
     let generation = &trainer.config().generation;
     let mut mean = 0.0;
     for index in 0..generation.num_prompts as u64 {

@@ -159,10 +159,11 @@ struct Report<'a> {
 
 impl std::fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = self.frames.map_or("a still".to_string(), |frames| format!("{frames} frames"));
+        let content =
+            self.frames.map_or("a still".to_string(), |frames| format!("{frames} frames"));
         let Self { env, iteration, out, width, height, drawn_by, .. } = self;
         let kilobytes = self.bytes as f64 / 1e3;
-        write!(f, "{out}: {what} of {width} x {height} pixels, {kilobytes:.1} KB; ")?;
+        write!(f, "{out}: {content} of {width} x {height} pixels, {kilobytes:.1} KB; ")?;
         write!(f, "{env} of iteration {iteration}, drawn by {drawn_by}")
     }
 }

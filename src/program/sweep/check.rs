@@ -184,14 +184,14 @@ mod tests {
             "\"data.path\" = 'p.jsonl'\n\"data.verifier\" = 'touch pwned'",
             "data.path = 'p.jsonl'\nverifier = 'touch pwned'\nsandbox = false",
         ] {
-            let said = refusal(&format!("game = 'data'\n[settings]\n{settings}\n{space}"));
-            assert!(said.contains("approve it with --trust"), "{settings}: {said}");
+            let error = refusal(&format!("game = 'data'\n[settings]\n{settings}\n{space}"));
+            assert!(error.contains("approve it with --trust"), "{settings}: {error}");
         }
         for name in ["data.verifier", "verifier", "data.sandbox"] {
-            let said = refusal(&format!(
+            let error = refusal(&format!(
                 "game = 'data'\n[space]\n\"{name}\" = {{ choices = ['a', 'b'] }}"
             ));
-            assert!(said.contains("cannot be searched"), "{name}: {said}");
+            assert!(error.contains("cannot be searched"), "{name}: {error}");
         }
     }
 
@@ -203,8 +203,8 @@ mod tests {
             ))
         };
         let rate = "space.\"optimizer.learning_rate\" = { log = [1e-4, 1e-3] }";
-        let said = halving(rate);
-        assert!(said.contains("50 iterations, all of them SFT (fit.iterations = 100)"), "{said}");
+        let error = halving(rate);
+        assert!(error.contains("50 iterations, all of them SFT (fit.iterations = 100)"), "{error}");
         for searched in [
             "settings.fit.iterations = 10\nspace.\"optimizer.learning_rate\" = { log = [1e-4, 1e-3] }",
             "space.\"fit.iterations\" = { linear = [0, 60] }",

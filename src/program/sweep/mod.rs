@@ -123,7 +123,7 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
     let _lock = claim(&sweep.folder, &text)?;
     // Another process may have been writing them.
-    sweep.read_results()?;
+    sweep.load_results()?;
     sweep.search()
 }
 
@@ -173,7 +173,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Reads the results so far, except for failures that are tried again.
-    fn read_results(&mut self) -> Result<()> {
+    fn load_results(&mut self) -> Result<()> {
         let path = self.folder.join(RESULTS);
         let results = read_results(&path);
         self.results = results.with_context(|| format!("cannot read {}", path.display()))?;
@@ -338,8 +338,8 @@ impl<'a> Sweep<'a> {
         self.folder.join(format!("trial-{trial}{rounds}-seed-{seed}"))
     }
 
-    /// Returns the command line of a run, which resumes it if it was interrupted. Otherwise it starts the run afresh, and
-    /// what is left of an earlier start is removed.
+    /// Returns the command line of a run, which resumes it if it was interrupted. Otherwise it starts the run afresh,
+    /// and what is left of an earlier start is removed.
     fn prepare_run(&self, run: &RunKey, trial: &Trial) -> Result<Vec<OsString>> {
         let folder = self.run_folder(run);
         let mut argv = vec!["train".into(), option_argument("device", &self.args.device)];
@@ -427,8 +427,7 @@ fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Ta
     let task_settings = (task::find(name)?.defaults)();
     let path = text::resolve_model_path(name, None, &file.settings, &[])?;
     let num_params = (path != TINY).then_some(usize::MAX);
-    let config =
-        language_defaults(name, false, InitialModel { path: &path, num_params }, Precision::F32)?;
+    let config = language_defaults(name, InitialModel { path: &path, num_params }, Precision::F32)?;
     Ok(language_settings(name, &task_settings, &config))
 }
 

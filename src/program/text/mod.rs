@@ -49,7 +49,7 @@ pub fn is_requested(args: &TrainArgs) -> bool {
     args.model.is_some()
         || args.task_data.is_some()
         || args.game.as_deref().is_some_and(|name| task::find(name).is_ok())
-        || args.run.settings().is_ok_and(|file| file.contains_key("task"))
+        || args.run.read_settings().is_ok_and(|file| file.contains_key("task"))
 }
 
 /// Whether `fit` learns from texts, in a file or from a task.
@@ -232,7 +232,7 @@ impl LanguageSetup {
             add_comments(&settings.to_string(), task::find(task_name)?.settings)?;
         let prompts = PromptFile::find(task_name, task_settings)?.map(|file| file.path);
         ranks::run(session.args, TIMEOUT, |rank| {
-            let (chosen, team) = rank.for_texts().choose_device()?;
+            let (chosen, team) = rank.for_language_model().choose_device()?;
             let model = self.take_model(&team, &settings)?;
             ranks::check_same_data(&team, prompts.as_slice())?;
             session.check_same_iteration(&team)?;
@@ -268,18 +268,17 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     if args.engine.is_some() {
         bail!(ENGINE_ERROR);
     }
-    let file = args.settings()?;
+    let file = args.read_settings()?;
     let (task_name, task_settings) = request.resolve_task(&file)?;
     let path = resolve_model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
     let model = load_initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let precision = default_precision(&args.device);
-    let defaults = language_defaults(
-        &task_name,
-        request.is_sft,
-        InitialModel { path: &path, num_params },
-        precision,
-    )?;
+    let defaults = if request.is_sft {
+        LanguageConfig::for_sft(&path, num_params, precision)
+    } else {
+        language_defaults(&task_name, InitialModel { path: &path, num_params }, precision)?
+    };
     let overrides =
         LanguageOverrides { assignments: &args.set, seed: args.seed, iterations: args.iterations };
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);

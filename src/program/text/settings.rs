@@ -82,7 +82,7 @@ pub fn validate(name: &str, assignments: &[String]) -> Result<()> {
     let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };
     let check = |size: Option<usize>| -> Result<()> {
         let model = InitialModel { path: &path, num_params: size };
-        let defaults = language_defaults(name, false, model, Precision::F32)?;
+        let defaults = language_defaults(name, model, Precision::F32)?;
         let empty = Table::new();
         let (task_settings, _) = resolve_settings(
             name,

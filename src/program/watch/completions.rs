@@ -28,12 +28,12 @@ impl Completions {
     /// single larger one, only the lines within [`MAX_ITERATION_BYTES`] bytes are read.
     pub fn read_block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
         // The last line may be incomplete.
-        let end = self.line_start_before(self.0.metadata()?.len())?;
+        let end = self.find_line_start_before(self.0.metadata()?.len())?;
         let start = match iteration {
-            Some(iteration) => self.iteration_start(iteration, end)?,
-            None => self.newest_block_start(end)?,
+            Some(iteration) => self.find_iteration_start(iteration, end)?,
+            None => self.find_newest_block_start(end)?,
         };
-        let block_end = self.block_end(start, end)?;
+        let block_end = self.find_block_end(start, end)?;
         let mut bytes =
             self.read(start, block_end.saturating_sub(start).min(MAX_ITERATION_BYTES))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
@@ -42,53 +42,53 @@ impl Completions {
     }
 
     /// Finds the start of the last block of a file whose last line ends at `end`.
-    fn newest_block_start(&self, end: u64) -> io::Result<u64> {
+    fn find_newest_block_start(&self, end: u64) -> io::Result<u64> {
         if end <= MAX_BLOCK_BYTES {
             return Ok(0);
         }
         let (first, next) =
-            self.iteration_range(self.line_start_before(end - MAX_BLOCK_BYTES)?, end)?;
+            self.find_iteration_range(self.find_line_start_before(end - MAX_BLOCK_BYTES)?, end)?;
         Ok(if next < end { next } else { first })
     }
 
     /// Finds the end of a block that starts at `start`.
-    fn block_end(&self, start: u64, end: u64) -> io::Result<u64> {
+    fn find_block_end(&self, start: u64, end: u64) -> io::Result<u64> {
         if end <= start + MAX_BLOCK_BYTES {
             return Ok(end);
         }
         let (first, next) =
-            self.iteration_range(self.line_start_before(start + MAX_BLOCK_BYTES)?, end)?;
+            self.find_iteration_range(self.find_line_start_before(start + MAX_BLOCK_BYTES)?, end)?;
         Ok(if first > start { first } else { next })
     }
 
     /// Finds the start and the end of the iteration of the line at offset `line`. A line without an iteration is
     /// one by itself.
-    fn iteration_range(&self, line: u64, end: u64) -> io::Result<(u64, u64)> {
-        match self.iteration_at(line)? {
+    fn find_iteration_range(&self, line: u64, end: u64) -> io::Result<(u64, u64)> {
+        match self.read_iteration(line)? {
             Some(iteration) => Ok((
-                self.iteration_start(iteration, end)?,
-                self.iteration_start(iteration.saturating_add(1), end)?,
+                self.find_iteration_start(iteration, end)?,
+                self.find_iteration_start(iteration.saturating_add(1), end)?,
             )),
-            None => Ok((line, self.line_start_from(line + 1)?)),
+            None => Ok((line, self.find_line_start_from(line + 1)?)),
         }
     }
 
     /// Finds the offset of the first line of `iteration` or a later one by binary search.
-    fn iteration_start(&self, iteration: u64, end: u64) -> io::Result<u64> {
+    fn find_iteration_start(&self, iteration: u64, end: u64) -> io::Result<u64> {
         let (mut low, mut high) = (0, end);
         while low < high {
             let middle = low + (high - low) / 2;
-            let start = self.line_start_from(middle)?;
-            match self.iteration_at(start)? {
+            let start = self.find_line_start_from(middle)?;
+            match self.read_iteration(start)? {
                 Some(found) if start < end && found < iteration => low = middle + 1,
                 _ => high = middle,
             }
         }
-        self.line_start_from(low)
+        self.find_line_start_from(low)
     }
 
     /// Finds the offset of the first line that starts at or after `at`; the end of the file if there is none.
-    fn line_start_from(&self, at: u64) -> io::Result<u64> {
+    fn find_line_start_from(&self, at: u64) -> io::Result<u64> {
         if at == 0 {
             return Ok(0);
         }
@@ -107,7 +107,7 @@ impl Completions {
     }
 
     /// Finds the offset of the last line that starts at or before `end`.
-    fn line_start_before(&self, end: u64) -> io::Result<u64> {
+    fn find_line_start_before(&self, end: u64) -> io::Result<u64> {
         let mut at = end;
         while at > 0 {
             check_line_length(end - at)?;
@@ -121,8 +121,8 @@ impl Completions {
         Ok(0)
     }
 
-    /// The iteration of the line at offset `start`.
-    fn iteration_at(&self, start: u64) -> io::Result<Option<u64>> {
+    /// Reads the iteration of the line at offset `start`.
+    fn read_iteration(&self, start: u64) -> io::Result<Option<u64>> {
         let line = self.read(start, PREFIX.len() as u64 + 20)?;
         let digits = line.strip_prefix(PREFIX).unwrap_or_default().iter();
         let digits = digits.take_while(|byte| byte.is_ascii_digit()).map(|byte| char::from(*byte));

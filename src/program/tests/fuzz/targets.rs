@@ -87,8 +87,8 @@ fn fuzz_model(name: &str) {
         if let Ok(model) = LanguageModel::load(path.parent().unwrap()) {
             let _ =
                 model.tokenize_prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
-            let said = [json!({ "role": "user", "content": "Hi" })];
-            let _ = model.tokenize_answer("", &said, "there", &serde_json::Map::new());
+            let messages = [json!({ "role": "user", "content": "Hi" })];
+            let _ = model.tokenize_answer("", &messages, "there", &serde_json::Map::new());
             let _ = model.decode_completion(&[0, 1, 2]);
         }
     });
@@ -162,8 +162,9 @@ fn chat_template() {
             eos: "</s>".to_string(),
             turn_end: None,
         };
-        let said = |role: &str| json!({ "role": role, "content": "a\nb", "tool_calls": [1, null] });
-        let _ = template.render(&[said("system"), said("user"), said("assistant")]);
+        let message =
+            |role: &str| json!({ "role": role, "content": "a\nb", "tool_calls": [1, null] });
+        let _ = template.render(&[message("system"), message("user"), message("assistant")]);
     });
 }
 
