@@ -73,8 +73,8 @@ pub fn write(games: &Games, args: &ExportArgs, path: &Path, run: Option<&RunFold
     let out = args.out.clone().unwrap_or_else(default_out);
     RunFolder::check_output(&out)?;
     if format == ExportFormat::Gguf {
-        let kind = args.outtype.unwrap_or(GgufType::F32);
-        with_note(WRITING_MODEL, || model.save_gguf(&out, kind))?;
+        let gguf_type = args.outtype.unwrap_or(GgufType::F32);
+        with_note(WRITING_MODEL, || model.save_gguf(&out, gguf_type))?;
     } else {
         write_folder(games, &model, &out, run)?;
     }

@@ -19,12 +19,12 @@ use toml::Value;
 const IGNORED_SETTINGS: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
 
 /// Runs with the same settings, one per seed.
-struct Group {
+struct RunGroup {
     settings: FlatSettings,
     runs: Vec<RecordedRun>,
 }
 
-impl Group {
+impl RunGroup {
     /// Adds a run. Of several runs with the same seed, the one with the most iterations is kept.
     fn add(&mut self, run: RecordedRun) {
         let seed = run.settings.get("seed");
@@ -105,16 +105,17 @@ fn table_row(line: &Line, runs: usize) -> Row {
 }
 
 /// Groups runs with the same settings and environment, in order of their first runs.
-fn group_runs(runs: Vec<RecordedRun>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn group_runs(runs: Vec<RecordedRun>) -> Vec<RunGroup> {
+    let mut groups: Vec<RunGroup> = Vec::new();
     for run in runs {
         let mut settings = flatten(&run.settings);
         settings.retain(|key, _| !IGNORED_SETTINGS.contains(&key.as_str()));
-        let is_same =
-            |group: &&mut Group| group.settings == settings && group.runs[0].title() == run.title();
+        let is_same = |group: &&mut RunGroup| {
+            group.settings == settings && group.runs[0].title() == run.title()
+        };
         match groups.iter_mut().find(is_same) {
             Some(group) => group.add(run),
-            None => groups.push(Group { settings, runs: vec![run] }),
+            None => groups.push(RunGroup { settings, runs: vec![run] }),
         }
     }
     groups
@@ -123,13 +124,13 @@ fn group_runs(runs: Vec<RecordedRun>) -> Vec<Group> {
 /// Gives the groups distinct names. A name is the game or task, and `fit` for runs of `grove fit`; if that is not
 /// distinct, settings that differ among groups of the same game or task and from its defaults; and if these are not
 /// either, a run's name.
-fn name_groups(games: &Games, groups: &[Group]) -> Vec<String> {
-    let subject = |group: &Group| {
+fn name_groups(games: &Games, groups: &[RunGroup]) -> Vec<String> {
+    let subject = |group: &RunGroup| {
         let run = &group.runs[0];
         format!("{}{}", run.title(), if run.is_fit() { " fit" } else { "" })
     };
     let is_mixed = groups.iter().any(|group| subject(group) != subject(&groups[0]));
-    let name = |group: &Group| {
+    let name = |group: &RunGroup| {
         let peers = || groups.iter().filter(|peer| subject(peer) == subject(group));
         let differs =
             |key: &&String| peers().any(|peer| peer.settings.get(*key) != group.settings.get(*key));
@@ -147,7 +148,7 @@ fn name_groups(games: &Games, groups: &[Group]) -> Vec<String> {
         }
     };
     let names: Vec<String> = groups.iter().map(name).collect();
-    let disambiguate = |(name, group): (&String, &Group)| match names
+    let disambiguate = |(name, group): (&String, &RunGroup)| match names
         .iter()
         .filter(|other| *other == name)
         .count()
@@ -239,7 +240,7 @@ mod tests {
         let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [2, 1, 1]);
-        let names = |groups: &[Group]| name_groups(&builtin_games(), groups);
+        let names = |groups: &[RunGroup]| name_groups(&builtin_games(), groups);
         assert_eq!(names(&groups), ["fruit", "fruit fit", "fruit learning_rate=0.1"]);
         let rate = |rate: &str| format!("env = 'fruit'\n[optimizer]\nlearning_rate = {rate}");
         let usual = overlay::to_table(&TrainConfig::for_game("fruit").optimizer);

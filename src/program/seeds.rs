@@ -14,7 +14,8 @@ use serde_json::Value;
 use std::ffi::OsString;
 
 /// Answer to Ctrl-C.
-const STOPPING: &str = "Waiting for the running processes to finish their iteration and save.";
+const INTERRUPT_ANSWER: &str =
+    "Waiting for the running processes to finish their iteration and save.";
 
 /// Summary over all seeds.
 #[derive(Serialize)]
@@ -38,7 +39,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         concurrency.max_runs,
         pluralize(concurrency.threads_per_run, "thread")
     );
-    let interrupt = Interrupt::listen(Some(STOPPING))?;
+    let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
     let board = RunBoard::new(args.run.quiet, 0, seeds.len());

@@ -26,7 +26,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Answer to Ctrl-C.
-const FINISHING: &str = "Finishing this iteration and saving. Press Ctrl-C again to stop at once.";
+const INTERRUPT_ANSWER: &str =
+    "Finishing this iteration and saving. Press Ctrl-C again to stop at once.";
 
 /// Origin of a run.
 #[derive(Clone, Copy)]
@@ -238,7 +239,7 @@ impl Session<'_> {
             check_unfinished(run, saved.folder)?;
         }
         // Once the first file exists, an interrupted run is saved.
-        let interrupt = Interrupt::listen(Some(FINISHING))?;
+        let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
         if self.args.stop_with_stdin {
             interrupt.follow_stdin();
         }

@@ -128,26 +128,29 @@ impl RunKind {
     }
 }
 
-/// Settings of a table, each with its declaration if there is one.
+/// Settings of a table.
 struct Section<'a> {
     name: &'a str,
-    settings: Vec<(&'a str, &'a Value, Option<schema::Setting>)>,
+    settings: Vec<SectionSetting<'a>>,
+}
+
+struct SectionSetting<'a> {
+    key: &'a str,
+    value: &'a Value,
+    declaration: Option<schema::Setting>,
 }
 
 impl Section<'_> {
     fn rows(&self) -> Vec<SettingRow> {
-        let row = |(key, default, setting): &(&str, &Value, Option<schema::Setting>)| SettingRow {
-            key: if self.name.is_empty() {
-                key.to_string()
-            } else {
-                format!("{}.{key}", self.name)
-            },
-            default: (*default).clone(),
-            range: setting.map(|setting| setting.shape.to_string()),
-            meaning: setting.map(|setting| setting.meaning()),
+        let name = self.name;
+        let row = |&SectionSetting { key, value, declaration }: &SectionSetting| SettingRow {
+            key: if name.is_empty() { key.to_string() } else { format!("{name}.{key}") },
+            default: value.clone(),
+            range: declaration.map(|setting| setting.shape.to_string()),
+            meaning: declaration.map(|setting| setting.meaning()),
         };
-        let is_listed = |key: &str| !self.name.is_empty() || !["env", "task"].contains(&key);
-        self.settings.iter().filter(|(key, ..)| is_listed(key)).map(row).collect()
+        let is_listed = |key: &str| !name.is_empty() || !["env", "task"].contains(&key);
+        self.settings.iter().filter(|setting| is_listed(setting.key)).map(row).collect()
     }
 }
 
@@ -187,10 +190,11 @@ fn collect_section<'a>(
     let values = table.iter().filter(|(_, value)| !value.is_table());
     let mut settings: Vec<_> = values
         .map(|(key, value)| {
-            (key.as_str(), value, position(key).map(|index| narrow(declared[index])))
+            let declaration = position(key).map(|index| narrow(declared[index]));
+            SectionSetting { key, value, declaration }
         })
         .collect();
-    settings.sort_by_key(|(key, ..)| position(key).map_or(0, |index| index + 1));
+    settings.sort_by_key(|setting| position(setting.key).map_or(0, |index| index + 1));
     Section { name, settings }
 }
 
@@ -206,10 +210,10 @@ fn format_in_order(table: &Table, own_settings: Declarations) -> String {
         if !name.is_empty() {
             text += &format!("\n[{name}]\n");
         }
-        for (key, value, setting) in settings {
-            if let Some(setting) = setting {
-                text += &format_comment(&setting.meaning());
-                text += &format_comment(&format!("{key}: {}", setting.shape));
+        for SectionSetting { key, value, declaration } in settings {
+            if let Some(declaration) = declaration {
+                text += &format_comment(&declaration.meaning());
+                text += &format_comment(&format!("{key}: {}", declaration.shape));
             }
             text += &format!("{key} = {value}\n");
         }

@@ -35,7 +35,7 @@ use serde::Serialize;
 use sizes::apply_sizes;
 use std::fmt::Display;
 use std::time::Instant;
-use work::Work;
+use work::StepWork;
 
 /// Measures a game, or a task with its language model.
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
@@ -101,7 +101,7 @@ pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<(
         trained_steps_per_second: trained_rate,
         seconds_to_first_update,
         peak_memory_bytes: peak_memory,
-        work_per_step: is_builtin.then(|| Work::of(game, &config)),
+        work_per_step: is_builtin.then(|| StepWork::of(game, &config)),
         seconds_to_score,
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };

@@ -1,7 +1,7 @@
 //! The results of a benchmark, as JSON and as a table.
 
-use super::peak::Peak;
-use super::work::Work;
+use super::peak::DevicePeak;
+use super::work::StepWork;
 use crate::device::DeviceInfo;
 use crate::run::pluralize;
 use anyhow::Result;
@@ -123,8 +123,8 @@ pub(super) struct Report<'a> {
     pub seconds_to_first_update: f64,
     pub peak_memory_bytes: Option<u64>,
     /// Unknown for user-defined models.
-    pub work_per_step: Option<Work>,
-    pub device_peak: Option<Peak>,
+    pub work_per_step: Option<StepWork>,
+    pub device_peak: Option<DevicePeak>,
     pub seconds_to_score: Option<ScoreRuns>,
 }
 

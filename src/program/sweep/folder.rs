@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Copy of the sweep's file in its folder.
 const SWEEP_COPY: &str = "sweep.toml";
 /// File that the process of a sweep locks.
-const LOCK: &str = "sweep.lock";
+const LOCK_FILE: &str = "sweep.lock";
 
 /// Folder of the sweep: that of the command line, otherwise the sweep's file without its extension.
 pub fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
@@ -36,7 +36,7 @@ pub fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
 pub fn claim(folder: &Path, text: &str) -> Result<File> {
     let cannot_write = |path: &Path| format!("cannot write {}", path.display());
     disk::create_folders(folder).with_context(|| cannot_write(folder))?;
-    let path = folder.join(LOCK);
+    let path = folder.join(LOCK_FILE);
     if !path.exists() {
         // A refused sweep leaves nothing in another's folder.
         is_claimed(folder, text)?;

@@ -25,7 +25,9 @@ use crate::trainer::text::{TINY, language_settings};
 use anyhow::{Context, Result, bail, ensure};
 use folder::{claim, is_resumable, output_folder};
 use report::Report;
-use results::{RESULTS, Results, RunKey, RunResult, forget_failures, is_lost_batch, read_results};
+use results::{
+    RESULTS_FILE, Results, RunKey, RunResult, forget_failures, is_lost_batch, read_results,
+};
 use search::{Search, Trial};
 use serde::Deserialize;
 use space::Space;
@@ -36,7 +38,7 @@ use std::path::PathBuf;
 use toml::Table;
 
 /// Answer to Ctrl-C.
-const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command \
+const INTERRUPT_ANSWER: &str = "Waiting for the running processes to finish their iteration and save; the same command \
                         continues the sweep.";
 /// Maximum number of trials of a sweep: far more than anyone trains, and few enough to list.
 const MAX_TRIALS: usize = 1_000_000;
@@ -136,7 +138,7 @@ impl SweepFile {
 }
 
 impl<'a> Sweep<'a> {
-    /// Checks a sweep's file.
+    /// Creates a sweep from its file, after checking it.
     fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
         check_file(&file)?;
         let is_task = task::find(&file.game).is_ok();
@@ -174,7 +176,7 @@ impl<'a> Sweep<'a> {
 
     /// Reads the results so far, except for failures that are tried again.
     fn load_results(&mut self) -> Result<()> {
-        let path = self.folder.join(RESULTS);
+        let path = self.folder.join(RESULTS_FILE);
         let results = read_results(&path);
         self.results = results.with_context(|| format!("cannot read {}", path.display()))?;
         forget_failures(&mut self.results, &self.file, self.seeds.len());
@@ -184,7 +186,7 @@ impl<'a> Sweep<'a> {
     /// Searches round by round, and reports.
     fn search(&mut self) -> Result<()> {
         let (mut trials, mut first_scores) = (Vec::new(), BTreeMap::new());
-        let interrupt = Interrupt::listen(Some(STOPPING))?;
+        let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
         for round in 0.. {
             let indices = search::select_trials(&self.file, &mut trials, round);
             if indices.is_empty() {
@@ -243,7 +245,7 @@ impl<'a> Sweep<'a> {
         let train_args = self.train_args();
         let concurrency = Concurrency::new(&train_args, runs.len())?;
         self.announce(round, runs.len(), concurrency);
-        let path = self.folder.join(RESULTS);
+        let path = self.folder.join(RESULTS_FILE);
         let file = disk::open_append(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (mut num_ended, num_runs) = match self.file.search {

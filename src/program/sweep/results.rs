@@ -8,11 +8,11 @@ use std::io;
 use std::path::Path;
 
 /// File of results inside a sweep, one line per run.
-pub const RESULTS: &str = "results.jsonl";
+pub const RESULTS_FILE: &str = "results.jsonl";
 
 /// Words of the error of a run whose numbers went out of range, for which its settings are the reason
 /// ([`TrainError::NotFinite`](crate::trainer::TrainError)).
-const DIVERGED: &str = "is not finite in iteration";
+const DIVERGENCE_ERROR: &str = "is not finite in iteration";
 
 /// Result of a run, as stored in the file of results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ pub fn is_lost_batch(results: &Results, batch: u32) -> bool {
     let have_failed = runs().count() > 0 && errors().count() == runs().count();
     let has_score = results.latest.values().any(|result| result.score.is_some());
     let is_first_try = runs().any(|(run, _)| results.attempts[run] < 2);
-    let have_diverged = errors().any(|error| error.contains(DIVERGED));
+    let have_diverged = errors().any(|error| error.contains(DIVERGENCE_ERROR));
     is_last && have_failed && (!has_score || is_first_try && !have_diverged)
 }
 
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_torn_result_costs_no_other() {
         let temp_dir = TempDir::new().unwrap();
-        let path = temp_dir.path().join(RESULTS);
+        let path = temp_dir.path().join(RESULTS_FILE);
         let latest = || read_results(&path).unwrap().latest;
         assert!(latest().is_empty());
         let format_line = |trial: usize, error: Option<&str>| {
@@ -152,7 +152,7 @@ mod tests {
         results
     }
 
-    const FULL: Option<&str> = Some("cannot write x: the disk is full");
+    const DISK_FULL: Option<&str> = Some("cannot write x: the disk is full");
 
     #[test]
     fn a_failure_by_which_tpe_has_chosen_the_next_batch_stays() {
@@ -162,12 +162,16 @@ mod tests {
             forget_failures(&mut results, &file, 1);
             results.latest.into_keys().map(|run| run.trial).collect()
         };
-        let all = [FULL; 6];
+        let all = [DISK_FULL; 6];
         assert_eq!(known(Search::Tpe, &all[..3]), [0, 1], "the second batch is not complete");
-        assert_eq!(known(Search::Tpe, &[FULL, None, FULL, None]), [0, 1, 2, 3]);
+        assert_eq!(known(Search::Tpe, &[DISK_FULL, None, DISK_FULL, None]), [0, 1, 2, 3]);
         assert_eq!(known(Search::Tpe, &all), [0, 1, 2, 3], "no batch follows the third");
         assert_eq!(known(Search::Random, &all), [0; 0]);
-        assert_eq!(known(Search::Tpe, &[FULL, None, FULL, FULL]), [0, 1], "the second is lost");
+        assert_eq!(
+            known(Search::Tpe, &[DISK_FULL, None, DISK_FULL, DISK_FULL]),
+            [0, 1],
+            "the second is lost"
+        );
         assert_eq!(known(Search::Tpe, &all[..2]), [0; 0]);
     }
 
@@ -176,12 +180,12 @@ mod tests {
         let diverged = TrainError::NotFinite { what: "loss", iteration: 3 }.to_string();
         let diverged = Some(&*diverged);
         let second = |errors: [Option<&str>; 2], attempts| {
-            is_lost_batch(&results(&[None, FULL, errors[0], errors[1]], attempts), 1)
+            is_lost_batch(&results(&[None, DISK_FULL, errors[0], errors[1]], attempts), 1)
         };
-        assert!(second([FULL, FULL], 1));
-        assert!(!second([FULL, FULL], 2), "a retry did not help");
-        assert!(!second([FULL, None], 1) && !second([FULL, diverged], 1));
-        assert!(is_lost_batch(&results(&[FULL, diverged], 2), 0), "nothing has a score");
-        assert!(!is_lost_batch(&results(&[FULL; 3], 1), 0), "another batch was chosen by it");
+        assert!(second([DISK_FULL, DISK_FULL], 1));
+        assert!(!second([DISK_FULL, DISK_FULL], 2), "a retry did not help");
+        assert!(!second([DISK_FULL, None], 1) && !second([DISK_FULL, diverged], 1));
+        assert!(is_lost_batch(&results(&[DISK_FULL, diverged], 2), 0), "nothing has a score");
+        assert!(!is_lost_batch(&results(&[DISK_FULL; 3], 1), 0), "another batch was chosen by it");
     }
 }

@@ -43,12 +43,12 @@ impl TryFrom<toml::Table> for Range {
 /// An entry of `[space]`: a range, or a section of ranges, as in `[settings]`.
 #[derive(Deserialize)]
 #[serde(try_from = "toml::Table")]
-enum Entry {
+enum SpaceEntry {
     Range(Range),
     Section(BTreeMap<String, Range>),
 }
 
-impl TryFrom<toml::Table> for Entry {
+impl TryFrom<toml::Table> for SpaceEntry {
     type Error = &'static str;
 
     fn try_from(table: toml::Table) -> Result<Self, Self::Error> {
@@ -66,10 +66,10 @@ impl TryFrom<toml::Table> for Entry {
 /// Parses `[space]`, in which a setting has its full name in quotes or is in its section.
 pub fn read_space<'de, D: Deserializer<'de>>(source: D) -> Result<Space, D::Error> {
     let mut space = Space::new();
-    for (name, entry) in BTreeMap::<String, Entry>::deserialize(source)? {
+    for (name, entry) in BTreeMap::<String, SpaceEntry>::deserialize(source)? {
         let ranges = match entry {
-            Entry::Range(range) => vec![(name, range)],
-            Entry::Section(ranges) => {
+            SpaceEntry::Range(range) => vec![(name, range)],
+            SpaceEntry::Section(ranges) => {
                 ranges.into_iter().map(|(key, range)| (format!("{name}.{key}"), range)).collect()
             }
         };

@@ -196,7 +196,7 @@ pub(super) fn create_game_run(
     checkpoint: Option<&Checkpoint>,
 ) -> Box<dyn Run> {
     let assignments: Vec<String> =
-        SMALL.iter().chain(assignments).map(ToString::to_string).collect();
+        SMALL_RUN_SETTINGS.iter().chain(assignments).map(ToString::to_string).collect();
     let (game, mut config) = new_settings::<CartPole>(&toml::Table::new(), &assignments).unwrap();
     config.iterations = iterations;
     let data = TrainingData::open_new(game, &mut config).unwrap();
@@ -213,7 +213,7 @@ pub(super) fn create_game_run(
 }
 
 /// Settings of a game's small run, whose learning rate does not depend on the number of iterations.
-const SMALL: [&str; 11] = [
+const SMALL_RUN_SETTINGS: [&str; 11] = [
     "rollout.num_groups=4",
     "rollout.group_size=2",
     "rollout.num_steps=4",

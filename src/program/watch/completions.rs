@@ -12,7 +12,7 @@ const MAX_ITERATION_BYTES: u64 = 1 << 24;
 /// Bytes read at a time to find the start or the end of a line.
 const SCAN_BYTES: u64 = 1 << 13;
 /// Prefix of each line, followed by its iteration.
-const PREFIX: &[u8] = br#"{"iteration":"#;
+const LINE_PREFIX: &[u8] = br#"{"iteration":"#;
 
 /// The open file, with one completion per line, ordered by iteration.
 pub struct Completions(File);
@@ -123,8 +123,8 @@ impl Completions {
 
     /// Reads the iteration of the line at offset `start`.
     fn read_iteration(&self, start: u64) -> io::Result<Option<u64>> {
-        let line = self.read(start, PREFIX.len() as u64 + 20)?;
-        let digits = line.strip_prefix(PREFIX).unwrap_or_default().iter();
+        let line = self.read(start, LINE_PREFIX.len() as u64 + 20)?;
+        let digits = line.strip_prefix(LINE_PREFIX).unwrap_or_default().iter();
         let digits = digits.take_while(|byte| byte.is_ascii_digit()).map(|byte| char::from(*byte));
         Ok(digits.collect::<String>().parse().ok())
     }
@@ -198,7 +198,7 @@ mod tests {
         }
         let last = block(&text, None);
         assert!(last.len() as u64 <= MAX_BLOCK_BYTES && text.ends_with(&last));
-        assert!(last.starts_with(str::from_utf8(PREFIX).unwrap()));
+        assert!(last.starts_with(str::from_utf8(LINE_PREFIX).unwrap()));
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl File {
 include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
 /// The page of a program that was compiled without the built one.
-static UNBUILT: File = File {
+static UNBUILT_PAGE: File = File {
     path: "/index.html",
     tag: "unbuilt",
     is_gzip: false,
@@ -52,7 +52,7 @@ static UNBUILT: File = File {
 /// The file at a path in a request.
 pub fn find(path: &str) -> Option<&'static File> {
     let path = if path == "/" { "/index.html" } else { path };
-    let unbuilt = (DIST.is_empty() && path == UNBUILT.path).then_some(&UNBUILT);
+    let unbuilt = (DIST.is_empty() && path == UNBUILT_PAGE.path).then_some(&UNBUILT_PAGE);
     DIST.iter().find(|file| file.path == path).or(unbuilt)
 }
 

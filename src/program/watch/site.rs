@@ -34,7 +34,7 @@ const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// Response header with the iteration of a checkpoint.
-const ITERATION: HeaderName = HeaderName::from_static("grove-iteration");
+const ITERATION_HEADER: HeaderName = HeaderName::from_static("grove-iteration");
 
 /// A run with the page that shows it.
 pub struct Site {
@@ -131,7 +131,7 @@ impl Site {
         let mut response =
             full_response(request, content_type(name), bytes.clone(), &hash_content(bytes));
         if let Some(iteration) = iteration {
-            set_header(&mut response, ITERATION, &iteration.to_string());
+            set_header(&mut response, ITERATION_HEADER, &iteration.to_string());
         }
         response
     }
