@@ -70,7 +70,7 @@ fn scalars(record: &str) -> PyResult<HashMap<String, f64>> {
 /// started again, for runs side by side, by the words `started_by`.
 #[pyfunction]
 fn main(py: Python, argv: Vec<OsString>, started_by: Vec<OsString>) -> u8 {
-    let code = py.detach(|| grove::program().started_by(started_by).run_with(argv));
+    let code = py.detach(|| grove::program().with_start_command(started_by).run_with(argv));
     u8::from(code != ExitCode::SUCCESS)
 }
 

@@ -32,7 +32,7 @@ pub fn check<G: ConfigurableGame>(args: &CheckArgs) -> Result<()> {
     if has_kernels && findings.iter().all(|finding| !finding.is_error) {
         findings.extend(crate::rollout::check_on_device(game, &options, &chosen.device));
     }
-    let found = findings.len();
+    let num_findings = findings.len();
     let (kernels, device) = (has_kernels.then_some(&chosen.info), &*chosen.info.name);
     let report =
         Report { env: G::NAME, seed: args.seed, episodes, steps, kernels, device, findings };
@@ -41,9 +41,9 @@ pub fn check<G: ConfigurableGame>(args: &CheckArgs) -> Result<()> {
     } else {
         print_result(&report)?
     }
-    match found {
+    match num_findings {
         0 => Ok(()),
-        _ => bail!("{} found in {}", pluralize(found, "problem"), G::NAME),
+        _ => bail!("{} found in {}", pluralize(num_findings, "problem"), G::NAME),
     }
 }
 

@@ -8,12 +8,12 @@ pub fn format_number(value: Option<f64>) -> String {
     value.map_or("-".to_string(), |value| format!("{value:.3}"))
 }
 
-/// Formats a table with aligned columns, the columns `numbers` to the right and the others to the left. Control
+/// Formats a table with aligned columns, those of `number_columns` to the right and the others to the left. Control
 /// characters are escaped, since names of runs and settings may come from others.
 pub fn align_columns(
     header: &[&str],
     rows: &[Vec<String>],
-    numbers: impl RangeBounds<usize>,
+    number_columns: impl RangeBounds<usize>,
 ) -> String {
     let rows: Vec<Vec<String>> = rows
         .iter()
@@ -29,7 +29,11 @@ pub fn align_columns(
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let line = |cells: Vec<&str>| {
         let cells = cells.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
-            if numbers.contains(&i) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+            if number_columns.contains(&i) {
+                format!("{cell:>width$}")
+            } else {
+                format!("{cell:width$}")
+            }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     };

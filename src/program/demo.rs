@@ -5,8 +5,8 @@ use super::games::{ConfigurableGame, Games};
 use super::models::Models;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
-use super::session::saved_policy;
-use super::validation::saved_settings;
+use super::session::load_policy_checkpoint;
+use super::validation::read_valid_settings;
 use crate::data::{DatasetWriter, EpisodeStatus, Manifest, StepColumns};
 use crate::env::{Episode, ScriptedPlayer, advance, draw_legal_action, new_game};
 use crate::model::{Actor, LANES, NativePolicy, argmax_lane, splat};
@@ -93,11 +93,12 @@ fn write_episodes<G: ConfigurableGame>(
     player: &Demonstrator,
     args: &DemoArgs,
 ) -> Result<Vec<EpisodeResult>> {
-    let levels = draw(Stream::Demonstration.key(args.seed), 0);
+    let level_key = draw(Stream::Demonstration.key(args.seed), 0);
     let mut results = Vec::with_capacity(args.episodes as usize);
     for first in (0..args.episodes).step_by(EPISODES_PER_SHARD as usize) {
         let episodes = first..args.episodes.min(first + EPISODES_PER_SHARD);
-        let played = episodes.into_par_iter().map(|i| play_episode(game, player, draw(levels, i)));
+        let played =
+            episodes.into_par_iter().map(|i| play_episode(game, player, draw(level_key, i)));
         let played: Vec<(StepColumns, f64)> = played.collect();
         let mut shard = StepColumns { num_features: game.num_features(), ..StepColumns::default() };
         for (steps, score) in played {
@@ -130,12 +131,12 @@ fn find_demonstrator<G: ConfigurableGame>(
             [&["random"], &*names].concat().join(", ")
         );
     }
-    let checkpoint = saved_policy(Path::new(name))?;
+    let checkpoint = load_policy_checkpoint(Path::new(name))?;
     let policy_game = read_game_name(&checkpoint)?;
     if policy_game != G::NAME {
         bail!("the policy in {name} plays `{policy_game}`, not `{}`", G::NAME);
     }
-    let (_, config) = saved_settings::<G>(models, &checkpoint)?;
+    let (_, config) = read_valid_settings::<G>(models, &checkpoint)?;
     Ok(Demonstrator::Policy(Box::new(models.load_policy(&checkpoint, game, &config)?)))
 }
 

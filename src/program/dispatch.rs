@@ -17,10 +17,10 @@ use crate::viewer::Scene;
 use anyhow::Result;
 use clap::CommandFactory;
 
-/// The commands of a game whose pictures `record` and `animation` render.
+/// The commands of a game whose pictures `record` and `render_animation` render.
 fn commands<G: ConfigurableGame>(
     record: fn(&Models, &RecordArgs, &Checkpoint) -> Result<()>,
-    animation: fn(&Models, &Checkpoint) -> Result<Animation>,
+    render_animation: fn(&Models, &Checkpoint) -> Result<Animation>,
 ) -> GameCommands {
     GameCommands {
         train: train::train_new::<G>,
@@ -28,7 +28,7 @@ fn commands<G: ConfigurableGame>(
         demo: demo::demonstrate::<G>,
         eval: eval::evaluate::<G>,
         record,
-        animation,
+        render_animation,
         bench: bench::bench::<G>,
         settings: settings::list::<G>,
         check: check::check::<G>,
@@ -63,7 +63,7 @@ pub fn builtin_games() -> Games {
 pub fn commands_with_bars<G: ConfigurableGame>() -> GameCommands {
     commands::<G>(
         |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::features),
-        |models, checkpoint| record::animation(models, checkpoint, Scene::<G>::features),
+        |models, checkpoint| record::render_animation(models, checkpoint, Scene::<G>::features),
     )
 }
 
@@ -71,7 +71,7 @@ pub fn commands_with_bars<G: ConfigurableGame>() -> GameCommands {
 pub fn commands_with_sprites<G: ConfigurableGame + Look>() -> GameCommands {
     commands::<G>(
         |models, args, checkpoint| record::record(models, args, checkpoint, Scene::<G>::drawn),
-        |models, checkpoint| record::animation(models, checkpoint, Scene::<G>::drawn),
+        |models, checkpoint| record::render_animation(models, checkpoint, Scene::<G>::drawn),
     )
 }
 
@@ -107,9 +107,9 @@ pub fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Runs(args) => runs::run(games, args),
         Command::Completions(args) => {
             let names: Vec<_> = games.names().collect();
-            manual::completions(&names, &args, &Cli::command())
+            manual::print_completions(&names, &args, &Cli::command())
         }
-        Command::Man(args) => manual::man(&args, Cli::command()),
+        Command::Man(args) => manual::write_man_pages(&args, Cli::command()),
         Command::Plot(args) => plot::run(games, args),
         Command::Record(args) => record::run(games, args),
     }

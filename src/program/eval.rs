@@ -5,7 +5,7 @@ use super::games::{ConfigurableGame, Games};
 use super::models::Models;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
-use super::validation::saved_settings;
+use super::validation::read_valid_settings;
 use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
 use crate::run::{RunFolder, Scores, Subject, score_policy};
@@ -38,7 +38,7 @@ struct Report {
 /// Evaluates a policy or a language model, and prints its scores.
 pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     ranks::start_thread_pool(args.threads)?;
-    let checkpoint = session::saved_policy(&args.run)?;
+    let checkpoint = session::load_policy_checkpoint(&args.run)?;
     if text::is_language_checkpoint(&checkpoint) {
         return evaluate_language_model(&args, &checkpoint);
     }
@@ -58,7 +58,7 @@ pub fn evaluate<G: ConfigurableGame>(
     args: &EvalArgs,
     checkpoint: &Checkpoint,
 ) -> Result<()> {
-    let (game, config) = saved_settings::<G>(models, checkpoint)?;
+    let (game, config) = read_valid_settings::<G>(models, checkpoint)?;
     let policy = models.load_policy(checkpoint, game, &config)?;
     let subject = Subject::Env(G::NAME.to_string());
     evaluate_and_report(args, checkpoint, subject, || {
@@ -102,7 +102,7 @@ fn evaluate_and_report(
     args: &EvalArgs,
     checkpoint: &Checkpoint,
     subject: Subject,
-    scores: impl FnOnce() -> Result<Scores>,
+    evaluate: impl FnOnce() -> Result<Scores>,
 ) -> Result<()> {
     let (iteration, started) = (checkpoint.iteration, Instant::now());
     let episodes = match subject {
@@ -111,7 +111,7 @@ fn evaluate_and_report(
         Subject::Task(_) => "held-out prompts".to_string(),
     };
     let note = format!("Evaluating on {episodes}, greedy and sampled.");
-    let scores = with_note(&note, scores)?;
+    let scores = with_note(&note, evaluate)?;
     // A run may be named by its game.
     let folder = RunFolder::find(&args.run);
     let run = folder.as_ref().map_or(&*args.run, RunFolder::path).display().to_string();

@@ -1,13 +1,13 @@
 //! `grove export`: writes a trained policy in a format of other tools.
 
-use super::args::{ExportArgs, Format, name_of};
+use super::args::{ExportArgs, ExportFormat, name_of};
 use super::export_model::{self, output_stem};
 use super::games::{ConfigurableGame, Games};
 use super::models::Models;
 use super::output::{eprint_line, print_json, write_file};
-use super::session::saved_policy;
+use super::session::load_policy_checkpoint;
 use super::text;
-use super::validation::saved_settings;
+use super::validation::read_valid_settings;
 use crate::checkpoint::Checkpoint;
 use crate::env::{Env, HostGame};
 use crate::export::onnx;
@@ -20,9 +20,9 @@ use crate::trainer::{config_to_toml, read_game_name, read_policy_params};
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-/// A policy as JSON.
+/// A policy in the format `json`.
 #[derive(Serialize)]
-struct PlainPolicy<'a> {
+struct JsonPolicy<'a> {
     env: &'a str,
     iteration: u64,
     kind: String,
@@ -36,7 +36,7 @@ struct PlainPolicy<'a> {
 struct Tensor<'a> {
     name: &'a str,
     shape: &'a [usize],
-    /// The numbers in row-major order.
+    /// In row-major order.
     values: &'a [f32],
 }
 
@@ -55,10 +55,10 @@ struct Report<'a> {
 
 /// Writes a policy or a language model to a file or folder.
 pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
-    if let Some((place, run)) = export_model::find_model(&args.run) {
-        return export_model::write(games, &args, &place, run.as_ref());
+    if let Some((path, run)) = export_model::find_model(&args.run) {
+        return export_model::write(games, &args, &path, run.as_ref());
     }
-    let checkpoint = saved_policy(&args.run)?;
+    let checkpoint = load_policy_checkpoint(&args.run)?;
     if text::is_language_checkpoint(&checkpoint) {
         bail!(
             "{} is a checkpoint of a language model; name its run, whose folder `model` has the best one",
@@ -80,10 +80,10 @@ pub fn write<G: ConfigurableGame>(
     args: &ExportArgs,
     checkpoint: &Checkpoint,
 ) -> Result<()> {
-    let (game, config) = saved_settings::<G>(models, checkpoint)?;
+    let (game, config) = read_valid_settings::<G>(models, checkpoint)?;
     let (parameters, params) = read_policy_params(checkpoint, game, &config)?;
     let iteration = checkpoint.iteration;
-    let format = args.format.unwrap_or(Format::Onnx);
+    let format = args.format.unwrap_or(ExportFormat::Onnx);
     if args.merge || args.outtype.is_some() {
         bail!(LANGUAGE_OPTIONS_ERROR);
     }
@@ -120,23 +120,23 @@ struct ExportedPolicy<'a, G> {
 
 impl<G: ConfigurableGame> ExportedPolicy<'_, G> {
     /// Encodes it as a file in a format of games' policies.
-    fn encode(&self, format: Format) -> Result<Vec<u8>> {
+    fn encode(&self, format: ExportFormat) -> Result<Vec<u8>> {
         let Self { game, config, iteration, parameters, params } = self;
         let (num_features, num_actions) = (game.num_features(), game.num_actions());
         Ok(match format {
-            Format::Onnx => onnx::encode(&onnx::Policy {
+            ExportFormat::Onnx => onnx::encode(&onnx::Policy {
                 name: G::NAME,
                 config: &config.policy,
                 num_features,
                 num_actions,
                 params,
             })?,
-            Format::Safetensors => {
+            ExportFormat::Safetensors => {
                 let header = Header { iteration: *iteration, config: config_to_toml(game, config) };
                 write_params(parameters, params, Some(&header))
             }
-            Format::Gguf => bail!(LANGUAGE_OPTIONS_ERROR),
-            Format::Json => serde_json::to_vec(&PlainPolicy {
+            ExportFormat::Gguf => bail!(LANGUAGE_OPTIONS_ERROR),
+            ExportFormat::Json => serde_json::to_vec(&JsonPolicy {
                 env: G::NAME,
                 iteration: *iteration,
                 kind: config.policy.kind.to_string(),
@@ -169,9 +169,9 @@ fn encode_samples(policy: &impl Actor) -> Vec<u8> {
     for group in 0..GROUPS {
         let random_obs = |step: usize| -> Vec<Lanes> {
             let key = draw(group as u32, step as u32);
-            let number =
+            let value =
                 |i: usize, lane: usize| 2.0 * uniform(draw(draw(key, i as u32), lane as u32)) - 1.0;
-            (0..num_features).map(|i| std::array::from_fn(|lane| number(i, lane))).collect()
+            (0..num_features).map(|i| std::array::from_fn(|lane| value(i, lane))).collect()
         };
         let mut memory: Vec<Lanes> = vec![[0.0; LANES]; memory_size];
         let num_past_steps = if memory_size == 0 { 0 } else { group % 50 };

@@ -1,6 +1,6 @@
 //! `grove export` of a language model: writes a GGUF file or a Hugging Face folder.
 
-use super::args::{ExportArgs, Format};
+use super::args::{ExportArgs, ExportFormat};
 use super::games::Games;
 use super::model_card::format_card;
 use super::output::{eprint_line, print_json};
@@ -49,37 +49,32 @@ pub fn output_stem(path: &Path) -> String {
     name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Writes the model in `place`, of `run` if it is one's.
-pub fn write(
-    games: &Games,
-    args: &ExportArgs,
-    place: &Path,
-    run: Option<&RunFolder>,
-) -> Result<()> {
+/// Writes the model at `path`, which `run` has trained if it is known.
+pub fn write(games: &Games, args: &ExportArgs, path: &Path, run: Option<&RunFolder>) -> Result<()> {
     if args.samples.is_some() {
         bail!("--samples is for games");
     }
-    let format = args.format.unwrap_or(Format::Gguf);
-    if args.outtype.is_some() && format != Format::Gguf {
+    let format = args.format.unwrap_or(ExportFormat::Gguf);
+    if args.outtype.is_some() && format != ExportFormat::Gguf {
         bail!("--outtype is for the format gguf");
     }
-    let mut model = load_model(place)?;
+    let mut model = load_model(path)?;
     if args.merge {
         model = model.merged();
     }
     let suffix = match format {
-        Format::Gguf => ".gguf",
-        Format::Safetensors => "-model",
-        Format::Onnx | Format::Json => {
+        ExportFormat::Gguf => ".gguf",
+        ExportFormat::Safetensors => "-model",
+        ExportFormat::Onnx | ExportFormat::Json => {
             bail!("a language model is written as gguf or safetensors (a Hugging Face folder)")
         }
     };
     let default_out = || format!("{}{suffix}", output_stem(&args.run)).into();
     let out = args.out.clone().unwrap_or_else(default_out);
     RunFolder::check_output(&out)?;
-    if format == Format::Gguf {
-        let kind = args.outtype.unwrap_or(GgufType::F32);
-        with_note(WRITING_MODEL, || model.save_gguf(&out, kind))?;
+    if format == ExportFormat::Gguf {
+        let gguf_type = args.outtype.unwrap_or(GgufType::F32);
+        with_note(WRITING_MODEL, || model.save_gguf(&out, gguf_type))?;
     } else {
         write_folder(games, &model, &out, run)?;
     }
@@ -124,10 +119,10 @@ mod tests {
 
     #[test]
     fn a_file_is_named_after_the_whole_name_of_a_folder() {
-        let place = tempfile::TempDir::new().unwrap();
-        let folder = place.path().join("lr-0.1");
+        let temp_dir = tempfile::TempDir::new().unwrap();
+        let folder = temp_dir.path().join("lr-0.1");
         fs::create_dir_all(folder.join("best")).unwrap();
-        fs::write(place.path().join("policy.v2.grove"), "").unwrap();
+        fs::write(temp_dir.path().join("policy.v2.grove"), "").unwrap();
         for (path, expected) in [
             ("lr-0.1", "lr-0.1"),
             ("lr-0.1/", "lr-0.1"),
@@ -136,7 +131,7 @@ mod tests {
             ("policy.v2.grove", "policy.v2"),
             ("fruit", "fruit"),
         ] {
-            assert_eq!(output_stem(&place.path().join(path)), expected);
+            assert_eq!(output_stem(&temp_dir.path().join(path)), expected);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `grove fit`: behaviour cloning on a dataset; supervised fine-tuning of a language model is in `text.rs`.
+//! `grove fit`: behaviour cloning on a dataset; supervised fine-tuning of a language model is in `text/`.
 
 use super::args::FitArgs;
 use super::games::{Games, NewRun};
-use super::session::canonical_path;
+use super::paths::canonical_path;
 use super::table::TableGame;
 use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST_FILE};
@@ -49,20 +49,20 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let section = Table::from_iter([("path".to_string(), folder.clone().into())]);
     defaults.insert("data".to_string(), section.into());
     defaults.insert(manifest.env.clone(), settings);
-    let mut files = vec![defaults, with_dataset(run.settings()?, folder)];
+    let mut layers = vec![defaults, replace_dataset(run.read_settings()?, folder)];
     if let (Some(window), true) = (manifest.window, manifest.env == TableGame::NAME) {
-        let (_, config) = layer_settings::<TableGame>(&files, &run.set)?;
+        let (_, config) = layer_settings::<TableGame>(&layers, &run.set)?;
         let defaults = series_defaults(window, &config.policy.kind);
-        files.insert(1, overlay::parse("the defaults of a series", &defaults)?);
+        layers.insert(1, overlay::parse("the defaults of a series", &defaults)?);
     }
     let game = games.find_with_table(&manifest.env).with_context(|| {
         format!("the dataset in {} is of a game that this program does not have", data.display())
     })?;
-    (game.train)(games, &NewRun { args: &run, files, from: None })
+    (game.train)(games, &NewRun { args: &run, layers, from: None })
 }
 
 /// Replaces the dataset of a settings file, which may be that of an earlier run, by the one of the command line.
-fn with_dataset(mut file: Table, folder: String) -> Table {
+fn replace_dataset(mut file: Table, folder: String) -> Table {
     let names_data =
         |key: &str| ["data.path", "data.digest"].iter().any(|path| overlay::is_name_of(key, path));
     file.retain(|key, _| !names_data(key));

@@ -25,7 +25,7 @@ pub type ReferenceScores = &'static [(&'static str, f64)];
 pub struct NewRun<'a> {
     pub args: &'a RunArgs,
     /// Settings that override the game's defaults, those of a later table over those of an earlier one.
-    pub files: Vec<toml::Table>,
+    pub layers: Vec<toml::Table>,
     /// Run or policy file that provides the initial weights; `None` for fresh ones.
     pub from: Option<&'a Path>,
 }
@@ -49,8 +49,8 @@ pub struct GameCommands {
     pub demo: fn(&Models, &DemoArgs) -> Result<()>,
     pub eval: fn(&Models, &EvalArgs, &Checkpoint) -> Result<()>,
     pub record: fn(&Models, &RecordArgs, &Checkpoint) -> Result<()>,
-    /// A policy at play, for trackers.
-    pub animation: fn(&Models, &Checkpoint) -> Result<Animation>,
+    /// Renders a policy at play, for trackers.
+    pub render_animation: fn(&Models, &Checkpoint) -> Result<Animation>,
     pub bench: fn(&Models, &BenchArgs) -> Result<()>,
     pub settings: fn(&SettingsArgs) -> Result<()>,
     pub check: fn(&CheckArgs) -> Result<()>,
@@ -189,7 +189,7 @@ impl Games {
         let Subject::Env(name) = run.subject() else { return Vec::new() };
         let game = self.entries.find(&name).filter(|_| files.takes_animations());
         let (Some(game), Some(best)) = (game, best) else { return Vec::new() };
-        let animation = catch_panic(|| (game.animation)(&self.models, best));
+        let animation = catch_panic(|| (game.render_animation)(&self.models, best));
         match animation.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(animation) => files.write_animation(env_steps, &animation),
             Err(error) => vec![format!("TensorBoard gets no animation: {error:#}")],

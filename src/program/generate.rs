@@ -1,9 +1,9 @@
 //! `grove generate`: generates text with a language model.
 
 use super::args::GenerateArgs;
-use super::output::{eprint_line, for_terminal, print_json, print_result};
+use super::output::{eprint_line, escape_for_terminal, print_json, print_result};
 use super::progress_note::with_note;
-use super::session::saved_policy;
+use super::session::load_policy_checkpoint;
 use super::{ranks, text, trust};
 use crate::disk::input;
 use crate::rng::Stream;
@@ -24,7 +24,7 @@ use std::time::Instant;
 pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::start_thread_pool(args.threads)?;
     let model = load_named_model(&args.model)?;
-    let tokens = prompt_tokens(&model, &requested_prompt(&args)?, &args)?;
+    let tokens = tokenize_fitting_prompt(&model, &choose_prompt(&args)?, &args)?;
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -61,9 +61,9 @@ pub fn run(args: GenerateArgs) -> Result<()> {
             .iter()
             .map(|completion| completion_json(completion, text(completion)))
             .collect();
-        let count = request.tokens.len();
+        let num_prompt_tokens = request.tokens.len();
         print_json(
-            &json!({ "prompt_tokens": count, "completions": completions, "seconds": seconds }),
+            &json!({ "prompt_tokens": num_prompt_tokens, "completions": completions, "seconds": seconds }),
         )?;
     } else if is_streaming {
         print_result(text(&completions[0]).get(printer.printed_bytes()..).unwrap_or(""))?;
@@ -72,10 +72,10 @@ pub fn run(args: GenerateArgs) -> Result<()> {
             .iter()
             .try_for_each(|completion| print_result(format_args!("{}\n---", text(completion))))?;
     }
-    let count: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
+    let num_tokens: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
     eprint_line!(
-        "{count} tokens in {seconds:.2} s, {:.0} a second.",
-        count as f64 / seconds.max(1e-9)
+        "{num_tokens} tokens in {seconds:.2} s, {:.0} a second.",
+        num_tokens as f64 / seconds.max(1e-9)
     );
     Ok(())
 }
@@ -86,9 +86,9 @@ fn completion_json(completion: &Completion, text: String) -> Value {
     json!({ "text": text, "tokens": tokens, "logprobs": logprobs, "ended": ended })
 }
 
-/// The prompt on the command line, or a held-out one of the run's task.
-fn requested_prompt(args: &GenerateArgs) -> Result<String> {
-    let example = held_out_prompt(&args.model);
+/// Returns the prompt on the command line, or else a held-out one of the run's task, which is printed.
+fn choose_prompt(args: &GenerateArgs) -> Result<String> {
+    let example = find_held_out_prompt(&args.model);
     let Some(prompt) = &args.prompt else {
         let example = example?;
         eprint_line!("Prompt: {example}");
@@ -110,7 +110,7 @@ fn load_named_model(path: &Path) -> Result<LanguageModel> {
         Ok(run) if run.model_path().is_dir() => text::load_model(&run.model_path()),
         Err(_) if !is_checkpoint => text::load_model(path),
         _ => {
-            let checkpoint = saved_policy(path)?;
+            let checkpoint = load_policy_checkpoint(path)?;
             if !text::is_language_checkpoint(&checkpoint) {
                 bail!(
                     "{} is of a game; `grove generate` needs the run or the files of a language model",
@@ -123,8 +123,8 @@ fn load_named_model(path: &Path) -> Result<LanguageModel> {
     }
 }
 
-/// A held-out prompt of a run's task, if the model's tokens are the task's characters.
-fn held_out_prompt(path: &Path) -> Result<String> {
+/// Finds a held-out prompt of a run's task, if the model's tokens are the task's characters.
+fn find_held_out_prompt(path: &Path) -> Result<String> {
     let missing = || anyhow!("the prompt is missing: grove generate {} 'TEXT'", path.display());
     let run = RunFolder::find(path).map_err(|_| missing())?;
     let settings = input::read_description(&run.config_path()).map_err(|_| missing())?;
@@ -140,22 +140,26 @@ fn held_out_prompt(path: &Path) -> Result<String> {
 }
 
 /// Tokenizes the prompt, and checks that it leaves room for a completion.
-fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Result<Vec<u32>> {
+fn tokenize_fitting_prompt(
+    model: &LanguageModel,
+    prompt: &str,
+    args: &GenerateArgs,
+) -> Result<Vec<u32>> {
     let messages = if args.raw || model.template.is_none() {
         Vec::new()
     } else {
         vec![json!({ "role": "user", "content": prompt })]
     };
     let tokens = model.tokenize_prompt(prompt, &messages)?;
-    let (count, context) = (tokens.len(), model.shape.context);
-    if count >= context {
+    let (num_tokens, context) = (tokens.len(), model.shape.context);
+    if num_tokens >= context {
         bail!(
-            "the prompt has {count} tokens, which leave no room for a completion in the context of {context}; shorten it"
+            "the prompt has {num_tokens} tokens, which leave no room for a completion in the context of {context}; shorten it"
         );
     }
-    if count + args.max_new_tokens > context {
+    if num_tokens + args.max_new_tokens > context {
         bail!(
-            "the prompt ({count} tokens) and --max-new-tokens ({}) exceed the context of {context} tokens; lower \
+            "the prompt ({num_tokens} tokens) and --max-new-tokens ({}) exceed the context of {context} tokens; lower \
              --max-new-tokens",
             args.max_new_tokens
         );
@@ -180,7 +184,7 @@ impl CompletionPrinter<'_> {
         // A tokenizer may also change earlier text, so `printed_bytes` need not be a character boundary any more.
         if let Some(new) = text.get(*printed_bytes..end).filter(|new| !new.is_empty()) {
             // A closed pipe is noticed when the rest is printed.
-            let _ = write!(stdout(), "{}", for_terminal(new));
+            let _ = write!(stdout(), "{}", escape_for_terminal(new));
             let _ = stdout().flush();
             *printed_bytes = end;
         }

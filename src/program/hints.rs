@@ -32,7 +32,7 @@ const ANSWERS: [(&[&str], &str); 9] = [
 
 /// Rewrites the unknown option of a command line as `--set` if it is the name of a setting and has a value: `--lr 1e-3`
 /// becomes `--set lr=1e-3`.
-pub fn with_setting(error: &clap::Error, argv: &[OsString]) -> Option<Vec<OsString>> {
+pub fn rewrite_setting(error: &clap::Error, argv: &[OsString]) -> Option<Vec<OsString>> {
     rewrite_as_set(&unknown_option(error, argv)?, argv)
 }
 
@@ -41,7 +41,7 @@ fn rewrite_as_set(option: &str, argv: &[OsString]) -> Option<Vec<OsString>> {
     let found = overlay::match_setting(&name)?;
     if !found.is_exact
         || SETTINGS_WITH_OPTIONS.contains(&&*found.path)
-        || answer_for(&name).is_some()
+        || find_answer(&name).is_some()
     {
         return None;
     }
@@ -72,14 +72,14 @@ fn unknown_option(error: &clap::Error, argv: &[OsString]) -> Option<String> {
 
 /// Whether the parser refuses a second name beside `--resume`.
 fn names_game_and_run(error: &clap::Error, argv: &[OsString]) -> bool {
-    let is_name = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(it)) if !it.starts_with('-'));
+    let is_name = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'));
     is_name
         && error.kind() == ErrorKind::UnknownArgument
         && argv.iter().any(|word| word == "--resume")
 }
 
 /// Adds a better hint to the parser's error if an unknown option means a setting.
-pub fn with_hint(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
+pub fn add_hint(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
     if names_game_and_run(&error, argv) {
         let hint = "a run takes the place of the game: `grove train --resume RUN`";
         let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
@@ -91,7 +91,7 @@ pub fn with_hint(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
         Some(ContextValue::String(suggested)) => is_like(&option, suggested),
         _ => false,
     };
-    let hint = hint_for(&option, has_similar);
+    let hint = find_hint(&option, has_similar);
     if hint.is_none() && has_similar {
         return error;
     }
@@ -117,15 +117,16 @@ fn is_like(option: &str, suggested: &str) -> bool {
         || strsim::damerau_levenshtein(name, suggested) <= name.len() / 3
 }
 
-/// The answer to another program's name that has no setting here.
-fn answer_for(name: &str) -> Option<&'static str> {
+/// Finds the answer to another program's name that has no setting here.
+fn find_answer(name: &str) -> Option<&'static str> {
     ANSWERS.iter().find(|(names, _)| names.contains(&name)).map(|(_, answer)| *answer)
 }
 
-/// The hint for an unknown option; `None` if it resembles no setting, or, where there is a similar option, names none.
-fn hint_for(option: &str, has_similar: bool) -> Option<String> {
+/// Finds the hint for an unknown option; `None` if it resembles no setting, or, where there is a similar option, names
+/// none.
+fn find_hint(option: &str, has_similar: bool) -> Option<String> {
     let name = option.trim_start_matches('-').replace('-', "_");
-    if let Some(answer) = answer_for(&name) {
+    if let Some(answer) = find_answer(&name) {
         return Some(answer.to_string());
     }
     let nearest = NEAREST.iter().filter(|(theirs, _)| *theirs == name);
@@ -181,7 +182,7 @@ mod tests {
             Some(format!("settings are changed by `--set`: did you mean `--set {text}`?"))
         };
         let length = Some("the length of a run is set by `--iterations`".to_string());
-        for (option, said) in [
+        for (option, message) in [
             ("--num_generations", set("rollout.group_size=VALUE")),
             ("--num-envs", set("rollout.num_groups=VALUE")),
             ("--clip-coef", set("loss.epsilon=VALUE")),
@@ -189,11 +190,11 @@ mod tests {
             ("-n", length),
             ("--nonsense", None),
         ] {
-            assert_eq!(hint_for(option, false), said, "{option}");
+            assert_eq!(find_hint(option, false), message, "{option}");
         }
         let either = "`--set rollout.num_groups=VALUE` or `--set generation.num_prompts=VALUE`?";
-        let said = hint_for("--per-device-train-batch-size", false).unwrap();
-        assert!(said.ends_with(either), "{said}");
+        let message = find_hint("--per-device-train-batch-size", false).unwrap();
+        assert!(message.ends_with(either), "{message}");
         for (option, words) in [
             ("--vf-coef", "no value function"),
             ("--output-dir", "--run-dir"),
@@ -201,8 +202,8 @@ mod tests {
             ("--num-iterations", "update.update_epochs"),
             ("--logging-steps", "no counterpart"),
         ] {
-            let said = hint_for(option, true).unwrap();
-            assert!(said.contains(words), "{option}: {said}");
+            let message = find_hint(option, true).unwrap();
+            assert!(message.contains(words), "{option}: {message}");
         }
     }
 
@@ -211,7 +212,7 @@ mod tests {
         let answer = |option: &str| {
             let line = ["grove", "train", "fruit", option, "5"];
             let error = Cli::command().try_get_matches_from(line).unwrap_err();
-            with_hint(error, &line.map(OsString::from)).to_string()
+            add_hint(error, &line.map(OsString::from)).to_string()
         };
         for (option, setting) in [
             ("--clip-range", Some("loss.epsilon")),
@@ -222,16 +223,19 @@ mod tests {
             ("--save-strategy", None),
             ("--use-sde", None),
         ] {
-            let said = answer(option);
-            assert!(!said.contains("similar") && !said.contains("Usage"), "{said}");
+            let message = answer(option);
+            assert!(!message.contains("similar") && !message.contains("Usage"), "{message}");
             let hint = setting.map(|setting| format!("did you mean `--set {setting}=VALUE`?"));
-            assert!(hint.is_none_or(|hint| said.contains(&hint)), "{said}");
+            assert!(hint.is_none_or(|hint| message.contains(&hint)), "{message}");
         }
         for (option, similar) in
             [("--iteratoins", "--iterations"), ("--model-name-or-path", "--model")]
         {
-            let said = answer(option);
-            assert!(said.contains(&format!("a similar argument exists: '{similar}'")), "{said}");
+            let message = answer(option);
+            assert!(
+                message.contains(&format!("a similar argument exists: '{similar}'")),
+                "{message}"
+            );
         }
     }
 }

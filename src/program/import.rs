@@ -101,7 +101,7 @@ fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
         .with_context(|| format!("cannot read {}", file.display()))?;
     let (manifest, steps) = deserialize_games(file.clone(), bytes)?;
     games.find(&manifest.env)?;
-    let (env, episodes, count) = (manifest.env.clone(), steps.episodes().len(), steps.len());
+    let (env, episodes, num_steps) = (manifest.env.clone(), steps.episodes().len(), steps.len());
     let mut writer = DatasetWriter::create(out, manifest)?;
     writer.write(&StepColumns::from_steps(&steps))?;
     writer.finish()?;
@@ -109,8 +109,8 @@ fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
     if *json {
         let out = out.to_string();
         return print_json(
-            &json!({ "out": out, "env": env, "episodes": episodes, "steps": count }),
+            &json!({ "out": out, "env": env, "episodes": episodes, "steps": num_steps }),
         );
     }
-    print_result(format_args!("Wrote {episodes} games of {env} ({count} steps) to {out}."))
+    print_result(format_args!("Wrote {episodes} games of {env} ({num_steps} steps) to {out}."))
 }

@@ -19,12 +19,12 @@ pub struct Interrupt {
 }
 
 struct State {
-    /// Time of the first signal.
-    seen: Option<Instant>,
+    /// Time of the first signal; `None` until it arrives.
+    first_signal: Option<Instant>,
     answer: Option<&'static str>,
 }
 
-/// Kind of a signal, by those before it.
+/// A signal, by those before it.
 #[derive(Debug, PartialEq)]
 enum Signal {
     First,
@@ -35,9 +35,9 @@ enum Signal {
 
 impl State {
     fn receive(&mut self, now: Instant) -> Signal {
-        match self.seen {
+        match self.first_signal {
             None => {
-                self.seen = Some(now);
+                self.first_signal = Some(now);
                 Signal::First
             }
             Some(first) if now - first < DUPLICATE_TIME => Signal::Duplicate,
@@ -59,7 +59,7 @@ impl Interrupt {
     }
 
     fn new(answer: Option<&'static str>) -> Result<Self> {
-        let shared = Arc::new((Mutex::new(State { seen: None, answer }), Condvar::new()));
+        let shared = Arc::new((Mutex::new(State { first_signal: None, answer }), Condvar::new()));
         let interrupt = Self { shared };
         let listener = interrupt.clone();
         #[cfg(unix)]
@@ -67,7 +67,7 @@ impl Interrupt {
         ctrlc::set_handler(move || {
             let signal = listener.state().receive(Instant::now());
             match signal {
-                Signal::First => listener.answer(),
+                Signal::First => listener.handle_first_signal(),
                 Signal::Duplicate => {}
                 Signal::Second => std::process::exit(INTERRUPTED_STATUS),
             }
@@ -86,17 +86,19 @@ impl Interrupt {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             std::thread::sleep(DUPLICATE_TIME);
             let mut state = listener.state();
-            let is_first = state.seen.is_none() && state.receive(Instant::now()) == Signal::First;
+            let is_first =
+                state.first_signal.is_none() && state.receive(Instant::now()) == Signal::First;
             drop(state);
             if is_first {
-                listener.answer();
+                listener.handle_first_signal();
             }
         });
     }
 
-    /// Answers the first signal, on a thread of its own: while nobody reads a full pipe, or Ctrl-S holds the terminal,
-    /// printing takes for ever, and neither the run nor the next signal may wait for it.
-    fn answer(&self) {
+    /// Wakes the threads that wait for a signal, and prints the answer on a thread of its own: while nobody reads a
+    /// full pipe, or Ctrl-S holds the terminal, printing takes for ever, and neither the run nor the next signal may
+    /// wait for it.
+    fn handle_first_signal(&self) {
         self.shared.1.notify_all();
         let Some(answer) = self.state().answer else { return };
         // Without a thread there is no answer.
@@ -105,7 +107,7 @@ impl Interrupt {
 
     /// Whether a signal has arrived.
     pub fn has_signal(&self) -> bool {
-        self.state().seen.is_some()
+        self.state().first_signal.is_some()
     }
 
     /// Stops printing the answer, since there is nothing left to finish.
@@ -116,7 +118,7 @@ impl Interrupt {
     /// Blocks until a signal arrives.
     pub fn wait(&self) {
         let mut state = self.state();
-        while state.seen.is_none() {
+        while state.first_signal.is_none() {
             state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_signal_delivered_twice_counts_once() {
-        let mut state = State { seen: None, answer: None };
+        let mut state = State { first_signal: None, answer: None };
         let first = Instant::now();
         let received = [0, 0, 499, 500].map(|ms| state.receive(first + Duration::from_millis(ms)));
         assert_eq!(received, [Signal::First, Signal::Duplicate, Signal::Duplicate, Signal::Second]);

@@ -22,19 +22,18 @@ use std::time::Duration;
 /// Interval at which Ctrl-C is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Number of runs side by side, and threads per run.
+/// Division of a machine among runs side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slots {
-    /// Number of runs at a time.
-    pub count: usize,
-    /// Number of threads per run.
-    pub threads: usize,
+pub struct Concurrency {
+    /// Maximum number of runs at a time.
+    pub max_runs: usize,
+    pub threads_per_run: usize,
 }
 
-impl Slots {
-    /// Divides this machine's threads, or those of `--threads`, among `runs` runs. On devices other than the CPU, runs
-    /// are trained one after another.
-    pub fn new(args: &TrainArgs, runs: usize) -> Result<Self> {
+impl Concurrency {
+    /// Divides this machine's threads, or those of `--threads`, among `num_runs` runs. On devices other than the CPU,
+    /// runs are trained one after another.
+    pub fn new(args: &TrainArgs, num_runs: usize) -> Result<Self> {
         let RunArgs { device, threads, .. } = &args.run;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.map_or(available, |threads| threads as usize);
@@ -45,12 +44,12 @@ impl Slots {
         };
         let kinds = device.split(',').map(|name| is_cpu(name.trim()));
         let are_cpus = kinds.collect::<Result<Vec<bool>>>()?.into_iter().all(|is_cpu| is_cpu);
-        Ok(Self::divide(threads, if are_cpus { runs } else { 1 }))
+        Ok(Self::divide(threads, if are_cpus { num_runs } else { 1 }))
     }
 
-    fn divide(threads: usize, runs: usize) -> Self {
-        let count = threads.min(runs).max(1);
-        Self { count, threads: threads / count }
+    fn divide(threads: usize, num_runs: usize) -> Self {
+        let max_runs = threads.min(num_runs).max(1);
+        Self { max_runs, threads_per_run: threads / max_runs }
     }
 }
 
@@ -61,8 +60,8 @@ pub fn option_argument(name: &str, value: impl AsRef<OsStr>) -> OsString {
     word
 }
 
-/// The command line that trains as `args` request, without seed, threads, run directory and output format.
-pub fn command_line(args: &TrainArgs) -> Vec<OsString> {
+/// Formats the command line that trains as `args` request, without seed, threads, run directory and output format.
+pub fn format_command_line(args: &TrainArgs) -> Vec<OsString> {
     let RunArgs { config, device, engine, precision, iterations, timeout, set, .. } = &args.run;
     let VerifierArgs { verifier, verifier_sandbox, verifier_allow, trust } = &args.verifier;
     let paths = [
@@ -99,7 +98,7 @@ pub fn command_line(args: &TrainArgs) -> Vec<OsString> {
 /// printed by each to `on_end`, in order of completion. Warnings of the runs go to `board`, each once. After Ctrl-C or
 /// an error no further run is started, and running ones save and end.
 pub fn run_side_by_side(
-    slots: Slots,
+    concurrency: Concurrency,
     jobs: &[Vec<OsString>],
     interrupt: &Interrupt,
     board: &RunBoard,
@@ -107,30 +106,32 @@ pub fn run_side_by_side(
 ) -> Result<()> {
     let (sender, receiver) = mpsc::channel();
     let mut not_started = jobs.iter().enumerate();
-    let mut running = Running { processes: BTreeMap::new(), sender };
-    let (mut is_stop_requested, mut outcome, mut warned) = (false, Ok(()), HashSet::new());
+    let mut running = RunningJobs { processes: BTreeMap::new(), sender };
+    let (mut is_stop_requested, mut outcome, mut shown_warnings) = (false, Ok(()), HashSet::new());
     loop {
-        while running.processes.len() < slots.count && !interrupt.has_signal() && outcome.is_ok() {
-            let Some((number, argv)) = not_started.next() else { break };
-            outcome = running.start(number, argv, slots.threads);
+        while running.processes.len() < concurrency.max_runs
+            && !interrupt.has_signal()
+            && outcome.is_ok()
+        {
+            let Some((job, argv)) = not_started.next() else { break };
+            outcome = running.start(job, argv, concurrency.threads_per_run);
         }
         if running.processes.is_empty() {
             return outcome;
         }
         match receiver.recv_timeout(POLL_INTERVAL) {
-            Ok((number, output)) => {
-                running.processes.remove(&number);
+            Ok((job, output)) => {
+                running.processes.remove(&job);
                 if let Ok(output) = &output {
-                    show_warnings(output, &mut warned, board);
+                    show_warnings(output, &mut shown_warnings, board);
                 }
-                let ended = output.context("cannot wait for a run").map(report_of);
-                let ended = ended.and_then(|report| on_end(number, report));
-                outcome = outcome.and(ended);
+                let report = output.context("cannot wait for a run").map(read_report);
+                outcome = outcome.and(report.and_then(|report| on_end(job, report)));
             }
             Err(RecvTimeoutError::Timeout)
                 if (interrupt.has_signal() || outcome.is_err()) && !is_stop_requested =>
             {
-                running.tell_to_stop();
+                running.request_stops();
                 is_stop_requested = true;
             }
             Err(_) => {}
@@ -139,14 +140,14 @@ pub fn run_side_by_side(
 }
 
 /// The processes of the running jobs.
-struct Running {
-    /// The number of each process, and its stdin, by job.
+struct RunningJobs {
+    /// The id of each process, and its stdin, by the index of its job.
     processes: BTreeMap<usize, (u32, Option<ChildStdin>)>,
-    /// Receives the output of each process that has ended, with its job's number.
+    /// Receives the output of each process that has ended, with the index of its job.
     sender: Sender<(usize, io::Result<Output>)>,
 }
 
-impl Running {
+impl RunningJobs {
     fn start(&mut self, job: usize, argv: &[OsString], threads: usize) -> Result<()> {
         let mut child = start_process(argv, threads)?;
         let stdin = child.stdin.take();
@@ -156,19 +157,19 @@ impl Running {
         Ok(())
     }
 
-    fn tell_to_stop(&mut self) {
+    fn request_stops(&mut self) {
         for (process, stdin) in self.processes.values_mut() {
-            tell_to_stop(*process);
+            request_stop(*process);
             *stdin = None;
         }
     }
 }
 
 /// Shows the warnings of a run that no other run has given.
-fn show_warnings(output: &Output, warned: &mut HashSet<String>, board: &RunBoard) {
+fn show_warnings(output: &Output, shown: &mut HashSet<String>, board: &RunBoard) {
     let text = String::from_utf8_lossy(&output.stderr);
     for line in text.lines().filter(|line| line.starts_with("warning: ")) {
-        if warned.insert(line.to_string()) {
+        if shown.insert(line.to_string()) {
             board.print_line(line);
         }
     }
@@ -215,18 +216,18 @@ fn start_process(argv: &[OsString], threads: usize) -> Result<Child> {
 
 /// Reads the JSON printed by a run, or its error. If a signal ended a run before it listened for signals, the report
 /// only says that it was interrupted.
-fn report_of(output: Output) -> Result<Value> {
-    if was_stopped(output.status) {
+fn read_report(output: Output) -> Result<Value> {
+    if was_interrupted(output.status) {
         return Ok(json!({ "interrupted": true }));
     }
     if !output.status.success() {
-        return Err(anyhow!("{}", failure_reason(&output)));
+        return Err(anyhow!("{}", explain_failure(&output)));
     }
     serde_json::from_slice(&output.stdout).context("a run has printed no report")
 }
 
 /// Whether Ctrl-C, a closed terminal or SIGTERM ended a run immediately.
-fn was_stopped(status: ExitStatus) -> bool {
+fn was_interrupted(status: ExitStatus) -> bool {
     let by_signal = ending_signal(status).is_some_and(|signal| [1, 2, 3, 15].contains(&signal));
     status.code() == Some(INTERRUPTED_STATUS) || by_signal
 }
@@ -242,8 +243,8 @@ fn ending_signal(_: ExitStatus) -> Option<i32> {
     None
 }
 
-/// Reason for the failure of a run: its last error, or what ended it.
-fn failure_reason(output: &Output) -> String {
+/// Explains the failure of a run by its last error, or by what ended it.
+fn explain_failure(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     match (ending_signal(output.status), last_error(&text)) {
         (Some(9), _) => "it was killed (signal 9), perhaps because memory ran out".to_string(),
@@ -264,14 +265,14 @@ fn last_error(text: &str) -> Option<&str> {
 /// Asks a run to save and end, with a signal that is not ignored even if a script started this program with `&`, and
 /// that ends a run that does not listen yet. A terminal also sends its Ctrl-C to the run; both count as one request.
 #[cfg(unix)]
-fn tell_to_stop(process: u32) {
+fn request_stop(process: u32) {
     // SAFETY: sending a signal has no preconditions. The process is a child that was not waited for yet, or has just
-    // ended, and its number is not given to another so soon.
+    // ended, and its id is not given to another so soon.
     unsafe { libc::kill(process as libc::pid_t, libc::SIGTERM) };
 }
 
 #[cfg(not(unix))]
-fn tell_to_stop(_: u32) {}
+fn request_stop(_: u32) {}
 
 #[cfg(test)]
 mod tests {
@@ -295,24 +296,24 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_run_ended_by_a_signal_counts_as_interrupted() {
-        let ended = |how: &str| {
-            let output = Command::new("sh").args(["-c", how]).output().unwrap();
-            report_of(output).map(|report| report["interrupted"].clone())
+        let run_script = |script: &str| {
+            let output = Command::new("sh").args(["-c", script]).output().unwrap();
+            read_report(output).map(|report| report["interrupted"].clone())
         };
-        for how in ["kill -TERM $$", "exit 130"] {
-            assert_eq!(ended(how).unwrap(), true, "{how}");
+        for script in ["kill -TERM $$", "exit 130"] {
+            assert_eq!(run_script(script).unwrap(), true, "{script}");
         }
         // The other signals, which a parent may have this process ignore.
         let by = <ExitStatus as std::os::unix::process::ExitStatusExt>::from_raw;
-        assert!([1, 2, 3, 15].into_iter().all(|signal| was_stopped(by(signal))));
-        for (how, why) in [
+        assert!([1, 2, 3, 15].into_iter().all(|signal| was_interrupted(by(signal))));
+        for (script, reason) in [
             ("echo Saving >&2; kill -KILL $$", "it was killed (signal 9)"),
             ("kill -ABRT $$", "it was ended by signal 6"),
             ("echo Saving >&2; exit 3", "it ended with status 3"),
             ("echo 'error: a' >&2; exit 1", "a"),
         ] {
-            let error = ended(how).unwrap_err().to_string();
-            assert!(error.starts_with(why), "{how}: {error}");
+            let error = run_script(script).unwrap_err().to_string();
+            assert!(error.starts_with(reason), "{script}: {error}");
         }
     }
 
@@ -322,19 +323,17 @@ mod tests {
         let arguments = ["-c", "trap '' INT; echo; exec sleep 600"];
         let mut run = Command::new("sh").args(arguments).stdout(Stdio::piped()).spawn().unwrap();
         std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        tell_to_stop(run.id());
-        assert!(was_stopped(run.wait().unwrap()));
+        request_stop(run.id());
+        assert!(was_interrupted(run.wait().unwrap()));
     }
 
     #[test]
     fn threads_are_shared_among_the_runs() {
-        let slots = |threads, runs| {
-            let Slots { count, threads } = Slots::divide(threads, runs);
-            (count, threads)
-        };
-        assert_eq!(slots(2, 5), (2, 1));
-        assert_eq!(slots(16, 5), (5, 3));
-        assert_eq!(slots(16, 1), (1, 16));
-        assert_eq!(slots(1, 3), (1, 1));
+        for (threads, num_runs, max_runs, threads_per_run) in
+            [(2, 5, 2, 1), (16, 5, 5, 3), (16, 1, 1, 16), (1, 3, 1, 1)]
+        {
+            let expected = Concurrency { max_runs, threads_per_run };
+            assert_eq!(Concurrency::divide(threads, num_runs), expected);
+        }
     }
 }

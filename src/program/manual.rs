@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// The name of the program.
-const NAME: &str = "grove";
+const PROGRAM_NAME: &str = "grove";
 
 /// Commands whose game may also be a language model's task.
 pub const TASK_COMMANDS: [&str; 3] = ["train", "bench", "settings"];
@@ -31,35 +31,35 @@ pub struct ManArgs {
 }
 
 /// Prints the script of a shell for a command line.
-pub fn completions(
+pub fn print_completions(
     games: &[&'static str],
     args: &CompletionsArgs,
     command: &Command,
 ) -> Result<()> {
-    print_result(script(games, args.shell, command)?.trim_end())
+    print_result(generate_script(games, args.shell, command)?.trim_end())
 }
 
-/// Script of a shell that completes commands, options, and values that are names.
-fn script(games: &[&'static str], shell: Shell, command: &Command) -> Result<String> {
-    let mut command = visible(games, command);
+/// Generates the script of a shell that completes commands, options, and values that are names.
+fn generate_script(games: &[&'static str], shell: Shell, command: &Command) -> Result<String> {
+    let mut command = strip_hidden_options(games, command);
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, NAME, &mut script);
+    clap_complete::generate(shell, &mut command, PROGRAM_NAME, &mut script);
     let mut script = String::from_utf8(script)?;
     if shell == Shell::Fish {
-        script += &fish_positionals(&command);
+        script += &complete_fish_positionals(&command);
     }
     Ok(script)
 }
 
-/// A copy of a command and its subcommands without hidden options, which scripts would list, and with the names of
-/// games and tasks. It is for scripts alone: it lacks rules between options.
-fn visible(games: &[&'static str], command: &Command) -> Command {
+/// Copies a command and its subcommands without hidden options, which scripts would list, and with the names of games
+/// and tasks. The copy is for scripts alone: it lacks rules between options.
+fn strip_hidden_options(games: &[&'static str], command: &Command) -> Command {
     let name = command.get_name();
     let arg = |arg: &Arg| {
         // They may refer to hidden options.
         let arg =
             arg.clone().conflicts_with(Resettable::<Id>::Reset).requires(Resettable::<Id>::Reset);
-        match values(games, name, &arg) {
+        match find_values(games, name, &arg) {
             Some(values) => arg.value_parser(PossibleValuesParser::new(values)),
             None => arg,
         }
@@ -71,11 +71,11 @@ fn visible(games: &[&'static str], command: &Command) -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .visible_aliases(aliases.collect::<Vec<_>>())
         .args(command.get_arguments().filter(|arg| !arg.is_hide_set()).map(arg))
-        .subcommands(command.get_subcommands().map(|inner| visible(games, inner)))
+        .subcommands(command.get_subcommands().map(|inner| strip_hidden_options(games, inner)))
 }
 
-/// Names of games and tasks that an argument of a command takes.
-fn values(games: &[&'static str], command: &str, arg: &Arg) -> Option<Vec<&'static str>> {
+/// Finds the names of games and tasks that an argument of a command takes.
+fn find_values(games: &[&'static str], command: &str, arg: &Arg) -> Option<Vec<&'static str>> {
     let tasks = || TASKS.iter().map(|task| task.name);
     match arg.get_id().as_str() {
         "game" if TASK_COMMANDS.contains(&command) => {
@@ -87,8 +87,8 @@ fn values(games: &[&'static str], command: &str, arg: &Arg) -> Option<Vec<&'stat
     }
 }
 
-/// Lines for arguments without an option, which clap's script for fish leaves out.
-fn fish_positionals(command: &Command) -> String {
+/// Formats the lines of arguments without an option, which clap's script for fish leaves out.
+fn complete_fish_positionals(command: &Command) -> String {
     let mut lines = String::new();
     for inner in command.get_subcommands() {
         let values =
@@ -97,7 +97,7 @@ fn fish_positionals(command: &Command) -> String {
             let names: Vec<_> = values.map(|value| value.get_name().to_string()).collect();
             let (command, names) = (inner.get_name(), names.join(" "));
             lines += &format!(
-                "complete -c {NAME} -n \"__fish_{NAME}_using_subcommand {command}\" -a \"{names}\"\n"
+                "complete -c {PROGRAM_NAME} -n \"__fish_{PROGRAM_NAME}_using_subcommand {command}\" -a \"{names}\"\n"
             );
         }
     }
@@ -105,7 +105,7 @@ fn fish_positionals(command: &Command) -> String {
 }
 
 /// Writes `grove.1` and a page for each subcommand of a command line.
-pub fn man(args: &ManArgs, command: Command) -> Result<()> {
+pub fn write_man_pages(args: &ManArgs, command: Command) -> Result<()> {
     let folder = &args.out;
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     clap_mangen::generate_to(command, folder)
@@ -124,12 +124,12 @@ mod tests {
 
     fn script_of(shell: Shell) -> String {
         let games: Vec<_> = builtin_games().names().collect();
-        script(&games, shell, &Cli::command()).unwrap()
+        generate_script(&games, shell, &Cli::command()).unwrap()
     }
 
-    /// The line after the first that holds `words`, of those from `from` on.
-    fn after<'a>(script: &'a str, from: &str, words: &str) -> &'a str {
-        let (_, part) = script.split_once(from).unwrap_or_else(|| panic!("{from}: {script}"));
+    /// Finds the line after the first one that contains `words`, of those after `start`.
+    fn line_after<'a>(script: &'a str, start: &str, words: &str) -> &'a str {
+        let (_, part) = script.split_once(start).unwrap_or_else(|| panic!("{start}: {script}"));
         let mut lines = part.lines().skip_while(|line| !line.contains(words));
         lines.nth(1).unwrap_or_else(|| panic!("{words}: {part}"))
     }
@@ -143,12 +143,12 @@ mod tests {
         let [engines, precisions] =
             [EngineChoice::NAMES, Precision::NAMES].map(|names| names.join(" "));
         let bash = script_of(Shell::Bash);
-        let train = |words: &str| after(&bash, "grove__subcmd__train)\n", words);
+        let train = |words: &str| line_after(&bash, "grove__subcmd__train)\n", words);
         assert!(train("--engine)").contains(&format!("\"{engines}\"")), "{bash}");
         assert!(train("--precision)").contains(&format!("\"{precisions}\"")), "{bash}");
-        let generate = after(&bash, "grove__subcmd__generate)\n", "--precision)");
+        let generate = line_after(&bash, "grove__subcmd__generate)\n", "--precision)");
         assert!(generate.contains("\"f32 bf16\""), "{generate}");
-        let outtype = after(&bash, "grove__subcmd__export)\n", "--outtype)");
+        let outtype = line_after(&bash, "grove__subcmd__export)\n", "--outtype)");
         assert!(outtype.contains("\"f32 f16 bf16 q8_0\""), "{outtype}");
         assert!(train("--verifier-sandbox)").contains("\"on off\""), "{bash}");
         for (command, values) in [

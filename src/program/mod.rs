@@ -34,6 +34,7 @@ mod manual;
 mod model_card;
 mod models;
 mod output;
+mod paths;
 mod plot;
 mod progress;
 mod progress_note;
@@ -137,7 +138,7 @@ impl Program {
 
     /// Sets the command line that starts this program again, without a subcommand, for runs side by side. By default it
     /// is the executable of this process, which is another program if a library contains this one.
-    pub fn started_by(self, argv: Vec<OsString>) -> Self {
+    pub fn with_start_command(self, argv: Vec<OsString>) -> Self {
         jobs::set_program_command(argv);
         self
     }
@@ -152,11 +153,11 @@ impl Program {
     pub fn run_with(self, argv: impl IntoIterator<Item = OsString>) -> ExitCode {
         let mut argv: Vec<OsString> = argv.into_iter().collect();
         let matches = loop {
-            match self.command_line().try_get_matches_from(&argv) {
+            match self.build_parser().try_get_matches_from(&argv) {
                 Ok(matches) => break matches,
-                Err(error) => match hints::with_setting(&error, &argv) {
+                Err(error) => match hints::rewrite_setting(&error, &argv) {
                     Some(rewritten) => argv = rewritten,
-                    None => hints::with_hint(error, &argv).exit(),
+                    None => hints::add_hint(error, &argv).exit(),
                 },
             }
         };
@@ -176,8 +177,8 @@ impl Program {
         }
     }
 
-    /// The command-line parser, with the names of games and tasks in its help.
-    fn command_line(&self) -> clap::Command {
+    /// Builds the command-line parser, with the names of games and tasks in its help.
+    fn build_parser(&self) -> clap::Command {
         let default = self.games.default_name().unwrap_or("none");
         let names = self.games.joined_names();
         let tasks = format!(", or a language model's task: {}", task::joined_names());

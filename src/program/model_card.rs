@@ -38,16 +38,21 @@ pub fn format_card(
     let path = Some(run.model_path())
         .filter(|path| *path != Path::new(TINY) && !path.as_os_str().is_empty());
     let hub = path.and_then(|path| hub_id(path, &model.files));
-    let header = header(model, hub.as_deref(), run.subject());
+    let header = format_header(model, hub.as_deref(), run.subject());
     let base =
         hub.or(path.map(|_| run.describe_model())).unwrap_or("none: fresh weights".to_string());
-    [header, overview(run, model, base), final_scores(evaluation), changed_settings(games, run)]
-        .concat()
-        + &usage(model)
+    [
+        header,
+        format_overview(run, model, base),
+        format_scores(evaluation),
+        format_changed_settings(games, run),
+    ]
+    .concat()
+        + &format_usage(model)
 }
 
-/// The card's metadata for the Hub, and its title. `base` is the base model's identifier there.
-fn header(model: &LanguageModel, base: Option<&str>, task: &str) -> String {
+/// Formats the card's metadata for the Hub, and its title. `base` is the base model's identifier there.
+fn format_header(model: &LanguageModel, base: Option<&str>, task: &str) -> String {
     let (library, relation) =
         if model.adapters.is_some() { ("peft", "adapter") } else { ("transformers", "finetune") };
     let mut text = "---\npipeline_tag: text-generation\ntags: [grove, grpo]\n".to_string();
@@ -61,8 +66,8 @@ fn header(model: &LanguageModel, base: Option<&str>, task: &str) -> String {
     text
 }
 
-/// A table of the model, its base model, and its training.
-fn overview(run: &RecordedRun, model: &LanguageModel, base: String) -> String {
+/// Formats a table of the model, its base model, and its training.
+fn format_overview(run: &RecordedRun, model: &LanguageModel, base: String) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "| {name} | {value} |");
@@ -91,8 +96,8 @@ fn overview(run: &RecordedRun, model: &LanguageModel, base: String) -> String {
     text
 }
 
-/// The section of the final evaluation; empty without one.
-fn final_scores(evaluation: Option<&FinalEvaluation>) -> String {
+/// Formats the section of the final evaluation; empty without one.
+fn format_scores(evaluation: Option<&FinalEvaluation>) -> String {
     let Some(FinalEvaluation { scores, held_out }) = evaluation else { return String::new() };
     let scores = scores.as_ref().map(ToString::to_string);
     let held_out = held_out.as_ref().map(ToString::to_string);
@@ -104,8 +109,8 @@ fn final_scores(evaluation: Option<&FinalEvaluation>) -> String {
     format!("\n## On other held-out prompts\n\n```text\n{parts}\n```\n")
 }
 
-/// The section of settings that differ from the defaults; empty if none do.
-fn changed_settings(games: &Games, run: &RecordedRun) -> String {
+/// Formats the section of settings that differ from the defaults; empty if none do.
+fn format_changed_settings(games: &Games, run: &RecordedRun) -> String {
     let changes = run.changes(games).unwrap_or_else(|| flatten(&run.settings));
     // Paths are only meaningful on this machine.
     let is_shown = |value: &Value| value.as_str().is_none_or(|text| !text.contains(['/', '\\']));
@@ -132,20 +137,20 @@ fn hub_id(path: &Path, files: &BTreeMap<String, Vec<u8>>) -> Option<String> {
 
 /// Whether a string has the form of an identifier on the Hub, `OWNER/NAME`.
 fn is_hub_id(text: &str) -> bool {
-    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_word_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_name = |part: &str| {
         part.len() <= 96
-            && part.starts_with(is_letter)
-            && part.ends_with(is_letter)
-            && part.chars().all(|c| is_letter(c) || c == '-' || c == '.')
+            && part.starts_with(is_word_char)
+            && part.ends_with(is_word_char)
+            && part.chars().all(|c| is_word_char(c) || c == '-' || c == '.')
             && !part.contains("--")
             && !part.contains("..")
     };
     text.split_once('/').is_some_and(|(owner, name)| is_name(owner) && is_name(name))
 }
 
-/// Commands that load the model.
-fn usage(model: &LanguageModel) -> String {
+/// Formats the section of commands that load the model.
+fn format_usage(model: &LanguageModel) -> String {
     let python = if model.adapters.is_some() {
         "from peft import AutoPeftModelForCausalLM\nmodel = AutoPeftModelForCausalLM.from_pretrained(\"FOLDER\")"
     } else {

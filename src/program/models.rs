@@ -33,10 +33,15 @@ impl Models {
     }
 
     /// Creates the initial model of a run, whose settings must have been validated.
-    pub fn network<G: Rules>(&self, game: G, config: &TrainConfig, device: &Device) -> Network {
+    pub fn create_network<G: Rules>(
+        &self,
+        game: G,
+        config: &TrainConfig,
+        device: &Device,
+    ) -> Network {
         let (features, actions) = (game.num_features(), game.num_actions());
         let (policy, key) = (&config.policy, Stream::Weights.key(config.seed));
-        match self.user_defined(config) {
+        match self.find_user_defined(config) {
             Some(create) => create(features, actions, policy, key, device),
             None => Network::new(features, actions, policy, key, device),
         }
@@ -49,9 +54,9 @@ impl Models {
         game: G,
         config: &TrainConfig,
     ) -> Result<NativePolicy, SnapshotError> {
-        match self.user_defined(config) {
+        match self.find_user_defined(config) {
             Some(_) => {
-                let network = self.network(game, config, &Device::flex());
+                let network = self.create_network(game, config, &Device::flex());
                 let network = load_weights(network, checkpoint)?;
                 Ok(NativePolicy::new(&network, game.num_features(), game.num_actions()))
             }
@@ -59,8 +64,8 @@ impl Models {
         }
     }
 
-    /// The constructor of the model that the settings name, if it is user-defined.
-    fn user_defined(&self, config: &TrainConfig) -> Option<Constructor> {
+    /// Finds the constructor of the model that the settings name, if it is user-defined.
+    fn find_user_defined(&self, config: &TrainConfig) -> Option<Constructor> {
         let ModelKind::UserDefined(wanted) = &config.policy.kind else { return None };
         self.0.iter().find(|(name, _)| name == wanted).map(|(_, create)| *create)
     }

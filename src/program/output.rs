@@ -20,12 +20,12 @@ macro_rules! eprint_line {
 }
 pub(super) use eprint_line;
 
-/// An error with its causes, each once: the message of some errors says their cause.
-pub fn with_causes(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &*said {
+/// Formats an error with its causes, each once: the message of some errors says their cause.
+pub fn format_error(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |message, cause| match &*message {
         "" => cause,
-        _ if said.contains(&cause) => said,
-        _ => said + ": " + &cause,
+        _ if message.contains(&cause) => message,
+        _ => message + ": " + &cause,
     })
 }
 
@@ -54,19 +54,20 @@ pub fn print_stderr(line: Arguments<'_>) {
     }
 }
 
-/// A text with its control characters escaped, also those of the direction of writing, except for line breaks and tabs:
+/// Escapes the control characters of a text, also those of the direction of writing, except for line breaks and tabs:
 /// messages quote files and paths of other people, which must not control the terminal.
 pub fn escape_control_chars(text: &str) -> String {
     escape_with(text, |c| c.escape_default().to_string())
 }
 
-/// A text with `escaped` in the place of each control character.
-fn escape_with(text: &str, escaped: impl Fn(char) -> String) -> String {
+/// Replaces each control character of a text by what `escape` makes of it.
+fn escape_with(text: &str, escape: impl Fn(char) -> String) -> String {
     let mut escaped_text = String::with_capacity(text.len());
     for c in text.chars() {
-        match is_control(c) {
-            true => escaped_text += &escaped(c),
-            false => escaped_text.push(c),
+        if is_control(c) {
+            escaped_text += &escape(c);
+        } else {
+            escaped_text.push(c);
         }
     }
     escaped_text
@@ -78,19 +79,19 @@ fn is_control(c: char) -> bool {
     is_direction || c.is_control() && !['\n', '\t'].contains(&c)
 }
 
-/// A text for stdout: as it is, but without control characters where it is a terminal.
-pub fn for_terminal(text: &str) -> Cow<'_, str> {
+/// Escapes the control characters of a text for stdout if that is a terminal.
+pub fn escape_for_terminal(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { escape_control_chars(text).into() } else { text.into() }
 }
 
 /// Prints a line of the result on stdout. A closed pipe is not an error.
 pub fn print_result(line: impl std::fmt::Display) -> Result<()> {
-    if MUTED.load(Ordering::Relaxed) {
+    if is_muted() {
         return Ok(());
     }
     let line = line.to_string();
     let mut stdout = std::io::stdout().lock();
-    match writeln!(stdout, "{}", for_terminal(&line)).and_then(|()| stdout.flush()) {
+    match writeln!(stdout, "{}", escape_for_terminal(&line)).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot print the result"),
     }
@@ -135,11 +136,11 @@ mod tests {
     fn an_error_names_each_cause_once() {
         let full = || io::Error::other("the disk is full");
         let outer = anyhow::Error::new(full()).context("cannot write x: the disk is full");
-        assert_eq!(with_causes(&outer), "cannot write x: the disk is full");
+        assert_eq!(format_error(&outer), "cannot write x: the disk is full");
         let outer =
             anyhow::Error::new(full()).context("cannot write x: the disk is full; free some");
-        assert_eq!(with_causes(&outer), "cannot write x: the disk is full; free some");
+        assert_eq!(format_error(&outer), "cannot write x: the disk is full; free some");
         let outer = anyhow::Error::new(full()).context("cannot write x").context("cannot save");
-        assert_eq!(with_causes(&outer), "cannot save: cannot write x: the disk is full");
+        assert_eq!(format_error(&outer), "cannot save: cannot write x: the disk is full");
     }
 }

@@ -19,12 +19,12 @@ use toml::Value;
 const IGNORED_SETTINGS: [&str; 3] = ["seed", "tracking.tensorboard", "tracking.csv"];
 
 /// Runs with the same settings, one per seed.
-struct Group {
+struct RunGroup {
     settings: FlatSettings,
     runs: Vec<RecordedRun>,
 }
 
-impl Group {
+impl RunGroup {
     /// Adds a run. Of several runs with the same seed, the one with the most iterations is kept.
     fn add(&mut self, run: RecordedRun) {
         let seed = run.settings.get("seed");
@@ -40,7 +40,7 @@ impl Group {
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// Number of runs that have the metric.
+    /// Number of runs that have the figure.
     runs: usize,
     /// Last position that all of them have reached.
     x: Option<f64>,
@@ -54,8 +54,8 @@ struct Row {
 pub fn run(games: &Games, args: PlotArgs) -> Result<()> {
     let groups = group_runs(with_note(READING_RUNS, || read_runs(&args.runs))?);
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
-    for (group, name) in groups.iter().zip(group_names(games, &groups)) {
-        let curves = group.runs.iter().map(|run| curve_points(&run.records, args.x, &args.y));
+    for (group, name) in groups.iter().zip(name_groups(games, &groups)) {
+        let curves = group.runs.iter().map(|run| collect_points(&run.records, args.x, &args.y));
         let curves: Vec<_> = curves.filter(|curve| !curve.is_empty()).collect();
         let line = Line { name, band: aggregate(&curves) };
         rows.push(table_row(&line, curves.len()));
@@ -105,31 +105,32 @@ fn table_row(line: &Line, runs: usize) -> Row {
 }
 
 /// Groups runs with the same settings and environment, in order of their first runs.
-fn group_runs(runs: Vec<RecordedRun>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn group_runs(runs: Vec<RecordedRun>) -> Vec<RunGroup> {
+    let mut groups: Vec<RunGroup> = Vec::new();
     for run in runs {
         let mut settings = flatten(&run.settings);
         settings.retain(|key, _| !IGNORED_SETTINGS.contains(&key.as_str()));
-        let is_same =
-            |group: &&mut Group| group.settings == settings && group.runs[0].title() == run.title();
+        let is_same = |group: &&mut RunGroup| {
+            group.settings == settings && group.runs[0].title() == run.title()
+        };
         match groups.iter_mut().find(is_same) {
             Some(group) => group.add(run),
-            None => groups.push(Group { settings, runs: vec![run] }),
+            None => groups.push(RunGroup { settings, runs: vec![run] }),
         }
     }
     groups
 }
 
-/// Distinct names of the groups. A name is the game or task, and `fit` for runs of `grove fit`; if that is not
+/// Gives the groups distinct names. A name is the game or task, and `fit` for runs of `grove fit`; if that is not
 /// distinct, settings that differ among groups of the same game or task and from its defaults; and if these are not
 /// either, a run's name.
-fn group_names(games: &Games, groups: &[Group]) -> Vec<String> {
-    let subject = |group: &Group| {
+fn name_groups(games: &Games, groups: &[RunGroup]) -> Vec<String> {
+    let subject = |group: &RunGroup| {
         let run = &group.runs[0];
         format!("{}{}", run.title(), if run.is_fit() { " fit" } else { "" })
     };
     let is_mixed = groups.iter().any(|group| subject(group) != subject(&groups[0]));
-    let name = |group: &Group| {
+    let name = |group: &RunGroup| {
         let peers = || groups.iter().filter(|peer| subject(peer) == subject(group));
         let differs =
             |key: &&String| peers().any(|peer| peer.settings.get(*key) != group.settings.get(*key));
@@ -147,7 +148,7 @@ fn group_names(games: &Games, groups: &[Group]) -> Vec<String> {
         }
     };
     let names: Vec<String> = groups.iter().map(name).collect();
-    let distinct = |(name, group): (&String, &Group)| match names
+    let disambiguate = |(name, group): (&String, &RunGroup)| match names
         .iter()
         .filter(|other| *other == name)
         .count()
@@ -155,7 +156,7 @@ fn group_names(games: &Games, groups: &[Group]) -> Vec<String> {
         1 => name.clone(),
         _ => format!("{name} ({})", group.runs[0].path.display()),
     };
-    names.iter().zip(groups).map(distinct).collect()
+    names.iter().zip(groups).map(disambiguate).collect()
 }
 
 /// The tracked name of a figure.
@@ -167,8 +168,8 @@ fn tracked_name(y: &str) -> &str {
     }
 }
 
-/// The points of a run's curve of the figure `y` over `x`.
-fn curve_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
+/// Collects the points of a run's curve of the figure `y` over `x`.
+fn collect_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)> {
     let (mut seconds, mut points) = (0.0, Vec::new());
     for record in records {
         seconds += record.seconds.total;
@@ -177,14 +178,14 @@ fn curve_points(records: &[IterationRecord], x: Axis, y: &str) -> Vec<(f64, f64)
             Axis::Seconds => seconds,
             Axis::Iterations => f64::from(record.iteration),
         };
-        points.extend(metric_of(record, tracked_name(y)).map(|y| (x, y)));
+        points.extend(find_figure(record, tracked_name(y)).map(|y| (x, y)));
     }
     points
 }
 
-/// A figure of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
+/// Finds a figure of a record by its tracked name, which has a slash, or by the name of a field, such as `entropy` or
 /// `seconds.total`. A run's records need not have the same figures: records of SFT have no rewards.
-fn metric_of(record: &IterationRecord, name: &str) -> Option<f64> {
+fn find_figure(record: &IterationRecord, name: &str) -> Option<f64> {
     if name.contains('/') {
         return scalars(record).into_iter().find(|(tracked, _)| tracked == name)?.1;
     }
@@ -239,7 +240,7 @@ mod tests {
         let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [2, 1, 1]);
-        let names = |groups: &[Group]| group_names(&builtin_games(), groups);
+        let names = |groups: &[RunGroup]| name_groups(&builtin_games(), groups);
         assert_eq!(names(&groups), ["fruit", "fruit fit", "fruit learning_rate=0.1"]);
         let rate = |rate: &str| format!("env = 'fruit'\n[optimizer]\nlearning_rate = {rate}");
         let usual = overlay::to_table(&TrainConfig::for_game("fruit").optimizer);
@@ -264,7 +265,7 @@ mod tests {
         let groups = group_runs(read_runs(&[folder.path().to_path_buf()]).unwrap());
         let runs: Vec<usize> = groups.iter().map(|group| group.runs.len()).collect();
         assert_eq!(runs, [1, 2]);
-        assert_eq!(group_names(&builtin_games(), &groups), ["CartPole-v1", "Mine"]);
+        assert_eq!(name_groups(&builtin_games(), &groups), ["CartPole-v1", "Mine"]);
     }
 
     #[test]
@@ -275,8 +276,8 @@ mod tests {
             IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
         };
         let records = [record(1, &[]), record(2, &[("exact", 0.5)])];
-        assert_eq!(curve_points(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
-        assert_eq!(curve_points(&records, Axis::Iterations, "rewards/none"), []);
+        assert_eq!(collect_points(&records, Axis::Iterations, "rewards/exact"), [(2.0, 0.5)]);
+        assert_eq!(collect_points(&records, Axis::Iterations, "rewards/none"), []);
         assert!(check_figure_name(records.iter(), "rewards/exact").is_ok());
         let error = check_figure_name(records.iter(), "rewards/none").unwrap_err().to_string();
         assert!(error.ends_with("rewards/exact"), "{error}");
@@ -285,7 +286,7 @@ mod tests {
         let fields =
             [("iteration", 2), ("seconds.total", 2), ("load", 0), ("seconds", 0), ("none", 0)];
         for (name, points) in fields {
-            assert_eq!(curve_points(&records, Axis::Iterations, name).len(), points, "{name}");
+            assert_eq!(collect_points(&records, Axis::Iterations, name).len(), points, "{name}");
             assert_eq!(check_figure_name(records.iter(), name).is_ok(), name != "none", "{name}");
         }
     }

@@ -25,19 +25,19 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 pub struct ProgressLine {
     bar: ProgressBar,
     dashboard: Option<Dashboard>,
-    is_silent: bool,
+    is_quiet: bool,
     /// Number of iterations of the whole run.
     num_iterations: u32,
     /// Iteration of the last line of the history.
-    last_line: u32,
+    last_line_iteration: u32,
 }
 
 impl ProgressLine {
-    /// Creates the progress of a run of `num_iterations` iterations, of which `done` are done, in the format that the
-    /// command line requests. Runs of several `ranks` have no dashboard, since its keys could make other ranks wait.
-    pub fn new(args: &RunArgs, ranks: usize, done: u32, num_iterations: u32) -> Self {
-        let has_keys = !args.quiet && !args.plain && ranks == 1;
-        let dashboard = has_keys.then(|| Dashboard::new(num_iterations)).flatten();
+    /// Creates the progress of a run of `num_iterations` iterations, of which `num_done` are done, in the format that
+    /// the command line requests. Runs of several ranks have no dashboard, since its keys could make other ranks wait.
+    pub fn new(args: &RunArgs, num_ranks: usize, num_done: u32, num_iterations: u32) -> Self {
+        let wants_dashboard = !args.quiet && !args.plain && num_ranks == 1;
+        let dashboard = wants_dashboard.then(|| Dashboard::new(num_iterations)).flatten();
         let target = match (args.quiet, &dashboard) {
             (true, _) => ProgressDrawTarget::hidden(),
             // Redrawing whole frames more often would slow down the terminal and the run.
@@ -48,8 +48,8 @@ impl ProgressLine {
         let dashboard_prefix = if dashboard.is_some() { "{prefix}\n" } else { "" };
         let template = format!("{dashboard_prefix}{{bar:{BAR_COLUMNS}}} {{pos}}/{{len}} {{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
-        bar.set_position(u64::from(done));
-        Self { bar, dashboard, is_silent: args.quiet, num_iterations, last_line: done }
+        bar.set_position(u64::from(num_done));
+        Self { bar, dashboard, is_quiet: args.quiet, num_iterations, last_line_iteration: num_done }
     }
 
     /// Whether there is a dashboard.
@@ -66,10 +66,10 @@ impl ProgressLine {
 
     /// Shows an iteration.
     pub fn show(&mut self, report: &IterationReport) {
-        let Self { bar, dashboard, is_silent, num_iterations, last_line } = self;
+        let Self { bar, dashboard, is_quiet, num_iterations, last_line_iteration } = self;
         let columns = terminal_columns();
-        if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(report)) {
-            bar.set_prefix(picture);
+        if let Some(frame) = dashboard.as_mut().and_then(|dashboard| dashboard.update(report)) {
+            bar.set_prefix(frame);
         }
         let (iteration, num_iterations) = (report.record.iteration, *num_iterations);
         let metrics = report.format_metrics();
@@ -79,11 +79,11 @@ impl ProgressLine {
         let width = columns.saturating_sub(BAR_COLUMNS + 2 * digits + 3 + TIME_LEFT_COLUMNS);
         bar.set_message(time_left.unwrap_or_default() + &join_fitting(&metrics, width));
         bar.set_position(u64::from(iteration));
-        let is_line_due = !*is_silent
-            && (iteration - *last_line >= num_iterations / HISTORY_LINES
+        let is_line_due = !*is_quiet
+            && (iteration - *last_line_iteration >= num_iterations / HISTORY_LINES
                 || iteration == num_iterations);
         if report.record.evaluation.is_some() && is_line_due {
-            *last_line = iteration;
+            *last_line_iteration = iteration;
             // Without a bar, stderr is not a terminal, and lines may be of any length.
             let width =
                 if bar.is_hidden() { usize::MAX } else { columns.saturating_sub(2 * digits + 3) };

@@ -6,9 +6,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Delay before the message.
+/// Delay before a note.
 const NOTE_DELAY: Duration = Duration::from_secs(1);
-/// Interval at which the message is redrawn.
+/// Interval at which a note is redrawn.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(125);
 
 /// Runs `work`, and shows `note` if it takes longer than a second.
@@ -23,7 +23,7 @@ pub fn with_note_if<T>(is_root: bool, note: &str, work: impl FnOnce() -> T) -> T
 
 /// Runs `work`, and shows `note` if it takes longer than `delay`.
 pub fn with_note_after<T>(delay: Duration, note: &str, work: impl FnOnce() -> T) -> T {
-    while_working(delay, |done| show_note(note, delay, done), work)
+    notify_if_slow(delay, |done| show_note(note, delay, done), work)
 }
 
 /// Shows a note, with a clock that starts at `delay`, until the work is done.
@@ -43,7 +43,7 @@ fn show_note(note: &str, delay: Duration, done: &Receiver<()>) {
 
 /// Runs `work`, and meanwhile calls `notify` if it takes longer than `delay`. The channel passed to `notify` closes
 /// when the work is done.
-fn while_working<T>(
+fn notify_if_slow<T>(
     delay: Duration,
     notify: impl FnOnce(&Receiver<()>) + Send,
     work: impl FnOnce() -> T,
@@ -69,7 +69,7 @@ mod tests {
     fn a_note_is_shown_only_while_work_takes_long() {
         let (notify, notified) = channel();
         // This work takes until the message has come.
-        while_working(Duration::ZERO, |_| notify.send(()).unwrap(), || notified.recv().unwrap());
-        while_working(Duration::MAX, |_| panic!("the work took no time"), || ());
+        notify_if_slow(Duration::ZERO, |_| notify.send(()).unwrap(), || notified.recv().unwrap());
+        notify_if_slow(Duration::MAX, |_| panic!("the work took no time"), || ());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::args::RunArgs;
 use super::games::ConfigurableGame;
-use super::output::{eprint_line, mute, unmute, with_causes};
+use super::output::{eprint_line, format_error, mute, unmute};
 use super::text::device::device_name;
 use crate::device::{self, ChosenDevice};
 use crate::disk::input;
@@ -30,7 +30,7 @@ pub struct Rank {
 
 impl Rank {
     /// The same rank for a language model, for which [`auto`](device_name) is the CPU.
-    pub fn for_texts(self) -> Self {
+    pub fn for_language_model(self) -> Self {
         Self { device: device_name(&self.device).to_string(), ..self }
     }
 
@@ -144,11 +144,11 @@ impl<'a> Ranks<'a> {
         })
     }
 
-    /// Runs `work` on each of `count` ranks. Returns the first one's result; `None` in the other processes. Each thread
-    /// gets the share of the CPU that it would have among `max_ranks` threads.
+    /// Runs `work` on each of `num_ranks` ranks. Returns the first one's result; `None` in the other processes. Each
+    /// thread gets the share of the CPU that it would have among `max_ranks` threads.
     pub fn run<T: Send>(
         &self,
-        count: usize,
+        num_ranks: usize,
         max_ranks: usize,
         work: &(impl Fn(Rank) -> Result<T> + Sync),
     ) -> Result<Option<T>> {
@@ -163,10 +163,11 @@ impl<'a> Ranks<'a> {
             check_same_program(&team(size))?;
             let (local_rank, _) = mpi::local_rank();
             let device = self.devices[local_rank % self.devices.len()].to_string();
-            let result =
-                (rank < count).then(|| work(Rank { team: team(count), device })).transpose()?;
-            if count < size {
-                // Processes beyond `count` wait as long as necessary.
+            let result = (rank < num_ranks)
+                .then(|| work(Rank { team: team(num_ranks), device }))
+                .transpose()?;
+            if num_ranks < size {
+                // Processes beyond `num_ranks` wait as long as necessary.
                 mpi::team(size, Duration::from_secs(86_400)).all_reduce_counts(&[0.0])?;
             }
             return Ok(result.filter(|_| rank == 0));
@@ -175,7 +176,7 @@ impl<'a> Ranks<'a> {
             let device = self.devices[0].to_string();
             return work(Rank { team: Team::alone(), device }).map(Some);
         }
-        let devices: Vec<&str> = self.devices.iter().copied().cycle().take(count).collect();
+        let devices: Vec<&str> = self.devices.iter().copied().cycle().take(num_ranks).collect();
         run_on_threads(&devices, max_ranks, self.timeout, work).map(Some)
     }
 }
@@ -191,7 +192,7 @@ fn num_processes() -> Option<usize> {
 }
 
 /// Runs `work` for each rank of a run in this process: a thread per requested device, or one rank. If MPI has started
-/// several processes, each is a rank and uses the device of its number among those on its machine. A rank waits at most
+/// several processes, each is a rank and uses the device of its index among those on its machine. A rank waits at most
 /// `timeout` for another, unless the command line says otherwise.
 pub fn run(
     args: &RunArgs,
@@ -200,12 +201,12 @@ pub fn run(
 ) -> Result<()> {
     let timeout = args.timeout.map_or(timeout, Duration::from_secs);
     let ranks = Ranks { timeout, ..Ranks::of(&args.device) };
-    let count = num_processes().unwrap_or(ranks.devices.len());
-    if args.dry_run && count > 1 {
+    let num_ranks = num_processes().unwrap_or(ranks.devices.len());
+    if args.dry_run && num_ranks > 1 {
         // Only the first rank reports it.
         return if is_root_process() { Err(anyhow!(DRY_RUN_ERROR)) } else { Ok(()) };
     }
-    ranks.run(count, count, &work).map(drop)
+    ranks.run(num_ranks, num_ranks, &work).map(drop)
 }
 
 /// Runs `work` on a thread per device, each with the share of the CPU's threads that it would have among `max_ranks`.
@@ -222,9 +223,9 @@ fn run_on_threads<T: Send>(
         let start = |(team, device): (Team, &&str)| {
             let rank = Rank { team, device: device.to_string() };
             scope.spawn(move || {
-                let place = format!("on {}", rank.device);
+                let context = format!("on {}", rank.device);
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads_per_rank).build();
-                pool.context("the threads do not start")?.install(|| work(rank)).context(place)
+                pool.context("the threads do not start")?.install(|| work(rank)).context(context)
             })
         };
         let ranks: Vec<_> =
@@ -321,11 +322,11 @@ pub fn report_failure(error: &Error) {
         }
         unmute();
         match rank {
-            0 => eprint_line!("error: {}", with_causes(error)),
-            _ => eprint_line!("error at rank {rank} of {size}: {}", with_causes(error)),
+            0 => eprint_line!("error: {}", format_error(error)),
+            _ => eprint_line!("error at rank {rank} of {size}: {}", format_error(error)),
         }
         mpi::abort(1);
         return;
     }
-    eprint_line!("error: {}", with_causes(error));
+    eprint_line!("error: {}", format_error(error));
 }

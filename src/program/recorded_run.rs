@@ -1,7 +1,7 @@
 //! A run as read from its files: settings, records and status.
 
 use super::games::{Games, ReferenceScores};
-use super::output::{eprint_line, with_causes};
+use super::output::{eprint_line, format_error};
 use super::settings::{InitialModel, language_defaults};
 use super::text::device::default_precision;
 use crate::disk::input;
@@ -10,7 +10,9 @@ use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::overlay::last_part;
-use crate::settings::{IMITATION, LossType, PolicyConfig, TINY, TrainConfig, overlay};
+use crate::settings::{
+    IMITATION, LanguageConfig, LossType, PolicyConfig, TINY, TrainConfig, overlay,
+};
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
 use crate::trainer::text::{join_language_settings, split_language_settings};
@@ -36,6 +38,7 @@ pub struct RecordedRun {
     pub path: PathBuf,
     pub settings: Table,
     pub records: Vec<IterationRecord>,
+    /// Name of another program's environment in which it trains.
     environment: Option<String>,
     /// Number of iterations that the epochs of its data take.
     pub iterations_of_epochs: Option<u32>,
@@ -80,15 +83,15 @@ impl RecordedRun {
         if !folder.exists() {
             bail!(RunError::Missing(folder.to_path_buf()));
         }
-        let paths = paths_in(folder);
+        let paths = list_paths(folder);
         let paths = paths.with_context(|| format!("cannot read {}", folder.display()))?;
         let runs = paths.into_iter().flat_map(|path| {
-            if is_run(&path) { vec![path] } else { paths_in(&path).unwrap_or_default() }
+            if is_run(&path) { vec![path] } else { list_paths(&path).unwrap_or_default() }
         });
         let read = |path: PathBuf| match Self::read(&path) {
             Ok(run) => Some(run),
             Err(error) => {
-                eprint_line!("warning: {}: {}", path.display(), with_causes(&error));
+                eprint_line!("warning: {}: {}", path.display(), format_error(&error));
                 None
             }
         };
@@ -116,9 +119,9 @@ impl RecordedRun {
         self.settings.contains_key("task")
     }
 
-    /// Whether its environments, or its prompts and reward functions, are those of a Python process, which this program
-    /// does not have.
-    pub fn is_of_python(&self, games: &Games) -> bool {
+    /// Whether it learns from environments, or from prompts and reward functions, of a Python process, which this
+    /// program does not have.
+    pub fn needs_python(&self, games: &Games) -> bool {
         if self.has_language_model() {
             self.subject() == task::PYTHON
         } else {
@@ -173,7 +176,7 @@ impl RecordedRun {
         // Epochs of fewer optimizer steps than an iteration shorten the iteration
         // (`TrainingData::set_iterations_of_epochs`).
         let is_shorter = self.planned_iterations() == 1
-            && optimizer_steps(&self.settings) < optimizer_steps(&defaults);
+            && num_optimizer_steps(&self.settings) < num_optimizer_steps(&defaults);
         let Some(Value::Table(update)) = self.settings.get("update").filter(|_| is_shorter) else {
             return Ok(defaults);
         };
@@ -193,8 +196,11 @@ impl RecordedRun {
         let precision = default_precision(&self.devices.join(","));
         let for_size = |num_params: usize| {
             let num_params = (path != TINY).then_some(num_params);
-            let model = InitialModel { path, num_params };
-            let mut config = language_defaults(subject, self.is_fit(), model, precision)?;
+            let mut config = if self.is_fit() {
+                LanguageConfig::for_sft(path, num_params, precision)
+            } else {
+                language_defaults(subject, InitialModel { path, num_params }, precision)?
+            };
             // A run shorter than its SFT stage is SFT throughout.
             config.fit.iterations = config.fit.iterations.min(self.planned_iterations());
             Ok(join_language_settings(subject, &task_settings, &config))
@@ -273,7 +279,7 @@ impl RecordedRun {
 }
 
 /// Number of optimizer steps per iteration of a game's run, if the settings determine it.
-fn optimizer_steps(settings: &Table) -> Option<i64> {
+fn num_optimizer_steps(settings: &Table) -> Option<i64> {
     let count = |key: &str| overlay::get(settings, &format!("update.{key}"))?.as_integer();
     STEP_FACTORS.iter().try_fold(1_i64, |steps, key| steps.checked_mul(count(key)?))
 }
@@ -308,8 +314,8 @@ fn is_run(path: &Path) -> bool {
     }
 }
 
-/// Paths in a folder, sorted by name.
-fn paths_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// Lists the paths in a folder, sorted by name.
+fn list_paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
     paths.sort_by_key(|path| natural_sort_key(path));
@@ -353,7 +359,7 @@ pub fn format_settings<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{LanguageConfig, Precision};
+    use crate::settings::Precision;
     use crate::text::fastest_precision;
 
     #[test]

@@ -95,11 +95,11 @@ impl RunRow {
 /// Prints a table of the runs in a folder.
 pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
     let runs = with_note(READING_RUNS, || RecordedRun::read_all(&args.folder))?;
-    let listed: Vec<RunRow> = runs.iter().map(|run| RunRow::new(games, run)).collect();
+    let rows: Vec<RunRow> = runs.iter().map(|run| RunRow::new(games, run)).collect();
     if args.json {
-        return print_json(&listed);
+        return print_json(&rows);
     }
-    if listed.is_empty() {
+    if rows.is_empty() {
         let folder = args.folder.display();
         return print_result(format!(
             "There is no run in {folder} yet; `grove train fruit` makes one."
@@ -115,6 +115,6 @@ pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
         "seconds",
         "changed settings",
     ];
-    let rows: Vec<_> = listed.iter().map(RunRow::cells).collect();
-    print_result(align_columns(&header, &rows, 4..7))
+    let cells: Vec<_> = rows.iter().map(RunRow::cells).collect();
+    print_result(align_columns(&header, &cells, 4..7))
 }

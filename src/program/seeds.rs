@@ -3,8 +3,8 @@
 use super::args::{Seeds, TrainArgs};
 use super::columns::{align_columns, format_number};
 use super::interrupt::Interrupt;
-use super::jobs::{Slots, command_line, option_argument, run_side_by_side};
-use super::output::{eprint_line, print_json, print_result, with_causes};
+use super::jobs::{Concurrency, format_command_line, option_argument, run_side_by_side};
+use super::output::{eprint_line, format_error, print_json, print_result};
 use super::progress::RunBoard;
 use crate::plot::statistics::{bootstrap_interval, interquartile_mean, mean};
 use crate::run::pluralize;
@@ -14,7 +14,8 @@ use serde_json::Value;
 use std::ffi::OsString;
 
 /// Answer to Ctrl-C.
-const STOPPING: &str = "Waiting for the running processes to finish their iteration and save.";
+const INTERRUPT_ANSWER: &str =
+    "Waiting for the running processes to finish their iteration and save.";
 
 /// Summary over all seeds.
 #[derive(Serialize)]
@@ -30,19 +31,19 @@ struct Summary {
 
 /// Trains a run for each seed, side by side in processes, and prints their scores with the means over all seeds.
 pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
-    let slots = Slots::new(args, seeds.len())?;
-    let jobs = jobs(args, seeds);
+    let concurrency = Concurrency::new(args, seeds.len())?;
+    let jobs = format_command_lines(args, seeds);
     eprint_line!(
         "Training {}, {} at a time, with {} each.",
         pluralize(seeds.len(), "seed"),
-        slots.count,
-        pluralize(slots.threads, "thread")
+        concurrency.max_runs,
+        pluralize(concurrency.threads_per_run, "thread")
     );
-    let interrupt = Interrupt::listen(Some(STOPPING))?;
+    let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
     let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
     let mut failed = Vec::new();
     let board = RunBoard::new(args.run.quiet, 0, seeds.len());
-    let outcome = run_side_by_side(slots, &jobs, &interrupt, &board, |job, report| {
+    let outcome = run_side_by_side(concurrency, &jobs, &interrupt, &board, |job, report| {
         board.print_ended(&describe_end(seeds[job], &report), String::new);
         match report {
             Ok(report) if report["run"].is_null() => {}
@@ -58,10 +59,10 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         seeds.iter().zip(&reports).filter_map(seed_without_report).collect();
     not_begun.retain(|seed| !failed.contains(seed));
     let runs: Vec<Value> = reports.into_iter().flatten().collect();
-    let remaining = remaining_work(&runs, &not_begun);
+    let remaining = describe_remaining_work(&runs, &not_begun);
     let problem = match (outcome, failed.len()) {
-        (Err(error), _) => with_causes(&error),
-        (Ok(()), 0) if remaining.is_none() => return report(runs, args.run.json),
+        (Err(error), _) => format_error(&error),
+        (Ok(()), 0) if remaining.is_none() => return print_summary(runs, args.run.json),
         (Ok(()), 0) => bail!("interrupted; {}", remaining.unwrap_or_default()),
         (Ok(()), count) => format!(
             "{count} of {} failed; a run that has a checkpoint is continued by `grove train --resume RUN`",
@@ -69,7 +70,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         ),
     };
     if !runs.is_empty() {
-        report(runs, args.run.json)?;
+        print_summary(runs, args.run.json)?;
     }
     bail!("{problem}{}", remaining.map_or(String::new(), |remaining| format!("; {remaining}")))
 }
@@ -79,43 +80,43 @@ fn describe_end(seed: u64, report: &Result<Value>) -> String {
     match report {
         Ok(report) if report["run"].is_null() => format!("seed {seed}: interrupted"),
         Ok(report) => {
-            let score = format_number(score(report));
-            format!("seed {seed}: {score} in {}", text(&report["run"]))
+            let score = format_number(read_score(report));
+            format!("seed {seed}: {score} in {}", run_path(report))
         }
-        Err(error) => format!("seed {seed} failed: {}", with_causes(error)),
+        Err(error) => format!("seed {seed} failed: {}", format_error(error)),
     }
 }
 
-/// Instructions to train what is left: interrupted runs, and seeds that have `not_begun`; `None` if nothing is
+/// Describes how to train what is left: interrupted runs, and seeds that have `not_begun`; `None` if nothing is
 /// left.
-fn remaining_work(runs: &[Value], not_begun: &[u64]) -> Option<String> {
+fn describe_remaining_work(runs: &[Value], not_begun: &[u64]) -> Option<String> {
     let interrupted = runs.iter().filter(|report| report["interrupted"] == true);
-    let interrupted: Vec<String> = interrupted.map(|report| text(&report["run"])).collect();
+    let interrupted: Vec<String> = interrupted.map(run_path).collect();
     let not_begun: Vec<String> = not_begun.iter().map(u64::to_string).collect();
     let parts = [
         (interrupted.join(", "), "`grove train --resume RUN` continues: "),
         (not_begun.join(","), "these have not begun: --seeds "),
     ];
     let parts = parts.iter().filter(|(names, _)| !names.is_empty());
-    let parts: Vec<String> = parts.map(|(names, how)| format!("{how}{names}")).collect();
+    let parts: Vec<String> = parts.map(|(names, advice)| format!("{advice}{names}")).collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// The command lines of the runs.
-fn jobs(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
-    let common = command_line(args);
-    let job = |seed: &u64| {
+/// Formats the command lines of the runs, one for each seed.
+fn format_command_lines(args: &TrainArgs, seeds: &[u64]) -> Vec<Vec<OsString>> {
+    let common = format_command_line(args);
+    let command_line = |seed: &u64| {
         let folder = args.run.run_dir.as_ref().map(|folder| folder.join(format!("seed-{seed}")));
         let folder = folder.map(|folder| option_argument("run-dir", folder));
         let seed = option_argument("seed", seed.to_string());
         common.iter().cloned().chain([seed]).chain(folder).collect()
     };
-    seeds.iter().map(job).collect()
+    seeds.iter().map(command_line).collect()
 }
 
 /// Prints the runs of all seeds as a table, with the mean and the interquartile mean of their scores below, or as JSON.
-fn report(runs: Vec<Value>, json: bool) -> Result<()> {
-    let scores: Option<Vec<f64>> = runs.iter().map(score).collect();
+fn print_summary(runs: Vec<Value>, is_json: bool) -> Result<()> {
+    let scores: Option<Vec<f64>> = runs.iter().map(read_score).collect();
     let summary = Summary {
         mean: scores.as_deref().map(mean),
         interquartile_mean: scores.as_deref().map(interquartile_mean),
@@ -124,7 +125,7 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
             .and_then(|scores| bootstrap_interval(scores, interquartile_mean)),
         runs,
     };
-    if json {
+    if is_json {
         return print_json(&summary);
     }
     let row = |report: &Value| {
@@ -132,8 +133,8 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         let best = report["best_iteration"].to_string();
         vec![
             report["seed"].to_string(),
-            text(&report["run"]),
-            format_number(score(report)),
+            run_path(report),
+            format_number(read_score(report)),
             best,
             format!("{seconds:.1}"),
         ]
@@ -144,7 +145,7 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         &rows,
         2..,
     ))?;
-    let Summary { mean: Some(mean), interquartile_mean: Some(middle), interval, runs } = summary
+    let Summary { mean: Some(mean), interquartile_mean: Some(iqm), interval, runs } = summary
     else {
         return Ok(());
     };
@@ -152,17 +153,18 @@ fn report(runs: Vec<Value>, json: bool) -> Result<()> {
         format!("{low:.3} to {high:.3} (bootstrap over {} seeds)", runs.len())
     });
     print_result(format!(
-        "\nmean {mean:.3}, interquartile mean {middle:.3}, 95 % interval of the interquartile mean {interval}"
+        "\nmean {mean:.3}, interquartile mean {iqm:.3}, 95 % interval of the interquartile mean {interval}"
     ))
 }
 
-/// Score of a run's best policy on fresh episodes; `None` if nothing was played.
-pub fn score(report: &Value) -> Option<f64> {
+/// Reads the score of a run's best policy on fresh episodes from its report; `None` if nothing was played.
+pub fn read_score(report: &Value) -> Option<f64> {
     report["mean_score"].as_f64()
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_string()
+/// Path of the run in a report; empty if it was not begun.
+fn run_path(report: &Value) -> String {
+    report["run"].as_str().unwrap_or_default().to_string()
 }
 
 #[cfg(test)]
@@ -175,13 +177,13 @@ mod tests {
         let run = |name: &str, cut: bool| json!({ "run": name, "interrupted": cut });
         let runs = [run("a", false), run("b", true), run("c", true)];
         let continued = "`grove train --resume RUN` continues: b, c";
-        assert_eq!(remaining_work(&runs, &[]), Some(continued.to_string()));
+        assert_eq!(describe_remaining_work(&runs, &[]), Some(continued.to_string()));
         let both = format!("{continued}; these have not begun: --seeds 3,4");
-        assert_eq!(remaining_work(&runs, &[3, 4]), Some(both));
+        assert_eq!(describe_remaining_work(&runs, &[3, 4]), Some(both));
         assert_eq!(
-            remaining_work(&runs[..1], &[3]),
+            describe_remaining_work(&runs[..1], &[3]),
             Some("these have not begun: --seeds 3".to_string())
         );
-        assert_eq!(remaining_work(&runs[..1], &[]), None);
+        assert_eq!(describe_remaining_work(&runs[..1], &[]), None);
     }
 }

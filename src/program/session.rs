@@ -5,6 +5,7 @@ use super::games::{Games, PendingLock, SavedRun};
 use super::interrupt::Interrupt;
 use super::model_card;
 use super::output::{eprint_line, print_json, print_result};
+use super::paths::quote_path;
 use super::progress::ProgressLine;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks;
@@ -19,13 +20,14 @@ use crate::run::{
     restore_best,
 };
 use crate::task::DataTask;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Answer to Ctrl-C.
-const FINISHING: &str = "Finishing this iteration and saving. Press Ctrl-C again to stop at once.";
+const INTERRUPT_ANSWER: &str =
+    "Finishing this iteration and saving. Press Ctrl-C again to stop at once.";
 
 /// Origin of a run.
 #[derive(Clone, Copy)]
@@ -64,8 +66,8 @@ impl RunOutputs {
         }
         let args = session.args;
         // Binds the port before anything is written.
-        let port = || Port::bind(watch::HOST, args.port.unwrap_or(watch::PORT));
-        let port = args.watch.then(port).transpose()?;
+        let bind = || Port::bind(watch::DEFAULT_HOST, args.port.unwrap_or(watch::DEFAULT_PORT));
+        let port = args.watch.then(bind).transpose()?;
         let (files, lock) = match session.origin {
             Origin::New(name) => {
                 let (files, lock) = RunFiles::create(args.run_dir.clone(), name, run, settings)?;
@@ -105,7 +107,7 @@ pub fn warn(warnings: &[String]) {
 }
 
 /// Loads the checkpoint of the policy that a path names, and prints its warnings.
-pub fn saved_policy(path: &Path) -> Result<Checkpoint> {
+pub fn load_policy_checkpoint(path: &Path) -> Result<Checkpoint> {
     let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(path)?;
     warn(&warnings);
     Ok(checkpoint)
@@ -207,7 +209,7 @@ impl Session<'_> {
         next_command: impl FnOnce(&str) -> String,
     ) -> Result<()> {
         let outcome = if self.args.dry_run {
-            self.dry_run(&mut run, chosen)
+            self.print_preview(&mut run, chosen)
         } else {
             self.train_to_end(&mut run, chosen, settings, next_command)
         };
@@ -216,8 +218,8 @@ impl Session<'_> {
         outcome.and_then(|()| Ok(freed?))
     }
 
-    /// Prints the expected cost of a run.
-    fn dry_run(&self, run: &mut dyn Run, chosen: &ChosenDevice) -> Result<()> {
+    /// Tries a run, and prints its expected cost.
+    fn print_preview(&self, run: &mut dyn Run, chosen: &ChosenDevice) -> Result<()> {
         warn(&run.warnings());
         let preview = with_note("Trying some iterations and an evaluation.", || {
             preview(run, &chosen.info, self.started)
@@ -237,7 +239,7 @@ impl Session<'_> {
             check_unfinished(run, saved.folder)?;
         }
         // Once the first file exists, an interrupted run is saved.
-        let interrupt = Interrupt::listen(Some(FINISHING))?;
+        let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
         if self.args.stop_with_stdin {
             interrupt.follow_stdin();
         }
@@ -250,7 +252,7 @@ impl Session<'_> {
                 Some((port, outputs)) => Some(watch::start(self.games, port, outputs.path())?),
                 None => None,
             };
-        let summary = self.drive(run, outputs.as_mut(), interrupt.clone())?;
+        let summary = self.train_with_progress(run, outputs.as_mut(), interrupt.clone())?;
         let best = outputs.as_ref().map(|outputs| outputs.files.best_policy(run)).transpose()?;
         let BestPolicy { checkpoint: best, warnings } = best.unwrap_or_default();
         warn(&warnings);
@@ -274,7 +276,7 @@ impl Session<'_> {
     }
 
     /// Trains a run, with its progress in the terminal.
-    fn drive(
+    fn train_with_progress(
         &self,
         run: &mut dyn Run,
         outputs: Option<&mut RunOutputs>,
@@ -344,13 +346,13 @@ impl Session<'_> {
             "as requested" => String::new(),
             reason => format!(" {}.", capitalize(reason)),
         };
-        let what = match run.subject() {
+        let subject = match run.subject() {
             Subject::Env(game) => game,
             Subject::Task(task) if task == DataTask::NAME => "a model on your data".to_string(),
             Subject::Task(task) => format!("a model for {task}"),
         };
-        eprint_line!("{verb} {what} on {hardware}.{reason}");
-        describe_run(run);
+        eprint_line!("{verb} {subject} on {hardware}.{reason}");
+        print_details(run);
         eprint_line!("Saving to {}", outputs.path().display());
         if let Some(port) = &outputs.port {
             eprint_line!("Watch it at {}", port.url());
@@ -360,7 +362,7 @@ impl Session<'_> {
 }
 
 /// Prints a run's engine, its ranks and stages if there are several, and its warning.
-fn describe_run(run: &dyn Run) {
+fn print_details(run: &dyn Run) {
     let trainer = run.trainer();
     let (shards, ranks) = (trainer.shards(), trainer.team().size());
     if ranks > 1 {
@@ -382,62 +384,4 @@ fn describe_run(run: &dyn Run) {
 fn capitalize(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
-}
-
-/// A path as a string for settings.
-///
-/// # Errors
-/// If it is not UTF-8.
-pub fn utf8_path(path: &Path) -> Result<String> {
-    let text = path.to_str().with_context(|| {
-        format!(
-            "the path {} is not UTF-8, as the settings of a run must be: rename it",
-            path.display()
-        )
-    })?;
-    Ok(text.to_string())
-}
-
-/// Canonical path of an existing file or folder, as a string for settings.
-pub fn canonical_path(path: &Path) -> Result<String> {
-    utf8_path(&path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?)
-}
-
-/// Quotes a path for a shell, if needed.
-pub fn quote_path(path: &Path) -> String {
-    let text = path.display().to_string();
-    if text.starts_with('-') {
-        // Prevents it from being taken for an option.
-        quote_word(&format!("./{text}"))
-    } else {
-        quote_word(&text)
-    }
-}
-
-/// Quotes a word for a shell, if needed.
-pub fn quote_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
-    if text.chars().all(is_plain) && !text.is_empty() {
-        text.to_string()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_quoted_where_a_shell_would_take_them_apart() {
-        for (path, expected) in [
-            ("runs/fruit-1", "runs/fruit-1"),
-            ("my runs/a", "'my runs/a'"),
-            ("it's", r"'it'\''s'"),
-            ("$x", "'$x'"),
-            ("-dash", "./-dash"),
-        ] {
-            assert_eq!(quote_path(Path::new(path)), expected);
-        }
-    }
 }

@@ -15,8 +15,8 @@ use anyhow::Result;
 use serde::Serialize;
 use toml::{Table, Value};
 
-/// Maximum length of a line of a comment.
-const WIDTH: usize = 88;
+/// Maximum number of characters of a line of a comment.
+const COMMENT_COLUMNS: usize = 88;
 
 /// Prints the settings of a game's or a task's run.
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
@@ -36,7 +36,7 @@ pub fn list<G: ConfigurableGame>(args: &SettingsArgs) -> Result<()> {
 fn list_task(name: &str, args: &SettingsArgs) -> Result<()> {
     let task = task::find(name)?;
     let task_settings = (task.defaults)();
-    let config = language_defaults(name, false, InitialModel::TINY, Precision::F32)?;
+    let config = language_defaults(name, InitialModel::TINY, Precision::F32)?;
     print(&join_language_settings(name, &task_settings, &config), task.settings, args)
 }
 
@@ -54,18 +54,16 @@ impl InitialModel<'static> {
     pub const TINY: Self = Self { path: TINY, num_params: None };
 }
 
-/// Default settings of a run on a task, or of SFT alone, for a model.
+/// Default settings of a run on a task for a model.
 pub fn language_defaults(
     task: &str,
-    is_sft: bool,
     model: InitialModel,
     precision: Precision,
 ) -> Result<LanguageConfig> {
     let InitialModel { path, num_params } = model;
-    Ok(match (is_sft, num_params) {
-        (true, _) => LanguageConfig::for_sft(path, num_params, precision),
-        (false, Some(num_params)) => LanguageConfig::for_pretrained(path, num_params, precision),
-        (false, None) => match task::find(task) {
+    Ok(match num_params {
+        Some(num_params) => LanguageConfig::for_pretrained(path, num_params, precision),
+        None => match task::find(task) {
             Err(TaskError::Python) => LanguageConfig::for_model(path),
             found => LanguageConfig::for_task(path, found?.fit_iterations),
         },
@@ -101,7 +99,8 @@ fn print(table: &Table, own_settings: Declarations, args: &SettingsArgs) -> Resu
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));
-        let settings = sections(table, own_settings).into_iter().flat_map(|section| section.rows());
+        let settings =
+            collect_sections(table, own_settings).into_iter().flat_map(|section| section.rows());
         return print_json(&Report { env, task, settings: settings.collect() });
     }
     print_result(format_in_order(table, own_settings).trim_end())
@@ -120,94 +119,101 @@ struct RunKind {
 
 impl RunKind {
     fn of(table: &Table) -> Self {
-        let (subject, settings) = match table.contains_key("task") {
-            true => ("task", LanguageConfig::SETTINGS),
-            false => ("env", TrainConfig::SETTINGS),
+        let (subject, settings) = if table.contains_key("task") {
+            ("task", LanguageConfig::SETTINGS)
+        } else {
+            ("env", TrainConfig::SETTINGS)
         };
         Self { subject, settings, narrowed: narrowed_ranges(table) }
     }
 }
 
-/// Settings of a table, each with its declaration if there is one.
+/// Settings of a table.
 struct Section<'a> {
     name: &'a str,
-    settings: Vec<(&'a str, &'a Value, Option<schema::Setting>)>,
+    settings: Vec<SectionSetting<'a>>,
+}
+
+struct SectionSetting<'a> {
+    key: &'a str,
+    value: &'a Value,
+    declaration: Option<schema::Setting>,
 }
 
 impl Section<'_> {
     fn rows(&self) -> Vec<SettingRow> {
-        let list = |(key, default, setting): &(&str, &Value, Option<schema::Setting>)| SettingRow {
-            key: if self.name.is_empty() {
-                key.to_string()
-            } else {
-                format!("{}.{key}", self.name)
-            },
-            default: (*default).clone(),
-            range: setting.map(|setting| setting.shape.to_string()),
-            meaning: setting.map(|setting| setting.meaning()),
+        let name = self.name;
+        let row = |&SectionSetting { key, value, declaration }: &SectionSetting| SettingRow {
+            key: if name.is_empty() { key.to_string() } else { format!("{name}.{key}") },
+            default: value.clone(),
+            range: declaration.map(|setting| setting.shape.to_string()),
+            meaning: declaration.map(|setting| setting.meaning()),
         };
-        let is_listed = |key: &str| !self.name.is_empty() || !["env", "task"].contains(&key);
-        self.settings.iter().filter(|(key, ..)| is_listed(key)).map(list).collect()
+        let is_listed = |key: &str| !name.is_empty() || !["env", "task"].contains(&key);
+        self.settings.iter().filter(|setting| is_listed(setting.key)).map(row).collect()
     }
 }
 
-/// Sections of a complete table in order of declaration: settings without a section, the game's or task's own, and
-/// those of the run.
-fn sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_>> {
+/// Collects the sections of a complete table in order of declaration: settings without a section, the game's or task's
+/// own, and those of the run.
+fn collect_sections(table: &Table, own_settings: Declarations) -> Vec<Section<'_>> {
     let RunKind { settings: declared, narrowed, .. } = RunKind::of(table);
-    let section = |name, table, settings| section(name, table, settings, narrowed);
-    let mut sections = vec![section("", table, declared)];
-    let place = |name: &str| declared.iter().position(|setting| setting.key == name);
+    let collect = |name, table, settings| collect_section(name, table, settings, narrowed);
+    let mut sections = vec![collect("", table, declared)];
+    let position = |name: &str| declared.iter().position(|setting| setting.key == name);
     let inner = table.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
     let mut tables: Vec<_> = inner.collect();
-    tables.sort_by_key(|(name, _)| place(name).map_or(0, |place| place + 1));
+    tables.sort_by_key(|(name, _)| position(name).map_or(0, |index| index + 1));
     sections.extend(tables.into_iter().map(|(name, inner)| {
-        match place(name).map(|place| declared[place].shape) {
-            Some(Shape::Section(settings)) => section(name, inner, settings),
-            _ => section(name, inner, own_settings),
+        match position(name).map(|index| declared[index].shape) {
+            Some(Shape::Section(settings)) => collect(name, inner, settings),
+            _ => collect(name, inner, own_settings),
         }
     }));
     sections
 }
 
-/// Values of a table in order of declaration, preceded by undeclared ones.
-fn section<'a>(
+/// Collects the values of a table in order of declaration, preceded by undeclared ones.
+fn collect_section<'a>(
     name: &'a str,
     table: &'a Table,
     declared: Declarations,
     narrowed: &[(&str, Shape)],
 ) -> Section<'a> {
     let declared = flatten_sections(declared);
-    let of = |setting: &schema::Setting| {
+    let narrow = |setting: &schema::Setting| {
         let is_here = |path: &str| path.split_once('.') == Some((name, setting.key));
         let narrower = narrowed.iter().find(|(path, _)| is_here(path));
         schema::Setting { shape: narrower.map_or(setting.shape, |(_, shape)| *shape), ..*setting }
     };
-    let place = |key: &str| declared.iter().position(|setting| setting.key == key);
+    let position = |key: &str| declared.iter().position(|setting| setting.key == key);
     let values = table.iter().filter(|(_, value)| !value.is_table());
     let mut settings: Vec<_> = values
-        .map(|(key, value)| (key.as_str(), value, place(key).map(|place| of(declared[place]))))
+        .map(|(key, value)| {
+            let declaration = position(key).map(|index| narrow(declared[index]));
+            SectionSetting { key, value, declaration }
+        })
         .collect();
-    settings.sort_by_key(|(key, ..)| place(key).map_or(0, |place| place + 1));
+    settings.sort_by_key(|setting| position(setting.key).map_or(0, |index| index + 1));
     Section { name, settings }
 }
 
 /// Formats a settings file in order of declaration, with the meaning and range of each setting in a comment before it.
 /// `own_settings` are the declarations of the game or task.
-pub fn with_comments(text: &str, own_settings: Declarations) -> Result<String, toml::de::Error> {
+pub fn add_comments(text: &str, own_settings: Declarations) -> Result<String, toml::de::Error> {
     Ok(format_in_order(&text.parse()?, own_settings))
 }
 
 fn format_in_order(table: &Table, own_settings: Declarations) -> String {
     let mut text = String::new();
-    for Section { name, settings } in sections(table, own_settings) {
+    for Section { name, settings } in collect_sections(table, own_settings) {
         if !name.is_empty() {
             text += &format!("\n[{name}]\n");
         }
-        for (key, value, setting) in settings {
-            if let Some(setting) = setting {
-                text += &comment(&setting.meaning());
-                text += &comment(&format!("{key}: {}", setting.shape));
+        for SectionSetting { key, value, declaration } in settings {
+            if let Some(declaration) = declaration {
+                text += &format_comment(&declaration.meaning());
+                text += &format_comment(&format!("{key}: {}", declaration.shape));
             }
             text += &format!("{key} = {value}\n");
         }
@@ -215,11 +221,11 @@ fn format_in_order(table: &Table, own_settings: Declarations) -> String {
     text
 }
 
-/// Formats a comment with lines of at most [`WIDTH`] characters.
-fn comment(text: &str) -> String {
+/// Formats a comment with lines of at most [`COMMENT_COLUMNS`] characters.
+fn format_comment(text: &str) -> String {
     let (mut comment, mut length) = ("#".to_string(), 1);
     for word in text.split(' ') {
-        if length + 1 + word.chars().count() > WIDTH {
+        if length + 1 + word.chars().count() > COMMENT_COLUMNS {
             comment += "\n#";
             length = 1;
         }
@@ -238,11 +244,11 @@ mod tests {
     #[test]
     fn a_commented_file_has_the_same_settings_in_the_order_of_declaration() {
         let plain = config_to_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
-        let text = with_comments(&plain, Fruit::settings()).unwrap();
+        let text = add_comments(&plain, Fruit::settings()).unwrap();
         assert_eq!(text.parse::<Table>().unwrap(), plain.parse::<Table>().unwrap());
         let words = "# learning_rate: 0 or more\nlearning_rate = ";
         assert!(text.contains(words), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= COMMENT_COLUMNS), "{text}");
         let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
         assert!(text.contains("# num_shards: 1 to 4096\n"), "{text}");
         let order =
@@ -269,11 +275,12 @@ mod tests {
         crate::for_each_game!(games);
         assert!(runs.len() > 8);
         for (table, own) in runs {
-            let listed: Vec<_> = sections(&table, own).iter().flat_map(Section::rows).collect();
+            let listed: Vec<_> =
+                collect_sections(&table, own).iter().flat_map(Section::rows).collect();
             assert!(listed.len() > 40);
             for SettingRow { key, meaning, range, .. } in &listed {
                 assert!(
-                    meaning.as_deref().is_some_and(|it| !it.is_empty()),
+                    meaning.as_deref().is_some_and(|text| !text.is_empty()),
                     "{key} has no meaning"
                 );
                 assert!(range.is_some(), "{key} has no range");

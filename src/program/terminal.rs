@@ -1,6 +1,6 @@
 //! The terminal during a run: progress, Ctrl-C and keys.
 
-use super::dashboard::Keys;
+use super::dashboard::KeyListener;
 use super::games::Games;
 use super::interrupt::Interrupt;
 use super::output::eprint_line;
@@ -15,7 +15,7 @@ pub struct Terminal<'a> {
     interrupt: Interrupt,
     /// Progress, and the page that a key opens; `None` for ranks other than the first.
     progress: Option<(ProgressLine, LivePage<'a>)>,
-    keys: Option<Keys>,
+    keys: Option<KeyListener>,
     is_stop_pressed: Cell<bool>,
     is_save_pressed: Cell<bool>,
 }
@@ -32,7 +32,7 @@ impl<'a> Terminal<'a> {
     /// Creates a terminal with this progress, which listens for keys if `progress` has a dashboard.
     pub fn new(interrupt: Interrupt, mut progress: Option<(ProgressLine, LivePage<'a>)>) -> Self {
         let has_keys = progress.as_ref().is_some_and(|(line, _)| line.has_dashboard());
-        let keys = has_keys.then(Keys::listen).flatten();
+        let keys = has_keys.then(KeyListener::listen).flatten();
         if let Some((line, _)) = &mut progress {
             line.show_keys(keys.is_some());
         }
@@ -90,7 +90,7 @@ impl<'a> Terminal<'a> {
 
 impl RunObserver for Terminal<'_> {
     fn wants_to_stop(&self) -> bool {
-        while let Some(key) = self.keys.as_ref().and_then(Keys::next) {
+        while let Some(key) = self.keys.as_ref().and_then(KeyListener::next) {
             self.handle_key(key);
         }
         self.is_stop_pressed.get() || self.interrupt.has_signal()
@@ -126,7 +126,7 @@ impl<'a> LivePage<'a> {
         if self.server.borrow().is_some() {
             return;
         }
-        let served = Port::bind(watch::HOST, 0).and_then(|port| {
+        let served = Port::bind(watch::DEFAULT_HOST, 0).and_then(|port| {
             let url = port.url();
             Ok((url, watch::start(self.games, port, &self.folder)?))
         });

@@ -3,15 +3,16 @@
 use super::args::{RunArgs, TrainArgs};
 use super::games::{ConfigurableGame, Games, NewRun, SavedRun};
 use super::output::eprint_line;
+use super::paths::quote_path;
 use super::progress_note::{with_note, with_note_if};
 use super::ranks::{self, Rank};
 use super::recorded_run::{RecordedRun, RunStatus};
 use super::seeds;
 use super::session::{self, Origin, Session};
-use super::settings::with_comments;
+use super::settings::add_comments;
 use super::text;
 use super::training_data::{TrainingData, names_iterations, note_iterations_of_epochs};
-use super::validation::{saved_settings, validate};
+use super::validation::{read_valid_settings, validate};
 use crate::device::{self, ChosenDevice};
 use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
@@ -44,18 +45,18 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     }
     let TrainArgs { game, from, run, verifier, .. } = args;
     verifier.refuse_for_games()?;
-    let file = run.settings()?;
-    let game = games.find_beside_tasks(game_name(game.as_deref(), &file)?)?;
-    let files = match from {
+    let file = run.read_settings()?;
+    let game = games.find_beside_tasks(resolve_game_name(game.as_deref(), &file)?)?;
+    let layers = match from {
         Some(_) => vec![overlay::parse("the defaults of --from", FROM_DEFAULTS)?, file],
         None => vec![file],
     };
-    (game.train)(games, &NewRun { args: &run, files, from: from.as_deref() })
+    (game.train)(games, &NewRun { args: &run, layers, from: from.as_deref() })
 }
 
 /// Resumes a run, by default on its previous device.
 fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
-    let folder = folder_to_resume(games, &args)?;
+    let folder = find_folder_to_resume(games, &args)?;
     let lock = session::lock_folder(&folder)?;
     if args.run.device == "auto"
         && let [device] = &folder.devices()[..]
@@ -94,12 +95,12 @@ fn resume_any(games: &Games, mut args: TrainArgs) -> Result<()> {
 }
 
 /// Finds the run that the command line names by run directory, game or task.
-fn folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
+fn find_folder_to_resume(games: &Games, args: &TrainArgs) -> Result<RunFolder> {
     let name = args.game.as_deref();
     let path = name.filter(|name| names_folder(args, name)).map(Path::new);
     match (path.or(args.run.run_dir.as_deref()), name) {
         (Some(path), _) => Ok(RunFolder::find(path)?),
-        (None, None) => unfinished_run(games, &args.run),
+        (None, None) => find_unfinished_run(games, &args.run),
         (None, name) => Ok(RunFolder::newest(name)?),
     }
 }
@@ -114,21 +115,20 @@ fn is_device_present(name: &str) -> bool {
     name == "cpu" || device::list().iter().any(|device| device.name == name)
 }
 
-/// The latest run in `runs` that can be resumed or, if there is none, the latest of all, which `args` may
-/// extend.
+/// Finds the latest run in `runs` that can be resumed or, if there is none, the latest of all, which `args` may extend.
 ///
 /// # Errors
 /// If there is no run, or the latest is finished and `args` does not extend it.
-fn unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
-    if let Some(run) = first_resumable(games, RunFolder::by_last_write()) {
+fn find_unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
+    if let Some(run) = find_resumable(games, RunFolder::by_last_write()) {
         return Ok(run);
     }
     let mut newest = RunFolder::newest(None)?;
-    let is_of_python =
-        |run: &RunFolder| RecordedRun::read(run.path()).is_ok_and(|run| run.is_of_python(games));
-    if is_of_python(&newest) {
-        // If there is no other, to resume it fails with the reason.
-        let Some(other) = RunFolder::by_last_write().find(|run| !is_of_python(run)) else {
+    let needs_python =
+        |run: &RunFolder| RecordedRun::read(run.path()).is_ok_and(|run| run.needs_python(games));
+    if needs_python(&newest) {
+        // If there is no other, resuming it fails with the reason.
+        let Some(other) = RunFolder::by_last_write().find(|run| !needs_python(run)) else {
             return Ok(newest);
         };
         newest = other;
@@ -138,21 +138,21 @@ fn unfinished_run(games: &Games, args: &RunArgs) -> Result<RunFolder> {
     if is_over && args.iterations.is_none() && args.set.is_empty() {
         bail!(
             "no run in runs is unfinished; `grove train --resume {} --iterations N` prolongs the latest",
-            session::quote_path(newest.path())
+            quote_path(newest.path())
         );
     }
     Ok(newest)
 }
 
-/// The first of some runs that is interrupted and can be resumed. Says which runs it passes over because they need a
-/// Python process.
-fn first_resumable(games: &Games, mut runs: impl Iterator<Item = RunFolder>) -> Option<RunFolder> {
+/// Finds the first of some runs that is interrupted and can be resumed. Warns of runs that are left out because they
+/// need a Python process.
+fn find_resumable(games: &Games, mut runs: impl Iterator<Item = RunFolder>) -> Option<RunFolder> {
     runs.find(|run| {
         let Ok(recorded) = RecordedRun::read(run.path()) else { return false };
         if recorded.status() != RunStatus::Interrupted {
             return false;
         }
-        if recorded.is_of_python(games) {
+        if recorded.needs_python(games) {
             let path = run.path().display();
             eprint_line!(
                 "warning: {path} is left out: what it learns from is in the Python process that began it"
@@ -163,8 +163,11 @@ fn first_resumable(games: &Games, mut runs: impl Iterator<Item = RunFolder>) -> 
     })
 }
 
-/// Name of the game, on the command line or in the settings file.
-fn game_name<'a>(requested: Option<&'a str>, file: &'a toml::Table) -> Result<Option<&'a str>> {
+/// Returns the name of the game, on the command line or in the settings file.
+fn resolve_game_name<'a>(
+    requested: Option<&'a str>,
+    file: &'a toml::Table,
+) -> Result<Option<&'a str>> {
     let in_file = match file.get("env") {
         Some(toml::Value::String(name)) => Some(name.as_str()),
         Some(other) => bail!("`env` is {other}, but must be the name of a game"),
@@ -186,8 +189,8 @@ pub fn train_new<G: ConfigurableGame>(games: &Games, run: &NewRun) -> Result<()>
 /// Trains one rank of a new run.
 fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
-    let NewRun { args, files, from } = run;
-    let (game, mut config) = layer_settings::<G>(files, &args.set)?;
+    let NewRun { args, layers, from } = run;
+    let (game, mut config) = layer_settings::<G>(layers, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
@@ -197,17 +200,17 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
     match (&data, args.iterations) {
         (_, Some(iterations)) => config.iterations = iterations,
         (Some(data), None)
-            if !files.last().is_some_and(|file| names_iterations(file, &args.set)) =>
+            if !layers.last().is_some_and(|file| names_iterations(file, &args.set)) =>
         {
             let in_file = config.iterations;
             data.set_iterations_of_epochs(&mut config);
-            if let Some(file) = files.last().filter(|_| is_root) {
+            if let Some(file) = layers.last().filter(|_| is_root) {
                 note_iterations_of_epochs(file, in_file, config.iterations);
             }
         }
         _ => {}
     }
-    refuse_data::<G>(&data, &config)?;
+    refuse_data_settings::<G>(&data, &config)?;
     validate(&games.models, &game, &config)?;
     let is_default = args.set.is_empty() && args.config.is_none();
     let can_improve_by_play = config.data.is_on()
@@ -229,7 +232,7 @@ fn train_new_rank<G: ConfigurableGame>(games: &Games, run: &NewRun, rank: Rank) 
 }
 
 /// Checks that a run without a dataset has no settings for one.
-fn refuse_data<G: ConfigurableGame>(
+fn refuse_data_settings<G: ConfigurableGame>(
     data: &Option<TrainingData>,
     config: &TrainConfig,
 ) -> Result<()> {
@@ -254,7 +257,7 @@ fn resume_rank<G: ConfigurableGame>(
     rank: Rank,
 ) -> Result<()> {
     let started = Instant::now();
-    let (game, config) = saved_settings::<G>(&games.models, run.checkpoint)?;
+    let (game, config) = read_valid_settings::<G>(&games.models, run.checkpoint)?;
     let mut table = overlay::parse("the run's settings", &config_to_toml(&game, &config))?;
     change_saved(&mut table, &args.run.set)?;
     let (game, mut config) = overlay::split_game::<G>(table, G::NAME)?;
@@ -262,7 +265,7 @@ fn resume_rank<G: ConfigurableGame>(
     validate(&games.models, &game, &config)?;
     let open = || TrainingData::open_saved(game, &mut config, args.data.as_deref());
     let data = with_note_if(rank.team.is_root(), READING_DATA, open)?;
-    refuse_data::<G>(&data, &config)?;
+    refuse_data_settings::<G>(&data, &config)?;
     let iterations_of_epochs =
         data.as_ref().map(|data| data.iterations_of_epochs(&config, config.data.epochs));
     let origin = Origin::Saved(run);
@@ -291,7 +294,7 @@ fn train_rank<G: ConfigurableGame>(
     let GameSetup { game, config, data, from } = setup;
     let config = &config;
     let create_network =
-        |chosen: &ChosenDevice| session.games.models.network(game, config, &chosen.device);
+        |chosen: &ChosenDevice| session.games.models.create_network(game, config, &chosen.device);
     let try_rollout = |chosen: &ChosenDevice| {
         with_note(&format!("Trying a rollout on {}.", chosen.info.name), || {
             let alone = Team::alone();
@@ -333,12 +336,12 @@ fn train_rank<G: ConfigurableGame>(
         bail!(missing);
     }
     let run = GameRun::new(trainer, iterations_per_epoch, action_names);
-    session.train(&chosen, run, &with_comments(&settings, G::settings())?, next_command)
+    session.train(&chosen, run, &add_comments(&settings, G::settings())?, next_command)
 }
 
 /// Gives the network the weights of the best policy of a run with the same game and network.
 fn load_initial_weights<G: ConfigurableGame>(network: Network, run: &Path) -> Result<Network> {
-    let checkpoint = session::saved_policy(run)?;
+    let checkpoint = session::load_policy_checkpoint(run)?;
     read_config::<G>(&checkpoint)?;
     Ok(load_weights(network, &checkpoint)?)
 }
@@ -372,7 +375,7 @@ mod tests {
         let runs = runs.map(|(name, settings)| run(name, settings));
         let games = crate::program::dispatch::builtin_games();
         let found = |runs: &[RunFolder]| {
-            let found = first_resumable(&games, runs.iter().cloned());
+            let found = find_resumable(&games, runs.iter().cloned());
             found.map(|run| run.path().file_name().unwrap().to_os_string())
         };
         assert_eq!(found(&runs).unwrap(), "catch");

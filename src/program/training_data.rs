@@ -2,7 +2,7 @@
 
 use super::games::ConfigurableGame;
 use super::output::eprint_line;
-use super::session::canonical_path;
+use super::paths::canonical_path;
 use crate::data::{Dataset, Manifest, ShardedSteps, Steps, WindowOptions, WindowSet, hold_out};
 use crate::settings::{ClassWeights, DataConfig, TrainConfig, overlay};
 use crate::trainer::Demonstrations;
@@ -171,9 +171,9 @@ fn cut_into_windows<G: ConfigurableGame>(
     let train =
         WindowSet::new(steps.clone(), &train, WindowOptions { action_weights, ..plain.clone() });
     let validation = WindowSet::new(steps, &validation, plain);
-    for (window_set, what) in [(&train, "training"), (&validation, "held-out")] {
+    for (window_set, purpose) in [(&train, "training"), (&validation, "held-out")] {
         if window_set.is_empty() {
-            bail!("all {what} steps of the dataset in {} have weight 0", data.path);
+            bail!("all {purpose} steps of the dataset in {} have weight 0", data.path);
         }
     }
     Ok(Demonstrations { train, validation })

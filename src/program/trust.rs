@@ -15,9 +15,9 @@ use toml::{Table, Value};
 const APPROVALS_FILE: &str = "verifiers";
 /// Approved settings: the command, its folder, and the permissions of its sandbox.
 const APPROVED_SETTINGS: [&str; 5] =
-    ["verifier", "folder", SANDBOX_KEYS[0], SANDBOX_KEYS[1], SANDBOX_KEYS[2]];
+    ["verifier", "folder", SANDBOX_SETTINGS[0], SANDBOX_SETTINGS[1], SANDBOX_SETTINGS[2]];
 /// Settings of a verifier's sandbox.
-const SANDBOX_KEYS: [&str; 3] = ["sandbox", "network", "readable"];
+const SANDBOX_SETTINGS: [&str; 3] = ["sandbox", "network", "readable"];
 /// Setting of a task that permits code without a sandbox.
 const UNSAFE_SETTING: &str = "unsafe";
 
@@ -34,7 +34,7 @@ pub fn check(
 ) -> Result<()> {
     const OPTIONS: &str = ", or by --verifier with the same command in that folder";
     const PERMISSIONS: &str = " and by --verifier-sandbox and --verifier-allow";
-    check_with(name, task_settings, args, assignments, [OPTIONS, PERMISSIONS])
+    check_consent(name, task_settings, args, assignments, [OPTIONS, PERMISSIONS])
 }
 
 /// Checks that the user trusts the command in a task's settings, where `--trust` (`is_trusted`) is the only option
@@ -44,11 +44,11 @@ pub fn check(
 /// If the user does not, and has not approved the same settings before.
 pub fn check_trusted(name: &str, task_settings: &Table, is_trusted: bool) -> Result<()> {
     let args = VerifierArgs { trust: is_trusted, ..VerifierArgs::default() };
-    check_with(name, task_settings, &args, &[], ["", ""])
+    check_consent(name, task_settings, &args, &[], ["", ""])
 }
 
 /// Checks consent; `options` are the parts of an error that name options other than `--trust`.
-fn check_with(
+fn check_consent(
     name: &str,
     task_settings: &Table,
     args: &VerifierArgs,
@@ -71,7 +71,7 @@ fn check_with(
     let restrictions = args.restrictions();
     let is_on_command_line = |key: &str| restrictions.contains_key(key) || is_set(key);
     let loose_settings: Vec<&str> =
-        SANDBOX_KEYS.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
+        SANDBOX_SETTINGS.into_iter().filter(|key| !is_strict(task_settings, key)).collect();
     let current_folder = std::env::current_dir().unwrap_or_default();
     // A folder that only a file or a run names decides which program the command is.
     let is_current_folder =
@@ -81,14 +81,16 @@ fn check_with(
         args.trust || is_command_given && loose_settings.iter().all(|key| is_on_command_line(key));
     // Without a folder, or with a relative one, the same command can mean another program elsewhere.
     let absolute_folder = current_folder.join(folder);
-    approve(&approved_settings(task_settings, &absolute_folder), is_approved, || {
-        refusal(task_settings, &loose_settings, options)
-    })
+    require_approval(
+        &format_approved_settings(task_settings, &absolute_folder),
+        is_approved,
+        || format_refusal(task_settings, &loose_settings, options),
+    )
 }
 
 /// Checks consent to a task that runs code without a sandbox, which the command line may give.
 fn check_unsafe(name: &str, is_approved: bool) -> Result<()> {
-    approve(&format!("{name}.{UNSAFE_SETTING}"), is_approved, || {
+    require_approval(&format!("{name}.{UNSAFE_SETTING}"), is_approved, || {
         format!(
             "the settings run the code of completions even where it cannot be confined \
              ({name}.{UNSAFE_SETTING} = true), which you have not approved yet; approve it with --trust"
@@ -96,24 +98,25 @@ fn check_unsafe(name: &str, is_approved: bool) -> Result<()> {
     })
 }
 
-/// The error for a verifier that is not approved, whose `loose_settings` permit more than by default.
-fn refusal(task_settings: &Table, loose_settings: &[&str], options: [&str; 2]) -> String {
+/// Formats the error for a verifier that is not approved, whose `loose_settings` permit more than by default.
+fn format_refusal(task_settings: &Table, loose_settings: &[&str], options: [&str; 2]) -> String {
     let [command, folder] = ["verifier", "folder"].map(|key| overlay::text_at(task_settings, key));
-    let place = if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
+    let shown_folder =
+        if folder.is_empty() { "this folder".to_string() } else { format!("{folder:?}") };
     let permissions = loose_settings
         .iter()
         .filter_map(|key| Some(format!(", {key} = {}", task_settings.get(*key)?)));
     let permissions: String = permissions.collect();
     format!(
-        "the verifier is a shell command that you have not approved yet: {command:?}, run in {place}{permissions}; \
+        "the verifier is a shell command that you have not approved yet: {command:?}, run in {shown_folder}{permissions}; \
          approve it with --trust{}{}",
         options[0],
         if permissions.is_empty() { "" } else { options[1] }
     )
 }
 
-/// Values of the settings that an approval covers, as text, with the folder in which the command runs.
-fn approved_settings(task_settings: &Table, folder: &Path) -> String {
+/// Formats the settings that an approval covers, with the folder in which the command runs.
+fn format_approved_settings(task_settings: &Table, folder: &Path) -> String {
     let values = APPROVED_SETTINGS.into_iter();
     let mut values: Table =
         values.filter_map(|key| Some((key.to_string(), task_settings.get(key)?.clone()))).collect();
@@ -121,16 +124,20 @@ fn approved_settings(task_settings: &Table, folder: &Path) -> String {
     values.to_string()
 }
 
-/// Checks that this user has approved `what` before, or approves it now (`is_approved`): the cache remembers it.
-fn approve(what: &str, is_approved: bool, refused: impl FnOnce() -> String) -> Result<()> {
-    let line = disk::sha256(what);
+/// Checks that this user has approved `subject` before, or approves it now (`is_approved`), which the cache remembers.
+fn require_approval(
+    subject: &str,
+    is_approved: bool,
+    refusal: impl FnOnce() -> String,
+) -> Result<()> {
+    let line = disk::sha256(subject);
     let file = cache::folder().map(|folder| folder.join(APPROVALS_FILE));
-    let known = file.as_ref().and_then(|file| input::read_description(file).ok());
-    if known.is_some_and(|known| known.lines().any(|other| other == line)) {
+    let approvals = file.as_ref().and_then(|file| input::read_description(file).ok());
+    if approvals.is_some_and(|approvals| approvals.lines().any(|other| other == line)) {
         return Ok(());
     }
     if !is_approved {
-        bail!(refused());
+        bail!(refusal());
     }
     if let Some(file) = file {
         // If this fails, the user is asked again.
@@ -162,15 +169,18 @@ mod tests {
 
     #[test]
     fn an_approval_is_for_the_folder_in_which_the_command_runs() {
-        let of = |folder: &str, here: &str| {
+        let text = |folder: &str, here: &str| {
             let task_settings = [("verifier", "./v.sh"), ("folder", folder)];
             let task_settings =
                 task_settings.map(|(key, value)| (key.to_string(), Value::from(value)));
-            approved_settings(&Table::from_iter(task_settings), &Path::new(here).join(folder))
+            format_approved_settings(
+                &Table::from_iter(task_settings),
+                &Path::new(here).join(folder),
+            )
         };
-        assert_ne!(of("", "/mine"), of("", "/theirs"));
-        assert_ne!(of("sub", "/mine"), of("sub", "/theirs"));
-        assert_eq!(of("/mine", "/mine"), of("/mine", "/theirs"));
+        assert_ne!(text("", "/mine"), text("", "/theirs"));
+        assert_ne!(text("sub", "/mine"), text("sub", "/theirs"));
+        assert_eq!(text("/mine", "/mine"), text("/mine", "/theirs"));
     }
 
     #[test]
@@ -187,7 +197,9 @@ mod tests {
             let task_settings = Table::from_iter([(key.to_string(), value)]);
             assert_eq!(is_strict(&task_settings, key), expected, "{task_settings}");
             assert!(
-                SANDBOX_KEYS.iter().all(|other| *other == key || is_strict(&task_settings, other))
+                SANDBOX_SETTINGS
+                    .iter()
+                    .all(|other| *other == key || is_strict(&task_settings, other))
             );
         }
     }

@@ -8,7 +8,7 @@ use crate::trainer::read_config;
 use anyhow::{Context, Result};
 
 /// Reads and validates the settings of a checkpoint, which may come from anyone.
-pub fn saved_settings<G: ConfigurableGame>(
+pub fn read_valid_settings<G: ConfigurableGame>(
     models: &Models,
     checkpoint: &Checkpoint,
 ) -> Result<(G, TrainConfig)> {

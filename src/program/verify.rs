@@ -19,7 +19,7 @@ struct Report {
 
 /// Passes answers to a task's verifier, and prints its rewards.
 pub fn run(args: VerifyArgs) -> Result<()> {
-    let task = text::requested_task(args.task, args.task_data, &args.verifier, &args.set)?;
+    let task = text::open_requested_task(args.task, args.task_data, &args.verifier, &args.set)?;
     let audit = if args.attack { audit_with_attacks } else { audit_solutions };
     let results = with_note("Verifying answers.", || audit(&*task, Split::Test, args.prompts))?;
     let report = Report { task: task.name().to_string(), results };
@@ -55,11 +55,11 @@ impl Report {
             }
             Some((highest, answer)) if !is_maximum_known => findings.push(format!(
                 "Rewards exceed 1, so that full marks are not known; the highest reward of a worthless answer is {} ({answer}).",
-                reward(Some(highest))
+                format_reward(Some(highest))
             )),
             Some((highest, answer)) if full.is_empty() => findings.push(format!(
                 "No worthless answer gets full marks; the highest reward is {} ({answer}).",
-                reward(Some(highest))
+                format_reward(Some(highest))
             )),
             Some(_) => findings.push(format!(
                 "Warning: worthless answers that get full marks: {}.",
@@ -71,7 +71,7 @@ impl Report {
 }
 
 /// Formats a reward; a small nonzero one is not shown as 0.
-fn reward(value: Option<f64>) -> String {
+fn format_reward(value: Option<f64>) -> String {
     match value {
         Some(value) if value > 0.0 && value < 5e-4 => "<0.001".to_string(),
         value => format_number(value),
@@ -84,7 +84,7 @@ impl Display for Report {
         write!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
         for result in &self.results {
             let AuditResult { kind, num_answers, num_full, num_unjudged, .. } = result;
-            let (mean, highest) = (reward(result.mean), reward(result.highest));
+            let (mean, highest) = (format_reward(result.mean), format_reward(result.highest));
             let full =
                 num_full.map_or("unknown".to_string(), |full| format!("{full} of {num_answers}"));
             write!(f, "\n{kind:width$}  {mean:>8} {highest:>8}  {full}")?;
@@ -130,8 +130,8 @@ mod tests {
             ["Warning: worthless answers that get full marks: empty."]
         );
         let some = || vec![right(), result("empty", 0, 0.0), result("huge", 0, 1e-5)];
-        let said = "No worthless answer gets full marks; the highest reward is <0.001 (huge).";
-        assert_eq!(findings(some()), [said]);
+        let finding = "No worthless answer gets full marks; the highest reward is <0.001 (huge).";
+        assert_eq!(findings(some()), [finding]);
         let table = Report { task: "own".to_string(), results: some() }.to_string();
         assert!(table.contains("huge            <0.001   <0.001  0 of 2"), "{table}");
         assert!(findings(vec![])[0].contains("--attack"));

@@ -7,8 +7,8 @@ mod tools;
 mod train;
 mod verifier;
 
-pub use models::{EvalArgs, ExportArgs, Format, GenerateArgs, RecordArgs, RenderOptions};
-pub use parsers::{Seeds, name_of, seeds};
+pub use models::{EvalArgs, ExportArgs, ExportFormat, GenerateArgs, RecordArgs, RenderOptions};
+pub use parsers::{Seeds, name_of, parse_seeds};
 pub use runs::{Axis, PlotArgs, RunsArgs, SweepArgs, WatchArgs};
 pub use tools::{CheckArgs, DemoArgs, DevicesArgs, ImportArgs, SettingsArgs};
 pub use train::{FitArgs, RunArgs, TrainArgs};
@@ -19,9 +19,9 @@ use super::manual::{CompletionsArgs, ManArgs};
 use clap::{Parser, Subcommand};
 
 /// Default address of the live page.
-pub const HOST: &str = "127.0.0.1";
+pub const DEFAULT_HOST: &str = "127.0.0.1";
 /// Default port of the live page.
-pub const PORT: u16 = 8642;
+pub const DEFAULT_PORT: u16 = 8642;
 
 /// Train game policies and small language models by Group Relative Policy Optimization (GRPO).
 #[derive(Parser, Debug)]

@@ -1,6 +1,6 @@
 //! Options of the commands that use a trained policy or a language model.
 
-use super::parsers::{count, one_of, sampling, seed, temperature};
+use super::parsers::{count_in, one_of, parse_sampling, parse_seed, parse_temperature};
 use super::verifier::VerifierArgs;
 use crate::settings::Precision;
 use crate::text::GgufType;
@@ -17,16 +17,16 @@ pub struct EvalArgs {
     ///
     /// The scores at the end of a game's run come from the default episodes and seed; a language model's greedy score
     /// there comes from 1000 prompts with --seed 1 (the run's).
-    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = count::<usize>(1..=100_000_000))]
+    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = count_in::<usize>(1..=100_000_000))]
     pub episodes: usize,
     /// Completions per prompt for a language model: the k of pass@k [default: 8].
-    #[arg(long, value_name = "K", value_parser = count::<usize>(1..=4096))]
+    #[arg(long, value_name = "K", value_parser = count_in::<usize>(1..=4096))]
     pub k: Option<usize>,
     /// Random seed of the episodes.
-    #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = parse_seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
     /// Number of CPU threads; does not affect the result [default: one per core].
-    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count_in::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// The place of the file of prompts that a language model's run was given, if it has moved.
     #[arg(long, value_name = "FILE")]
@@ -53,35 +53,35 @@ pub struct GenerateArgs {
     #[arg(long)]
     pub raw: bool,
     /// Maximum number of new tokens.
-    #[arg(long, default_value_t = 256, value_name = "N", value_parser = count::<usize>(1..=1_000_000))]
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = count_in::<usize>(1..=1_000_000))]
     pub max_new_tokens: usize,
     /// Sampling temperature; 0 for greedy decoding.
-    #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true, value_parser = temperature)]
+    #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true, value_parser = parse_temperature)]
     pub temperature: f32,
     /// Sample from the K most likely tokens only; 0 for no limit.
     #[arg(long, default_value_t = 0, value_name = "K")]
     pub top_k: usize,
     /// Sample from the smallest set of tokens whose probability reaches this; 1 for no limit.
-    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = |text: &str| sampling("top_p", text))]
+    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = |text: &str| parse_sampling("top_p", text))]
     pub top_p: f32,
     /// Exclude tokens below this fraction of the most likely token's probability.
-    #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = |text: &str| sampling("min_p", text))]
+    #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = |text: &str| parse_sampling("min_p", text))]
     pub min_p: f32,
     /// Stop when this text is generated; may be repeated.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
     /// Number of completions.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count::<usize>(1..=4096))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count_in::<usize>(1..=4096))]
     pub completions: usize,
     /// Precision of matrix products.
     #[arg(long, default_value = "f32", value_name = "NAME",
         value_parser = one_of(&[Precision::F32, Precision::Bf16], Precision::name))]
     pub precision: Precision,
     /// Random seed of sampling.
-    #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = parse_seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
     /// Number of CPU threads; does not affect the result [default: one per core].
-    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count_in::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// Print the result as a JSON object on stdout, with the log-probability of each token.
     #[arg(long)]
@@ -97,7 +97,7 @@ pub struct ExportArgs {
     /// The format: onnx, safetensors or json for games; gguf or safetensors (a Hugging Face folder) for language models
     /// [default: onnx for games, gguf for language models].
     #[arg(long, value_name = "NAME")]
-    pub format: Option<Format>,
+    pub format: Option<ExportFormat>,
     /// The file, or the folder of a language model [default: the run's name with the format's extension].
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -117,7 +117,7 @@ pub struct ExportArgs {
 
 /// A format of policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ExportFormat {
     /// ONNX: observation and memory to logits, greedy action and memory.
     Onnx,
     /// Named tensors, with the settings in the header.
@@ -157,18 +157,18 @@ pub struct RenderOptions {
     #[arg(long)]
     pub score: bool,
     /// Number of games side by side, each on a different level.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count::<usize>(1..=1024))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count_in::<usize>(1..=1024))]
     pub games: usize,
     /// Number of steps; a game that ends is followed by another level.
     #[arg(long, default_value_t = 100, value_name = "N",
-        value_parser = count::<u32>(0..=100_000))]
+        value_parser = count_in::<u32>(0..=100_000))]
     pub steps: u32,
     /// Size of a cell in pixels [default: the largest that fits 800 x 600].
     ///
     /// Multiples of 16 are sharpest.
-    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=256))]
+    #[arg(long, value_name = "N", value_parser = count_in::<u32>(1..=256))]
     pub scale: Option<u32>,
     /// Random seed of the levels.
-    #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = parse_seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
 }

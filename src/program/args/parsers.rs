@@ -7,25 +7,25 @@ use clap::{Arg, Command, ValueEnum};
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
 
-/// A parser of these values by their names, which help and shells' completions list.
-pub fn one_of<T>(all: &'static [T], name: fn(T) -> &'static str) -> Choices<T> {
-    Choices { all, name }
+/// Creates a parser of these values by their names, which help and shells' completions list.
+pub fn one_of<T>(all: &'static [T], name: fn(T) -> &'static str) -> ChoiceParser<T> {
+    ChoiceParser { all, name }
 }
 
-/// The values that an option takes.
+/// A parser of the values that an option takes.
 #[derive(Clone)]
-pub struct Choices<T: 'static> {
+pub struct ChoiceParser<T: 'static> {
     all: &'static [T],
     name: fn(T) -> &'static str,
 }
 
-impl<T: Copy> Choices<T> {
+impl<T: Copy> ChoiceParser<T> {
     fn names(&self) -> Vec<&'static str> {
         self.all.iter().map(|choice| (self.name)(*choice)).collect()
     }
 }
 
-impl<T: Copy + Send + Sync + 'static> TypedValueParser for Choices<T> {
+impl<T: Copy + Send + Sync + 'static> TypedValueParser for ChoiceParser<T> {
     type Value = T;
 
     fn parse_ref(
@@ -51,8 +51,8 @@ pub fn name_of(value: &impl ValueEnum) -> String {
     value.get_name().to_string()
 }
 
-/// A parser of counts in this range.
-pub fn count<T: TryFrom<u64> + 'static>(
+/// Creates a parser of counts in this range.
+pub fn count_in<T: TryFrom<u64> + 'static>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
     move |text: &str| {
@@ -67,16 +67,16 @@ pub fn count<T: TryFrom<u64> + 'static>(
 pub struct Seeds(pub Vec<u64>);
 
 /// Parses seeds: `1..5`, both ends included, or `1,2,8`.
-pub fn seeds(text: &str) -> Result<Seeds, String> {
-    let wrong = || "write a range, for instance 1..5 (both included), or a list, 1,2,8".to_string();
-    let number = |text: &str| {
-        let number = text.trim().parse::<u64>().map_err(|_| wrong())?;
-        let is_small = i64::try_from(number).is_ok();
-        is_small.then_some(number).ok_or_else(|| "a seed is at most 2^63 - 1".to_string())
+pub fn parse_seeds(text: &str) -> Result<Seeds, String> {
+    let error = || "write a range, for instance 1..5 (both included), or a list, 1,2,8".to_string();
+    let parse_one = |text: &str| {
+        let seed = text.trim().parse::<u64>().map_err(|_| error())?;
+        let is_small = i64::try_from(seed).is_ok();
+        is_small.then_some(seed).ok_or_else(|| "a seed is at most 2^63 - 1".to_string())
     };
     let seeds: Vec<u64> = match text.split_once("..") {
-        Some((first, last)) => (number(first)?..=number(last)?).take(1001).collect(),
-        None => text.split(',').map(number).collect::<Result<_, _>>()?,
+        Some((first, last)) => (parse_one(first)?..=parse_one(last)?).take(1001).collect(),
+        None => text.split(',').map(parse_one).collect::<Result<_, _>>()?,
     };
     let is_twice = |(at, seed): &(usize, &u64)| seeds[..*at].contains(seed);
     match (seeds.len(), seeds.iter().enumerate().find(is_twice)) {
@@ -88,22 +88,22 @@ pub fn seeds(text: &str) -> Result<Seeds, String> {
 }
 
 /// Parses a seed: a whole number that a settings file can hold as well.
-pub fn seed<T: TryFrom<i64>>(text: &str) -> Result<T, String> {
+pub fn parse_seed<T: TryFrom<i64>>(text: &str) -> Result<T, String> {
     let seed = text.parse::<i64>().ok().and_then(|seed| T::try_from(seed).ok());
     let max_seed = if size_of::<T>() == 4 { i64::from(u32::MAX) } else { i64::MAX };
     seed.ok_or_else(|| format!("a seed is a whole number from 0 to {max_seed}"))
 }
 
 /// Parses a temperature: one that training takes, or 0.
-pub fn temperature(text: &str) -> Result<f32, String> {
+pub fn parse_temperature(text: &str) -> Result<f32, String> {
     match text.parse() {
         Ok(0.0) => Ok(0.0),
-        _ => sampling("temperature", text).map_err(|error| error.replace("be ", "be 0, or ")),
+        _ => parse_sampling("temperature", text).map_err(|error| error.replace("be ", "be 0, or ")),
     }
 }
 
 /// Parses a number that training takes for this setting of generation.
-pub fn sampling(key: &str, text: &str) -> Result<f32, String> {
+pub fn parse_sampling(key: &str, text: &str) -> Result<f32, String> {
     let number: f32 = text.parse().map_err(|_| "not a number".to_string())?;
     match shape_at(GenerationConfig::SETTINGS, key) {
         Some(Shape::Number(range)) if !range.contains(number.into()) => {
@@ -113,8 +113,8 @@ pub fn sampling(key: &str, text: &str) -> Result<f32, String> {
     }
 }
 
-/// Parses a score.
-pub fn finite(text: &str) -> Result<f64, String> {
+/// Parses a number that is neither infinite nor NaN.
+pub fn parse_finite(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
     number.ok_or_else(|| "must be a finite number".to_string())
 }
@@ -125,13 +125,13 @@ mod tests {
 
     #[test]
     fn seeds_are_a_range_or_a_list() {
-        assert_eq!(seeds("1..5"), Ok(Seeds(vec![1, 2, 3, 4, 5])));
-        assert_eq!(seeds("3, 1,8"), Ok(Seeds(vec![3, 1, 8])));
-        assert_eq!(seeds("7"), Ok(Seeds(vec![7])));
-        assert_eq!(seeds("5000000000"), Ok(Seeds(vec![5_000_000_000])));
-        assert_eq!(seeds("1..4000000000"), Err("more than 1000 seeds".to_string()));
+        assert_eq!(parse_seeds("1..5"), Ok(Seeds(vec![1, 2, 3, 4, 5])));
+        assert_eq!(parse_seeds("3, 1,8"), Ok(Seeds(vec![3, 1, 8])));
+        assert_eq!(parse_seeds("7"), Ok(Seeds(vec![7])));
+        assert_eq!(parse_seeds("5000000000"), Ok(Seeds(vec![5_000_000_000])));
+        assert_eq!(parse_seeds("1..4000000000"), Err("more than 1000 seeds".to_string()));
         for text in ["5..1", "a", "", "-1..2", "1..", "1,,2", "1,2,1", "9223372036854775808"] {
-            assert!(seeds(text).is_err(), "{text}");
+            assert!(parse_seeds(text).is_err(), "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Options of the commands that show or compare runs.
 
-use super::parsers::count;
-use super::{HOST, PORT};
+use super::parsers::count_in;
+use super::{DEFAULT_HOST, DEFAULT_PORT};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ pub struct WatchArgs {
     /// A run, by its folder or its game [default: the latest in runs/].
     pub run: Option<PathBuf>,
     /// Port of the page; 0 for any free one.
-    #[arg(long, default_value_t = PORT, value_name = "N")]
+    #[arg(long, default_value_t = DEFAULT_PORT, value_name = "N")]
     pub port: u16,
     /// Address to bind to; 0.0.0.0 makes the page available to other machines.
-    #[arg(long, default_value = HOST, value_name = "ADDRESS")]
+    #[arg(long, default_value = DEFAULT_HOST, value_name = "ADDRESS")]
     pub host: String,
     /// Open the page in the browser.
     #[arg(long)]
@@ -87,7 +87,7 @@ pub struct SweepArgs {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// Number of CPU threads, shared by the runs side by side [default: one per core].
-    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count_in::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// Run the verifier that the file names, even if you have not approved it before.
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! Options of the commands about data, games, settings and devices.
 
-use super::parsers::{count, seed};
+use super::parsers::{count_in, parse_seed};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ pub struct DemoArgs {
     #[arg(long, value_name = "NAME|RUN")]
     pub player: String,
     /// Number of episodes, each on a different level.
-    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = count::<u32>(1..=100_000_000))]
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = count_in::<u32>(1..=100_000_000))]
     pub episodes: u32,
     /// The folder of the dataset, which must be new or empty.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Random seed of the episodes.
-    #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = parse_seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
     /// Change a setting of the game, for instance fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
@@ -41,7 +41,7 @@ pub struct ImportArgs {
     #[arg(long, value_name = "COLUMN", requires = "window")]
     pub label: Option<String>,
     /// Number of CSV rows, up to and including the labelled one, from which a label is predicted.
-    #[arg(long, value_name = "N", requires = "label", value_parser = count::<usize>(1..=4096))]
+    #[arg(long, value_name = "N", requires = "label", value_parser = count_in::<usize>(1..=4096))]
     pub window: Option<usize>,
     /// The CSV column with the time, which is not used as a feature.
     #[arg(long, value_name = "COLUMN", requires = "label")]
@@ -75,10 +75,10 @@ pub struct CheckArgs {
     pub game: Option<String>,
     /// Number of episodes with random actions, each on a different level.
     #[arg(long, default_value_t = 64, value_name = "N",
-        value_parser = count::<u32>(1..=1_000_000))]
+        value_parser = count_in::<u32>(1..=1_000_000))]
     pub episodes: u32,
     /// Random seed of the episodes.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = seed::<u32>, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = parse_seed::<u32>, allow_negative_numbers = true)]
     pub seed: u32,
     /// Change a setting of the game, for instance fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]

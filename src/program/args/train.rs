@@ -1,6 +1,6 @@
 //! Options of the commands that train.
 
-use super::parsers::{Seeds, count, one_of, seed, seeds};
+use super::parsers::{Seeds, count_in, one_of, parse_seed, parse_seeds};
 use super::verifier::VerifierArgs;
 use crate::disk::input;
 use crate::settings::{EngineChoice, Precision, overlay};
@@ -27,7 +27,7 @@ pub struct TrainArgs {
     ///
     /// Prints the mean and the interquartile mean of the scores, with a 95 % bootstrap interval. With --run-dir, the
     /// runs are the folders seed-N in it.
-    #[arg(long, value_name = "SEEDS", value_parser = seeds,
+    #[arg(long, value_name = "SEEDS", value_parser = parse_seeds,
         conflicts_with_all = ["seed", "resume", "dry_run", "watch"])]
     pub seeds: Option<Seeds>,
     /// With --resume, the place of the dataset that the run learns from, if it has moved.
@@ -81,10 +81,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Number of iterations; learning-rate and other schedules span them.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count::<u32>(1..=u64::from(u32::MAX)))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count_in::<u32>(1..=u64::from(u32::MAX)))]
     pub iterations: Option<u32>,
     /// Random seed [default: 1].
-    #[arg(long, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = parse_seed::<u64>, allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// The device: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N] or rocm[:N].
     ///
@@ -101,10 +101,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME", value_parser = one_of(Precision::ALL, Precision::name))]
     pub precision: Option<Precision>,
     /// Number of CPU threads; does not affect the result [default: one per core].
-    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count_in::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// Seconds that a rank waits for another one before it fails [default: 60; 600 for language models].
-    #[arg(long, value_name = "SECONDS", value_parser = count::<u64>(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", value_parser = count_in::<u64>(1..=86_400))]
     pub timeout: Option<u64>,
     /// The run directory [default: the next free runs/NAME-N, where NAME is the game, the task or the file of prompts].
     #[arg(long, value_name = "DIR")]
@@ -141,8 +141,8 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The settings in the file that the command line names.
-    pub fn settings(&self) -> Result<toml::Table> {
+    /// Reads the settings in the file that the command line names.
+    pub fn read_settings(&self) -> Result<toml::Table> {
         let Some(path) = &self.config else { return Ok(toml::Table::new()) };
         let text = input::read_description(path)
             .with_context(|| format!("cannot read the settings file {}", path.display()))?;

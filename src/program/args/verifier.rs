@@ -1,6 +1,6 @@
 //! Options of the command that verifies completions, and of `grove verify`.
 
-use super::parsers::{count, one_of};
+use super::parsers::{count_in, one_of};
 use crate::task::DataTask;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -45,7 +45,7 @@ pub struct VerifyArgs {
     #[arg(long)]
     pub attack: bool,
     /// Number of held-out prompts.
-    #[arg(long, default_value_t = 20, value_name = "N", value_parser = count::<u64>(1..=100_000))]
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = count_in::<u64>(1..=100_000))]
     pub prompts: u64,
     /// Change a setting of the task, for instance sort.length=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]

@@ -1,6 +1,6 @@
 //! Options of `bench`.
 
-use crate::program::args::parsers::{count, finite, one_of};
+use crate::program::args::parsers::{count_in, one_of, parse_finite};
 use crate::settings::{EngineChoice, Precision};
 use clap::Args;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub num_envs: Option<usize>,
     /// Games per group, a divisor of the number of games [default: 8].
-    #[arg(long, value_name = "N", value_parser = count::<usize>(2..=1 << 30))]
+    #[arg(long, value_name = "N", value_parser = count_in::<usize>(2..=1 << 30))]
     pub group_size: Option<usize>,
     /// Steps per iteration [default: 100].
     #[arg(long, value_name = "N")]
@@ -56,14 +56,14 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub num_minibatches: Option<usize>,
     /// Measurements of each rate, after a warm-up.
-    #[arg(long, default_value_t = 10, value_name = "N", value_parser = count::<usize>(1..=10_000))]
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = count_in::<usize>(1..=10_000))]
     pub repeats: usize,
     /// Also measure how long the game's default run takes to reach this greedy score.
-    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = finite)]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = parse_finite)]
     pub score: Option<f64>,
     /// Number of runs for --score, with consecutive seeds.
     #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
-        value_parser = count::<u64>(1..=1000))]
+        value_parser = count_in::<u64>(1..=1000))]
     pub score_repeats: u64,
     /// Measure strong and weak scaling over 1, 2, 4, ... ranks instead.
     ///
@@ -74,7 +74,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub no_peak: bool,
     /// Number of CPU threads [default: one per core].
-    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count_in::<u32>(1..=1024))]
     pub threads: Option<u32>,
     /// Print the results as a JSON object on stdout.
     #[arg(long)]

@@ -35,7 +35,7 @@ use serde::Serialize;
 use sizes::apply_sizes;
 use std::fmt::Display;
 use std::time::Instant;
-use work::Work;
+use work::StepWork;
 
 /// Measures a game, or a task with its language model.
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
@@ -62,7 +62,7 @@ pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<(
     let started = Instant::now();
     let chosen = device::choose(&args.device)?;
     let device = &chosen.device;
-    let network = models.network(game, &config, device);
+    let network = models.create_network(game, &config, device);
     let mut trainer = Trainer::with_model(game, network, &config, device);
     if let Some(missing) = trainer.unsupported_reason() {
         bail!(missing);
@@ -73,11 +73,11 @@ pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<(
     let (num_envs, num_steps) = (config.rollout.num_envs(), config.rollout.num_steps);
     let (trained_rate, peak_memory) = measure_training(&mut trainer, args.repeats)?;
     let policy_rate =
-        Measurement::of_rate(args.repeats, num_envs * num_steps, || Ok(trainer.rehearse()))?;
+        Measurement::measure_rate(args.repeats, num_envs * num_steps, || Ok(trainer.rehearse()))?;
     let rules_rate = measure_rules(game, &config.rollout, args.repeats, device)?;
     let seconds_to_score = args
         .score
-        .map(|score| time_to_score(models, game, &defaults, args, score, device))
+        .map(|score| measure_time_to_score(models, game, &defaults, args, score, device))
         .transpose()?;
 
     let is_builtin = !matches!(config.policy.kind, ModelKind::UserDefined(_));
@@ -101,7 +101,7 @@ pub fn bench<G: ConfigurableGame>(models: &Models, args: &BenchArgs) -> Result<(
         trained_steps_per_second: trained_rate,
         seconds_to_first_update,
         peak_memory_bytes: peak_memory,
-        work_per_step: is_builtin.then(|| Work::of(game, &config)),
+        work_per_step: is_builtin.then(|| StepWork::of(game, &config)),
         seconds_to_score,
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };
@@ -116,7 +116,7 @@ fn measure_training<G: Rules>(
     let rollout = &trainer.config().rollout;
     let steps = rollout.num_envs() * rollout.num_steps;
     let mut memory = None;
-    let rate = Measurement::of_rate(repeats, steps, || {
+    let rate = Measurement::measure_rate(repeats, steps, || {
         let started = Instant::now();
         let record = trainer.iterate()?;
         let seconds = started.elapsed().as_secs_f64();
@@ -133,13 +133,13 @@ fn measure_rules<G: Rules>(
     repeats: usize,
     device: &Device,
 ) -> Result<Measurement> {
-    let (envs, steps) = (rollout.num_envs(), rollout.num_steps);
+    let (num_envs, num_steps) = (rollout.num_envs(), rollout.num_steps);
     let mut seed = 0;
-    Measurement::of_rate(repeats, envs * steps, || {
+    Measurement::measure_rate(repeats, num_envs * num_steps, || {
         seed += 1;
         let started = Instant::now();
         // Blocks until the device has finished.
-        device::read(play_at_random(game, envs, steps, seed, device).sum());
+        device::read(play_at_random(game, num_envs, num_steps, seed, device).sum());
         Ok(started.elapsed().as_secs_f64())
     })
 }
@@ -155,8 +155,8 @@ fn publish(args: &BenchArgs, report: &(impl Serialize + Display)) -> Result<()> 
     printed
 }
 
-/// Mean score of the greedy policy over the episodes that `grove eval` plays.
-fn greedy_score<G: Rules>(trainer: &GameTrainer<G>) -> f64 {
+/// Evaluates the greedy policy: its mean score over the episodes that `grove eval` plays.
+fn evaluate_greedy<G: Rules>(trainer: &GameTrainer<G>) -> f64 {
     let game = trainer.game();
     let policy = NativePolicy::new(&trainer.model(), game.num_features(), game.num_actions());
     let stream = Stream::Evaluation;
@@ -164,7 +164,7 @@ fn greedy_score<G: Rules>(trainer: &GameTrainer<G>) -> f64 {
 }
 
 /// Measures the seconds until the greedy policy of the game's default run reaches `score`, for each seed.
-fn time_to_score<G: Rules>(
+fn measure_time_to_score<G: Rules>(
     models: &Models,
     game: G,
     defaults: &TrainConfig,
@@ -175,13 +175,13 @@ fn time_to_score<G: Rules>(
     let runs = (0..args.score_repeats).map(|i| {
         let config = TrainConfig { seed: defaults.seed + i, ..defaults.clone() };
         let started = Instant::now();
-        let network = models.network(game, &config, device);
+        let network = models.create_network(game, &config, device);
         let mut trainer = Trainer::with_model(game, network, &config, device);
         while trainer.iteration() < config.iterations {
             trainer.iterate()?;
             let is_due = trainer.iteration().is_multiple_of(EVAL_EVERY)
                 || trainer.iteration() == config.iterations;
-            if is_due && greedy_score(&trainer) >= score {
+            if is_due && evaluate_greedy(&trainer) >= score {
                 return Ok(Some(started.elapsed().as_secs_f64()));
             }
         }

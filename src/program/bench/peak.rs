@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// A device's measured peaks; `None` if a measurement is not available.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Peak {
+pub(super) struct DevicePeak {
     /// Floating-point operations per second: 32-bit multiply-adds on registers, without tensor cores; the
     /// fastest of several launch shapes.
     pub flops_per_second: Option<f64>,
@@ -18,7 +18,7 @@ pub(super) struct Peak {
 /// memory. The bandwidth of software renderers is not measured, since Burn's probe needs larger buffers than
 /// they offer.
 #[cfg(feature = "kernels")]
-pub(super) fn measure(device: &Device, info: &DeviceInfo) -> Option<Peak> {
+pub(super) fn measure(device: &Device, info: &DeviceInfo) -> Option<DevicePeak> {
     use burn::cubecl::ir::{ElemType, FloatKind};
     use burn::tensor::{MemoryAccess, ThroughputKey, ThroughputMode};
     let compute = ThroughputMode::ComputeDirect { dtype: ElemType::Float(FloatKind::F32) };
@@ -30,7 +30,7 @@ pub(super) fn measure(device: &Device, info: &DeviceInfo) -> Option<Peak> {
     let stats = device.performance_stats(&keys);
     let compute = stats.first()?;
     let memory = stats.get(1);
-    Some(Peak {
+    Some(DevicePeak {
         flops_per_second: compute.value.ok().map(|value| value.ops_per_s()),
         bytes_per_second: memory.and_then(|m| Some(m.value.ok()?.bytes_per_s(&m.key))),
     })
@@ -38,6 +38,6 @@ pub(super) fn measure(device: &Device, info: &DeviceInfo) -> Option<Peak> {
 
 /// Returns `None`: this build has no kernels.
 #[cfg(not(feature = "kernels"))]
-pub(super) fn measure(_: &Device, _: &DeviceInfo) -> Option<Peak> {
+pub(super) fn measure(_: &Device, _: &DeviceInfo) -> Option<DevicePeak> {
     None
 }

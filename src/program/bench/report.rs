@@ -1,7 +1,7 @@
 //! The results of a benchmark, as JSON and as a table.
 
-use super::peak::Peak;
-use super::work::Work;
+use super::peak::DevicePeak;
+use super::work::StepWork;
 use crate::device::DeviceInfo;
 use crate::run::pluralize;
 use anyhow::Result;
@@ -34,19 +34,19 @@ impl Measurement {
         Self { median, min: values[0], max: values[last] }
     }
 
-    /// Measures steps per second `repeats` times, after a warm-up. `once` performs `steps` steps and
+    /// Measures steps per second `repeats` times, after a warm-up. `work` performs `num_steps` steps and
     /// returns the seconds taken; it is called until a measurement has lasted [`MIN_SECONDS`].
-    pub fn of_rate(
+    pub fn measure_rate(
         repeats: usize,
-        steps: usize,
-        mut once: impl FnMut() -> Result<f64>,
+        num_steps: usize,
+        mut work: impl FnMut() -> Result<f64>,
     ) -> Result<Self> {
         let mut rates = Vec::new();
         for i in 0..WARM_UP_REPEATS + repeats {
             let (mut steps_done, mut seconds) = (0, 0.0);
             while seconds < MIN_SECONDS {
-                seconds += once()?;
-                steps_done += steps;
+                seconds += work()?;
+                steps_done += num_steps;
             }
             if i >= WARM_UP_REPEATS {
                 rates.push(steps_done as f64 / seconds);
@@ -56,17 +56,17 @@ impl Measurement {
     }
 }
 
-/// Writes rates as a table, each with its range over the repeats.
+/// Writes rates in this unit as a table, each with its range over the repeats.
 pub(super) fn write_table(
     f: &mut Formatter<'_>,
-    what: &str,
+    unit: &str,
     repeats: usize,
     rows: [(&str, Measurement); 3],
 ) -> fmt::Result {
     let range = if repeats > 1 { format!("  range of {repeats}") } else { String::new() };
-    writeln!(f, "{what:28}  {:>12}{range}", "median")?;
-    rows.into_iter().try_for_each(|(what, Measurement { median, min, max })| {
-        write!(f, "{what:28}  {median:>12.3e}")?;
+    writeln!(f, "{unit:28}  {:>12}{range}", "median")?;
+    rows.into_iter().try_for_each(|(work, Measurement { median, min, max })| {
+        write!(f, "{work:28}  {median:>12.3e}")?;
         if repeats > 1 { writeln!(f, "  {min:.3e} to {max:.3e}") } else { writeln!(f) }
     })
 }
@@ -122,8 +122,8 @@ pub(super) struct Report<'a> {
     pub seconds_to_first_update: f64,
     pub peak_memory_bytes: Option<u64>,
     /// Unknown for user-defined models.
-    pub work_per_step: Option<Work>,
-    pub device_peak: Option<Peak>,
+    pub work_per_step: Option<StepWork>,
+    pub device_peak: Option<DevicePeak>,
     pub seconds_to_score: Option<ScoreRuns>,
 }
 
@@ -173,17 +173,17 @@ impl Report<'_> {
             work.policy_flops, work.policy_bytes, work.trained_flops, work.trained_bytes
         )?;
         let Some(peak) = &self.device_peak else { return Ok(()) };
-        let unit = |value: Option<f64>, scale: f64, unit: &str| match value {
+        let format_peak = |value: Option<f64>, scale: f64, unit: &str| match value {
             Some(value) => format!("{:.3} {unit}", value / scale),
             None => format!("unknown {unit}"),
         };
         writeln!(
             f,
             "measured peak of the device: {}, {}",
-            unit(peak.flops_per_second, 1e12, "TFLOP/s"),
-            unit(peak.bytes_per_second, 1e9, "GB/s")
+            format_peak(peak.flops_per_second, 1e12, "TFLOP/s"),
+            format_peak(peak.bytes_per_second, 1e9, "GB/s")
         )?;
-        for (what, rate, flops, bytes) in [
+        for (name, rate, flops, bytes) in [
             (
                 "rules and policy",
                 self.policy_steps_per_second,
@@ -198,7 +198,7 @@ impl Report<'_> {
             };
             writeln!(
                 f,
-                "  {what}: {} of peak arithmetic, {} of peak bandwidth",
+                "  {name}: {} of peak arithmetic, {} of peak bandwidth",
                 share(flops, peak.flops_per_second),
                 share(bytes, peak.bytes_per_second)
             )?;
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_measurement_is_the_median_and_range_after_the_warm_up() {
         let mut seconds = [0.2, 9.0, 0.5, 0.1, 1.0, 0.25].into_iter();
-        let rate = Measurement::of_rate(4, 6, || Ok(seconds.next().unwrap())).unwrap();
+        let rate = Measurement::measure_rate(4, 6, || Ok(seconds.next().unwrap())).unwrap();
         assert_eq!(rate, Measurement { median: 18.0, min: 6.0, max: 60.0 });
         assert_eq!(Measurement::of(vec![3.0, 1.0, 7.0]).median, 3.0);
     }
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn short_work_is_repeated_within_a_measurement() {
         let mut seconds = [1.0, 1.0, 0.0625, 0.0625].into_iter();
-        let rate = Measurement::of_rate(1, 6, || Ok(seconds.next().unwrap())).unwrap();
+        let rate = Measurement::measure_rate(1, 6, || Ok(seconds.next().unwrap())).unwrap();
         assert_eq!(rate.median, 96.0);
         assert_eq!(seconds.next(), None);
     }

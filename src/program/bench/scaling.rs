@@ -21,8 +21,8 @@ use std::time::Instant;
 
 /// Lengths of the two reductions to which the model is fitted, in `f32`s.
 const REDUCTION_LENGTHS: [usize; 2] = [1 << 10, 1 << 20];
-/// Reductions measured per length.
-const REDUCTIONS: usize = 20;
+/// Number of reductions measured per length.
+const NUM_REDUCTIONS: usize = 20;
 /// Warm-up iterations.
 const WARM_UP_ITERATIONS: usize = 3;
 
@@ -31,7 +31,8 @@ const WARM_UP_ITERATIONS: usize = 3;
 struct Scaling {
     env: &'static str,
     /// The kind of ranks.
-    ranks: &'static str,
+    #[serde(rename = "ranks")]
+    rank_kind: &'static str,
     num_envs: usize,
     reductions_per_iteration: usize,
     bytes_per_reduction: usize,
@@ -46,7 +47,8 @@ struct Scaling {
 /// The results for one number of ranks.
 #[derive(Clone, Copy, Serialize)]
 struct Row {
-    ranks: usize,
+    #[serde(rename = "ranks")]
+    num_ranks: usize,
     steps_per_second: f64,
     /// Seconds of an iteration.
     seconds: f64,
@@ -68,34 +70,34 @@ pub fn bench<G: ConfigurableGame>(
     let ranks = Ranks::of(&args.device);
     let max_ranks = ranks.max_ranks();
     let reduction_cost = ranks.run(max_ranks, max_ranks, &|rank| fit_reduction_cost(&rank.team))?;
-    let measure = |count: usize, groups: usize| {
+    let measure = |num_ranks: usize, num_groups: usize| {
         let mut config = config.clone();
-        config.rollout.num_groups = groups;
+        config.rollout.num_groups = num_groups;
         let train = |rank: Rank| measure_iterations(models, game, &config, rank, args.repeats);
-        ranks.run(count, max_ranks, &train)
+        ranks.run(num_ranks, max_ranks, &train)
     };
     let work = IterationWork::of(game, config);
-    let groups = config.rollout.num_groups;
+    let num_groups = config.rollout.num_groups;
     let (mut strong, mut weak) = (Vec::new(), Vec::new());
-    for count in powers_of_two_and(max_ranks) {
-        let strong_seconds = measure(count, groups)?;
-        let weak_seconds =
-            if count == 1 { strong_seconds } else { measure(count, groups * count)? };
-        let (Some(reduction_cost), Some(strong_seconds), Some(weak_seconds)) =
-            (reduction_cost, strong_seconds, weak_seconds)
+    for num_ranks in rank_counts(max_ranks) {
+        let strong_time = measure(num_ranks, num_groups)?;
+        let weak_time =
+            if num_ranks == 1 { strong_time } else { measure(num_ranks, num_groups * num_ranks)? };
+        let (Some(reduction_cost), Some(strong_time), Some(weak_time)) =
+            (reduction_cost, strong_time, weak_time)
         else {
             continue;
         };
-        let seconds_alone = strong.first().map_or(strong_seconds[0], |row: &Row| row.seconds);
+        let seconds_alone = strong.first().map_or(strong_time.seconds, |row: &Row| row.seconds);
         let model = ScalingModel { work, seconds_alone, reduction_cost };
-        strong.push(model.row(count, 1.0, strong_seconds));
-        weak.push(model.row(count, count as f64, weak_seconds));
+        strong.push(model.row(num_ranks, 1.0, strong_time));
+        weak.push(model.row(num_ranks, num_ranks as f64, weak_time));
     }
     // The first process alone reports.
     let Some(reduction_cost) = reduction_cost else { return Ok(()) };
     let report = Scaling {
         env: G::NAME,
-        ranks: ranks.kind(),
+        rank_kind: ranks.kind(),
         num_envs: config.rollout.num_envs(),
         reductions_per_iteration: work.reductions,
         bytes_per_reduction: work.reduction_bytes,
@@ -108,7 +110,7 @@ pub fn bench<G: ConfigurableGame>(
 }
 
 /// Numbers of ranks to measure: powers of two below the maximum, and the maximum.
-fn powers_of_two_and(max: usize) -> impl Iterator<Item = usize> {
+fn rank_counts(max: usize) -> impl Iterator<Item = usize> {
     (0..).map(|i| 1 << i).take_while(move |count| *count < max).chain([max])
 }
 
@@ -145,18 +147,18 @@ struct ScalingModel {
 }
 
 impl ScalingModel {
-    /// The results for a number of ranks that play `games` times the games of one rank, from the seconds of an
-    /// iteration and of its communication.
-    fn row(&self, ranks: usize, games: f64, [seconds, communication_seconds]: [f64; 2]) -> Row {
+    /// Computes the results for a number of ranks that play `scale` times the games of one rank.
+    fn row(&self, num_ranks: usize, scale: f64, time: IterationTime) -> Row {
         let Self { work, seconds_alone, reduction_cost } = *self;
-        let reduction_seconds =
-            reduction_cost.map_or(0.0, |cost| cost.seconds(work.reduction_bytes, ranks));
+        let IterationTime { seconds, communication_seconds } = time;
+        let reduction_seconds = reduction_cost
+            .map_or(0.0, |cost| cost.predict_seconds(work.reduction_bytes, num_ranks));
         let predicted_seconds =
-            seconds_alone * games / ranks as f64 + work.reductions as f64 * reduction_seconds;
-        let efficiency = |seconds: f64| seconds_alone * games / seconds / ranks as f64;
+            seconds_alone * scale / num_ranks as f64 + work.reductions as f64 * reduction_seconds;
+        let efficiency = |seconds: f64| seconds_alone * scale / seconds / num_ranks as f64;
         Row {
-            ranks,
-            steps_per_second: work.steps * games / seconds,
+            num_ranks,
+            steps_per_second: work.steps * scale / seconds,
             seconds,
             communication_seconds,
             efficiency: efficiency(seconds),
@@ -165,16 +167,24 @@ impl ScalingModel {
     }
 }
 
-/// Measures the median seconds of an iteration, and of its communication.
+/// Median duration of an iteration.
+#[derive(Clone, Copy)]
+struct IterationTime {
+    seconds: f64,
+    /// Seconds spent in communication.
+    communication_seconds: f64,
+}
+
+/// Measures the duration of iterations.
 fn measure_iterations<G: ConfigurableGame>(
     models: &Models,
     game: G,
     config: &TrainConfig,
     rank: Rank,
     repeats: usize,
-) -> Result<[f64; 2]> {
+) -> Result<IterationTime> {
     let (chosen, team) = rank.choose_device()?;
-    let network = models.network(game, config, &chosen.device);
+    let network = models.create_network(game, config, &chosen.device);
     let mut trainer: GameTrainer<G> =
         ranks::create_trainer(game, network, config, &chosen, None, team)?;
     let (mut seconds, mut communication) = (Vec::new(), Vec::new());
@@ -183,12 +193,16 @@ fn measure_iterations<G: ConfigurableGame>(
         let record = trainer.iterate()?;
         if i >= WARM_UP_ITERATIONS {
             seconds.push(started.elapsed().as_secs_f64());
-            communication.push(record.communication.map_or(0.0, |it| it.seconds));
+            communication
+                .push(record.communication.map_or(0.0, |communication| communication.seconds));
         }
     }
     // Wait for the next rollout, which is already running: some drivers fail if the process ends meanwhile.
     let _ = chosen.device.sync();
-    Ok([Measurement::of(seconds).median, Measurement::of(communication).median])
+    Ok(IterationTime {
+        seconds: Measurement::of(seconds).median,
+        communication_seconds: Measurement::of(communication).median,
+    })
 }
 
 /// The cost model of a reduction.
@@ -201,29 +215,29 @@ struct ReductionCost {
 }
 
 impl ReductionCost {
-    /// Predicted seconds of a reduction of `bytes` bytes over `ranks` ranks.
-    fn seconds(&self, bytes: usize, ranks: usize) -> f64 {
-        match ranks {
+    /// Predicts the seconds of a reduction of `bytes` bytes over `num_ranks` ranks.
+    fn predict_seconds(&self, bytes: usize, num_ranks: usize) -> f64 {
+        match num_ranks {
             1 => 0.0,
-            _ => self.latency + bytes_sent(bytes, ranks) / self.bandwidth,
+            _ => self.latency + bytes_sent(bytes, num_ranks) / self.bandwidth,
         }
     }
 }
 
-/// Bytes that each of `ranks` ranks sends in a reduction: `2 (ranks - 1) / ranks` times the size.
-fn bytes_sent(bytes: usize, ranks: usize) -> f64 {
-    bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64
+/// Bytes that each of `num_ranks` ranks sends in a reduction: `2 (num_ranks - 1) / num_ranks` times the size.
+fn bytes_sent(bytes: usize, num_ranks: usize) -> f64 {
+    bytes as f64 * 2.0 * (num_ranks - 1) as f64 / num_ranks as f64
 }
 
 /// Fits the model to two reductions; `None` for a single rank.
 fn fit_reduction_cost(team: &Team) -> Result<Option<ReductionCost>> {
-    let size = team.size();
-    if size == 1 {
+    let num_ranks = team.size();
+    if num_ranks == 1 {
         return Ok(None);
     }
     let [small_seconds, large_seconds] = REDUCTION_LENGTHS.map(|len| -> Result<f64> {
         let mut seconds = Vec::new();
-        for _ in 0..REDUCTIONS {
+        for _ in 0..NUM_REDUCTIONS {
             let vector = vec![1.0; len];
             // Synchronizes the ranks.
             team.all_reduce_counts(&[0.0])?;
@@ -234,7 +248,7 @@ fn fit_reduction_cost(team: &Team) -> Result<Option<ReductionCost>> {
         Ok(Measurement::of(seconds).median)
     });
     let (small_seconds, large_seconds) = (small_seconds?, large_seconds?);
-    let [small_bytes, large_bytes] = REDUCTION_LENGTHS.map(|len| bytes_sent(4 * len, size));
+    let [small_bytes, large_bytes] = REDUCTION_LENGTHS.map(|len| bytes_sent(4 * len, num_ranks));
     let bandwidth =
         (large_bytes - small_bytes) / (large_seconds - small_seconds).max(f64::MIN_POSITIVE);
     Ok(Some(ReductionCost {
@@ -245,8 +259,10 @@ fn fit_reduction_cost(team: &Team) -> Result<Option<ReductionCost>> {
 
 impl Display for Scaling {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { env, ranks, num_envs, reductions_per_iteration, bytes_per_reduction, .. } = self;
-        writeln!(f, "{env}, {num_envs} games, ranks: {ranks}")?;
+        let Self {
+            env, rank_kind, num_envs, reductions_per_iteration, bytes_per_reduction, ..
+        } = self;
+        writeln!(f, "{env}, {num_envs} games, ranks: {rank_kind}")?;
         write!(
             f,
             "{reductions_per_iteration} reductions of {bytes_per_reduction} bytes per iteration"
@@ -266,7 +282,7 @@ impl Display for Scaling {
                 write!(
                     f,
                     "\n{:5}  {:10.3e}  {:8.1} %  {:7.1} %  {:11.1} %",
-                    row.ranks,
+                    row.num_ranks,
                     row.steps_per_second,
                     100.0 * row.efficiency,
                     100.0 * row.model_efficiency,

@@ -8,8 +8,8 @@ use toml::Table;
 /// Number of parallel games.
 const DEFAULT_GAMES: usize = 4096;
 
-/// The settings of a benchmark. `settings` are those of a run with the changes by `--set`, and `table` the same with
-/// the game's own.
+/// Returns the settings of a benchmark. `settings` are those of a run with the changes by `--set`, and `table` the same
+/// with the game's own.
 ///
 /// # Errors
 /// If the games are no whole number of groups, or `--set` names no setting.
@@ -48,10 +48,10 @@ pub fn apply_sizes(args: &BenchArgs, table: &Table, settings: &TrainConfig) -> R
     Ok(config)
 }
 
-/// Sets a size to that of its option, or to the usual one unless `--set` names it.
-fn set_size<T>(size: &mut T, option: Option<T>, is_set: bool, usual: T) {
+/// Sets a size to that of its option, or to the default of benchmarks unless `--set` names it.
+fn set_size<T>(size: &mut T, option: Option<T>, is_set: bool, default: T) {
     if option.is_some() || !is_set {
-        *size = option.unwrap_or(usual);
+        *size = option.unwrap_or(default);
     }
 }
 
@@ -63,8 +63,8 @@ mod tests {
     use crate::trainer::{config_to_toml, new_settings};
     use clap::Parser;
 
-    /// The settings of a command line.
-    fn found(words: &str) -> Result<TrainConfig> {
+    /// Applies the sizes of a command line.
+    fn apply(words: &str) -> Result<TrainConfig> {
         let words = ["grove", "bench", "catch"].into_iter().chain(words.split_whitespace());
         let Command::Bench(args) = Cli::try_parse_from(words)?.command else {
             unreachable!("the command is `bench`")
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_size_is_that_of_its_option_or_of_set_or_the_usual_one() {
         let sizes = |words: &str| {
-            let TrainConfig { policy, rollout, update, .. } = found(words).unwrap();
+            let TrainConfig { policy, rollout, update, .. } = apply(words).unwrap();
             let steps = (rollout.num_steps, rollout.learn_steps);
             let updates = (update.update_epochs, update.num_minibatches);
             (policy.hidden, (rollout.num_groups, rollout.group_size), steps, updates)
@@ -95,13 +95,13 @@ mod tests {
 
     #[test]
     fn other_settings_are_those_of_set_too() {
-        let config = found("--set engine=general --set precision=bf16 --set start=branch").unwrap();
+        let config = apply("--set engine=general --set precision=bf16 --set start=branch").unwrap();
         assert_eq!(config.engine.name(), "general");
         assert_eq!((config.precision.name(), config.rollout.start), ("bf16", Start::Branch));
-        assert_eq!(found("--set precision=bf16 --precision f32").unwrap().precision.name(), "f32");
-        assert_eq!(found("").unwrap().rollout.start, Start::Level);
-        let error = found("--set group_size=3").unwrap_err().to_string();
+        assert_eq!(apply("--set precision=bf16 --precision f32").unwrap().precision.name(), "f32");
+        assert_eq!(apply("").unwrap().rollout.start, Start::Level);
+        let error = apply("--set group_size=3").unwrap_err().to_string();
         assert!(error.contains("--num-envs is 4096") && error.contains("(3)"), "{error}");
-        assert_eq!(found("--set group_size=0 --num-envs 0").unwrap().rollout.num_groups, 0);
+        assert_eq!(apply("--set group_size=0 --num-envs 0").unwrap().rollout.num_groups, 0);
     }
 }

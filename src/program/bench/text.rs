@@ -10,7 +10,8 @@ use crate::device::{self, ChosenDevice};
 use crate::program::settings::{InitialModel, language_defaults};
 use crate::program::text::device::{default_precision, device_name};
 use crate::program::text::{
-    ENGINE_ERROR, LanguageOverrides, initial_model, model_path, open_task, settings_of_new_run,
+    ENGINE_ERROR, LanguageOverrides, load_initial_model, open_task, resolve_model_path,
+    resolve_settings,
 };
 use crate::rng::{draw, uniform};
 use crate::run::pluralize;
@@ -45,7 +46,7 @@ impl Task for RandomRewards {
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        let reward = |number: u32| Rewards::new(vec![f64::from(uniform(draw(0, number)))]);
+        let reward = |index: u32| Rewards::new(vec![f64::from(uniform(draw(0, index)))]);
         Ok((0..completions.len() as u32).map(reward).collect())
     }
 
@@ -94,38 +95,37 @@ struct Report<'a> {
 pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     check_options(args)?;
     let file = Table::new();
-    let path = model_path(task, args.model.as_deref(), &file, &args.set)?;
-    let model = initial_model(&path)?;
+    let path = resolve_model_path(task, args.model.as_deref(), &file, &args.set)?;
+    let model = load_initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let initial = InitialModel { path: &path, num_params };
-    let run_defaults = language_defaults(task, false, initial, default_precision(&args.device))?;
+    let run_defaults = language_defaults(task, initial, default_precision(&args.device))?;
     let precision = run_defaults.precision;
     let defaults = LanguageConfig { precision, ..LanguageConfig::for_model(&path) };
     let (task_settings, mut config) =
-        settings_of_new_run(task, Table::new(), defaults, file, &LanguageOverrides::of(&args.set))?;
+        resolve_settings(task, Table::new(), defaults, file, &LanguageOverrides::of(&args.set))?;
     config.precision = args.precision.unwrap_or(config.precision);
     config.fit.iterations = 0;
     // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
-    let random = RandomRewards {
+    let rewards = RandomRewards {
         task: open_task(task, task_settings)?,
         parts: [RewardPart::new("random", 1.0)],
     };
-    let random: Arc<dyn Task> = Arc::new(random);
+    let rewards: Arc<dyn Task> = Arc::new(rewards);
     let mut model = match model {
         Some(model) => model,
-        None => LanguageTrainer::for_task(random.clone(), config.clone(), None)?.model(),
+        None => LanguageTrainer::for_task(rewards.clone(), config.clone(), None)?.model(),
     };
     model.stop_tokens.clear();
     let (num_params, precision) = (model.params.len(), config.precision);
     let ChosenDevice { device, info, .. } = device::choose(device_name(&args.device))?;
     let training_device = (info.name != "cpu").then(|| device.clone());
     let mut trainer =
-        LanguageTrainer::for_task(random, config, Some(model))?.with_device(training_device)?;
+        LanguageTrainer::for_task(rewards, config, Some(model))?.with_device(training_device)?;
     let generation = trainer.config().generation.clone();
-    let prompt_tokens = mean_prompt_tokens(&trainer)?;
-    let Rates { generated, learnt, trained, memory } =
-        measure(&mut trainer, &device, args.repeats)?;
+    let prompt_tokens = measure_prompt_tokens(&trainer)?;
+    let rates = measure(&mut trainer, &device, args.repeats)?;
     let report = Report {
         task,
         model: &path,
@@ -138,10 +138,10 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         precision,
         threads: rayon::current_num_threads(),
         repeats: args.repeats,
-        generated_per_second: generated,
-        learnt_per_second: learnt,
-        trained_per_second: trained,
-        peak_memory_bytes: memory,
+        generated_per_second: rates.generation,
+        learnt_per_second: rates.update,
+        trained_per_second: rates.iteration,
+        peak_memory_bytes: rates.peak_memory,
     };
     publish(args, &report)
 }
@@ -160,12 +160,12 @@ fn check_options(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Mean number of tokens of the prompts of an iteration.
-fn mean_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
+/// Measures the mean number of tokens of the prompts of an iteration.
+fn measure_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
     let generation = &trainer.config().generation;
     let mut mean = 0.0;
-    for number in 0..generation.num_prompts as u64 {
-        let prompt = trainer.task().prompt(Split::Train, number)?;
+    for index in 0..generation.num_prompts as u64 {
+        let prompt = trainer.task().prompt(Split::Train, index)?;
         let tokens = trainer.tokenize_prompt(&prompt, generation.max_new_tokens)?;
         mean += tokens.len() as f64 / generation.num_prompts as f64;
     }
@@ -174,33 +174,34 @@ fn mean_prompt_tokens(trainer: &LanguageTrainer) -> Result<f64> {
 
 /// Completion tokens per second of the phases, and of whole iterations; the peak of memory, bytes.
 struct Rates {
-    generated: Measurement,
-    learnt: Measurement,
-    trained: Measurement,
-    memory: Option<u64>,
+    generation: Measurement,
+    update: Measurement,
+    iteration: Measurement,
+    peak_memory: Option<u64>,
 }
 
 /// Trains for as many iterations as a measurement needs.
 fn measure(trainer: &mut LanguageTrainer, device: &Device, repeats: usize) -> Result<Rates> {
     let generation = &trainer.config().generation;
     let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
-    let (mut generated, mut learnt, mut memory) = (Vec::new(), Vec::new(), None);
+    let (mut rollout_seconds, mut update_seconds, mut peak_memory) = (Vec::new(), Vec::new(), None);
     let mut train_once = || {
         let started = Instant::now();
         let record = trainer.iterate()?;
         let phases = record.seconds.phases.unwrap_or_default();
-        generated.push(phases.rollout);
-        learnt.push(phases.update);
-        let memory_now = device::memory(device);
-        memory = memory.max(memory_now.peak).max(memory_now.reserved);
+        rollout_seconds.push(phases.rollout);
+        update_seconds.push(phases.update);
+        let memory = device::memory(device);
+        peak_memory = peak_memory.max(memory.peak).max(memory.reserved);
         Ok(started.elapsed().as_secs_f64())
     };
-    let trained = Measurement::of_rate(repeats, tokens, &mut train_once)?;
+    let iteration = Measurement::measure_rate(repeats, tokens, &mut train_once)?;
     let rate = |seconds: &[f64]| {
         let measured = &seconds[seconds.len().saturating_sub(repeats)..];
         Measurement::of(measured.iter().map(|seconds| tokens as f64 / seconds).collect())
     };
-    Ok(Rates { generated: rate(&generated), learnt: rate(&learnt), trained, memory })
+    let (generation, update) = (rate(&rollout_seconds), rate(&update_seconds));
+    Ok(Rates { generation, update, iteration, peak_memory })
 }
 
 impl Display for Report<'_> {

@@ -24,7 +24,7 @@ use serde::Serialize;
 
 /// Arithmetic and traffic of a step of one game.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Work {
+pub(super) struct StepWork {
     /// Floating-point operations of a step of a rollout.
     pub policy_flops: f64,
     /// Floating-point operations of a step of training.
@@ -35,16 +35,16 @@ pub(super) struct Work {
     pub trained_bytes: f64,
 }
 
-impl Work {
+impl StepWork {
     /// Computes the work of a step of a game with the settings of a run.
     pub fn of<G: Rules>(game: G, config: &TrainConfig) -> Self {
-        let layers = layers(game, config);
-        let weights: f64 = layers.iter().sum();
+        let matrices = count_weights(game, config);
+        let weights: f64 = matrices.iter().sum();
         let forward = 2.0 * weights;
-        let backward = 2.0 * weights + 2.0 * (weights - layers[0]);
+        let backward = 2.0 * weights + 2.0 * (weights - matrices[0]);
         let rollout = &config.rollout;
-        let learnt = rollout.learn_steps as f64 / rollout.num_steps as f64;
-        let passes = config.update.update_epochs as f64 * learnt;
+        let learnt_fraction = rollout.learn_steps as f64 / rollout.num_steps as f64;
+        let passes = config.update.update_epochs as f64 * learnt_fraction;
         let word = size_of::<u32>() as f64;
         let state = num_words(game) as f64 * word;
         let policy_bytes = state + 3.0 * word;
@@ -57,8 +57,8 @@ impl Work {
     }
 }
 
-/// Number of weights in each matrix of a policy; the first one takes the observation.
-fn layers<G: Rules>(game: G, config: &TrainConfig) -> Vec<f64> {
+/// Counts the weights in each matrix of a policy; the first one takes the observation.
+fn count_weights<G: Rules>(game: G, config: &TrainConfig) -> Vec<f64> {
     let parameters = config.policy.parameters(game.num_features(), game.num_actions());
     let matrices = parameters.iter().filter(|parameter| parameter.shape.len() == 2);
     matrices.map(|matrix| matrix.shape.iter().product::<usize>() as f64).collect()
@@ -80,21 +80,21 @@ mod tests {
         config.rollout.learn_steps = 50;
         config.update.update_epochs = 4;
         // 16 x 64 and 64 x 3 weights; two epochs.
-        let work = Work::of(game, &config);
+        let work = StepWork::of(game, &config);
         assert_eq!(work.policy_flops, 2.0 * 1216.0);
         assert_eq!(work.trained_flops, 2432.0 + 2.0 * (2432.0 + 2432.0 + 2.0 * 192.0));
         // Three words of state.
         assert_eq!(work.policy_bytes, 24.0);
         assert_eq!(work.trained_bytes, 24.0 + 12.0 + 2.0 * 24.0);
         config.policy.hidden = vec![64, 32];
-        assert_eq!(Work::of(game, &config).policy_flops, 2.0 * (1024.0 + 2048.0 + 96.0));
+        assert_eq!(StepWork::of(game, &config).policy_flops, 2.0 * (1024.0 + 2048.0 + 96.0));
         config.policy.kind = ModelKind::Gru;
         let gates = 3.0 * (2048.0 + 1024.0);
-        assert_eq!(Work::of(game, &config).policy_flops, 2.0 * (1024.0 + gates + 96.0));
+        assert_eq!(StepWork::of(game, &config).policy_flops, 2.0 * (1024.0 + gates + 96.0));
         config.policy.kind = ModelKind::Decoder;
         // Two layers: queries and outputs, keys and values of half as many heads, SwiGLU.
         let layer = 2.0 * 64.0 * 64.0 + 2.0 * 64.0 * 32.0 + 3.0 * 64.0 * 128.0;
         let all = 16.0 * 64.0 + 2.0 * layer + 64.0 * 3.0;
-        assert_eq!(Work::of(game, &config).policy_flops, 2.0 * all);
+        assert_eq!(StepWork::of(game, &config).policy_flops, 2.0 * all);
     }
 }

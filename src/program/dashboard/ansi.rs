@@ -3,8 +3,8 @@
 use ratatui_core::buffer::{Buffer, CellWidth};
 use ratatui_core::style::Color;
 
-/// Converts the rows of a buffer to lines without trailing spaces.
-pub fn lines(buffer: &Buffer, has_colors: bool) -> String {
+/// Formats the rows of a buffer as lines without trailing spaces.
+pub fn format_lines(buffer: &Buffer, has_colors: bool) -> String {
     let rows = buffer.content().chunks(usize::from(buffer.area.width));
     let lines = rows.map(|row| {
         let mut line = String::new();
@@ -20,12 +20,12 @@ pub fn lines(buffer: &Buffer, has_colors: bool) -> String {
             covered = cell.symbol().cell_width().saturating_sub(1);
             if has_colors && cell.fg != color {
                 color = cell.fg;
-                line += sequence(color);
+                line += escape_sequence(color);
             }
             line += cell.symbol();
         }
         if color != Color::Reset {
-            line += sequence(Color::Reset);
+            line += escape_sequence(Color::Reset);
         }
         line
     });
@@ -33,7 +33,7 @@ pub fn lines(buffer: &Buffer, has_colors: bool) -> String {
 }
 
 /// Escape sequence of a colour.
-const fn sequence(color: Color) -> &'static str {
+const fn escape_sequence(color: Color) -> &'static str {
     match color {
         Color::Green => "\u{1b}[32m",
         Color::DarkGray => "\u{1b}[90m",
@@ -52,14 +52,14 @@ mod tests {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 6, 2));
         buffer.set_string(0, 0, "ab", Style::new());
         buffer.set_string(2, 0, "cd", Style::new().fg(Color::Green));
-        assert_eq!(lines(&buffer, false), "abcd\n");
-        assert_eq!(lines(&buffer, true), "ab\u{1b}[32mcd\u{1b}[0m\n");
+        assert_eq!(format_lines(&buffer, false), "abcd\n");
+        assert_eq!(format_lines(&buffer, true), "ab\u{1b}[32mcd\u{1b}[0m\n");
     }
 
     #[test]
     fn wide_characters_take_no_more_room_than_their_own() {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 8, 1));
         buffer.set_string(0, 0, "日本 é|", Style::new());
-        assert_eq!(lines(&buffer, false), "日本 é|");
+        assert_eq!(format_lines(&buffer, false), "日本 é|");
     }
 }

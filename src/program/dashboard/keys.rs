@@ -1,16 +1,16 @@
-//! Keys pressed during a run, on Unix terminals.
+//! KeyListener pressed during a run, on Unix terminals.
 
 use std::sync::mpsc::Receiver;
 
 /// A listener for single keys. The terminal passes them on without waiting for Enter and does not print them; Ctrl-C
 /// and Ctrl-Z work as always. Dropping the listener restores the terminal's mode.
-pub struct Keys {
+pub struct KeyListener {
     pressed: Receiver<u8>,
     #[cfg(unix)]
     _mode: unix::RawMode,
 }
 
-impl Keys {
+impl KeyListener {
     /// Listens on stdin; `None` if it is not a terminal, or another process is in its foreground.
     pub fn listen() -> Option<Self> {
         #[cfg(unix)]
@@ -32,7 +32,7 @@ impl Keys {
 
 #[cfg(unix)]
 mod unix {
-    use super::Keys;
+    use super::KeyListener;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
     use std::sync::{Arc, Mutex, Once};
@@ -74,7 +74,7 @@ mod unix {
 
     /// Switches the terminal to passing on every key at once, and reads the keys on a thread. `None` unless this
     /// process is in the foreground of a terminal.
-    pub fn listen() -> Option<Keys> {
+    pub fn listen() -> Option<KeyListener> {
         if !is_in_foreground() {
             return None;
         }
@@ -117,7 +117,7 @@ mod unix {
                 }
             }
         });
-        Some(Keys { pressed, _mode: RawMode { is_over } })
+        Some(KeyListener { pressed, _mode: RawMode { is_over } })
     }
 
     /// Sets the mode again if the terminal is in line mode, as after Ctrl-Z and `fg`.

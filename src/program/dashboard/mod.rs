@@ -3,7 +3,7 @@
 mod ansi;
 mod keys;
 
-pub use keys::Keys;
+pub use keys::KeyListener;
 
 use crate::metrics::{EvaluationRecord, IterationRecord, IterationSeconds};
 use crate::plot::extent;
@@ -38,8 +38,8 @@ const FRAME_INTERVAL: Duration = Duration::from_millis(200);
 pub struct Dashboard {
     /// Number of iterations of the whole run.
     num_iterations: u32,
-    sampled: Vec<(f64, f64)>,
-    greedy: Vec<(f64, f64)>,
+    first_curve: Vec<(f64, f64)>,
+    greedy_curve: Vec<(f64, f64)>,
     /// Name of the first curve.
     first_curve_name: &'static str,
     /// Whether any iteration had a score.
@@ -68,19 +68,19 @@ impl Dashboard {
 
     /// Adds the metrics of an iteration. Returns the lines of a frame if one is due; an empty frame if the terminal has
     /// become too small.
-    pub fn show(&mut self, report: &IterationReport) -> Option<String> {
+    pub fn update(&mut self, report: &IterationReport) -> Option<String> {
         let record = &report.record;
         let x = f64::from(record.iteration);
-        let y = self.first_curve_value(record);
-        add_point(&mut self.sampled, y.map(|y| (x, y)));
+        let y = self.update_first_curve(record);
+        add_point(&mut self.first_curve, y.map(|y| (x, y)));
         let greedy = record.evaluation.as_ref().and_then(EvaluationRecord::score);
-        add_point(&mut self.greedy, greedy.map(|score| (x, score)));
+        add_point(&mut self.greedy_curve, greedy.map(|score| (x, score)));
         if !report.completions.is_empty() {
             self.completions = completion_lines(&report.completions);
         }
         let is_last = record.iteration == self.num_iterations;
         let (rows, columns) = Term::stderr().size_checked()?;
-        // A picture of another width would be torn.
+        // A frame of another width would be torn.
         let is_recent =
             |(drawn, width): (Instant, u16)| drawn.elapsed() < FRAME_INTERVAL && width == columns;
         if !is_last && self.last_frame.is_some_and(is_recent) {
@@ -89,21 +89,21 @@ impl Dashboard {
         self.last_frame = Some((Instant::now(), columns));
         self.metrics = metric_lines(record, self.has_keys);
         Some(if columns >= MIN_TERMINAL_SIZE.0 && rows >= MIN_TERMINAL_SIZE.1 {
-            ansi::lines(&self.draw(columns), console::colors_enabled_stderr())
+            ansi::format_lines(&self.draw(columns), console::colors_enabled_stderr())
         } else {
             String::new()
         })
     }
 
-    /// Sets the name of the first curve and returns its value: the loss for SFT and for learning from data, otherwise
-    /// the score of the iterations that have one. If the kind changes, its points are discarded.
-    fn first_curve_value(&mut self, record: &IterationRecord) -> Option<f64> {
+    /// Chooses the quantity of the first curve and returns its value: the loss for SFT and for learning from data,
+    /// otherwise the score of the iterations that have one. If the quantity changes, earlier points are discarded.
+    fn update_first_curve(&mut self, record: &IterationRecord) -> Option<f64> {
         self.has_scores |= record.score.is_some();
         let is_loss = record.text.as_ref().map_or(!self.has_scores, |text| text.is_sft);
         let name = if is_loss { "loss" } else { SCORE_CURVE };
         if name != self.first_curve_name {
             self.first_curve_name = name;
-            self.sampled.clear();
+            self.first_curve.clear();
         }
         if is_loss { Some(record.loss) } else { record.score }
     }
@@ -116,14 +116,14 @@ impl Dashboard {
         let columns =
             [Constraint::Fill(1), Constraint::Length(2), Constraint::Length(METRIC_COLUMNS)];
         let [curves, _, metrics] = Layout::horizontal(columns).areas(above);
-        self.chart().render(curves, &mut buffer);
+        self.build_chart().render(curves, &mut buffer);
         paragraph(&self.metrics).render(metrics, &mut buffer);
         paragraph(&self.completions).render(completions, &mut buffer);
         buffer
     }
 
     /// Creates the chart of the scores so far, with its legend in the corner that the curve leaves free.
-    fn chart(&self) -> Chart<'_> {
+    fn build_chart(&self) -> Chart<'_> {
         let curve = |name, points, color| {
             Dataset::default()
                 .name(name)
@@ -132,12 +132,12 @@ impl Dashboard {
                 .style(Style::new().fg(color))
                 .data(points)
         };
-        let mut curves = vec![curve(self.first_curve_name, &self.sampled, Color::DarkGray)];
-        if !self.greedy.is_empty() {
-            curves.push(curve("score, greedy", &self.greedy, Color::Green));
+        let mut curves = vec![curve(self.first_curve_name, &self.first_curve, Color::DarkGray)];
+        if !self.greedy_curve.is_empty() {
+            curves.push(curve("score, greedy", &self.greedy_curve, Color::Green));
         }
-        let extent = extent(self.sampled.iter().chain(&self.greedy).map(|(_, y)| *y));
-        let (low, high) = extent.map_or((0.0, 1.0), |y| (y.start, y.end));
+        let range = extent(self.first_curve.iter().chain(&self.greedy_curve).map(|(_, y)| *y));
+        let (low, high) = range.map_or((0.0, 1.0), |y| (y.start, y.end));
         let last_x = f64::from(self.num_iterations);
         let x = Axis::default()
             .bounds([0.0, last_x])
@@ -145,7 +145,7 @@ impl Dashboard {
         let y = Axis::default().bounds([low, high]).labels([format_bound(low), format_bound(high)]);
         let always = (Constraint::Percentage(100), Constraint::Percentage(100));
         // Placed where the curve is not.
-        let is_high = self.sampled.last().is_some_and(|(_, y)| 2.0 * y > low + high);
+        let is_high = self.first_curve.last().is_some_and(|(_, y)| 2.0 * y > low + high);
         let corner = if is_high { LegendPosition::BottomRight } else { LegendPosition::TopRight };
         Chart::new(curves)
             .x_axis(x)
@@ -164,8 +164,8 @@ fn add_point(curve: &mut Vec<(f64, f64)>, point: Option<(f64, f64)>) {
     curve.extend(point.filter(|(_, y)| y.is_finite()));
     if curve.len() > MAX_POINTS {
         let last = curve.len() - 1;
-        let mut place = 0..;
-        curve.retain(|_| place.next().is_some_and(|i| i % 2 == 0 || i == last));
+        let mut indices = 0..;
+        curve.retain(|_| indices.next().is_some_and(|i| i % 2 == 0 || i == last));
     }
 }
 
@@ -241,8 +241,8 @@ mod tests {
         }
     }
 
-    fn picture(dashboard: &Dashboard, columns: u16) -> String {
-        ansi::lines(&dashboard.draw(columns), false)
+    fn draw_frame(dashboard: &Dashboard, columns: u16) -> String {
+        ansi::format_lines(&dashboard.draw(columns), false)
     }
 
     #[test]
@@ -250,22 +250,22 @@ mod tests {
         let mut dashboard = Dashboard::empty(10);
         for iteration in 1..=10 {
             let record = record(iteration, f64::from(iteration));
-            dashboard.show(&IterationReport { record, ..IterationReport::default() });
+            dashboard.update(&IterationReport { record, ..IterationReport::default() });
         }
         dashboard.metrics = metric_lines(&record(10, 10.0), false);
-        let picture = picture(&dashboard, 120);
-        let lines: Vec<&str> = picture.lines().collect();
+        let frame = draw_frame(&dashboard, 120);
+        let lines: Vec<&str> = frame.lines().collect();
         assert_eq!(lines.len(), usize::from(CURVE_ROWS));
-        assert!(lines.iter().all(|line| line.chars().count() <= 120), "{picture}");
+        assert!(lines.iter().all(|line| line.chars().count() <= 120), "{frame}");
         for part in ["score, greedy", "score, sampled", "11.00", "1.00", "loss"] {
-            assert!(picture.contains(part), "{part}: {picture}");
+            assert!(frame.contains(part), "{part}: {frame}");
         }
-        assert!(!picture.contains("keys"), "nobody listens: {picture}");
+        assert!(!frame.contains("keys"), "nobody listens: {frame}");
         // Both curves rise: the last column of the chart has marks above those of the first.
         let is_mark = |c: char| ('\u{2801}'..='\u{28ff}').contains(&c);
         let column = |line: &str| line.chars().position(is_mark);
         let tops: Vec<usize> = lines.iter().filter_map(|line| column(line)).collect();
-        assert!(tops.windows(2).all(|pair| pair[0] >= pair[1]), "{picture}");
+        assert!(tops.windows(2).all(|pair| pair[0] >= pair[1]), "{frame}");
     }
 
     #[test]
@@ -283,11 +283,11 @@ mod tests {
         };
         let mut dashboard = Dashboard::empty(10);
         dashboard.metrics = metric_lines(&record, true);
-        let picture = picture(&dashboard, MIN_TERMINAL_SIZE.0);
+        let frame = draw_frame(&dashboard, MIN_TERMINAL_SIZE.0);
         for figure in ["play          100 %", "learn         0 %", "verify        50 %", "q stop"] {
-            assert!(picture.contains(figure), "{figure}: {picture}");
+            assert!(frame.contains(figure), "{figure}: {frame}");
         }
-        assert!(dashboard.metrics.iter().all(|figure| picture.contains(figure)), "{picture}");
+        assert!(dashboard.metrics.iter().all(|figure| frame.contains(figure)), "{frame}");
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
         let names = |records: &[IterationRecord]| -> Vec<(&'static str, Option<f64>)> {
             let mut dashboard = Dashboard::empty(10);
             let mut take = |record: &IterationRecord| {
-                let y = dashboard.first_curve_value(record);
+                let y = dashboard.update_first_curve(record);
                 (dashboard.first_curve_name, y)
             };
             records.iter().map(&mut take).collect()
@@ -314,10 +314,10 @@ mod tests {
         assert_eq!(names(&[record(None, None)]), [("loss", Some(5.0))]);
         let mut dashboard = Dashboard::empty(10);
         for record in text {
-            let y = dashboard.first_curve_value(&record);
-            add_point(&mut dashboard.sampled, y.map(|y| (1.0, y)));
+            let y = dashboard.update_first_curve(&record);
+            add_point(&mut dashboard.first_curve, y.map(|y| (1.0, y)));
         }
-        assert_eq!(dashboard.sampled, [(1.0, 0.5)]);
+        assert_eq!(dashboard.first_curve, [(1.0, 0.5)]);
     }
 
     #[test]

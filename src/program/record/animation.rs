@@ -29,22 +29,22 @@ impl ChangedRegion {
         Self { left: 0, right, top: 0, bottom }
     }
 
-    /// The bounding box of all differences, at least one pixel.
-    fn changed(last: &Picture, picture: &Picture) -> Self {
+    /// Computes the bounding box of all differences, at least one pixel.
+    fn between(last: &Picture, picture: &Picture) -> Self {
         let (width, height) = (picture.width as usize, picture.height as usize);
-        let mut part = Self { left: width, right: 0, top: height, bottom: 0 };
+        let mut region = Self { left: width, right: 0, top: height, bottom: 0 };
         let rows = picture.pixels.chunks_exact(4 * width);
         for (y, (new, old)) in rows.zip(last.pixels.chunks_exact(4 * width)).enumerate() {
             let differs = |x: &usize| new[4 * x..4 * x + 4] != old[4 * x..4 * x + 4];
             if new == old {
                 continue;
             }
-            part.top = part.top.min(y);
-            part.bottom = y + 1;
-            part.left = (0..width).find(differs).unwrap_or(width).min(part.left);
-            part.right = (0..width).rfind(differs).map_or(0, |x| x + 1).max(part.right);
+            region.top = region.top.min(y);
+            region.bottom = y + 1;
+            region.left = (0..width).find(differs).unwrap_or(width).min(region.left);
+            region.right = (0..width).rfind(differs).map_or(0, |x| x + 1).max(region.right);
         }
-        if part.bottom == 0 { Self { left: 0, right: 1, top: 0, bottom: 1 } } else { part }
+        if region.bottom == 0 { Self { left: 0, right: 1, top: 0, bottom: 1 } } else { region }
     }
 
     /// Width, pixels.
@@ -79,13 +79,13 @@ impl<F: AnimationWriter> Animation<F> {
 
     /// Adds a frame.
     pub fn add(&mut self, picture: &Picture) -> Result<()> {
-        let part = match &self.last {
+        let region = match &self.last {
             None => ChangedRegion::whole(picture),
-            Some(last) => ChangedRegion::changed(last, picture),
+            Some(last) => ChangedRegion::between(last, picture),
         };
         let empty = || Picture::new(picture.width, picture.height);
         let last = self.last.get_or_insert_with(empty);
-        self.file.add(picture, part, last).context(CANNOT_WRITE)?;
+        self.file.add(picture, region, last).context(CANNOT_WRITE)?;
         last.clone_from(picture);
         self.num_frames += 1;
         Ok(())

@@ -24,14 +24,14 @@ const TEXT_COLOUR: [u8; 4] = [255; 4];
 const BACKGROUND: [u8; 4] = [0, 0, 0, 255];
 
 /// Formats a score, with one decimal unless it is an integer.
-pub fn write_score(score: f32) -> String {
+pub fn format_score(score: f32) -> String {
     // A score that rounds to zero has no sign.
     let score = if score.abs() < 0.05 { 0.0 } else { score };
     if score.fract() == 0.0 { format!("{score:.0}") } else { format!("{score:.1}") }
 }
 
 /// Draws a number into the upper left corner of a plate that is `width` pixels wide.
-pub fn caption(text: &str, plate: PlateOrigin, width: u32, picture: &mut Picture) {
+pub fn draw_caption(text: &str, plate: PlateOrigin, width: u32, picture: &mut Picture) {
     // Sized so that about six characters, each followed by a gap, take a third of the width.
     let dot = (width / 72).clamp(1, 8);
     let mut fill = |x: u32, y: u32, colour: [u8; 4]| {
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn a_caption_stays_within_its_game() {
         let mut picture = Picture::new(20, 12);
-        caption("-1", PlateOrigin { x: 6, y: 2 }, 14, &mut picture);
+        draw_caption("-1", PlateOrigin { x: 6, y: 2 }, 14, &mut picture);
         let line = |y: usize| -> String {
             let row = picture.pixels[80 * y..80 * (y + 1)].as_chunks::<4>().0;
             let letter = |p: &[u8; 4]| match *p {
@@ -80,13 +80,13 @@ mod tests {
         assert_eq!(line(5), "      .###..#..     ");
         assert_eq!(line(7), "      .....###.     ");
         assert_eq!(line(9), " ".repeat(20));
-        assert_eq!([7.0, -0.25, -0.04].map(write_score), ["7", "-0.2", "0"]);
+        assert_eq!([7.0, -0.25, -0.04].map(format_score), ["7", "-0.2", "0"]);
     }
 
     #[test]
     fn captions_that_do_not_fit_are_clipped() {
         let mut picture = Picture::new(5, 5);
-        caption("12345.6", PlateOrigin { x: 2, y: 2 }, 9, &mut picture);
+        draw_caption("12345.6", PlateOrigin { x: 2, y: 2 }, 9, &mut picture);
         let is_drawn = |x: usize, y: usize| picture.pixels[20 * y + 4 * x..][..4] != [0; 4];
         assert!((0..25).all(|i| is_drawn(i % 5, i / 5) == (i % 5 >= 2 && i / 5 >= 2)));
     }

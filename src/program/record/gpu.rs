@@ -24,15 +24,15 @@ impl GpuRenderer {
         Ok(Some(Self(renderer, offscreen)))
     }
 
-    /// Renders the sprites of `count` games.
+    /// Renders the sprites of `num_games` games.
     pub fn paint(
         &mut self,
-        count: usize,
+        num_games: usize,
         instances: &[Sprite],
         picture: &mut Picture,
     ) -> Result<()> {
         let Self(renderer, offscreen) = self;
-        renderer.draw(offscreen.view(), picture.width, picture.height, count, instances);
+        renderer.draw(offscreen.view(), picture.width, picture.height, num_games, instances);
         *picture = offscreen.read()?;
         Ok(())
     }

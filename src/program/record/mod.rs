@@ -16,8 +16,8 @@ use super::interrupt::Interrupt;
 use super::models::Models;
 use super::output::{print_json, print_result};
 use super::progress_note::with_note;
-use super::session::saved_policy;
-use super::validation::saved_settings;
+use super::session::load_policy_checkpoint;
+use super::validation::read_valid_settings;
 use crate::checkpoint::Checkpoint;
 use crate::device;
 use crate::disk::PendingFile;
@@ -30,7 +30,7 @@ use crate::trainer::read_game_name;
 use crate::viewer::{Picture, Scene, SceneSize, Sprite, Wall, paint};
 use animation::{Animation, AnimationWriter};
 use anyhow::{Context, Result, bail};
-use caption::{caption, write_score};
+use caption::{draw_caption, format_score};
 use gpu::GpuRenderer;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
@@ -50,14 +50,14 @@ const FRAMES_PER_SECOND: f32 = 33.0;
 
 /// The format of the output file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum OutputFormat {
     Gif,
     Mp4,
     Png,
     WebP,
 }
 
-impl Format {
+impl OutputFormat {
     fn of(path: &Path) -> Result<Self> {
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
         match extension.to_ascii_lowercase().as_str() {
@@ -72,8 +72,8 @@ impl Format {
 
 /// Renders games of a saved policy to a file.
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
-    Format::of(&args.out)?;
-    let checkpoint = saved_policy(&args.run)?;
+    OutputFormat::of(&args.out)?;
+    let checkpoint = load_policy_checkpoint(&args.run)?;
     (games.find(&read_game_name(&checkpoint)?)?.record)(&games.models, &args, &checkpoint)
 }
 
@@ -88,6 +88,7 @@ struct GameRendering<'a, G: Rules> {
     gpu: Option<GpuRenderer>,
     picture: Picture,
     scene_size: SceneSize,
+    timing: FrameTiming,
     /// Ends the rendering of a file; `None` where nothing is to listen.
     interrupt: Option<(Interrupt, &'a Path)>,
 }
@@ -99,11 +100,11 @@ pub fn record<G: ConfigurableGame>(
     checkpoint: &Checkpoint,
     scene: fn(G) -> Scene<G>,
 ) -> Result<()> {
-    let format = Format::of(&args.out)?;
-    let (mut rendering, frames_per_step, frame_seconds) =
-        GameRendering::new(models, &args.render, checkpoint, scene, DEFAULT_SIZE)?;
+    let format = OutputFormat::of(&args.out)?;
+    let mut rendering = GameRendering::new(models, &args.render, checkpoint, scene, DEFAULT_SIZE)?;
     let chosen = device::choose(&args.device)?;
     let Picture { width, height, .. } = rendering.picture;
+    let FrameTiming { frame_seconds, .. } = rendering.timing;
     rendering.gpu = GpuRenderer::new(&chosen.device, rendering.scene.info(), width, height)?;
     if rendering.gpu.is_none() && chosen.info.kind != "cpu" {
         bail!("the device `{}` cannot render pictures; use cpu or wgpu", args.device);
@@ -113,22 +114,18 @@ pub fn record<G: ConfigurableGame>(
     let pending = PendingFile::create_output(&args.out).with_context(error_text)?;
     let mut file = BufWriter::new(&pending.file);
     let note = format!("Rendering {}.", pluralize(args.render.games, "game"));
-    let frames =
-        with_note(&note, || match format {
-            Format::Gif => rendering
-                .animate(Gif::new(&mut file, width, height, frame_seconds), frames_per_step),
-            Format::Mp4 => {
-                let mp4 = Mp4::new(&pending.path, width, height, frame_seconds);
-                rendering.animate(mp4, frames_per_step)
-            }
-            Format::WebP => rendering
-                .animate(WebP::new(&mut file, width, height, frame_seconds), frames_per_step),
-            Format::Png => rendering.write_still(PngEncoder::new_with_quality(
-                &mut file,
-                CompressionType::Best,
-                FilterType::NoFilter,
-            )),
-        })?;
+    let frames = with_note(&note, || match format {
+        OutputFormat::Gif => rendering.animate(Gif::new(&mut file, width, height, frame_seconds)),
+        OutputFormat::Mp4 => {
+            rendering.animate(Mp4::new(&pending.path, width, height, frame_seconds))
+        }
+        OutputFormat::WebP => rendering.animate(WebP::new(&mut file, width, height, frame_seconds)),
+        OutputFormat::Png => rendering.write_still(PngEncoder::new_with_quality(
+            &mut file,
+            CompressionType::Best,
+            FilterType::NoFilter,
+        )),
+    })?;
     file.flush().with_context(error_text)?;
     drop(file);
     let bytes = pending.file.metadata().with_context(error_text)?.len();
@@ -162,45 +159,45 @@ struct Report<'a> {
 
 impl std::fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = self.frames.map_or("a still".to_string(), |frames| format!("{frames} frames"));
+        let content =
+            self.frames.map_or("a still".to_string(), |frames| format!("{frames} frames"));
         let Self { env, iteration, out, width, height, drawn_by, .. } = self;
         let kilobytes = self.bytes as f64 / 1e3;
-        write!(f, "{out}: {what} of {width} x {height} pixels, {kilobytes:.1} KB; ")?;
+        write!(f, "{out}: {content} of {width} x {height} pixels, {kilobytes:.1} KB; ")?;
         write!(f, "{env} of iteration {iteration}, drawn by {drawn_by}")
     }
 }
 
 /// Animates a policy at play, as `grove record` does by default, but with its score, small, and painted by the CPU.
-pub fn animation<G: ConfigurableGame>(
+pub fn render_animation<G: ConfigurableGame>(
     models: &Models,
     checkpoint: &Checkpoint,
     scene: fn(G) -> Scene<G>,
 ) -> Result<track::Animation> {
     let options = RenderOptions { score: true, games: 1, steps: 100, scale: None, seed: 0 };
-    let (mut rendering, frames_per_step, frame_seconds) =
-        GameRendering::new(models, &options, checkpoint, scene, TRACKED_SIZE)?;
+    let mut rendering = GameRendering::new(models, &options, checkpoint, scene, TRACKED_SIZE)?;
     let Picture { width, height, .. } = rendering.picture;
     let mut gif = Vec::new();
-    rendering.animate(Gif::new(&mut gif, width, height, frame_seconds), frames_per_step)?;
+    let writer = Gif::new(&mut gif, width, height, rendering.timing.frame_seconds);
+    rendering.animate(writer)?;
     Ok(track::Animation { gif, width, height })
 }
 
 impl<'a, G: ConfigurableGame> GameRendering<'a, G> {
-    /// Creates a rendering on the CPU before its first step, at most `max_pixels` wide and high by default. Also
-    /// returns the number of frames per step, and the duration of each in seconds.
+    /// Creates a rendering on the CPU before its first step, at most `max_pixels` wide and high by default.
     fn new(
         models: &Models,
         options: &'a RenderOptions,
         checkpoint: &Checkpoint,
         scene: fn(G) -> Scene<G>,
         max_pixels: (u64, u64),
-    ) -> Result<(Self, u32, f32)> {
-        let (game, config) = saved_settings::<G>(models, checkpoint)?;
+    ) -> Result<Self> {
+        let (game, config) = read_valid_settings::<G>(models, checkpoint)?;
         let scene = scene(game);
         let scene_size = SceneSize::of(scene.info());
-        let (width, height) = picture_size(scene_size, options, max_pixels)?;
-        let (frames_per_step, frame_seconds) = frame_timing(scene.info().steps_per_second());
-        let rendering = Self {
+        let (width, height) = choose_picture_size(scene_size, options, max_pixels)?;
+        let timing = FrameTiming::of(scene.info().steps_per_second());
+        Ok(Self {
             options,
             policy: models.load_policy(checkpoint, game, &config)?,
             games: LiveGames::new(game, options.games, options.seed),
@@ -209,9 +206,9 @@ impl<'a, G: ConfigurableGame> GameRendering<'a, G> {
             gpu: None,
             picture: Picture::new(width, height),
             scene_size,
+            timing,
             interrupt: None,
-        };
-        Ok((rendering, frames_per_step, frame_seconds))
+        })
     }
 }
 
@@ -242,19 +239,16 @@ impl<G: Rules> GameRendering<'_, G> {
             let Picture { width, height, .. } = self.picture;
             let wall = Wall::fit(self.scene_size, self.games.count(), width, height);
             for i in 0..self.games.count() {
-                let score = write_score(self.games.episode(i).score);
-                caption(&score, wall.plate_origin(i), wall.plate_width, &mut self.picture);
+                let score = format_score(self.games.episode(i).score);
+                draw_caption(&score, wall.plate_origin(i), wall.plate_width, &mut self.picture);
             }
         }
         Ok(&self.picture)
     }
 
-    /// Writes a frame of the initial state and `frames_per_step` frames per step. Returns their number.
-    fn animate(
-        &mut self,
-        file: Result<impl AnimationWriter>,
-        frames_per_step: u32,
-    ) -> Result<Option<u32>> {
+    /// Writes a frame of the initial state and the frames of each step. Returns their number.
+    fn animate(&mut self, file: Result<impl AnimationWriter>) -> Result<Option<u32>> {
+        let frames_per_step = self.timing.frames_per_step;
         let mut animation = Animation::new(file)?;
         animation.add(self.draw(1.0)?)?;
         for _ in 0..self.options.steps {
@@ -279,14 +273,23 @@ impl<G: Rules> GameRendering<'_, G> {
     }
 }
 
-/// Number of frames per step, and the duration of each in seconds.
-fn frame_timing(steps_per_second: f32) -> (u32, f32) {
-    let frames = (FRAMES_PER_SECOND / steps_per_second).round().max(1.0);
-    (frames as u32, 1.0 / (steps_per_second * frames))
+/// The frames of an animation in time.
+#[derive(Clone, Copy)]
+struct FrameTiming {
+    frames_per_step: u32,
+    /// Duration of a frame, seconds.
+    frame_seconds: f32,
 }
 
-/// Width and height of the picture in pixels: by default at most `max_pixels`.
-fn picture_size(
+impl FrameTiming {
+    fn of(steps_per_second: f32) -> Self {
+        let frames = (FRAMES_PER_SECOND / steps_per_second).round().max(1.0);
+        Self { frames_per_step: frames as u32, frame_seconds: 1.0 / (steps_per_second * frames) }
+    }
+}
+
+/// Chooses the width and height of the picture in pixels: by default at most `max_pixels`.
+fn choose_picture_size(
     scene_size: SceneSize,
     options: &RenderOptions,
     max_pixels: (u64, u64),

@@ -42,7 +42,7 @@ impl Mp4 {
     }
 
     /// Closes ffmpeg's input, waits for it to exit and returns its error output if it failed.
-    fn end(&mut self) -> Result<()> {
+    fn wait_for_exit(&mut self) -> Result<()> {
         drop(self.ffmpeg.stdin.take());
         let mut message = String::new();
         if let Some(mut stderr) = self.ffmpeg.stderr.take() {
@@ -61,13 +61,13 @@ impl AnimationWriter for Mp4 {
         let pipe = self.ffmpeg.stdin.as_mut().context("the video is complete")?;
         match pipe.write_all(&picture.pixels) {
             // ffmpeg's own message explains a broken pipe.
-            Err(error) => self.end().and(Err(error.into())),
+            Err(error) => self.wait_for_exit().and(Err(error.into())),
             Ok(()) => Ok(()),
         }
     }
 
     fn finish(mut self) -> Result<()> {
-        self.end()
+        self.wait_for_exit()
     }
 }
 

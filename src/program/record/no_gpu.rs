@@ -14,7 +14,7 @@ impl GpuRenderer {
         Ok(None)
     }
 
-    /// Renders the sprites of `count` games.
+    /// Renders the sprites of `num_games` games.
     pub fn paint(&mut self, _: usize, _: &[Sprite], _: &mut Picture) -> Result<()> {
         match *self {}
     }

@@ -14,7 +14,7 @@ const ANIMATED_WITH_ALPHA: u8 = 1 << 1 | 1 << 4;
 /// Flags of a frame: alpha-blended onto the previous one, which is kept.
 const BLENDED: u8 = 0;
 /// Size of the file header: "RIFF", the length of the rest, "WEBP".
-const FILE_HEADER: usize = 12;
+const FILE_HEADER_BYTES: usize = 12;
 
 /// A looping WebP in progress.
 pub struct WebP<W: Write + Seek> {
@@ -29,11 +29,11 @@ impl<W: Write + Seek> WebP<W> {
         // The length is filled in by `finish`.
         file.write_all(b"RIFF\0\0\0\0WEBP")?;
         let mut header = vec![ANIMATED_WITH_ALPHA, 0, 0, 0];
-        header.extend(bytes_24(width - 1));
-        header.extend(bytes_24(height - 1));
-        chunk(&mut file, b"VP8X", &header)?;
+        header.extend(to_u24_bytes(width - 1));
+        header.extend(to_u24_bytes(height - 1));
+        write_chunk(&mut file, b"VP8X", &header)?;
         // A transparent background, and an infinite loop.
-        chunk(&mut file, b"ANIM", &[0; 6])?;
+        write_chunk(&mut file, b"ANIM", &[0; 6])?;
         Ok(Self { file, delay: (frame_seconds * 1000.0).round() as u32 })
     }
 }
@@ -54,31 +54,31 @@ impl<W: Write + Seek> AnimationWriter for WebP<W> {
         let encoder = WebPEncoder::new_lossless(&mut still);
         encoder.encode(&pixels, width, height, ExtendedColorType::Rgba8)?;
         let mut frame = Vec::new();
-        for number in
+        for value in
             [region.left as u32 / 2, region.top as u32 / 2, width - 1, height - 1, self.delay]
         {
-            frame.extend(bytes_24(number));
+            frame.extend(to_u24_bytes(value));
         }
         frame.push(BLENDED);
-        frame.extend(&still[FILE_HEADER..]);
-        Ok(chunk(&mut self.file, b"ANMF", &frame)?)
+        frame.extend(&still[FILE_HEADER_BYTES..]);
+        Ok(write_chunk(&mut self.file, b"ANMF", &frame)?)
     }
 
     fn finish(mut self) -> Result<()> {
-        let after_length = u32::try_from(self.file.stream_position()? - 8)?;
+        let length = u32::try_from(self.file.stream_position()? - 8)?;
         self.file.seek(SeekFrom::Start(4))?;
-        Ok(self.file.write_all(&after_length.to_le_bytes())?)
+        Ok(self.file.write_all(&length.to_le_bytes())?)
     }
 }
 
-/// The lower three bytes, little-endian.
-fn bytes_24(number: u32) -> [u8; 3] {
-    let [low, middle, high, _] = number.to_le_bytes();
+/// Converts a number to its lower three bytes, little-endian.
+fn to_u24_bytes(value: u32) -> [u8; 3] {
+    let [low, middle, high, _] = value.to_le_bytes();
     [low, middle, high]
 }
 
 /// Writes a chunk: its name, length and data, padded to an even length.
-fn chunk(file: &mut impl Write, name: &[u8; 4], data: &[u8]) -> io::Result<()> {
+fn write_chunk(file: &mut impl Write, name: &[u8; 4], data: &[u8]) -> io::Result<()> {
     file.write_all(name)?;
     file.write_all(&(data.len() as u32).to_le_bytes())?;
     file.write_all(data)?;

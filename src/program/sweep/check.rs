@@ -23,9 +23,9 @@ pub fn read_seeds<'de, D: Deserializer<'de>>(source: D) -> Result<String, D::Err
     }
 }
 
-/// A clause about the first key in which the text of a sweep's file differs from the one `before`; `None` if none
-/// does.
-pub fn difference(before: &str, now: &str) -> Option<String> {
+/// Describes, in a clause, the first key in which the text of a sweep's file differs from the one `before`; `None` if
+/// there is none.
+pub fn describe_difference(before: &str, now: &str) -> Option<String> {
     let [before, now] = [before, now].map(|text| text.parse::<Table>().unwrap_or_default());
     let value = |table: &Table, key: &str| {
         overlay::flatten(table).find(|(path, _)| path == key).map(|(_, value)| value.to_string())
@@ -108,7 +108,7 @@ fn full_name(name: &str) -> String {
 /// The reason against the first value that no trial may have.
 pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>) -> Result<()> {
     let check = |searched: BTreeMap<String, Value>| {
-        validate(&assignments(&complete_settings(file, searched)))
+        validate(&format_assignments(&complete_settings(file, searched)))
             .map_err(|error| format!("{error:#}"))
     };
     let error_of_defaults = check(BTreeMap::new()).err();
@@ -117,11 +117,11 @@ pub fn check_values(file: &SweepFile, validate: impl Fn(&[String]) -> Result<()>
             let Err(error) = check(BTreeMap::from([(name.clone(), value.clone())])) else {
                 continue;
             };
-            let is_possible = |number| {
-                let point = space::random_point(&file.space, file.seed, number);
-                let mut trial = space::settings_at(&file.space, &point);
-                trial.insert(name.clone(), value.clone());
-                check(trial).is_ok()
+            let is_possible = |trial| {
+                let point = space::draw_point(&file.space, file.seed, trial);
+                let mut settings = space::settings_at(&file.space, &point);
+                settings.insert(name.clone(), value.clone());
+                check(settings).is_ok()
             };
             if (0..CHECKED_TRIALS).any(is_possible) {
                 continue;
@@ -150,8 +150,8 @@ pub fn complete_settings(file: &SweepFile, searched: BTreeMap<String, Value>) ->
     settings
 }
 
-/// The values of `--set` for these settings.
-pub fn assignments(settings: &Table) -> Vec<String> {
+/// Formats settings as values of `--set`.
+pub fn format_assignments(settings: &Table) -> Vec<String> {
     settings.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }
 
@@ -184,14 +184,14 @@ mod tests {
             "\"data.path\" = 'p.jsonl'\n\"data.verifier\" = 'touch pwned'",
             "data.path = 'p.jsonl'\nverifier = 'touch pwned'\nsandbox = false",
         ] {
-            let said = refusal(&format!("game = 'data'\n[settings]\n{settings}\n{space}"));
-            assert!(said.contains("approve it with --trust"), "{settings}: {said}");
+            let error = refusal(&format!("game = 'data'\n[settings]\n{settings}\n{space}"));
+            assert!(error.contains("approve it with --trust"), "{settings}: {error}");
         }
         for name in ["data.verifier", "verifier", "data.sandbox"] {
-            let said = refusal(&format!(
+            let error = refusal(&format!(
                 "game = 'data'\n[space]\n\"{name}\" = {{ choices = ['a', 'b'] }}"
             ));
-            assert!(said.contains("cannot be searched"), "{name}: {said}");
+            assert!(error.contains("cannot be searched"), "{name}: {error}");
         }
     }
 
@@ -203,8 +203,8 @@ mod tests {
             ))
         };
         let rate = "space.\"optimizer.learning_rate\" = { log = [1e-4, 1e-3] }";
-        let said = halving(rate);
-        assert!(said.contains("50 iterations, all of them SFT (fit.iterations = 100)"), "{said}");
+        let error = halving(rate);
+        assert!(error.contains("50 iterations, all of them SFT (fit.iterations = 100)"), "{error}");
         for searched in [
             "settings.fit.iterations = 10\nspace.\"optimizer.learning_rate\" = { log = [1e-4, 1e-3] }",
             "space.\"fit.iterations\" = { linear = [0, 60] }",

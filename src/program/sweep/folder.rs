@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Copy of the sweep's file in its folder.
 const SWEEP_COPY: &str = "sweep.toml";
 /// File that the process of a sweep locks.
-const LOCK: &str = "sweep.lock";
+const LOCK_FILE: &str = "sweep.lock";
 
 /// Folder of the sweep: that of the command line, otherwise the sweep's file without its extension.
 pub fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
@@ -36,7 +36,7 @@ pub fn output_folder(args: &SweepArgs) -> Result<PathBuf> {
 pub fn claim(folder: &Path, text: &str) -> Result<File> {
     let cannot_write = |path: &Path| format!("cannot write {}", path.display());
     disk::create_folders(folder).with_context(|| cannot_write(folder))?;
-    let path = folder.join(LOCK);
+    let path = folder.join(LOCK_FILE);
     if !path.exists() {
         // A refused sweep leaves nothing in another's folder.
         is_claimed(folder, text)?;
@@ -66,7 +66,7 @@ fn is_claimed(folder: &Path, text: &str) -> Result<bool> {
         Some(before) if before != text => bail!(
             "{} holds another sweep{}; remove it, or choose another --out",
             folder.display(),
-            check::difference(&before, text).unwrap_or_default()
+            check::describe_difference(&before, text).unwrap_or_default()
         ),
         before => Ok(before.is_some()),
     }
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn a_run_locked_by_another_process_is_left_alone() {
-        let place = TempDir::new().unwrap();
-        let folder = place.path().join("trial-0-seed-1");
+        let temp_dir = TempDir::new().unwrap();
+        let folder = temp_dir.path().join("trial-0-seed-1");
         assert!(!is_resumable(&folder).unwrap());
         fs::create_dir(&folder).unwrap();
         assert!(!is_resumable(&folder).unwrap());

@@ -10,8 +10,8 @@ mod space;
 use super::args::{self, RunArgs, Seeds, SweepArgs, TrainArgs};
 use super::games::Games;
 use super::interrupt::Interrupt;
-use super::jobs::{Slots, option_argument, run_side_by_side};
-use super::output::{eprint_line, with_causes};
+use super::jobs::{Concurrency, option_argument, run_side_by_side};
+use super::output::{eprint_line, format_error};
 use super::progress::RunBoard;
 use super::recorded_run::format_settings;
 use super::settings::{InitialModel, language_defaults};
@@ -25,7 +25,9 @@ use crate::trainer::text::{TINY, join_language_settings};
 use anyhow::{Context, Result, bail, ensure};
 use folder::{claim, is_resumable, output_folder};
 use report::Report;
-use results::{RESULTS, Results, RunKey, RunResult, forget_failures, is_lost_batch, read_results};
+use results::{
+    RESULTS_FILE, Results, RunKey, RunResult, forget_failures, is_lost_batch, read_results,
+};
 use search::{Search, Trial};
 use serde::Deserialize;
 use space::Space;
@@ -36,7 +38,7 @@ use std::path::PathBuf;
 use toml::Table;
 
 /// Answer to Ctrl-C.
-const STOPPING: &str = "Waiting for the running processes to finish their iteration and save; the same command \
+const INTERRUPT_ANSWER: &str = "Waiting for the running processes to finish their iteration and save; the same command \
                         continues the sweep.";
 /// Maximum number of trials of a sweep: far more than anyone trains, and few enough to list.
 const MAX_TRIALS: usize = 1_000_000;
@@ -123,7 +125,7 @@ pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
     let _lock = claim(&sweep.folder, &text)?;
     // Another process may have been writing them.
-    sweep.read_results()?;
+    sweep.load_results()?;
     sweep.search()
 }
 
@@ -136,7 +138,7 @@ impl SweepFile {
 }
 
 impl<'a> Sweep<'a> {
-    /// Checks a sweep's file.
+    /// Creates a sweep from its file, after checking it.
     fn new(games: &Games, mut file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
         check_file(&file)?;
         let is_task = task::find(&file.game).is_ok();
@@ -157,7 +159,7 @@ impl<'a> Sweep<'a> {
         overlay::lay_over(&mut settings, middle.into_iter().collect())?;
         // The defaults of a task depend on its model.
         let known_settings = if is_task { &file.settings } else { &settings };
-        let iterations = iterations_of_run(known_settings, file.search)?;
+        let iterations = read_iterations(known_settings, file.search)?;
         // Trials with other models, or other numbers of SFT iterations, differ in this.
         let may_differ = check::searches_any(&file, &["fit.iterations", "model.path"]);
         if file.search == Search::Halving && !may_differ {
@@ -166,15 +168,15 @@ impl<'a> Sweep<'a> {
         if let Some(note) = search::limit_trials(&mut file) {
             eprint_line!("{note}");
         }
-        let Seeds(seeds) = args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
+        let Seeds(seeds) = args::parse_seeds(&file.seeds).map_err(anyhow::Error::msg)?;
         let folder = output_folder(args)?;
         let results = Results::default();
         Ok(Self { file, is_task, args, folder, seeds, iterations, results })
     }
 
     /// Reads the results so far, except for failures that are tried again.
-    fn read_results(&mut self) -> Result<()> {
-        let path = self.folder.join(RESULTS);
+    fn load_results(&mut self) -> Result<()> {
+        let path = self.folder.join(RESULTS_FILE);
         let results = read_results(&path);
         self.results = results.with_context(|| format!("cannot read {}", path.display()))?;
         forget_failures(&mut self.results, &self.file, self.seeds.len());
@@ -184,45 +186,40 @@ impl<'a> Sweep<'a> {
     /// Searches round by round, and reports.
     fn search(&mut self) -> Result<()> {
         let (mut trials, mut first_scores) = (Vec::new(), BTreeMap::new());
-        let interrupt = Interrupt::listen(Some(STOPPING))?;
+        let interrupt = Interrupt::listen(Some(INTERRUPT_ANSWER))?;
         for round in 0.. {
-            let numbers = search::trials_of_round(&self.file, &mut trials, round);
-            if numbers.is_empty() {
+            let indices = search::select_trials(&self.file, &mut trials, round);
+            if indices.is_empty() {
                 break;
             }
-            self.train(&trials, &numbers, round, &interrupt)?;
-            let is_done = |number: &usize| {
-                self.seeds
-                    .iter()
-                    .all(|seed| self.results.ended.contains_key(&(*number, round, *seed)))
-            };
+            self.train(&trials, &indices, round, &interrupt)?;
             // A run that something else has stopped has no result, either.
-            if interrupt.has_signal() || !numbers.iter().all(is_done) {
+            if interrupt.has_signal() || !self.pending_runs(&indices, round).is_empty() {
                 bail!(
                     "interrupted; the same command continues the sweep in {}",
                     self.folder.display()
                 );
             }
-            for number in numbers {
-                let score = self.scores(number, round).map(|scores| mean(&scores));
-                trials[number].score = score;
-                first_scores.entry(number).or_insert(score);
+            for index in indices {
+                let score = self.scores(index, round).map(|scores| mean(&scores));
+                trials[index].score = score;
+                first_scores.entry(index).or_insert(score);
             }
             let has_no_score = trials.iter().all(|trial: &Trial| trial.score.is_none());
-            let is_lost_batch =
+            let has_lost_batch =
                 self.file.has_batch_after(round) && is_lost_batch(&self.results, round);
-            if has_no_score || is_lost_batch {
+            if has_no_score || has_lost_batch {
                 let mut round_results =
-                    self.results.ended.values().filter(|result| result.round == round);
+                    self.results.latest.values().filter(|result| result.round == round);
                 let error = round_results.find_map(|result| result.error.clone());
                 let error = error.unwrap_or("they have no score".to_string());
-                match is_lost_batch {
-                    true => bail!(
+                if has_lost_batch {
+                    bail!(
                         "all runs of batch {} failed: {error}; the same command tries them again",
                         round + 1
-                    ),
-                    false => bail!("all runs failed: {error}"),
+                    );
                 }
+                bail!("all runs failed: {error}");
             }
         }
         let first_scores = first_scores.into_values().collect();
@@ -234,45 +231,42 @@ impl<'a> Sweep<'a> {
         self.results.scores(trial, round, &self.seeds)
     }
 
-    /// Trains the runs of a round that have no result yet.
+    /// Trains the runs of a round that have no result yet; `indices` are those of its trials.
     fn train(
         &mut self,
         trials: &[Trial],
-        numbers: &[usize],
+        indices: &[usize],
         round: u32,
         interrupt: &Interrupt,
     ) -> Result<()> {
-        let open_runs = self.open_runs(numbers, round);
-        let commands = open_runs
-            .iter()
-            .map(|(trial, seed)| self.run_command_line(&trials[*trial], *trial, round, *seed));
+        let runs = self.pending_runs(indices, round);
+        let commands = runs.iter().map(|run| self.prepare_run(run, &trials[run.trial]));
         let jobs = commands.collect::<Result<Vec<_>>>()?;
         let train_args = self.train_args();
-        let slots = Slots::new(&train_args, open_runs.len())?;
-        self.announce(round, open_runs.len(), &slots);
-        let path = self.folder.join(RESULTS);
+        let concurrency = Concurrency::new(&train_args, runs.len())?;
+        self.announce(round, runs.len(), concurrency);
+        let path = self.folder.join(RESULTS_FILE);
         let file = disk::open_append(&path);
         let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let (mut num_ended, num_runs) = match self.file.search {
             // Batches are too small to be counted separately.
-            Search::Tpe => (self.results.ended.len(), self.file.trials * self.seeds.len()),
-            _ => (0, open_runs.len()),
+            Search::Tpe => (self.results.latest.len(), self.file.trials * self.seeds.len()),
+            _ => (0, runs.len()),
         };
         let board = RunBoard::new(false, num_ended, num_runs);
-        run_side_by_side(slots, &jobs, interrupt, &board, |job, report| {
-            let was_stopped = match &report {
+        run_side_by_side(concurrency, &jobs, interrupt, &board, |job, report| {
+            let was_interrupted = match &report {
                 Ok(report) => report["interrupted"] == true,
                 Err(_) => interrupt.has_signal(),
             };
-            if was_stopped {
+            if was_interrupted {
                 return Ok(());
             }
             num_ended += 1;
-            let (trial, seed) = open_runs[job];
-            let line =
-                self.record_result((trial, round, seed), &trials[trial], report, &mut file)?;
+            let run = runs[job];
+            let line = self.record_result(run, &trials[run.trial], report, &mut file)?;
             board.print_ended(&format!("{num_ended}/{num_runs}  {line}"), || {
-                report::leaders_table(&self.file, trials, &self.results, &self.seeds, round)
+                report::format_leaders(&self.file, trials, &self.results, &self.seeds, round)
             });
             Ok(())
         })
@@ -281,36 +275,39 @@ impl<'a> Sweep<'a> {
     /// Writes the result of a run of a trial to the file of results. Returns a line about it.
     fn record_result(
         &mut self,
-        (number, round, seed): RunKey,
+        run: RunKey,
         trial: &Trial,
         report: Result<serde_json::Value>,
         file: &mut File,
     ) -> Result<String> {
-        let score = report.as_ref().ok().and_then(seeds::score);
-        let error = report.err().map(|error| with_causes(&error));
+        let score = report.as_ref().ok().and_then(seeds::read_score);
+        let error = report.err().map(|error| format_error(&error));
         let settings = space::settings_at(&self.file.space, &trial.point);
         let settings = format_settings(&settings, &settings);
         let outcome = score.map_or_else(
             || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
             |score| format!("{score:.3}"),
         );
-        let result = RunResult { trial: number, round, seed, score, error };
+        let RunKey { trial: index, round, seed } = run;
+        let result = RunResult { trial: index, round, seed, score, error };
         let line = serde_json::to_string(&result)? + "\n";
         disk::write(file, line.as_bytes()).context("cannot write the results")?;
         self.results.insert(result);
-        Ok(format!("trial {number} seed {seed}: {outcome}  ({settings})"))
+        Ok(format!("trial {index} seed {seed}: {outcome}  ({settings})"))
     }
 
-    /// The trials and seeds of the runs of a round that have no result yet.
-    fn open_runs(&self, numbers: &[usize], round: u32) -> Vec<(usize, u64)> {
-        let runs = numbers.iter().flat_map(|n| self.seeds.iter().map(move |seed| (*n, *seed)));
-        runs.filter(|(trial, seed)| !self.results.ended.contains_key(&(*trial, round, *seed)))
-            .collect()
+    /// The runs of these trials in a round that have no result yet.
+    fn pending_runs(&self, indices: &[usize], round: u32) -> Vec<RunKey> {
+        let runs_of = |&trial: &usize| {
+            self.seeds.iter().map(move |seed| RunKey { trial, round, seed: *seed })
+        };
+        let is_pending = |run: &RunKey| !self.results.latest.contains_key(run);
+        indices.iter().flat_map(runs_of).filter(is_pending).collect()
     }
 
     /// Prints how many runs the round starts and how they share the machine.
-    fn announce(&self, round: u32, runs: usize, slots: &Slots) {
-        if runs == 0 {
+    fn announce(&self, round: u32, num_runs: usize, concurrency: Concurrency) {
+        if num_runs == 0 {
             return;
         }
         let round = match self.file.search {
@@ -318,8 +315,9 @@ impl<'a> Sweep<'a> {
             Search::Tpe => format!("Batch {}: ", round + 1),
             Search::Grid | Search::Random => String::new(),
         };
-        let (runs, threads) = (pluralize(runs, "run"), pluralize(slots.threads, "thread"));
-        eprint_line!("{round}{runs}, {} at a time, with {threads} each.", slots.count);
+        let Concurrency { max_runs, threads_per_run } = concurrency;
+        let (runs, threads) = (pluralize(num_runs, "run"), pluralize(threads_per_run, "thread"));
+        eprint_line!("{round}{runs}, {max_runs} at a time, with {threads} each.");
     }
 
     fn train_args(&self) -> TrainArgs {
@@ -332,7 +330,8 @@ impl<'a> Sweep<'a> {
     }
 
     /// Folder of a run.
-    fn run_folder(&self, trial: usize, round: u32, seed: u64) -> PathBuf {
+    fn run_folder(&self, run: &RunKey) -> PathBuf {
+        let RunKey { trial, round, seed } = run;
         let rounds = if self.file.search == Search::Halving {
             format!("-round-{round}")
         } else {
@@ -341,15 +340,10 @@ impl<'a> Sweep<'a> {
         self.folder.join(format!("trial-{trial}{rounds}-seed-{seed}"))
     }
 
-    /// Command line of a run, which resumes it if it was interrupted and otherwise starts it afresh.
-    fn run_command_line(
-        &self,
-        trial: &Trial,
-        number: usize,
-        round: u32,
-        seed: u64,
-    ) -> Result<Vec<OsString>> {
-        let folder = self.run_folder(number, round, seed);
+    /// Returns the command line of a run, which resumes it if it was interrupted. Otherwise it starts the run afresh,
+    /// and what is left of an earlier start is removed.
+    fn prepare_run(&self, run: &RunKey, trial: &Trial) -> Result<Vec<OsString>> {
+        let folder = self.run_folder(run);
         let mut argv = vec!["train".into(), option_argument("device", &self.args.device)];
         argv.push(option_argument("run-dir", &folder));
         if is_resumable(&folder)? {
@@ -361,11 +355,11 @@ impl<'a> Sweep<'a> {
                 .with_context(|| format!("cannot remove {}", folder.display()))?;
         }
         argv.insert(1, self.file.game.clone().into());
-        argv.push(option_argument("seed", seed.to_string()));
+        argv.push(option_argument("seed", run.seed.to_string()));
         let settings =
-            self.complete_settings(space::settings_at(&self.file.space, &trial.point), round);
+            self.complete_settings(space::settings_at(&self.file.space, &trial.point), run.round);
         argv.extend(
-            check::assignments(&settings)
+            check::format_assignments(&settings)
                 .iter()
                 .map(|assignment| option_argument("set", assignment)),
         );
@@ -433,15 +427,14 @@ fn default_settings(games: &Games, file: &SweepFile, is_task: bool) -> Result<Ta
         return (games.find_beside_tasks(Some(name))?.defaults)();
     }
     let task_settings = (task::find(name)?.defaults)();
-    let path = text::model_path(name, None, &file.settings, &[])?;
+    let path = text::resolve_model_path(name, None, &file.settings, &[])?;
     let num_params = (path != TINY).then_some(usize::MAX);
-    let config =
-        language_defaults(name, false, InitialModel { path: &path, num_params }, Precision::F32)?;
+    let config = language_defaults(name, InitialModel { path: &path, num_params }, Precision::F32)?;
     Ok(join_language_settings(name, &task_settings, &config))
 }
 
 /// Number of iterations of a whole run with these settings; 1 if they do not have it, which only halving needs.
-fn iterations_of_run(settings: &Table, search: Search) -> Result<u32> {
+fn read_iterations(settings: &Table, search: Search) -> Result<u32> {
     match settings.get("iterations").and_then(toml::Value::as_integer) {
         Some(requested) => {
             let count = u32::try_from(requested).ok().filter(|count| *count > 0);

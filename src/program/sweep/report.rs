@@ -8,8 +8,8 @@ use crate::disk;
 use crate::plot::statistics::{bootstrap_interval, mean};
 use crate::program::columns::{align_columns, format_number};
 use crate::program::output::{eprint_line, print_json, print_result};
+use crate::program::paths::quote_path;
 use crate::program::recorded_run::format_settings;
-use crate::program::session::quote_path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -53,7 +53,7 @@ struct RankedTrial {
 impl Report {
     /// Creates the report of these trials, with importance measured by their scores in the first round.
     pub fn new(sweep: &Sweep, trials: &[Trial], first_scores: Vec<Option<f64>>) -> Self {
-        let order = best_first(sweep.file.search, trials);
+        let order = sort_best_first(sweep.file.search, trials);
         let row = |i: usize| {
             let scores = sweep.scores(i, trials[i].round);
             RankedTrial {
@@ -68,7 +68,7 @@ impl Report {
         let scored = trials.iter().zip(&first_scores);
         let scored: Vec<(&Point, f64)> =
             scored.filter_map(|(trial, score)| Some((&trial.point, (*score)?))).collect();
-        let (importance, importance_by_chance) = importance(&sweep.file.space, &scored);
+        let (importance, importance_by_chance) = measure_importance(&sweep.file.space, &scored);
         Self {
             trials: order.into_iter().map(row).collect(),
             importance,
@@ -134,27 +134,27 @@ impl Report {
     }
 }
 
-/// Table of the best trials so far whose runs have all ended; with halving, of this round.
-pub fn leaders_table(
-    sweep: &SweepFile,
+/// Formats a table of the best trials so far whose runs have all ended; with halving, of this round.
+pub fn format_leaders(
+    file: &SweepFile,
     trials: &[Trial],
     results: &Results,
     seeds: &[u64],
     round: u32,
 ) -> String {
-    let score = |number: usize| {
-        let last_round = trials[number].round;
-        if last_round != round && sweep.search == Search::Halving {
+    let score = |index: usize| {
+        let last_round = trials[index].round;
+        if last_round != round && file.search == Search::Halving {
             return None;
         }
-        Some((number, mean(&results.scores(number, last_round, seeds)?)))
+        Some((index, mean(&results.scores(index, last_round, seeds)?)))
     };
     let mut best: Vec<(usize, f64)> = (0..trials.len()).filter_map(score).collect();
     best.sort_by(|a, b| b.1.total_cmp(&a.1));
     best.truncate(LEADING_TRIALS);
-    let row = |(number, score): &(usize, f64)| {
-        let settings = space::settings_at(&sweep.space, &trials[*number].point);
-        vec![format_settings(&settings, &settings), number.to_string(), format_number(Some(*score))]
+    let row = |(index, score): &(usize, f64)| {
+        let settings = space::settings_at(&file.space, &trials[*index].point);
+        vec![format_settings(&settings, &settings), index.to_string(), format_number(Some(*score))]
     };
     align_columns(
         &["best so far", "trial", "score"],
@@ -163,9 +163,9 @@ pub fn leaders_table(
     )
 }
 
-/// Sorts trials from best to worst: trials of later rounds of halving first, since they had more iterations; failed
-/// trials last.
-fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
+/// Returns the indices of trials from best to worst: trials of later rounds of halving first, since they had more
+/// iterations; failed trials last.
+fn sort_best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
     let mut order = rank_trials(trials, |_| true);
     order.sort_by_key(|i| {
         let Trial { round, score, .. } = trials[*i];
@@ -174,10 +174,10 @@ fn best_first(search: Search, trials: &[Trial]) -> Vec<usize> {
     order
 }
 
-/// Fraction of the variance of scores that lies between the parts of each setting's range (the correlation ratio, or
-/// first-order Sobol index, estimated in bins), at most 1; and the expectation of that fraction for scores in random
-/// order, `(parts - 1) / (trials - 1)`.
-fn importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Shares) {
+/// Measures the fraction of the variance of scores that lies between the parts of each setting's range (the correlation
+/// ratio, or first-order Sobol index, estimated in bins), at most 1. Also returns the expectation of that fraction for
+/// scores in random order, `(parts - 1) / (trials - 1)`.
+fn measure_importance(space: &Space, scored: &[(&Point, f64)]) -> (Shares, Shares) {
     let scores: Vec<f64> = scored.iter().map(|(_, score)| *score).collect();
     let centre = mean(&scores);
     let total: f64 = scores.iter().map(|score| (score - centre).powi(2)).sum();
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn the_table_during_a_sweep_has_the_best_of_what_has_ended() {
         let space = toml::from_str("a = { choices = [1, 2, 3] }").unwrap();
-        let sweep = SweepFile { space, ..SweepFile::default() };
+        let file = SweepFile { space, ..SweepFile::default() };
         let trial = |i: u32| Trial { point: vec![f64::from(i) / 3.0], round: 0, score: None };
         let trials: Vec<Trial> = (0..3).map(trial).collect();
         let scores = [(0, 1, 0.5), (0, 2, 0.5), (1, 1, 0.9), (2, 1, 0.4), (2, 2, 0.8)];
@@ -223,7 +223,7 @@ mod tests {
         for (trial, seed, score) in scores {
             results.insert(RunResult { trial, round: 0, seed, score: Some(score), error: None });
         }
-        let table = leaders_table(&sweep, &trials, &results, &[1, 2], 0);
+        let table = format_leaders(&file, &trials, &results, &[1, 2], 0);
         let rows: Vec<Vec<&str>> =
             table.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
         assert_eq!(rows, [["a=3", "2", "0.600"], ["a=1", "0", "0.500"]], "{table}");
@@ -234,8 +234,8 @@ mod tests {
         let trial = |round, score| Trial { point: Point::new(), round, score };
         let trials =
             [trial(0, Some(3.0)), trial(2, None), trial(1, Some(1.0)), trial(1, Some(2.0))];
-        assert_eq!(best_first(Search::Halving, &trials), [3, 2, 0, 1]);
-        assert_eq!(best_first(Search::Random, &trials), [0, 3, 2, 1]);
+        assert_eq!(sort_best_first(Search::Halving, &trials), [3, 2, 0, 1]);
+        assert_eq!(sort_best_first(Search::Random, &trials), [0, 3, 2, 1]);
     }
 
     #[test]
@@ -245,11 +245,11 @@ mod tests {
         let points: Vec<Point> =
             (0..64).map(|i| vec![f64::from(i / 2) / 32.0, f64::from(i % 2) / 2.0]).collect();
         let scored: Vec<(&Point, f64)> = points.iter().map(|point| (point, point[1])).collect();
-        let (importance, by_chance) = importance(&space, &scored);
+        let (importance, by_chance) = measure_importance(&space, &scored);
         assert_eq!((by_chance["a"], by_chance["b"]), (3.0 / 63.0, 1.0 / 63.0));
         assert!(importance["a"] < 1e-9 && (importance["b"] - 1.0).abs() < 1e-9, "{importance:?}");
         let flat: Vec<(&Point, f64)> = points.iter().map(|point| (point, 3.0)).collect();
-        assert!(super::importance(&space, &flat).0.values().all(|share| *share == 0.0));
+        assert!(measure_importance(&space, &flat).0.values().all(|share| *share == 0.0));
     }
 
     /// Scores that are unrelated to a setting vary between its parts by the expected share.
@@ -257,14 +257,14 @@ mod tests {
     fn a_setting_that_does_nothing_has_its_importance_by_chance() {
         let space: Space = toml::from_str("a = { linear = [0, 1] }").unwrap();
         let uniform = |key: u32, i: u32| f64::from(crate::rng::uniform(crate::rng::draw(key, i)));
-        let of = |sweep: u32| {
-            let points: Vec<Point> = (0..16).map(|i| vec![uniform(sweep, i)]).collect();
-            let scores = (0..16).map(|i| uniform(sweep, 100 + i));
+        let excess = |key: u32| {
+            let points: Vec<Point> = (0..16).map(|i| vec![uniform(key, i)]).collect();
+            let scores = (0..16).map(|i| uniform(key, 100 + i));
             let scored: Vec<(&Point, f64)> = points.iter().zip(scores).collect();
-            let (share, by_chance) = importance(&space, &scored);
+            let (share, by_chance) = measure_importance(&space, &scored);
             share["a"] - by_chance["a"]
         };
-        let excess = (0..400).map(of).sum::<f64>() / 400.0;
-        assert!(excess.abs() < 0.03, "{excess}");
+        let mean_excess = (0..400).map(excess).sum::<f64>() / 400.0;
+        assert!(mean_excess.abs() < 0.03, "{mean_excess}");
     }
 }

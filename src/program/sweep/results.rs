@@ -8,11 +8,11 @@ use std::io;
 use std::path::Path;
 
 /// File of results inside a sweep, one line per run.
-pub const RESULTS: &str = "results.jsonl";
+pub const RESULTS_FILE: &str = "results.jsonl";
 
 /// Words of the error of a run whose numbers went out of range, for which its settings are the reason
 /// ([`TrainError::NotFinite`](crate::trainer::TrainError)).
-const DIVERGED: &str = "is not finite in iteration";
+const DIVERGENCE_ERROR: &str = "is not finite in iteration";
 
 /// Result of a run, as stored in the file of results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,55 +25,61 @@ pub struct RunResult {
     pub error: Option<String>,
 }
 
-/// Trial, round and seed of a run.
-pub type RunKey = (usize, u32, u64);
+/// A run of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunKey {
+    pub trial: usize,
+    pub round: u32,
+    pub seed: u64,
+}
 
 /// Results of a sweep.
 #[derive(Default)]
 pub struct Results {
     /// The last result of each run that is not tried again.
-    pub ended: BTreeMap<RunKey, RunResult>,
+    pub latest: BTreeMap<RunKey, RunResult>,
     /// Number of results of each run so far, those of failures that are tried again among them.
     attempts: BTreeMap<RunKey, u32>,
 }
 
 impl Results {
     pub fn insert(&mut self, result: RunResult) {
-        let run = (result.trial, result.round, result.seed);
+        let run = RunKey { trial: result.trial, round: result.round, seed: result.seed };
         *self.attempts.entry(run).or_insert(0) += 1;
-        self.ended.insert(run, result);
+        self.latest.insert(run, result);
     }
 
     /// Scores of a trial by seed; `None` unless all runs have one.
     pub fn scores(&self, trial: usize, round: u32, seeds: &[u64]) -> Option<Vec<f64>> {
-        seeds.iter().map(|seed| self.ended.get(&(trial, round, *seed))?.score).collect()
+        let runs = seeds.iter().map(|seed| RunKey { trial, round, seed: *seed });
+        runs.map(|run| self.latest.get(&run)?.score).collect()
     }
 }
 
 /// Removes the results of failed runs, which are then tried again: a full disk or lack of memory may have been the
 /// reason. A failure that TPE already used to choose its next batch stays, since a success would lead to other trials.
 /// A batch of which [`is_lost_batch`] holds was not used.
-pub fn forget_failures(results: &mut Results, file: &SweepFile, seeds: usize) {
+pub fn forget_failures(results: &mut Results, file: &SweepFile, num_seeds: usize) {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-    results.ended.keys().for_each(|(_, batch, _)| *counts.entry(*batch).or_insert(0) += 1);
+    results.latest.keys().for_each(|run| *counts.entry(run.round).or_insert(0) += 1);
     let has_next = |batch: u32| {
-        let is_full = counts[&batch] == file.batch * seeds;
+        let is_full = counts[&batch] == file.batch * num_seeds;
         file.has_batch_after(batch) && is_full && !is_lost_batch(results, batch)
     };
     let used: BTreeSet<u32> = counts.keys().copied().filter(|batch| has_next(*batch)).collect();
-    results.ended.retain(|(_, batch, _), result| result.error.is_none() || used.contains(batch));
+    results.latest.retain(|run, result| result.error.is_none() || used.contains(&run.round));
 }
 
 /// Whether TPE cannot choose its next batch by this one, its last so far, all of whose runs have failed: if nothing has
 /// a score yet, or if the runs were tried once and none diverged, so that a full disk may be the reason.
 pub fn is_lost_batch(results: &Results, batch: u32) -> bool {
-    let runs = || results.ended.iter().filter(|(_, result)| result.round == batch);
+    let runs = || results.latest.iter().filter(|(run, _)| run.round == batch);
     let errors = || runs().filter_map(|(_, result)| result.error.as_deref());
-    let is_last = results.ended.values().all(|result| result.round <= batch);
+    let is_last = results.latest.keys().all(|run| run.round <= batch);
     let have_failed = runs().count() > 0 && errors().count() == runs().count();
-    let has_score = results.ended.values().any(|result| result.score.is_some());
+    let has_score = results.latest.values().any(|result| result.score.is_some());
     let is_first_try = runs().any(|(run, _)| results.attempts[run] < 2);
-    let have_diverged = errors().any(|error| error.contains(DIVERGED));
+    let have_diverged = errors().any(|error| error.contains(DIVERGENCE_ERROR));
     is_last && have_failed && (!has_score || is_first_try && !have_diverged)
 }
 
@@ -105,32 +111,32 @@ mod tests {
 
     #[test]
     fn a_torn_result_costs_no_other() {
-        let place = TempDir::new().unwrap();
-        let path = place.path().join(RESULTS);
-        let ended = || read_results(&path).unwrap().ended;
-        assert!(ended().is_empty());
-        let written = |trial: usize, error: Option<&str>| {
+        let temp_dir = TempDir::new().unwrap();
+        let path = temp_dir.path().join(RESULTS_FILE);
+        let latest = || read_results(&path).unwrap().latest;
+        assert!(latest().is_empty());
+        let format_line = |trial: usize, error: Option<&str>| {
             let (score, error) = (error.is_none().then_some(1.0), error.map(str::to_string));
             let result = RunResult { trial, round: 0, seed: 1, score, error };
             serde_json::to_string(&result).unwrap() + "\n"
         };
-        let line = |trial: usize| written(trial, None);
-        let third = written(2, Some("é")).into_bytes();
+        let line = |trial: usize| format_line(trial, None);
+        let third = format_line(2, Some("é")).into_bytes();
         let middle = third.iter().position(|byte| *byte == 0xc3).unwrap() + 1;
         let torn = [line(0).as_bytes(), line(1).as_bytes(), &third[..middle]].concat();
         fs::write(&path, torn).unwrap();
-        assert_eq!(ended().len(), 2);
+        assert_eq!(latest().len(), 2);
         let mut file = disk::open_append(&path).unwrap();
         disk::write(&mut file, line(3).as_bytes()).unwrap();
-        let trials: Vec<_> = ended().into_keys().map(|key| key.0).collect();
+        let trials: Vec<_> = latest().into_keys().map(|run| run.trial).collect();
         assert_eq!(trials, [0, 1, 3]);
         // A run that failed is tried again, until it succeeds.
         let known = || {
             let mut results = read_results(&path).unwrap();
             forget_failures(&mut results, &SweepFile::default(), 1);
-            results.ended.len()
+            results.latest.len()
         };
-        disk::write(&mut file, written(4, Some("the disk is full")).as_bytes()).unwrap();
+        disk::write(&mut file, format_line(4, Some("the disk is full")).as_bytes()).unwrap();
         assert_eq!(known(), 3);
         disk::write(&mut file, line(4).as_bytes()).unwrap();
         assert_eq!(known(), 4);
@@ -146,7 +152,7 @@ mod tests {
         results
     }
 
-    const FULL: Option<&str> = Some("cannot write x: the disk is full");
+    const DISK_FULL: Option<&str> = Some("cannot write x: the disk is full");
 
     #[test]
     fn a_failure_by_which_tpe_has_chosen_the_next_batch_stays() {
@@ -154,14 +160,18 @@ mod tests {
             let file = SweepFile { search, trials: 6, batch: 2, ..SweepFile::default() };
             let mut results = results(errors, 1);
             forget_failures(&mut results, &file, 1);
-            results.ended.into_keys().map(|(trial, ..)| trial).collect()
+            results.latest.into_keys().map(|run| run.trial).collect()
         };
-        let all = [FULL; 6];
+        let all = [DISK_FULL; 6];
         assert_eq!(known(Search::Tpe, &all[..3]), [0, 1], "the second batch is not complete");
-        assert_eq!(known(Search::Tpe, &[FULL, None, FULL, None]), [0, 1, 2, 3]);
+        assert_eq!(known(Search::Tpe, &[DISK_FULL, None, DISK_FULL, None]), [0, 1, 2, 3]);
         assert_eq!(known(Search::Tpe, &all), [0, 1, 2, 3], "no batch follows the third");
         assert_eq!(known(Search::Random, &all), [0; 0]);
-        assert_eq!(known(Search::Tpe, &[FULL, None, FULL, FULL]), [0, 1], "the second is lost");
+        assert_eq!(
+            known(Search::Tpe, &[DISK_FULL, None, DISK_FULL, DISK_FULL]),
+            [0, 1],
+            "the second is lost"
+        );
         assert_eq!(known(Search::Tpe, &all[..2]), [0; 0]);
     }
 
@@ -170,12 +180,12 @@ mod tests {
         let diverged = TrainError::NotFinite { quantity: "loss", iteration: 3 }.to_string();
         let diverged = Some(&*diverged);
         let second = |errors: [Option<&str>; 2], attempts| {
-            is_lost_batch(&results(&[None, FULL, errors[0], errors[1]], attempts), 1)
+            is_lost_batch(&results(&[None, DISK_FULL, errors[0], errors[1]], attempts), 1)
         };
-        assert!(second([FULL, FULL], 1));
-        assert!(!second([FULL, FULL], 2), "a retry did not help");
-        assert!(!second([FULL, None], 1) && !second([FULL, diverged], 1));
-        assert!(is_lost_batch(&results(&[FULL, diverged], 2), 0), "nothing has a score");
-        assert!(!is_lost_batch(&results(&[FULL; 3], 1), 0), "another batch was chosen by it");
+        assert!(second([DISK_FULL, DISK_FULL], 1));
+        assert!(!second([DISK_FULL, DISK_FULL], 2), "a retry did not help");
+        assert!(!second([DISK_FULL, None], 1) && !second([DISK_FULL, diverged], 1));
+        assert!(is_lost_batch(&results(&[DISK_FULL, diverged], 2), 0), "nothing has a score");
+        assert!(!is_lost_batch(&results(&[DISK_FULL; 3], 1), 0), "another batch was chosen by it");
     }
 }

@@ -4,7 +4,7 @@
 
 use super::SweepFile;
 use super::space::{
-    Point, Range, choice_index, grid_points, num_settings, random_point, settings_at,
+    Point, Range, choice_index, count_points, draw_point, grid_points, settings_at,
 };
 use crate::rng::{draw, uniform};
 use crate::run::pluralize;
@@ -39,16 +39,16 @@ pub struct Trial {
     pub score: Option<f64>,
 }
 
-/// Selects the trials of a round by index, appending new ones to `trials`; empty if the search is over.
-pub fn trials_of_round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usize> {
+/// Selects the trials of a round, appending new ones to `trials`. Returns their indices; none if the search is over.
+pub fn select_trials(file: &SweepFile, trials: &mut Vec<Trial>, round: u32) -> Vec<usize> {
     let first = trials.len();
-    let points: Vec<Point> = match (sweep.search, round) {
-        (Search::Grid, 0) => grid_points(&sweep.space, sweep.steps),
-        (Search::Random | Search::Halving, 0) => draw_points(sweep, trials, sweep.trials),
-        (Search::Halving, 1..) if round < sweep.rounds => {
-            return promote_best(sweep, trials, round);
+    let points: Vec<Point> = match (file.search, round) {
+        (Search::Grid, 0) => grid_points(&file.space, file.steps),
+        (Search::Random | Search::Halving, 0) => draw_points(file, trials, file.trials),
+        (Search::Halving, 1..) if round < file.rounds => {
+            return promote_best(file, trials, round);
         }
-        (Search::Tpe, _) => draw_points(sweep, trials, sweep.batch.min(sweep.trials - first)),
+        (Search::Tpe, _) => draw_points(file, trials, file.batch.min(file.trials - first)),
         _ => Vec::new(),
     };
     let trial = |point| Trial { point, round, score: None };
@@ -56,7 +56,7 @@ pub fn trials_of_round(sweep: &SweepFile, trials: &mut Vec<Trial>, round: u32) -
     (first..trials.len()).collect()
 }
 
-/// Sorts trials from best to worst, keeping the order of equal ones.
+/// Returns the indices of the trials that are ranked from best to worst, keeping the order of equal ones.
 pub fn rank_trials(trials: &[Trial], is_ranked: impl Fn(&Trial) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..trials.len()).filter(|i| is_ranked(&trials[*i])).collect();
     let score = |i: usize| trials[i].score.unwrap_or(f64::NEG_INFINITY);
@@ -65,9 +65,9 @@ pub fn rank_trials(trials: &[Trial], is_ranked: impl Fn(&Trial) -> bool) -> Vec<
 }
 
 /// Promotes the best trials of the last round to this one: 1 of `eta` of them, rounded down, but at least one.
-fn promote_best(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
+fn promote_best(file: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usize> {
     let mut best = rank_trials(trials, |trial| trial.round + 1 == round);
-    best.truncate((best.len() / sweep.eta as usize).max(1));
+    best.truncate((best.len() / file.eta as usize).max(1));
     best.retain(|i| trials[*i].score.is_some());
     best.sort();
     best.iter().for_each(|i| trials[*i].round = round);
@@ -76,10 +76,10 @@ fn promote_best(sweep: &SweepFile, trials: &mut [Trial], round: u32) -> Vec<usiz
 
 /// Ends a search when all settings of its space have been tried, if there are fewer than its trials. Returns a note
 /// if so.
-pub fn limit_trials(sweep: &mut SweepFile) -> Option<String> {
-    let num_points = num_settings(&sweep.space)
-        .filter(|num_points| *num_points < sweep.trials && sweep.search != Search::Grid)?;
-    let requested = std::mem::replace(&mut sweep.trials, num_points);
+pub fn limit_trials(file: &mut SweepFile) -> Option<String> {
+    let num_points = count_points(&file.space)
+        .filter(|num_points| *num_points < file.trials && file.search != Search::Grid)?;
+    let requested = std::mem::replace(&mut file.trials, num_points);
     Some(format!(
         "The space has {}, fewer than trials ({requested}): the search ends when all have been tried.",
         pluralize(num_points, "point")
@@ -89,26 +89,26 @@ pub fn limit_trials(sweep: &mut SweepFile) -> Option<String> {
 /// Attempts to draw new settings before repeated ones are accepted.
 const MAX_ATTEMPTS: u32 = 1000;
 
-/// Draws `count` new points, avoiding the settings of other trials.
-fn draw_points(sweep: &SweepFile, trials: &[Trial], count: usize) -> Vec<Point> {
-    let settings_key = |point: &Point| format!("{:?}", settings_at(&sweep.space, point));
+/// Draws `num_points` new points, avoiding the settings of other trials.
+fn draw_points(file: &SweepFile, trials: &[Trial], num_points: usize) -> Vec<Point> {
+    let settings_key = |point: &Point| format!("{:?}", settings_at(&file.space, point));
     let mut known: HashSet<String> =
         trials.iter().map(|trial| settings_key(&trial.point)).collect();
-    let new = |number: usize| {
+    let draw_new = |index: usize| {
         let attempt = |i: u32| {
-            let seed = if i == 0 { sweep.seed } else { draw(sweep.seed, u32::MAX - i) };
+            let seed = if i == 0 { file.seed } else { draw(file.seed, u32::MAX - i) };
             // Each further attempt of TPE considers fewer candidates, and so leaves more to chance.
-            match (sweep.search, TPE_CANDIDATES.checked_shr(i).unwrap_or(0)) {
-                (Search::Tpe, count @ 1..) => {
-                    draw_tpe_point(sweep, trials, seed, number as u32, count)
+            match (file.search, TPE_CANDIDATES.checked_shr(i).unwrap_or(0)) {
+                (Search::Tpe, num_candidates @ 1..) => {
+                    draw_tpe_point(file, trials, seed, index as u32, num_candidates)
                 }
-                _ => random_point(&sweep.space, seed, number as u32),
+                _ => draw_point(&file.space, seed, index as u32),
             }
         };
         let fresh = (0..MAX_ATTEMPTS).map(attempt).find(|point| known.insert(settings_key(point)));
         fresh.unwrap_or_else(|| attempt(0))
     };
-    (trials.len()..trials.len() + count).map(new).collect()
+    (trials.len()..trials.len() + num_points).map(draw_new).collect()
 }
 
 /// Number of candidates among which TPE chooses.
@@ -116,26 +116,26 @@ const TPE_CANDIDATES: u32 = 24;
 /// Fraction of trials that count as good; failed ones never do.
 const GOOD_FRACTION: f64 = 0.25;
 
-/// Draws a new point: for each setting independently, draws `candidates` values near good trials and takes the one with
-/// the highest ratio of densities, among good trials to among the others.
+/// Draws a new point: for each setting independently, draws `num_candidates` values near good trials and takes the one
+/// with the highest ratio of densities, among good trials to among the others.
 fn draw_tpe_point(
-    sweep: &SweepFile,
+    file: &SweepFile,
     trials: &[Trial],
     seed: u32,
-    number: u32,
-    candidates: u32,
+    index: u32,
+    num_candidates: u32,
 ) -> Point {
     let order = rank_trials(trials, |_| true);
-    if order.len() < sweep.batch {
-        return random_point(&sweep.space, seed, number);
+    if order.len() < file.batch {
+        return draw_point(&file.space, seed, index);
     }
-    let scored = trials.iter().filter(|trial| trial.score.is_some()).count();
-    let count = ((GOOD_FRACTION * order.len() as f64).ceil() as usize).min(scored);
-    let (good, bad) = order.split_at(count);
-    let key = draw(draw(seed, number), u32::MAX);
-    let dimension = |(d, range): (usize, &Range)| {
-        let positions_of = |trial_numbers: &[usize]| -> Vec<f64> {
-            trial_numbers.iter().map(|i| trials[*i].point[d]).collect()
+    let num_scored = trials.iter().filter(|trial| trial.score.is_some()).count();
+    let num_good = ((GOOD_FRACTION * order.len() as f64).ceil() as usize).min(num_scored);
+    let (good, bad) = order.split_at(num_good);
+    let key = draw(draw(seed, index), u32::MAX);
+    let draw_position = |(d, range): (usize, &Range)| {
+        let positions_of = |indices: &[usize]| -> Vec<f64> {
+            indices.iter().map(|i| trials[*i].point[d]).collect()
         };
         let (good, bad) = (positions_of(good), positions_of(bad));
         let key = draw(key, d as u32);
@@ -148,12 +148,12 @@ fn draw_tpe_point(
             None => kernel_density(positions, x),
         };
         let candidates =
-            (0..candidates).map(|i| draw_candidate(&good, draw(key, i), range.num_choices()));
+            (0..num_candidates).map(|i| draw_candidate(&good, draw(key, i), range.num_choices()));
         let ratio = |x: f64| density(&good, x) / density(&bad, x);
         let best = candidates.max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
         best.expect("there are candidates")
     };
-    sweep.space.values().enumerate().map(dimension).collect()
+    file.space.values().enumerate().map(draw_position).collect()
 }
 
 /// Bandwidth of kernels at `count` positions.
@@ -204,22 +204,22 @@ mod tests {
         assert!(reflect(1.0) < 1.0);
     }
 
-    fn sweep(search: Search, trials: usize, seed: u32) -> SweepFile {
+    fn file(search: Search, trials: usize, seed: u32) -> SweepFile {
         let space = toml::from_str("a = { linear = [0.0, 1.0] }\nb = { choices = [1, 2, 3] }");
         let space = space.unwrap();
         SweepFile { search, trials, steps: 3, seed, space, ..SweepFile::default() }
     }
 
     /// Searches to the end, for the least distance of `a` from 0.7 with the second choice of `b`.
-    fn search_to_the_end(sweep: &SweepFile) -> (Vec<Trial>, Vec<usize>) {
+    fn search_to_the_end(file: &SweepFile) -> (Vec<Trial>, Vec<usize>) {
         let (mut trials, mut counts) = (Vec::new(), Vec::new());
         loop {
-            let numbers = trials_of_round(sweep, &mut trials, counts.len() as u32);
-            if numbers.is_empty() {
+            let indices = select_trials(file, &mut trials, counts.len() as u32);
+            if indices.is_empty() {
                 return (trials, counts);
             }
-            counts.push(numbers.len());
-            for i in numbers {
+            counts.push(indices.len());
+            for i in indices {
                 let point = &trials[i].point;
                 let choice = f64::from(u8::from(choice_index(point[1], 3) == 1));
                 trials[i].score = Some(choice - (point[0] - 0.7).abs());
@@ -229,18 +229,18 @@ mod tests {
 
     #[test]
     fn halving_keeps_the_best_of_each_round() {
-        let (trials, counts) = search_to_the_end(&sweep(Search::Halving, 27, 5));
+        let (trials, counts) = search_to_the_end(&file(Search::Halving, 27, 5));
         assert_eq!(counts, [27, 9, 3]);
         let best = rank_trials(&trials, |_| true);
         assert!(best[..3].iter().all(|i| trials[*i].round == 2));
         assert!(best[9..].iter().all(|i| trials[*i].round == 0));
-        assert_eq!(search_to_the_end(&sweep(Search::Halving, 32, 5)).1, [32, 10, 3]);
-        assert_eq!(search_to_the_end(&sweep(Search::Halving, 4, 5)).1, [4, 1, 1]);
+        assert_eq!(search_to_the_end(&file(Search::Halving, 32, 5)).1, [32, 10, 3]);
+        assert_eq!(search_to_the_end(&file(Search::Halving, 4, 5)).1, [4, 1, 1]);
     }
 
     #[test]
     fn a_grid_has_all_combinations() {
-        assert_eq!(search_to_the_end(&sweep(Search::Grid, 27, 5)).1, [9]);
+        assert_eq!(search_to_the_end(&file(Search::Grid, 27, 5)).1, [9]);
     }
 
     #[test]
@@ -248,10 +248,10 @@ mod tests {
         for search in [Search::Random, Search::Tpe] {
             let choices = "{ choices = [1, 2, 3, 4, 5] }";
             let space = toml::from_str(&format!("a = {choices}\nb = {choices}")).unwrap();
-            let mut sweep = SweepFile { space, ..sweep(search, 32, 1) };
-            let note = limit_trials(&mut sweep).unwrap();
+            let mut file = SweepFile { space, ..file(search, 32, 1) };
+            let note = limit_trials(&mut file).unwrap();
             assert!(note.starts_with("The space has 25 points, fewer than trials (32)"), "{note}");
-            let (trials, _) = search_to_the_end(&sweep);
+            let (trials, _) = search_to_the_end(&file);
             let positions =
                 trials.iter().map(|trial| [0, 1].map(|d| choice_index(trial.point[d], 5)));
             assert_eq!(
@@ -259,9 +259,9 @@ mod tests {
                 (25, 25),
                 "{search:?}"
             );
-            assert_eq!(limit_trials(&mut sweep), None);
+            assert_eq!(limit_trials(&mut file), None);
         }
-        let mut fractions = sweep(Search::Random, 32, 1);
+        let mut fractions = file(Search::Random, 32, 1);
         assert_eq!(limit_trials(&mut fractions), None);
     }
 
@@ -270,7 +270,7 @@ mod tests {
         let mut wins = 0;
         for seed in 0..20 {
             let best = |search| {
-                let (trials, _) = search_to_the_end(&sweep(search, 40, seed));
+                let (trials, _) = search_to_the_end(&file(search, 40, seed));
                 let late = &trials[8..];
                 late.iter().filter_map(|trial| trial.score).sum::<f64>() / late.len() as f64
             };

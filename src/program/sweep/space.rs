@@ -43,12 +43,12 @@ impl TryFrom<toml::Table> for Range {
 /// An entry of `[space]`: a range, or a section of ranges, as in `[settings]`.
 #[derive(Deserialize)]
 #[serde(try_from = "toml::Table")]
-enum Entry {
+enum SpaceEntry {
     Range(Range),
     Section(BTreeMap<String, Range>),
 }
 
-impl TryFrom<toml::Table> for Entry {
+impl TryFrom<toml::Table> for SpaceEntry {
     type Error = &'static str;
 
     fn try_from(table: toml::Table) -> Result<Self, Self::Error> {
@@ -66,10 +66,10 @@ impl TryFrom<toml::Table> for Entry {
 /// Parses `[space]`, in which a setting has its full name in quotes or is in its section.
 pub fn read_space<'de, D: Deserializer<'de>>(source: D) -> Result<Space, D::Error> {
     let mut space = Space::new();
-    for (name, entry) in BTreeMap::<String, Entry>::deserialize(source)? {
+    for (name, entry) in BTreeMap::<String, SpaceEntry>::deserialize(source)? {
         let ranges = match entry {
-            Entry::Range(range) => vec![(name, range)],
-            Entry::Section(ranges) => {
+            SpaceEntry::Range(range) => vec![(name, range)],
+            SpaceEntry::Section(ranges) => {
                 ranges.into_iter().map(|(key, range)| (format!("{name}.{key}"), range)).collect()
             }
         };
@@ -189,9 +189,10 @@ struct NumberScale {
     ends: [f64; 2],
     /// Whether values are rounded to integers.
     is_whole: bool,
-    /// Coordinate of a value, and its inverse.
-    coordinate: fn(f64) -> f64,
-    value: fn(f64) -> f64,
+    /// Converts a value to its coordinate.
+    to_coordinate: fn(f64) -> f64,
+    /// Converts a coordinate to its value.
+    to_value: fn(f64) -> f64,
 }
 
 impl NumberScale {
@@ -203,10 +204,10 @@ impl NumberScale {
         Self::new(ends, f64::ln, f64::exp)
     }
 
-    fn new(ends: &[Value; 2], coordinate: fn(f64) -> f64, value: fn(f64) -> f64) -> Self {
+    fn new(ends: &[Value; 2], to_coordinate: fn(f64) -> f64, to_value: fn(f64) -> f64) -> Self {
         let is_whole = ends.iter().all(Value::is_integer);
         let ends = ends.each_ref().map(|end| as_number(end).unwrap_or_default());
-        Self { ends, is_whole, coordinate, value }
+        Self { ends, is_whole, to_coordinate, to_value }
     }
 
     /// First and last coordinate of what is rounded to a value of the range: half a step beyond the ends for integers,
@@ -214,13 +215,13 @@ impl NumberScale {
     fn margins(&self) -> [f64; 2] {
         let [low, high] = self.ends;
         let margin = if self.is_whole { 0.5 } else { 0.0 };
-        [low - margin, high + margin].map(self.coordinate)
+        [low - margin, high + margin].map(self.to_coordinate)
     }
 
     /// Value at a position between the margins.
     fn value_at(&self, position: f64) -> Value {
         let ([low, high], [first, last]) = (self.ends, self.margins());
-        let value = (self.value)(first + (last - first) * position).clamp(low, high);
+        let value = (self.to_value)(first + (last - first) * position).clamp(low, high);
         if self.is_whole {
             Value::Integer(value.round() as i64)
         } else {
@@ -232,21 +233,21 @@ impl NumberScale {
 
     /// Position between the margins of the value at `share` of the way between the ends.
     fn position_at(&self, share: f64) -> f64 {
-        let ([low, high], [first, last]) = (self.ends.map(self.coordinate), self.margins());
-        let value = (self.value)(low + (high - low) * share);
+        let ([low, high], [first, last]) = (self.ends.map(self.to_coordinate), self.margins());
+        let value = (self.to_value)(low + (high - low) * share);
         let value = if self.is_whole { value.round() } else { value };
-        ((self.coordinate)(value) - first) / (last - first)
+        ((self.to_coordinate)(value) - first) / (last - first)
     }
 }
 
-/// Random point of a space: the one of number `trial` for a seed.
-pub fn random_point(space: &Space, seed: u32, trial: u32) -> Point {
-    let key = draw(seed, trial);
+/// Draws the point of the trial with this index for a seed.
+pub fn draw_point(space: &Space, seed: u32, index: u32) -> Point {
+    let key = draw(seed, index);
     (0..space.len() as u32).map(|i| f64::from(uniform(draw(key, i)))).collect()
 }
 
-/// Number of different settings in a space; `None` if there is no end of them.
-pub fn num_settings(space: &Space) -> Option<usize> {
+/// Counts the points with different settings; `None` if there is no end of them.
+pub fn count_points(space: &Space) -> Option<usize> {
     space.values().try_fold(1_usize, |size, range| size.checked_mul(range.num_values()?))
 }
 
@@ -267,14 +268,14 @@ pub fn grid_points(space: &Space, steps: usize) -> Vec<Point> {
         };
         let mut positions: Vec<f64> = (0..count).map(position).collect();
         positions.dedup_by(|a, b| range.value_at(*a) == range.value_at(*b));
-        let extended = |point: &Point| {
+        let extend = |point: &Point| {
             let point = point.clone();
             positions
                 .iter()
                 .map(move |position| [&point[..], &[*position]].concat())
                 .collect::<Vec<_>>()
         };
-        points = points.iter().flat_map(extended).collect();
+        points = points.iter().flat_map(extend).collect();
     }
     points
 }
@@ -318,9 +319,9 @@ mod tests {
         assert_eq!(grid_points(&space, 3).len(), 3 * 3 * 2);
         assert_eq!(grid_size(&space, 3), Some(3 * 3 * 2));
         assert_eq!(grid_size(&space, usize::MAX), None);
-        assert_eq!(num_settings(&space), None);
+        assert_eq!(count_points(&space), None);
         let finite = super::tests::space("a = { log = [1, 8] }\nb = { choices = ['x', 'x', 'y'] }");
-        assert_eq!(num_settings(&finite), Some(8 * 2));
+        assert_eq!(count_points(&finite), Some(8 * 2));
         // Integers are equally likely, the ends too.
         let whole = Range::Linear([1, 3].map(Value::Integer));
         let mut counts = [0; 3];
@@ -331,8 +332,8 @@ mod tests {
         assert_eq!(counts, [100; 3]);
         let narrow = Range::Linear([0.99, 0.999_999].map(Value::Float));
         assert_eq!(narrow.value_at(1.0), Value::Float(0.999_999), "an end with many digits");
-        let random = random_point(&space, 7, 3);
-        assert_eq!(random, random_point(&space, 7, 3));
+        let random = draw_point(&space, 7, 3);
+        assert_eq!(random, draw_point(&space, 7, 3));
         assert!(random.iter().all(|position| (0.0..1.0).contains(position)));
     }
 

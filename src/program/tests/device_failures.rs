@@ -1,8 +1,8 @@
 //! Runs whose device fails: the error names the checkpoint from which the run resumes, and it does.
 
 use super::fault_injection::{
-    CreateRun, SilentObserver, assert_continues, assert_holds, game_run, is_saved, language_run,
-    read_content, resume, train,
+    CreateRun, SilentObserver, assert_continues, assert_holds, create_game_run,
+    create_language_run, has_checkpoint, read_content, resume, train,
 };
 use crate::checkpoint::Checkpoint;
 use crate::disk::faults::{Fault, with};
@@ -36,7 +36,7 @@ struct FailingRun {
 
 impl FailingRun {
     /// Panics if the device is to fail in this work; `iteration` counts the one under way.
-    fn may_fail(&self, work: Work, iteration: u32) {
+    fn panic_if_due(&self, work: Work, iteration: u32) {
         if iteration == self.at && work == self.work {
             panic!(
                 "wgpu error: Out of Memory\nCaused by:\n  not enough memory left\nBacktrace:\n  0: main"
@@ -75,17 +75,17 @@ impl Run for FailingRun {
     }
 
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
-        self.may_fail(Work::Iterate, self.run.trainer().iteration() + 1);
+        self.panic_if_due(Work::Iterate, self.run.trainer().iteration() + 1);
         self.run.iterate()
     }
 
     fn validate(&mut self) -> Result<Validation, RunError> {
-        self.may_fail(Work::Validate, self.run.trainer().iteration());
+        self.panic_if_due(Work::Validate, self.run.trainer().iteration());
         self.run.validate()
     }
 
     fn snapshot(&self) -> Result<Checkpoint, RunError> {
-        self.may_fail(Work::Snapshot, self.run.trainer().iteration());
+        self.panic_if_due(Work::Snapshot, self.run.trainer().iteration());
         self.run.snapshot()
     }
 
@@ -95,12 +95,12 @@ impl Run for FailingRun {
 
     fn evaluate_fresh(&mut self, max_episodes: usize) -> Result<FinalEvaluation, RunError> {
         // The run is at its best policy.
-        self.may_fail(Work::Finish, self.at);
+        self.panic_if_due(Work::Finish, self.at);
         self.run.evaluate_fresh(max_episodes)
     }
 
     fn language_model(&self) -> Option<LanguageModel> {
-        self.may_fail(Work::Model, self.run.trainer().iteration());
+        self.panic_if_due(Work::Model, self.run.trainer().iteration());
         self.run.language_model()
     }
 }
@@ -115,8 +115,8 @@ fn train_to_the_end(run: &mut dyn Run, path: &std::path::Path) -> Result<(), Run
 
 /// Makes a device fail at each iteration and each work of a run, which evaluates every second iteration.
 fn fail_everywhere(create: CreateRun, has_language_model: bool) {
-    let place = TempDir::new().unwrap();
-    let [whole, path] = ["whole", "run"].map(|name| place.path().join(name));
+    let temp_dir = TempDir::new().unwrap();
+    let [whole, path] = ["whole", "run"].map(|name| temp_dir.path().join(name));
     train(create, 4, &whole).unwrap();
     let expected = read_content(&whole);
     let cases = (1..=4)
@@ -137,14 +137,14 @@ fn fail_everywhere(create: CreateRun, has_language_model: bool) {
                  launches with --set launch_size=0.25"
             ),
         };
-        let what = match work {
+        let activity = match work {
             Work::Iterate => format!("iteration {at}"),
             Work::Validate => format!("the evaluation of iteration {at}"),
             Work::Snapshot | Work::Model => format!("reading the state of iteration {at}"),
             Work::Finish => "the final evaluation".to_string(),
         };
         let cause = "wgpu error: Out of Memory Caused by: not enough memory left";
-        assert_eq!(error, format!("{what} failed: {cause}{end}"), "{case}");
+        assert_eq!(error, format!("{activity} failed: {cause}{end}"), "{case}");
         if saved == 0 {
             assert!(resume(create, 4, &path).is_err(), "{case}");
         } else {
@@ -155,7 +155,7 @@ fn fail_everywhere(create: CreateRun, has_language_model: bool) {
             println!("{case}");
             if has_language_model && work == Work::Finish {
                 // The best model is in its place before the evaluation.
-                let (mut run, model) = (create(4, None), place.path().join("model"));
+                let (mut run, model) = (create(4, None), temp_dir.path().join("model"));
                 run.restore(&folder.best_policy().unwrap().checkpoint.unwrap()).unwrap();
                 run.language_model().unwrap().save(&model).unwrap();
                 let [best, found] = [model, folder.model_path()]
@@ -170,57 +170,57 @@ fn fail_everywhere(create: CreateRun, has_language_model: bool) {
 
 #[test]
 fn a_game_run_whose_device_fails_can_be_resumed_as_advised() {
-    fail_everywhere(&|iterations, checkpoint| game_run(&[], iterations, checkpoint), false);
+    fail_everywhere(&|iterations, checkpoint| create_game_run(&[], iterations, checkpoint), false);
 }
 
 #[test]
 fn a_language_run_whose_device_fails_can_be_resumed_as_advised() {
-    fail_everywhere(&language_run, true);
+    fail_everywhere(&create_language_run, true);
 }
 
 /// Injects faults of the disk and of the device into a run one after the other, drawn by a seed, until it is done.
 fn meet_faults_in_turn(create: CreateRun, seed: u64) {
-    let place = TempDir::new().unwrap();
-    let [whole, path] = ["whole", "run"].map(|name| place.path().join(name));
+    let temp_dir = TempDir::new().unwrap();
+    let [whole, path] = ["whole", "run"].map(|name| temp_dir.path().join(name));
     train(create, 4, &whole).unwrap();
     let expected = read_content(&whole);
     let key = draw(seed as u32, (seed >> 32) as u32);
-    let mut met = Vec::new();
+    let mut injected = Vec::new();
     for fault in 0..8 {
-        let number = |what| draw(draw(key, fault), what);
-        let at = below(number(1), 90) as usize;
-        let disk = match number(0) % 4 {
+        let draw_number = |purpose| draw(draw(key, fault), purpose);
+        let at = below(draw_number(1), 90) as usize;
+        let disk = match draw_number(0) % 4 {
             0 => Fault::Once(at),
             1 => Fault::Stop(at),
             _ => Fault::Nothing,
         };
         let works = [Work::Iterate, Work::Snapshot, Work::Validate];
-        let work = works[below(number(2), 3) as usize];
+        let work = works[below(draw_number(2), 3) as usize];
         // Half of the devices fail in no iteration.
-        let failing_at = 1 + below(number(3), 8);
-        let failing = |iterations, checkpoint: Option<&Checkpoint>| -> Box<dyn Run> {
+        let failing_at = 1 + below(draw_number(3), 8);
+        let create_failing = |iterations, checkpoint: Option<&Checkpoint>| -> Box<dyn Run> {
             let run = create(iterations, checkpoint);
             Box::new(FailingRun { run, work, at: failing_at })
         };
-        met.push((disk, work, failing_at));
+        injected.push((disk, work, failing_at));
         let is_done = with(disk, || {
-            if is_saved(&path) {
-                resume(&failing, 4, &path)
+            if has_checkpoint(&path) {
+                resume(&create_failing, 4, &path)
             } else {
                 let _ = std::fs::remove_dir_all(&path);
-                train(&failing, 4, &path)
+                train(&create_failing, 4, &path)
             }
         });
         if is_done.0.is_ok() {
             break;
         }
     }
-    if !is_saved(&path) {
+    if !has_checkpoint(&path) {
         let _ = std::fs::remove_dir_all(&path);
         train(create, 4, &path).unwrap();
     }
     // Shown beside a failed assertion.
-    println!("seed {seed}: {met:?}");
+    println!("seed {seed}: {injected:?}");
     assert_continues(create, &path, &expected);
 }
 
@@ -235,11 +235,11 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn a_game_meets_faults_in_turn_and_continues_to_the_same_bytes() {
     let create =
-        |iterations, checkpoint: Option<&Checkpoint>| game_run(&[], iterations, checkpoint);
+        |iterations, checkpoint: Option<&Checkpoint>| create_game_run(&[], iterations, checkpoint);
     seeds().for_each(|seed| meet_faults_in_turn(&create, seed));
 }
 
 #[test]
 fn a_language_model_meets_faults_in_turn_and_continues_to_the_same_bytes() {
-    seeds().for_each(|seed| meet_faults_in_turn(&language_run, seed));
+    seeds().for_each(|seed| meet_faults_in_turn(&create_language_run, seed));
 }

@@ -26,8 +26,12 @@ use tempfile::TempDir;
 /// A constructor of a run with this number of iterations, new or from a checkpoint.
 pub(super) type CreateRun<'a> = &'a dyn Fn(u32, Option<&Checkpoint>) -> Box<dyn Run>;
 
-/// The files of a run with their bytes, and the iterations of its records.
-pub(super) type Content = (Vec<(PathBuf, Vec<u8>)>, Vec<u64>);
+/// The files of a run by name, and the iterations of its records.
+#[derive(Debug, PartialEq)]
+pub(super) struct RunContent {
+    files: Vec<(PathBuf, Vec<u8>)>,
+    iterations: Vec<u64>,
+}
 
 pub(super) struct SilentObserver;
 
@@ -67,7 +71,7 @@ fn finish(run: &mut dyn Run, mut files: RunFiles) -> Result<(), RunError> {
 
 /// Reads what a run must have after any fault. Left out are the times in its records, the export of a language model,
 /// which comes after its last checkpoint, and hidden files, which the next save removes.
-pub(super) fn read_content(run: &Path) -> Content {
+pub(super) fn read_content(run: &Path) -> RunContent {
     let (mut files, mut folders) = (Vec::new(), vec![run.to_path_buf()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -75,22 +79,27 @@ pub(super) fn read_content(run: &Path) -> Content {
             let name = path.strip_prefix(run).unwrap().to_path_buf();
             let is_left_out =
                 name.to_string_lossy().starts_with('.') || name.to_string_lossy().contains("/.");
-            match path.is_dir() {
-                _ if is_left_out || name == Path::new("model") => {}
-                true => folders.push(path),
-                false if name == Path::new("metrics.jsonl") => {}
-                false => files.push((name, fs::read(path).unwrap())),
+            if is_left_out
+                || ["model", "metrics.jsonl"].iter().any(|other| name == Path::new(other))
+            {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push((name, fs::read(path).unwrap()));
             }
         }
     }
     files.sort();
     let records = fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
     let iteration = |line| serde_json::from_str::<Value>(line).unwrap()["iteration"].as_u64();
-    (files, records.lines().map(|line| iteration(line).unwrap()).collect())
+    let iterations = records.lines().map(|line| iteration(line).unwrap()).collect();
+    RunContent { files, iterations }
 }
 
 /// Whether there is a whole checkpoint.
-pub(super) fn is_saved(run: &Path) -> bool {
+pub(super) fn has_checkpoint(run: &Path) -> bool {
     let all = fs::read_dir(run.join("checkpoints")).into_iter().flatten().flatten();
     let all = all.map(|entry| entry.path()).chain([run.join("best")]);
     // Hidden ones have not taken their place yet.
@@ -102,16 +111,16 @@ pub(super) fn is_saved(run: &Path) -> bool {
 
 /// Resumes a run on a disk without faults, and checks its files. A removal that failed leaves older checkpoints, which
 /// the next save removes.
-pub(super) fn assert_continues(create: CreateRun, run: &Path, expected: &Content) {
+pub(super) fn assert_continues(create: CreateRun, run: &Path, expected: &RunContent) {
     with(Fault::Nothing, || resume(create, 4, run)).0.unwrap();
     assert_holds(run, expected);
 }
 
 /// Checks that a run has the expected files, and perhaps others.
-pub(super) fn assert_holds(run: &Path, expected: &Content) {
+pub(super) fn assert_holds(run: &Path, expected: &RunContent) {
     let found = read_content(run);
-    assert_eq!(found.1, expected.1);
-    let missing = expected.0.iter().find(|file| !found.0.contains(file));
+    assert_eq!(found.iterations, expected.iterations);
+    let missing = expected.files.iter().find(|file| !found.files.contains(file));
     assert!(missing.is_none(), "{:?}", missing.map(|(name, _)| name));
 }
 
@@ -120,13 +129,13 @@ fn folder_in_memory() -> TempDir {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
 }
 
-fn copy(from: &Path, to: &Path) {
+fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
         let target = to.join(path.file_name().unwrap());
         if path.is_dir() {
-            copy(&path, &target);
+            copy_folder(&path, &target);
         } else {
             fs::copy(path, target).unwrap();
         }
@@ -141,17 +150,17 @@ fn faults(changes: usize) -> impl Iterator<Item = Fault> {
 /// Injects each fault into a run of four iterations, and into one that resumes after two.
 fn meet_all_faults(create: CreateRun) {
     output::mute();
-    let place = folder_in_memory();
-    let [whole, half, run] = ["whole", "half", "run"].map(|name| place.path().join(name));
+    let temp_dir = folder_in_memory();
+    let [whole, half, run] = ["whole", "half", "run"].map(|name| temp_dir.path().join(name));
     let (done, changes) = with(Fault::Nothing, || train(create, 4, &whole));
     done.unwrap();
     let expected = read_content(&whole);
-    assert_eq!(expected.1, [1, 2, 3, 4]);
+    assert_eq!(expected.iterations, [1, 2, 3, 4]);
     assert!(changes > 60, "{changes}");
     let mut resumed = 0;
     for fault in faults(changes) {
         let _ = with(fault, || train(create, 4, &run));
-        if is_saved(&run) {
+        if has_checkpoint(&run) {
             assert_continues(create, &run, &expected);
             resumed += 1;
         } else {
@@ -165,7 +174,7 @@ fn meet_all_faults(create: CreateRun) {
     assert!(resumed > changes, "{resumed} of {changes}");
 
     with(Fault::Nothing, || train(create, 2, &half)).0.unwrap();
-    copy(&half, &run);
+    copy_folder(&half, &run);
     let (done, changes) = with(Fault::Nothing, || resume(create, 4, &run));
     done.unwrap();
     assert!(changes > 30, "{changes}");
@@ -173,7 +182,7 @@ fn meet_all_faults(create: CreateRun) {
     let expected = read_content(&run);
     fs::remove_dir_all(&run).unwrap();
     for fault in faults(changes) {
-        copy(&half, &run);
+        copy_folder(&half, &run);
         let _ = with(fault, || resume(create, 4, &run));
         assert_continues(create, &run, &expected);
         fs::remove_dir_all(&run).unwrap();
@@ -181,19 +190,19 @@ fn meet_all_faults(create: CreateRun) {
 }
 
 /// A run of a game, or of demonstrations of it, with these settings.
-pub(super) fn game_run(
+pub(super) fn create_game_run(
     assignments: &[&str],
     iterations: u32,
     checkpoint: Option<&Checkpoint>,
 ) -> Box<dyn Run> {
     let assignments: Vec<String> =
-        SMALL.iter().chain(assignments).map(ToString::to_string).collect();
+        SMALL_RUN_SETTINGS.iter().chain(assignments).map(ToString::to_string).collect();
     let (game, mut config) = new_settings::<CartPole>(&toml::Table::new(), &assignments).unwrap();
     config.iterations = iterations;
     let data = TrainingData::open_new(game, &mut config).unwrap();
     let demonstrations = data.map(|data| data.demonstrations);
     let device = Device::flex();
-    let network = Models::default().network(game, &config, &device);
+    let network = Models::default().create_network(game, &config, &device);
     let trainer =
         Trainer::with_team(game, network, &config, &device, demonstrations, Team::alone()).unwrap();
     let trainer = match checkpoint {
@@ -204,7 +213,7 @@ pub(super) fn game_run(
 }
 
 /// Settings of a game's small run, whose learning rate does not depend on the number of iterations.
-const SMALL: [&str; 11] = [
+const SMALL_RUN_SETTINGS: [&str; 11] = [
     "rollout.num_groups=4",
     "rollout.group_size=2",
     "rollout.num_steps=4",
@@ -220,14 +229,14 @@ const SMALL: [&str; 11] = [
 
 #[test]
 fn a_game_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
-    meet_all_faults(&|iterations, checkpoint| game_run(&[], iterations, checkpoint));
+    meet_all_faults(&|iterations, checkpoint| create_game_run(&[], iterations, checkpoint));
 }
 
 #[test]
 fn a_run_of_demonstrations_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
     output::mute();
-    let place = TempDir::new().unwrap();
-    let out = place.path().join("data");
+    let temp_dir = TempDir::new().unwrap();
+    let out = temp_dir.path().join("data");
     let args = DemoArgs {
         game: None,
         player: "random".to_string(),
@@ -250,11 +259,16 @@ fn a_run_of_demonstrations_meets_a_fault_anywhere_and_continues_to_the_same_byte
         "data.batch_size=4",
         "data.validation=0.25",
     ];
-    meet_all_faults(&|iterations, checkpoint| game_run(&assignments, iterations, checkpoint));
+    meet_all_faults(&|iterations, checkpoint| {
+        create_game_run(&assignments, iterations, checkpoint)
+    });
 }
 
 /// A run of a small language model for `sort`.
-pub(super) fn language_run(iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn Run> {
+pub(super) fn create_language_run(
+    iterations: u32,
+    checkpoint: Option<&Checkpoint>,
+) -> Box<dyn Run> {
     let sort = task::find("sort").unwrap();
     let mut task_settings = (sort.defaults)();
     task_settings.insert("length".to_string(), 2.into());
@@ -280,5 +294,5 @@ pub(super) fn language_run(iterations: u32, checkpoint: Option<&Checkpoint>) -> 
 
 #[test]
 fn a_language_model_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
-    meet_all_faults(&language_run);
+    meet_all_faults(&create_language_run);
 }

@@ -5,16 +5,17 @@ mod models;
 mod settings;
 mod tasks;
 
-pub use models::{READING_MODEL, initial_model, load_model};
-pub use settings::{LanguageOverrides, model_path, settings_of_new_run, validate};
-pub use tasks::{open_task, reopen_task, requested_task};
+pub use models::{READING_MODEL, load_initial_model, load_model};
+pub use settings::{LanguageOverrides, resolve_model_path, resolve_settings, validate};
+pub use tasks::{open_requested_task, open_task, reopen_task};
 
 use super::args::{FitArgs, RunArgs, TrainArgs, VerifierArgs};
 use super::games::{Games, SavedRun};
+use super::paths::{canonical_path, quote_path, quote_word, utf8_path};
 use super::progress_note::with_note;
 use super::ranks;
-use super::session::{Origin, Session, canonical_path, quote_path, quote_word, utf8_path};
-use super::settings::{InitialModel, language_defaults, with_comments};
+use super::session::{Origin, Session};
+use super::settings::{InitialModel, add_comments, language_defaults};
 use super::training_data::{names_iterations, note_iterations_of_epochs};
 use super::trust;
 use crate::checkpoint::Checkpoint;
@@ -33,7 +34,7 @@ use device::default_precision;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tasks::{open_new_task, prompt_file};
+use tasks::{PromptFile, open_new_task};
 use toml::{Table, Value};
 
 /// Default time that a rank waits for another. Completions take longer than games, and their lengths differ between
@@ -48,17 +49,17 @@ pub fn is_requested(args: &TrainArgs) -> bool {
     args.model.is_some()
         || args.task_data.is_some()
         || args.game.as_deref().is_some_and(|name| task::find(name).is_ok())
-        || args.run.settings().is_ok_and(|file| file.contains_key("task"))
+        || args.run.read_settings().is_ok_and(|file| file.contains_key("task"))
 }
 
 /// Whether `fit` learns from texts, in a file or from a task.
 pub fn fits_texts(args: &FitArgs) -> bool {
     let is_jsonl = args.data.is_file() || disk::has_extension(&args.data, "jsonl");
-    args.model.is_some() || is_jsonl || named_task(&args.data).is_some()
+    args.model.is_some() || is_jsonl || find_task_name(&args.data).is_some()
 }
 
-/// Name of a task, if the path names one and is not a file.
-fn named_task(path: &Path) -> Option<String> {
+/// Finds the name of a task, if the path is one and not that of a file.
+fn find_task_name(path: &Path) -> Option<String> {
     let name = path.to_str().filter(|name| !path.exists() && task::find(name).is_ok())?;
     Some(name.to_string())
 }
@@ -75,7 +76,7 @@ pub fn saved_task_name(checkpoint: &Checkpoint) -> Result<String> {
 
 /// Trains a new run.
 pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
-    let TrainArgs { game: task, task_data: data, verifier, model, from, run, .. } = args;
+    let TrainArgs { game: task, task_data, verifier, model, from, run, .. } = args;
     if let Some(name) = task.as_deref().filter(|name| games.find(name).is_ok()) {
         if model.is_some() {
             bail!(
@@ -84,24 +85,24 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
                 task::joined_names()
             );
         }
-        if data.is_some() {
+        if task_data.is_some() {
             bail!("`{name}` is a game, and --task-data has the prompts of a language model");
         }
         bail!("`{name}` is a game, and the settings file is for a task");
     }
     let model = match model {
         Some(model) => Some(model),
-        None => from.map(exported_model).transpose()?,
+        None => from.map(find_exported_model).transpose()?,
     };
     train_new(
         games,
-        &LanguageRequest { task, data, verifier: &verifier, model, is_sft: false },
+        &LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: false },
         &run,
     )
 }
 
-/// Path of the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
-fn exported_model(run: PathBuf) -> Result<PathBuf> {
+/// Finds the model exported by another run, which can be used like any other; if `run` is not a run, the path itself.
+fn find_exported_model(run: PathBuf) -> Result<PathBuf> {
     let Ok(folder) = RunFolder::find(&run) else { return Ok(run) };
     if !folder.has_language_model() {
         let path = folder.path().display();
@@ -113,11 +114,11 @@ fn exported_model(run: PathBuf) -> Result<PathBuf> {
 /// Fine-tunes a model on the solutions of a task or file.
 pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, model, verifier, run } = args;
-    let task = named_task(&data);
-    let data = task.is_none().then_some(data);
+    let task = find_task_name(&data);
+    let task_data = task.is_none().then_some(data);
     train_new(
         games,
-        &LanguageRequest { task, data, verifier: &verifier, model, is_sft: true },
+        &LanguageRequest { task, task_data, verifier: &verifier, model, is_sft: true },
         &run,
     )
 }
@@ -126,7 +127,7 @@ pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
 struct LanguageRequest<'a> {
     task: Option<String>,
     /// File of prompts for the task `data`.
-    data: Option<PathBuf>,
+    task_data: Option<PathBuf>,
     verifier: &'a VerifierArgs,
     model: Option<PathBuf>,
     /// Whether the run is SFT alone.
@@ -134,13 +135,13 @@ struct LanguageRequest<'a> {
 }
 
 impl LanguageRequest<'_> {
-    /// Name of the task and its settings on the command line.
-    fn task(&self, file: &Table) -> Result<(String, Table)> {
+    /// Returns the name of the task, and its settings on the command line.
+    fn resolve_task(&self, file: &Table) -> Result<(String, Table)> {
         let name = self.task_name(file)?;
         task::find(&name)?;
         self.verifier.refuse_for_built_in(&name)?;
         let mut task_settings = Table::new();
-        if let Some(path) = &self.data {
+        if let Some(path) = &self.task_data {
             task_settings.insert("path".to_string(), canonical_path(path)?.into());
             task_settings.insert("digest".to_string(), "".into());
         }
@@ -153,9 +154,9 @@ impl LanguageRequest<'_> {
         Ok((name, task_settings))
     }
 
-    /// Name of the task, on the command line or in the settings file.
+    /// Returns the name of the task, on the command line or in the settings file.
     fn task_name(&self, file: &Table) -> Result<String> {
-        let requested = match (&self.data, self.task.as_deref()) {
+        let requested = match (&self.task_data, self.task.as_deref()) {
             (Some(_), Some(other)) if other != DataTask::NAME => {
                 bail!("--task-data is a task by itself; leave out `{other}`")
             }
@@ -177,7 +178,7 @@ impl LanguageRequest<'_> {
     /// Name of the run directory without its number: that of the task or file.
     fn run_name(&self, task: &str) -> String {
         let stem =
-            self.data.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy());
+            self.task_data.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy());
         let stem = stem.unwrap_or(task.into());
         let is_plain = |c: char| c.is_alphanumeric() || "._-".contains(c);
         stem.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()
@@ -186,7 +187,7 @@ impl LanguageRequest<'_> {
     /// Command to suggest at the end of the run in `folder`: GRPO after SFT alone, if that needs no further settings.
     fn next_command(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
         let is_default = args.set.is_empty() && args.config.is_none();
-        match (&self.data, self.is_sft && is_default) {
+        match (&self.task_data, self.is_sft && is_default) {
             (Some(data), true) => {
                 format!("grove train --task-data {} --from {folder}", quote_path(data))
             }
@@ -205,8 +206,8 @@ fn inspection_command(task: &dyn Task, folder: &str) -> String {
     }
 }
 
-/// Number of iterations that the epochs of a run of SFT alone take; `None` if its task has no end of prompts.
-fn iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32> {
+/// Counts the iterations that the epochs of a run of SFT alone take; `None` if its task has no end of prompts.
+fn count_iterations_of_epochs(task: &dyn Task, config: &LanguageConfig) -> Option<u32> {
     let prompts = task.num_prompts(Split::Train).filter(|_| config.is_sft_only())?;
     Some(config.iterations_of_epochs(prompts))
 }
@@ -228,10 +229,10 @@ impl LanguageSetup {
         let Self { task_name, task_settings, config, task, .. } = self;
         let settings = join_language_settings(task_name, task_settings, config);
         let commented_settings =
-            with_comments(&settings.to_string(), task::find(task_name)?.settings)?;
-        let prompts = prompt_file(task_name, task_settings)?.map(|(_, path)| path);
+            add_comments(&settings.to_string(), task::find(task_name)?.settings)?;
+        let prompts = PromptFile::find(task_name, task_settings)?.map(|file| file.path);
         ranks::run(session.args, TIMEOUT, |rank| {
-            let (chosen, team) = rank.for_texts().choose_device()?;
+            let (chosen, team) = rank.for_language_model().choose_device()?;
             let model = self.take_model(&team, &settings)?;
             ranks::check_same_data(&team, prompts.as_slice())?;
             session.check_same_iteration(&team)?;
@@ -267,23 +268,22 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     if args.engine.is_some() {
         bail!(ENGINE_ERROR);
     }
-    let file = args.settings()?;
-    let (task_name, task_settings) = request.task(&file)?;
-    let path = model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
-    let model = initial_model(&path)?;
+    let file = args.read_settings()?;
+    let (task_name, task_settings) = request.resolve_task(&file)?;
+    let path = resolve_model_path(&task_name, request.model.as_deref(), &file, &args.set)?;
+    let model = load_initial_model(&path)?;
     let num_params = model.as_ref().map(|model| model.shape.num_params());
     let precision = default_precision(&args.device);
-    let defaults = language_defaults(
-        &task_name,
-        request.is_sft,
-        InitialModel { path: &path, num_params },
-        precision,
-    )?;
+    let defaults = if request.is_sft {
+        LanguageConfig::for_sft(&path, num_params, precision)
+    } else {
+        language_defaults(&task_name, InitialModel { path: &path, num_params }, precision)?
+    };
     let overrides =
         LanguageOverrides { assignments: &args.set, seed: args.seed, iterations: args.iterations };
     let has_iterations = args.iterations.is_some() || names_iterations(&file, &args.set);
     let (mut task_settings, mut config) =
-        settings_of_new_run(&task_name, task_settings, defaults, file.clone(), &overrides)?;
+        resolve_settings(&task_name, task_settings, defaults, file.clone(), &overrides)?;
     config.precision = args.precision.unwrap_or(config.precision);
     if request.is_sft && !config.is_sft_only() {
         bail!(
@@ -296,7 +296,7 @@ fn train_new(games: &Games, request: &LanguageRequest, args: &RunArgs) -> Result
     }
     trust::check(&task_name, &task_settings, request.verifier, &args.set)?;
     let task = open_new_task(&task_name, &mut task_settings)?;
-    let iterations_of_epochs = iterations_of_epochs(&*task, &config);
+    let iterations_of_epochs = count_iterations_of_epochs(&*task, &config);
     if let Some(iterations) = iterations_of_epochs.filter(|_| request.is_sft && !has_iterations) {
         note_iterations_of_epochs(&file, config.iterations, iterations);
         config.iterations = iterations;
@@ -327,7 +327,7 @@ pub fn resume(games: &Games, args: &TrainArgs, run: SavedRun) -> Result<()> {
     let load = || load_language_model(run.checkpoint, model.as_deref());
     let model = with_note(READING_MODEL, load)?;
     let (origin, iterations_of_epochs) =
-        (Origin::Saved(run), iterations_of_epochs(&*task, &config));
+        (Origin::Saved(run), count_iterations_of_epochs(&*task, &config));
     let session = Session { args, games, origin, iterations_of_epochs, started: Instant::now() };
     let model = Mutex::new(Some(model));
     let setup = LanguageSetup { task_name, task_settings, config, task: task.clone(), model };

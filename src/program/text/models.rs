@@ -11,7 +11,7 @@ use std::path::Path;
 pub const READING_MODEL: &str = "Reading the model.";
 
 /// Loads the initial model of a run by the setting `model.path`; `None` for a new one.
-pub fn initial_model(setting: &str) -> Result<Option<LanguageModel>> {
+pub fn load_initial_model(setting: &str) -> Result<Option<LanguageModel>> {
     if setting == TINY {
         return Ok(None);
     }

@@ -1,6 +1,6 @@
 //! Settings of a new run of a language model: defaults, those of a file, and those of the command line.
 
-use crate::program::session::utf8_path;
+use crate::program::paths::utf8_path;
 use crate::program::settings::{InitialModel, language_defaults};
 use crate::settings::{Precision, overlay};
 use crate::task;
@@ -11,8 +11,8 @@ use anyhow::{Result, bail};
 use std::path::Path;
 use toml::Table;
 
-/// Path of a new run's model: from `--model`, otherwise from the settings in a file or of `--set`.
-pub fn model_path(
+/// Resolves the path of a new run's model: from `--model`, otherwise from the settings in a file or of `--set`.
+pub fn resolve_model_path(
     task: &str,
     model: Option<&Path>,
     file: &Table,
@@ -43,8 +43,8 @@ impl<'a> LanguageOverrides<'a> {
     }
 }
 
-/// Settings of a new run, the task's and its own: defaults, file, command line.
-pub fn settings_of_new_run(
+/// Resolves the settings of a new run, the task's and its own: defaults, file, command line.
+pub fn resolve_settings(
     name: &str,
     requested: Table,
     defaults: LanguageConfig,
@@ -78,13 +78,13 @@ pub fn settings_of_new_run(
 /// Checks the settings of a new run of a task with these assignments of `--set`. The model, whose size decides the
 /// defaults, is not loaded; it is enough that the settings are valid for one size.
 pub fn validate(name: &str, assignments: &[String]) -> Result<()> {
-    let path = model_path(name, None, &Table::new(), assignments)?;
+    let path = resolve_model_path(name, None, &Table::new(), assignments)?;
     let sizes = if path == TINY { vec![None] } else { vec![Some(0), Some(usize::MAX)] };
     let check = |size: Option<usize>| -> Result<()> {
         let model = InitialModel { path: &path, num_params: size };
-        let defaults = language_defaults(name, false, model, Precision::F32)?;
+        let defaults = language_defaults(name, model, Precision::F32)?;
         let empty = Table::new();
-        let (task_settings, _) = settings_of_new_run(
+        let (task_settings, _) = resolve_settings(
             name,
             empty.clone(),
             defaults,

@@ -1,12 +1,12 @@
 //! Tasks of new and of saved runs, opened with the file of prompts and the verifier that their settings name.
 
 use super::LanguageRequest;
-use super::settings::{LanguageOverrides, settings_of_new_run};
+use super::settings::{LanguageOverrides, resolve_settings};
 use crate::disk::input;
 use crate::program::args::VerifierArgs;
 use crate::program::output::eprint_line;
+use crate::program::paths::canonical_path;
 use crate::program::progress_note::with_note_after;
-use crate::program::session::canonical_path;
 use crate::program::trust;
 use crate::settings::overlay;
 use crate::task::{self, Task};
@@ -22,17 +22,17 @@ const SLOW_VERIFIER_DELAY: Duration = Duration::from_secs(5);
 const FLUSH_ADVICE: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
                      print(..., flush=True).";
 
-/// Task on the command line, by name or by a file of prompts.
-pub fn requested_task(
+/// Opens the task on the command line, given by name or by a file of prompts.
+pub fn open_requested_task(
     task: Option<String>,
-    data: Option<PathBuf>,
+    task_data: Option<PathBuf>,
     verifier: &VerifierArgs,
     assignments: &[String],
 ) -> Result<Arc<dyn Task>> {
-    let request = LanguageRequest { task, data, verifier, model: None, is_sft: false };
-    let (name, requested) = request.task(&Table::new())?;
+    let request = LanguageRequest { task, task_data, verifier, model: None, is_sft: false };
+    let (name, requested) = request.resolve_task(&Table::new())?;
     let defaults = LanguageConfig::for_model(TINY);
-    let (task_settings, _) = settings_of_new_run(
+    let (task_settings, _) = resolve_settings(
         &name,
         requested,
         defaults,
@@ -64,14 +64,14 @@ pub fn reopen_task(
     data: Option<&Path>,
     args: &VerifierArgs,
 ) -> Result<Arc<dyn Task>> {
-    match (prompt_file(name, task_settings)?, data) {
+    match (PromptFile::find(name, task_settings)?, data) {
         (None, Some(_)) => {
             bail!("the prompts of this run are not in a file; leave out --task-data")
         }
-        (Some((key, _)), Some(data)) => {
+        (Some(PromptFile { key, .. }), Some(data)) => {
             task_settings.insert(key.to_string(), canonical_path(data)?.into());
         }
-        (Some((_, path)), None) if !Path::new(&path).exists() => {
+        (Some(PromptFile { path, .. }), None) if !Path::new(&path).exists() => {
             bail!("{path} no longer exists; pass its new location with --task-data FILE");
         }
         (_, None) => {}
@@ -85,12 +85,12 @@ pub fn reopen_task(
 /// Opens the task of a new run, and records the absolute path of its file of prompts and the file's SHA-256 in its
 /// settings.
 pub(super) fn open_new_task(name: &str, task_settings: &mut Table) -> Result<Arc<dyn Task>> {
-    let file = prompt_file(name, task_settings)?;
-    if let Some((key, path)) = &file {
+    let file = PromptFile::find(name, task_settings)?;
+    if let Some(PromptFile { key, path }) = &file {
         task_settings.insert(key.to_string(), canonical_path(Path::new(path))?.into());
     }
     let task = open_task(name, task_settings.clone())?;
-    if let Some((_, path)) = file
+    if let Some(PromptFile { path, .. }) = file
         && overlay::text_at(task_settings, "digest").is_empty()
     {
         let digest = input::sha256(Path::new(&path), input::MAX_DATA_BYTES);
@@ -100,13 +100,17 @@ pub(super) fn open_new_task(name: &str, task_settings: &mut Table) -> Result<Arc
     Ok(task)
 }
 
-/// Setting with a task's file of prompts and its path, if the prompts are in a file.
-pub(super) fn prompt_file(
-    name: &str,
-    task_settings: &Table,
-) -> Result<Option<(&'static str, String)>> {
-    let file = task::find(name)?
-        .path_setting
-        .map(|key| (key, overlay::text_at(task_settings, key).to_string()));
-    Ok(file.filter(|(_, path)| !path.is_empty()))
+/// The file with the prompts of a task.
+pub(super) struct PromptFile {
+    /// Setting that names it.
+    key: &'static str,
+    pub path: String,
+}
+
+impl PromptFile {
+    /// Finds the file in a task's settings, if its prompts are in a file.
+    pub fn find(name: &str, task_settings: &Table) -> Result<Option<Self>> {
+        let file = |key| Self { key, path: overlay::text_at(task_settings, key).to_string() };
+        Ok(task::find(name)?.path_setting.map(file).filter(|file| !file.path.is_empty()))
+    }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// Builds the response to `/run/about.json`.
-pub fn about(run: &RunState, games: &Games) -> Result<Value> {
+pub fn describe_run(run: &RunState, games: &Games) -> Result<Value> {
     let config = run.config.as_ref().context("the run has no config.toml")?;
     let config = std::str::from_utf8(config).context("the run's config.toml is not UTF-8")?;
     let table = overlay::parse("config.toml", config)?;
@@ -31,14 +31,14 @@ pub fn about(run: &RunState, games: &Games) -> Result<Value> {
             .collect::<Vec<_>>(),
         "optimum": optimum.map(|(_, score)| score),
         "trained_with": metadata,
-        "best": run.best.as_ref().map(|policy| describe("best", policy)),
-        "newest": run.newest.as_ref().map(|policy| describe("newest", policy)),
+        "best": run.best.as_ref().map(|policy| describe_checkpoint("best", policy)),
+        "newest": run.newest.as_ref().map(|policy| describe_checkpoint("newest", policy)),
         "settings": table,
     }))
 }
 
 /// Describes a checkpoint by its name in requests, `best` or `newest`.
-pub fn describe(which: &str, policy: &ServedPolicy) -> Value {
+pub fn describe_checkpoint(which: &str, policy: &ServedPolicy) -> Value {
     json!({
         "which": which,
         "iteration": policy.iteration,

@@ -12,7 +12,7 @@ const MAX_ITERATION_BYTES: u64 = 1 << 24;
 /// Bytes read at a time to find the start or the end of a line.
 const SCAN_BYTES: u64 = 1 << 13;
 /// Prefix of each line, followed by its iteration.
-const PREFIX: &[u8] = br#"{"iteration":"#;
+const LINE_PREFIX: &[u8] = br#"{"iteration":"#;
 
 /// The open file, with one completion per line, ordered by iteration.
 pub struct Completions(File);
@@ -26,14 +26,14 @@ impl Completions {
     /// Reads whole iterations: from the start of `iteration` (or of the next one with completions), or the last ones
     /// of the file if it is `None`. Several iterations have at most [`MAX_BLOCK_BYTES`] bytes together. Of a
     /// single larger one, only the lines within [`MAX_ITERATION_BYTES`] bytes are read.
-    pub fn block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
+    pub fn read_block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
         // The last line may be incomplete.
-        let end = self.line_start_before(self.0.metadata()?.len())?;
+        let end = self.find_line_start_before(self.0.metadata()?.len())?;
         let start = match iteration {
-            Some(iteration) => self.iteration_start(iteration, end)?,
-            None => self.newest_block_start(end)?,
+            Some(iteration) => self.find_iteration_start(iteration, end)?,
+            None => self.find_newest_block_start(end)?,
         };
-        let block_end = self.block_end(start, end)?;
+        let block_end = self.find_block_end(start, end)?;
         let mut bytes =
             self.read(start, block_end.saturating_sub(start).min(MAX_ITERATION_BYTES))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
@@ -42,53 +42,53 @@ impl Completions {
     }
 
     /// Finds the start of the last block of a file whose last line ends at `end`.
-    fn newest_block_start(&self, end: u64) -> io::Result<u64> {
+    fn find_newest_block_start(&self, end: u64) -> io::Result<u64> {
         if end <= MAX_BLOCK_BYTES {
             return Ok(0);
         }
         let (first, next) =
-            self.iteration_of(self.line_start_before(end - MAX_BLOCK_BYTES)?, end)?;
+            self.find_iteration_range(self.find_line_start_before(end - MAX_BLOCK_BYTES)?, end)?;
         Ok(if next < end { next } else { first })
     }
 
     /// Finds the end of a block that starts at `start`.
-    fn block_end(&self, start: u64, end: u64) -> io::Result<u64> {
+    fn find_block_end(&self, start: u64, end: u64) -> io::Result<u64> {
         if end <= start + MAX_BLOCK_BYTES {
             return Ok(end);
         }
         let (first, next) =
-            self.iteration_of(self.line_start_before(start + MAX_BLOCK_BYTES)?, end)?;
+            self.find_iteration_range(self.find_line_start_before(start + MAX_BLOCK_BYTES)?, end)?;
         Ok(if first > start { first } else { next })
     }
 
     /// Finds the start and the end of the iteration of the line at offset `line`. A line without an iteration is
     /// one by itself.
-    fn iteration_of(&self, line: u64, end: u64) -> io::Result<(u64, u64)> {
-        match self.iteration_at(line)? {
+    fn find_iteration_range(&self, line: u64, end: u64) -> io::Result<(u64, u64)> {
+        match self.read_iteration(line)? {
             Some(iteration) => Ok((
-                self.iteration_start(iteration, end)?,
-                self.iteration_start(iteration.saturating_add(1), end)?,
+                self.find_iteration_start(iteration, end)?,
+                self.find_iteration_start(iteration.saturating_add(1), end)?,
             )),
-            None => Ok((line, self.line_start_from(line + 1)?)),
+            None => Ok((line, self.find_line_start_from(line + 1)?)),
         }
     }
 
     /// Finds the offset of the first line of `iteration` or a later one by binary search.
-    fn iteration_start(&self, iteration: u64, end: u64) -> io::Result<u64> {
+    fn find_iteration_start(&self, iteration: u64, end: u64) -> io::Result<u64> {
         let (mut low, mut high) = (0, end);
         while low < high {
             let middle = low + (high - low) / 2;
-            let start = self.line_start_from(middle)?;
-            match self.iteration_at(start)? {
+            let start = self.find_line_start_from(middle)?;
+            match self.read_iteration(start)? {
                 Some(found) if start < end && found < iteration => low = middle + 1,
                 _ => high = middle,
             }
         }
-        self.line_start_from(low)
+        self.find_line_start_from(low)
     }
 
     /// Finds the offset of the first line that starts at or after `at`; the end of the file if there is none.
-    fn line_start_from(&self, at: u64) -> io::Result<u64> {
+    fn find_line_start_from(&self, at: u64) -> io::Result<u64> {
         if at == 0 {
             return Ok(0);
         }
@@ -107,7 +107,7 @@ impl Completions {
     }
 
     /// Finds the offset of the last line that starts at or before `end`.
-    fn line_start_before(&self, end: u64) -> io::Result<u64> {
+    fn find_line_start_before(&self, end: u64) -> io::Result<u64> {
         let mut at = end;
         while at > 0 {
             check_line_length(end - at)?;
@@ -121,16 +121,16 @@ impl Completions {
         Ok(0)
     }
 
-    /// The iteration of the line at offset `start`.
-    fn iteration_at(&self, start: u64) -> io::Result<Option<u64>> {
-        let line = self.read(start, PREFIX.len() as u64 + 20)?;
-        let digits = line.strip_prefix(PREFIX).unwrap_or_default().iter();
+    /// Reads the iteration of the line at offset `start`.
+    fn read_iteration(&self, start: u64) -> io::Result<Option<u64>> {
+        let line = self.read(start, LINE_PREFIX.len() as u64 + 20)?;
+        let digits = line.strip_prefix(LINE_PREFIX).unwrap_or_default().iter();
         let digits = digits.take_while(|byte| byte.is_ascii_digit()).map(|byte| char::from(*byte));
         Ok(digits.collect::<String>().parse().ok())
     }
 
     fn read(&self, start: u64, length: u64) -> io::Result<Vec<u8>> {
-        files::block(&self.0, start, length as usize)
+        files::read_block(&self.0, start, length as usize)
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(COMPLETIONS), text).unwrap();
         let completions = Completions::open(&WatchedFiles::new(folder.path()).unwrap()).unwrap();
-        String::from_utf8(completions.block(iteration).unwrap()).unwrap()
+        String::from_utf8(completions.read_block(iteration).unwrap()).unwrap()
     }
 
     #[test]
@@ -170,11 +170,15 @@ mod tests {
         let text = lines.concat();
         let torn = format!("{text}{{\"iteration\":8,\"comp");
         // The number of an iteration may be incomplete, too.
-        let number = format!("{text}{{\"iteration\":1");
+        let torn_number = format!("{text}{{\"iteration\":1");
         for (iteration, first) in [(0, 0), (3, 0), (4, 2), (5, 3), (7, 3), (8, 6), (99, 6)] {
             assert_eq!(block(&text, Some(iteration)), lines[first..].concat(), "{iteration}");
             assert_eq!(block(&torn, Some(iteration)), lines[first..].concat(), "{iteration}");
-            assert_eq!(block(&number, Some(iteration)), lines[first..].concat(), "{iteration}");
+            assert_eq!(
+                block(&torn_number, Some(iteration)),
+                lines[first..].concat(),
+                "{iteration}"
+            );
         }
         assert_eq!(block(&torn, None), text);
         assert_eq!(block("", None), "");
@@ -194,7 +198,7 @@ mod tests {
         }
         let last = block(&text, None);
         assert!(last.len() as u64 <= MAX_BLOCK_BYTES && text.ends_with(&last));
-        assert!(last.starts_with(str::from_utf8(PREFIX).unwrap()));
+        assert!(last.starts_with(str::from_utf8(LINE_PREFIX).unwrap()));
     }
 
     #[test]

@@ -13,8 +13,8 @@ pub fn stream_metrics(live: Arc<LiveRun>, generation: u64, end: u64) -> Channel<
         let mut start = 0;
         while start < end {
             let bytes = {
-                let run = live.run();
-                (run.metrics.generation == generation).then(|| run.metrics.bytes(start, end))
+                let run = live.lock_state();
+                (run.metrics.generation == generation).then(|| run.metrics.read_range(start, end))
             };
             let Some(Ok(bytes)) = bytes else { return };
             start += bytes.len() as u64;

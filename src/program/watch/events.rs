@@ -5,7 +5,7 @@
 //!   in `Last-Event-ID` receives the records after it.
 //! - `checkpoint`: there is a new best or newest checkpoint.
 
-use super::about::describe;
+use super::about::describe_checkpoint;
 use super::live::LiveRun;
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;
@@ -32,7 +32,7 @@ struct Cursor {
 pub fn stream(live: Arc<LiveRun>, last: Option<&str>) -> Channel<Bytes> {
     let (sender, body) = Channel::new(1);
     let cursor = {
-        let run = live.run();
+        let run = live.lock_state();
         match last.and_then(|id| run.metrics.index_after(id)) {
             Some(next_record) => Cursor {
                 generation: Some(run.metrics.generation),
@@ -47,7 +47,7 @@ pub fn stream(live: Arc<LiveRun>, last: Option<&str>) -> Channel<Bytes> {
 }
 
 async fn send(live: Arc<LiveRun>, mut cursor: Cursor, mut sender: Sender<Bytes, Infallible>) {
-    let mut changes = live.changes();
+    let mut changes = live.subscribe();
     let mut text = b"retry: 2000\n\n".to_vec();
     loop {
         changes.mark_unchanged();
@@ -70,19 +70,19 @@ async fn send(live: Arc<LiveRun>, mut cursor: Cursor, mut sender: Sender<Bytes, 
 impl LiveRun {
     /// Appends the next events to `text`, if there are any.
     fn append_events(&self, cursor: &mut Cursor, text: &mut Vec<u8>) -> io::Result<()> {
-        let run = self.run();
+        let run = self.lock_state();
         if cursor.generation != Some(run.metrics.generation) {
             *cursor = Cursor { generation: Some(run.metrics.generation), ..Cursor::default() };
             text.extend(b"event: start\ndata: {}\n\n");
         }
-        cursor.next_record = run.metrics.events(cursor.next_record, text)?;
+        cursor.next_record = run.metrics.append_records(cursor.next_record, text)?;
         for (sent_tag, (which, policy)) in
             cursor.sent_tags.iter_mut().zip([("best", &run.best), ("newest", &run.newest)])
         {
             if let Some(policy) = policy
                 && sent_tag.as_ref() != Some(&policy.tag)
             {
-                let data = describe(which, policy);
+                let data = describe_checkpoint(which, policy);
                 text.extend(format!("event: checkpoint\ndata: {data}\n\n").bytes());
                 *sent_tag = Some(policy.tag.clone());
             }

@@ -47,7 +47,7 @@ impl WatchedFiles {
     }
 
     /// Loads a checkpoint of at most [`input::MAX_DATA_BYTES`] bytes.
-    pub fn checkpoint(&self, name: &str) -> Option<Checkpoint> {
+    pub fn load_checkpoint(&self, name: &str) -> Option<Checkpoint> {
         let opener = |path: &Path| open_below(&self.root, path);
         checkpoint::load_with(&self.root.join(name), &opener, input::MAX_DATA_BYTES).ok()
     }
@@ -93,7 +93,7 @@ fn open_below(_root: &Path, path: &Path) -> io::Result<File> {
 }
 
 /// Reads up to `length` bytes of a file from offset `start`.
-pub fn block(mut file: &File, start: u64, length: usize) -> io::Result<Vec<u8>> {
+pub fn read_block(mut file: &File, start: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(length);
     file.seek(SeekFrom::Start(start))?;
     file.take(length as u64).read_to_end(&mut bytes)?;
@@ -180,14 +180,14 @@ mod tests {
         let files = |run: &Path| WatchedFiles::new(run).unwrap();
         fs::create_dir(&run).unwrap();
         checkpoint::save(&checkpoint, &run.join("best")).unwrap();
-        assert_eq!(files(&run).checkpoint("best"), Some(checkpoint));
+        assert_eq!(files(&run).load_checkpoint("best"), Some(checkpoint));
         fs::rename(run.join("best"), &other).unwrap();
         symlink("../other", run.join("best")).unwrap();
-        assert_eq!(files(&run).checkpoint("best"), None);
+        assert_eq!(files(&run).load_checkpoint("best"), None);
         fs::remove_file(run.join("best")).unwrap();
         fs::rename(&other, run.join("best")).unwrap();
         fs::rename(run.join("best/weights"), folder.path().join("weights")).unwrap();
         symlink("../../weights", run.join("best/weights")).unwrap();
-        assert_eq!(files(&run).checkpoint("best"), None);
+        assert_eq!(files(&run).load_checkpoint("best"), None);
     }
 }

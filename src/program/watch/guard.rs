@@ -8,9 +8,18 @@ use hyper::header::{HOST, HeaderName, ORIGIN};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use std::net::IpAddr;
 
-/// A refused request, with the response's status and text.
+/// The response to a refused request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refusal(pub StatusCode, pub &'static str);
+pub struct Refusal {
+    pub status: StatusCode,
+    pub text: &'static str,
+}
+
+impl Refusal {
+    pub fn new(status: StatusCode, text: &'static str) -> Self {
+        Self { status, text }
+    }
+}
 
 /// The host names under which the server may be addressed.
 pub struct Hosts {
@@ -47,13 +56,13 @@ impl Hosts {
 }
 
 /// Checks a request's method and headers.
-pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
+pub fn check_request<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
     let headers = request.headers();
     let host = single_header(headers, HOST)
-        .ok_or(Refusal(StatusCode::BAD_REQUEST, "The request must have one Host header."))?;
-    let named = request.uri().authority().map(|authority| authority.as_str());
-    if !hosts.contains(host) || named.is_some_and(|named| !hosts.contains(named)) {
-        return Err(Refusal(
+        .ok_or(Refusal::new(StatusCode::BAD_REQUEST, "The request must have one Host header."))?;
+    let authority = request.uri().authority().map(|authority| authority.as_str());
+    if !hosts.contains(host) || authority.is_some_and(|name| !hosts.contains(name)) {
+        return Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "The Host header has a foreign name: use the IP address, or start with this name as --host.",
         ));
@@ -62,14 +71,14 @@ pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
         let origin =
             single_header(headers, ORIGIN).and_then(|origin| origin.strip_prefix("http://"));
         if !origin.is_some_and(|origin| origin.eq_ignore_ascii_case(host)) {
-            return Err(Refusal(
+            return Err(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "Requests by pages of other origins are not allowed.",
             ));
         }
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
-        return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are allowed."));
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are allowed."));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::completions::Completions;
 use super::files::WatchedFiles;
 use super::metrics_index::MetricsIndex;
-use super::page::tag;
+use super::page::hash_content;
 use crate::checkpoint::Store;
 use crate::run::{CONFIG, METADATA, catch_panic};
 use hyper::body::Bytes;
@@ -45,15 +45,15 @@ pub struct ServedPolicy {
 
 /// The live state of a run, shared between threads.
 pub struct LiveRun {
-    run: Mutex<RunState>,
-    changed: watch::Sender<()>,
+    state: Mutex<RunState>,
+    changes: watch::Sender<()>,
 }
 
 impl LiveRun {
     /// Reads a run and starts a thread that keeps the state up to date until it is dropped.
     pub fn follow(files: WatchedFiles) -> std::io::Result<Arc<Self>> {
-        let run = RunState { name: files.name(), ..RunState::default() };
-        let live = Arc::new(Self { run: Mutex::new(run), changed: watch::Sender::new(()) });
+        let state = RunState { name: files.name(), ..RunState::default() };
+        let live = Arc::new(Self { state: Mutex::new(state), changes: watch::Sender::new(()) });
         let mut follower = Follower { files, best_sums: None, newest_sums: None };
         follower.poll(&live);
         let weak = Arc::downgrade(&live);
@@ -71,13 +71,13 @@ impl LiveRun {
     }
 
     /// Locks the current state. Hold the guard briefly, since it blocks the other threads.
-    pub fn run(&self) -> MutexGuard<'_, RunState> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock_state(&self) -> MutexGuard<'_, RunState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Subscribes to changes from now on.
-    pub fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 }
 
@@ -98,7 +98,7 @@ enum PolicyChange {
 }
 
 impl PolicyChange {
-    /// Applies the change to the policy of the last poll. Returns whether there was one.
+    /// Applies the change to the policy of the last poll. Returns whether it was replaced.
     fn apply(self, policy: &mut Option<ServedPolicy>) -> bool {
         match self {
             Self::Unchanged => false,
@@ -119,28 +119,28 @@ impl Follower {
         let (best, newest) = match Completions::open(&self.files) {
             Some(_) => (PolicyChange::Unchanged, PolicyChange::Unchanged),
             None => {
-                let saved = self.saved();
+                let saved = self.list_checkpoints();
                 let best = poll_policy(&self.files, &["best".to_string()], &mut self.best_sums);
                 (best, poll_policy(&self.files, &saved, &mut self.newest_sums))
             }
         };
 
-        let mut run = live.run();
-        let mut changed = run.metrics.poll(&self.files);
+        let mut run = live.lock_state();
+        let mut has_changed = run.metrics.poll(&self.files);
         // Opened after the records were read, whose completions are written before them.
         run.completions = Completions::open(&self.files);
-        changed |= run.config != config || run.metadata != metadata;
+        has_changed |= run.config != config || run.metadata != metadata;
         (run.config, run.metadata) = (config, metadata);
-        changed |= best.apply(&mut run.best);
-        changed |= newest.apply(&mut run.newest);
+        has_changed |= best.apply(&mut run.best);
+        has_changed |= newest.apply(&mut run.newest);
         drop(run);
-        if changed {
-            live.changed.send_replace(());
+        if has_changed {
+            live.changes.send_replace(());
         }
     }
 
     /// Lists the saved checkpoints, newest first.
-    fn saved(&self) -> Vec<String> {
+    fn list_checkpoints(&self) -> Vec<String> {
         let store = Store::new(self.files.root().join("checkpoints"));
         let iterations = store.iterations().unwrap_or_default().into_iter().rev();
         let name = |iteration| Some(store.path(iteration).file_name()?.to_str()?.to_string());
@@ -165,12 +165,12 @@ fn poll_policy(
 
 /// Reads a checkpoint's public sections; `None` if it is damaged.
 fn load_policy(files: &WatchedFiles, name: &str) -> Option<ServedPolicy> {
-    let checkpoint = files.checkpoint(name)?;
+    let checkpoint = files.load_checkpoint(name)?;
     let mut sections = [const { Bytes::new() }; 2];
     for (bytes, name) in sections.iter_mut().zip(PUBLIC_SECTIONS) {
         let found = checkpoint.sections.iter().find(|section| section.name == name)?;
         *bytes = Bytes::copy_from_slice(&found.bytes);
     }
-    let tag = tag(&sections.concat());
+    let tag = hash_content(&sections.concat());
     Some(ServedPolicy { tag, iteration: checkpoint.iteration, sections })
 }

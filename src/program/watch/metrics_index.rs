@@ -1,7 +1,7 @@
 //! An index of the growing metrics file: the position of each record.
 
-use super::files::{WatchedFiles, block};
-use super::page::tag;
+use super::files::{WatchedFiles, read_block};
+use super::page::hash_content;
 use crate::metrics;
 use crate::run::METRICS;
 use std::fs::File;
@@ -13,7 +13,7 @@ const MAX_READ_BYTES: usize = 1 << 16;
 /// The index of a metrics file, up to its last complete line.
 #[derive(Default)]
 pub struct MetricsIndex {
-    /// Number of the file, counted up when the file is replaced, shortened or removed.
+    /// Generation of the file, counted up when the file is replaced, shortened or removed.
     pub generation: u64,
     /// Identifier of the run in the ids of events: a hash of its first record, unique by its durations.
     run_id: String,
@@ -56,13 +56,13 @@ impl MetricsIndex {
 
     /// Appends records from `index` on to `text`, as events, up to the size of a block. Returns the index
     /// of the next record.
-    pub fn events(&self, index: usize, text: &mut Vec<u8>) -> io::Result<usize> {
+    pub fn append_records(&self, index: usize, text: &mut Vec<u8>) -> io::Result<usize> {
         let mut next = index;
         let Some(first) = self.records.get(index) else { return Ok(next) };
         let is_in_block = |record: &&RecordPosition| {
             record.start + u64::from(record.length) <= first.start + MAX_READ_BYTES as u64
         };
-        let block = self.bytes(first.start, self.end)?;
+        let block = self.read_range(first.start, self.end)?;
         for record in self.records[index..].iter().take_while(is_in_block) {
             let start = (record.start - first.start) as usize;
             let json = &block[start..start + record.length as usize];
@@ -77,10 +77,10 @@ impl MetricsIndex {
     }
 
     /// Reads the bytes `start..end` of the file, at most a block.
-    pub fn bytes(&self, start: u64, end: u64) -> io::Result<Vec<u8>> {
+    pub fn read_range(&self, start: u64, end: u64) -> io::Result<Vec<u8>> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let length = end.saturating_sub(start).min(MAX_READ_BYTES as u64) as usize;
-        let bytes = block(file, start, length)?;
+        let bytes = read_block(file, start, length)?;
         if bytes.len() == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
@@ -89,7 +89,7 @@ impl MetricsIndex {
     pub fn poll(&mut self, files: &WatchedFiles) -> bool {
         let file = files.open(METRICS);
         let is_same = match &file {
-            Some(file) => block(file, self.last_line_start, self.last_line.len())
+            Some(file) => read_block(file, self.last_line_start, self.last_line.len())
                 .is_ok_and(|line| line == self.last_line),
             None => self.end == 0,
         };
@@ -106,7 +106,7 @@ impl MetricsIndex {
 
     /// Reads up to the last complete line.
     fn read_lines(&mut self, file: &File) {
-        while let Ok(block) = block(file, self.end, MAX_READ_BYTES) {
+        while let Ok(block) = read_block(file, self.end, MAX_READ_BYTES) {
             let whole = match block.iter().rposition(|&byte| byte == b'\n') {
                 Some(last) => last + 1,
                 // Longer than any record: ignored.
@@ -121,7 +121,7 @@ impl MetricsIndex {
                 if let Some(iteration) = iteration {
                     let json = &line[..line.len() - 1];
                     if self.records.is_empty() {
-                        self.run_id = tag(json);
+                        self.run_id = hash_content(json);
                     }
                     self.records.push(RecordPosition {
                         iteration,
@@ -148,7 +148,7 @@ mod tests {
     fn events(index: &MetricsIndex, mut next: usize) -> String {
         let mut text = Vec::new();
         loop {
-            match index.events(next, &mut text).unwrap() {
+            match index.append_records(next, &mut text).unwrap() {
                 end if end == next => return String::from_utf8(text).unwrap(),
                 end => next = end,
             }
@@ -177,7 +177,10 @@ mod tests {
         for strange in ["", "1", "x-1", &id.replace("-1", "-3"), &format!("{id}x")] {
             assert_eq!(index.index_after(strange), None, "{strange}");
         }
-        assert_eq!(index.bytes(0, index.end()).unwrap(), torn.as_bytes()[..index.end() as usize]);
+        assert_eq!(
+            index.read_range(0, index.end()).unwrap(),
+            torn.as_bytes()[..index.end() as usize]
+        );
 
         // The torn line is complete; malformed records and those that would break an event are skipped.
         let rest =
@@ -219,7 +222,7 @@ mod tests {
         assert_eq!(index.iteration(), Some(5001));
         assert!(index.last_line.len() <= MAX_READ_BYTES);
         let mut text = Vec::new();
-        let next = index.events(0, &mut text).unwrap();
+        let next = index.append_records(0, &mut text).unwrap();
         assert!(
             next < 5000 && text.len() < 3 * MAX_READ_BYTES,
             "{next} records in {} bytes",

@@ -16,7 +16,7 @@ mod server;
 mod site;
 mod write_timeout;
 
-pub use super::args::{HOST, PORT};
+pub use super::args::{DEFAULT_HOST, DEFAULT_PORT};
 pub use server::{Port, Server};
 
 use super::args::WatchArgs;

@@ -17,8 +17,8 @@ pub struct File {
 }
 
 impl File {
-    /// The content as it is, for a client that cannot decompress it.
-    pub fn plain(&self) -> Bytes {
+    /// Decompresses the content, for a client that cannot.
+    pub fn decompress(&self) -> Bytes {
         if !self.is_gzip {
             return Bytes::from_static(self.bytes);
         }
@@ -32,7 +32,7 @@ impl File {
 include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
 /// The page of a program that was compiled without the built one.
-static UNBUILT: File = File {
+static UNBUILT_PAGE: File = File {
     path: "/index.html",
     tag: "unbuilt",
     is_gzip: false,
@@ -52,7 +52,7 @@ static UNBUILT: File = File {
 /// The file at a path in a request.
 pub fn find(path: &str) -> Option<&'static File> {
     let path = if path == "/" { "/index.html" } else { path };
-    let unbuilt = (DIST.is_empty() && path == UNBUILT.path).then_some(&UNBUILT);
+    let unbuilt = (DIST.is_empty() && path == UNBUILT_PAGE.path).then_some(&UNBUILT_PAGE);
     DIST.iter().find(|file| file.path == path).or(unbuilt)
 }
 
@@ -75,8 +75,8 @@ pub fn content_type(path: &str) -> &'static str {
     }
 }
 
-/// A hash of the content, for `ETag`.
-pub fn tag(bytes: &[u8]) -> String {
+/// Hashes a content, for `ETag`.
+pub fn hash_content(bytes: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
     format!("{:016x}", hasher.finish())
@@ -91,7 +91,7 @@ mod tests {
         for file in DIST {
             let known = content_type(file.path) != "application/octet-stream";
             assert_eq!(known, !file.path.ends_with(".safetensors"), "{}", file.path);
-            assert_eq!(tag(&file.plain()), file.tag, "{}", file.path);
+            assert_eq!(hash_content(&file.decompress()), file.tag, "{}", file.path);
         }
         assert!(find("/").is_some_and(|file| file.path == "/index.html"));
         assert!(find("").is_none() && find("/nothing.html").is_none());

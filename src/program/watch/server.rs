@@ -77,9 +77,10 @@ impl Port {
                 "{} is {} here, which other machines cannot reach; --host 0.0.0.0 serves them, at this machine's {}",
                 self.host,
                 self.address.ip(),
-                match machine_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host)) {
-                    true => "name or its IP address",
-                    false => "IP address",
+                if machine_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host)) {
+                    "name or its IP address"
+                } else {
+                    "IP address"
                 }
             )
         })
@@ -182,7 +183,8 @@ async fn serve(stream: TcpStream, site: &Site, is_busy: bool) {
     let service = service_fn(async |request: Request<_>| {
         let response = if is_busy {
             let text = "Too many connections; close some of the pages that watch this run.";
-            let mut response = refusal_response(Refusal(StatusCode::SERVICE_UNAVAILABLE, text));
+            let mut response =
+                refusal_response(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text));
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             response
         } else {

@@ -1,9 +1,9 @@
 //! Routing: the page's files, and an allow-list of the run's files.
 
-use super::about::about;
-use super::guard::{Hosts, Refusal, check};
+use super::about::describe_run;
+use super::guard::{Hosts, Refusal, check_request};
 use super::live::{LiveRun, PUBLIC_SECTIONS, RunState, ServedPolicy};
-use super::page::{self, File, content_type, tag};
+use super::page::{self, File, content_type, hash_content};
 use super::{download, events};
 use crate::program::games::Games;
 use crate::run::{CONFIG, METADATA, METRICS, catch_panic};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub type Body = Either<Full<Bytes>, Channel<Bytes>>;
 
 /// Security headers of every response. The page names the same policy, for hosts that send none.
-const HEADERS: [(HeaderName, &str); 6] = [
+const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
         "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; \
@@ -34,7 +34,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// Response header with the iteration of a checkpoint.
-const ITERATION: HeaderName = HeaderName::from_static("grove-iteration");
+const ITERATION_HEADER: HeaderName = HeaderName::from_static("grove-iteration");
 
 /// A run with the page that shows it.
 pub struct Site {
@@ -46,7 +46,7 @@ pub struct Site {
 impl Site {
     /// Responds to a request.
     pub fn answer<B>(&self, request: &Request<B>) -> Response<Body> {
-        check(request, &self.hosts).map_or_else(refusal_response, |()| {
+        check_request(request, &self.hosts).map_or_else(refusal_response, |()| {
             catch_panic(|| self.route(request)).unwrap_or_else(|panic| {
                 let text = format!("The answer failed: {panic}.");
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &text)
@@ -59,30 +59,29 @@ impl Site {
     fn route<B>(&self, request: &Request<B>) -> Response<Body> {
         let path = request.uri().path();
         match path {
-            "/run/about.json" => self.about(request),
-            "/run/events" => self.events(request),
-            "/run/completions.jsonl" => self.completions(request),
+            "/run/about.json" => self.about_response(request),
+            "/run/events" => self.events_response(request),
+            "/run/completions.jsonl" => self.completions_response(request),
             _ => match path.strip_prefix("/run/files/") {
-                Some(METRICS) => self.metrics(),
-                Some(name) => self.file(request, name),
-                None => {
-                    page::find(path).map_or_else(not_found, |file| page_response(request, file))
-                }
+                Some(METRICS) => self.metrics_response(),
+                Some(name) => self.file_response(request, name),
+                None => page::find(path)
+                    .map_or_else(not_found_response, |file| page_response(request, file)),
             },
         }
     }
 
-    fn about<B>(&self, request: &Request<B>) -> Response<Body> {
-        match about(&self.live.run(), &self.games) {
+    fn about_response<B>(&self, request: &Request<B>) -> Response<Body> {
+        match describe_run(&self.live.lock_state(), &self.games) {
             Ok(about) => {
                 let about = Bytes::from(about.to_string());
-                full_response(request, content_type(".json"), about.clone(), &tag(&about))
+                full_response(request, content_type(".json"), about.clone(), &hash_content(&about))
             }
             Err(error) => text_response(StatusCode::NOT_FOUND, &format!("{error:#}.")),
         }
     }
 
-    fn events<B>(&self, request: &Request<B>) -> Response<Body> {
+    fn events_response<B>(&self, request: &Request<B>) -> Response<Body> {
         let last = request.headers().get("last-event-id").and_then(|id| id.to_str().ok());
         let body = Either::Right(events::stream(self.live.clone(), last));
         let mut response = new_response(StatusCode::OK, "text/event-stream", body);
@@ -90,14 +89,14 @@ impl Site {
         response
     }
 
-    fn completions<B>(&self, request: &Request<B>) -> Response<Body> {
-        let iteration = match iteration_in(request.uri().query()) {
+    fn completions_response<B>(&self, request: &Request<B>) -> Response<Body> {
+        let iteration = match parse_query(request.uri().query()) {
             Ok(iteration) => iteration,
             Err(refusal) => return refusal_response(refusal),
         };
-        let run = self.live.run();
-        let Some(completions) = &run.completions else { return not_found() };
-        match completions.block(iteration) {
+        let run = self.live.lock_state();
+        let Some(completions) = &run.completions else { return not_found_response() };
+        match completions.read_block(iteration) {
             Ok(bytes) => {
                 let body = Either::Left(Full::new(Bytes::from(bytes)));
                 new_response(StatusCode::OK, content_type(".jsonl"), body)
@@ -109,13 +108,13 @@ impl Site {
         }
     }
 
-    fn metrics(&self) -> Response<Body> {
+    fn metrics_response(&self) -> Response<Body> {
         let (generation, end) = {
-            let run = self.live.run();
+            let run = self.live.lock_state();
             (run.metrics.generation, run.metrics.end())
         };
         if end == 0 {
-            return not_found();
+            return not_found_response();
         }
         let body = Either::Right(download::stream_metrics(self.live.clone(), generation, end));
         let mut response = new_response(StatusCode::OK, content_type(METRICS), body);
@@ -124,23 +123,26 @@ impl Site {
         response
     }
 
-    fn file<B>(&self, request: &Request<B>, name: &str) -> Response<Body> {
-        let run = self.live.run();
-        let Some((bytes, iteration)) = find_public_file(&run, name) else { return not_found() };
-        let mut response = full_response(request, content_type(name), bytes.clone(), &tag(bytes));
+    fn file_response<B>(&self, request: &Request<B>, name: &str) -> Response<Body> {
+        let run = self.live.lock_state();
+        let Some((bytes, iteration)) = find_public_file(&run, name) else {
+            return not_found_response();
+        };
+        let mut response =
+            full_response(request, content_type(name), bytes.clone(), &hash_content(bytes));
         if let Some(iteration) = iteration {
-            set_header(&mut response, ITERATION, &iteration.to_string());
+            set_header(&mut response, ITERATION_HEADER, &iteration.to_string());
         }
         response
     }
 }
 
-/// Parses the iteration of a request for completions; `None` for the newest.
-fn iteration_in(query: Option<&str>) -> Result<Option<u64>, Refusal> {
+/// Parses the query of a request for completions: their iteration, or `None` for the newest.
+fn parse_query(query: Option<&str>) -> Result<Option<u64>, Refusal> {
     let Some(query) = query else { return Ok(None) };
     let iteration = query.strip_prefix("iteration=").and_then(|number| number.parse().ok());
     let text = "The query must be ?iteration=N, or absent for the newest completions.";
-    iteration.map(Some).ok_or(Refusal(StatusCode::BAD_REQUEST, text))
+    iteration.map(Some).ok_or(Refusal::new(StatusCode::BAD_REQUEST, text))
 }
 
 /// Finds a public file of a run by its name in requests, with the iteration if it is part of a checkpoint.
@@ -161,19 +163,19 @@ fn find_public_file<'a>(run: &'a RunState, name: &str) -> Option<(&'a Bytes, Opt
 
 /// Responds with a file of the page, compressed if it is embedded so and the browser accepts that.
 fn page_response<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
-    let kind = content_type(file.path);
+    let media_type = content_type(file.path);
     if !file.is_gzip {
-        return full_response(request, kind, file.plain(), file.tag);
+        return full_response(request, media_type, file.decompress(), file.tag);
     }
     let mut response = if accepts_gzip(request.headers()) {
         let tag = format!("{}-gzip", file.tag);
-        let mut response = full_response(request, kind, Bytes::from_static(file.bytes), &tag);
+        let mut response = full_response(request, media_type, Bytes::from_static(file.bytes), &tag);
         if response.status() == StatusCode::OK {
             set_header(&mut response, header::CONTENT_ENCODING, "gzip");
         }
         response
     } else {
-        full_response(request, kind, file.plain(), file.tag)
+        full_response(request, media_type, file.decompress(), file.tag)
     };
     set_header(&mut response, header::VARY, "accept-encoding");
     response
@@ -192,7 +194,12 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 /// Responds with a whole file, or `304 Not Modified` if the browser has it in its cache.
-fn full_response<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Response<Body> {
+fn full_response<B>(
+    request: &Request<B>,
+    media_type: &str,
+    bytes: Bytes,
+    tag: &str,
+) -> Response<Body> {
     let tag = format!("\"{tag}\"");
     let known = request.headers().get(header::IF_NONE_MATCH);
     let (status, bytes) = if known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
@@ -200,14 +207,14 @@ fn full_response<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -
     } else {
         (StatusCode::OK, bytes)
     };
-    let mut response = new_response(status, kind, Either::Left(Full::new(bytes)));
+    let mut response = new_response(status, media_type, Either::Left(Full::new(bytes)));
     set_header(&mut response, header::ETAG, &tag);
     response
 }
 
 /// Responds to a refused request.
 pub fn refusal_response(refusal: Refusal) -> Response<Body> {
-    let Refusal(status, text) = refusal;
+    let Refusal { status, text } = refusal;
     let mut response = text_response(status, text);
     if status == StatusCode::METHOD_NOT_ALLOWED {
         set_header(&mut response, header::ALLOW, "GET, HEAD");
@@ -215,7 +222,7 @@ pub fn refusal_response(refusal: Refusal) -> Response<Body> {
     response
 }
 
-fn not_found() -> Response<Body> {
+fn not_found_response() -> Response<Body> {
     text_response(StatusCode::NOT_FOUND, "Not found.")
 }
 
@@ -224,13 +231,13 @@ fn text_response(status: StatusCode, text: &str) -> Response<Body> {
     new_response(status, "text/plain; charset=utf-8", body)
 }
 
-fn new_response(status: StatusCode, kind: &str, body: Body) -> Response<Body> {
+fn new_response(status: StatusCode, media_type: &str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    for (name, value) in HEADERS {
+    for (name, value) in SECURITY_HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
-    set_header(&mut response, header::CONTENT_TYPE, kind);
+    set_header(&mut response, header::CONTENT_TYPE, media_type);
     // Browsers may cache the response, but must revalidate it.
     set_header(&mut response, header::CACHE_CONTROL, "no-cache");
     response

@@ -13,38 +13,38 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// Cases of each target in the suite.
-const CASES: u64 = 200;
+const NUM_CASES: u64 = 200;
 /// Random bytes of a case.
-const BYTES: u64 = 512;
+const CASE_BYTES: u64 = 512;
 /// Maximum CPU time of a case, where `GROVE_FUZZ_SECONDS` is set.
-const SLOW: Duration = Duration::from_secs(5);
+const MAX_CASE_TIME: Duration = Duration::from_secs(5);
 
 /// Feeds the `seeds`, then mutations of them, to a reader.
 fn fuzz(seeds: &[Vec<u8>], read: impl Fn(&[u8])) {
     seeds.iter().for_each(|seed| read(seed));
     // arbtest's seeds: the upper half is random, the lower one the number of random bytes.
-    let run = |number: u64| {
+    let run = |upper_half: u64| {
         let case = |u: &mut Unstructured| {
-            read(&mutation::mutated(seeds, u)?);
+            read(&mutation::draw_mutation(seeds, u)?);
             Ok(())
         };
-        arbtest(case).seed(number << 32 | BYTES).run();
+        arbtest(case).seed(upper_half << 32 | CASE_BYTES).run();
     };
     if let Ok(seed) = std::env::var("GROVE_FUZZ_SEED") {
         let seed = u64::from_str_radix(seed.trim_start_matches("0x"), 16);
         return run(seed.expect("GROVE_FUZZ_SEED is a number") >> 32);
     }
     let Ok(seconds) = std::env::var("GROVE_FUZZ_SECONDS") else {
-        return (1..=CASES).for_each(run);
+        return (1..=NUM_CASES).for_each(run);
     };
     let seconds = seconds.parse().expect("GROVE_FUZZ_SECONDS is a number");
-    let (mut number, started) = (RandomState::new().hash_one(seconds), cpu_time());
+    let (mut upper_half, started) = (RandomState::new().hash_one(seconds), cpu_time());
     while cpu_time() - started < Duration::from_secs(seconds) {
         let before = cpu_time();
-        run(number);
+        run(upper_half);
         let taken = cpu_time() - before;
-        assert!(taken < SLOW, "case {number} took {taken:?}");
-        number = number.wrapping_add(1);
+        assert!(taken < MAX_CASE_TIME, "case {upper_half} took {taken:?}");
+        upper_half = upper_half.wrapping_add(1);
     }
 }
 

@@ -49,8 +49,8 @@ const WORDS: [&str; 24] = [
     "../../x",
 ];
 
-/// One of the files with some mutations.
-pub fn mutated(files: &[Vec<u8>], u: &mut Unstructured) -> Result<Vec<u8>> {
+/// Draws one of the files with some mutations.
+pub fn draw_mutation(files: &[Vec<u8>], u: &mut Unstructured) -> Result<Vec<u8>> {
     let mut bytes = u.choose(files)?.clone();
     for _ in 0..u.int_in_range(1..=8)? {
         mutate(&mut bytes, files, u)?;
@@ -62,13 +62,13 @@ pub fn mutated(files: &[Vec<u8>], u: &mut Unstructured) -> Result<Vec<u8>> {
 fn mutate(bytes: &mut Vec<u8>, files: &[Vec<u8>], u: &mut Unstructured) -> Result<()> {
     match u.int_in_range(0..=8)? {
         0 => {
-            let at = place(bytes, u)?;
+            let at = draw_position(bytes, u)?;
             if let Some(byte) = bytes.get_mut(at) {
                 *byte ^= 1 << u.int_in_range(0..=7)?;
             }
         }
         1 => {
-            let at = place(bytes, u)?;
+            let at = draw_position(bytes, u)?;
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = u.arbitrary()?;
             }
@@ -76,47 +76,49 @@ fn mutate(bytes: &mut Vec<u8>, files: &[Vec<u8>], u: &mut Unstructured) -> Resul
         2 => {
             let number = u.choose(&NUMBERS)?.to_le_bytes();
             let width = *u.choose(&[2, 4, 8])?;
-            let at = place(bytes, u)?;
+            let at = draw_position(bytes, u)?;
             let room = width.min(bytes.len() - at);
             bytes[at..at + room].copy_from_slice(&number[..room]);
         }
-        3 => drop(bytes.drain(range(bytes, u)?)),
+        3 => drop(bytes.drain(draw_range(bytes, u)?)),
         4 => {
-            let (copied, at) = (bytes[range(bytes, u)?].to_vec(), place(bytes, u)?);
+            let (copied, at) = (bytes[draw_range(bytes, u)?].to_vec(), draw_position(bytes, u)?);
             bytes.splice(at..at, copied);
         }
         5 => {
             let other = u.choose(files)?;
-            let (copied, replaced) = (other[range(other, u)?].to_vec(), range(bytes, u)?);
+            let (copied, replaced) = (other[draw_range(other, u)?].to_vec(), draw_range(bytes, u)?);
             bytes.splice(replaced, copied);
         }
-        6 => bytes.truncate(place(bytes, u)?),
+        6 => bytes.truncate(draw_position(bytes, u)?),
         7 => {
-            let (word, replaced) = (u.choose(&WORDS)?.bytes(), word(bytes, place(bytes, u)?));
+            let (word, replaced) =
+                (u.choose(&WORDS)?.bytes(), word_around(bytes, draw_position(bytes, u)?));
             bytes.splice(replaced, word);
         }
         _ => {
-            let (word, at) = (u.choose(&WORDS)?.repeat(u.int_in_range(1..=300)?), place(bytes, u)?);
+            let (word, at) =
+                (u.choose(&WORDS)?.repeat(u.int_in_range(1..=300)?), draw_position(bytes, u)?);
             bytes.splice(at..at, word.into_bytes());
         }
     }
     Ok(())
 }
 
-/// A place in the bytes, or after them.
-fn place(bytes: &[u8], u: &mut Unstructured) -> Result<usize> {
+/// Draws a position in the bytes, or after them.
+fn draw_position(bytes: &[u8], u: &mut Unstructured) -> Result<usize> {
     u.int_in_range(0..=bytes.len())
 }
 
-/// A short range.
-fn range(bytes: &[u8], u: &mut Unstructured) -> Result<Range<usize>> {
-    let at = place(bytes, u)?;
+/// Draws a short range.
+fn draw_range(bytes: &[u8], u: &mut Unstructured) -> Result<Range<usize>> {
+    let at = draw_position(bytes, u)?;
     let length = u.int_in_range(0..=64)?;
     Ok(at..bytes.len().min(at + length))
 }
 
-/// The word or the number around a place.
-fn word(bytes: &[u8], at: usize) -> Range<usize> {
+/// The word or the number around a position.
+fn word_around(bytes: &[u8], at: usize) -> Range<usize> {
     let is_inside = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._".contains(byte);
     let before = bytes[..at].iter().rev().take_while(|byte| is_inside(byte)).count();
     let after = bytes[at..].iter().take_while(|byte| is_inside(byte)).count();

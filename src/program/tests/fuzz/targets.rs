@@ -11,8 +11,8 @@ use crate::env::{CartPole, Catch};
 use crate::metrics::JsonLines;
 use crate::model::policy_file::{Header, write_params};
 use crate::program::models::Models;
-use crate::program::validation::saved_settings;
-use crate::program::watch::guard::{Hosts, check};
+use crate::program::validation::read_valid_settings;
+use crate::program::watch::guard::{Hosts, check_request};
 use crate::settings::{TrainConfig, overlay};
 use crate::task::external::protocol::Answer;
 use crate::task::ocaml::Problems;
@@ -38,13 +38,13 @@ fn tests_folder() -> PathBuf {
 }
 
 /// Reads a file of the tests.
-fn fixture(name: &str) -> Vec<u8> {
+fn read_fixture(name: &str) -> Vec<u8> {
     let path = tests_folder().join(name);
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Reads the malformed files of the tests whose names begin and end like this.
-fn malformed(start: &str, end: &str) -> Vec<Vec<u8>> {
+fn read_malformed(start: &str, end: &str) -> Vec<Vec<u8>> {
     let folder = tests_folder().join("malformed");
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let is_one = |path: &PathBuf| {
@@ -87,8 +87,8 @@ fn fuzz_model(name: &str) {
         if let Ok(model) = LanguageModel::load(path.parent().unwrap()) {
             let _ =
                 model.tokenize_prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
-            let said = [json!({ "role": "user", "content": "Hi" })];
-            let _ = model.tokenize_answer("", &said, "there", &serde_json::Map::new());
+            let messages = [json!({ "role": "user", "content": "Hi" })];
+            let _ = model.tokenize_answer("", &messages, "there", &serde_json::Map::new());
             let _ = model.decode_completion(&[0, 1, 2]);
         }
     });
@@ -96,7 +96,7 @@ fn fuzz_model(name: &str) {
 
 #[test]
 fn gguf() {
-    fuzz_file("model.gguf", &malformed("shape_", ".gguf"), |path| {
+    fuzz_file("model.gguf", &read_malformed("shape_", ".gguf"), |path| {
         if let Ok(model) = LanguageModel::load(path) {
             let _ =
                 model.tokenize_prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
@@ -149,7 +149,7 @@ fn adapters() {
 fn chat_template() {
     let families = ["qwen2", "llama", "gemma3", "phi3"];
     let mut seeds =
-        families.map(|f| fixture(&format!("language/{f}/chat_template.jinja"))).to_vec();
+        families.map(|f| read_fixture(&format!("language/{f}/chat_template.jinja"))).to_vec();
     let generation = "{% for m in messages %}{% if loop.first %}{{ bos_token }}{% endif %}{% generation %}\
                       {{ m['role'] | upper }}: {{ m.content.strip().split('\\n')[-1] | tojson(indent=2) }}\
                       {% endgeneration %}{% endfor %}{{ raise_exception('no') if false }}";
@@ -162,8 +162,9 @@ fn chat_template() {
             eos: "</s>".to_string(),
             turn_end: None,
         };
-        let said = |role: &str| json!({ "role": role, "content": "a\nb", "tool_calls": [1, null] });
-        let _ = template.render(&[said("system"), said("user"), said("assistant")]);
+        let message =
+            |role: &str| json!({ "role": role, "content": "a\nb", "tool_calls": [1, null] });
+        let _ = template.render(&[message("system"), message("user"), message("assistant")]);
     });
 }
 
@@ -192,7 +193,7 @@ fn prompts() {
         r#"{"prompt": [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "split": "test"}"#,
         r#"{"prompt": "p", "completion": [{"role": "assistant", "content": null}], "tests": ["a"]}"#,
     ];
-    let mut seeds = malformed("jsonl_", ".jsonl");
+    let mut seeds = read_malformed("jsonl_", ".jsonl");
     seeds.push(lines.join("\n").into_bytes());
     fuzz_file("prompts.jsonl", &seeds, |path| drop(read_prompts(path)));
 }
@@ -215,7 +216,7 @@ fn series() {
         format!("{i},2026-01-{:02}T00:00:00Z,{},{}\n", i, i * i, ["u", "d"][i as usize % 2])
     };
     let rows: String = (1..12).map(row).collect();
-    let mut seeds = malformed("csv_", ".csv");
+    let mut seeds = read_malformed("csv_", ".csv");
     seeds.push(format!(",time,x,label\n{rows}").into_bytes());
     fuzz_file("series.csv", &seeds, |path| {
         for time in [None, Some("time")] {
@@ -233,7 +234,7 @@ fn series() {
 
 #[test]
 fn problems() {
-    let mut rows = String::from_utf8(fixture("ocaml/rows.csv")).unwrap();
+    let mut rows = String::from_utf8(read_fixture("ocaml/rows.csv")).unwrap();
     rows.truncate(4000);
     let lines = include_str!("../../../../assets/ocaml/problems.jsonl");
     let lines: Vec<&str> = lines.lines().take(3).collect();
@@ -262,8 +263,8 @@ fn write_dataset(folder: &Path) {
 
 #[test]
 fn dataset_manifest_and_shard() {
-    let place = TempDir::new().unwrap();
-    let folder = place.path().join("data");
+    let temp_dir = TempDir::new().unwrap();
+    let folder = temp_dir.path().join("data");
     write_dataset(&folder);
     let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     for path in names.collect::<Vec<_>>() {
@@ -279,20 +280,20 @@ fn dataset_manifest_and_shard() {
 
 #[test]
 fn games_of_the_page() {
-    let place = TempDir::new().unwrap();
-    let folder = place.path().join("data");
+    let temp_dir = TempDir::new().unwrap();
+    let folder = temp_dir.path().join("data");
     write_dataset(&folder);
     let shards = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let shards = shards.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
     let mut seeds: Vec<Vec<u8>> = shards.map(|path| fs::read(path).unwrap()).collect();
-    seeds.extend(malformed("games_", ".safetensors"));
+    seeds.extend(read_malformed("games_", ".safetensors"));
     fuzz(&seeds, |bytes| drop(deserialize_games(PathBuf::from("games"), bytes.to_vec())));
 }
 
 #[test]
 fn checkpoint_manifest() {
-    let place = TempDir::new().unwrap();
-    let folder = place.path().join("best");
+    let temp_dir = TempDir::new().unwrap();
+    let folder = temp_dir.path().join("best");
     let section = |name: &str, byte| checkpoint::Section {
         name: name.to_string(),
         version: 1,
@@ -342,7 +343,7 @@ fn policy() {
     fuzz(&[whole], |bytes| {
         let Ok(checkpoint) = read_policy_file(bytes.to_vec()) else { return };
         let models = Models::default();
-        if let Ok((game, config)) = saved_settings::<CartPole>(&models, &checkpoint) {
+        if let Ok((game, config)) = read_valid_settings::<CartPole>(&models, &checkpoint) {
             let _ = models.load_policy(&checkpoint, game, &config);
         }
     });
@@ -365,9 +366,9 @@ fn http_head() {
             client.write_all(bytes).await.unwrap();
             client.shutdown().await.unwrap();
             let service = service_fn(async |request: Request<_>| {
-                let refused = check(&request, &hosts).err();
+                let refused = check_request(&request, &hosts).err();
                 Ok::<_, Infallible>(Response::new(
-                    refused.map_or("", |refused| refused.1).to_string(),
+                    refused.map_or("", |refused| refused.text).to_string(),
                 ))
             });
             let connection = http1::Builder::new();
