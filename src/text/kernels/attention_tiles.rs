@@ -45,7 +45,7 @@ pub(crate) struct ProductShape {
 impl Tiles {
     /// Halves queries or keys, down to `min_queries` queries, until these arrays fit in `bytes` of workgroup memory
     /// with three floats per query, or nothing is left to halve.
-    pub fn within(self, min_queries: usize, counts: TileCounts, bytes: usize) -> Self {
+    pub fn shrink_to_fit(self, min_queries: usize, counts: TileCounts, bytes: usize) -> Self {
         let counts = TileCounts { query_floats: 3, ..counts };
         let mut tiles = self;
         while tiles.bytes(counts) > bytes {
@@ -447,14 +447,14 @@ mod tests {
         let counts = TileCounts { tiles: 2, products: 1, query_floats: 3 };
         for min_queries in [1, 8, 16] {
             for bytes in [16 << 10, 32 << 10, 256 << 10] {
-                let fitting = tiles.within(min_queries, counts, bytes);
+                let fitting = tiles.shrink_to_fit(min_queries, counts, bytes);
                 assert!(fitting.bytes(counts) <= bytes, "{fitting:?}");
                 assert!(fitting.queries >= min_queries && fitting.keys >= WIDTH, "{fitting:?}");
             }
         }
-        assert_eq!(tiles.within(1, counts, 256 << 10), tiles);
+        assert_eq!(tiles.shrink_to_fit(1, counts, 256 << 10), tiles);
         // Nothing is left to halve.
-        let fitting = Tiles { dim: 4096, ..tiles }.within(16, counts, 1 << 10);
+        let fitting = Tiles { dim: 4096, ..tiles }.shrink_to_fit(16, counts, 1 << 10);
         assert_eq!((fitting.queries, fitting.keys), (16, WIDTH));
         assert!(fitting.bytes(TileCounts { query_floats: 0, ..counts }) > 1 << 10);
     }

@@ -117,7 +117,7 @@ fn tiles_within(heads: Heads, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
     ];
     let mut needed = 0;
     let fitting = all.map(|(tiles, min_queries, counts)| {
-        let tiles = tiles.within(min_queries, counts, workgroup_bytes);
+        let tiles = tiles.shrink_to_fit(min_queries, counts, workgroup_bytes);
         needed = needed.max(tiles.bytes(counts));
         tiles
     });
