@@ -7,7 +7,7 @@ use super::means::NUM_SUMS;
 use super::optimizer::clip_grad_norm;
 use super::order::{Minibatch, split_evenly};
 use super::schedule::{entropy_coef, first_optimizer_step};
-use super::train_state::{TrainState, split, sum_ranks};
+use super::train_state::{TrainState, fetch_gradient_and_sums, sum_over_ranks};
 use super::update::{UpdateSteps, take_steps};
 use crate::data::Trajectory;
 use crate::device::{self, upload_indices};
@@ -83,7 +83,7 @@ impl AutodiffLearner {
             advantages: advantages.clone(),
             mask: mask.clone(),
             legal: trajectory.legal.clone(),
-            smoothed: self.context.config.loss.label_smoothing > 0.0,
+            smooths_labels: self.context.config.loss.label_smoothing > 0.0,
         };
         let (minibatches, counted) = self.count_steps(mask, iteration)?;
         let reference = self.state.reference.as_ref();
@@ -136,21 +136,21 @@ impl AutodiffLearner {
         let ([steps, num_envs], device) = (mask.dims(), mask.device());
         if self.stays_on_device() {
             let minibatches = self.context.batches.minibatches(iteration, num_envs);
-            let all = mask.clone().sum();
+            let total = mask.clone().sum();
             let count = |minibatch: &Minibatch| match minibatch.games() {
-                games if games.len() == num_envs => all.clone(),
+                games if games.len() == num_envs => total.clone(),
                 games => mask.clone().select(1, upload_indices(games, &device)).sum(),
             };
-            let counts = minibatches.iter().map(count).collect();
-            return Ok((minibatches, CountedStepTensors { minibatches: counts, all }));
+            let per_minibatch = minibatches.iter().map(count).collect();
+            return Ok((minibatches, CountedStepTensors { per_minibatch, total }));
         }
         let lengths = device::fetch(mask.clone().sum_dim(0).reshape([num_envs]));
         let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
         let (minibatches, counted) =
             CountedSteps::count(&mut self.context, &lengths, steps, iteration)?;
         let tensor = |count: f64| Tensor::from_floats([count as f32], &device);
-        let counts = counted.minibatches.iter().map(|count| tensor(*count)).collect();
-        Ok((minibatches, CountedStepTensors { minibatches: counts, all: tensor(counted.all) }))
+        let per_minibatch = counted.per_minibatch.iter().map(|count| tensor(*count)).collect();
+        Ok((minibatches, CountedStepTensors { per_minibatch, total: tensor(counted.total) }))
     }
 
     /// Gradient of a minibatch, and its sums: [`Loss::SUM_NAMES`] and the loss.
@@ -163,22 +163,24 @@ impl AutodiffLearner {
         let LearnerContext { config, batches, team } = &self.context;
         let accumulation = config.update.gradient_accumulation_steps;
         if self.stays_on_device() {
-            return Ok(self.pass(experience, minibatch.games(), accumulation, loss));
+            return Ok(self.accumulate_gradient(experience, minibatch.games(), accumulation, loss));
         }
         let num_params = self.num_params();
-        let joined = |games: &[i32], count| {
-            let (gradient, sums) = self.pass(experience, games, count, loss);
+        let gradient_and_sums = |games: &[i32], count| {
+            let (gradient, sums) = self.accumulate_gradient(experience, games, count, loss);
             Tensor::cat(vec![gradient, sums], 0)
         };
         if team.has_devices() {
-            let sum = sum_ranks(team, joined(minibatch.games(), accumulation), num_params)?;
+            let ours = gradient_and_sums(minibatch.games(), accumulation);
+            let sum = sum_over_ranks(team, ours, num_params)?;
             let part = |start, len| sum.clone().narrow(0, start, len);
             return Ok((part(0, num_params), part(num_params, NUM_SUMS)));
         }
         let shards = batches.shards(experience.obs.dims()[1]);
         let parts = accumulation.div_ceil(shards.count());
         let leaf = |shard: usize| {
-            let (vector, numbers) = split(joined(minibatch.shard(shard), parts), num_params);
+            let ours = gradient_and_sums(minibatch.shard(shard), parts);
+            let (vector, numbers) = fetch_gradient_and_sums(ours, num_params);
             PartialSum { shards: shard..shard + 1, vector, numbers }
         };
         let len = PartialSumLen { vector: num_params, numbers: NUM_SUMS };
@@ -189,7 +191,7 @@ impl AutodiffLearner {
     }
 
     /// Gradient and sums of some games of a minibatch, accumulated over `count` parts.
-    fn pass(
+    fn accumulate_gradient(
         &self,
         experience: &TensorExperience,
         games: &[i32],
@@ -205,9 +207,9 @@ impl AutodiffLearner {
             let is_all = self.stays_on_device() && part.len() == num_envs;
             let some = (!is_all).then(|| experience.select_games(upload_indices(part, &device)));
             let part = some.as_ref().unwrap_or(experience);
-            let (loss, of_part) = part.gradient(&self.state, self.loss_scale(part), loss);
-            gradient = gradient + of_part;
-            sums = sums + sums_and_loss(&loss);
+            let (loss, part_gradient) = part.gradient(&self.state, self.loss_scale(part), loss);
+            gradient = gradient + part_gradient;
+            sums = sums + join_sums_and_loss(&loss);
         }
         (gradient, sums)
     }
@@ -227,9 +229,9 @@ impl AutodiffLearner {
 /// The [`CountedSteps`] of an update in tensors, `[1]` each.
 struct CountedStepTensors {
     /// Counted steps of each minibatch.
-    minibatches: Vec<Tensor<1>>,
+    per_minibatch: Vec<Tensor<1>>,
     /// Counted steps of all games.
-    all: Tensor<1>,
+    total: Tensor<1>,
 }
 
 /// An update by autodiff.
@@ -238,7 +240,7 @@ struct AutodiffUpdate<'a> {
     experience: TensorExperience,
     counted: CountedStepTensors,
     entropy_coef: f64,
-    /// Number of the first optimizer step in the run.
+    /// Index of the first optimizer step in the run.
     first_step: u64,
     /// Sums over the steps taken: [`Loss::SUM_NAMES`], the loss, the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: Tensor<1>,
@@ -257,8 +259,8 @@ impl UpdateSteps for AutodiffUpdate<'_> {
         let config = &self.learner.context.config;
         let denominators = TensorStepDenominators {
             sequences: minibatch.size,
-            steps: self.counted.minibatches[index].clone(),
-            rollout_share: self.counted.all.clone() / config.update.num_minibatches as f32,
+            steps: self.counted.per_minibatch[index].clone(),
+            rollout_share: self.counted.total.clone() / config.update.num_minibatches as f32,
         };
         let loss_of =
             |steps: LossSteps| loss(&config.loss, self.entropy_coef, &steps, &denominators);
@@ -267,7 +269,7 @@ impl UpdateSteps for AutodiffUpdate<'_> {
 
     /// Divides on the host, so that ranks whose devices round differently decide alike.
     fn approx_kl(&self, index: usize, (_, sums): &Self::Gradient) -> f64 {
-        let steps = self.counted.minibatches[index].clone();
+        let steps = self.counted.per_minibatch[index].clone();
         let read = device::fetch(Tensor::cat(vec![sums.clone().narrow(0, 0, 1), steps], 0));
         f64::from(read[0]) / f64::from(read[1]).max(1.0)
     }
@@ -283,21 +285,21 @@ impl UpdateSteps for AutodiffUpdate<'_> {
 impl AutodiffUpdate<'_> {
     /// Means over the [`LearntSteps`] of the first `taken` minibatches; of loss and norm, the means over minibatches.
     fn means(self, taken: usize, config: &TrainConfig) -> Tensor<1> {
-        let CountedStepTensors { minibatches, all } = self.counted;
-        let learnt = match LearntSteps::of(config, taken, minibatches.len()) {
-            LearntSteps::OfMinibatches(taken) => {
-                minibatches.into_iter().take(taken).fold(all.zeros_like(), Tensor::add)
+        let CountedStepTensors { per_minibatch, total } = self.counted;
+        let num_learnt = match LearntSteps::new(config, taken, per_minibatch.len()) {
+            LearntSteps::Minibatches(taken) => {
+                per_minibatch.into_iter().take(taken).fold(total.zeros_like(), Tensor::add)
             }
-            LearntSteps::OfEpochs(epochs) => all * epochs as f32,
+            LearntSteps::Epochs(epochs) => total * epochs as f32,
         };
         let part = |start, len| self.update_sums.clone().narrow(0, start, len);
-        let of_steps = part(0, NUM_SUMS - 1) / learnt.clamp_min(1.0);
-        Tensor::cat(vec![of_steps, part(NUM_SUMS - 1, 2) / taken.max(1) as f32], 0)
+        let step_means = part(0, NUM_SUMS - 1) / num_learnt.clamp_min(1.0);
+        Tensor::cat(vec![step_means, part(NUM_SUMS - 1, 2) / taken.max(1) as f32], 0)
     }
 }
 
-/// Sums over the steps of a loss, followed by the loss.
-fn sums_and_loss(loss: &Loss) -> Tensor<1> {
+/// Joins the sums over the steps of a loss and the loss.
+fn join_sums_and_loss(loss: &Loss) -> Tensor<1> {
     Tensor::cat(
         vec![loss.sums.clone().without_autodiff(), loss.value.clone().without_autodiff()],
         0,

@@ -24,7 +24,7 @@ impl LearnerContext {
 
     /// Assigns the shards of games, or of windows of a dataset, that this rank of `team` learns from.
     pub fn assign(&mut self, shards: Shards, team: Team) {
-        self.batches = Batches::of_shards(&self.config, shards);
+        self.batches = Batches::with_shards(&self.config, shards);
         self.team = team;
     }
 

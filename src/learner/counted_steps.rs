@@ -7,23 +7,23 @@ use crate::objective::weights::StepDenominators;
 use crate::parallel::TeamError;
 use crate::settings::TrainConfig;
 
-/// The minibatches whose counted steps the means of an update are over: one rule for all learners of games. Without a
-/// step, they divide by 1.
+/// The minibatches over whose counted steps an update's means are taken: one rule for all learners of games. Means over
+/// no steps divide by 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LearntSteps {
     /// The first minibatches: of a dataset, which advances by batches, or of an update that ended early.
-    OfMinibatches(usize),
+    Minibatches(usize),
     /// All minibatches of this many epochs, each of which covers all games of a rollout.
-    OfEpochs(usize),
+    Epochs(usize),
 }
 
 impl LearntSteps {
     /// The steps of an update that took the first `taken` of its minibatches.
-    pub fn of(config: &TrainConfig, taken: usize, num_minibatches: usize) -> Self {
+    pub fn new(config: &TrainConfig, taken: usize, num_minibatches: usize) -> Self {
         if config.data.is_on() || taken < num_minibatches {
-            Self::OfMinibatches(taken)
+            Self::Minibatches(taken)
         } else {
-            Self::OfEpochs(config.update.update_epochs)
+            Self::Epochs(config.update.update_epochs)
         }
     }
 }
@@ -31,12 +31,12 @@ impl LearntSteps {
 /// Counted steps of the minibatches of an update over all ranks.
 #[derive(Debug)]
 pub(super) struct CountedSteps {
-    /// Number of the update's first optimizer step in the run.
+    /// Index of the update's first optimizer step in the run.
     pub first_step: u64,
     /// Counted steps of each minibatch.
-    pub minibatches: Vec<f64>,
+    pub per_minibatch: Vec<f64>,
     /// Counted steps of all games.
-    pub all: f64,
+    pub total: f64,
     learn_steps: usize,
     /// Minibatches of an epoch.
     num_minibatches: usize,
@@ -55,14 +55,14 @@ impl CountedSteps {
         let count = |minibatch: &Minibatch| {
             minibatch.games().iter().map(|game| lengths[*game as usize]).sum::<usize>() as f64
         };
-        let all = lengths.iter().sum::<usize>() as f64;
-        let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
+        let own_total = lengths.iter().sum::<usize>() as f64;
+        let ours: Vec<f64> = minibatches.iter().map(count).chain([own_total]).collect();
         let mut counts = context.team.all_reduce_counts(&ours)?;
-        let all = counts.pop().expect("the last is that of all games");
+        let total = counts.pop().expect("the last is that of all games");
         let counted = Self {
             first_step: first_optimizer_step(&context.config, iteration),
-            minibatches: counts,
-            all,
+            per_minibatch: counts,
+            total,
             learn_steps,
             num_minibatches: context.config.update.num_minibatches,
         };
@@ -74,16 +74,16 @@ impl CountedSteps {
         StepDenominators {
             sequences: minibatch.size as f32,
             learn_steps: self.learn_steps as f32,
-            steps: self.minibatches[index] as f32,
-            rollout_share: self.all as f32 / self.num_minibatches as f32,
+            steps: self.per_minibatch[index] as f32,
+            rollout_share: self.total as f32 / self.num_minibatches as f32,
         }
     }
 
-    /// Number of [`LearntSteps`] of the first `taken` minibatches.
-    pub fn learnt(&self, taken: usize, config: &TrainConfig) -> f64 {
-        match LearntSteps::of(config, taken, self.minibatches.len()) {
-            LearntSteps::OfMinibatches(taken) => self.minibatches[..taken].iter().sum(),
-            LearntSteps::OfEpochs(epochs) => self.all * epochs as f64,
+    /// Number of [`LearntSteps`] of an update that took the first `taken` minibatches.
+    pub fn num_learnt(&self, taken: usize, config: &TrainConfig) -> f64 {
+        match LearntSteps::new(config, taken, self.per_minibatch.len()) {
+            LearntSteps::Minibatches(taken) => self.per_minibatch[..taken].iter().sum(),
+            LearntSteps::Epochs(epochs) => self.total * epochs as f64,
         }
     }
 }
@@ -96,11 +96,11 @@ mod tests {
     fn an_update_that_ends_early_learns_from_its_minibatches_alone() {
         let mut config = TrainConfig::for_game("any");
         config.update.update_epochs = 3;
-        let learnt = |config: &TrainConfig, taken| LearntSteps::of(config, taken, 12);
-        assert_eq!(learnt(&config, 12), LearntSteps::OfEpochs(3));
-        assert_eq!(learnt(&config, 11), LearntSteps::OfMinibatches(11));
-        assert_eq!(learnt(&config, 0), LearntSteps::OfMinibatches(0));
+        let learnt = |config: &TrainConfig, taken| LearntSteps::new(config, taken, 12);
+        assert_eq!(learnt(&config, 12), LearntSteps::Epochs(3));
+        assert_eq!(learnt(&config, 11), LearntSteps::Minibatches(11));
+        assert_eq!(learnt(&config, 0), LearntSteps::Minibatches(0));
         config.data.path = "data".to_string();
-        assert_eq!(learnt(&config, 12), LearntSteps::OfMinibatches(12));
+        assert_eq!(learnt(&config, 12), LearntSteps::Minibatches(12));
     }
 }

@@ -38,55 +38,56 @@ impl<B: BlockCode> QuantizedMoment<B> {
         Self { codes: vec![B::default(); sizes.iter().sum()], scales: vec![0; count] }
     }
 
-    /// Numbers rounded to the nearest.
-    fn quantized(mut from: &[f32], sizes: &[usize]) -> Self {
-        let mut all = Self::zeros(sizes);
-        let mut remaining = all.remaining();
+    /// Rounds values to the nearest.
+    fn quantize(mut values: &[f32], sizes: &[usize]) -> Self {
+        let mut moment = Self::zeros(sizes);
+        let mut remaining = moment.as_mut_slice();
         for len in sizes {
-            let (codes, scales) = remaining.take(*len);
+            let MomentSlice { codes, scales } = remaining.split_off(*len);
             let tensor =
-                from.split_off(..*len).expect("as many numbers as the sizes have together");
+                values.split_off(..*len).expect("as many values as the sizes have together");
             for ((block, codes), scale) in
                 tensor.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).zip(scales)
             {
                 *scale = quantize(block, &[1 << 15; BLOCK], codes);
             }
         }
-        all
+        moment
     }
 
-    /// The codes in f32, exactly.
-    fn dequantized(&self, sizes: &[usize]) -> Vec<f32> {
-        let mut all = vec![0.0; self.codes.len()];
-        let (mut into, mut codes, mut scales) = (&mut all[..], &self.codes[..], &self.scales[..]);
+    /// Converts the codes to f32, exactly.
+    fn dequantize(&self, sizes: &[usize]) -> Vec<f32> {
+        let mut values = vec![0.0; self.codes.len()];
+        let (mut rest, mut codes, mut scales) =
+            (&mut values[..], &self.codes[..], &self.scales[..]);
         for len in sizes {
-            let message = "the sizes are those of the numbers";
-            let into = into.split_off_mut(..*len).expect(message);
+            let message = "the sizes are those of the values";
+            let values = rest.split_off_mut(..*len).expect(message);
             let codes = codes.split_off(..*len).expect(message);
             let scales = scales.split_off(..blocks(*len)).expect(message);
-            let tensor = into.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)).zip(scales);
-            tensor.for_each(|((into, block), scale)| dequantize(block, *scale, into));
+            let tensor = values.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)).zip(scales);
+            tensor.for_each(|((values, block), scale)| dequantize(block, *scale, values));
         }
-        all
+        values
     }
 
-    fn remaining(&mut self) -> RemainingMoment<'_, B> {
-        RemainingMoment { codes: &mut self.codes, scales: &mut self.scales }
+    fn as_mut_slice(&mut self) -> MomentSlice<'_, B> {
+        MomentSlice { codes: &mut self.codes, scales: &mut self.scales }
     }
 }
 
-/// The blocks of a moment that no part has taken yet.
-struct RemainingMoment<'a, B> {
+/// Consecutive blocks of a moment.
+struct MomentSlice<'a, B> {
     codes: &'a mut [B],
     scales: &'a mut [u16],
 }
 
-impl<'a, B> RemainingMoment<'a, B> {
+impl<B> MomentSlice<'_, B> {
     /// Takes the first `len` codes, whole blocks of a tensor, and their scales.
-    fn take(&mut self, len: usize) -> (&'a mut [B], &'a mut [u16]) {
-        let message = "the sizes are those of the numbers";
+    fn split_off(&mut self, len: usize) -> Self {
+        let message = "the sizes are those of the values";
         let codes = self.codes.split_off_mut(..len).expect(message);
-        (codes, self.scales.split_off_mut(..blocks(len)).expect(message))
+        Self { codes, scales: self.scales.split_off_mut(..blocks(len)).expect(message) }
     }
 }
 
@@ -110,8 +111,8 @@ struct TensorPart<'a> {
     factors: &'a Factors,
     params: &'a mut [f32],
     gradient: &'a [f32],
-    first: (&'a mut [i8], &'a mut [u16]),
-    second: (&'a mut [u8], &'a mut [u16]),
+    first: MomentSlice<'a, i8>,
+    second: MomentSlice<'a, u8>,
 }
 
 impl EightBitMoments {
@@ -123,20 +124,20 @@ impl EightBitMoments {
     }
 
     /// Rounds moments of tensors of these sizes to the nearest.
-    pub fn quantized(moments: &Moments, sizes: Vec<usize>) -> Self {
+    pub fn quantize(moments: &Moments, sizes: Vec<usize>) -> Self {
         Self {
-            first_moment: QuantizedMoment::quantized(&moments.first_moment, &sizes),
-            second_moment: QuantizedMoment::quantized(&moments.second_moment, &sizes),
+            first_moment: QuantizedMoment::quantize(&moments.first_moment, &sizes),
+            second_moment: QuantizedMoment::quantize(&moments.second_moment, &sizes),
             steps: moments.steps,
             sizes,
         }
     }
 
-    /// The state in f32, exactly.
-    pub fn dequantized(&self) -> Moments {
+    /// Converts the state to f32, exactly.
+    pub fn dequantize(&self) -> Moments {
         Moments {
-            first_moment: self.first_moment.dequantized(&self.sizes),
-            second_moment: self.second_moment.dequantized(&self.sizes),
+            first_moment: self.first_moment.dequantize(&self.sizes),
+            second_moment: self.second_moment.dequantize(&self.sizes),
             steps: self.steps,
         }
     }
@@ -152,7 +153,7 @@ impl EightBitMoments {
         self.steps += 1;
         let StepFactors { decayed, undecayed, key } = StepFactors::new(settings, self.steps);
         let (mut first, mut second) =
-            (self.first_moment.remaining(), self.second_moment.remaining());
+            (self.first_moment.as_mut_slice(), self.second_moment.as_mut_slice());
         let (mut parts, mut start) = (Vec::new(), 0);
         let mut undecayed_ranges = settings.undecayed.iter().peekable();
         for size in &self.sizes {
@@ -166,44 +167,44 @@ impl EightBitMoments {
                     factors: if is_undecayed { &undecayed } else { &decayed },
                     params: params.split_off_mut(..len).expect(message),
                     gradient: gradient.split_off(..len).expect(message),
-                    first: first.take(len),
-                    second: second.take(len),
+                    first: first.split_off(len),
+                    second: second.split_off(len),
                 });
                 start += len;
             }
         }
         assert!(undecayed_ranges.next().is_none(), "whole tensors have no weight decay");
-        parts.into_par_iter().for_each(|part| apply(part, scale, key));
+        parts.into_par_iter().for_each(|part| step_part(part, scale, key));
     }
 }
 
 /// Performs a step on a part.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn apply(part: TensorPart, scale: f32, key: u32) {
-    let TensorPart { start, factors, params, gradient, first: (first, scales), second } = part;
+fn step_part(part: TensorPart, scale: f32, key: u32) {
+    let TensorPart { start, factors, params, gradient, first, second } = part;
     let blocks = params.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK));
-    let moments = first.chunks_mut(BLOCK).zip(second.0.chunks_mut(BLOCK));
-    let scales = scales.iter_mut().zip(second.1);
-    for (number, ((block, moments), scales)) in blocks.zip(moments).zip(scales).enumerate() {
-        let start = (start + number * BLOCK) as u32;
+    let codes = first.codes.chunks_mut(BLOCK).zip(second.codes.chunks_mut(BLOCK));
+    let scales = first.scales.iter_mut().zip(second.scales);
+    for (index, ((block, codes), scales)) in blocks.zip(codes).zip(scales).enumerate() {
+        let start = (start + index * BLOCK) as u32;
         let step = SliceStep { factors, scale, key, start };
-        apply_to_block(step, block, moments, scales);
+        step_block(step, block, codes, scales);
     }
 }
 
 /// Performs a step on a block.
 #[inline(always)]
-fn apply_to_block(
+fn step_block(
     SliceStep { factors, scale, key, start }: SliceStep,
     (params, gradient): (&mut [f32], &[f32]),
-    (first_bytes, second_bytes): (&mut [i8], &mut [u8]),
+    (first_codes, second_codes): (&mut [i8], &mut [u8]),
     (first_scale, second_scale): (&mut u16, &mut u16),
 ) {
     let [mut first, mut second] = [[0.0; BLOCK]; 2];
-    dequantize(first_bytes, *first_scale, &mut first);
-    dequantize(second_bytes, *second_scale, &mut second);
-    let all = params.iter_mut().zip(gradient).zip(first.iter_mut().zip(&mut second));
-    for ((param, gradient), (first, second)) in all {
+    dequantize(first_codes, *first_scale, &mut first);
+    dequantize(second_codes, *second_scale, &mut second);
+    let elements = params.iter_mut().zip(gradient).zip(first.iter_mut().zip(&mut second));
+    for ((param, gradient), (first, second)) in elements {
         let before = ParamState { param: *param, first: *first, second: *second };
         let after = step(&before, gradient * scale, factors);
         (*param, *first, *second) = (after.param, after.first, after.second);
@@ -215,8 +216,8 @@ fn apply_to_block(
         (*first, *second) = (drawn & 0xffff, drawn >> 16);
     }
     let len = params.len();
-    *first_scale = quantize(&first[..len], &first_thresholds, first_bytes);
-    *second_scale = quantize(&second[..len], &second_thresholds, second_bytes);
+    *first_scale = quantize(&first[..len], &first_thresholds, first_codes);
+    *second_scale = quantize(&second[..len], &second_thresholds, second_codes);
 }
 
 #[cfg(test)]
@@ -229,11 +230,11 @@ mod tests {
     /// Sizes that are not multiples of a block, and a tensor of several chunks.
     const SIZES: [usize; 5] = [1, 3 * BLOCK, BLOCK + 7, CHUNK_LEN + 5, 40];
 
-    fn config() -> OptimizerConfig {
+    fn undecayed_config() -> OptimizerConfig {
         OptimizerConfig { weight_decay: 0.0, ..TrainConfig::for_game("any").optimizer }
     }
 
-    fn settings(config: &OptimizerConfig, learning_rate: f64) -> StepSettings<'_> {
+    fn step_settings(config: &OptimizerConfig, learning_rate: f64) -> StepSettings<'_> {
         StepSettings { learning_rate, config, undecayed: &[], key: 7 }
     }
 
@@ -242,19 +243,19 @@ mod tests {
         2.0 * uniform(draw(key, at as u32)) - 1.0
     }
 
-    fn size(numbers: impl Iterator<Item = f32>) -> f64 {
-        numbers.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt()
+    fn norm(values: impl Iterator<Item = f32>) -> f64 {
+        values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt()
     }
 
     /// Steps on random gradients are near those with moments in f32, and the moments nearly the same on average.
     #[test]
     fn steps_are_near_those_with_moments_in_f32() {
         let sizes = [4000, 1, BLOCK + 7];
-        let (config, count) = (config(), sizes.iter().sum());
+        let (config, count) = (undecayed_config(), sizes.iter().sum());
         let (mut params, mut wanted) = (vec![0.0f32; count], vec![0.0f32; count]);
         let mut exact = Moments::new(count);
         let mut compact = EightBitMoments::zeros(sizes.to_vec());
-        let settings = settings(&config, 1e-3);
+        let settings = step_settings(&config, 1e-3);
         for step in 0..200 {
             // Sizes of the gradients are apart by up to 10^3, and later all of them are a tenth.
             let late = if step < 100 { 1.0 } else { 0.1 };
@@ -266,12 +267,12 @@ mod tests {
             exact.step(&mut wanted, &gradient, 1.0, &settings);
             let change = |now: &[f32], was: &[f32], at| now[at] - was[at];
             let want = |at: usize| change(&wanted, &before[1], at);
-            let off = size((0..count).map(|at| change(&params, &before[0], at) - want(at)));
-            assert!(off < 0.25 * size((0..count).map(want)), "{off} in step {step}");
+            let off = norm((0..count).map(|at| change(&params, &before[0], at) - want(at)));
+            assert!(off < 0.25 * norm((0..count).map(want)), "{off} in step {step}");
         }
-        let off = size(params.iter().zip(&wanted).map(|(a, b)| a - b)) / size(wanted.into_iter());
+        let off = norm(params.iter().zip(&wanted).map(|(a, b)| a - b)) / norm(wanted.into_iter());
         assert!(off < 0.1, "{off}");
-        let got = compact.dequantized();
+        let got = compact.dequantize();
         for (got, want) in
             [(&got.first_moment, &exact.first_moment), (&got.second_moment, &exact.second_moment)]
         {
@@ -289,8 +290,8 @@ mod tests {
     /// AdamW's step is at most 7.3 learning rates with the default settings, whatever the gradients are.
     #[test]
     fn no_gradient_makes_a_step_explode() {
-        let (config, count) = (config(), 8 * BLOCK);
-        let settings = settings(&config, 1.0);
+        let (config, count) = (undecayed_config(), 8 * BLOCK);
+        let settings = step_settings(&config, 1.0);
         let sizes = |at: usize| 10f32.powf(15.0 * uniform(draw(5, at as u32)) - 12.0);
         for (what, gradient) in [
             ("zeros", &(|_, _| 0.0f32) as &dyn Fn(u32, usize) -> f32),
@@ -313,7 +314,7 @@ mod tests {
                 let largest = changes.fold(0.0, |a: f32, b| if b <= a { a } else { b });
                 assert!(largest < 14.0, "{what}: {largest} in step {step}");
             }
-            let moments = compact.dequantized();
+            let moments = compact.dequantize();
             let pairs = moments.first_moment.iter().zip(&moments.second_moment);
             assert!(pairs.clone().all(|(m, v)| *v > 0.0 || m.abs() < 1e-18), "{what}");
         }
@@ -322,7 +323,7 @@ mod tests {
     /// A noisy regression ends with about the loss that f32 reaches.
     #[test]
     fn a_regression_is_learnt_as_well_as_in_f32() {
-        let (config, count, steps) = (config(), 4 * BLOCK, 400u32);
+        let (config, count, steps) = (undecayed_config(), 4 * BLOCK, 400u32);
         // Weights of inputs whose sizes are apart by up to 100.
         let input = |at: usize| 10f32.powf(noise(1, at));
         let target = |at: usize| noise(2, at);
@@ -333,9 +334,9 @@ mod tests {
                 let error = |at: usize| input(at) * (params[at] - target(at) + noise(step + 9, at));
                 let gradient: Vec<f32> = (0..count).map(error).collect();
                 let rate = 0.03 * (1.0 - f64::from(step) / f64::from(steps));
-                step_by(&mut params, &gradient, &settings(&config, rate));
+                step_by(&mut params, &gradient, &step_settings(&config, rate));
             }
-            size(params.iter().enumerate().map(|(at, x)| x - target(at))).powi(2) / count as f64
+            norm(params.iter().enumerate().map(|(at, x)| x - target(at))).powi(2) / count as f64
         };
         let (mut exact, mut compact) = (Moments::new(count), EightBitMoments::zeros(vec![count]));
         let want =
@@ -349,7 +350,7 @@ mod tests {
     /// Numbers of threads, and a conversion to f32 and back after each step, change nothing.
     #[test]
     fn bytes_are_the_same_on_any_threads_and_after_a_round_trip() {
-        let (config, count) = (config(), SIZES.iter().sum());
+        let (config, count) = (undecayed_config(), SIZES.iter().sum());
         let run = |threads: usize, converts: bool| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let mut compact = EightBitMoments::zeros(SIZES.to_vec());
@@ -357,10 +358,10 @@ mod tests {
             for step in 0..5 {
                 let gradient: Vec<f32> = (0..count).map(|at| noise(step, at).powi(9)).collect();
                 pool.install(|| {
-                    compact.step(&mut params, &gradient, 0.5, &settings(&config, 1e-3))
+                    compact.step(&mut params, &gradient, 0.5, &step_settings(&config, 1e-3))
                 });
                 if converts {
-                    let again = EightBitMoments::quantized(&compact.dequantized(), SIZES.to_vec());
+                    let again = EightBitMoments::quantize(&compact.dequantize(), SIZES.to_vec());
                     assert!(again == compact, "step {step}");
                     compact = again;
                 }
@@ -382,7 +383,7 @@ mod tests {
 
     #[test]
     fn weight_decay_skips_undecayed_tensors() {
-        let config = OptimizerConfig { weight_decay: 1.0, ..config() };
+        let config = OptimizerConfig { weight_decay: 1.0, ..undecayed_config() };
         let count = SIZES.iter().sum();
         let step = |undecayed: &[Range<usize>]| {
             let settings = StepSettings { learning_rate: 0.1, config: &config, undecayed, key: 0 };

@@ -22,7 +22,7 @@ pub(super) struct TensorExperience {
     pub mask: Tensor<2>,
     pub legal: Option<Tensor<3>>,
     /// Whether label smoothing is active.
-    pub smoothed: bool,
+    pub smooths_labels: bool,
 }
 
 impl TensorExperience {
@@ -40,7 +40,7 @@ impl TensorExperience {
             advantages: select(&self.advantages),
             mask: select(&self.mask),
             legal: self.legal.as_ref().map(|legal| legal.clone().select(1, indices.clone())),
-            smoothed: self.smoothed,
+            smooths_labels: self.smooths_labels,
         }
     }
 
@@ -77,7 +77,7 @@ impl TensorExperience {
             old_logprobs: self.old_logprobs.clone(),
             reference_logprobs: self.reference_logprobs.clone(),
             mean_logprobs: self
-                .smoothed
+                .smooths_labels
                 .then(|| distribution.mean_logprob().reshape([num_steps, games])),
             advantages: self.advantages.clone(),
             mask: self.mask.clone(),

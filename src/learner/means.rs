@@ -23,7 +23,7 @@ impl UpdateMeans {
     /// Number of means.
     pub const LEN: usize = 6;
 
-    /// Takes the means in the order of the fields.
+    /// Creates the means from their values in the order of the fields.
     pub fn new(means: [f64; Self::LEN]) -> Self {
         let [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = means;
         Self { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm }
@@ -48,7 +48,7 @@ pub(super) const NUM_SUMS: usize = Loss::SUM_NAMES.len() + 1;
 #[derive(Default)]
 pub(super) struct UpdateSums {
     sums: [f64; NUM_SUMS],
-    norms: f64,
+    norm_sum: f64,
     num_steps: f64,
 }
 
@@ -56,20 +56,20 @@ impl UpdateSums {
     /// Adds the sums, `[NUM_SUMS]`, and the gradient norm of a minibatch.
     pub fn add(&mut self, sums: &[f64], norm: f32) {
         self.sums.iter_mut().zip(sums).for_each(|(sum, x)| *sum += x);
-        self.norms += f64::from(norm);
+        self.norm_sum += f64::from(norm);
         self.num_steps += 1.0;
     }
 
     /// Adds norms of minibatches that were added without theirs.
     pub fn add_norms(&mut self, norms: &[f32]) {
-        self.norms += norms.iter().map(|norm| f64::from(*norm)).sum::<f64>();
+        self.norm_sum += norms.iter().map(|norm| f64::from(*norm)).sum::<f64>();
     }
 
     /// The means over `steps` counted steps; 0 if there were none.
     pub fn means(&self, steps: f64) -> UpdateMeans {
         let (steps, num_steps) = (steps.max(1.0), self.num_steps.max(1.0));
         let [approx_kl, clipped, entropy, reference_kl, loss] = self.sums;
-        let [loss, norm] = [loss, self.norms].map(|sum| sum / num_steps);
+        let [loss, norm] = [loss, self.norm_sum].map(|sum| sum / num_steps);
         let [approx_kl, clipped, entropy, reference_kl] =
             [approx_kl, clipped, entropy, reference_kl].map(|sum| sum / steps);
         UpdateMeans::new([approx_kl, clipped, entropy, reference_kl, loss, norm])

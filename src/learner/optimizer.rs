@@ -139,7 +139,7 @@ impl<M: Moment> Moments<M> {
             parts.for_each(|(i, ((params, gradient), (first, second)))| {
                 let start = (range.start + i * CHUNK_LEN) as u32;
                 let step = SliceStep { factors, scale, key, start };
-                apply(step, params, gradient, first, second);
+                step_slice(step, params, gradient, first, second);
             });
         };
         let mut start = 0;
@@ -187,15 +187,15 @@ pub(super) struct SliceStep<'a> {
 
 /// Calls `step` with the factor that clips a gradient to `max_norm`, as [`clip_grad_norm`] does, and returns the norm
 /// before clipping.
-pub(super) fn clipped_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f32)) -> f32 {
-    let norm = norm(gradient);
-    step(clip_scale(norm, max_norm));
+pub(super) fn clip_and_step(gradient: &[f32], max_norm: f64, step: impl FnOnce(f32)) -> f32 {
+    let norm = gradient_norm(gradient);
+    step(if max_norm == 0.0 { 1.0 } else { adamw::clip_scale(norm, max_norm as f32) });
     norm
 }
 
 /// Performs a step on slices of equal length.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn apply<M: Moment>(
+fn step_slice<M: Moment>(
     SliceStep { factors, scale, key, start }: SliceStep,
     params: &mut [f32],
     gradient: &[f32],
@@ -203,8 +203,8 @@ fn apply<M: Moment>(
     second_moment: &mut [M],
 ) {
     let moments = first_moment.iter_mut().zip(second_moment);
-    let all = params.iter_mut().zip(gradient).zip(moments).enumerate();
-    for (i, ((param, gradient), (first, second))) in all {
+    let elements = params.iter_mut().zip(gradient).zip(moments).enumerate();
+    for (i, ((param, gradient), (first, second))) in elements {
         let before = ParamState { param: *param, first: first.widen(), second: second.widen() };
         let after = step(&before, gradient * scale, factors);
         // The compiler removes the draw where moments are in f32.
@@ -242,15 +242,15 @@ pub(super) fn clip_scale_tensor(norm: &Tensor<1>, max_norm: f64) -> Option<Tenso
 }
 
 /// Norm of a gradient in host memory.
-fn norm(gradient: &[f32]) -> f32 {
-    let squares: Vec<f64> = gradient.par_chunks(CHUNK_LEN).map(square_sum).collect();
+fn gradient_norm(gradient: &[f32]) -> f32 {
+    let squares: Vec<f64> = gradient.par_chunks(CHUNK_LEN).map(sum_squares).collect();
     squares.iter().sum::<f64>().sqrt() as f32
 }
 
-/// Sum of squares.
+/// Sums the squares of values.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn square_sum(numbers: &[f32]) -> f64 {
-    let (chunks, rest) = numbers.as_chunks::<16>();
+fn sum_squares(values: &[f32]) -> f64 {
+    let (chunks, rest) = values.as_chunks::<16>();
     let mut squares = [0.0f64; 16];
     for chunk in chunks {
         for (sum, x) in squares.iter_mut().zip(chunk) {
@@ -259,11 +259,6 @@ fn square_sum(numbers: &[f32]) -> f64 {
     }
     let rest: f64 = rest.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     squares.iter().sum::<f64>() + rest
-}
-
-/// Factor by which [`clip_grad_norm`] scales a gradient of this norm.
-fn clip_scale(norm: f32, max_norm: f64) -> f32 {
-    if max_norm == 0.0 { 1.0 } else { adamw::clip_scale(norm, max_norm as f32) }
 }
 
 #[cfg(test)]

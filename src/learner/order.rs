@@ -16,7 +16,7 @@ pub struct Minibatch {
     pub size: usize,
     /// Local indices of the games, shard by shard.
     games: Vec<i32>,
-    /// Number of the first local shard.
+    /// Index of the first local shard.
     first_shard: usize,
     /// End of each local shard within `games`.
     ends: Vec<usize>,
@@ -28,11 +28,11 @@ impl Minibatch {
         &self.games
     }
 
-    /// Games of a local shard, by its number in the run.
+    /// Games of a local shard, by its index in the run.
     pub fn shard(&self, shard: usize) -> &[i32] {
-        let shard = shard - self.first_shard;
-        let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
-        &self.games[start..self.ends[shard]]
+        let local = shard - self.first_shard;
+        let start = if local == 0 { 0 } else { self.ends[local - 1] };
+        &self.games[start..self.ends[local]]
     }
 }
 
@@ -48,7 +48,7 @@ pub struct Batches {
     config: TrainConfig,
     shards: Option<Shards>,
     key: u32,
-    in_order: bool,
+    is_in_order: bool,
     /// Current epoch of a dataset, and the shuffled order of the local strata.
     epoch: Option<(u64, Vec<Vec<i32>>)>,
 }
@@ -57,18 +57,18 @@ impl Batches {
     /// Creates the batches of a single shard with all games or windows.
     pub fn new(config: &TrainConfig) -> Self {
         let key = Stream::Shuffle.key(config.seed);
-        Self { config: config.clone(), shards: None, key, in_order: false, epoch: None }
+        Self { config: config.clone(), shards: None, key, is_in_order: false, epoch: None }
     }
 
     /// Creates the batches of the given shards ([`TrainConfig::shard_counts`] computes their number).
-    pub fn of_shards(config: &TrainConfig, shards: Shards) -> Self {
+    pub fn with_shards(config: &TrainConfig, shards: Shards) -> Self {
         Self { shards: Some(shards), ..Self::new(config) }
     }
 
     /// Sets whether the windows passed to an update are exactly the batches of its iteration, in
     /// order.
-    pub fn set_in_order(&mut self, in_order: bool) {
-        self.in_order = in_order;
+    pub fn set_in_order(&mut self, is_in_order: bool) {
+        self.is_in_order = is_in_order;
     }
 
     /// Returns the shards. `count` is the number of local games or windows.
@@ -77,7 +77,7 @@ impl Batches {
     /// If `count` does not match the shards.
     pub fn shards(&self, count: usize) -> Shards {
         let shards = self.shards.clone().unwrap_or_else(|| Shards::new(count, 1));
-        let is_right = self.in_order || shards.own_items().len() == count;
+        let is_right = self.is_in_order || shards.own_items().len() == count;
         assert!(is_right, "{count} games, but our shards have {}", shards.own_items().len());
         shards
     }
@@ -89,14 +89,14 @@ impl Batches {
     pub fn minibatches(&mut self, iteration: u32, count: usize) -> Vec<Minibatch> {
         let shards = self.shards(count);
         if self.config.data.is_on() {
-            self.minibatches_of_windows(iteration, &shards)
+            self.take_windows(iteration, &shards)
         } else {
-            self.minibatches_of_games(iteration, &shards)
+            self.split_games(iteration, &shards)
         }
     }
 
     /// Divides the games of an iteration into the minibatches of each epoch.
-    fn minibatches_of_games(&self, iteration: u32, shards: &Shards) -> Vec<Minibatch> {
+    fn split_games(&self, iteration: u32, shards: &Shards) -> Vec<Minibatch> {
         let UpdateConfig { update_epochs, num_minibatches, .. } = self.config.update;
         let (size, key) = (shards.items() / num_minibatches, draw(self.key, iteration));
         let all = (0..update_epochs).flat_map(|epoch| {
@@ -108,7 +108,7 @@ impl Batches {
     }
 
     /// Takes the batches of an iteration from the epochs of a dataset.
-    fn minibatches_of_windows(&mut self, iteration: u32, shards: &Shards) -> Vec<Minibatch> {
+    fn take_windows(&mut self, iteration: u32, shards: &Shards) -> Vec<Minibatch> {
         let UpdateConfig { update_epochs, num_minibatches, .. } = self.config.update;
         let (count, steps) = (shards.items(), update_epochs * num_minibatches);
         let size = self.config.data.batch_size.min(count);
@@ -118,7 +118,7 @@ impl Batches {
         let all = (first..first + steps as u64).map(|step| {
             let (epoch, batch) = (step / batches, (step % batches) as usize);
             let positions = batch * size..(batch + 1) * size;
-            if self.in_order {
+            if self.is_in_order {
                 let counts = stratum_ranges(shards, positions);
                 let taken: usize = counts.iter().map(Range::len).sum();
                 let minibatch = Minibatch {
@@ -130,7 +130,7 @@ impl Batches {
                 next += taken as i32;
                 return minibatch;
             }
-            if self.epoch.as_ref().is_none_or(|(last, _)| *last != epoch) {
+            if self.epoch.as_ref().is_none_or(|(current, _)| *current != epoch) {
                 self.epoch = Some((epoch, shuffle_strata(shards, draw(self.key, epoch as u32))));
             }
             let order = self.epoch.as_ref().map_or(&[][..], |(_, order)| order);
@@ -147,9 +147,10 @@ impl Batches {
     /// If `count` does not match the shards.
     pub(super) fn portions(&self, minibatches: &[Minibatch], count: usize) -> Vec<Vec<i32>> {
         let shards = self.shards(count);
-        if !self.in_order {
-            let of_shard = |shard| shards.local_items_of(shard).map(|game| game as i32).collect();
-            return shards.own_shards().map(of_shard).collect();
+        if !self.is_in_order {
+            let shard_games =
+                |shard| shards.local_items_of(shard).map(|game| game as i32).collect();
+            return shards.own_shards().map(shard_games).collect();
         }
         let shards_of = |minibatch: &Minibatch| -> Vec<Vec<i32>> {
             shards.own_shards().map(|shard| minibatch.shard(shard).to_vec()).collect()
@@ -158,24 +159,24 @@ impl Batches {
     }
 }
 
-/// Assigns `count` groups of texts to `minibatches` optimizer steps in each epoch, as equally as possible. A minibatch
-/// is in the order of the groups: its gradient is one sum, whose bytes depend on the order.
+/// Assigns groups of texts to optimizer steps in each epoch, as equally as possible. A minibatch is in the order of the
+/// groups: its gradient is one sum, whose bytes depend on the order.
 pub(super) fn assign_groups(
-    count: usize,
-    minibatches: usize,
-    epochs: usize,
+    num_groups: usize,
+    num_minibatches: usize,
+    num_epochs: usize,
     key: u32,
 ) -> Vec<Vec<usize>> {
-    let of_epoch = |epoch: usize| {
-        let order = random_permutation(count, draw(key, epoch as u32));
-        let sorted = |part: &[i32]| {
+    let assign_epoch = |epoch: usize| {
+        let order = random_permutation(num_groups, draw(key, epoch as u32));
+        let sort = |part: &[i32]| {
             let mut groups: Vec<usize> = part.iter().map(|group| *group as usize).collect();
             groups.sort_unstable();
             groups
         };
-        split_evenly(&order, minibatches).map(sorted).collect::<Vec<_>>()
+        split_evenly(&order, num_minibatches).map(sort).collect::<Vec<_>>()
     };
-    (0..epochs).flat_map(of_epoch).collect()
+    (0..num_epochs).flat_map(assign_epoch).collect()
 }
 
 /// Shuffles each local stratum; the result holds local indices.
@@ -244,12 +245,18 @@ pub(super) fn split_evenly(games: &[i32], count: usize) -> impl Iterator<Item = 
 mod tests {
     use super::*;
 
-    fn config(data: bool) -> TrainConfig {
+    fn game_config() -> TrainConfig {
         let mut config = TrainConfig::for_game("any");
-        config.update.update_epochs = if data { 1 } else { 2 };
+        config.update.update_epochs = 2;
         config.update.num_minibatches = 4;
+        config
+    }
+
+    fn dataset_config() -> TrainConfig {
+        let mut config = game_config();
+        config.update.update_epochs = 1;
         config.data.batch_size = 10;
-        config.data.path = if data { "somewhere".to_string() } else { String::new() };
+        config.data.path = "somewhere".to_string();
         config
     }
 
@@ -262,7 +269,7 @@ mod tests {
     #[test]
     fn every_epoch_of_games_takes_each_once() {
         for shards in [1, 3, 4] {
-            let mut batches = Batches::of_shards(&config(false), Shards::new(20, shards));
+            let mut batches = Batches::with_shards(&game_config(), Shards::new(20, shards));
             let all = batches.minibatches(5, 20);
             assert_eq!(all.len(), 8);
             for epoch in all.chunks(4) {
@@ -281,10 +288,10 @@ mod tests {
     #[test]
     fn several_processes_together_take_the_batches_of_one() {
         // 7 groups of 3 games in 4 shards, two for each of two ranks.
-        for data in [false, true] {
+        for config in [game_config(), dataset_config()] {
             let shards = Shards::new(7, 4).in_smaller_units(3);
             let minibatches = |shards: &Shards, iteration: u32| {
-                let mut batches = Batches::of_shards(&config(data), shards.clone());
+                let mut batches = Batches::with_shards(&config, shards.clone());
                 batches.minibatches(iteration, shards.own_items().len())
             };
             let whole = minibatches(&shards, 2);
@@ -306,9 +313,9 @@ mod tests {
 
     #[test]
     fn minibatches_are_the_same_whatever_shards_strata_make_up() {
-        for data in [false, true] {
+        for config in [game_config(), dataset_config()] {
             let minibatches =
-                |shards: Shards| Batches::of_shards(&config(data), shards).minibatches(3, 26);
+                |shards: Shards| Batches::with_shards(&config, shards).minibatches(3, 26);
             let fine = minibatches(Shards::new(26, 6));
             for count in 1..6 {
                 let shards = Shards::new(26, count).with_strata(6);
@@ -327,7 +334,7 @@ mod tests {
     #[test]
     fn iterations_over_data_continue_where_the_last_ended() {
         let shards = Shards::new(73, 5);
-        let mut batches = Batches::of_shards(&config(true), shards.clone());
+        let mut batches = Batches::with_shards(&dataset_config(), shards.clone());
         // 7 batches per epoch, 4 per iteration.
         let steps: Vec<_> = (0..7).flat_map(|i| batches.minibatches(i, 73)).collect();
         for epoch in steps.chunks(7) {
@@ -337,16 +344,19 @@ mod tests {
         }
         assert_ne!(steps[0], steps[7]);
         // Independent of the iteration at which a run starts.
-        assert_eq!(Batches::of_shards(&config(true), shards).minibatches(3, 73), steps[12..16]);
+        assert_eq!(
+            Batches::with_shards(&dataset_config(), shards).minibatches(3, 73),
+            steps[12..16]
+        );
         // If there are fewer windows than a batch holds, they form one batch.
-        assert_eq!(Batches::new(&config(true)).minibatches(0, 6)[0].games().len(), 6);
+        assert_eq!(Batches::new(&dataset_config()).minibatches(0, 6)[0].games().len(), 6);
     }
 
     #[test]
     fn windows_in_order_are_not_shuffled() {
         let shards = Shards::new(43, 2);
-        let shuffled = Batches::of_shards(&config(true), shards.clone()).minibatches(9, 43);
-        let mut batches = Batches::of_shards(&config(true), shards);
+        let shuffled = Batches::with_shards(&dataset_config(), shards.clone()).minibatches(9, 43);
+        let mut batches = Batches::with_shards(&dataset_config(), shards);
         batches.set_in_order(true);
         let in_order = batches.minibatches(9, 43);
         assert_eq!(games(&in_order), (0..40).collect::<Vec<_>>());
@@ -362,7 +372,7 @@ mod tests {
         for (windows, in_order) in [(43, true), (26, true), (43, false)] {
             let portions = |shards: Shards| {
                 let count = shards.own_items().len();
-                let mut batches = Batches::of_shards(&config(true), shards);
+                let mut batches = Batches::with_shards(&dataset_config(), shards);
                 batches.set_in_order(in_order);
                 let minibatches = batches.minibatches(9, count);
                 let games: usize =

@@ -27,7 +27,7 @@ pub fn total_optimizer_steps(config: &TrainConfig) -> u64 {
     first_optimizer_step(config, config.iterations)
 }
 
-/// Number of an iteration's first optimizer step, counted from 0, if every update takes all of its steps.
+/// Index of an iteration's first optimizer step, if every update takes all of its steps.
 pub fn first_optimizer_step(config: &TrainConfig, iteration: u32) -> u64 {
     let update = &config.update;
     u64::from(iteration) * (update.update_epochs * update.num_minibatches) as u64
@@ -36,11 +36,11 @@ pub fn first_optimizer_step(config: &TrainConfig, iteration: u32) -> u64 {
 /// Entropy weight in `iteration`, counted from 0.
 pub fn entropy_coef(config: &TrainConfig, iteration: u32) -> f64 {
     let loss = &config.loss;
-    linear(loss.entropy_coef, loss.entropy_coef_final, iteration, config.iterations)
+    interpolate(loss.entropy_coef, loss.entropy_coef_final, iteration, config.iterations)
 }
 
 /// Linear interpolation from `first` at iteration 0 to `last` at the last of `total` iterations.
-fn linear(first: f64, last: f64, iteration: u32, total: u32) -> f64 {
+fn interpolate(first: f64, last: f64, iteration: u32, total: u32) -> f64 {
     let progress = f64::from(iteration) / f64::from(total.max(2) - 1);
     first + (last - first) * progress.min(1.0)
 }
@@ -94,9 +94,9 @@ mod tests {
             assert!((rate(55) - half).abs() < 1e-9, "{schedule:?}");
             assert!((rate(100) - end).abs() < 1e-9, "{schedule:?}");
         }
-        assert_eq!(linear(0.2, 0.1, 0, 11), 0.2);
-        assert!((linear(0.2, 0.1, 5, 11) - 0.15).abs() < 1e-12);
-        assert!((linear(0.2, 0.1, 10, 11) - 0.1).abs() < 1e-12);
-        assert_eq!(linear(0.2, 0.1, 0, 1), 0.2);
+        assert_eq!(interpolate(0.2, 0.1, 0, 11), 0.2);
+        assert!((interpolate(0.2, 0.1, 5, 11) - 0.15).abs() < 1e-12);
+        assert!((interpolate(0.2, 0.1, 10, 11) - 0.1).abs() < 1e-12);
+        assert_eq!(interpolate(0.2, 0.1, 0, 1), 0.2);
     }
 }

@@ -58,7 +58,7 @@ impl TrainState {
         let (rate, config) = (context.learning_rate(step_index), &context.config.optimizer);
         self.params = self.optimizer.step(self.params.clone(), gradient, rate, config);
         if context.team.rounds_differently() {
-            self.params = root_params(&context.team, self.params.clone())?;
+            self.params = broadcast_params(&context.team, self.params.clone())?;
         }
         Ok(())
     }
@@ -74,22 +74,22 @@ impl TrainState {
 }
 
 /// Returns the parameters of rank 0, `[num_params]`, on every rank.
-pub(super) fn root_params(team: &Team, params: Tensor<1>) -> Result<Tensor<1>, TeamError> {
+pub(super) fn broadcast_params(team: &Team, params: Tensor<1>) -> Result<Tensor<1>, TeamError> {
     let device = params.device();
     let ours = if team.is_root() { device::fetch(params) } else { Vec::new() };
     let bytes = team.broadcast(bytemuck::cast_slice(&ours))?;
     Ok(device::upload(bytemuck::pod_collect_to_vec(&bytes), &device))
 }
 
-/// Divides `[num_params + NUM_SUMS]` into a gradient and its sums in host memory.
-pub(super) fn split(both: Tensor<1>, num_params: usize) -> (Vec<f32>, Vec<f64>) {
-    let mut gradient = device::fetch(both);
+/// Copies a gradient and its sums, `[num_params + NUM_SUMS]`, to host memory, and splits them.
+pub(super) fn fetch_gradient_and_sums(ours: Tensor<1>, num_params: usize) -> (Vec<f32>, Vec<f64>) {
+    let mut gradient = device::fetch(ours);
     let sums = gradient.split_off(num_params).into_iter().map(f64::from).collect();
     (gradient, sums)
 }
 
 /// Adds up a gradient and its sums, `[num_params + NUM_SUMS]`, over ranks of which some compute on devices.
-pub(super) fn sum_ranks(
+pub(super) fn sum_over_ranks(
     team: &Team,
     ours: Tensor<1>,
     num_params: usize,
@@ -98,7 +98,7 @@ pub(super) fn sum_ranks(
         return group.all_reduce(team, ours);
     }
     let device = ours.device();
-    let (gradient, sums) = split(ours, num_params);
+    let (gradient, sums) = fetch_gradient_and_sums(ours, num_params);
     let sum = team.all_reduce_ranks(gradient, sums)?;
     let sums = sum.numbers.iter().map(|x| *x as f32);
     Ok(device::upload(sum.vector.into_iter().chain(sums).collect(), &device))

@@ -140,7 +140,7 @@ mod tests {
         config.data.path = "somewhere".to_string();
         (config.data.batch_size, config.update.num_minibatches) = (5, 2);
         config.update.update_epochs = 1;
-        let mut batches = Batches::of_shards(&config, Shards::new(window_set.len(), 3));
+        let mut batches = Batches::with_shards(&config, Shards::new(window_set.len(), 3));
         let mut stream = WindowPrefetcher::new(window_set.clone(), batches.clone());
         for iteration in [0, 1, 2, 7, 8] {
             let mut expected = WindowBatch::default();

@@ -39,7 +39,7 @@ impl<R, D> Source<R, D> {
         if is_resident && is_loaded_at_once {
             return Self::make_resident(window_set.copy_all(), convert);
         }
-        let batches = Batches::of_shards(config, shards.clone());
+        let batches = Batches::with_shards(config, shards.clone());
         let stream = WindowPrefetcher::new(window_set, batches);
         Self::Streamed(Box::new(if is_resident { stream.read_all_in_background() } else { stream }))
     }

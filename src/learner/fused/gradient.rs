@@ -43,8 +43,8 @@ pub(super) struct TileRange {
     pub first_row: usize,
 }
 
-/// Computes the features of a tile's samples, starting with number `start`, into `x`,
-/// `[features][stride]`. Samples past the last get zeros.
+/// Computes the features of a tile's samples, from index `start` on, into `x`, `[features][stride]`. Samples past the
+/// last get zeros.
 #[cube]
 fn observe_tile<O: Observer>(
     experience: &ExperienceBuffers,
@@ -57,9 +57,10 @@ fn observe_tile<O: Observer>(
     let (tile, stride) = comptime!((variant.tiling.tile, variant.tiling.stride));
     let (sample, worker) = (unit % tile, unit / tile);
     let num_workers = comptime!(variant.tiling.units / variant.tiling.tile);
-    let number = start + sample;
-    if number < portion.games * experience.sizes.learn_steps {
-        let step = experience.step_index(portion, number % portion.games, number / portion.games);
+    let sample_index = start + sample;
+    if sample_index < portion.games * experience.sizes.learn_steps {
+        let game = sample_index % portion.games;
+        let step = experience.step_index(portion, game, sample_index / portion.games);
         let to = FeatureSlots { first: sample, stride: stride.runtime(), worker, num_workers };
         O::observe::<f32>(&experience.words, &step.words, x, &to, comptime!(variant.observer));
     } else {
@@ -71,7 +72,7 @@ fn observe_tile<O: Observer>(
 
 /// Computes the logits from the activations of the last hidden layer.
 #[cube]
-fn logits<I: Float>(
+fn compute_logits<I: Float>(
     params: &[f32],
     activations: &mut [f32],
     #[comptime] last: Layer,
@@ -86,20 +87,20 @@ fn logits<I: Float>(
         let mut logit = load_rounded::<f32, I>(params, bias + a);
         for k in 0..inputs {
             let w = load_rounded::<f32, I>(params, weight + k * outputs + a);
-            logit += w * activations[(k + comptime!(last.from)) * stride + s];
+            logit += w * activations[(k + comptime!(last.input_row)) * stride + s];
         }
-        activations[(a + comptime!(last.to)) * stride + s] = logit;
+        activations[(a + comptime!(last.neuron_row)) * stride + s] = logit;
     }
 }
 
-/// Replaces the logits of sample `number`, `activations[first + a * stride]`, by the loss's derivatives and adds the
-/// sample to `sums`, `[NUM_SUMS][tile]`.
+/// Replaces the logits of a sample, `activations[first + a * stride]`, by the loss's derivatives and adds the sample to
+/// `sums`, `[NUM_SUMS][tile]`.
 #[cube]
 fn differentiate<O: Observer>(
     activations: &mut [f32],
     sums: &mut [f32],
     experience: &ExperienceBuffers,
-    number: usize,
+    sample_index: usize,
     portion: &MinibatchPortion,
     coefficients: &Coefficients,
     #[comptime] variant: UpdateVariant<O>,
@@ -108,14 +109,14 @@ fn differentiate<O: Observer>(
     let Tiling { tile, stride, .. } = comptime!(variant.tiling);
     let actions = comptime!(variant.mlp.actions);
     let [_, _, last] = comptime!(layers(&variant.mlp));
-    let first = comptime!(last.to * stride) + unit;
-    let mut counts = false;
-    if number < portion.games * experience.sizes.learn_steps {
-        let game = number % portion.games;
-        let at = experience.step_index(portion, game, number / portion.games);
-        let sample = experience.sample::<O>(&at, portion, variant);
-        counts = sample.counts;
-        if sample.counts {
+    let first = comptime!(last.neuron_row * stride) + unit;
+    let mut is_counted = false;
+    if sample_index < portion.games * experience.sizes.learn_steps {
+        let game = sample_index % portion.games;
+        let at = experience.step_index(portion, game, sample_index / portion.games);
+        let sample = experience.load_sample::<O>(&at, portion, variant);
+        is_counted = sample.is_counted;
+        if sample.is_counted {
             mask_logits::<O>(activations, first, stride, &experience.words, &at, variant);
             let soft = softmax(&*activations, first, sample.action, stride, actions);
             let form = comptime!(variant.loss);
@@ -185,7 +186,7 @@ fn differentiate<O: Observer>(
             }
         }
     }
-    if !counts {
+    if !is_counted {
         #[unroll]
         for a in 0..actions {
             activations[first + comptime!(a * stride)] = 0.0f32;
@@ -198,13 +199,23 @@ fn layers(shape: &MlpShape) -> [Layer; 3] {
     let (first, second) = shape.hidden_layers();
     let (weight, bias) = (shape.last_weight(), shape.last_bias());
     let last = DenseLayout { weight, bias, inputs: shape.last_inputs(), outputs: shape.actions };
-    let to = first.inputs;
-    let middle = to + first.outputs;
-    let end = middle + second.outputs;
+    let first_row = first.inputs;
+    let second_row = first_row + first.outputs;
+    let last_row = second_row + second.outputs;
     [
-        Layer { dense: first, from: 0, to, derivatives: 0 },
-        Layer { dense: second, from: to, to: middle, derivatives: first.outputs },
-        Layer { dense: last, from: end - last.inputs, to: end, derivatives: 0 },
+        Layer { dense: first, input_row: 0, neuron_row: first_row, derivative_row: 0 },
+        Layer {
+            dense: second,
+            input_row: first_row,
+            neuron_row: second_row,
+            derivative_row: first.outputs,
+        },
+        Layer {
+            dense: last,
+            input_row: last_row - last.inputs,
+            neuron_row: last_row,
+            derivative_row: 0,
+        },
     ]
 }
 
@@ -230,7 +241,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let (tiling, shape) = comptime!((variant.tiling, variant.mlp));
     let (tile, stride) = comptime!((tiling.tile, tiling.stride));
     let [first, second, last] = comptime!(layers(&shape));
-    let deep = comptime!(shape.second > 0);
+    let is_deep = comptime!(shape.second > 0);
     let activation = comptime!(shape.activation);
     let cube = CUBE_POS;
     // The grid may have excess cubes, which have neither samples nor a row.
@@ -239,12 +250,12 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let sums_at = row + comptime!(shape.num_params());
 
     let mut activations = Shared::<[f32]>::new_aligned_slice(
-        comptime!((last.to + shape.actions) * stride),
+        comptime!((last.neuron_row + shape.actions) * stride),
         ALIGNMENT,
     );
-    let kept =
+    let derivative_len =
         comptime!(if tiling.keeps_derivatives { (shape.first + shape.second) * stride } else { 1 });
-    let mut derivatives = Shared::<[f32]>::new_aligned_slice(kept, ALIGNMENT);
+    let mut derivatives = Shared::<[f32]>::new_aligned_slice(derivative_len, ALIGNMENT);
     let mut sums = Shared::<[f32]>::new_aligned_slice(comptime!(NUM_SUMS * tile), ALIGNMENT);
     if unit < tile {
         #[unroll]
@@ -258,18 +269,18 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         }
     }
 
-    for number in tile_range.first..tile_range.end {
-        let start = (cube * tile_range.tiles + number) * tile;
-        let is_first = number == 0;
+    for tile_index in tile_range.first..tile_range.end {
+        let start = (cube * tile_range.tiles + tile_index) * tile;
+        let is_first = tile_index == 0;
         observe_tile::<O>(experience, &mut activations, start, portion, variant);
         sync_cube();
         forward::<I>(params, &mut activations, &mut derivatives, first, activation, tiling);
         sync_cube();
-        if comptime!(deep) {
+        if comptime!(is_deep) {
             forward::<I>(params, &mut activations, &mut derivatives, second, activation, tiling);
             sync_cube();
         }
-        logits::<I>(params, &mut activations, last, tiling);
+        compute_logits::<I>(params, &mut activations, last, tiling);
         sync_cube();
         if unit < tile {
             differentiate::<O>(
@@ -287,7 +298,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
             add_gradient::<I>(&mut tile_range.partials, &activations, row, is_first, last, tiling);
         }
         sync_cube();
-        if comptime!(deep) {
+        if comptime!(is_deep) {
             backward::<I>(params, &mut activations, &derivatives, second, last, activation, tiling);
             sync_cube();
             if has_row {

@@ -6,12 +6,12 @@ use crate::device::buffers::{argument, grid};
 use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Counts the steps of each minibatch in a part ([`count_kernel`]). `advantages` are those of the part, `recorded` and
-/// `summary` the summaries of the recording and of the update, and each of the `minibatches` has `games` games.
-pub(super) fn count(
+/// Counts the steps of each minibatch in a part ([`count_kernel`]). `advantages` are those of the part, `summary` is
+/// the summary of the update, and each of the `minibatches` has `games` games.
+pub(super) fn launch_count(
     order: &CubeTensor,
     advantages: &CubeTensor,
-    recorded: &CubeTensor,
+    recording_summary: &CubeTensor,
     summary: &CubeTensor,
     minibatches: usize,
     games: usize,
@@ -25,7 +25,7 @@ pub(super) fn count(
             CubeDim::new_1d(COUNT_UNITS as u32),
             argument(order),
             argument(advantages),
-            argument(recorded),
+            argument(recording_summary),
             argument(summary),
             minibatches,
             games,
@@ -34,8 +34,8 @@ pub(super) fn count(
     }
 }
 
-/// Sums `rows` rows of `stride` numbers over their first `width` columns.
-pub(super) fn sum(
+/// Sums `rows` rows of `stride` values over their first `width` columns.
+pub(super) fn launch_sum(
     partials: &CubeTensor,
     totals: &CubeTensor,
     rows: usize,
@@ -85,12 +85,12 @@ mod tests {
     fn wide_gradients_are_summed() {
         each_device(|device| {
             let (rows, width) = (3, CUBES * COLUMNS + 3);
-            let number = |i: usize| ((i * 7919) % 101) as f32;
-            let partials = upload((0..rows * width).map(number), device);
+            let value = |i: usize| ((i * 7919) % 101) as f32;
+            let partials = upload((0..rows * width).map(value), device);
             let totals = uninit(&partials, &[width], DType::F32);
-            sum(&partials, &totals, rows, width, width);
+            launch_sum(&partials, &totals, rows, width, width);
             let expected =
-                (0..width).map(|at| (0..rows).map(|row| number(row * width + at)).sum::<f32>());
+                (0..width).map(|at| (0..rows).map(|row| value(row * width + at)).sum::<f32>());
             assert!(read(totals).into_iter().eq(expected));
         });
     }
@@ -103,11 +103,11 @@ mod tests {
             // Advantages of a step, then lengths, then returns.
             let advantages =
                 upload([0.0; 3].into_iter().chain([2.0, 5.0, 11.0, 0.0, 0.0, 0.0]), device);
-            let recorded = upload([18.0, 1.0].into_iter(), device);
-            let summary = uninit(&recorded, &[MINIBATCH_COUNTS + CUBES], DType::F32);
+            let recording_summary = upload([18.0, 1.0].into_iter(), device);
+            let summary = uninit(&recording_summary, &[MINIBATCH_COUNTS + CUBES], DType::F32);
             let sizes = PartSizesLaunch::new(0, games, 1, 1);
             let order = cube_ints(device::upload_indices(&order, device));
-            count(&order, &advantages, &recorded, &summary, CUBES, 1, sizes);
+            launch_count(&order, &advantages, &recording_summary, &summary, CUBES, 1, sizes);
             let expected = (0..CUBES).map(|i| [2.0, 5.0, 11.0][i * 7 % games]);
             assert!(read(summary)[MINIBATCH_COUNTS..].iter().copied().eq(expected));
         });

@@ -29,11 +29,11 @@ pub(super) struct Layer {
     /// Widths, and place among the parameters.
     pub dense: DenseLayout,
     /// Row of the first input in workgroup memory.
-    pub from: usize,
+    pub input_row: usize,
     /// Row of the first neuron. Its activations give way to derivatives.
-    pub to: usize,
+    pub neuron_row: usize,
     /// Row of the first neuron among the kept derivatives.
-    pub derivatives: usize,
+    pub derivative_row: usize,
 }
 
 /// The weights of a layer as a product takes them: the weight of input `k` and neuron `n` is at
@@ -46,49 +46,56 @@ struct WeightView {
     input_stride: usize,
     neuron_stride: usize,
     /// Row of the first input's values in workgroup memory.
-    row: usize,
+    value_row: usize,
 }
 
 impl Layer {
     /// The weights by which the layer's inputs are multiplied.
     fn forward_weights(&self) -> WeightView {
         let DenseLayout { weight, inputs, outputs, .. } = self.dense;
-        let (neurons, row) = (outputs, self.from);
-        WeightView { first: weight, inputs, neurons, input_stride: outputs, neuron_stride: 1, row }
+        let (neurons, value_row) = (outputs, self.input_row);
+        WeightView {
+            first: weight,
+            inputs,
+            neurons,
+            input_stride: outputs,
+            neuron_stride: 1,
+            value_row,
+        }
     }
 
     /// The weights by which the derivatives with respect to the layer's neurons are multiplied.
     fn backward_weights(&self) -> WeightView {
         let DenseLayout { weight, inputs, outputs, .. } = self.dense;
-        let (neurons, row) = (inputs, self.to);
+        let (neurons, value_row) = (inputs, self.neuron_row);
         WeightView {
             first: weight,
             inputs: outputs,
             neurons,
             input_stride: 1,
             neuron_stride: outputs,
-            row,
+            value_row,
         }
     }
 }
 
 impl WeightView {
-    /// Neurons of a unit, which are a number of columns apart.
-    fn block(&self) -> usize {
+    /// Neurons of a unit, [`WeightView::columns`] apart.
+    fn neuron_block(&self) -> usize {
         block_len(self.neurons)
     }
 
     fn columns(&self) -> usize {
-        self.neurons / self.block()
+        self.neurons / self.neuron_block()
     }
 
     /// Inputs per iteration of a loop, each of `samples` samples.
     fn inputs_per_iteration(&self, samples: usize) -> usize {
-        let few = block_len(self.inputs);
-        if samples * 2 * few <= MAX_LOADS && self.inputs.is_multiple_of(2 * few) {
-            2 * few
+        let inputs = block_len(self.inputs);
+        if samples * 2 * inputs <= MAX_LOADS && self.inputs.is_multiple_of(2 * inputs) {
+            2 * inputs
         } else {
-            few
+            inputs
         }
     }
 }
@@ -106,7 +113,7 @@ fn add_products<I: Float, V: Float>(
     #[comptime] tiling: Tiling,
 ) {
     let (samples, stride) = comptime!((tiling.unit_samples(), tiling.stride));
-    let (block, columns) = comptime!((weights.block(), weights.columns()));
+    let (neuron_block, columns) = comptime!((weights.neuron_block(), weights.columns()));
     let step = comptime!(weights.inputs_per_iteration(samples));
     let mut values = Array::<f32>::new(samples);
     let start = comptime!(weights.first) + column * weights.neuron_stride;
@@ -114,14 +121,14 @@ fn add_products<I: Float, V: Float>(
     while k < weights.inputs {
         #[unroll]
         for c in 0..step {
-            let at = (k + comptime!(c + weights.row)) * stride + sample;
+            let at = (k + comptime!(c + weights.value_row)) * stride + sample;
             #[unroll]
             for s in 0..samples {
                 values[s] = round_to::<V>(activations[at + s]);
             }
             let first = start + (k + c) * weights.input_stride;
             #[unroll]
-            for n in 0..block {
+            for n in 0..neuron_block {
                 let at = first + comptime!(n * columns * weights.neuron_stride);
                 let w = load_rounded::<f32, I>(params, at);
                 #[unroll]
@@ -148,14 +155,14 @@ pub(super) fn forward<I: Float>(
     let (samples, stride) = comptime!((tiling.unit_samples(), tiling.stride));
     let sample_blocks = comptime!(tiling.tile / samples);
     let weights = comptime!(layer.forward_weights());
-    let (block, columns) = comptime!((weights.block(), weights.columns()));
+    let (neuron_block, columns) = comptime!((weights.neuron_block(), weights.columns()));
     let mut item = UNIT_POS as usize;
     while item < comptime!(columns * sample_blocks) {
         // The remainder tells the compiler that offsets do not overflow.
         let (column, sample) = (item / sample_blocks % columns, item % sample_blocks * samples);
-        let mut sums = Array::<f32>::new(comptime!(block * samples));
+        let mut sums = Array::<f32>::new(comptime!(neuron_block * samples));
         #[unroll]
-        for n in 0..block {
+        for n in 0..neuron_block {
             let at = comptime!(layer.dense.bias + n * columns) + column;
             let bias = load_rounded::<f32, I>(params, at);
             #[unroll]
@@ -165,14 +172,15 @@ pub(super) fn forward<I: Float>(
         }
         add_products::<I, I>(params, &*activations, &mut sums, column, sample, weights, tiling);
         #[unroll]
-        for n in 0..block {
+        for n in 0..neuron_block {
             let row = (column + comptime!(n * columns)) * stride + sample;
             #[unroll]
             for s in 0..samples {
                 let output = value_and_derivative(sums[comptime!(n * samples + s)], activation);
-                activations[row + comptime!(layer.to * stride + s)] = round_to::<I>(output.value);
+                activations[row + comptime!(layer.neuron_row * stride + s)] =
+                    round_to::<I>(output.value);
                 if comptime!(tiling.keeps_derivatives) {
-                    derivatives[row + comptime!(layer.derivatives * stride + s)] =
+                    derivatives[row + comptime!(layer.derivative_row * stride + s)] =
                         output.derivative;
                 }
             }
@@ -196,25 +204,25 @@ pub(super) fn backward<I: Float>(
     let (samples, stride) = comptime!((tiling.unit_samples(), tiling.stride));
     let sample_blocks = comptime!(tiling.tile / samples);
     let weights = comptime!(next.backward_weights());
-    let (block, columns) = comptime!((weights.block(), weights.columns()));
+    let (neuron_block, columns) = comptime!((weights.neuron_block(), weights.columns()));
     let mut item = UNIT_POS as usize;
     while item < comptime!(columns * sample_blocks) {
         // The remainder tells the compiler that offsets do not overflow.
         let (column, sample) = (item / sample_blocks % columns, item % sample_blocks * samples);
-        let mut sums = Array::<f32>::new(comptime!(block * samples));
+        let mut sums = Array::<f32>::new(comptime!(neuron_block * samples));
         #[unroll]
-        for i in 0..comptime!(block * samples) {
+        for i in 0..comptime!(neuron_block * samples) {
             sums[i] = 0.0f32;
         }
         add_products::<I, f32>(params, &*activations, &mut sums, column, sample, weights, tiling);
         #[unroll]
-        for n in 0..block {
+        for n in 0..neuron_block {
             let row = (column + comptime!(n * columns)) * stride + sample;
             #[unroll]
             for s in 0..samples {
-                let at = row + comptime!(layer.to * stride + s);
+                let at = row + comptime!(layer.neuron_row * stride + s);
                 let derivative = if comptime!(tiling.keeps_derivatives) {
-                    derivatives[row + comptime!(layer.derivatives * stride + s)]
+                    derivatives[row + comptime!(layer.derivative_row * stride + s)]
                 } else {
                     derivative_by_value(activations[at], activation)
                 };
@@ -225,8 +233,8 @@ pub(super) fn backward<I: Float>(
     }
 }
 
-/// Adds the gradient of a tile, from a layer's inputs and the derivatives with respect to its neurons, to the cube's row,
-/// which starts at `row`; the first tile replaces what is there.
+/// Adds the gradient of a tile, from a layer's inputs and the derivatives with respect to its neurons, to the cube's
+/// row, which starts at `row`; the first tile replaces what is there.
 #[cube]
 pub(super) fn add_gradient<I: Float>(
     partials: &mut [f32],
@@ -238,63 +246,65 @@ pub(super) fn add_gradient<I: Float>(
 ) {
     let (tile, stride) = comptime!((tiling.tile, tiling.stride));
     let DenseLayout { weight, bias, inputs, outputs } = comptime!(layer.dense);
-    let (rows, block) = comptime!((block_len(inputs), block_len(outputs)));
-    let columns = comptime!(outputs / block);
+    let (input_block, neuron_block) = comptime!((block_len(inputs), block_len(outputs)));
+    let columns = comptime!(outputs / neuron_block);
     let mut item = UNIT_POS as usize;
-    while item < comptime!(inputs / rows * columns) {
+    while item < comptime!(inputs / input_block * columns) {
         // The first input and the first neuron; other neurons are a number of columns apart.
-        let (first, column) = (item / columns * rows, item % columns);
-        let (inputs_at, derivatives_at) =
-            ((first + comptime!(layer.from)) * stride, (column + comptime!(layer.to)) * stride);
-        let mut sums = Array::<f32>::new(comptime!(rows * block));
+        let (first, column) = (item / columns * input_block, item % columns);
+        let (inputs_at, derivatives_at) = (
+            (first + comptime!(layer.input_row)) * stride,
+            (column + comptime!(layer.neuron_row)) * stride,
+        );
+        let mut sums = Array::<f32>::new(comptime!(input_block * neuron_block));
         #[unroll]
-        for i in 0..comptime!(rows * block) {
+        for i in 0..comptime!(input_block * neuron_block) {
             sums[i] = 0.0f32;
         }
-        let together = comptime!(SAMPLES_AT_ONCE.min(tile));
-        let mut derivatives = Array::<f32>::new(comptime!(block * together));
+        let samples = comptime!(SAMPLES_AT_ONCE.min(tile));
+        let mut derivatives = Array::<f32>::new(comptime!(neuron_block * samples));
         let mut s = 0usize;
         while s < tile {
             #[unroll]
-            for n in 0..block {
+            for n in 0..neuron_block {
                 #[unroll]
-                for c in 0..together {
-                    derivatives[comptime!(n * together + c)] =
+                for c in 0..samples {
+                    derivatives[comptime!(n * samples + c)] =
                         activations[derivatives_at + s + comptime!(n * columns * stride + c)];
                 }
             }
             #[unroll]
-            for i in 0..rows {
+            for i in 0..input_block {
                 #[unroll]
-                for c in 0..together {
+                for c in 0..samples {
                     let value =
                         round_to::<I>(activations[inputs_at + s + comptime!(i * stride + c)]);
                     #[unroll]
-                    for n in 0..block {
-                        sums[comptime!(i * block + n)] +=
-                            value * derivatives[comptime!(n * together + c)];
+                    for n in 0..neuron_block {
+                        sums[comptime!(i * neuron_block + n)] +=
+                            value * derivatives[comptime!(n * samples + c)];
                     }
                 }
             }
-            s += together;
+            s += samples;
         }
         let at = row + weight + first * outputs + column;
         if is_first {
             #[unroll]
-            for i in 0..rows {
+            for i in 0..input_block {
                 #[unroll]
-                for n in 0..block {
+                for n in 0..neuron_block {
                     partials[at + comptime!(i * outputs + n * columns)] =
-                        0.0f32 + sums[comptime!(i * block + n)];
+                        0.0f32 + sums[comptime!(i * neuron_block + n)];
                 }
             }
         } else {
             #[unroll]
-            for i in 0..rows {
+            for i in 0..input_block {
                 #[unroll]
-                for n in 0..block {
+                for n in 0..neuron_block {
                     partials[at + comptime!(i * outputs + n * columns)] +=
-                        sums[comptime!(i * block + n)];
+                        sums[comptime!(i * neuron_block + n)];
                 }
             }
         }
@@ -305,7 +315,7 @@ pub(super) fn add_gradient<I: Float>(
         let mut sum = select(is_first, 0.0f32, partials[row + bias + neuron]);
         #[unroll]
         for s in 0..tile {
-            sum += activations[(neuron + comptime!(layer.to)) * stride + comptime!(s)];
+            sum += activations[(neuron + comptime!(layer.neuron_row)) * stride + comptime!(s)];
         }
         partials[row + bias + neuron] = sum;
         neuron += comptime!(tiling.units);

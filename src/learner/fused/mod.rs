@@ -87,7 +87,7 @@ impl FusedLearner {
         observer: O,
         iteration: u32,
     ) -> Result<Tensor<1>, TeamError> {
-        let minibatches = self.minibatches(recording, iteration);
+        let minibatches = self.order_games(recording, iteration);
         let ranges = minibatches.ranges.clone();
         let mut update =
             FusedUpdate::new(self, recording, advantages, observer, minibatches, iteration)?;

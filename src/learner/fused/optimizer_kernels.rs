@@ -43,8 +43,8 @@ pub(super) fn sum_kernel(
     if run == 0 && at < width {
         let mut total = 0.0f32;
         #[unroll]
-        for r in 0..PARTIAL_SUMS {
-            total += sums[comptime!(r * COLUMNS) + column];
+        for run in 0..PARTIAL_SUMS {
+            total += sums[comptime!(run * COLUMNS) + column];
         }
         totals[at] = total;
     }
@@ -65,7 +65,7 @@ pub(super) fn adamw_kernel(
     factors: Factors,
     max_norm: f32,
     #[comptime] num_params: usize,
-    #[comptime] clip: bool,
+    #[comptime] clips: bool,
 ) {
     let unit = UNIT_POS as usize;
     let mut sum = 0.0f32;
@@ -74,7 +74,7 @@ pub(super) fn adamw_kernel(
     }
     let norm = cube_sum(sum, UNITS).sqrt();
     let mut scale = 1.0f32;
-    if comptime!(clip) {
+    if comptime!(clips) {
         scale = clip_scale(norm, max_norm);
     }
 

@@ -5,7 +5,7 @@ use crate::data::summary::{LEARNT_STEPS, SCALE};
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device;
 use crate::device::buffers::cube_tensor;
-use crate::learner::train_state::{root_params, sum_ranks};
+use crate::learner::train_state::{broadcast_params, sum_over_ranks};
 use crate::parallel::TeamError;
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -25,7 +25,7 @@ pub(super) struct MinibatchOrder {
 impl FusedLearner {
     /// Assigns games to the minibatches of an update; within a minibatch, games are sorted by part
     /// if there are several.
-    pub(super) fn minibatches(&mut self, recording: &Recording, iteration: u32) -> MinibatchOrder {
+    pub(super) fn order_games(&mut self, recording: &Recording, iteration: u32) -> MinibatchOrder {
         let minibatches = self.context.batches.minibatches(iteration, recording.num_envs);
         let size = minibatches[0].size;
         let (mut order, mut ranges) = (Vec::with_capacity(minibatches.len() * size), Vec::new());
@@ -41,26 +41,26 @@ impl FusedLearner {
     }
 
     /// Sums gradients and metrics, `[num_params + NUM_SUMS]`, over all ranks.
-    pub(super) fn shared_gradient(&self, ours: CubeTensor) -> Result<CubeTensor, TeamError> {
+    pub(super) fn all_reduce_gradient(&self, ours: CubeTensor) -> Result<CubeTensor, TeamError> {
         if self.context.team.size() == 1 {
             return Ok(ours);
         }
         let ours = Tensor::<1>::from_primitive::<Cube>(ours);
-        Ok(cube_tensor(sum_ranks(&self.context.team, ours, self.mlp.num_params())?))
+        Ok(cube_tensor(sum_over_ranks(&self.context.team, ours, self.mlp.num_params())?))
     }
 
     /// Replaces the parameters in `[3, num_params]` (parameters and moments) by those of the first
     /// rank.
-    pub(super) fn with_root_params(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
+    pub(super) fn broadcast_param_state(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
         let state = Tensor::<1>::from_primitive::<Cube>(state);
         let num_params = self.mlp.num_params();
-        let params = root_params(&self.context.team, state.clone().narrow(0, 0, num_params))?;
+        let params = broadcast_params(&self.context.team, state.clone().narrow(0, 0, num_params))?;
         let moments = state.narrow(0, num_params, 2 * num_params);
         Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))
     }
 
     /// Summary of an update shared by several ranks, `[len]`; the counterpart of [`count`](super::launches::count).
-    pub(super) fn shared_summary(
+    pub(super) fn all_reduce_summary(
         &self,
         advantages: &RecordingAdvantages,
         minibatches: &MinibatchOrder,
@@ -78,8 +78,8 @@ impl FusedLearner {
             games.iter().map(|env| f64::from(lengths[*env as usize])).sum()
         };
         let counts: Vec<f64> = minibatches.ranges.iter().map(count).collect();
-        let recorded = device::read(advantages.summary.clone());
-        let mut summary = vec![recorded[LEARNT_STEPS], recorded[SCALE]];
+        let recording_summary = device::read(advantages.summary.clone());
+        let mut summary = vec![recording_summary[LEARNT_STEPS], recording_summary[SCALE]];
         summary.extend(
             self.context.team.all_reduce_counts(&counts)?.iter().map(|count| *count as f32),
         );

@@ -19,10 +19,10 @@ const MIN_UNITS: usize = 64;
 const MAX_CUBES: usize = 2048;
 /// Maximum size of partial gradients in floats (32 MiB), small enough for their traffic not to
 /// matter.
-const MAX_PARTIALS: usize = 1 << 23;
+const MAX_PARTIAL_FLOATS: usize = 1 << 23;
 /// Maximum size of the partial gradients of all parts of a minibatch in floats (120 MiB): every WebGPU device binds
 /// 128.
-const MAX_PARTIALS_OF_ALL: usize = 30 << 20;
+const MAX_TOTAL_PARTIAL_FLOATS: usize = 30 << 20;
 
 /// Units and samples per cube, and their place in workgroup memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,9 +81,9 @@ impl Spread {
     /// Distributes the `samples` samples of one of `parts` parts.
     pub fn new(shape: &MlpShape, tiling: &Tiling, samples: usize, parts: usize) -> Self {
         let tile = tiling.tile;
-        let max_alone = MAX_PARTIALS / (shape.num_params() + NUM_SUMS);
-        let max_of_part = MAX_PARTIALS_OF_ALL / parts / tiling.row_len(shape);
-        let max_cubes = max_alone.min(max_of_part).clamp(1, MAX_CUBES);
+        let max_by_portion = MAX_PARTIAL_FLOATS / (shape.num_params() + NUM_SUMS);
+        let max_by_buffer = MAX_TOTAL_PARTIAL_FLOATS / parts / tiling.row_len(shape);
+        let max_cubes = max_by_portion.min(max_by_buffer).clamp(1, MAX_CUBES);
         let tiles = samples.div_ceil(tile).div_ceil(max_cubes).max(1);
         Self { cubes: samples.div_ceil(tile * tiles), tiles }
     }

@@ -2,7 +2,7 @@
 
 use super::FusedLearner;
 use super::gradient::{TileRangeLaunch, gradient_kernel};
-use super::launches::{count, sum};
+use super::launches::{launch_count, launch_sum};
 use super::sharing::MinibatchOrder;
 use super::tiles::Spread;
 use super::update_kernels::{
@@ -49,10 +49,22 @@ pub(super) struct FusedUpdate<'a, O: Observer> {
     param_states: [CubeTensor; 2],
     /// Sums over the optimizer steps taken: those beside their gradients, then the gradient norm: `[NUM_SUMS + 1]`.
     update_sums: CubeTensor,
-    /// Number of the update's first optimizer step in the run.
+    /// Index of the update's first optimizer step in the run.
     first_step: u64,
     /// Number of steps that the optimizer has taken.
     steps_taken: u64,
+}
+
+/// Units per cube of the kernels in which a unit processes a game.
+const GAME_UNITS: usize = 64;
+
+/// Games of a minibatch in a part of a recording.
+struct PartPortion<'a> {
+    part: &'a PartBuffers,
+    /// Offset of the games in the order.
+    first: usize,
+    /// Number of games.
+    games: usize,
 }
 
 /// Buffers of a part of a recording.
@@ -104,12 +116,12 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let device = advantages.summary.device();
         let order_words: Vec<i32> = minibatches.order.iter().map(|env| *env as i32).collect();
         let order_buffer = cube_ints(device::upload_indices(&order_words, &device));
-        let recorded = cube_tensor(advantages.summary.clone());
+        let recording_summary = cube_tensor(advantages.summary.clone());
         let ratios_offset = MINIBATCH_COUNTS + minibatches.ranges.len();
         let len = ratios_offset + 2 * minibatches.size;
         let summary = match learner.context.team.size() {
-            1 => uninit(&recorded, &[len], DType::F32),
-            _ => learner.shared_summary(advantages, &minibatches, len)?,
+            1 => uninit(&recording_summary, &[len], DType::F32),
+            _ => learner.all_reduce_summary(advantages, &minibatches, len)?,
         };
         let (mlp, loss, tiling) = (learner.mlp, learner.loss, learner.tiling);
         let mut this = Self {
@@ -128,13 +140,13 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             first_step: first_optimizer_step(config, iteration),
             steps_taken: learner.state.optimizer.steps,
         };
-        this.add_parts(advantages, &recorded);
+        this.add_parts(advantages, &recording_summary);
         Ok(this)
     }
 
     /// Adds the buffers of all parts of the recording, and counts the steps that each has of each minibatch, unless the
     /// ranks have counted them together.
-    fn add_parts(&mut self, advantages: &RecordingAdvantages, recorded: &CubeTensor) {
+    fn add_parts(&mut self, advantages: &RecordingAdvantages, recording_summary: &CubeTensor) {
         let FusedLearner { context, state, .. } = self.learner;
         let reference = state.reference.as_ref();
         let reference = reference.map(|network| cube_tensor(network.flatten()));
@@ -142,7 +154,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         for (part, advantages) in self.recording.parts.iter().zip(&advantages.parts) {
             let part = self.part_buffers(part, advantages, first_env, reference.as_ref());
             if context.team.size() == 1 {
-                self.count_steps(&part, recorded);
+                self.count_steps(&part, recording_summary);
             }
             first_env += part.num_envs;
             self.parts.push(part);
@@ -150,11 +162,11 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
     }
 
     /// Counts the steps that a part has of each minibatch.
-    fn count_steps(&self, part: &PartBuffers, recorded: &CubeTensor) {
-        count(
+    fn count_steps(&self, part: &PartBuffers, recording_summary: &CubeTensor) {
+        launch_count(
             &self.order_buffer,
             &part.advantages,
-            recorded,
+            recording_summary,
             &self.summary,
             self.minibatches.ranges.len(),
             self.minibatches.size,
@@ -184,14 +196,13 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             let variant =
                 UpdateVariant { loss: LossForm::new(&LossConfig::default()), ..self.variant };
             let extended = uninit(&advantages, &[2 * self.learn_steps + 2, num_envs], DType::F32);
-            let dim = CubeDim::new_1d(64);
-            for games in self.launches(num_envs) {
+            for games in self.split_into_launches(num_envs) {
                 // SAFETY: accesses stay below the numbers of games and steps.
                 unsafe {
                     reference_kernel::launch_unchecked::<O>(
                         &advantages.client,
-                        grid(&advantages, games.len().div_ceil(64)),
-                        dim,
+                        grid(&advantages, games.len().div_ceil(GAME_UNITS)),
+                        CubeDim::new_1d(GAME_UNITS as u32),
                         argument(reference),
                         argument(&words),
                         argument(&advantages),
@@ -218,24 +229,23 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         element(self.learner.context.config.precision)
     }
 
-    /// Splits the minibatch at `range` of the order by parts: the part, the offset of its games in the order, and
-    /// their number. Parts without games are omitted.
-    fn split_by_part(&self, range: &Range<usize>) -> Vec<(&PartBuffers, usize, usize)> {
+    /// Splits the minibatch at `range` of the order by parts. Parts without games are omitted.
+    fn split_by_part(&self, range: &Range<usize>) -> Vec<PartPortion<'_>> {
         let Range { start, end } = *range;
         let games = &self.minibatches.order[start..end];
         let position = |env: usize| games.partition_point(|game| (*game as usize) < env);
-        let single = self.parts.len() == 1;
+        let is_single = self.parts.len() == 1;
         let portions = self.parts.iter().map(|part| {
-            if single {
-                return (part, start, end - start);
+            if is_single {
+                return PartPortion { part, first: start, games: end - start };
             }
             let (first, end) = (position(part.first_env), position(part.first_env + part.num_envs));
-            (part, start + first, end - first)
+            PartPortion { part, first: start + first, games: end - first }
         });
-        portions.filter(|(_, _, games)| *games > 0).collect()
+        portions.filter(|portion| portion.games > 0).collect()
     }
 
-    /// Gradient of minibatch `number` on this rank, followed by its sums: `[num_params + NUM_SUMS]`.
+    /// Gradient of minibatch `index` on this rank, followed by its sums: `[num_params + NUM_SUMS]`.
     fn own_gradient(&self, index: usize) -> CubeTensor {
         let params = &self.param_states[0];
         let UpdateVariant { mlp, tiling, .. } = &self.variant;
@@ -243,7 +253,7 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let portions = self.split_by_part(&self.minibatches.ranges[index]);
         let spread =
             |games: usize| Spread::new(mlp, tiling, games * self.learn_steps, portions.len());
-        let rows: usize = portions.iter().map(|(_, _, games)| spread(*games).cubes).sum();
+        let rows: usize = portions.iter().map(|portion| spread(portion.games).cubes).sum();
         if rows == 0 {
             // All games of this minibatch belong to other ranks.
             let device = Tensor::<1>::from_primitive::<Cube>(params.clone()).device();
@@ -253,14 +263,14 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         let partials = uninit(params, &[rows, stride], DType::F32);
         let totals = uninit(params, &[width], DType::F32);
         let mut first_row = 0;
-        for (part, first, games) in &portions {
-            let portion = || self.portion(index, *first, *games);
+        for &PartPortion { part, first, games } in &portions {
+            let portion = || self.portion(index, first, games);
             if self.learner.loss.loss_type.has_sequence_ratio() {
-                self.compute_ratios(part, params, *games, portion);
+                self.compute_ratios(part, params, games, portion);
             }
-            let Spread { cubes, tiles } = spread(*games);
+            let Spread { cubes, tiles } = spread(games);
             // Forward, and backward by inputs and by weights.
-            let samples = self.launch_items(3.0 * mlp.forward_flops());
+            let samples = self.items_per_launch(3.0 * mlp.forward_flops());
             let step = (samples / (cubes * tiling.tile)).max(1);
             for first in (0..tiles).step_by(step) {
                 let end = tiles.min(first + step);
@@ -284,12 +294,12 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
             }
             first_row += cubes;
         }
-        sum(&partials, &totals, rows, width, stride);
+        launch_sum(&partials, &totals, rows, width, stride);
         totals
     }
 
     /// Number of items per launch, if each takes `flops` FLOP.
-    fn launch_items(&self, flops: f64) -> usize {
+    fn items_per_launch(&self, flops: f64) -> usize {
         launch_items(flops, self.learner.context.config.launch_size)
     }
 
@@ -341,13 +351,13 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
         games: usize,
         portion: impl Fn() -> MinibatchPortionLaunch,
     ) {
-        for games in self.launches(games) {
+        for games in self.split_into_launches(games) {
             // SAFETY: accesses stay below the number of games, which belong to the part.
             unsafe {
                 sequence_ratio_kernel::launch_unchecked::<O>(
                     &params.client,
-                    grid(params, games.len().div_ceil(64)),
-                    CubeDim::new_1d(64),
+                    grid(params, games.len().div_ceil(GAME_UNITS)),
+                    CubeDim::new_1d(GAME_UNITS as u32),
                     argument(params),
                     self.experience(part),
                     portion(),
@@ -362,9 +372,9 @@ impl<'a, O: Observer> FusedUpdate<'a, O> {
     }
 
     /// Divides games into launches of kernels that evaluate the policy at each step of a game.
-    fn launches(&self, games: usize) -> impl Iterator<Item = Range<usize>> {
+    fn split_into_launches(&self, games: usize) -> impl Iterator<Item = Range<usize>> {
         let flops = self.variant.mlp.forward_flops() * self.learn_steps as f64;
-        let max_games = self.launch_items(flops).next_multiple_of(64);
+        let max_games = self.items_per_launch(flops).next_multiple_of(GAME_UNITS);
         (0..games).step_by(max_games).map(move |first| first..games.min(first + max_games))
     }
 }
@@ -380,7 +390,7 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
         index: usize,
         _minibatch: &Range<usize>,
     ) -> Result<Option<CubeTensor>, TeamError> {
-        self.learner.shared_gradient(self.own_gradient(index)).map(Some)
+        self.learner.all_reduce_gradient(self.own_gradient(index)).map(Some)
     }
 
     fn approx_kl(&self, index: usize, gradient: &CubeTensor) -> f64 {
@@ -400,7 +410,8 @@ impl<O: Observer> UpdateSteps for FusedUpdate<'_, O> {
         self.learner.step(&gradient, before, after, &self.update_sums, &factors);
         self.param_states.swap(0, 1);
         if team.rounds_differently() {
-            self.param_states[0] = self.learner.with_root_params(self.param_states[0].clone())?;
+            self.param_states[0] =
+                self.learner.broadcast_param_state(self.param_states[0].clone())?;
         }
         Ok(())
     }
@@ -412,15 +423,15 @@ impl<O: Observer> FusedUpdate<'_, O> {
     pub(super) fn finish(self, taken: usize) -> (Tensor<1>, Tensor<1>, AdamW) {
         let config = &self.learner.context.config;
         let (summary, update_sums) = (as_tensor(&self.summary), as_tensor(&self.update_sums));
-        let learnt = match LearntSteps::of(config, taken, self.minibatches.ranges.len()) {
+        let num_learnt = match LearntSteps::new(config, taken, self.minibatches.ranges.len()) {
             // Without a minibatch all sums are 0, whatever they are divided by; a tensor cannot be empty.
-            LearntSteps::OfMinibatches(taken) => {
+            LearntSteps::Minibatches(taken) => {
                 summary.narrow(0, MINIBATCH_COUNTS, taken.max(1)).sum()
             }
-            LearntSteps::OfEpochs(epochs) => summary.narrow(0, LEARNT_STEPS, 1) * epochs as f32,
+            LearntSteps::Epochs(epochs) => summary.narrow(0, LEARNT_STEPS, 1) * epochs as f32,
         };
-        let of_steps = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / learnt.clamp_min(1.0);
-        let means = vec![of_steps, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];
+        let step_means = update_sums.clone().narrow(0, 0, NUM_SUMS - 1) / num_learnt.clamp_min(1.0);
+        let means = vec![step_means, update_sums.narrow(0, NUM_SUMS - 1, 2) / taken.max(1) as f32];
         let state = as_tensor(&self.param_states[0]);
         let num_params = self.variant.mlp.num_params();
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);

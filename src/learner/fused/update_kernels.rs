@@ -87,7 +87,7 @@ pub(super) struct MinibatchPortion {
     /// Number of games of the minibatch in all parts.
     pub all_games: usize,
     /// Index of the minibatch within the update.
-    pub number: usize,
+    pub index: usize,
     /// Minibatches per epoch.
     pub num_minibatches: usize,
     /// Offset of the sequence ratios in the summary.
@@ -135,7 +135,7 @@ impl ExperienceBuffers {
     }
 
     /// Loads the sample at a step.
-    pub fn sample<O: Observer>(
+    pub fn load_sample<O: Observer>(
         &self,
         step: &StepIndex,
         portion: &MinibatchPortion,
@@ -148,10 +148,10 @@ impl ExperienceBuffers {
             0.0f32.runtime()
         };
         Sample {
-            action: action::<O>(&self.words, step, variant),
+            action: read_action::<O>(&self.words, step, variant),
             logprob: self.values[at],
             advantage: self.advantages[at] * portion.summary[SCALE],
-            counts: (step.t as f32) < self.advantages[self.sizes.length_index(step.env)],
+            is_counted: (step.t as f32) < self.advantages[self.sizes.length_index(step.env)],
             reference,
         }
     }
@@ -171,7 +171,7 @@ impl ExperienceBuffers {
         let denominators = StepDenominators {
             sequences: portion.all_games as f32,
             learn_steps: self.sizes.learn_steps as f32,
-            steps: portion.summary[MINIBATCH_COUNTS + portion.number],
+            steps: portion.summary[MINIBATCH_COUNTS + portion.index],
             rollout_share: portion.summary[LEARNT_STEPS] / portion.num_minibatches as f32,
         };
         weights::weight(self.length(env), &denominators, comptime!(form.loss_type.averaging()))
@@ -191,7 +191,7 @@ pub(super) struct StepIndex {
 
 /// Reads the action taken in a step.
 #[cube]
-fn action<O: Observer>(
+fn read_action<O: Observer>(
     words: &[u32],
     step: &StepIndex,
     #[comptime] variant: UpdateVariant<O>,
@@ -209,7 +209,7 @@ pub(super) struct Sample {
     /// The advantage.
     pub advantage: f32,
     /// Whether the step counts.
-    pub counts: bool,
+    pub is_counted: bool,
     /// Log-probability under the reference policy; 0 without one.
     pub reference: f32,
 }
@@ -272,8 +272,8 @@ pub(super) fn mask_logits<O: Observer>(
         #[unroll]
         for a in 0..comptime!(variant.mlp.actions) {
             let at = first + comptime!(a * stride);
-            let legal = O::legal(words, &step.words, a, comptime!(variant.observer));
-            logits[at] = select(legal, logits[at], comptime!(MASKED_LOGIT));
+            let is_legal = O::legal(words, &step.words, a, comptime!(variant.observer));
+            logits[at] = select(is_legal, logits[at], comptime!(MASKED_LOGIT));
         }
     }
 }
@@ -288,7 +288,7 @@ pub(super) fn mask_logits<O: Observer>(
 pub(super) fn count_kernel(
     order: &[u32],
     advantages: &[f32],
-    recorded: &[f32],
+    recording_summary: &[f32],
     summary: &mut [f32],
     minibatches: usize,
     games: usize,
@@ -317,8 +317,8 @@ pub(super) fn count_kernel(
         }
         summary[MINIBATCH_COUNTS + CUBE_POS] = total;
         if CUBE_POS == 0 {
-            summary[LEARNT_STEPS] = recorded[LEARNT_STEPS];
-            summary[SCALE] = recorded[SCALE];
+            summary[LEARNT_STEPS] = recording_summary[LEARNT_STEPS];
+            summary[SCALE] = recording_summary[SCALE];
         }
     }
 }
@@ -348,8 +348,8 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
         }
         for t in 0..sizes.learn_steps {
             let step = sizes.step_index(env, t);
-            let taken = action::<O>(words, &step, variant);
-            let soft = forward::<O, I>(params, words, &step, taken, &mut scratch, variant);
+            let action = read_action::<O>(words, &step, variant);
+            let soft = forward::<O, I>(params, words, &step, action, &mut scratch, variant);
             extended[sizes.reference_index(step.words.at)] = soft.logprob;
         }
     }
@@ -424,8 +424,8 @@ pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
         let mut sum = 0.0f32;
         for t in 0..experience.sizes.learn_steps {
             let step = experience.step_index(&*portion, game, t);
-            let sample = experience.sample::<O>(&step, &*portion, variant);
-            if sample.counts {
+            let sample = experience.load_sample::<O>(&step, &*portion, variant);
+            if sample.is_counted {
                 let action = sample.action;
                 let soft = forward::<O, I>(
                     params,
@@ -443,8 +443,8 @@ pub(super) fn sequence_ratio_kernel<O: Observer, I: Float>(
         let mut d_logprob = 0.0f32;
         for t in 0..experience.sizes.learn_steps {
             let step = experience.step_index(&*portion, game, t);
-            let sample = experience.sample::<O>(&step, &*portion, variant);
-            if sample.counts {
+            let sample = experience.load_sample::<O>(&step, &*portion, variant);
+            if sample.is_counted {
                 let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
                 let policy = term(&step, &coefficients, comptime!(variant.loss.loss_type));
                 d_logprob += policy.d_logprob;

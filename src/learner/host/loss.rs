@@ -51,26 +51,26 @@ pub struct LossColumns {
 
 impl LossColumns {
     /// The inputs of a lane block.
-    fn inputs(&self, block: usize) -> Inputs<'_> {
-        Inputs {
-            actions: lanes(&self.actions, block),
-            old_logprobs: lanes(&self.old_logprobs, block),
-            reference_logprobs: lanes(&self.reference_logprobs, block),
-            advantages: lanes(&self.advantages, block),
-            mask: lanes(&self.mask, block),
-            weights: lanes(&self.weights, block),
-            sequence_ratios: lanes(&self.sequence_ratios, block),
+    fn inputs(&self, block: usize) -> LossInputs<'_> {
+        LossInputs {
+            actions: lane_block(&self.actions, block),
+            old_logprobs: lane_block(&self.old_logprobs, block),
+            reference_logprobs: lane_block(&self.reference_logprobs, block),
+            advantages: lane_block(&self.advantages, block),
+            mask: lane_block(&self.mask, block),
+            weights: lane_block(&self.weights, block),
+            sequence_ratios: lane_block(&self.sequence_ratios, block),
             legal: self.legal(block),
         }
     }
 
     fn legal(&self, block: usize) -> Option<&[u32; LANE_STEPS]> {
-        (!self.legal.is_empty()).then(|| lanes(&self.legal, block))
+        (!self.legal.is_empty()).then(|| lane_block(&self.legal, block))
     }
 }
 
 /// Inputs of the loss for a lane block.
-struct Inputs<'a> {
+struct LossInputs<'a> {
     actions: &'a [i32; LANE_STEPS],
     old_logprobs: &'a LaneBlock,
     reference_logprobs: &'a LaneBlock,
@@ -82,7 +82,7 @@ struct Inputs<'a> {
 }
 
 /// The values of a lane block.
-fn lanes<T>(values: &[T], block: usize) -> &[T; LANE_STEPS] {
+fn lane_block<T>(values: &[T], block: usize) -> &[T; LANE_STEPS] {
     &values.as_chunks().0[block]
 }
 
@@ -172,22 +172,22 @@ fn mask_illegal(values: &mut [LaneBlock], legal: Option<&[u32; LANE_STEPS]>, val
 
 /// Selects the value of each lane's action.
 #[inline(always)]
-fn chosen(values: &[LaneBlock], actions: &[i32; LANE_STEPS]) -> LaneBlock {
-    let mut chosen = [0.0f32; LANE_STEPS];
+fn select_actions(values: &[LaneBlock], actions: &[i32; LANE_STEPS]) -> LaneBlock {
+    let mut selected = [0.0f32; LANE_STEPS];
     for (a, values) in values.iter().enumerate() {
         // A copy, so that the load is unconditional and the loop vectorizes.
         let values = *values;
         for l in 0..LANE_STEPS {
-            chosen[l] = if actions[l] == a as i32 { values[l] } else { chosen[l] };
+            selected[l] = if actions[l] == a as i32 { values[l] } else { selected[l] };
         }
     }
-    chosen
+    selected
 }
 
 /// Computes log-probabilities of the steps' actions. `logits` and `probs`, a lane block per action,
 /// are replaced as by [`log_softmax`]; `legal` are the steps' action masks, if any.
 #[inline(always)]
-fn logprobs_of(
+fn compute_logprobs(
     logits: &mut [LaneBlock],
     probs: &mut [LaneBlock],
     actions: &[i32; LANE_STEPS],
@@ -195,10 +195,10 @@ fn logprobs_of(
 ) -> LaneBlock {
     mask_illegal(logits, legal, MASKED_LOGIT);
     log_softmax(logits, probs);
-    chosen(logits, actions)
+    select_actions(logits, actions)
 }
 
-/// Computes log-probabilities of the actions of a lane block as [`logprobs_of`].
+/// Computes log-probabilities of the actions of a lane block as [`compute_logprobs`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn logprobs(
     columns: &LossColumns,
@@ -206,7 +206,7 @@ pub fn logprobs(
     logits: &mut [LaneBlock],
     probs: &mut [LaneBlock],
 ) -> LaneBlock {
-    logprobs_of(logits, probs, lanes(&columns.actions, block), columns.legal(block))
+    compute_logprobs(logits, probs, lane_block(&columns.actions, block), columns.legal(block))
 }
 
 /// Entropies of the policy, from all its log-probabilities and probabilities.
@@ -228,7 +228,7 @@ impl StepLoss {
     #[inline(always)]
     fn terms(
         &self,
-        inputs: &Inputs,
+        inputs: &LossInputs,
         ratios: &LaneBlock,
         logprobs: &LaneBlock,
     ) -> TermLanes<LANE_STEPS> {
@@ -239,7 +239,7 @@ impl StepLoss {
             importance
                 .iter_mut()
                 .zip(inputs.sequence_ratios)
-                .for_each(|(ratio, of_game)| *ratio = of_game.ratio);
+                .for_each(|(ratio, sequence)| *ratio = sequence.ratio);
         }
         let steps = StepLanes { ratios: &importance, advantages: inputs.advantages, logprobs };
         let mut terms = loss_type.lane_terms(&steps, &self.coefficients);
@@ -258,7 +258,7 @@ impl StepLoss {
     #[inline(always)]
     fn smooth(
         &self,
-        inputs: &Inputs,
+        inputs: &LossInputs,
         logprobs: &[LaneBlock],
         terms: &mut TermLanes<LANE_STEPS>,
     ) -> LaneBlock {
@@ -286,7 +286,7 @@ impl StepLoss {
     #[inline(always)]
     fn penalize(
         &self,
-        inputs: &Inputs,
+        inputs: &LossInputs,
         ratios: &LaneBlock,
         logprobs: &LaneBlock,
         terms: &mut TermLanes<LANE_STEPS>,
@@ -316,7 +316,7 @@ pub fn differentiate(
     sums: &mut LaneSums,
 ) {
     let inputs = columns.inputs(block);
-    let logprobs = logprobs_of(logits, probs, inputs.actions, inputs.legal);
+    let logprobs = compute_logprobs(logits, probs, inputs.actions, inputs.legal);
     let entropy = entropies(logits, probs);
     let mut approx_kl = [0.0f32; LANE_STEPS];
     let mut ratios = [0.0f32; LANE_STEPS];

@@ -19,7 +19,7 @@ pub use sequences::SequenceLearner;
 use super::context::LearnerContext;
 use super::counted_steps::CountedSteps;
 use super::means::{UpdateMeans, UpdateSums};
-use super::optimizer::{Moments, StepSettings, clipped_step};
+use super::optimizer::{Moments, StepSettings, clip_and_step};
 use super::order::Minibatch;
 use super::schedule::entropy_coef;
 use super::update::{UpdateSteps, take_steps};
@@ -122,7 +122,7 @@ pub trait HostLearner: Debug + Send {
         let sums = UpdateSums::default();
         let mut update = HostUpdate { learner: self, experience, loss, counted, sums };
         let taken = take_steps(&mut update, &minibatches, &config.update)?;
-        Ok(update.sums.means(update.counted.learnt(taken, &config)))
+        Ok(update.sums.means(update.counted.num_learnt(taken, &config)))
     }
 }
 
@@ -149,7 +149,7 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
     }
 
     fn approx_kl(&self, index: usize, gradient: &PartialSum) -> f64 {
-        gradient.numbers[0] / self.counted.minibatches[index].max(1.0)
+        gradient.numbers[0] / self.counted.per_minibatch[index].max(1.0)
     }
 
     fn step(&mut self, index: usize, gradient: PartialSum) -> Result<(), TeamError> {
@@ -166,7 +166,7 @@ impl<L: HostLearner + ?Sized> UpdateSteps for HostUpdate<'_, L> {
 
 /// Performs optimizer step `step_index` of the run by `step`, which is given the factor that clips the gradient.
 /// Returns the norm before clipping.
-fn optimizer_step(
+fn take_optimizer_step(
     context: &LearnerContext,
     gradient: &[f32],
     step_index: u64,
@@ -176,7 +176,7 @@ fn optimizer_step(
     let learning_rate = context.learning_rate(step_index);
     let settings =
         StepSettings { learning_rate, config: &config.optimizer, undecayed: &[], key: 0 };
-    clipped_step(gradient, config.update.max_grad_norm, |scale| step(scale, &settings))
+    clip_and_step(gradient, config.update.max_grad_norm, |scale| step(scale, &settings))
 }
 
 /// Creates the learner of a built-in network on the CPU; `None` for user-defined networks, and, in a build without the

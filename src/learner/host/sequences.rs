@@ -3,7 +3,7 @@
 use super::loss::{
     LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
 };
-use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_step};
+use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, take_optimizer_step};
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
 use crate::learner::order::{Minibatch, split_evenly};
@@ -41,7 +41,7 @@ impl SequenceSteps {
     fn load(&mut self, experience: &HostExperience, games: &[i32]) {
         let (steps, from) = (experience.learn_steps, experience.trajectory);
         let padded = (steps * games.len()).next_multiple_of(LANE_STEPS);
-        let step_slots = StepSlots { games, slots: from.num_steps, steps };
+        let step_slots = StepSlots { games, slots_per_game: from.num_steps, steps };
         let width = from.memory.len() / from.num_envs;
         let Sequences { num_games: count, obs, starts, memory } = &mut self.sequences;
         *count = games.len();
@@ -86,7 +86,7 @@ impl SequenceSteps {
     fn gradient(
         &mut self,
         policy: &dyn DynSequenceModel,
-        partials: usize,
+        max_partials: usize,
         loss: &StepLoss,
         denominators: &StepDenominators,
     ) -> (Vec<f32>, [f64; NUM_SUMS]) {
@@ -106,7 +106,7 @@ impl SequenceSteps {
             sums = columns.differentiate_all(&mut logits, actions, loss);
             logits
         };
-        let gradient = policy.gradient(sequences, partials, &mut differentiate);
+        let gradient = policy.gradient(sequences, max_partials, &mut differentiate);
         (gradient, sums)
     }
 
@@ -193,7 +193,7 @@ impl LossColumns {
 struct StepSlots<'a> {
     games: &'a [i32],
     /// Slots per game.
-    slots: usize,
+    slots_per_game: usize,
     /// Steps of each game.
     steps: usize,
 }
@@ -202,11 +202,11 @@ impl StepSlots<'_> {
     /// Calls `visit` for each slot, time-major.
     fn for_each(&self, mut visit: impl FnMut(usize)) {
         for t in 0..self.steps {
-            self.games.iter().for_each(|game| visit(*game as usize * self.slots + t));
+            self.games.iter().for_each(|game| visit(*game as usize * self.slots_per_game + t));
         }
     }
 
-    /// Copies the numbers at the slots, if there are any, and pads them.
+    /// Copies the values at the slots, if there are any, and pads them.
     fn gather<T: Copy>(&self, from: &[T], to: &mut Vec<T>, padded: usize, padding: T) {
         to.clear();
         if !from.is_empty() {
@@ -270,19 +270,20 @@ impl SequenceLearner {
             vector,
             numbers: sums.to_vec(),
         };
-        let of_part = |games: &[i32]| {
+        let differentiate_part = |games: &[i32]| {
             self.pool.with(|part| {
                 part.load(inputs.experience, games);
                 node(part.gradient(
                     &*self.policy,
-                    inputs.partials,
+                    inputs.max_partials,
                     inputs.loss,
                     &inputs.denominators,
                 ))
             })
         };
         let games = inputs.minibatch.shard(shard);
-        let sums = split_evenly(games, count).filter(|games| !games.is_empty()).map(of_part);
+        let sums =
+            split_evenly(games, count).filter(|games| !games.is_empty()).map(differentiate_part);
         let sum = sums.reduce(|sum, part| sum.add_reusing(part, |vector| self.give_back(vector)));
         sum.unwrap_or_else(|| node((vec![0.0; self.policy.params().len()], [0.0; NUM_SUMS])))
     }
@@ -293,7 +294,7 @@ struct MinibatchInputs<'a> {
     experience: &'a HostExperience<'a>,
     minibatch: &'a Minibatch,
     /// Maximum number of partial gradients of a part.
-    partials: usize,
+    max_partials: usize,
     loss: &'a StepLoss,
     denominators: StepDenominators,
 }
@@ -349,7 +350,7 @@ impl HostLearner for SequenceLearner {
             let mut values = part.logprobs(&**reference).into_iter();
             let step_slots = StepSlots {
                 games: &games,
-                slots: experience.trajectory.num_steps,
+                slots_per_game: experience.trajectory.num_steps,
                 steps: experience.learn_steps,
             };
             step_slots
@@ -367,13 +368,12 @@ impl HostLearner for SequenceLearner {
     ) -> Result<PartialSum, TeamError> {
         let LearnerContext { config, batches, team } = &self.context;
         let shards = batches.shards(experience.counts.len());
-        let partials = MAX_PARTIALS.div_ceil(shards.count());
-        let inputs = MinibatchInputs { experience, minibatch, partials, loss, denominators };
+        let max_partials = MAX_PARTIALS.div_ceil(shards.count());
+        let inputs = MinibatchInputs { experience, minibatch, max_partials, loss, denominators };
         let parts = config.update.gradient_accumulation_steps.div_ceil(shards.count());
         let parts = match self.policy.sizes().memory_size {
-            0 => {
-                parts.max(denominators.steps as usize / (shards.count() * partials * PARTIAL_STEPS))
-            }
+            0 => parts
+                .max(denominators.steps as usize / (shards.count() * max_partials * PARTIAL_STEPS)),
             _ => parts,
         };
         let leaf = |shard: usize| self.differentiate(&inputs, shard, parts);
@@ -384,7 +384,7 @@ impl HostLearner for SequenceLearner {
 
     fn step(&mut self, gradient: &[f32], step_index: u64) -> f32 {
         let Self { context, policy, moments, .. } = self;
-        optimizer_step(context, gradient, step_index, |scale, settings| {
+        take_optimizer_step(context, gradient, step_index, |scale, settings| {
             policy.change(&mut |params| moments.step(params, gradient, scale, settings));
         })
     }

@@ -25,14 +25,14 @@ struct Case {
     /// One observation value in `one_in` is nonzero.
     one_in: u32,
     /// Whether actions are masked.
-    masked: bool,
+    is_masked: bool,
     activation: Activation,
     config: TrainConfig,
 }
 
 /// Odd sizes; two epochs of two minibatches of 13 games, with frequent clipping and an uneven
 /// schedule.
-fn case() -> Case {
+fn default_case() -> Case {
     let mut config = TrainConfig::for_game("any");
     config.iterations = 10;
     config.update.update_epochs = 2;
@@ -48,7 +48,7 @@ fn case() -> Case {
         actions: 5,
         games: 26,
         one_in: 1,
-        masked: false,
+        is_masked: false,
         activation: Activation::Relu,
         config,
     }
@@ -64,7 +64,7 @@ fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
 }
 
 /// Adds noise to parameters: the output layer and the biases start near zero, which would hide their effect.
-fn away_from_zero(params: Tensor<1>) -> Tensor<1> {
+fn add_noise(params: Tensor<1>) -> Tensor<1> {
     let count = params.dims()[0];
     params + tensor(noise(count, 9), [count]) * 0.3
 }
@@ -85,13 +85,13 @@ struct Experience {
 impl Experience {
     /// Performs an update of `iteration`.
     fn update(&self, learner: &mut dyn HostLearner, iteration: u32) -> UpdateMeans {
-        let (games, advantages, counts) = self.squeezed();
+        let (games, advantages, counts) = self.squeeze();
         let experience = HostExperience::new(&games, &advantages, &counts, STEPS);
         learner.update(&experience, iteration).expect("alone")
     }
 
     /// The games and advantages without the steps that do not count, and the number of the others, `[num_envs]`.
-    fn squeezed(&self) -> (HostTrajectory, Vec<f32>, Vec<usize>) {
+    fn squeeze(&self) -> (HostTrajectory, Vec<f32>, Vec<usize>) {
         let (mut games, mut advantages) = (self.games.clone(), self.advantages.clone());
         let counts = squeeze(&mut games, &mut advantages, &self.mask);
         (games, advantages, counts)
@@ -131,7 +131,7 @@ impl Case {
     fn policy(&self) -> Mlp {
         let config = PolicyConfig::mlp(&self.hidden, self.activation);
         let policy = Mlp::new(self.features, self.actions, &config, 5, &Device::flex());
-        let params = away_from_zero(flatten(&policy));
+        let params = add_noise(flatten(&policy));
         unflatten(policy, &params)
     }
 
@@ -140,7 +140,7 @@ impl Case {
         let count = STEPS * self.games;
         let mut games = HostTrajectory::default();
         games.resize(self.games, STEPS, self.features);
-        games.enable_masks(if self.masked { self.actions } else { 0 });
+        games.enable_masks(if self.is_masked { self.actions } else { 0 });
         let stride = games.obs_stride();
         let (logprobs, obs, credits) =
             (noise(count, 2), noise(count * self.features, 3), noise(count, 4));
@@ -157,7 +157,7 @@ impl Case {
                 let seen = draw(6, at as u32).is_multiple_of(self.one_in);
                 games.obs[slot * stride + feature] = obs[at] * f32::from(seen);
             }
-            if self.masked {
+            if self.is_masked {
                 // Each action is legal in about half of the steps, and the action taken always is.
                 let drawn = |a| draw(draw(8, i as u32), a) & 1 == 1;
                 let legal = (0..self.actions as u32).filter(|a| drawn(*a) || *a == action);
@@ -199,7 +199,7 @@ impl Case {
         config.kind_settings.decoder =
             DecoderConfig { hidden_size: 8, num_heads: 2, context: 4, ..small };
         let network = Network::new(self.features, self.actions, &config, 5, &Device::flex());
-        let network = network.unflatten(&away_from_zero(network.flatten()));
+        let network = network.unflatten(&add_noise(network.flatten()));
         let start = floats(network.flatten());
         let mut experience = self.experience();
         for (game, statuses) in experience.games.statuses.chunks_exact_mut(STEPS).enumerate() {
@@ -269,7 +269,7 @@ impl Case {
 /// The divergence that ends an update is that of the same minibatch in both learners: the first has none yet.
 #[test]
 fn an_update_ends_at_its_divergence_as_by_autodiff() {
-    let mut case = case();
+    let mut case = default_case();
     case.config.optimizer.learning_rate = 5e-2;
     let policy = case.policy();
     let mut experience = case.experience();
@@ -311,7 +311,7 @@ fn an_update_ends_at_its_divergence_as_by_autodiff() {
 fn every_loss_and_activation_agrees_with_autodiff() {
     let mut networks = BTreeSet::new();
     for (loss, &loss_type) in LossType::ALL.iter().enumerate() {
-        for (number, (dual_clip, kl, corrected)) in [
+        for (variant, (dual_clip, kl, corrected)) in [
             (0.0, None, false),
             (1.4, Some(KlEstimator::K1), false),
             (0.0, Some(KlEstimator::K2), true),
@@ -322,10 +322,10 @@ fn every_loss_and_activation_agrees_with_autodiff() {
         .enumerate()
         {
             // The loss does not know the network, so each case takes the next one.
-            let activation = (loss + number) % Activation::ALL.len();
-            let layers = 1 + (loss / 2 + number) % 2;
+            let activation = (loss + variant) % Activation::ALL.len();
+            let layers = 1 + (loss / 2 + variant) % 2;
             networks.insert((activation, layers));
-            let mut case = case();
+            let mut case = default_case();
             case.activation = Activation::ALL[activation];
             case.hidden = [17, 5][..layers].to_vec();
             case.config.loss.loss_type = loss_type;
@@ -342,8 +342,8 @@ fn every_loss_and_activation_agrees_with_autodiff() {
 #[test]
 fn actions_that_might_not_be_taken_are_left_out_as_by_autodiff() {
     for loss_type in [LossType::Grpo, LossType::Gspo, LossType::Sapo] {
-        let mut case = case();
-        case.masked = true;
+        let mut case = default_case();
+        case.is_masked = true;
         case.actions = 7;
         case.config.loss.loss_type = loss_type;
         case.config.loss.kl_coef = 0.3;
@@ -357,8 +357,8 @@ fn every_loss_of_sequences_agrees_with_autodiff() {
     for kind in &[ModelKind::Mlp, ModelKind::Gru, ModelKind::Decoder] {
         for &loss_type in LossType::ALL {
             for masked in [false, true] {
-                let mut case = case();
-                (case.activation, case.masked) = (Activation::Tanh, masked);
+                let mut case = default_case();
+                (case.activation, case.is_masked) = (Activation::Tanh, masked);
                 case.config.loss.loss_type = loss_type;
                 case.config.loss.entropy_coef = 0.05;
                 case.config.loss.kl_coef = if masked { 0.3 } else { 0.0 };
@@ -372,11 +372,11 @@ fn every_loss_of_sequences_agrees_with_autodiff() {
 /// Dr. GRPO divides by `learn_steps`, not by the number of steps played.
 #[test]
 fn dr_grpo_divides_by_the_number_of_learning_steps() {
-    let mut case = case();
+    let mut case = default_case();
     case.config.loss.loss_type = LossType::DrGrpo;
     case.config.loss.entropy_coef = 0.0;
     case.config.update.max_grad_norm = 0.0;
-    let (host, advantages, mut counts) = case.experience().squeezed();
+    let (host, advantages, mut counts) = case.experience().squeeze();
     counts.iter_mut().for_each(|count| *count = (*count).min(3));
     case.config.update.update_epochs = 1;
     case.config.update.num_minibatches = 1;
@@ -400,7 +400,7 @@ fn every_size_agrees_with_autodiff() {
         // Several chunks.
         (7, &[17, 5], 5, 520),
     ] {
-        let mut case = case();
+        let mut case = default_case();
         (case.features, case.actions, case.games) = (features, actions, games);
         case.hidden = hidden.to_vec();
         case.activation = Activation::Tanh;
@@ -414,7 +414,7 @@ fn observations_that_are_mostly_zeros_agree_with_autodiff() {
     for &activation in Activation::ALL {
         // Always few enough, always too many, and some of both.
         for one_in in [30, 4, 8] {
-            let mut case = case();
+            let mut case = default_case();
             (case.features, case.one_in, case.games) = (81, one_in, 104);
             case.activation = activation;
             case.compare();
@@ -425,7 +425,7 @@ fn observations_that_are_mostly_zeros_agree_with_autodiff() {
 #[test]
 fn any_number_of_threads_gives_the_same_bytes() {
     for loss_type in [LossType::Dapo, LossType::Gspo] {
-        let mut case = case();
+        let mut case = default_case();
         case.games = 520;
         case.config.loss.loss_type = loss_type;
         case.config.loss.kl_coef = 0.1;
@@ -444,7 +444,7 @@ fn any_number_of_threads_gives_the_same_bytes() {
 
 #[test]
 fn a_restored_learner_continues_exactly() {
-    let mut case = case();
+    let mut case = default_case();
     case.config.loss.kl_coef = 0.1;
     let mut learner = PerceptronLearner::new(&case.policy(), &case.config);
     case.learn(&mut learner, 0..1);

@@ -24,18 +24,18 @@ pub(super) struct TokenSums {
 }
 
 impl TokenSums {
-    /// The number of sums that are added up over shards.
-    pub const NUM_ADDED: usize = 6;
+    /// Number of sums that are added up over shards.
+    pub const NUM_ADDITIVE: usize = 6;
 
-    /// The sums that are added up over shards, `[NUM_ADDED]`: all but the maximum.
-    pub fn added(&self) -> Vec<f64> {
+    /// The sums that are added up over shards, `[NUM_ADDITIVE]`: all but the maximum.
+    pub fn to_additive(self) -> Vec<f64> {
         vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss, self.tokens]
     }
 
-    /// Creates the sums from the added ones, `[NUM_ADDED]`, and the maximum.
-    pub fn from_added(added: &[f64], max_ratio_distance: f64) -> Self {
+    /// Creates the sums from the additive ones, `[NUM_ADDITIVE]`, and the maximum.
+    pub fn from_additive(additive: &[f64], max_ratio_distance: f64) -> Self {
         let [approx_kl, clipped, entropy, reference_kl, loss, tokens] =
-            std::array::from_fn(|i| added[i]);
+            std::array::from_fn(|i| additive[i]);
         Self { approx_kl, clipped, entropy, reference_kl, loss, tokens, max_ratio_distance }
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn split_into_parts<'a>(
 ) -> Vec<&'a [usize]> {
     let (mut parts, mut start, mut tokens) = (Vec::new(), 0, 0);
     for (at, i) in chosen.iter().enumerate() {
-        let count = groups[*i].len();
+        let count = groups[*i].num_forward_tokens();
         if at > start && tokens + count > max_tokens {
             parts.push(&chosen[start..at]);
             (start, tokens) = (at, 0);
@@ -175,27 +175,28 @@ impl Differentiation<'_> {
 
     /// Computes the gradient of each sample from the current log-probabilities of its tokens, `logprobs`, and those
     /// under the reference, and adds to the sums.
-    pub(super) fn token_grads(
+    pub(super) fn differentiate_samples(
         &self,
         samples: &[&Sample],
         logprobs: &[Vec<f32>],
         reference_logprobs: Option<&[&Vec<f32>]>,
         sums: &mut TokenSums,
     ) -> Vec<TokenGrads> {
-        let grads_of = |(i, sample): (usize, &&Sample)| {
+        let differentiate = |(i, sample): (usize, &&Sample)| {
             let weight =
                 |at| if sample.is_selected(at) { self.minibatch_loss.entropy_weight } else { 0.0 };
             let reference = reference_logprobs.map(|all| &all[i][..]);
             TokenGrads {
-                d_logprobs: self.d_logprobs(sample, &logprobs[i], reference, sums),
+                d_logprobs: self.differentiate_sample(sample, &logprobs[i], reference, sums),
                 entropy_weights: (0..sample.tokens.len()).map(weight).collect(),
             }
         };
-        samples.iter().enumerate().map(grads_of).collect()
+        samples.iter().enumerate().map(differentiate).collect()
     }
 
-    /// The derivative of the loss with respect to the log-probability of each token of a sample.
-    fn d_logprobs(
+    /// Computes the derivative of the loss with respect to the log-probability of each token of a sample, and adds to
+    /// the sums.
+    fn differentiate_sample(
         &self,
         sample: &Sample,
         logprobs: &[f32],
@@ -298,7 +299,8 @@ mod tests {
         };
         let mut sums = TokenSums::default();
         // The first ratio is exp(119.9), which is more than a number of 32 bits holds; games clamp the exponent to 88.
-        let d_logprobs = differentiation.d_logprobs(&sample, &[-0.1, -0.5], None, &mut sums);
+        let d_logprobs =
+            differentiation.differentiate_sample(&sample, &[-0.1, -0.5], None, &mut sums);
         assert!(d_logprobs.iter().all(|x| x.is_finite()), "{d_logprobs:?}");
         assert!(
             (sums.max_ratio_distance / 88f64.exp() - 1.0).abs() < 1e-5,

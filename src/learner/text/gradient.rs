@@ -38,15 +38,15 @@ impl Differentiation<'_> {
         {
             return Ok((Gradient::Device(gradient), sums));
         }
-        let (vector, sums) = self.shared_gradient(&chosen)?;
+        let (vector, sums) = self.host_gradient(&chosen)?;
         Ok((Gradient::Host(vector), sums))
     }
 
     /// Computes the gradient in host memory, summed over all ranks: `[num_trainable]`.
-    fn shared_gradient(&self, chosen: &[usize]) -> Result<(Vec<f32>, TokenSums), TeamError> {
+    fn host_gradient(&self, chosen: &[usize]) -> Result<(Vec<f32>, TokenSums), TeamError> {
         let (ranks, shards) = (self.team.size(), self.shards.count());
-        let on_cpus = (2..=shards).contains(&ranks) && !self.team.has_devices();
-        if on_cpus && !self.decoder.is_small() {
+        let can_pipeline = (2..=shards).contains(&ranks) && !self.team.has_devices();
+        if can_pipeline && !self.decoder.is_small() {
             return self.pipelined_gradient(chosen);
         }
         let mut max_ratio_distance = 0.0f64;
@@ -55,10 +55,12 @@ impl Differentiation<'_> {
             max_ratio_distance = max_ratio_distance.max(distance);
             sum
         });
-        let len =
-            PartialSumLen { vector: self.decoder.num_trainable(), numbers: TokenSums::NUM_ADDED };
+        let len = PartialSumLen {
+            vector: self.decoder.num_trainable(),
+            numbers: TokenSums::NUM_ADDITIVE,
+        };
         let sum = self.team.all_reduce_shards(self.shards, ours.collect(), len)?;
-        Ok((sum.vector, TokenSums::from_added(&sum.numbers, max_ratio_distance)))
+        Ok((sum.vector, TokenSums::from_additive(&sum.numbers, max_ratio_distance)))
     }
 
     /// Computes [`Differentiation::partial_sum`] on the decoder's device, if it has one.

@@ -59,15 +59,15 @@ impl Group {
 
     /// Returns the prompt with its distinct completions, and the index of each sample's completion. Equal samples pass
     /// through the decoder once; their gradients are summed.
-    pub(super) fn deduplicated_text(&self) -> (PromptWithCompletions<'_>, Vec<usize>) {
+    pub(super) fn deduplicate_text(&self) -> (PromptWithCompletions<'_>, Vec<usize>) {
         let (distinct, indices) = deduplicate(self.samples.iter().map(|sample| &sample.tokens));
         let completions = distinct.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
         (PromptWithCompletions { prompt: &self.prompt, completions }, indices)
     }
 
     /// Number of tokens that pass through the decoder.
-    pub(crate) fn len(&self) -> usize {
-        let (text, _) = self.deduplicated_text();
+    pub(crate) fn num_forward_tokens(&self) -> usize {
+        let (text, _) = self.deduplicate_text();
         text.prompt.len() + text.completions.iter().map(|tokens| tokens.len()).sum::<usize>()
     }
 }
@@ -75,14 +75,14 @@ impl Group {
 /// Returns the indices of the distinct items, and for each item its position among them.
 fn deduplicate<T: Eq + Hash>(items: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
     let (mut distinct, mut positions) = (Vec::new(), HashMap::new());
-    let of_items = items.into_iter().enumerate().map(|(i, item)| {
+    let item_positions = items.into_iter().enumerate().map(|(i, item)| {
         *positions.entry(item).or_insert_with(|| {
             distinct.push(i);
             distinct.len() - 1
         })
     });
-    let of_items = of_items.collect();
-    (distinct, of_items)
+    let item_positions = item_positions.collect();
+    (distinct, item_positions)
 }
 
 /// The place of a token among the samples of some groups.
@@ -94,12 +94,12 @@ pub(super) struct TokenIndex {
 }
 
 /// The texts of some groups, each with its distinct completions, and the completion of each sample among them.
-pub(super) fn deduplicated_texts<'a>(
+pub(super) fn deduplicate_texts<'a>(
     groups: &[&'a Group],
 ) -> (Vec<PromptWithCompletions<'a>>, Vec<CompletionIndex>) {
     let (mut texts, mut indices) = (Vec::new(), Vec::new());
     for (text_index, group) in groups.iter().enumerate() {
-        let (text, completions) = group.deduplicated_text();
+        let (text, completions) = group.deduplicate_text();
         texts.push(text);
         let index = |completion| CompletionIndex { text: text_index, completion };
         indices.extend(completions.into_iter().map(index));

@@ -1,7 +1,7 @@
 //! The gradient of an optimizer step over texts on the CPU.
 
 use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_parts};
-use super::group::{Group, Sample, TokenIndex, deduplicated_texts};
+use super::group::{Group, Sample, TokenIndex, deduplicate_texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::d_logit;
@@ -17,14 +17,14 @@ use std::ops::Range;
 /// products.
 const MAX_PASS_TOKENS: usize = 2048;
 /// The [`MAX_PASS_TOKENS`] of a large decoder, whose activations take more memory.
-const MAX_PASS_TOKENS_OF_LARGE: usize = 640;
+const LARGE_MAX_PASS_TOKENS: usize = 640;
 /// Number of rows that pass through the head at a time.
 const HEAD_ROWS: usize = 64;
 /// The [`HEAD_ROWS`] of a large decoder: more, since each backward pass of the head adds to the whole gradient of its
 /// matrix.
-const HEAD_ROWS_OF_LARGE: usize = 256;
-/// Numbers of a large gradient that one thread clears at a time.
-const CLEARED_AT_A_TIME: usize = 1 << 16;
+const LARGE_HEAD_ROWS: usize = 256;
+/// Elements of a large gradient that one thread clears at a time.
+const CLEAR_CHUNK_LEN: usize = 1 << 16;
 
 /// The tokens that each row predicts.
 struct HostTargets<'a> {
@@ -47,13 +47,13 @@ impl<'a> HostTargets<'a> {
     fn new(forward: &TextPass, groups: &[&'a Group], completions: &[CompletionIndex]) -> Self {
         let mut rows = Vec::new();
         let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
-        for (number, (sample, completion)) in samples.iter().zip(completions).enumerate() {
+        for (i, (sample, completion)) in samples.iter().zip(completions).enumerate() {
             for at in 0..sample.tokens.len() {
                 let row = forward.prediction(*completion, at);
                 if rows.len() <= row {
                     rows.resize_with(row + 1, Vec::new);
                 }
-                rows[row].push(TokenIndex { sample: number, token: at });
+                rows[row].push(TokenIndex { sample: i, token: at });
             }
         }
         Self { samples, rows }
@@ -86,38 +86,39 @@ impl<'a> HostTargets<'a> {
     }
 
     /// Computes the logits of all rows, at the temperature and among the candidates, in parts, so that the logits of
-    /// all rows never exist at once. `of_row` takes a row's logits, which it may overwrite, and its tokens; `of_part`
-    /// takes the first row of a part, the results of `of_row` for the part, and the logits that `of_row` left.
+    /// all rows never exist at once. `process_row` takes a row's logits, which it may overwrite, and its tokens;
+    /// `process_part` takes the first row of a part, the results of `process_row` for the part, and the logits as it
+    /// left them.
     fn visit<T: Default + Send>(
         &self,
         decoder: &TokenDecoder,
         hidden: &[f32],
         temperature: f32,
         logits: &mut Vec<f32>,
-        of_row: impl Fn(&mut [f32], &[TokenIndex]) -> T + Sync,
-        mut of_part: impl FnMut(usize, Vec<T>, &[f32]),
+        process_row: impl Fn(&mut [f32], &[TokenIndex]) -> T + Sync,
+        mut process_part: impl FnMut(usize, Vec<T>, &[f32]),
     ) {
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
-        let max_rows = if decoder.is_small() { HEAD_ROWS } else { HEAD_ROWS_OF_LARGE };
-        let row = |logits: &mut [f32], targets: &[TokenIndex]| {
+        let max_rows = if decoder.is_small() { HEAD_ROWS } else { LARGE_HEAD_ROWS };
+        let restrict_and_process = |logits: &mut [f32], targets: &[TokenIndex]| {
             divide_by_temperature(logits, temperature);
             // Tokens that one row predicts come from one distribution.
             if let Some(first) = targets.first() {
                 restrict(logits, self.samples[first.sample].candidates(first.token));
             }
-            of_row(logits, targets)
+            process_row(logits, targets)
         };
         let parts = self.rows.chunks(max_rows).zip(hidden.chunks(max_rows * size));
-        for (part, (targets, hidden)) in parts.enumerate() {
+        for (i, (targets, hidden)) in parts.enumerate() {
             decoder.compute_logits(hidden, logits);
             let mut results: Vec<T> = Vec::new();
             results.resize_with(targets.len(), T::default);
             let outputs = logits.chunks_exact_mut(vocabulary).zip(&mut results);
             let mut rows: Vec<_> = outputs.zip(targets).collect();
             decoder.parallelism().each_mut(&mut rows, |_, ((logits, result), targets)| {
-                **result = row(logits, targets);
+                **result = restrict_and_process(logits, targets);
             });
-            of_part(part * max_rows, results, logits);
+            process_part(i * max_rows, results, logits);
         }
     }
 }
@@ -132,7 +133,7 @@ fn divide_by_temperature(logits: &mut [f32], temperature: f32) {
 
 /// Replaces logits by the derivatives of the loss, except for the terms of the drawn tokens. Returns the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn d_logits_except_targets(
+fn differentiate_except_targets(
     logits: &mut [f32],
     normalizer: &Normalizer,
     d_logprob: f32,
@@ -161,7 +162,7 @@ fn d_logits_except_targets(
 /// Log-probabilities of the tokens of a group on the CPU, by sample and token.
 pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
     let mut forward = TextPass::default();
-    let (texts, completions) = deduplicated_texts(&[group]);
+    let (texts, completions) = deduplicate_texts(&[group]);
     decoder.forward_texts(&texts, Retention::Nothing, &mut forward);
     let targets = HostTargets::new(&forward, &[group], &completions);
     targets.logprobs(decoder, forward.hidden(), temperature, &mut Vec::new())
@@ -184,8 +185,8 @@ impl Differentiation<'_> {
                 sum
             };
             let mut sender = PieceSender {
-                complete: others.iter().cloned().map(&mut sum).collect(),
-                lefts: left_siblings(last).into_iter().map(&mut sum).collect(),
+                complete_sums: others.iter().cloned().map(&mut sum).collect(),
+                left_sums: left_siblings(last).into_iter().map(&mut sum).collect(),
                 last_shard: last.end - 1,
                 starts: self.decoder.layer_starts(),
                 end: self.decoder.num_trainable(),
@@ -197,7 +198,7 @@ impl Differentiation<'_> {
             max_ratio_distance = max_ratio_distance.max(distance);
         })?;
         let (gradient, numbers) = join_pieces(pieces, self.decoder.num_trainable());
-        Ok((gradient, TokenSums::from_added(&numbers, max_ratio_distance)))
+        Ok((gradient, TokenSums::from_additive(&numbers, max_ratio_distance)))
     }
 
     /// Computes gradient and sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
@@ -222,15 +223,15 @@ impl Differentiation<'_> {
         let mut vector = self.buffers.gradients.take();
         vector.resize(self.decoder.num_trainable(), 0.0);
         let parallelism = self.decoder.parallelism();
-        parallelism.each_chunk([(&mut vector[..], CLEARED_AT_A_TIME)], |_, [part]| part.fill(0.0));
+        parallelism.each_chunk([(&mut vector[..], CLEAR_CHUNK_LEN)], |_, [part]| part.fill(0.0));
         let mut sums = TokenSums::default();
         let mut forward = self.buffers.passes.take();
         let max_tokens =
-            if self.decoder.is_small() { MAX_PASS_TOKENS } else { MAX_PASS_TOKENS_OF_LARGE };
+            if self.decoder.is_small() { MAX_PASS_TOKENS } else { LARGE_MAX_PASS_TOKENS };
         let parts = split_into_parts(self.groups, chosen, max_tokens);
         region(parallelism, || {
-            for (number, part) in parts.iter().enumerate() {
-                let is_last = number + 1 == parts.len();
+            for (i, part) in parts.iter().enumerate() {
+                let is_last = i + 1 == parts.len();
                 let done = |gradient: &[f32], start: usize| {
                     if is_last {
                         done(gradient, start);
@@ -241,7 +242,7 @@ impl Differentiation<'_> {
         });
         self.buffers.passes.put(forward);
         (
-            PartialSum { shards: shard..shard + 1, vector, numbers: sums.added() },
+            PartialSum { shards: shard..shard + 1, vector, numbers: sums.to_additive() },
             sums.max_ratio_distance,
         )
     }
@@ -256,7 +257,7 @@ impl Differentiation<'_> {
         done: impl FnMut(&[f32], usize),
     ) {
         let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
-        let (texts, completions) = deduplicated_texts(&groups);
+        let (texts, completions) = deduplicate_texts(&groups);
         self.decoder.forward_texts(&texts, self.retention(), forward);
         let targets = HostTargets::new(forward, &groups, &completions);
         let samples = &targets.samples;
@@ -264,15 +265,15 @@ impl Differentiation<'_> {
         let (decoder, temperature) = (self.decoder, self.settings.temperature);
         let mut logits = self.buffers.logits.take();
         let logprobs = targets.logprobs(decoder, forward.hidden(), temperature, &mut logits);
-        let grads = self.token_grads(samples, &logprobs, references.as_deref(), sums);
+        let grads = self.differentiate_samples(samples, &logprobs, references.as_deref(), sums);
         let size = decoder.shape().hidden_size;
         let mut d_hidden = vec![0.0; forward.hidden().len()];
-        let of_row = |logits: &mut [f32], targets: &[TokenIndex]| {
+        let process_row = |logits: &mut [f32], targets: &[TokenIndex]| {
             let entropy = differentiate_row(logits, targets, samples, &grads);
             divide_by_temperature(logits, temperature);
             entropy
         };
-        let of_part = |first: usize, rows: Vec<RowEntropy>, d_logits: &[f32]| {
+        let process_part = |first: usize, rows: Vec<RowEntropy>, d_logits: &[f32]| {
             for entropy in &rows {
                 sums.entropy += f64::from(entropy.sum);
                 sums.loss -= f64::from(entropy.bonus);
@@ -281,7 +282,14 @@ impl Differentiation<'_> {
             let hidden = &forward.hidden()[range.clone()];
             decoder.backward_head(hidden, d_logits, &mut d_hidden[range], gradient);
         };
-        targets.visit(decoder, forward.hidden(), temperature, &mut logits, of_row, of_part);
+        targets.visit(
+            decoder,
+            forward.hidden(),
+            temperature,
+            &mut logits,
+            process_row,
+            process_part,
+        );
         self.buffers.logits.put(logits);
         decoder.backward_texts(forward, &d_hidden, gradient, done);
     }
@@ -304,7 +312,7 @@ fn differentiate_row(
         }
     }
     // The terms of the drawn tokens are added below.
-    let entropy = d_logits_except_targets(logits, &normalizer, d_logprob, entropy_weight);
+    let entropy = differentiate_except_targets(logits, &normalizer, d_logprob, entropy_weight);
     for TokenIndex { sample, token } in targets {
         if samples[*sample].mask[*token] {
             logits[samples[*sample].tokens[*token] as usize] += grads[*sample].d_logprobs[*token];
@@ -316,10 +324,10 @@ fn differentiate_row(
 /// Sends the partial sums of a rank piece by piece, a layer each from the last to the first, while the gradient of the
 /// rank's last shard is computed.
 struct PieceSender<'a> {
-    /// Partial sums that do not need the last shard.
-    complete: Vec<PartialSum>,
+    /// Partial sums without the last shard.
+    complete_sums: Vec<PartialSum>,
     /// Partial sums to which the last shard is added, from the first to the last.
-    lefts: Vec<PartialSum>,
+    left_sums: Vec<PartialSum>,
     last_shard: usize,
     /// Starts of the pieces that have not been sent, in ascending order.
     starts: Vec<usize>,
@@ -342,8 +350,8 @@ impl PieceSender<'_> {
         let shards = self.last_shard..self.last_shard + 1;
         let (vector, numbers) = (vector[range.clone()].to_vec(), numbers.to_vec());
         let last = PartialSum { shards, vector, numbers };
-        let sum = self.lefts.iter().rev().fold(last, |sum, left| piece_of(left).add_next(sum));
-        (self.send)(self.complete.iter().map(piece_of).chain([sum]).collect());
+        let sum = self.left_sums.iter().rev().fold(last, |sum, left| piece_of(left).add_next(sum));
+        (self.send)(self.complete_sums.iter().map(piece_of).chain([sum]).collect());
     }
 
     /// Sends the piece of a layer whose gradient is complete from `start` on, but for the first piece, which

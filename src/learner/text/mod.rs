@@ -16,7 +16,7 @@ mod update;
 pub use group::{Group, Sample};
 
 use super::means::{UpdateMeans, UpdateSums};
-use super::optimizer::{Moments, StepSettings, clipped_step};
+use super::optimizer::{Moments, StepSettings, clip_and_step};
 use super::order;
 use super::update::take_steps;
 use crate::device::release_freed_memory;
@@ -79,9 +79,9 @@ pub struct LanguageLearner {
 }
 
 impl LanguageLearner {
-    /// Trains `decoder` with moments in a precision in host memory; the order of the groups in an update follows `key`.
-    pub fn new(decoder: TokenDecoder, key: u32, moments: MomentPrecision) -> Self {
-        let optimizer = Optimizer::new(moments, decoder.trainable_sizes());
+    /// Trains `decoder` with moments of a precision in host memory; the order of the groups in an update follows `key`.
+    pub fn new(decoder: TokenDecoder, key: u32, precision: MomentPrecision) -> Self {
+        let optimizer = Optimizer::new(precision, decoder.trainable_sizes());
         let (team, buffers) = (Team::alone(), PassBuffers::default());
         Self { decoder, optimizer, reference: None, key, team, buffers }
     }
@@ -187,7 +187,7 @@ impl LanguageLearner {
     }
 
     /// Steps the trainable parameters in host memory, and returns the norm of the gradient before clipping.
-    fn host_step(
+    fn step_on_host(
         &mut self,
         gradient: &[f32],
         settings: LanguageStepSettings,
@@ -198,17 +198,17 @@ impl LanguageLearner {
         let undecayed =
             if config.decay_norms_and_biases { Vec::new() } else { vector_ranges(&self.decoder) };
         let key = draw(self.key, ROUNDING_COUNTER);
-        let by = StepSettings { learning_rate, config, undecayed: &undecayed, key };
+        let step_settings = StepSettings { learning_rate, config, undecayed: &undecayed, key };
         let Self { decoder, optimizer, .. } = self;
-        clipped_step(gradient, max_norm, |scale| {
-            decoder.update(|params| optimizer.step(params, gradient, scale, &by));
+        clip_and_step(gradient, max_norm, |scale| {
+            decoder.update(|params| optimizer.step(params, gradient, scale, &step_settings));
         })
     }
 
-    /// Takes the step of [`LanguageLearner::host_step`] on the decoder's device, where its results stay. Returns the
+    /// Takes the step of [`LanguageLearner::step_on_host`] on the decoder's device, where its results stay. Returns the
     /// norm, `[1]`.
     #[cfg(text_kernels)]
-    fn device_step(
+    fn step_on_device(
         &mut self,
         gradient: device::DeviceGradient,
         settings: LanguageStepSettings,
@@ -258,11 +258,11 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
     if let Some(all) = device::logprobs(decoder, groups, temperature) {
         return all;
     }
-    let of_group = |group: &Group| host::logprobs(decoder, group, temperature);
+    let evaluate_group = |group: &Group| host::logprobs(decoder, group, temperature);
     if decoder.is_small() {
-        groups.par_iter().map(of_group).collect()
+        groups.par_iter().map(evaluate_group).collect()
     } else {
-        groups.iter().map(of_group).collect()
+        groups.iter().map(evaluate_group).collect()
     }
 }
 

@@ -34,7 +34,7 @@ impl Optimizer {
         match self {
             Self::F32(moments) => Cow::Borrowed(moments),
             Self::Bf16(moments) => Cow::Owned(moments.convert()),
-            Self::EightBit(moments) => Cow::Owned(moments.dequantized()),
+            Self::EightBit(moments) => Cow::Owned(moments.dequantize()),
             #[cfg(text_kernels)]
             Self::Device(moments) => Cow::Owned(moments.download()),
         }
@@ -80,7 +80,7 @@ impl Optimizer {
             (MomentPrecision::F32, _) => Self::F32(self.moments().into_owned()),
             (MomentPrecision::Bf16, _) => Self::Bf16(self.moments().convert()),
             (MomentPrecision::EightBit, _) => {
-                Self::EightBit(EightBitMoments::quantized(&self.moments(), sizes()))
+                Self::EightBit(EightBitMoments::quantize(&self.moments(), sizes()))
             }
         };
     }

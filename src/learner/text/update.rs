@@ -57,8 +57,8 @@ impl LanguageUpdate<'_> {
             release_freed_memory();
         }
         // A maximum is the same in any order. The count of tokens is already that of all ranks.
-        let ratios = learner.team.all_gather_numbers(&[first_ratio_distance.unwrap_or(0.0)])?;
-        let largest = ratios.concat().into_iter().fold(0.0, f64::max);
+        let distances = learner.team.all_gather_numbers(&[first_ratio_distance.unwrap_or(0.0)])?;
+        let largest = distances.concat().into_iter().fold(0.0, f64::max);
         let first_ratio_distance = first_ratio_distance.map(|_| largest);
         Ok(LanguageMeans { update: totals.means(tokens), tokens, first_ratio_distance })
     }
@@ -105,28 +105,28 @@ impl UpdateSteps for LanguageUpdate<'_> {
     /// Steps the decoder in host memory or on its device, wherever the gradient is.
     fn step(
         &mut self,
-        number: usize,
+        index: usize,
         (gradient, sums): (Gradient, TokenSums),
     ) -> Result<(), TeamError> {
         let LanguageUpdateSettings { update, optimizer, .. } = self.settings;
-        let (epoch, minibatch) = (number / self.num_minibatches, number % self.num_minibatches);
+        let (epoch, minibatch) = (index / self.num_minibatches, index % self.num_minibatches);
         let settings = LanguageStepSettings {
             max_norm: update.max_grad_norm,
             learning_rate: self.rates[epoch * update.num_minibatches + minibatch],
         };
         let norm = match gradient {
             Gradient::Host(gradient) => {
-                let norm = self.learner.host_step(&gradient, settings, optimizer);
+                let norm = self.learner.step_on_host(&gradient, settings, optimizer);
                 self.learner.buffers.gradients.put(gradient);
                 norm
             }
             #[cfg(text_kernels)]
             Gradient::Device(gradient) => {
-                self.norms.push(self.learner.device_step(gradient, settings, optimizer));
+                self.norms.push(self.learner.step_on_device(gradient, settings, optimizer));
                 0.0
             }
         };
-        self.totals.add(&sums.added(), norm);
+        self.totals.add(&sums.to_additive(), norm);
         self.tokens += sums.tokens;
         if std::mem::take(&mut self.is_first_step) {
             self.first_ratio_distance = (sums.tokens > 0.0).then_some(sums.max_ratio_distance);

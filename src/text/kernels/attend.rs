@@ -5,7 +5,7 @@
 
 use super::heads::Heads;
 use super::progress::Progress;
-use super::{AT_ONCE, UNITS};
+use super::{LOADS_AT_ONCE, UNITS};
 use crate::device::buffers::Buffer;
 use crate::math::exp;
 use crate::math::softmax::MASKED_LOGIT;
@@ -20,43 +20,42 @@ pub(crate) struct CachedKeysValues<C: Float, V: Size> {
     pub keys: Buffer<Vector<C, V>>,
     /// Values, of the shape of the keys.
     pub values: Buffer<Vector<C, V>>,
-    /// `[groups, longest, key_size]` each.
+    /// `[groups, longest_prompt, key_size]` each.
     pub prompt_keys: Buffer<Vector<C, V>>,
     /// Values of the prompts, of the shape of their keys.
     pub prompt_values: Buffer<Vector<C, V>>,
     /// Maximum number of tokens of a completion.
     pub max_tokens: usize,
     /// Tokens of the longest prompt.
-    pub longest: usize,
+    pub longest_prompt: usize,
 }
 
 /// Distribution of the values of a block of [`UNITS`] keys over the units of a cube; a compile-time value. Each unit
-/// processes some vectors of a head, for one in [`Shares::keys`] keys.
+/// processes some vectors of a head, for one in [`ValueLayout::keys_at_once`] keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Shares {
+struct ValueLayout {
     /// Vectors of a head.
     vectors: usize,
     /// Units that process neighbouring vectors of a key.
     columns: usize,
-    /// Keys that are processed at a time.
-    keys: usize,
+    keys_at_once: usize,
 }
 
-impl Shares {
-    fn new(heads: Heads, vector: usize) -> Self {
-        let vectors = heads.dim / vector;
+impl ValueLayout {
+    fn new(heads: Heads, vector_len: usize) -> Self {
+        let vectors = heads.dim / vector_len;
         let columns = vectors.min(UNITS);
-        Self { vectors, columns, keys: UNITS / columns }
+        Self { vectors, columns, keys_at_once: UNITS / columns }
     }
 
-    /// Vectors of a head that a unit takes.
-    fn parts(self) -> usize {
+    /// Vectors of a head that a unit processes.
+    fn vectors_per_unit(self) -> usize {
         self.vectors.div_ceil(self.columns)
     }
 
-    /// Keys of a block that a unit takes.
-    fn of_unit(self) -> usize {
-        UNITS.div_ceil(self.keys)
+    /// Keys of a block that a unit processes.
+    fn keys_per_unit(self) -> usize {
+        UNITS.div_ceil(self.keys_at_once)
     }
 }
 
@@ -78,25 +77,26 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
     window: usize,
     key_bound: usize,
     #[comptime] heads: Heads,
-    #[comptime] vector: usize,
+    #[comptime] vector_len: usize,
     #[define(C)] _element: ElemType,
     #[define(V)] _size: usize,
 ) {
-    let count = comptime!(heads.queries);
-    let shares = comptime!(Shares::new(heads, vector));
-    let (vectors, columns, parts) = comptime!((shares.vectors, shares.columns, shares.parts()));
+    let query_heads = comptime!(heads.queries);
+    let layout = comptime!(ValueLayout::new(heads, vector_len));
+    let (vectors, columns, parts) =
+        comptime!((layout.vectors, layout.columns, layout.vectors_per_unit()));
     let cube = CUBE_POS;
-    if cube < rows * count {
+    if cube < rows * query_heads {
         let unit = UNIT_POS as usize;
-        let (row, head) = (cube / count, cube % count);
+        let (row, head) = (cube / query_heads, cube % query_heads);
         let group = row / progress.completions_per_prompt;
-        let of_key = comptime!(heads.keys * shares.vectors);
-        let of_head = head / comptime!(heads.queries / heads.keys) * vectors;
-        let own = row * cached.max_tokens * of_key + of_head;
-        let shared = group * cached.longest * of_key + of_head;
-        let (prompt, longest) = (progress.prompt_length(row), cached.longest);
-        let passing = progress.passing();
-        let position = prompt + passing;
+        let key_stride = comptime!(heads.keys * layout.vectors);
+        let head_offset = head / comptime!(heads.queries / heads.keys) * vectors;
+        let completion_start = row * cached.max_tokens * key_stride + head_offset;
+        let prompt_start = group * cached.longest_prompt * key_stride + head_offset;
+        let (prompt_length, longest_prompt) = (progress.prompt_length(row), cached.longest_prompt);
+        let passing = progress.passing_index();
+        let position = prompt_length + passing;
 
         let mut query = Shared::<[Vector<f32, V>]>::new_slice(vectors);
         for i in range_stepped(unit, vectors, UNITS) {
@@ -113,34 +113,35 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
         }
         let mut peak = f32::new(MASKED_LOGIT);
         let mut sum = 0.0f32;
-        let end = longest + passing + 1;
+        let end = longest_prompt + passing + 1;
         // The bound is an argument, so that control flow at the barriers is uniform.
         for start in range_stepped(0, key_bound, UNITS) {
             let i = start + unit;
             let mut score = f32::new(MASKED_LOGIT);
             if i < end {
-                let mut at = i;
-                let mut is_token = i < prompt;
-                if i >= longest {
-                    at = prompt + i - longest;
+                let mut key_position = i;
+                let mut is_token = i < prompt_length;
+                if i >= longest_prompt {
+                    key_position = prompt_length + i - longest_prompt;
                     is_token = true;
                 }
-                if is_token && at + window > position {
-                    if i < longest {
-                        let place = shared + i * of_key;
-                        score = dot::<C, V>(&query, &cached.prompt_keys, place, vectors, vector);
+                if is_token && key_position + window > position {
+                    if i < longest_prompt {
+                        let place = prompt_start + i * key_stride;
+                        score =
+                            dot::<C, V>(&query, &cached.prompt_keys, place, vectors, vector_len);
                     } else {
-                        let place = own + (i - longest) * of_key;
-                        score = dot::<C, V>(&query, &cached.keys, place, vectors, vector);
+                        let place = completion_start + (i - longest_prompt) * key_stride;
+                        score = dot::<C, V>(&query, &cached.keys, place, vectors, vector_len);
                     }
                 }
             }
             scores[unit] = score;
             sync_cube();
-            let before = peak;
-            for first in range_stepped(0, UNITS, AT_ONCE) {
+            let last_peak = peak;
+            for first in range_stepped(0, UNITS, LOADS_AT_ONCE) {
                 #[unroll]
-                for n in 0..AT_ONCE {
+                for n in 0..LOADS_AT_ONCE {
                     let other = scores[first + n];
                     if other > peak {
                         peak = other;
@@ -153,113 +154,117 @@ pub(crate) fn attend_kernel<C: Float, V: Size>(
             }
             weights[unit] = weight;
             sync_cube();
-            let kept = exp(before - peak);
-            sum *= kept;
-            for first in range_stepped(0, UNITS, AT_ONCE) {
+            let rescale = exp(last_peak - peak);
+            sum *= rescale;
+            for first in range_stepped(0, UNITS, LOADS_AT_ONCE) {
                 #[unroll]
-                for n in 0..AT_ONCE {
+                for n in 0..LOADS_AT_ONCE {
                     sum += weights[first + n];
                 }
             }
             #[unroll]
             for part in 0..parts {
-                sums[part] *= Vector::<f32, V>::new(kept);
+                sums[part] *= Vector::<f32, V>::new(rescale);
             }
             // Keys of the block, for units that take some.
             let mut keys = 0usize.runtime();
-            if start < end && first_key < comptime!(shares.keys) {
+            if start < end && first_key < comptime!(layout.keys_at_once) {
                 keys = end - start;
                 if keys > UNITS {
                     keys = UNITS.runtime();
                 }
             }
-            for step in range_stepped(0, shares.of_unit(), AT_ONCE) {
+            for step in range_stepped(0, layout.keys_per_unit(), LOADS_AT_ONCE) {
                 #[unroll]
                 for part in 0..parts {
                     let column = column + comptime!(part * columns);
-                    let mut last = keys;
-                    if comptime!(shares.parts() * columns > vectors) {
+                    let mut key_end = keys;
+                    if comptime!(layout.vectors_per_unit() * columns > vectors) {
                         if column >= vectors {
-                            last = 0usize.runtime();
+                            key_end = 0usize.runtime();
                         }
                     }
-                    let mut read = Array::<Vector<C, V>>::new(AT_ONCE);
-                    let mut scales = Array::<f32>::new(AT_ONCE);
+                    let mut loaded = Array::<Vector<C, V>>::new(LOADS_AT_ONCE);
+                    let mut scales = Array::<f32>::new(LOADS_AT_ONCE);
                     #[unroll]
-                    for n in 0..AT_ONCE {
-                        let key = first_key + (step + n) * shares.keys;
+                    for n in 0..LOADS_AT_ONCE {
+                        let key = first_key + (step + n) * layout.keys_at_once;
                         let i = start + key;
                         let mut value = Vector::<C, V>::new(C::from_int(0));
                         let mut scale = 0.0f32;
-                        if key < last {
+                        if key < key_end {
                             scale = weights[key];
-                            if i < longest {
-                                value = cached.prompt_values[shared + i * of_key + column];
+                            if i < longest_prompt {
+                                value =
+                                    cached.prompt_values[prompt_start + i * key_stride + column];
                             } else {
-                                value = cached.values[own + (i - longest) * of_key + column];
+                                value = cached.values
+                                    [completion_start + (i - longest_prompt) * key_stride + column];
                             }
                         }
-                        read[n] = value;
+                        loaded[n] = value;
                         scales[n] = scale;
                     }
                     #[unroll]
-                    for n in 0..AT_ONCE {
-                        let value = Vector::<f32, V>::cast_from(read[n]);
+                    for n in 0..LOADS_AT_ONCE {
+                        let value = Vector::<f32, V>::cast_from(loaded[n]);
                         sums[part] += Vector::<f32, V>::new(scales[n]) * value;
                     }
                 }
             }
         }
-        let mut all = Shared::<[Vector<f32, V>]>::new_slice(comptime!(UNITS * shares.parts()));
+        let mut unit_sums =
+            Shared::<[Vector<f32, V>]>::new_slice(comptime!(UNITS * layout.vectors_per_unit()));
         #[unroll]
         for part in 0..parts {
-            all[unit + comptime!(part * UNITS)] = sums[part];
+            unit_sums[unit + comptime!(part * UNITS)] = sums[part];
         }
         sync_cube();
         #[unroll]
         for part in 0..parts {
             let vector = unit + comptime!(part * columns);
             if unit < columns && vector < vectors {
-                let mut added = all[unit + comptime!(part * UNITS)];
+                let mut total = unit_sums[unit + comptime!(part * UNITS)];
                 #[unroll]
-                for key in 1..comptime!(shares.keys) {
-                    added += all[unit + comptime!(part * UNITS + key * columns)];
+                for key in 1..comptime!(layout.keys_at_once) {
+                    total += unit_sums[unit + comptime!(part * UNITS + key * columns)];
                 }
-                let result = added / Vector::<f32, V>::new(sum);
+                let result = total / Vector::<f32, V>::new(sum);
                 attended[cube * vectors + vector] = Vector::<C, V>::cast_from(result);
             }
         }
     }
 }
 
-/// The product of a query and of the key that begins at a place.
+/// Computes the dot product of a query and the key that begins at `place`.
 #[cube]
 fn dot<C: Float, V: Size>(
     query: &Shared<[Vector<f32, V>]>,
     keys: &[Vector<C, V>],
     place: usize,
     #[comptime] vectors: usize,
-    #[comptime] vector: usize,
+    #[comptime] vector_len: usize,
 ) -> f32 {
     let mut products = Vector::<f32, V>::new(0.0f32);
-    for first in range_stepped(0, comptime!(vectors / AT_ONCE * AT_ONCE), AT_ONCE) {
-        let mut read = Array::<Vector<C, V>>::new(AT_ONCE);
+    for first in range_stepped(0, comptime!(vectors / LOADS_AT_ONCE * LOADS_AT_ONCE), LOADS_AT_ONCE)
+    {
+        let mut loaded = Array::<Vector<C, V>>::new(LOADS_AT_ONCE);
         #[unroll]
-        for n in 0..AT_ONCE {
-            read[n] = keys[place + first + n];
+        for n in 0..LOADS_AT_ONCE {
+            loaded[n] = keys[place + first + n];
         }
         #[unroll]
-        for n in 0..AT_ONCE {
-            products += query[first + n] * Vector::<f32, V>::cast_from(read[n]);
+        for n in 0..LOADS_AT_ONCE {
+            products += query[first + n] * Vector::<f32, V>::cast_from(loaded[n]);
         }
     }
     #[unroll]
-    for i in comptime!(vectors / AT_ONCE * AT_ONCE)..vectors {
+    for i in comptime!(vectors / LOADS_AT_ONCE * LOADS_AT_ONCE)..vectors {
         products += query[i] * Vector::<f32, V>::cast_from(keys[place + i]);
     }
     let mut product = products.extract(0usize);
     #[unroll]
-    for j in 1..vector {
+    for j in 1..vector_len {
         product += products.extract(j);
     }
     product

@@ -4,7 +4,7 @@ use super::heads::Heads;
 use super::text_heads::{
     COMPLETIONS_START, OWN_END, OWN_START, PROMPT_END, PROMPT_START, Segments,
 };
-use super::{AT_ONCE, UNITS};
+use super::{LOADS_AT_ONCE, UNITS};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -24,29 +24,50 @@ pub(crate) struct Tiles {
     pub units: usize,
 }
 
+/// Numbers of arrays in the workgroup memory of a cube.
+#[derive(Clone, Copy)]
+pub(crate) struct TileCounts {
+    /// Number of tiles of queries, and of tiles of keys.
+    pub tiles: usize,
+    /// Number of products of a tile of queries with one of keys.
+    pub products: usize,
+    /// Floats of each query.
+    pub query_floats: usize,
+}
+
+/// Numbers of queries and of keys of a unit's part of a product, or of the units along them.
+#[derive(Clone, Copy)]
+pub(crate) struct ProductShape {
+    pub queries: usize,
+    pub keys: usize,
+}
+
 impl Tiles {
-    /// Halves queries or keys, down to `min_queries` queries, until `count` tiles of each and `products` of their
-    /// products fit in `bytes` of workgroup memory with three floats per query, or nothing is left to halve.
-    pub fn within(self, min_queries: usize, [count, products]: [usize; 2], bytes: usize) -> Self {
+    /// Halves queries or keys, down to `min_queries` queries, until these arrays fit in `bytes` of workgroup memory
+    /// with three floats per query, or nothing is left to halve.
+    pub fn shrink_to_fit(self, min_queries: usize, counts: TileCounts, bytes: usize) -> Self {
+        let counts = TileCounts { query_floats: 3, ..counts };
         let mut tiles = self;
-        while tiles.bytes([count, products, 3]) > bytes {
+        while tiles.bytes(counts) > bytes {
             let Tiles { queries, keys, .. } = &mut tiles;
-            match *queries / 2 >= min_queries.max(WIDTH) {
-                true if *queries > *keys || *keys == WIDTH => *queries /= 2,
-                _ if *keys > WIDTH => *keys /= 2,
-                _ => break,
+            let can_halve_queries = *queries / 2 >= min_queries.max(WIDTH);
+            if can_halve_queries && (*queries > *keys || *keys == WIDTH) {
+                *queries /= 2;
+            } else if *keys > WIDTH {
+                *keys /= 2;
+            } else {
+                break;
             }
         }
         tiles
     }
 
-    /// Workgroup memory, bytes, of `count` tiles of queries and of keys each, `products` of their products, and
-    /// `query_floats` floats of each query.
-    pub fn bytes(self, [count, products, query_floats]: [usize; 3]) -> usize {
+    /// Workgroup memory of these arrays, bytes.
+    pub fn bytes(self, counts: TileCounts) -> usize {
         let Self { queries, keys, .. } = self;
-        let floats = count * (queries + keys) * self.stride()
-            + products * queries * self.row()
-            + query_floats * queries;
+        let floats = counts.tiles * (queries + keys) * self.stride()
+            + counts.products * queries * self.row_size()
+            + counts.query_floats * queries;
         floats * size_of::<f32>()
     }
 
@@ -57,21 +78,24 @@ impl Tiles {
     }
 
     /// Floats of a row of the products of a tile of queries with one of keys.
-    pub const fn row(self) -> usize {
+    pub const fn row_size(self) -> usize {
         self.keys + 1
     }
 
     /// Groups of units along the queries of a product, and along its keys.
-    pub const fn groups(self) -> [usize; 2] {
+    pub const fn groups(self) -> ProductShape {
         let max_groups = if self.units > UNITS { 16 } else { 8 };
         let keys = if self.keys < max_groups { self.keys } else { max_groups };
-        [self.units / keys, keys]
+        ProductShape { queries: self.units / keys, keys }
     }
 
     /// Queries and keys of a unit's part of a product, each a group apart.
-    pub const fn part(self) -> [usize; 2] {
-        let [queries, keys] = self.groups();
-        [self.queries.div_ceil(queries), self.keys / keys]
+    pub const fn part(self) -> ProductShape {
+        let groups = self.groups();
+        ProductShape {
+            queries: self.queries.div_ceil(groups.queries),
+            keys: self.keys / groups.keys,
+        }
     }
 
     /// Groups of [`WIDTH`] elements in a head.
@@ -85,20 +109,10 @@ impl Tiles {
         (rows / WIDTH * self.columns()).div_ceil(UNITS)
     }
 
-    /// Groups of [`UNITS`] units, which divide the steps of a sum among them.
-    pub const fn teams(self) -> usize {
+    /// Number of groups of [`UNITS`] units, each of which takes some of the steps of a sum (split-k).
+    pub const fn splits(self) -> usize {
         self.units / UNITS
     }
-}
-
-/// The row of key `i` among those that a row may attend to: its prompt's, then its segment's up to itself.
-#[cube]
-fn key_row(i: usize, prompt_start: usize, prompt: usize, begin: usize) -> usize {
-    let mut row = prompt_start + i;
-    if i >= prompt {
-        row = begin + i - prompt;
-    }
-    row
 }
 
 /// Rows of a segment that a cube processes, for one head of keys.
@@ -109,10 +123,10 @@ pub(super) struct RowBlock {
     pub end: usize,
     /// First row of the segment.
     pub segment_start: usize,
-    /// First row of the prompt, and its rows.
+    /// First row of the prompt, and the number of its rows.
     pub prompt_start: usize,
-    pub prompt: usize,
-    /// Number of the head of keys.
+    pub prompt_rows: usize,
+    /// Index of the head of keys.
     pub head: usize,
     /// Rows from the first on that queries are taken from; then they are taken from those that follow the segment.
     pub own_rows: usize,
@@ -122,8 +136,8 @@ pub(super) struct RowBlock {
 
 #[cube]
 impl RowBlock {
-    /// The block whose first row and the end of whose rows are at a place in the table of segments.
-    pub fn of(segments: &Segments, place: usize, head: usize) -> RowBlock {
+    /// Reads the block whose first row, and the end of its rows, are at `place` in the table of segments.
+    pub fn from_table(segments: &Segments, place: usize, head: usize) -> RowBlock {
         let first = segments.table[place] as usize;
         let prompt_start = segments.bound(first, PROMPT_START);
         RowBlock {
@@ -131,36 +145,45 @@ impl RowBlock {
             end: segments.table[place + 1] as usize,
             segment_start: segments.bound(first, OWN_START),
             prompt_start,
-            prompt: segments.bound(first, PROMPT_END) - prompt_start,
+            prompt_rows: segments.bound(first, PROMPT_END) - prompt_start,
             head,
             own_rows: segments.bound(first, OWN_END) - first,
             completions_start: segments.bound(first, COMPLETIONS_START),
         }
     }
 
-    /// The row of query number `query` of the block, whose heads that share a head of keys come row by row.
+    /// The row of query `query` of the block, whose heads that share a head of keys come row by row.
     pub fn row(&self, query: usize, #[comptime] heads: Heads) -> usize {
-        let number = query / comptime!(heads.queries / heads.keys);
-        let mut row = self.first + number;
-        if number >= self.own_rows {
-            row = self.completions_start + number - self.own_rows;
+        let offset = query / comptime!(heads.queries / heads.keys);
+        let mut row = self.first + offset;
+        if offset >= self.own_rows {
+            row = self.completions_start + offset - self.own_rows;
         }
         row
     }
 
-    /// The position of a row of the segment, which is also the number of its own key.
-    pub fn position(&self, row: usize) -> usize {
-        self.prompt + row - self.segment_start
+    /// The row of key `key` among those that a row may attend to: its prompt's, then its segment's up to itself.
+    fn key_row(&self, key: usize) -> usize {
+        let mut row = self.prompt_start + key;
+        if key >= self.prompt_rows {
+            row = self.segment_start + key - self.prompt_rows;
+        }
+        row
     }
 
-    /// The place of query number `query` of the block among those of all rows.
-    pub fn place(&self, query: usize, #[comptime] heads: Heads) -> usize {
+    /// The position of a row of the segment, which is also the index of its own key.
+    pub fn position(&self, row: usize) -> usize {
+        self.prompt_rows + row - self.segment_start
+    }
+
+    /// The place of query `query` of the block among those of all rows.
+    pub fn query_place(&self, query: usize, #[comptime] heads: Heads) -> usize {
         let heads_per_key = comptime!(heads.queries / heads.keys);
         self.row(query, heads) * heads.queries + self.head * heads_per_key + query % heads_per_key
     }
 
-    /// Queries of the block.
-    pub fn queries(&self, #[comptime] heads: Heads) -> usize {
+    /// Number of queries of the block.
+    pub fn num_queries(&self, #[comptime] heads: Heads) -> usize {
         (self.end - self.first) * comptime!(heads.queries / heads.keys)
     }
 
@@ -175,11 +198,11 @@ impl RowBlock {
     }
 }
 
-/// Loads queries from number `start` on, or the gradients of their results, to a tile; those past `end` are 0.
+/// Loads queries from index `start` on, or the gradients of their results, to a tile; those past `end` are 0.
 #[cube]
 pub(super) fn load_queries(
-    shared: &mut Shared<[f32]>,
-    from: &[f32],
+    tile: &mut Shared<[f32]>,
+    source: &[f32],
     rows: &RowBlock,
     start: usize,
     end: usize,
@@ -187,28 +210,28 @@ pub(super) fn load_queries(
     #[comptime] tiles: Tiles,
 ) {
     let count = comptime!(tiles.queries * tiles.dim);
-    let at_once = comptime!(AT_ONCE.min(count.div_ceil(tiles.units)));
+    let at_once = comptime!(LOADS_AT_ONCE.min(count.div_ceil(tiles.units)));
     for first in range_stepped(UNIT_POS as usize, count, comptime!(at_once * tiles.units)) {
-        let mut numbers = Array::<f32>::new(at_once);
+        let mut values = Array::<f32>::new(at_once);
         #[unroll]
         for n in 0..at_once {
             let e = first + comptime!(n * tiles.units);
             let query = start + e / tiles.dim;
-            let mut number = 0.0f32;
+            let mut value = 0.0f32;
             if e < count && query < end {
-                number = from[rows.place(query, heads) * tiles.dim + e % tiles.dim];
+                value = source[rows.query_place(query, heads) * tiles.dim + e % tiles.dim];
             }
-            numbers[n] = number;
+            values[n] = value;
         }
-        fill(shared, &numbers, first, count, at_once, tiles);
+        fill(tile, &values, first, count, at_once, tiles);
     }
 }
 
-/// Loads keys from number `start` on, or their values, to a tile; those past `end` are 0.
+/// Loads keys from index `start` on, or their values, to a tile; those past `end` are 0.
 #[cube]
 pub(super) fn load_keys<C: Float>(
-    shared: &mut Shared<[f32]>,
-    from: &[C],
+    tile: &mut Shared<[f32]>,
+    source: &[C],
     rows: &RowBlock,
     start: usize,
     end: usize,
@@ -216,30 +239,29 @@ pub(super) fn load_keys<C: Float>(
     #[comptime] tiles: Tiles,
 ) {
     let count = comptime!(tiles.keys * tiles.dim);
-    let at_once = comptime!(AT_ONCE.min(count.div_ceil(tiles.units)));
+    let at_once = comptime!(LOADS_AT_ONCE.min(count.div_ceil(tiles.units)));
     for first in range_stepped(UNIT_POS as usize, count, comptime!(at_once * tiles.units)) {
-        let mut numbers = Array::<f32>::new(at_once);
+        let mut values = Array::<f32>::new(at_once);
         #[unroll]
         for n in 0..at_once {
             let e = first + comptime!(n * tiles.units);
             let key = start + e / tiles.dim;
-            let mut number = 0.0f32;
+            let mut value = 0.0f32;
             if e < count && key < end {
-                let row = key_row(key, rows.prompt_start, rows.prompt, rows.segment_start);
-                let place = row * comptime!(heads.key_size()) + rows.head * tiles.dim;
-                number = f32::cast_from(from[place + e % tiles.dim]);
+                let place = rows.key_row(key) * comptime!(heads.key_size()) + rows.head * tiles.dim;
+                value = f32::cast_from(source[place + e % tiles.dim]);
             }
-            numbers[n] = number;
+            values[n] = value;
         }
-        fill(shared, &numbers, first, count, at_once, tiles);
+        fill(tile, &values, first, count, at_once, tiles);
     }
 }
 
 /// Writes a unit's elements to a tile, from its element `first` on.
 #[cube]
 fn fill(
-    shared: &mut Shared<[f32]>,
-    numbers: &Array<f32>,
+    tile: &mut Shared<[f32]>,
+    values: &Array<f32>,
     first: usize,
     #[comptime] count: usize,
     #[comptime] at_once: usize,
@@ -249,7 +271,7 @@ fn fill(
     for n in 0..at_once {
         let e = first + comptime!(n * tiles.units);
         if e < count {
-            shared[e / tiles.dim * comptime!(tiles.stride()) + e % tiles.dim] = numbers[n];
+            tile[e / tiles.dim * comptime!(tiles.stride()) + e % tiles.dim] = values[n];
         }
     }
 }
@@ -263,7 +285,7 @@ pub(super) fn store_queries<N: Float>(
     #[comptime] heads: Heads,
     #[comptime] tiles: Tiles,
 ) {
-    let count = rows.queries(heads);
+    let count = rows.num_queries(heads);
     #[unroll]
     for share in 0..comptime!(tiles.shares(tiles.queries)) {
         let item = UNIT_POS as usize + comptime!(share * UNITS);
@@ -272,7 +294,7 @@ pub(super) fn store_queries<N: Float>(
         #[unroll]
         for i in 0..WIDTH {
             if first + i < count {
-                let place = rows.place(first + i, heads) * tiles.dim + d;
+                let place = rows.query_place(first + i, heads) * tiles.dim + d;
                 #[unroll]
                 for c in 0..WIDTH {
                     if d + c < tiles.dim {
@@ -287,19 +309,19 @@ pub(super) fn store_queries<N: Float>(
 
 /// Clears an array.
 #[cube]
-pub(super) fn clear(numbers: &mut Array<f32>, #[comptime] count: usize) {
+pub(super) fn clear(values: &mut Array<f32>, #[comptime] count: usize) {
     #[unroll]
     for i in 0..count {
-        numbers[i] = 0.0f32;
+        values[i] = 0.0f32;
     }
 }
 
 /// Clears the elements after the heads of a tile.
 #[cube]
-pub(super) fn pad(shared: &mut Shared<[f32]>, rows: usize, #[comptime] tiles: Tiles) {
-    let more = comptime!(tiles.stride() - tiles.dim);
-    for e in range_stepped(UNIT_POS as usize, rows * more, tiles.units) {
-        shared[e / more * comptime!(tiles.stride()) + tiles.dim + e % more] = 0.0f32;
+pub(super) fn pad(tile: &mut Shared<[f32]>, rows: usize, #[comptime] tiles: Tiles) {
+    let padding = comptime!(tiles.stride() - tiles.dim);
+    for e in range_stepped(UNIT_POS as usize, rows * padding, tiles.units) {
+        tile[e / padding * comptime!(tiles.stride()) + tiles.dim + e % padding] = 0.0f32;
     }
 }
 
@@ -314,30 +336,30 @@ pub(super) fn multiply(
     let (groups, part) = comptime!((tiles.groups(), tiles.part()));
     let stride = comptime!(tiles.stride());
     let (query, key) =
-        (UNIT_POS as usize / comptime!(groups[1]), UNIT_POS as usize % comptime!(groups[1]));
-    clear(products, comptime!(part[0] * part[1]));
+        (UNIT_POS as usize / comptime!(groups.keys), UNIT_POS as usize % comptime!(groups.keys));
+    clear(products, comptime!(part.queries * part.keys));
     if query < comptime!(tiles.queries) {
-        let mut of_query = Array::<f32>::new(comptime!(part[0] * WIDTH));
+        let mut query_elements = Array::<f32>::new(comptime!(part.queries * WIDTH));
         for column in 0..comptime!(tiles.columns()) {
             let d = column * WIDTH;
             #[unroll]
-            for i in 0..comptime!(part[0]) {
-                let from = (query + comptime!(i * groups[0])) * stride + d;
+            for i in 0..comptime!(part.queries) {
+                let start = (query + comptime!(i * groups.queries)) * stride + d;
                 #[unroll]
                 for c in 0..WIDTH {
-                    of_query[comptime!(i * WIDTH + c)] = queries[from + c];
+                    query_elements[comptime!(i * WIDTH + c)] = queries[start + c];
                 }
             }
             #[unroll]
-            for j in 0..comptime!(part[1]) {
-                let from = (key + comptime!(j * groups[1])) * stride + d;
+            for j in 0..comptime!(part.keys) {
+                let start = (key + comptime!(j * groups.keys)) * stride + d;
                 #[unroll]
                 for c in 0..WIDTH {
-                    let number = keys[from + c];
+                    let element = keys[start + c];
                     #[unroll]
-                    for i in 0..comptime!(part[0]) {
-                        products[comptime!(i * part[1] + j)] +=
-                            of_query[comptime!(i * WIDTH + c)] * number;
+                    for i in 0..comptime!(part.queries) {
+                        products[comptime!(i * part.keys + j)] +=
+                            query_elements[comptime!(i * WIDTH + c)] * element;
                     }
                 }
             }
@@ -346,14 +368,15 @@ pub(super) fn multiply(
 }
 
 /// Adds products of weights with a tile of heads, `[steps, dim]`, to a unit's shares of `[rows, dim]`. The weight of
-/// row `r` and step `k` is at `r * by_row + k * by_step`; each team takes some of the steps, and has shares of its own.
+/// row `r` and step `k` is at `r * row_stride + k * step_stride`; each of [`Tiles::splits`] takes some of the steps,
+/// and has shares of its own.
 #[cube]
 pub(super) fn accumulate(
     sums: &mut Array<f32>,
     weights: &Shared<[f32]>,
-    heads_of: &Shared<[f32]>,
-    by_row: usize,
-    by_step: usize,
+    tile: &Shared<[f32]>,
+    row_stride: usize,
+    step_stride: usize,
     steps: usize,
     #[comptime] rows: usize,
     #[comptime] tiles: Tiles,
@@ -364,18 +387,18 @@ pub(super) fn accumulate(
         let item = UNIT_POS as usize % UNITS + comptime!(share * UNITS);
         if item < comptime!(rows / WIDTH * tiles.columns()) {
             let (row, d) = (item / columns * WIDTH, item % columns * WIDTH);
-            let mut numbers = Array::<f32>::new(WIDTH);
-            for k in range_stepped(UNIT_POS as usize / UNITS, steps, comptime!(tiles.teams())) {
+            let mut values = Array::<f32>::new(WIDTH);
+            for k in range_stepped(UNIT_POS as usize / UNITS, steps, comptime!(tiles.splits())) {
                 #[unroll]
                 for c in 0..WIDTH {
-                    numbers[c] = heads_of[k * stride + d + c];
+                    values[c] = tile[k * stride + d + c];
                 }
                 #[unroll]
                 for i in 0..WIDTH {
-                    let weight = weights[(row + i) * by_row + k * by_step];
+                    let weight = weights[(row + i) * row_stride + k * step_stride];
                     #[unroll]
                     for c in 0..WIDTH {
-                        sums[comptime!((share * WIDTH + i) * WIDTH + c)] += weight * numbers[c];
+                        sums[comptime!((share * WIDTH + i) * WIDTH + c)] += weight * values[c];
                     }
                 }
             }
@@ -383,14 +406,14 @@ pub(super) fn accumulate(
     }
 }
 
-/// Adds the shares of all teams to those of the first, in order, through a tile.
+/// Adds the shares of all splits to those of the first, in order, through a tile.
 #[cube]
-pub(super) fn add_teams(
+pub(super) fn add_splits(
     sums: &mut Array<f32>,
-    shared: &mut Shared<[f32]>,
+    tile: &mut Shared<[f32]>,
     #[comptime] tiles: Tiles,
 ) {
-    let (unit, team) = (UNIT_POS as usize % UNITS, UNIT_POS as usize / UNITS);
+    let (unit, split) = (UNIT_POS as usize % UNITS, UNIT_POS as usize / UNITS);
     let count = comptime!(tiles.shares(tiles.keys) * WIDTH * WIDTH);
     // A part of the shares at a time, since a tile has no room for all.
     #[unroll]
@@ -398,16 +421,16 @@ pub(super) fn add_teams(
         sync_cube();
         #[unroll]
         for c in 0..WIDTH {
-            shared[(team * WIDTH + c) * UNITS + unit] = sums[comptime!(part * WIDTH + c)];
+            tile[(split * WIDTH + c) * UNITS + unit] = sums[comptime!(part * WIDTH + c)];
         }
         sync_cube();
-        if team == 0 {
+        if split == 0 {
             #[unroll]
-            for other in 1..comptime!(tiles.teams()) {
+            for other in 1..comptime!(tiles.splits()) {
                 #[unroll]
                 for c in 0..WIDTH {
                     sums[comptime!(part * WIDTH + c)] +=
-                        shared[comptime!((other * WIDTH + c) * UNITS) + unit];
+                        tile[comptime!((other * WIDTH + c) * UNITS) + unit];
                 }
             }
         }
@@ -421,18 +444,19 @@ mod tests {
     #[test]
     fn tiles_are_made_smaller_until_they_have_room() {
         let tiles = Tiles { queries: 32, keys: 32, dim: 64, units: UNITS };
+        let counts = TileCounts { tiles: 2, products: 1, query_floats: 3 };
         for min_queries in [1, 8, 16] {
             for bytes in [16 << 10, 32 << 10, 256 << 10] {
-                let fitting = tiles.within(min_queries, [2, 1], bytes);
-                assert!(fitting.bytes([2, 1, 3]) <= bytes, "{fitting:?}");
+                let fitting = tiles.shrink_to_fit(min_queries, counts, bytes);
+                assert!(fitting.bytes(counts) <= bytes, "{fitting:?}");
                 assert!(fitting.queries >= min_queries && fitting.keys >= WIDTH, "{fitting:?}");
             }
         }
-        assert_eq!(tiles.within(1, [2, 1], 256 << 10), tiles);
+        assert_eq!(tiles.shrink_to_fit(1, counts, 256 << 10), tiles);
         // Nothing is left to halve.
-        let fitting = Tiles { dim: 4096, ..tiles }.within(16, [2, 1], 1 << 10);
+        let fitting = Tiles { dim: 4096, ..tiles }.shrink_to_fit(16, counts, 1 << 10);
         assert_eq!((fitting.queries, fitting.keys), (16, WIDTH));
-        assert!(fitting.bytes([2, 1, 0]) > 1 << 10);
+        assert!(fitting.bytes(TileCounts { query_floats: 0, ..counts }) > 1 << 10);
     }
 
     #[test]
@@ -441,13 +465,13 @@ mod tests {
             [(16, 32, 64), (8, 8, 64), (4, 16, 64), (16, 4, 64), (32, 16, 256), (32, 8, 256)]
         {
             let tiles = Tiles { queries, keys, dim: 5, units };
-            let ([query_groups, key_groups], part) = (tiles.groups(), tiles.part());
+            let (groups, part) = (tiles.groups(), tiles.part());
             let mut found = vec![0; queries * keys];
             for unit in 0..units {
-                for (i, j) in (0..part[0]).flat_map(|i| (0..part[1]).map(move |j| (i, j))) {
-                    let query = unit / key_groups + i * query_groups;
+                for (i, j) in (0..part.queries).flat_map(|i| (0..part.keys).map(move |j| (i, j))) {
+                    let query = unit / groups.keys + i * groups.queries;
                     if query < queries {
-                        found[query * keys + unit % key_groups + j * key_groups] += 1;
+                        found[query * keys + unit % groups.keys + j * groups.keys] += 1;
                     }
                 }
             }

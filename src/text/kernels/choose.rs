@@ -2,7 +2,7 @@
 
 use super::UNITS;
 use super::progress::Progress;
-use super::rows::largest_logit;
+use super::rows::find_max_logit;
 use crate::device::buffers::Buffer;
 use crate::math::reduction::cube_sum;
 use crate::math::softmax::{MIN_THRESHOLD, logprob, normalizer, unnormalized};
@@ -14,34 +14,33 @@ use burn::cubecl::prelude::*;
 pub(crate) struct Choices {
     /// Tokens as floats, log-probabilities and entropies in nats of each step, `[3, rows]`, then masks of the tokens
     /// that could be drawn, `[rows, masks]`.
-    pub numbers: Buffer<f32>,
+    pub values: Buffer<f32>,
     /// Capacity in steps; the choice of step `n` is at `n` modulo this.
-    pub steps: usize,
-    /// Number of values of a step.
-    pub size: usize,
+    pub capacity: usize,
+    pub values_per_step: usize,
 }
 
 #[cube]
 impl Choices {
-    /// Writes the choice of a row in step `number`.
+    /// Writes the choice of a row in a step.
     pub fn write(
         &mut self,
-        number: usize,
+        step: usize,
         row: usize,
         rows: usize,
         token: usize,
         logprob: f32,
         entropy: f32,
     ) {
-        let place = number % self.steps * self.size + row;
-        self.numbers[place] = token as f32;
-        self.numbers[place + rows] = logprob;
-        self.numbers[place + 2 * rows] = entropy;
+        let place = step % self.capacity * self.values_per_step + row;
+        self.values[place] = token as f32;
+        self.values[place + rows] = logprob;
+        self.values[place + 2 * rows] = entropy;
     }
 
-    /// Writes a mask of step `number`.
-    pub fn write_mask(&mut self, number: usize, rows: usize, place: usize, mask: u32) {
-        self.numbers[number % self.steps * self.size + 3 * rows + place] = mask as f32;
+    /// Writes a mask of a step.
+    pub fn write_mask(&mut self, step: usize, rows: usize, place: usize, mask: u32) {
+        self.values[step % self.capacity * self.values_per_step + 3 * rows + place] = mask as f32;
     }
 }
 
@@ -64,11 +63,11 @@ pub(crate) fn choose_kernel(
     let row = CUBE_POS;
     if row < rows {
         let (unit, start) = (UNIT_POS as usize, row * vocabulary);
-        let number = progress.next_index();
+        let step = progress.next_index();
         if ABSOLUTE_POS == 0 {
-            progress.set_chosen(number);
+            progress.set_chosen_index(step);
         }
-        let row_max = largest_logit(logits, start, vocabulary, inverse_temperature);
+        let row_max = find_max_logit(logits, start, vocabulary, inverse_temperature);
         // Each unit sums a run of tokens, so that the cumulative sums follow the order of the vocabulary.
         let run = vocabulary.div_ceil(UNITS);
         let begin = unit * run;
@@ -77,40 +76,40 @@ pub(crate) fn choose_kernel(
             end = vocabulary;
         }
         let mut sum = 0.0f32;
-        let mut mean = 0.0f32;
-        let mut peak = vocabulary;
+        let mut weighted_logit = 0.0f32;
+        let mut likeliest = vocabulary;
         for i in begin..end {
             let logit = logits[start + i] * inverse_temperature;
             let weight = unnormalized(logit, row_max);
             sum += weight;
-            mean += weight * (logit - row_max);
-            if logit == row_max && peak == vocabulary {
-                peak = i;
+            weighted_logit += weight * (logit - row_max);
+            if logit == row_max && likeliest == vocabulary {
+                likeliest = i;
             }
         }
-        let mean = cube_sum(mean, UNITS);
+        let weighted_logit = cube_sum(weighted_logit, UNITS);
         let mut sums = Shared::<[f32]>::new_slice(UNITS);
-        let mut peaks = Shared::<[u32]>::new_slice(UNITS);
+        let mut likeliest_of_units = Shared::<[u32]>::new_slice(UNITS);
         sums[unit] = sum;
-        peaks[unit] = peak as u32;
+        likeliest_of_units[unit] = likeliest as u32;
         sync_cube();
-        let mut all = 0.0f32;
+        let mut total = 0.0f32;
         for i in 0..UNITS {
-            all += sums[i];
+            total += sums[i];
         }
-        let normalizer = normalizer(row_max, all);
+        let normalizer = normalizer(row_max, total);
         let mut token = vocabulary - 1;
         // The unit in whose run the token is.
-        let mut at = UNITS.runtime();
+        let mut chosen_unit = UNITS.runtime();
         if comptime!(is_greedy) {
             for i in 0..UNITS {
-                if at == UNITS && (peaks[i] as usize) < vocabulary {
-                    at = i;
-                    token = peaks[i] as usize;
+                if chosen_unit == UNITS && (likeliest_of_units[i] as usize) < vocabulary {
+                    chosen_unit = i;
+                    token = likeliest_of_units[i] as usize;
                 }
             }
         } else {
-            let mut target = draws[number * rows + row] * all;
+            let mut target = draws[step * rows + row] * total;
             if target < MIN_THRESHOLD {
                 target = f32::new(MIN_THRESHOLD);
             }
@@ -118,13 +117,13 @@ pub(crate) fn choose_kernel(
             let mut passed = 0.0f32;
             for i in 0..UNITS {
                 let after = passed + sums[i];
-                if at == UNITS && after > target {
-                    at = i;
+                if chosen_unit == UNITS && after > target {
+                    chosen_unit = i;
                     before = passed;
                 }
                 passed = after;
             }
-            if unit == at {
+            if unit == chosen_unit {
                 let mut is_found = false;
                 for i in begin..end {
                     before += unnormalized(logits[start + i] * inverse_temperature, row_max);
@@ -140,14 +139,14 @@ pub(crate) fn choose_kernel(
             }
         }
         // No token is found if logits are NaN.
-        if at == UNITS {
-            at = 0;
+        if chosen_unit == UNITS {
+            chosen_unit = 0;
         }
-        if unit == at {
+        if unit == chosen_unit {
             tokens[row] = token as i32;
             let logprob = logprob(logits[start + token] * inverse_temperature, &normalizer);
-            let entropy = normalizer.log_sum - mean * normalizer.inverse_sum;
-            choices.write(number, row, rows, token, logprob, entropy);
+            let entropy = normalizer.log_sum - weighted_logit * normalizer.inverse_sum;
+            choices.write(step, row, rows, token, logprob, entropy);
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use super::progress::Progress;
 use super::rows::{RowLayout, read, write};
+use crate::nn::arch::{DecoderShape, QkNorm};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
 /// Computes cosine and sine of a pair at a position, from the rotations of its low and of its high part.
 #[cube]
-pub(super) fn rotation(
+pub(super) fn compute_rotation(
     table: &[f32],
     position: usize,
     pair: usize,
@@ -40,12 +41,12 @@ pub(crate) fn rotation_kernel(
     let unit = ABSOLUTE_POS;
     if unit < rows * half {
         let (row, pair) = (unit / half, unit % half);
-        let number = progress.chosen();
+        let token_index = progress.chosen_index();
         if unit == 0 {
-            progress.set_passing(number);
+            progress.set_passing_index(token_index);
         }
-        let position = progress.prompt_length(row) + number;
-        let (cosine, sine) = rotation(table, position, pair, low, high, half);
+        let position = progress.prompt_length(row) + token_index;
+        let (cosine, sine) = compute_rotation(table, position, pair, low, high, half);
         rotations[2 * unit] = cosine;
         rotations[2 * unit + 1] = sine;
     }
@@ -60,7 +61,7 @@ pub(crate) struct Heads {
     pub keys: usize,
     /// Elements of a head.
     pub dim: usize,
-    /// Pairs of a head that rotate.
+    /// Half of the rotary dimensions: the number of pairs of a head that rotate.
     pub half: usize,
     /// Whether each head of queries and keys is normed.
     pub norms_heads: bool,
@@ -69,6 +70,18 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
+    /// The heads of a decoder's layers.
+    pub fn from_shape(shape: &DecoderShape) -> Self {
+        Self {
+            queries: shape.num_heads,
+            keys: shape.num_kv_heads,
+            dim: shape.head_dim,
+            half: shape.rotary_dim() / 2,
+            norms_heads: shape.qk_norm == QkNorm::PerHead,
+            norms_all: shape.qk_norm == QkNorm::AllHeads,
+        }
+    }
+
     /// Elements of a row of queries.
     pub const fn query_size(self) -> usize {
         self.queries * self.dim
@@ -84,94 +97,94 @@ impl Heads {
         self.norms_heads || self.norms_all
     }
 
-    /// Weights of the norm of queries.
-    pub const fn query_weights(self) -> usize {
+    /// Number of weights of the norm of queries.
+    pub const fn query_norm_size(self) -> usize {
         if self.norms_all { self.query_size() } else { self.dim }
     }
 
-    /// Weights of the norms of queries and keys.
-    pub const fn weights(self) -> usize {
+    /// Number of weights of the norms of queries and keys.
+    pub const fn norm_size(self) -> usize {
         if self.norms_all { self.query_size() + self.key_size() } else { 2 * self.dim }
     }
 }
 
-/// Heads of queries or of keys of one row, whose elements are shared out among the units of a cube: pairs that rotate,
-/// and elements that do not.
+/// Heads of queries or of keys of one row, distributed over the units of a cube by items: pairs that rotate, and
+/// elements that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Rotated {
+struct HeadLayout {
     heads: Heads,
     /// Heads of the row.
     count: usize,
     units: usize,
 }
 
-impl Rotated {
-    /// Pairs, and elements that do not rotate, of a head.
-    fn items(self) -> usize {
+impl HeadLayout {
+    /// Items of a head.
+    fn head_items(self) -> usize {
         self.heads.dim - self.heads.half
     }
 
-    /// Items of a unit.
+    /// Items of a unit, one of each part of the row.
     fn parts(self) -> usize {
-        (self.count * self.items()).div_ceil(self.units)
+        (self.count * self.head_items()).div_ceil(self.units)
     }
 }
 
 /// The items of a unit, normed and rotated.
 #[derive(CubeType)]
-struct Items {
+struct RotatedItems {
+    /// The first element of each pair, and each element that does not rotate.
     first: Array<f32>,
-    /// The second number of each pair.
+    /// The second element of each pair.
     second: Array<f32>,
 }
 
-/// Norms and rotates the heads of the row that begins at `start`; `roots` are the heads' roots, from number `first` on,
-/// and weights begin at `weight`.
+/// Norms and rotates the heads of the row that begins at `start` in `elements`; `roots` are the heads' roots, from
+/// `first_root` on, and weights begin at `first_weight`.
 #[cube]
 fn rotate_heads(
-    row_of: &mut [f32],
+    elements: &mut [f32],
     start: usize,
     rotations: &[f32],
     rotation: usize,
     weights: &[f32],
-    #[comptime] weight: usize,
+    #[comptime] first_weight: usize,
     roots: &Shared<[f32]>,
-    #[comptime] first: usize,
+    #[comptime] first_root: usize,
     factor: f32,
-    #[comptime] form: Rotated,
-) -> Items {
-    let heads = comptime!(form.heads);
-    let (dim, half, items) = comptime!((heads.dim, heads.half, form.items()));
-    let mut all = Items {
-        first: Array::<f32>::new(comptime!(form.parts())),
-        second: Array::<f32>::new(comptime!(form.parts())),
+    #[comptime] layout: HeadLayout,
+) -> RotatedItems {
+    let heads = comptime!(layout.heads);
+    let (dim, half, items) = comptime!((heads.dim, heads.half, layout.head_items()));
+    let mut rotated = RotatedItems {
+        first: Array::<f32>::new(comptime!(layout.parts())),
+        second: Array::<f32>::new(comptime!(layout.parts())),
     };
     #[unroll]
-    for part in 0..comptime!(form.parts()) {
-        let item = UNIT_POS as usize + comptime!(part * form.units);
+    for part in 0..comptime!(layout.parts()) {
+        let item = UNIT_POS as usize + comptime!(part * layout.units);
         let mut a = 0.0f32;
         let mut b = 0.0f32;
-        if item < comptime!(form.count * form.items()) {
+        if item < comptime!(layout.count * layout.head_items()) {
             let (head, i) = (item / items, item % items);
             let at = start + head * dim;
-            // A pair, or a number that does not rotate.
             let is_pair = i < half;
-            let mut place = i;
+            let mut offset = i;
             if !is_pair {
-                place = i + half;
+                offset = i + half;
             }
-            a = row_of[at + place] * factor;
-            let mut w = weight + place;
+            a = elements[at + offset] * factor;
+            let mut w = first_weight + offset;
             if comptime!(heads.norms_all) {
                 w += head * dim;
             }
             if comptime!(heads.has_head_norms()) {
-                a = a / roots[first + head] * weights[w];
+                a = a / roots[first_root + head] * weights[w];
             }
             if is_pair {
-                b = row_of[at + half + i] * factor;
+                b = elements[at + half + i] * factor;
                 if comptime!(heads.has_head_norms()) {
-                    b = b / roots[first + head] * weights[w + half];
+                    b = b / roots[first_root + head] * weights[w + half];
                 }
                 let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
                 let before = a;
@@ -179,55 +192,61 @@ fn rotate_heads(
                 b = b * cos + before * sin;
             }
         }
-        all.first[part] = a;
-        all.second[part] = b;
+        rotated.first[part] = a;
+        rotated.second[part] = b;
     }
-    all
+    rotated
 }
 
-/// Writes the items of a unit into the row that begins at `start`.
+/// Writes the items of a unit into the row that begins at `start` in `elements`.
 #[cube]
-fn write_heads<C: Float>(row_of: &mut [C], start: usize, all: &Items, #[comptime] form: Rotated) {
-    let (dim, half, items) = comptime!((form.heads.dim, form.heads.half, form.items()));
+fn write_heads<C: Float>(
+    elements: &mut [C],
+    start: usize,
+    rotated: &RotatedItems,
+    #[comptime] layout: HeadLayout,
+) {
+    let (dim, half, items) = comptime!((layout.heads.dim, layout.heads.half, layout.head_items()));
     #[unroll]
-    for part in 0..comptime!(form.parts()) {
-        let item = UNIT_POS as usize + comptime!(part * form.units);
-        if item < comptime!(form.count * form.items()) {
+    for part in 0..comptime!(layout.parts()) {
+        let item = UNIT_POS as usize + comptime!(part * layout.units);
+        if item < comptime!(layout.count * layout.head_items()) {
             let (head, i) = (item / items, item % items);
             let at = start + head * dim;
             if i < half {
-                row_of[at + i] = C::cast_from(all.first[part]);
-                row_of[at + half + i] = C::cast_from(all.second[part]);
+                elements[at + i] = C::cast_from(rotated.first[part]);
+                elements[at + half + i] = C::cast_from(rotated.second[part]);
             } else {
-                row_of[at + half + i] = C::cast_from(all.first[part]);
+                elements[at + half + i] = C::cast_from(rotated.first[part]);
             }
         }
     }
 }
 
-/// Computes the roots by which the heads of queries and keys of one row are divided, queries first.
+/// Computes the roots by which the heads of queries and keys of one row are divided, queries first. Their elements
+/// begin at `query_start` and `key_start`.
 #[cube]
-pub(crate) fn head_roots(
+pub(crate) fn compute_roots(
     queries: &mut [f32],
-    query: usize,
+    query_start: usize,
     keys: &mut [f32],
-    key: usize,
+    key_start: usize,
     roots: &mut Shared<[f32]>,
     eps: f32,
     #[comptime] heads: Heads,
     #[comptime] units: usize,
 ) {
     let unit = UNIT_POS as usize;
-    let (dim, count) = comptime!((heads.dim, heads.queries));
-    let all = comptime!(heads.queries + heads.keys);
-    for head in range_stepped(unit, all, units) {
+    let (dim, query_heads) = comptime!((heads.dim, heads.queries));
+    let all_heads = comptime!(heads.queries + heads.keys);
+    for head in range_stepped(unit, all_heads, units) {
         let mut square = 0.0f32;
         for i in 0..dim {
-            if head < count {
-                let x = queries[query + head * dim + i];
+            if head < query_heads {
+                let x = queries[query_start + head * dim + i];
                 square += x * x;
             } else {
-                let x = keys[key + (head - count) * dim + i];
+                let x = keys[key_start + (head - query_heads) * dim + i];
                 square += x * x;
             }
         }
@@ -239,16 +258,16 @@ pub(crate) fn head_roots(
     sync_cube();
     if comptime!(heads.norms_all) {
         let mut query_square = 0.0f32;
-        for head in 0..count {
+        for head in 0..query_heads {
             query_square += roots[head];
         }
         let mut key_square = 0.0f32;
-        for head in count..all {
+        for head in query_heads..all_heads {
             key_square += roots[head];
         }
         sync_cube();
-        for head in range_stepped(unit, all, units) {
-            if head < count {
+        for head in range_stepped(unit, all_heads, units) {
+            if head < query_heads {
                 let mean = query_square / comptime!(heads.query_size() as f32);
                 roots[head] = (mean + eps).sqrt();
             } else {
@@ -285,35 +304,46 @@ pub(crate) fn store_kernel<C: Float>(
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let (query, key) = (row * comptime!(heads.query_size()), row * comptime!(heads.key_size()));
+        let query_start = row * comptime!(heads.query_size());
+        let key_start = row * comptime!(heads.key_size());
         let mut roots = Shared::<[f32]>::new_slice(comptime!(heads.queries + heads.keys));
         if comptime!(heads.has_head_norms()) {
-            head_roots(queries, query, keys, key, &mut roots, eps, heads, units);
+            compute_roots(queries, query_start, keys, key_start, &mut roots, eps, heads, units);
         }
         let rotation = row * comptime!(2 * heads.half);
-        let of_values = comptime!(RowLayout { size: heads.key_size(), units });
-        let of_queries = comptime!(Rotated { heads, count: heads.queries, units });
-        let of_keys = comptime!(Rotated { heads, count: heads.keys, units });
-        let place = (row * max_tokens + progress.passing()) * comptime!(heads.key_size());
+        let value_layout = comptime!(RowLayout { size: heads.key_size(), units });
+        let query_layout = comptime!(HeadLayout { heads, count: heads.queries, units });
+        let key_layout = comptime!(HeadLayout { heads, count: heads.keys, units });
+        let cache_start =
+            (row * max_tokens + progress.passing_index()) * comptime!(heads.key_size());
         // All loads precede the first store, so that a unit waits for memory once.
-        let new_values = read(values, key, of_values);
+        let new_values = read(values, key_start, value_layout);
         let new_queries = rotate_heads(
-            queries, query, rotations, rotation, weights, 0usize, &roots, 0usize, scale, of_queries,
-        );
-        let new_keys = rotate_heads(
-            keys,
-            key,
+            queries,
+            query_start,
             rotations,
             rotation,
             weights,
-            comptime!(heads.query_weights()),
+            0usize,
+            &roots,
+            0usize,
+            scale,
+            query_layout,
+        );
+        let new_keys = rotate_heads(
+            keys,
+            key_start,
+            rotations,
+            rotation,
+            weights,
+            comptime!(heads.query_norm_size()),
             &roots,
             comptime!(heads.queries),
             1.0f32,
-            of_keys,
+            key_layout,
         );
-        write_heads(queries, query, &new_queries, of_queries);
-        write_heads(key_cache, place, &new_keys, of_keys);
-        write(value_cache, place, &new_values, of_values);
+        write_heads(queries, query_start, &new_queries, query_layout);
+        write_heads(key_cache, cache_start, &new_keys, key_layout);
+        write(value_cache, cache_start, &new_values, value_layout);
     }
 }

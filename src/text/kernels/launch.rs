@@ -1,32 +1,19 @@
 //! Launches of kernels that a token step and a pass over whole texts have in common.
 
 use super::UNITS;
-use super::heads::Heads;
-use super::rows::{AddNorm, RowLayout, add_norm_kernel, gate_kernel};
+use super::rows::{AddNormForm, RowLayout, add_norm_kernel, gate_kernel};
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::math::Activation;
-use crate::nn::arch::{DecoderShape, QkNorm, QkNorms};
+use crate::nn::arch::{DecoderShape, QkNorms};
 use crate::nn::tensors::decoder::{Decoder, RmsNorm};
 use burn::backend::DType;
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
-/// The heads of a shape.
-pub(crate) fn heads(shape: &DecoderShape) -> Heads {
-    Heads {
-        queries: shape.num_heads,
-        keys: shape.num_kv_heads,
-        dim: shape.head_dim,
-        half: shape.rotary_dim() / 2,
-        norms_heads: shape.qk_norm == QkNorm::PerHead,
-        norms_all: shape.qk_norm == QkNorm::AllHeads,
-    }
-}
-
 /// Weights of the norms of a layer's queries and keys, in this order; a placeholder that kernels do not read if there
 /// are no such norms.
-pub(crate) fn head_norms(decoder: &Decoder, layer: usize) -> CubeTensor {
+pub(crate) fn head_norm_weights(decoder: &Decoder, layer: usize) -> CubeTensor {
     cube_tensor(match decoder.layers[layer].head_norms() {
         QkNorms { query: Some(query), key: Some(key) } => {
             Tensor::cat([query, key].map(|norm| decoder.norm_weights(norm)).to_vec(), 0)
@@ -35,27 +22,27 @@ pub(crate) fn head_norms(decoder: &Decoder, layer: usize) -> CubeTensor {
     })
 }
 
-/// Rows of a tensor whose last axis is a row.
-pub(crate) fn rows_of(tensor: &CubeTensor) -> usize {
+/// Number of rows of a tensor whose last axis is a row.
+pub(crate) fn num_rows(tensor: &CubeTensor) -> usize {
     let shape = tensor.meta.shape();
     tensor.meta.num_elements() / shape[shape.len() - 1]
 }
 
 /// Adds the output of a block, normed if there is a norm, to the stream, `[.., hidden_size]`. Returns the sum, normed
-/// if there is a norm, as numbers of type `to`, and the sum.
+/// if there is a norm, in type `normed_type`, and the sum.
 pub(crate) fn add_norm(
     shape: &DecoderShape,
     stream: CubeTensor,
     output: Option<(CubeTensor, Option<&RmsNorm>)>,
     norm: Option<&RmsNorm>,
-    to: DType,
+    normed_type: DType,
 ) -> (CubeTensor, CubeTensor) {
     let weights = |norm: &RmsNorm| cube_tensor(norm.weight());
     let output_norm = output.as_ref().and_then(|(_, norm)| *norm).map(weights);
     let norm = norm.map(weights);
-    let rows = rows_of(&stream);
+    let rows = num_rows(&stream);
     let row = RowLayout::new(stream.meta.num_elements() / rows);
-    let form = AddNorm {
+    let form = AddNormForm {
         row,
         adds: output.is_some(),
         norms_output: output_norm.is_some(),
@@ -66,7 +53,7 @@ pub(crate) fn add_norm(
     }
     let new = |dtype: DType| uninit(&stream, &stream.meta.shape().to_vec(), dtype);
     let sum = if form.adds { new(DType::F32) } else { stream.clone() };
-    let normed = if form.norms_sum { new(to) } else { sum.clone() };
+    let normed = if form.norms_sum { new(normed_type) } else { sum.clone() };
     let unused = uninit(&stream, &[1], DType::F32);
     let output = output.map_or_else(|| stream.clone(), |(output, _)| output);
     // SAFETY: accesses stay below `rows` times `size`; all units of a cube reach its barriers. What the form leaves out
@@ -92,15 +79,15 @@ pub(crate) fn add_norm(
     (normed, sum)
 }
 
-/// The gated values, of the shape of the gate, as numbers of type `to`.
-pub(crate) fn gated(
+/// Multiplies the activation of a gate by its factors, `up`. The result has the shape of the gate.
+pub(crate) fn apply_gate(
     gate: &CubeTensor,
     up: &CubeTensor,
     activation: Activation,
-    to: DType,
+    gated_type: DType,
 ) -> CubeTensor {
     let count = gate.meta.num_elements();
-    let gated = uninit(gate, &gate.meta.shape().to_vec(), to);
+    let gated = uninit(gate, &gate.meta.shape().to_vec(), gated_type);
     let vector = vector_size(&[gate, up, &gated], |vector| count.is_multiple_of(vector));
     let count = count / vector;
     // SAFETY: accesses stay below `count`.

@@ -17,4 +17,4 @@ pub(crate) mod token_loss;
 /// Units of a cube.
 pub(crate) const UNITS: usize = 64;
 /// Elements, or vectors, that a unit reads at a time from a buffer, so that it waits for all of them at once.
-pub(crate) const AT_ONCE: usize = 8;
+pub(crate) const LOADS_AT_ONCE: usize = 8;

@@ -1,13 +1,13 @@
 //! The kernel that chooses tokens among the likeliest ones: top-k, top-p and min-p without sorting.
 //!
-//! Tokens are ordered by falling weight, and by number among equal weights. The tokens that can be drawn are a prefix
-//! of this order, and so are those up to a draw. The end of a prefix is found by its weight: first its octave, by a
+//! Tokens are ordered by descending weight, and by id among equal weights. The tokens that can be drawn are a prefix of
+//! this order, and so are those up to a draw. The end of a prefix is found by its weight: first its octave, by a
 //! histogram over octaves, then the weight itself by bisection over its bits, among the tokens of that octave alone.
 
 use super::UNITS;
 use super::choose::Choices;
 use super::progress::Progress;
-use super::rows::{cube_max, largest_logit};
+use super::rows::{cube_max, find_max_logit};
 use crate::device::buffers::Buffer;
 use crate::math::ln;
 use crate::math::reduction::cube_sum;
@@ -27,7 +27,7 @@ const MANTISSA_BITS: u32 = 23;
 /// Settings that narrow the choice of a token.
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Narrowing {
-    /// The number of the likeliest tokens that can be drawn; 0 for all.
+    /// Number of the likeliest tokens that can be drawn; 0 for all.
     pub top_k: usize,
     /// Share of the probability that the likeliest tokens must reach together; 1 for all tokens.
     pub top_p: f32,
@@ -49,7 +49,7 @@ pub(crate) struct NarrowScratch {
 /// A row of logits, with the workgroup memory of searches among their weights.
 #[derive(CubeType)]
 struct LogitRow {
-    /// Place of the first logit, and of the first number of [`NarrowScratch`].
+    /// Index of the first logit, and of the row's first element in [`NarrowScratch`].
     start: usize,
     vocabulary: usize,
     /// The factor of logits, and the largest logit times this factor.
@@ -72,35 +72,34 @@ enum SearchKind {
     Draw,
 }
 
-/// A position in the order of tokens.
+/// A weight at which a search has ended.
 #[derive(CubeType, Clone, Copy)]
-struct Place {
-    /// The bits of the weight there.
+struct FoundWeight {
     bits: u32,
     /// The sum over larger weights.
-    above: f32,
+    sum_above: f32,
     /// The tokens of the octave of the weight that are in the unit's list.
     listed: usize,
 }
 
 /// The octave of a weight, counted from the largest.
 #[cube]
-fn octave(bits: u32) -> usize {
-    let mut number = (127u32 - (bits >> MANTISSA_BITS)) as usize;
-    if number >= OCTAVES {
-        number = comptime!(OCTAVES - 1).runtime();
+fn octave_from_bits(bits: u32) -> usize {
+    let mut octave = (127u32 - (bits >> MANTISSA_BITS)) as usize;
+    if octave >= OCTAVES {
+        octave = comptime!(OCTAVES - 1).runtime();
     }
-    number
+    octave
 }
 
 /// The term that a weight adds to a sum.
 #[cube]
-fn share(weight: f32, #[comptime] kind: SearchKind) -> f32 {
-    let mut share = weight;
+fn summand(weight: f32, #[comptime] kind: SearchKind) -> f32 {
+    let mut summand = weight;
     if comptime!(kind == SearchKind::Count) {
-        share = 1.0f32;
+        summand = 1.0f32;
     }
-    share
+    summand
 }
 
 /// Whether a search ends at a sum.
@@ -114,25 +113,25 @@ fn passes(sum: f32, goal: f32, #[comptime] kind: SearchKind) -> bool {
 }
 
 /// Finds the largest weight such that the sum over all weights at least as large reaches `goal`, among weights whose
-/// bits are at least `floor`; the smallest of these if the sum never does, since sums in another order round
+/// bits are at least `min_bits`; the smallest of these if the sum never does, since sums in another order round
 /// differently.
 #[cube]
 fn search(
     scratch: &mut NarrowScratch,
     row: &mut LogitRow,
-    floor: u32,
+    min_bits: u32,
     goal: f32,
     #[comptime] kind: SearchKind,
-) -> Place {
+) -> FoundWeight {
     let (unit, start) = (UNIT_POS as usize, row.start);
-    for number in 0..OCTAVES {
-        row.sums[number * UNITS + unit] = 0.0f32;
+    for octave in 0..OCTAVES {
+        row.sums[octave * UNITS + unit] = 0.0f32;
     }
     for i in range_stepped(unit, row.vocabulary, UNITS) {
         let weight = scratch.weights[start + i];
         let bits = u32::reinterpret(weight);
-        if bits >= floor {
-            row.sums[octave(bits) * UNITS + unit] += share(weight, kind);
+        if bits >= min_bits {
+            row.sums[octave_from_bits(bits) * UNITS + unit] += summand(weight, kind);
         }
     }
     sync_cube();
@@ -144,16 +143,16 @@ fn search(
         row.octaves[unit] = sum;
     }
     sync_cube();
-    let mut above = 0.0f32;
+    let mut sum_above = 0.0f32;
     let mut passed = 0.0f32;
     // The last octave that has weights, if none passes.
-    let mut chosen = comptime!(OCTAVES - 1).runtime();
+    let mut chosen_octave = comptime!(OCTAVES - 1).runtime();
     let mut has_passed = false.runtime();
-    for number in 0..OCTAVES {
-        let sum = passed + row.octaves[number];
-        if !has_passed && row.octaves[number] > 0.0f32 {
-            chosen = number;
-            above = passed;
+    for octave in 0..OCTAVES {
+        let sum = passed + row.octaves[octave];
+        if !has_passed && row.octaves[octave] > 0.0f32 {
+            chosen_octave = octave;
+            sum_above = passed;
             has_passed = passes(sum, goal, kind);
         }
         passed = sum;
@@ -165,7 +164,7 @@ fn search(
     for i in range_stepped(unit, row.vocabulary, UNITS) {
         let weight = scratch.weights[start + i];
         let bits = u32::reinterpret(weight);
-        if bits >= floor && octave(bits) == chosen {
+        if bits >= min_bits && octave_from_bits(bits) == chosen_octave {
             scratch.lists[start + unit + listed * UNITS] = i as u32;
             listed += 1;
             if -weight > smallest {
@@ -175,41 +174,42 @@ fn search(
     }
     let smallest = -cube_max(smallest);
     // The weight is in `low..high`: at `low` the sum has come to the goal, or never does; at `high` it has not.
-    let mut high = LARGEST_BITS - ((chosen as u32) << MANTISSA_BITS) + (1u32 << MANTISSA_BITS);
-    let mut low = floor;
+    let mut high =
+        LARGEST_BITS - ((chosen_octave as u32) << MANTISSA_BITS) + (1u32 << MANTISSA_BITS);
+    let mut low = min_bits;
     if smallest < 2.0f32 {
         low = u32::reinterpret(smallest);
     }
-    let mut at_high = above;
+    let mut sum_at_high = sum_above;
     while high - low > 1u32 {
         let middle = low + (high - low) / 2u32;
         let mut sum = 0.0f32;
-        for at in 0..listed {
-            let weight = scratch.weights[start + scratch.lists[start + unit + at * UNITS] as usize];
+        for entry in 0..listed {
+            let weight =
+                scratch.weights[start + scratch.lists[start + unit + entry * UNITS] as usize];
             if u32::reinterpret(weight) >= middle {
-                sum += share(weight, kind);
+                sum += summand(weight, kind);
             }
         }
-        let sum = above + cube_sum(sum, UNITS);
+        let sum = sum_above + cube_sum(sum, UNITS);
         // All units have read this sum before the next one is written.
         sync_cube();
         if passes(sum, goal, kind) {
             low = middle;
         } else {
             high = middle;
-            at_high = sum;
+            sum_at_high = sum;
         }
     }
-    Place { bits: low, above: at_high, listed }
+    FoundWeight { bits: low, sum_above: sum_at_high, listed }
 }
 
-/// Finds the token with a place's weight that has `before` others of this weight before it, by bisection over token
-/// numbers.
+/// Finds the token of the found weight that has `before` others of this weight before it, by bisection over token ids.
 #[cube]
-fn nth_tied_token(
+fn find_tied_token(
     scratch: &mut NarrowScratch,
     row: &mut LogitRow,
-    place: &Place,
+    found: &FoundWeight,
     before: f32,
 ) -> usize {
     let (unit, start) = (UNIT_POS as usize, row.start);
@@ -218,9 +218,9 @@ fn nth_tied_token(
     while low < high {
         let middle = (low + high) / 2;
         let mut count = 0.0f32;
-        for at in 0..place.listed {
-            let i = scratch.lists[start + unit + at * UNITS] as usize;
-            if i <= middle && u32::reinterpret(scratch.weights[start + i]) == place.bits {
+        for entry in 0..found.listed {
+            let i = scratch.lists[start + unit + entry * UNITS] as usize;
+            if i <= middle && u32::reinterpret(scratch.weights[start + i]) == found.bits {
                 count += 1.0f32;
             }
         }
@@ -235,13 +235,13 @@ fn nth_tied_token(
     low
 }
 
-/// Number of tokens with a place's weight.
+/// Counts the tokens of the found weight.
 #[cube]
-fn count_ties(scratch: &mut NarrowScratch, start: usize, place: &Place) -> f32 {
+fn count_ties(scratch: &mut NarrowScratch, start: usize, found: &FoundWeight) -> f32 {
     let mut count = 0.0f32;
-    for at in 0..place.listed {
-        let i = scratch.lists[start + UNIT_POS as usize + at * UNITS] as usize;
-        if u32::reinterpret(scratch.weights[start + i]) == place.bits {
+    for entry in 0..found.listed {
+        let i = scratch.lists[start + UNIT_POS as usize + entry * UNITS] as usize;
+        if u32::reinterpret(scratch.weights[start + i]) == found.bits {
             count += 1.0f32;
         }
     }
@@ -259,20 +259,20 @@ struct Cut {
     ties: f32,
 }
 
-/// Leaves the `top_k` likeliest tokens.
+/// Narrows a cut to the `top_k` likeliest tokens.
 #[cube]
-fn top_k_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top_k: usize) {
+fn cut_top_k(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top_k: usize) {
     if top_k > 0 && top_k < row.vocabulary {
         let goal = top_k as f32;
-        let place = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Count));
-        cut.bits = place.bits;
-        cut.ties = goal - place.above;
+        let found = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Count));
+        cut.bits = found.bits;
+        cut.ties = goal - found.sum_above;
     }
 }
 
-/// Leaves the fewest tokens that have a share `top_p` of the probability of those before the cut.
+/// Narrows a cut to the fewest tokens that have a share `top_p` of the probability of those before it.
 #[cube]
-fn top_p_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top_p: f32) {
+fn cut_top_p(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top_p: f32) {
     if top_p < 1.0f32 {
         let mut mass = 0.0f32;
         for i in range_stepped(UNIT_POS as usize, row.vocabulary, UNITS) {
@@ -286,30 +286,41 @@ fn top_p_cut(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &mut Cut, top
             mass += cut.ties * f32::reinterpret(cut.bits);
         }
         let goal = top_p * mass;
-        let place = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Mass));
-        let mut ties = ((goal - place.above) / f32::reinterpret(place.bits)).ceil();
+        let found = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Mass));
+        let mut ties = ((goal - found.sum_above) / f32::reinterpret(found.bits)).ceil();
         if ties < 1.0f32 {
             ties = 1.0f32;
         }
-        if place.bits > cut.bits || ties < cut.ties {
+        if found.bits > cut.bits || ties < cut.ties {
             cut.ties = ties;
         }
-        cut.bits = place.bits;
+        cut.bits = found.bits;
     }
 }
 
-/// Sums over the tokens within a cut, of which those with the smallest weight may be only some: their weights, and
-/// these times logits relative to the largest. Also returns the number of tokens of the last weight, and this unit's
-/// number of tokens of larger weights.
+/// Sums over the tokens within a cut.
+#[derive(CubeType)]
+struct DrawableSums {
+    /// Sum of their weights.
+    weight: f32,
+    /// Sum of their weights times their logits relative to the largest.
+    weighted_logit: f32,
+    /// Number of tokens of the cut's weight, whether they can be drawn or not.
+    ties: f32,
+    /// This unit's number of tokens of larger weights.
+    larger: f32,
+}
+
+/// Sums over the tokens within a cut, and limits [`Cut::ties`] to the tokens of this weight that exist.
 #[cube]
 fn sum_drawable(
     logits: &[f32],
     scratch: &mut NarrowScratch,
     row: &LogitRow,
     cut: &mut Cut,
-) -> (f32, f32, f32, f32) {
+) -> DrawableSums {
     let mut sum = 0.0f32;
-    let mut mean = 0.0f32;
+    let mut weighted_logit = 0.0f32;
     let mut ties = 0.0f32;
     let mut larger = 0.0f32;
     for i in range_stepped(UNIT_POS as usize, row.vocabulary, UNITS) {
@@ -318,7 +329,7 @@ fn sum_drawable(
         if bits > cut.bits {
             larger += 1.0f32;
             sum += weight;
-            mean += weight * (logits[row.start + i] * row.inverse_temperature - row.max);
+            weighted_logit += weight * (logits[row.start + i] * row.inverse_temperature - row.max);
         } else if bits == cut.bits {
             ties += 1.0f32;
         }
@@ -329,12 +340,12 @@ fn sum_drawable(
     }
     let smallest = f32::reinterpret(cut.bits);
     let mut sum = cube_sum(sum, UNITS);
-    let mut mean = cube_sum(mean, UNITS);
+    let mut weighted_logit = cube_sum(weighted_logit, UNITS);
     if cut.ties > 0.0f32 {
         sum += cut.ties * smallest;
-        mean += cut.ties * smallest * ln(smallest);
+        weighted_logit += cut.ties * smallest * ln(smallest);
     }
-    (sum, mean, ties, larger)
+    DrawableSums { weight: sum, weighted_logit, ties, larger }
 }
 
 /// Draws a token of those that a cut leaves; `goal` is the draw times the sum of their weights.
@@ -344,24 +355,24 @@ fn draw(scratch: &mut NarrowScratch, row: &mut LogitRow, cut: &Cut, goal: f32) -
     if goal < MIN_THRESHOLD {
         goal = f32::new(MIN_THRESHOLD);
     }
-    let place = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Draw));
-    let mut before = ((goal - place.above) / f32::reinterpret(place.bits)).floor();
-    let mut most_before = count_ties(scratch, row.start, &place) - 1.0f32;
-    if place.bits == cut.bits && cut.ties - 1.0f32 < most_before {
-        most_before = cut.ties - 1.0f32;
+    let found = search(scratch, row, cut.bits, goal, comptime!(SearchKind::Draw));
+    let mut before = ((goal - found.sum_above) / f32::reinterpret(found.bits)).floor();
+    let mut max_before = count_ties(scratch, row.start, &found) - 1.0f32;
+    if found.bits == cut.bits && cut.ties - 1.0f32 < max_before {
+        max_before = cut.ties - 1.0f32;
     }
-    if before > most_before {
-        before = most_before;
+    if before > max_before {
+        before = max_before;
     }
     if before < 0.0f32 {
         before = 0.0f32;
     }
-    nth_tied_token(scratch, row, &place, before)
+    find_tied_token(scratch, row, &found, before)
 }
 
 /// Computes a word of the mask of the tokens that can be drawn, those of the last weight up to `end`.
 #[cube]
-fn mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize) -> u32 {
+fn compute_mask_word(logits: &[f32], row: &LogitRow, cut: &Cut, end: usize, word: usize) -> u32 {
     let mut mask = 0u32.runtime();
     for bit in 0..TOKENS_PER_FLOAT_WORD {
         let i = word * TOKENS_PER_FLOAT_WORD + bit;
@@ -398,15 +409,15 @@ pub(crate) fn narrow_kernel(
     let index = CUBE_POS;
     if index < rows {
         let (unit, start) = (UNIT_POS as usize, index * vocabulary);
-        let number = progress.next_index();
+        let step = progress.next_index();
         if ABSOLUTE_POS == 0 {
-            progress.set_chosen(number);
+            progress.set_chosen_index(step);
         }
         let mut row = LogitRow {
             start,
             vocabulary,
             inverse_temperature: narrowing.inverse_temperature,
-            max: largest_logit(logits, start, vocabulary, narrowing.inverse_temperature),
+            max: find_max_logit(logits, start, vocabulary, narrowing.inverse_temperature),
             sums: Shared::<[f32]>::new_slice(comptime!(OCTAVES * UNITS)),
             octaves: Shared::<[f32]>::new_slice(OCTAVES),
         };
@@ -415,33 +426,33 @@ pub(crate) fn narrow_kernel(
                 unnormalized(logits[start + i] * row.inverse_temperature, row.max);
         }
         let mut cut = Cut { bits: 0u32.runtime(), ties: vocabulary as f32 };
-        top_k_cut(scratch, &mut row, &mut cut, narrowing.top_k);
-        top_p_cut(scratch, &mut row, &mut cut, narrowing.top_p);
+        cut_top_k(scratch, &mut row, &mut cut, narrowing.top_k);
+        cut_top_p(scratch, &mut row, &mut cut, narrowing.top_p);
         if u32::reinterpret(narrowing.min_p) > cut.bits {
             cut.bits = u32::reinterpret(narrowing.min_p);
             cut.ties = vocabulary as f32;
         }
-        let (sum, mean, ties, larger) = sum_drawable(logits, scratch, &row, &mut cut);
-        let token = draw(scratch, &mut row, &cut, draws[number * rows + index] * sum);
+        let sums = sum_drawable(logits, scratch, &row, &mut cut);
+        let token = draw(scratch, &mut row, &cut, draws[step * rows + index] * sums.weight);
         // Some tokens of the last weight may be left out.
         let mut end = vocabulary;
-        if cut.ties < ties {
+        if cut.ties < sums.ties {
             // The weight at which there is one more than there are larger ones is the last.
-            let goal = cube_sum(larger, UNITS) + 1.0f32;
-            let place = search(scratch, &mut row, cut.bits, goal, comptime!(SearchKind::Count));
-            end = nth_tied_token(scratch, &mut row, &place, cut.ties - 1.0f32) + 1;
+            let goal = cube_sum(sums.larger, UNITS) + 1.0f32;
+            let found = search(scratch, &mut row, cut.bits, goal, comptime!(SearchKind::Count));
+            end = find_tied_token(scratch, &mut row, &found, cut.ties - 1.0f32) + 1;
         }
-        let words = vocabulary.div_ceil(TOKENS_PER_FLOAT_WORD);
-        for word in range_stepped(unit, words, UNITS) {
-            let mask = mask_word(logits, &row, &cut, end, word);
-            choices.write_mask(number, rows, index * words + word, mask);
+        let num_words = vocabulary.div_ceil(TOKENS_PER_FLOAT_WORD);
+        for word in range_stepped(unit, num_words, UNITS) {
+            let mask = compute_mask_word(logits, &row, &cut, end, word);
+            choices.write_mask(step, rows, index * num_words + word, mask);
         }
         if unit == 0 {
-            let log_total = ln(sum);
+            let log_total = ln(sums.weight);
             tokens[index] = token as i32;
             let logprob = logits[start + token] * row.inverse_temperature - row.max - log_total;
-            let entropy = log_total - mean / sum;
-            choices.write(number, index, rows, token, logprob, entropy);
+            let entropy = log_total - sums.weighted_logit / sums.weight;
+            choices.write(step, index, rows, token, logprob, entropy);
         }
     }
 }

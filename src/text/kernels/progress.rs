@@ -18,8 +18,8 @@ pub(crate) struct Progress {
     pub completions_per_prompt: usize,
 }
 
-/// Number of entries of [`Progress::counts`] before those of prompts.
-pub(crate) const COUNTS: usize = 2;
+/// Number of indices in [`Progress::counts`], before the lengths of the prompts.
+pub(crate) const NUM_INDICES: usize = 2;
 const CHOSEN: usize = 0;
 const PASSING: usize = 1;
 
@@ -27,21 +27,21 @@ const PASSING: usize = 1;
 impl Progress {
     /// Number of tokens in the prompt of a row.
     pub fn prompt_length(&self, row: usize) -> usize {
-        self.counts[COUNTS + row / self.completions_per_prompt] as usize
+        self.counts[NUM_INDICES + row / self.completions_per_prompt] as usize
     }
 
     /// Index of the token that passes through the layers: the number of tokens of each completion before it.
-    pub fn passing(&self) -> usize {
+    pub fn passing_index(&self) -> usize {
         self.counts[PASSING] as usize
     }
 
     /// Index of the last token chosen.
-    pub fn chosen(&self) -> usize {
+    pub fn chosen_index(&self) -> usize {
         self.counts[CHOSEN] as usize
     }
 
     /// Sets the index of the token that passes through the layers.
-    pub fn set_passing(&mut self, index: usize) {
+    pub fn set_passing_index(&mut self, index: usize) {
         self.counts[PASSING] = index as i32;
     }
 
@@ -51,7 +51,7 @@ impl Progress {
     }
 
     /// Sets the index of the last token chosen.
-    pub fn set_chosen(&mut self, index: usize) {
+    pub fn set_chosen_index(&mut self, index: usize) {
         self.counts[CHOSEN] = index as i32;
     }
 }

@@ -1,13 +1,13 @@
 //! Kernels over whole rows: addition with norm, gate, column sums and scatter, and their backward passes.
 
-use super::{AT_ONCE, UNITS};
+use super::{LOADS_AT_ONCE, UNITS};
 use crate::math::activation::{Activation, activate, value_and_derivative};
 use crate::math::reduction::cube_sum;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Computes the maximum of a number of each unit of a cube of [`UNITS`].
+/// Computes the maximum over `own` of each unit of a cube of [`UNITS`].
 #[cube]
 pub(crate) fn cube_max(own: f32) -> f32 {
     let unit = UNIT_POS as usize;
@@ -27,7 +27,7 @@ pub(crate) fn cube_max(own: f32) -> f32 {
 
 /// Computes the largest logit of a row, multiplied by `inverse_temperature`.
 #[cube]
-pub(crate) fn largest_logit(
+pub(crate) fn find_max_logit(
     logits: &[f32],
     start: usize,
     count: usize,
@@ -64,7 +64,7 @@ impl RowLayout {
         self.size.div_ceil(self.units)
     }
 
-    /// Whether all units have a number of a part.
+    /// Whether all units have an element of a part.
     const fn is_whole(self, part: usize) -> bool {
         (part + 1) * self.units <= self.size
     }
@@ -72,28 +72,28 @@ impl RowLayout {
 
 /// Whether the row has an element for this unit in a part.
 #[cube]
-fn is_in(i: usize, #[comptime] part: usize, #[comptime] row: RowLayout) -> bool {
-    let mut is_in = true.runtime();
+fn has_element(i: usize, #[comptime] part: usize, #[comptime] row: RowLayout) -> bool {
+    let mut is_within = true.runtime();
     if comptime!(!row.is_whole(part)) {
-        is_in = i < comptime!(row.size);
+        is_within = i < comptime!(row.size);
     }
-    is_in
+    is_within
 }
 
 /// Reads a unit's elements of the row that begins at `first`; 0 beyond its end.
 #[cube]
 pub(super) fn read(from: &[f32], first: usize, #[comptime] row: RowLayout) -> Array<f32> {
-    let mut numbers = Array::<f32>::new(comptime!(row.parts()));
+    let mut elements = Array::<f32>::new(comptime!(row.parts()));
     #[unroll]
     for part in 0..comptime!(row.parts()) {
         let i = UNIT_POS as usize + comptime!(part * row.units);
-        let mut number = 0.0f32;
-        if is_in(i, part, row) {
-            number = from[first + i];
+        let mut element = 0.0f32;
+        if has_element(i, part, row) {
+            element = from[first + i];
         }
-        numbers[part] = number;
+        elements[part] = element;
     }
-    numbers
+    elements
 }
 
 /// Writes a unit's elements of the row that begins at `first`, as elements of another type.
@@ -101,32 +101,32 @@ pub(super) fn read(from: &[f32], first: usize, #[comptime] row: RowLayout) -> Ar
 pub(super) fn write<N: Float>(
     to: &mut [N],
     first: usize,
-    numbers: &Array<f32>,
+    elements: &Array<f32>,
     #[comptime] row: RowLayout,
 ) {
     #[unroll]
     for part in 0..comptime!(row.parts()) {
         let i = UNIT_POS as usize + comptime!(part * row.units);
-        if is_in(i, part, row) {
-            to[first + i] = N::cast_from(numbers[part]);
+        if has_element(i, part, row) {
+            to[first + i] = N::cast_from(elements[part]);
         }
     }
 }
 
 /// Computes the root by which a norm divides a row.
 #[cube]
-fn root_of(numbers: &Array<f32>, eps: f32, #[comptime] row: RowLayout) -> f32 {
+fn compute_root(elements: &Array<f32>, eps: f32, #[comptime] row: RowLayout) -> f32 {
     let mut square = 0.0f32;
     #[unroll]
     for part in 0..comptime!(row.parts()) {
-        square += numbers[part] * numbers[part];
+        square += elements[part] * elements[part];
     }
     (cube_sum(square, comptime!(row.units)) / comptime!(row.size as f32) + eps).sqrt()
 }
 
 /// The form of [`add_norm_kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct AddNorm {
+pub(crate) struct AddNormForm {
     pub row: RowLayout,
     /// Whether a block's output is added.
     pub adds: bool,
@@ -153,43 +153,43 @@ pub(crate) fn add_norm_kernel<N: Float>(
     rows: usize,
     eps: f32,
     offset: f32,
-    #[comptime] form: AddNorm,
+    #[comptime] form: AddNormForm,
     #[define(N)] _element: ElemType,
 ) {
     if CUBE_POS < rows {
         let row = comptime!(form.row);
         let first = CUBE_POS * comptime!(row.size);
-        let mut numbers = read(stream, first, row);
+        let mut elements = read(stream, first, row);
         if comptime!(form.adds) {
             let added = read(output, first, row);
             if comptime!(form.norms_output) {
                 let scales = read(output_weights, 0usize, row);
-                let root = root_of(&added, eps, row);
+                let root = compute_root(&added, eps, row);
                 #[unroll]
                 for part in 0..comptime!(row.parts()) {
-                    numbers[part] += added[part] / root * (scales[part] + offset);
+                    elements[part] += added[part] / root * (scales[part] + offset);
                 }
             } else {
                 #[unroll]
                 for part in 0..comptime!(row.parts()) {
-                    numbers[part] += added[part];
+                    elements[part] += added[part];
                 }
             }
-            write(sum, first, &numbers, row);
+            write(sum, first, &elements, row);
         }
         if comptime!(form.norms_sum) {
             let scales = read(weights, 0usize, row);
-            let root = root_of(&numbers, eps, row);
+            let root = compute_root(&elements, eps, row);
             #[unroll]
             for part in 0..comptime!(row.parts()) {
-                numbers[part] = numbers[part] / root * (scales[part] + offset);
+                elements[part] = elements[part] / root * (scales[part] + offset);
             }
-            write(normed, first, &numbers, row);
+            write(normed, first, &elements, row);
         }
     }
 }
 
-/// Multiplies the activation of a gate by the values `up`; one unit per vector.
+/// Multiplies the activation of a gate by its factors, `up`; one unit per vector.
 ///
 /// Buffers: `[count]` vectors three times.
 #[cube(launch_unchecked)]
@@ -198,34 +198,34 @@ pub(crate) fn gate_kernel<N: Float, V: Size>(
     up: &[Vector<f32, V>],
     gated: &mut [Vector<N, V>],
     count: usize,
-    #[comptime] vector: usize,
+    #[comptime] vector_len: usize,
     #[comptime] activation: Activation,
     #[define(N)] _element: ElemType,
     #[define(V)] _size: usize,
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
-        let mut numbers = gate[i];
+        let mut elements = gate[i];
         #[unroll]
-        for j in 0..vector {
-            numbers.insert(j, activate(numbers.extract(j), activation));
+        for j in 0..vector_len {
+            elements.insert(j, activate(elements.extract(j), activation));
         }
-        gated[i] = Vector::<N, V>::cast_from(numbers * up[i]);
+        gated[i] = Vector::<N, V>::cast_from(elements * up[i]);
     }
 }
 
-/// Computes the gradients of a gate and of the values `up`; one unit per vector.
+/// Computes the gradients of a gate and of its factors, `up`; one unit per vector.
 ///
-/// Buffers: the gradient of the result; the gate, the values, and their gradients: `[count]` vectors each.
+/// Buffers: the gradient of the result; the gate, the factors, and their gradients: `[count]` vectors each.
 #[cube(launch_unchecked)]
 pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
-    d: &[Vector<f32, V>],
+    d_gated: &[Vector<f32, V>],
     gate: &[Vector<f32, V>],
     up: &[Vector<f32, V>],
     d_gate: &mut [Vector<N, V>],
     d_up: &mut [Vector<N, V>],
     count: usize,
-    #[comptime] vector: usize,
+    #[comptime] vector_len: usize,
     #[comptime] activation: Activation,
     #[define(N)] _element: ElemType,
     #[define(V)] _size: usize,
@@ -235,12 +235,12 @@ pub(crate) fn gate_backward_kernel<N: Float, V: Size>(
         let mut values = gate[i];
         let mut derivatives = gate[i];
         #[unroll]
-        for j in 0..vector {
-            let open = value_and_derivative(values.extract(j), activation);
-            values.insert(j, open.value);
-            derivatives.insert(j, open.derivative);
+        for j in 0..vector_len {
+            let activated = value_and_derivative(values.extract(j), activation);
+            values.insert(j, activated.value);
+            derivatives.insert(j, activated.derivative);
         }
-        let d = d[i];
+        let d = d_gated[i];
         d_up[i] = Vector::<N, V>::cast_from(d * values);
         d_gate[i] = Vector::<N, V>::cast_from(d * up[i] * derivatives);
     }
@@ -251,7 +251,7 @@ pub(crate) const ROWS_PER_CUBE: usize = 4;
 
 /// The form of [`norm_backward_kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct NormBackward {
+pub(crate) struct NormBackwardForm {
     pub row: RowLayout,
     /// Whether the gradient of the input is added to what is there.
     pub adds: bool,
@@ -274,7 +274,7 @@ pub(crate) fn norm_backward_kernel(
     rows: usize,
     eps: f32,
     offset: f32,
-    #[comptime] form: NormBackward,
+    #[comptime] form: NormBackwardForm,
 ) {
     let begin = CUBE_POS * ROWS_PER_CUBE;
     if begin < rows {
@@ -291,24 +291,24 @@ pub(crate) fn norm_backward_kernel(
         for part in 0..parts {
             sums[part] = 0.0f32;
         }
-        for number in begin..end {
-            let first = number * comptime!(row.size);
-            let numbers = read(input, first, row);
-            let d_results = read(d_normed, first, row);
+        for row_index in begin..end {
+            let first = row_index * comptime!(row.size);
+            let elements = read(input, first, row);
+            let d_outputs = read(d_normed, first, row);
             let mut square = 0.0f32;
             let mut dot = 0.0f32;
             #[unroll]
             for part in 0..parts {
-                square += numbers[part] * numbers[part];
-                dot += d_results[part] * (scales[part] + offset) * numbers[part];
+                square += elements[part] * elements[part];
+                dot += d_outputs[part] * (scales[part] + offset) * elements[part];
             }
-            let mut of_input = Array::<f32>::new(parts);
+            let mut d_elements = Array::<f32>::new(parts);
             if comptime!(form.adds) {
                 #[unroll]
                 for part in 0..parts {
                     let i = UNIT_POS as usize + comptime!(part * row.units);
-                    if is_in(i, part, row) {
-                        of_input[part] = d_input[first + i];
+                    if has_element(i, part, row) {
+                        d_elements[part] = d_input[first + i];
                     }
                 }
             }
@@ -320,15 +320,15 @@ pub(crate) fn norm_backward_kernel(
             let norm_grad = dot / (count * root * root * root);
             #[unroll]
             for part in 0..parts {
-                let (x, d) = (numbers[part], d_results[part]);
+                let (x, d) = (elements[part], d_outputs[part]);
                 let mut gradient = d * (scales[part] + offset) / root - x * norm_grad;
                 if comptime!(form.adds) {
-                    gradient += of_input[part];
+                    gradient += d_elements[part];
                 }
-                of_input[part] = gradient;
+                d_elements[part] = gradient;
                 sums[part] += d * x / root;
             }
-            write(d_input, first, &of_input, row);
+            write(d_input, first, &d_elements, row);
         }
         if comptime!(form.learns) {
             write(partials, CUBE_POS * comptime!(row.size), &sums, row);
@@ -386,11 +386,11 @@ pub(crate) fn copy_or_add_kernel(
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
-        let mut number = from[i];
+        let mut element = from[i];
         if comptime!(adds) {
-            number += to[i];
+            element += to[i];
         }
-        to[i] = number;
+        to[i] = element;
     }
 }
 
@@ -398,7 +398,7 @@ pub(crate) fn copy_or_add_kernel(
 /// and [`UNITS`] elements of a row.
 ///
 /// Buffers: for `count` destinations where the rows of each begin, and the end of the last, `[count + 1]`, then their
-/// rows in `to`, `[count]`, then the rows in `from`; `from` and `to`, of rows of `size` numbers.
+/// rows in `to`, `[count]`, then the rows in `from`; `from` and `to`, of rows of `size` elements.
 #[cube(launch_unchecked)]
 pub(crate) fn scatter_kernel(
     places: &[i32],
@@ -410,26 +410,26 @@ pub(crate) fn scatter_kernel(
     #[comptime] adds: bool,
 ) {
     let blocks = size.div_ceil(UNITS);
-    let number = CUBE_POS / blocks;
+    let destination = CUBE_POS / blocks;
     let i = CUBE_POS % blocks * UNITS + UNIT_POS as usize;
-    if number < count && i < size {
-        let (begin, end) = (places[number] as usize, places[number + 1] as usize);
-        let first = places[count + 1 + number] as usize * size;
+    if destination < count && i < size {
+        let (begin, end) = (places[destination] as usize, places[destination + 1] as usize);
+        let first = places[count + 1 + destination] as usize * size;
         let mut sum = 0.0f32;
-        for begin in range_stepped(begin, end, AT_ONCE) {
-            let mut numbers = Array::<f32>::new(AT_ONCE);
+        for start in range_stepped(begin, end, LOADS_AT_ONCE) {
+            let mut elements = Array::<f32>::new(LOADS_AT_ONCE);
             #[unroll]
-            for n in 0..AT_ONCE {
-                let at = begin + n;
-                let mut number = 0.0f32;
+            for n in 0..LOADS_AT_ONCE {
+                let at = start + n;
+                let mut element = 0.0f32;
                 if at < end {
-                    number = from[places[2 * count + 1 + at] as usize * size + i];
+                    element = from[places[2 * count + 1 + at] as usize * size + i];
                 }
-                numbers[n] = number;
+                elements[n] = element;
             }
             #[unroll]
-            for n in 0..AT_ONCE {
-                sum += numbers[n];
+            for n in 0..LOADS_AT_ONCE {
+                sum += elements[n];
             }
         }
         let mut all = sum * scale;

@@ -40,29 +40,30 @@ pub(crate) fn text_attend_kernel<C: Float>(
     let block = CUBE_POS / comptime!(heads.keys);
     if block < blocks {
         let unit = UNIT_POS as usize;
-        let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
+        let (stride, row_size) = comptime!((tiles.stride(), tiles.row_size()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let heads_per_key = comptime!(heads.queries / heads.keys);
-        let rows = RowBlock::of(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
-        let count = rows.queries(heads);
+        let rows =
+            RowBlock::from_table(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
+        let count = rows.num_queries(heads);
 
-        let mut of_queries =
+        let mut query_tile =
             Shared::<[f32]>::new_aligned_slice(comptime!(tiles.queries * stride), 16usize);
-        let mut of_keys =
+        let mut key_tile =
             Shared::<[f32]>::new_aligned_slice(comptime!(tiles.keys * stride), 16usize);
         let mut weights = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
         let mut peaks = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
         let mut totals = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
-        let mut kept = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
-        load_queries(&mut of_queries, queries, &rows, 0, rows.queries(heads), heads, tiles);
-        pad(&mut of_queries, tiles.queries, tiles);
-        pad(&mut of_keys, tiles.keys, tiles);
+        let mut rescales = Shared::<[f32]>::new_slice(comptime!(tiles.queries));
+        load_queries(&mut query_tile, queries, &rows, 0, rows.num_queries(heads), heads, tiles);
+        pad(&mut query_tile, tiles.queries, tiles);
+        pad(&mut key_tile, tiles.keys, tiles);
         // A tile may have more queries than the cube has units.
         for query in range_stepped(unit, tiles.queries, UNITS) {
             peaks[query] = f32::new(MASKED_LOGIT);
             totals[query] = 0.0f32;
         }
-        let mut products = Array::<f32>::new(comptime!(part[0] * part[1]));
+        let mut products = Array::<f32>::new(comptime!(part.queries * part.keys));
         let shares = comptime!(tiles.shares(tiles.queries));
         let mut sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
         clear(&mut sums, comptime!(shares * WIDTH * WIDTH));
@@ -71,24 +72,24 @@ pub(crate) fn text_attend_kernel<C: Float>(
         let end = rows.position(rows.end);
         for start in range_stepped(rows.first_key(window), end, comptime!(tiles.keys)) {
             sync_cube();
-            load_keys::<C>(&mut of_keys, keys, &rows, start, end, heads, tiles);
+            load_keys::<C>(&mut key_tile, keys, &rows, start, end, heads, tiles);
             sync_cube();
-            multiply(&of_queries, &of_keys, &mut products, tiles);
+            multiply(&query_tile, &key_tile, &mut products, tiles);
             #[unroll]
-            for i in 0..comptime!(part[0]) {
-                let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
+            for i in 0..comptime!(part.queries) {
+                let query = unit / comptime!(groups.keys) + comptime!(i * groups.queries);
                 let position = rows.position(rows.first + query / heads_per_key);
                 #[unroll]
-                for j in 0..comptime!(part[1]) {
-                    let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
-                    let number = start + key;
+                for j in 0..comptime!(part.keys) {
+                    let key = unit % comptime!(groups.keys) + comptime!(j * groups.keys);
+                    let key_index = start + key;
                     let is_visible =
-                        query < count && number <= position && number + window > position;
+                        query < count && key_index <= position && key_index + window > position;
                     let mut score = f32::new(MASKED_LOGIT);
                     if is_visible {
-                        score = products[comptime!(i * part[1] + j)];
+                        score = products[comptime!(i * part.keys + j)];
                     }
-                    products[comptime!(i * part[1] + j)] = score;
+                    products[comptime!(i * part.keys + j)] = score;
                     if query < comptime!(tiles.queries) {
                         weights[query * row_size + key] = score;
                     }
@@ -105,18 +106,18 @@ pub(crate) fn text_attend_kernel<C: Float>(
                     }
                 }
                 peaks[query] = peak;
-                kept[query] = exp(before - peak);
+                rescales[query] = exp(before - peak);
             }
             // Values overwrite keys.
-            load_keys::<C>(&mut of_keys, values, &rows, start, end, heads, tiles);
+            load_keys::<C>(&mut key_tile, values, &rows, start, end, heads, tiles);
             sync_cube();
             #[unroll]
-            for i in 0..comptime!(part[0]) {
-                let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
+            for i in 0..comptime!(part.queries) {
+                let query = unit / comptime!(groups.keys) + comptime!(i * groups.queries);
                 #[unroll]
-                for j in 0..comptime!(part[1]) {
-                    let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
-                    let score = products[comptime!(i * part[1] + j)];
+                for j in 0..comptime!(part.keys) {
+                    let key = unit % comptime!(groups.keys) + comptime!(j * groups.keys);
+                    let score = products[comptime!(i * part.keys + j)];
                     let mut weight = 0.0f32;
                     if score > MASKED_LOGIT {
                         weight = exp(score - peaks[query]);
@@ -128,7 +129,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
             }
             sync_cube();
             for query in range_stepped(unit, tiles.queries, UNITS) {
-                let mut total = totals[query] * kept[query];
+                let mut total = totals[query] * rescales[query];
                 for key in 0..comptime!(tiles.keys) {
                     total += weights[query * row_size + key];
                 }
@@ -141,7 +142,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
                 if row < comptime!(tiles.queries) {
                     #[unroll]
                     for i in 0..WIDTH {
-                        let factor = kept[row + i];
+                        let factor = rescales[row + i];
                         #[unroll]
                         for c in 0..WIDTH {
                             sums[comptime!((share * WIDTH + i) * WIDTH + c)] *= factor;
@@ -153,7 +154,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
             if steps > comptime!(tiles.keys) {
                 steps = tiles.keys.runtime();
             }
-            accumulate(&mut sums, &weights, &of_keys, row_size, 1, steps, tiles.queries, tiles);
+            accumulate(&mut sums, &weights, &key_tile, row_size, 1, steps, tiles.queries, tiles);
         }
         sync_cube();
         #[unroll]
@@ -172,7 +173,7 @@ pub(crate) fn text_attend_kernel<C: Float>(
         }
         store_queries(&sums, attended, &rows, heads, tiles);
         for query in range_stepped(unit, count, UNITS) {
-            lse_and_delta[2 * rows.place(query, heads)] = peaks[query] + ln(totals[query]);
+            lse_and_delta[2 * rows.query_place(query, heads)] = peaks[query] + ln(totals[query]);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::UNITS;
 use super::attention_tiles::{
-    RowBlock, Tiles, WIDTH, accumulate, add_teams, clear, load_keys, load_queries, multiply, pad,
+    RowBlock, Tiles, WIDTH, accumulate, add_splits, clear, load_keys, load_queries, multiply, pad,
     store_queries,
 };
 use super::heads::Heads;
@@ -23,7 +23,7 @@ pub(crate) fn delta_kernel<C: Float, V: Size>(
     lse_and_delta: &mut [f32],
     count: usize,
     #[comptime] vectors: usize,
-    #[comptime] vector: usize,
+    #[comptime] vector_len: usize,
     #[define(C)] _element: ElemType,
     #[define(V)] _size: usize,
 ) {
@@ -31,12 +31,12 @@ pub(crate) fn delta_kernel<C: Float, V: Size>(
     if i < count {
         let mut sums = Vector::<f32, V>::new(0.0f32);
         for d in 0..vectors {
-            let number = Vector::<f32, V>::cast_from(attended[i * vectors + d]);
-            sums += number * d_attended[i * vectors + d];
+            let value = Vector::<f32, V>::cast_from(attended[i * vectors + d]);
+            sums += value * d_attended[i * vectors + d];
         }
         let mut sum = sums.extract(0usize);
         #[unroll]
-        for j in 1..vector {
+        for j in 1..vector_len {
             sum += sums.extract(j);
         }
         lse_and_delta[2 * i + 1] = sum;
@@ -68,27 +68,28 @@ pub(crate) fn query_gradient_kernel<C: Float>(
     let block = CUBE_POS / comptime!(heads.keys);
     if block < blocks {
         let unit = UNIT_POS as usize;
-        let (stride, row_size) = comptime!((tiles.stride(), tiles.row()));
+        let (stride, row_size) = comptime!((tiles.stride(), tiles.row_size()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let heads_per_key = comptime!(heads.queries / heads.keys);
-        let rows = RowBlock::of(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
-        let count = rows.queries(heads);
+        let rows =
+            RowBlock::from_table(segments, place + 2 * block, CUBE_POS % comptime!(heads.keys));
+        let count = rows.num_queries(heads);
 
         let size = comptime!(tiles.queries * stride);
-        let mut of_queries = Shared::<[f32]>::new_aligned_slice(size, 16usize);
-        let mut of_results = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut query_tile = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut d_tile = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let size = comptime!(tiles.keys * stride);
-        let mut of_keys = Shared::<[f32]>::new_aligned_slice(size, 16usize);
-        let mut of_values = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut key_tile = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut value_tile = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let mut d_scores = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
-        load_queries(&mut of_queries, queries, &rows, 0, count, heads, tiles);
-        load_queries(&mut of_results, d_attended, &rows, 0, count, heads, tiles);
-        pad(&mut of_queries, tiles.queries, tiles);
-        pad(&mut of_results, tiles.queries, tiles);
-        pad(&mut of_keys, tiles.keys, tiles);
-        pad(&mut of_values, tiles.keys, tiles);
-        let mut scores = Array::<f32>::new(comptime!(part[0] * part[1]));
-        let mut of_weights = Array::<f32>::new(comptime!(part[0] * part[1]));
+        load_queries(&mut query_tile, queries, &rows, 0, count, heads, tiles);
+        load_queries(&mut d_tile, d_attended, &rows, 0, count, heads, tiles);
+        pad(&mut query_tile, tiles.queries, tiles);
+        pad(&mut d_tile, tiles.queries, tiles);
+        pad(&mut key_tile, tiles.keys, tiles);
+        pad(&mut value_tile, tiles.keys, tiles);
+        let mut scores = Array::<f32>::new(comptime!(part.queries * part.keys));
+        let mut d_weights = Array::<f32>::new(comptime!(part.queries * part.keys));
         let shares = comptime!(tiles.shares(tiles.queries));
         let mut sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
         clear(&mut sums, comptime!(shares * WIDTH * WIDTH));
@@ -96,25 +97,26 @@ pub(crate) fn query_gradient_kernel<C: Float>(
         let end = rows.position(rows.end);
         for start in range_stepped(rows.first_key(window), end, comptime!(tiles.keys)) {
             sync_cube();
-            load_keys::<C>(&mut of_keys, keys, &rows, start, end, heads, tiles);
-            load_keys::<C>(&mut of_values, values, &rows, start, end, heads, tiles);
+            load_keys::<C>(&mut key_tile, keys, &rows, start, end, heads, tiles);
+            load_keys::<C>(&mut value_tile, values, &rows, start, end, heads, tiles);
             sync_cube();
-            multiply(&of_queries, &of_keys, &mut scores, tiles);
-            multiply(&of_results, &of_values, &mut of_weights, tiles);
+            multiply(&query_tile, &key_tile, &mut scores, tiles);
+            multiply(&d_tile, &value_tile, &mut d_weights, tiles);
             #[unroll]
-            for i in 0..comptime!(part[0]) {
-                let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
+            for i in 0..comptime!(part.queries) {
+                let query = unit / comptime!(groups.keys) + comptime!(i * groups.queries);
                 let position = rows.position(rows.first + query / heads_per_key);
-                let entry = 2 * rows.place(query, heads);
+                let entry = 2 * rows.query_place(query, heads);
                 #[unroll]
-                for j in 0..comptime!(part[1]) {
-                    let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
-                    let number = start + key;
+                for j in 0..comptime!(part.keys) {
+                    let key = unit % comptime!(groups.keys) + comptime!(j * groups.keys);
+                    let key_index = start + key;
                     let mut d_score = 0.0f32;
-                    if query < count && number <= position && number + window > position {
-                        let weight = exp(scores[comptime!(i * part[1] + j)] - lse_and_delta[entry]);
+                    if query < count && key_index <= position && key_index + window > position {
+                        let weight =
+                            exp(scores[comptime!(i * part.keys + j)] - lse_and_delta[entry]);
                         d_score = weight
-                            * (of_weights[comptime!(i * part[1] + j)] - lse_and_delta[entry + 1]);
+                            * (d_weights[comptime!(i * part.keys + j)] - lse_and_delta[entry + 1]);
                     }
                     if query < comptime!(tiles.queries) {
                         d_scores[query * row_size + key] = d_score;
@@ -126,14 +128,14 @@ pub(crate) fn query_gradient_kernel<C: Float>(
             if steps > comptime!(tiles.keys) {
                 steps = tiles.keys.runtime();
             }
-            accumulate(&mut sums, &d_scores, &of_keys, row_size, 1, steps, tiles.queries, tiles);
+            accumulate(&mut sums, &d_scores, &key_tile, row_size, 1, steps, tiles.queries, tiles);
         }
         store_queries(&sums, d_queries, &rows, heads, tiles);
     }
 }
 
-/// Number of entries of a block of keys in the table of [`Segments`]: its first row and the end of its rows, the number
-/// of this part and of all parts, and the first row of the results.
+/// Number of entries of a block of keys in the table of [`Segments`]: its first row and the end of its rows, the index
+/// of this part and the number of all parts, and the first row of the results.
 pub(crate) const KEY_BLOCK_ENTRIES: usize = 5;
 /// Number of entries of a row in the table of [`Segments`] for [`add_parts_kernel`]: the first of its parts, the
 /// distance between them, and their number.
@@ -166,81 +168,82 @@ pub(crate) fn key_gradient_kernel<C: Float>(
     let block = CUBE_POS / comptime!(heads.keys);
     if block < blocks {
         let unit = UNIT_POS as usize;
-        let (dim, stride, row_size) = comptime!((tiles.dim, tiles.stride(), tiles.row()));
+        let (dim, stride, row_size) = comptime!((tiles.dim, tiles.stride(), tiles.row_size()));
         let (groups, part) = comptime!((tiles.groups(), tiles.part()));
         let heads_per_key = comptime!(heads.queries / heads.keys);
         let at = place + block * KEY_BLOCK_ENTRIES;
-        let rows = RowBlock::of(segments, at, CUBE_POS % comptime!(heads.keys));
-        let part_of = segments.table[at + 2] as usize;
+        let rows = RowBlock::from_table(segments, at, CUBE_POS % comptime!(heads.keys));
+        let part_index = segments.table[at + 2] as usize;
         let parts = segments.table[at + 3] as usize;
-        let to_row = segments.table[at + 4] as usize;
-        let of_head = rows.head * dim;
+        let result_row = segments.table[at + 4] as usize;
+        let head_offset = rows.head * dim;
         // All rows and heads that attend to some of the keys.
         let completions = segments.bound(rows.first, COMPLETIONS_END) - rows.completions_start;
         let end = (rows.own_rows + completions) * heads_per_key;
 
-        // The teams also sum their shares in these tiles.
+        // The splits also sum their shares in these tiles.
         let size = comptime!((tiles.queries * stride).max(tiles.units * WIDTH));
-        let mut of_queries = Shared::<[f32]>::new_aligned_slice(size, 16usize);
-        let mut of_results = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut query_tile = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut d_tile = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let size = comptime!(tiles.keys * stride);
-        let mut of_keys = Shared::<[f32]>::new_aligned_slice(size, 16usize);
-        let mut of_values = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut key_tile = Shared::<[f32]>::new_aligned_slice(size, 16usize);
+        let mut value_tile = Shared::<[f32]>::new_aligned_slice(size, 16usize);
         let mut weights = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
         let mut d_scores = Shared::<[f32]>::new_slice(comptime!(tiles.queries * row_size));
         // The block's own keys, whose indices follow those of the prompt's.
-        let (begin, last) = (rows.position(rows.first), rows.position(rows.end));
-        load_keys::<C>(&mut of_keys, keys, &rows, begin, last, heads, tiles);
-        load_keys::<C>(&mut of_values, values, &rows, begin, last, heads, tiles);
-        pad(&mut of_queries, tiles.queries, tiles);
-        pad(&mut of_results, tiles.queries, tiles);
-        pad(&mut of_keys, tiles.keys, tiles);
-        pad(&mut of_values, tiles.keys, tiles);
-        let mut scores = Array::<f32>::new(comptime!(part[0] * part[1]));
-        let mut of_weights = Array::<f32>::new(comptime!(part[0] * part[1]));
+        let (key_start, key_end) = (rows.position(rows.first), rows.position(rows.end));
+        load_keys::<C>(&mut key_tile, keys, &rows, key_start, key_end, heads, tiles);
+        load_keys::<C>(&mut value_tile, values, &rows, key_start, key_end, heads, tiles);
+        pad(&mut query_tile, tiles.queries, tiles);
+        pad(&mut d_tile, tiles.queries, tiles);
+        pad(&mut key_tile, tiles.keys, tiles);
+        pad(&mut value_tile, tiles.keys, tiles);
+        let mut scores = Array::<f32>::new(comptime!(part.queries * part.keys));
+        let mut d_weights = Array::<f32>::new(comptime!(part.queries * part.keys));
         let shares = comptime!(tiles.shares(tiles.keys));
         let mut key_sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
         let mut value_sums = Array::<f32>::new(comptime!(shares * WIDTH * WIDTH));
         clear(&mut key_sums, comptime!(shares * WIDTH * WIDTH));
         clear(&mut value_sums, comptime!(shares * WIDTH * WIDTH));
 
-        let (first, step) = (part_of * comptime!(tiles.queries), parts * comptime!(tiles.queries));
+        let (first, step) =
+            (part_index * comptime!(tiles.queries), parts * comptime!(tiles.queries));
         for start in range_stepped(first, end, step) {
             sync_cube();
-            load_queries(&mut of_queries, queries, &rows, start, end, heads, tiles);
-            load_queries(&mut of_results, d_attended, &rows, start, end, heads, tiles);
+            load_queries(&mut query_tile, queries, &rows, start, end, heads, tiles);
+            load_queries(&mut d_tile, d_attended, &rows, start, end, heads, tiles);
             sync_cube();
-            multiply(&of_queries, &of_keys, &mut scores, tiles);
-            multiply(&of_results, &of_values, &mut of_weights, tiles);
+            multiply(&query_tile, &key_tile, &mut scores, tiles);
+            multiply(&d_tile, &value_tile, &mut d_weights, tiles);
             #[unroll]
-            for i in 0..comptime!(part[0]) {
-                let query = unit / comptime!(groups[1]) + comptime!(i * groups[0]);
-                let number = start + query;
+            for i in 0..comptime!(part.queries) {
+                let query = unit / comptime!(groups.keys) + comptime!(i * groups.queries);
+                let query_index = start + query;
                 // Rows that follow the segment attend to all keys within the window.
-                let row = rows.row(number, heads);
+                let row = rows.row(query_index, heads);
                 let mut last = row;
-                if number / heads_per_key >= rows.own_rows {
+                if query_index / heads_per_key >= rows.own_rows {
                     last = rows.end;
                 }
-                let entry = 2 * rows.place(number, heads);
+                let entry = 2 * rows.query_place(query_index, heads);
                 let mut position = 0usize.runtime();
-                if number < end {
+                if query_index < end {
                     position = segments.position(row);
                 }
                 #[unroll]
-                for j in 0..comptime!(part[1]) {
-                    let key = unit % comptime!(groups[1]) + comptime!(j * groups[1]);
+                for j in 0..comptime!(part.keys) {
+                    let key = unit % comptime!(groups.keys) + comptime!(j * groups.keys);
                     let key_row = rows.first + key;
                     let mut weight = 0.0f32;
                     let mut d_score = 0.0f32;
-                    if number < end
+                    if query_index < end
                         && key_row < rows.end
                         && key_row <= last
                         && rows.position(key_row) + window > position
                     {
-                        weight = exp(scores[comptime!(i * part[1] + j)] - lse_and_delta[entry]);
+                        weight = exp(scores[comptime!(i * part.keys + j)] - lse_and_delta[entry]);
                         d_score = weight
-                            * (of_weights[comptime!(i * part[1] + j)] - lse_and_delta[entry + 1]);
+                            * (d_weights[comptime!(i * part.keys + j)] - lse_and_delta[entry + 1]);
                     }
                     if query < comptime!(tiles.queries) {
                         weights[query * row_size + key] = weight;
@@ -253,12 +256,12 @@ pub(crate) fn key_gradient_kernel<C: Float>(
             if len > comptime!(tiles.queries) {
                 len = tiles.queries.runtime();
             }
-            accumulate(&mut key_sums, &d_scores, &of_queries, 1, row_size, len, tiles.keys, tiles);
-            accumulate(&mut value_sums, &weights, &of_results, 1, row_size, len, tiles.keys, tiles);
+            accumulate(&mut key_sums, &d_scores, &query_tile, 1, row_size, len, tiles.keys, tiles);
+            accumulate(&mut value_sums, &weights, &d_tile, 1, row_size, len, tiles.keys, tiles);
         }
-        if comptime!(tiles.teams() > 1) {
-            add_teams(&mut key_sums, &mut of_queries, tiles);
-            add_teams(&mut value_sums, &mut of_queries, tiles);
+        if comptime!(tiles.splits() > 1) {
+            add_splits(&mut key_sums, &mut query_tile, tiles);
+            add_splits(&mut value_sums, &mut query_tile, tiles);
         }
         if unit < UNITS {
             #[unroll]
@@ -272,7 +275,9 @@ pub(crate) fn key_gradient_kernel<C: Float>(
                 for i in 0..WIDTH {
                     let row = rows.first + first + i;
                     if row < rows.end {
-                        let to = (to_row + first + i) * comptime!(heads.key_size()) + of_head + d;
+                        let to = (result_row + first + i) * comptime!(heads.key_size())
+                            + head_offset
+                            + d;
                         #[unroll]
                         for c in 0..WIDTH {
                             if d + c < dim {
@@ -307,17 +312,17 @@ pub(crate) fn add_parts_kernel<C: Float>(
 ) {
     let i = ABSOLUTE_POS;
     if i < count {
-        let of_row = place + i / size * ROW_ENTRIES;
-        let first = segments.table[of_row] as usize * size + i % size;
-        let step = segments.table[of_row + 1] as usize * size;
-        let parts = segments.table[of_row + 2] as usize;
-        let mut key = key_parts[first];
-        let mut value = value_parts[first];
+        let entry = place + i / size * ROW_ENTRIES;
+        let first = segments.table[entry] as usize * size + i % size;
+        let step = segments.table[entry + 1] as usize * size;
+        let parts = segments.table[entry + 2] as usize;
+        let mut d_key = key_parts[first];
+        let mut d_value = value_parts[first];
         for part in 1..parts {
-            key += key_parts[first + part * step];
-            value += value_parts[first + part * step];
+            d_key += key_parts[first + part * step];
+            d_value += value_parts[first + part * step];
         }
-        d_keys[i] = key;
-        d_values[i] = C::cast_from(value);
+        d_keys[i] = d_key;
+        d_values[i] = C::cast_from(d_value);
     }
 }

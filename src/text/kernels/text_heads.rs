@@ -1,7 +1,7 @@
 //! Kernels of queries and keys of whole texts: rotations of rows, norms and rotation of heads, and their backward pass.
 
 use super::UNITS;
-use super::heads::{Heads, head_roots, rotation};
+use super::heads::{Heads, compute_roots, compute_rotation};
 use super::rows::ROWS_PER_CUBE;
 use crate::device::buffers::Buffer;
 use burn::cubecl;
@@ -31,8 +31,8 @@ pub(crate) struct Segments {
 #[cube]
 impl Segments {
     /// A bound of a row's segment.
-    pub fn bound(&self, row: usize, #[comptime] which: usize) -> usize {
-        self.table[self.rows + self.table[row] as usize * SEGMENT_BOUNDS + which] as usize
+    pub fn bound(&self, row: usize, #[comptime] entry: usize) -> usize {
+        self.table[self.rows + self.table[row] as usize * SEGMENT_BOUNDS + entry] as usize
     }
 
     /// The position of a row in its text.
@@ -58,20 +58,20 @@ pub(crate) fn text_rotation_kernel(
     if unit < segments.rows * half {
         let (row, pair) = (unit / half, unit % half);
         let position = segments.position(row);
-        let (cosine, sine) = rotation(table, position, pair, low, high, half);
+        let (cosine, sine) = compute_rotation(table, position, pair, low, high, half);
         rotations[2 * unit] = cosine;
         rotations[2 * unit + 1] = sine;
     }
 }
 
-/// Computes the place of the weights of a head's norm; those of head 0 are at `first`.
+/// Computes the index of the first weight of a head's norm; those of head 0 begin at `first`.
 #[cube]
-fn weights_of(head: usize, #[comptime] first: usize, #[comptime] heads: Heads) -> usize {
-    let mut place = comptime!(first).runtime();
+fn find_weights(head: usize, #[comptime] first: usize, #[comptime] heads: Heads) -> usize {
+    let mut first_weight = comptime!(first).runtime();
     if comptime!(heads.norms_all) {
-        place += head * comptime!(heads.dim);
+        first_weight += head * comptime!(heads.dim);
     }
-    place
+    first_weight
 }
 
 /// Norms and rotates queries and keys, and multiplies queries by `scale`; one cube per row.
@@ -79,7 +79,7 @@ fn weights_of(head: usize, #[comptime] first: usize, #[comptime] heads: Heads) -
 /// Buffers: `[rows, query_size]`; `[rows, key_size]`; rotations `[rows, half, 2]`; weights of the norms of queries and
 /// keys; the results, of the shapes of the inputs. Workgroup memory: a float per head.
 #[cube(launch_unchecked)]
-pub(crate) fn rotate_kernel<C: Float>(
+pub(crate) fn norm_rotate_kernel<C: Float>(
     queries: &mut [f32],
     keys: &mut [f32],
     rotations: &[f32],
@@ -94,15 +94,16 @@ pub(crate) fn rotate_kernel<C: Float>(
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let (dim, half, count) = comptime!((heads.dim, heads.half, heads.queries));
-        let all = comptime!(heads.queries + heads.keys);
-        let (query, key) = (row * comptime!(heads.query_size()), row * comptime!(heads.key_size()));
-        let mut roots = Shared::<[f32]>::new_slice(all);
+        let (dim, half, query_heads) = comptime!((heads.dim, heads.half, heads.queries));
+        let all_heads = comptime!(heads.queries + heads.keys);
+        let query_start = row * comptime!(heads.query_size());
+        let key_start = row * comptime!(heads.key_size());
+        let mut roots = Shared::<[f32]>::new_slice(all_heads);
         if comptime!(heads.has_head_norms()) {
-            head_roots(queries, query, keys, key, &mut roots, eps, heads, UNITS);
+            compute_roots(queries, query_start, keys, key_start, &mut roots, eps, heads, UNITS);
         }
         let rotation = row * comptime!(2 * heads.half);
-        for item in range_stepped(UNIT_POS as usize, all * dim, UNITS) {
+        for item in range_stepped(UNIT_POS as usize, all_heads * dim, UNITS) {
             let (head, i) = (item / dim, item % dim);
             // The element that this one rotates with.
             let mut other = i;
@@ -117,22 +118,23 @@ pub(crate) fn rotate_kernel<C: Float>(
                 cos = rotations[rotation + 2 * other];
                 sin = rotations[rotation + 2 * other + 1];
             }
-            if head < count {
-                let at = query + head * dim;
+            if head < query_heads {
+                let at = query_start + head * dim;
                 let mut a = queries[at + i];
                 let mut b = queries[at + other];
                 if comptime!(heads.has_head_norms()) {
-                    let w = weights_of(head, 0usize, heads);
+                    let w = find_weights(head, 0usize, heads);
                     a = a / roots[head] * weights[w + i];
                     b = b / roots[head] * weights[w + other];
                 }
                 rotated_queries[at + i] = (a * cos + b * sin) * scale;
             } else {
-                let at = key + (head - count) * dim;
+                let at = key_start + (head - query_heads) * dim;
                 let mut a = keys[at + i];
                 let mut b = keys[at + other];
                 if comptime!(heads.has_head_norms()) {
-                    let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
+                    let w =
+                        find_weights(head - query_heads, comptime!(heads.query_norm_size()), heads);
                     a = a / roots[head] * weights[w + i];
                     b = b / roots[head] * weights[w + other];
                 }
@@ -142,9 +144,9 @@ pub(crate) fn rotate_kernel<C: Float>(
     }
 }
 
-/// The gradient of element `i` of a head before its rotation, from that of the rotated head at `at`.
+/// Computes the gradient of element `i` of a head before its rotation, from that of the rotated head at `at`.
 #[cube]
-fn unrotated(
+fn unrotate(
     d: &mut [f32],
     at: usize,
     i: usize,
@@ -164,13 +166,13 @@ fn unrotated(
     result
 }
 
-/// Computes the gradients of queries and keys from those of rotated ones, where no norm is between; one unit per pair,
-/// or element that does not rotate.
+/// Computes the gradients of queries and keys from those of the rotated ones, for layers without norms of heads; one
+/// unit per pair, or element that does not rotate.
 ///
 /// Buffers: rotations `[rows, half, 2]`; the gradients of rotated queries and keys, and of those before, `[rows,
 /// query_size]` and `[rows, key_size]` each.
 #[cube(launch_unchecked)]
-pub(crate) fn rotate_back_kernel<N: Float>(
+pub(crate) fn unrotate_kernel<N: Float>(
     rotations: &[f32],
     d_rotated_queries: &[f32],
     d_rotated_keys: &[f32],
@@ -181,18 +183,18 @@ pub(crate) fn rotate_back_kernel<N: Float>(
     #[comptime] heads: Heads,
     #[define(N)] _element: ElemType,
 ) {
-    let (dim, half, count) = comptime!((heads.dim, heads.half, heads.queries));
-    let (all, items) = comptime!((heads.queries + heads.keys, heads.dim - heads.half));
+    let (dim, half, query_heads) = comptime!((heads.dim, heads.half, heads.queries));
+    let (all_heads, items) = comptime!((heads.queries + heads.keys, heads.dim - heads.half));
     let item = ABSOLUTE_POS;
-    if item < rows * comptime!(all * items) {
-        let (row, head) = (item / comptime!(all * items), item / items % all);
+    if item < rows * comptime!(all_heads * items) {
+        let (row, head) = (item / comptime!(all_heads * items), item / items % all_heads);
         let i = item % items;
         let rotation = row * comptime!(2 * heads.half);
-        if head < count {
+        if head < query_heads {
             let at = row * comptime!(heads.query_size()) + head * dim;
             unrotate_item(d_rotated_queries, d_queries, at, i, rotations, rotation, scale, half);
         } else {
-            let at = row * comptime!(heads.key_size()) + (head - count) * dim;
+            let at = row * comptime!(heads.key_size()) + (head - query_heads) * dim;
             unrotate_item(d_rotated_keys, d_keys, at, i, rotations, rotation, 1.0f32, half);
         }
     }
@@ -221,40 +223,40 @@ fn unrotate_item<N: Float>(
     }
 }
 
-/// Computes the sums over one head that the gradient of its norm needs: of the squares of the elements, and of their
-/// products with weights and gradients.
+/// Sums over one head what the gradient of its norm needs: the squares of the elements, and their products with weights
+/// and gradients.
 #[cube]
-fn head_sums(
+fn sum_head(
     x: &[f32],
     d: &mut [f32],
     at: usize,
     rotations: &[f32],
     rotation: usize,
     weights: &[f32],
-    weight: usize,
+    first_weight: usize,
     #[comptime] heads: Heads,
 ) -> (f32, f32) {
     let mut square = 0.0f32;
     let mut dot = 0.0f32;
     for i in 0..comptime!(heads.dim) {
-        let number = x[at + i];
-        let of_result = unrotated(d, at, i, rotations, rotation, comptime!(heads.half));
-        square += number * number;
-        dot += of_result * weights[weight + i] * number;
+        let element = x[at + i];
+        let d_normed = unrotate(d, at, i, rotations, rotation, comptime!(heads.half));
+        square += element * element;
+        dot += d_normed * weights[first_weight + i] * element;
     }
     (square, dot)
 }
 
 /// Turns the gradient of one rotated head into that of the head before norm and rotation, in place.
 #[cube]
-fn head_backward(
+fn backpropagate_head(
     x: &[f32],
     d: &mut [f32],
     at: usize,
     rotations: &[f32],
     rotation: usize,
     weights: &[f32],
-    weight: usize,
+    first_weight: usize,
     root: f32,
     dot: f32,
     factor: f32,
@@ -271,7 +273,7 @@ fn head_backward(
         d[at + i] *= factor;
     }
     for i in 0..dim {
-        d[at + i] = d[at + i] * weights[weight + i] / root - x[at + i] * dot * factor;
+        d[at + i] = d[at + i] * weights[first_weight + i] / root - x[at + i] * dot * factor;
     }
 }
 
@@ -282,7 +284,7 @@ fn head_backward(
 /// the gradients, `[rows, query_size]` and `[rows, key_size]`; partial sums, `[cubes, weights]`. Workgroup memory: 2 x
 /// [`ROWS_PER_CUBE`] floats per head.
 #[cube(launch_unchecked)]
-pub(crate) fn rotate_backward_kernel(
+pub(crate) fn norm_rotate_backward_kernel(
     queries: &[f32],
     keys: &[f32],
     rotations: &[f32],
@@ -298,32 +300,32 @@ pub(crate) fn rotate_backward_kernel(
     let begin = CUBE_POS * ROWS_PER_CUBE;
     if begin < rows {
         let unit = UNIT_POS as usize;
-        let (dim, half, count) = comptime!((heads.dim, heads.half, heads.queries));
-        let all = comptime!(heads.queries + heads.keys);
+        let (dim, half, query_heads) = comptime!((heads.dim, heads.half, heads.queries));
+        let all_heads = comptime!(heads.queries + heads.keys);
         let (query_size, key_size) = comptime!((heads.query_size(), heads.key_size()));
-        let mut here = rows - begin;
-        if here > ROWS_PER_CUBE {
-            here = ROWS_PER_CUBE.runtime();
+        let mut num_rows = rows - begin;
+        if num_rows > ROWS_PER_CUBE {
+            num_rows = ROWS_PER_CUBE.runtime();
         }
         let mut roots =
             Shared::<[f32]>::new_slice(comptime!(ROWS_PER_CUBE * (heads.queries + heads.keys)));
         let mut dots =
             Shared::<[f32]>::new_slice(comptime!(ROWS_PER_CUBE * (heads.queries + heads.keys)));
-        for item in range_stepped(unit, here * all, UNITS) {
-            let (row, head) = (begin + item / all, item % all);
+        for item in range_stepped(unit, num_rows * all_heads, UNITS) {
+            let (row, head) = (begin + item / all_heads, item % all_heads);
             let rotation = row * comptime!(2 * heads.half);
-            if head < count {
-                let w = weights_of(head, 0usize, heads);
+            if head < query_heads {
+                let w = find_weights(head, 0usize, heads);
                 let at = row * query_size + head * dim;
                 let (square, dot) =
-                    head_sums(queries, d_queries, at, rotations, rotation, weights, w, heads);
+                    sum_head(queries, d_queries, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
                 dots[item] = dot;
             } else {
-                let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
-                let at = row * key_size + (head - count) * dim;
+                let w = find_weights(head - query_heads, comptime!(heads.query_norm_size()), heads);
+                let at = row * key_size + (head - query_heads) * dim;
                 let (square, dot) =
-                    head_sums(keys, d_keys, at, rotations, rotation, weights, w, heads);
+                    sum_head(keys, d_keys, at, rotations, rotation, weights, w, heads);
                 roots[item] = square;
                 dots[item] = dot;
             }
@@ -331,13 +333,14 @@ pub(crate) fn rotate_backward_kernel(
         sync_cube();
         // A norm over all heads has the same sums for each of them.
         if comptime!(heads.norms_all) {
-            for item in range_stepped(unit, 2 * here, UNITS) {
-                let (row, which) = (item / 2 * all, item % 2);
-                let mut from = row;
-                let mut to = row + count;
-                if which == 1 {
-                    from = row + count;
-                    to = row + all;
+            for item in range_stepped(unit, 2 * num_rows, UNITS) {
+                // The norm of queries, then that of keys.
+                let (first_head, norm) = (item / 2 * all_heads, item % 2);
+                let mut from = first_head;
+                let mut to = first_head + query_heads;
+                if norm == 1 {
+                    from = first_head + query_heads;
+                    to = first_head + all_heads;
                 }
                 let mut square = 0.0f32;
                 let mut dot = 0.0f32;
@@ -352,27 +355,27 @@ pub(crate) fn rotate_backward_kernel(
             }
             sync_cube();
         }
-        for item in range_stepped(unit, here * all, UNITS) {
-            let mut numbers = comptime!(heads.dim as f32).runtime();
+        for item in range_stepped(unit, num_rows * all_heads, UNITS) {
+            let mut num_elements = comptime!(heads.dim as f32).runtime();
             if comptime!(heads.norms_all) {
-                numbers = comptime!(heads.query_size() as f32);
-                if item % all >= count {
-                    numbers = comptime!(heads.key_size() as f32);
+                num_elements = comptime!(heads.query_size() as f32);
+                if item % all_heads >= query_heads {
+                    num_elements = comptime!(heads.key_size() as f32);
                 }
             }
-            let root = (roots[item] / numbers + eps).sqrt();
+            let root = (roots[item] / num_elements + eps).sqrt();
             roots[item] = root;
-            dots[item] /= numbers * root * root * root;
+            dots[item] /= num_elements * root * root * root;
         }
         sync_cube();
-        for i in range_stepped(unit, comptime!(heads.weights()), UNITS) {
+        for i in range_stepped(unit, comptime!(heads.norm_size()), UNITS) {
             let mut sum = 0.0f32;
             let mut place = i;
-            let is_query = i < comptime!(heads.query_weights());
+            let is_query = i < comptime!(heads.query_norm_size());
             if !is_query {
-                place = i - comptime!(heads.query_weights());
+                place = i - comptime!(heads.query_norm_size());
             }
-            for row in 0..here {
+            for row in 0..num_rows {
                 let rotation = (begin + row) * comptime!(2 * heads.half);
                 if is_query {
                     let mut from = 0usize.runtime();
@@ -383,8 +386,9 @@ pub(crate) fn rotate_backward_kernel(
                     }
                     for head in from..to {
                         let at = (begin + row) * query_size + head * dim;
-                        let d = unrotated(d_queries, at, place % dim, rotations, rotation, half);
-                        sum += d * scale * queries[at + place % dim] / roots[row * all + head];
+                        let d = unrotate(d_queries, at, place % dim, rotations, rotation, half);
+                        sum +=
+                            d * scale * queries[at + place % dim] / roots[row * all_heads + head];
                     }
                 } else {
                     let mut from = 0usize.runtime();
@@ -395,30 +399,31 @@ pub(crate) fn rotate_backward_kernel(
                     }
                     for head in from..to {
                         let at = (begin + row) * key_size + head * dim;
-                        let d = unrotated(d_keys, at, place % dim, rotations, rotation, half);
-                        sum += d * keys[at + place % dim] / roots[row * all + count + head];
+                        let d = unrotate(d_keys, at, place % dim, rotations, rotation, half);
+                        sum += d * keys[at + place % dim]
+                            / roots[row * all_heads + query_heads + head];
                     }
                 }
             }
-            partials[CUBE_POS * comptime!(heads.weights()) + i] = sum;
+            partials[CUBE_POS * comptime!(heads.norm_size()) + i] = sum;
         }
         // The gradients that were read above change now.
         sync_cube();
-        for item in range_stepped(unit, here * all, UNITS) {
-            let (row, head) = (begin + item / all, item % all);
+        for item in range_stepped(unit, num_rows * all_heads, UNITS) {
+            let (row, head) = (begin + item / all_heads, item % all_heads);
             let rotation = row * comptime!(2 * heads.half);
             let (root, dot) = (roots[item], dots[item]);
-            if head < count {
-                let w = weights_of(head, 0usize, heads);
+            if head < query_heads {
+                let w = find_weights(head, 0usize, heads);
                 let at = row * query_size + head * dim;
-                head_backward(
+                backpropagate_head(
                     queries, d_queries, at, rotations, rotation, weights, w, root, dot, scale,
                     heads,
                 );
             } else {
-                let w = weights_of(head - count, comptime!(heads.query_weights()), heads);
-                let at = row * key_size + (head - count) * dim;
-                head_backward(
+                let w = find_weights(head - query_heads, comptime!(heads.query_norm_size()), heads);
+                let at = row * key_size + (head - query_heads) * dim;
+                backpropagate_head(
                     keys, d_keys, at, rotations, rotation, weights, w, root, dot, 1.0f32, heads,
                 );
             }

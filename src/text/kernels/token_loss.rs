@@ -11,7 +11,7 @@ use burn::cubecl::prelude::*;
 /// Tokens per word of a mask of candidates.
 pub(crate) const TOKENS_PER_WORD: usize = 32;
 
-/// The form of the kernels of tokens.
+/// The form of the kernels of tokens; a compile-time value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TokenForm {
     /// Elements of a row of logits.
@@ -20,9 +20,9 @@ pub(crate) struct TokenForm {
     pub is_masked: bool,
 }
 
-/// Computes a logit at the temperature, lowered by [`EXCLUSION_OFFSET`] if its token cannot be drawn.
+/// Loads a logit at the temperature, lowered by [`EXCLUSION_OFFSET`] if its token cannot be drawn.
 #[cube]
-fn logit(
+fn load_logit(
     logits: &mut [f32],
     masks: &[u32],
     row: usize,
@@ -41,20 +41,30 @@ fn logit(
     x
 }
 
-/// Computes the largest logit of a row, the sum of [`unnormalized`] probabilities, and the mean logit relative to the
-/// largest.
+/// Maximum, sum and mean over a row of logits.
+#[derive(CubeType)]
+struct RowSums {
+    /// The largest logit.
+    max: f32,
+    /// Sum of [`unnormalized`] probabilities.
+    weight: f32,
+    /// Mean logit relative to the largest.
+    mean: f32,
+}
+
+/// Sums over a row of logits.
 #[cube]
-fn row_sums(
+fn sum_row(
     logits: &mut [f32],
     masks: &[u32],
     row: usize,
     inverse_temperature: f32,
     #[comptime] form: TokenForm,
-) -> (f32, f32, f32) {
+) -> RowSums {
     let (unit, vocabulary) = (UNIT_POS as usize, comptime!(form.vocabulary));
-    let mut own = logit(logits, masks, row, 0, inverse_temperature, form);
+    let mut own = load_logit(logits, masks, row, 0, inverse_temperature, form);
     for i in range_stepped(unit, vocabulary, UNITS) {
-        let x = logit(logits, masks, row, i, inverse_temperature, form);
+        let x = load_logit(logits, masks, row, i, inverse_temperature, form);
         if x > own {
             own = x;
         }
@@ -63,13 +73,13 @@ fn row_sums(
     let mut sum = 0.0f32;
     let mut mean = 0.0f32;
     for i in range_stepped(unit, vocabulary, UNITS) {
-        let x = logit(logits, masks, row, i, inverse_temperature, form);
+        let x = load_logit(logits, masks, row, i, inverse_temperature, form);
         let weight = unnormalized(x, row_max);
         sum += weight;
         mean += weight * (x - row_max);
     }
     let sum = cube_sum(sum, UNITS);
-    (row_max, sum, cube_sum(mean, UNITS) / sum)
+    RowSums { max: row_max, weight: sum, mean: cube_sum(mean, UNITS) / sum }
 }
 
 /// Computes the log-probability of each row's token and the entropy of the choice; one cube per row.
@@ -77,7 +87,7 @@ fn row_sums(
 /// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; log-probabilities, then entropies,
 /// `[2, rows]`. Workgroup memory: 3 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
-pub(crate) fn token_kernel(
+pub(crate) fn token_logprob_kernel(
     logits: &mut [f32],
     tokens: &[i32],
     masks: &[u32],
@@ -88,12 +98,13 @@ pub(crate) fn token_kernel(
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let (row_max, sum, mean) = row_sums(logits, masks, row, inverse_temperature, form);
+        let sums = sum_row(logits, masks, row, inverse_temperature, form);
         if UNIT_POS == 0 {
-            let normalizer = normalizer(row_max, sum);
-            let own = logit(logits, masks, row, tokens[row] as usize, inverse_temperature, form);
+            let normalizer = normalizer(sums.max, sums.weight);
+            let own =
+                load_logit(logits, masks, row, tokens[row] as usize, inverse_temperature, form);
             logprobs_and_entropies[row] = logprob(own, &normalizer);
-            logprobs_and_entropies[rows + row] = normalizer.log_sum - mean;
+            logprobs_and_entropies[rows + row] = normalizer.log_sum - sums.mean;
         }
     }
 }
@@ -104,7 +115,7 @@ pub(crate) fn token_kernel(
 /// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; derivatives `[2, rows]`. Workgroup
 /// memory: 3 x [`UNITS`] floats.
 #[cube(launch_unchecked)]
-pub(crate) fn token_gradient_kernel(
+pub(crate) fn logit_gradient_kernel(
     logits: &mut [f32],
     tokens: &[i32],
     masks: &[u32],
@@ -115,18 +126,18 @@ pub(crate) fn token_gradient_kernel(
 ) {
     let row = CUBE_POS;
     if row < rows {
-        let (row_max, sum, mean) = row_sums(logits, masks, row, inverse_temperature, form);
-        let normalizer = normalizer(row_max, sum);
-        let entropy = normalizer.log_sum - mean;
+        let sums = sum_row(logits, masks, row, inverse_temperature, form);
+        let normalizer = normalizer(sums.max, sums.weight);
+        let entropy = normalizer.log_sum - sums.mean;
         let (d_logprob, entropy_weight) = (derivatives[row], derivatives[rows + row]);
         let token = tokens[row] as usize;
         // All units have read the row before one of them overwrites a logit.
         sync_cube();
         for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
-            let x = logit(logits, masks, row, i, inverse_temperature, form);
-            let share = unnormalized(x, row_max) * normalizer.inverse_sum;
+            let x = load_logit(logits, masks, row, i, inverse_temperature, form);
+            let prob = unnormalized(x, sums.max) * normalizer.inverse_sum;
             let mut d =
-                entropy_weight * share * (logprob(x, &normalizer) + entropy) - d_logprob * share;
+                entropy_weight * prob * (logprob(x, &normalizer) + entropy) - d_logprob * prob;
             if i == token {
                 d += d_logprob;
             }

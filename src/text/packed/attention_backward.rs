@@ -6,12 +6,12 @@ use super::gradients::Gradients;
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
 use crate::nn::arch::Projection;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::launch::head_norms;
+use crate::text::kernels::launch::head_norm_weights;
 use crate::text::kernels::rows::ROWS_PER_CUBE;
 use crate::text::kernels::text_gradients::{
     add_parts_kernel, delta_kernel, key_gradient_kernel, query_gradient_kernel,
 };
-use crate::text::kernels::text_heads::{rotate_back_kernel, rotate_backward_kernel};
+use crate::text::kernels::text_heads::{norm_rotate_backward_kernel, unrotate_kernel};
 use burn::backend::DType;
 use burn::cubecl::prelude::CubeDim;
 use burn::tensor::Tensor;
@@ -57,7 +57,7 @@ impl PackedPass<'_> {
         let unrotated = [new(heads.query_size()), new(heads.key_size())];
         // SAFETY: accesses stay below the rows and the heads.
         unsafe {
-            rotate_back_kernel::launch_unchecked(
+            unrotate_kernel::launch_unchecked(
                 &d_queries.client,
                 grid(&d_queries, count.div_ceil(UNITS)),
                 CubeDim::new_1d(UNITS as u32),
@@ -86,18 +86,18 @@ impl PackedPass<'_> {
     ) -> [CubeTensor; 2] {
         let (rows, heads, shape) = (self.rows(), self.heads, self.shape());
         let cubes = rows.div_ceil(ROWS_PER_CUBE);
-        let partials = uninit(&d_queries, &[cubes, heads.weights()], DType::F32);
+        let partials = uninit(&d_queries, &[cubes, heads.norm_size()], DType::F32);
         // SAFETY: accesses stay below the rows, the heads and the cubes; all units of a cube reach its barriers.
         // Nothing else refers to the gradients that change.
         unsafe {
-            rotate_backward_kernel::launch_unchecked(
+            norm_rotate_backward_kernel::launch_unchecked(
                 &d_queries.client,
                 grid(&d_queries, cubes),
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(keys),
                 argument(self.rotations_of(layer)),
-                argument(&head_norms(&self.decoder.module, layer)),
+                argument(&head_norm_weights(&self.decoder.module, layer)),
                 argument(&d_queries),
                 argument(&d_keys),
                 argument(&partials),
@@ -121,10 +121,10 @@ impl PackedPass<'_> {
             ["self_attn.q_norm", "self_attn.k_norm"].map(|name| parameter_name(layer, name));
         gradients.add(names.each_ref().map(|name| &name[..]), |into| {
             // The sums have no gap between the two.
-            let mut into = into.take_if(|into| into.dims()[0] == heads.weights());
-            let (sums, of_queries) = (column_sums(partials, &mut into), heads.query_weights());
+            let mut into = into.take_if(|into| into.dims()[0] == heads.norm_size());
+            let (sums, of_queries) = (column_sums(partials, &mut into), heads.query_norm_size());
             let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
-            [part(0, of_queries), part(of_queries, heads.weights() - of_queries)]
+            [part(0, of_queries), part(of_queries, heads.norm_size() - of_queries)]
         });
     }
 }

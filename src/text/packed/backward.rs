@@ -8,9 +8,9 @@ use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, ve
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::decoder::RmsNorm;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::launch::{add_norm, gated, rows_of};
+use crate::text::kernels::launch::{add_norm, apply_gate, num_rows};
 use crate::text::kernels::rows::{
-    COLUMNS_PER_CUBE, NormBackward, ROWS_PER_CUBE, RowLayout, column_sums_kernel,
+    COLUMNS_PER_CUBE, NormBackwardForm, ROWS_PER_CUBE, RowLayout, column_sums_kernel,
     gate_backward_kernel, norm_backward_kernel,
 };
 use burn::backend::{Cube, DType};
@@ -27,7 +27,7 @@ pub(crate) fn backward_bytes(shape: &DecoderShape) -> u64 {
 
 /// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes the buffer `into` for the result, if there is one.
 pub(super) fn column_sums(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
-    let rows = rows_of(matrix);
+    let rows = num_rows(matrix);
     let width = matrix.meta.num_elements() / rows;
     let sums = into.take().map_or_else(|| uninit(matrix, &[width], DType::F32), cube_tensor);
     debug_assert_eq!(sums.meta.num_elements(), width);
@@ -143,7 +143,7 @@ impl PackedPass<'_> {
         let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS_PER_CUBE));
         let learns = gradients.has_weights();
         let row = RowLayout::new(size);
-        let form = NormBackward { row, adds: into.is_some(), learns };
+        let form = NormBackwardForm { row, adds: into.is_some(), learns };
         let d_input = into.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
         let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
         // SAFETY: accesses stay below the rows, their size and the cubes; all units of a cube reach its barriers. No
@@ -265,7 +265,7 @@ impl PackedPass<'_> {
         let input = add_norm(self.shape(), middle.clone(), None, norm, self.operand).0;
         let recomputed = || self.apply(layer, Projection::Up, &input);
         let up = &kept.up.clone().unwrap_or_else(recomputed);
-        let inner = || as_rows(gated(gate, up, activation, self.operand));
+        let inner = || as_rows(apply_gate(gate, up, activation, self.operand));
         let d = self.linears_backward(layer, [Projection::Down], inner, [&d_output], gradients);
         let d = cube_tensor(d);
         let [d_gate, d_up] = self.gate_backward(&d, gate, up);

@@ -8,12 +8,12 @@ use crate::device::upload_indices;
 use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::rope::Rope;
 use crate::text::kernels::UNITS;
-use crate::text::kernels::attention_tiles::Tiles;
+use crate::text::kernels::attention_tiles::{TileCounts, Tiles};
 use crate::text::kernels::heads::Heads;
-use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
+use crate::text::kernels::launch::{add_norm, apply_gate, head_norm_weights};
 use crate::text::kernels::text_attention::text_attend_kernel;
 use crate::text::kernels::text_gradients::KEY_BLOCK_ENTRIES;
-use crate::text::kernels::text_heads::{SegmentsLaunch, rotate_kernel, text_rotation_kernel};
+use crate::text::kernels::text_heads::{SegmentsLaunch, norm_rotate_kernel, text_rotation_kernel};
 use crate::text::{
     CompletionIndex, DeviceDecoder, PromptCaches, PromptWithCompletions, Retention, upload_integers,
 };
@@ -40,7 +40,7 @@ pub(crate) struct PackedPass<'a> {
     hidden: CubeTensor,
 }
 
-/// Workgroup memory, bytes, from which cubes have several teams of units.
+/// Workgroup memory, bytes, from which cubes have several times [`UNITS`] units.
 const LARGE_WORKGROUP_BYTES: usize = 32 << 10;
 
 /// Blocks of rows that the cubes of attention take, with the tiles of each kernel.
@@ -107,17 +107,17 @@ fn tiles_within(heads: Heads, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
         dim: heads.dim,
         units: UNITS,
     };
-    // A prompt's keys are seen by all its completions: several teams of units share the work of a cube.
+    // A prompt's keys are seen by all its completions: more units share the work of a cube.
     let units = if workgroup_bytes >= LARGE_WORKGROUP_BYTES { 4 * UNITS } else { UNITS };
+    let counts = |tiles, products, query_floats| TileCounts { tiles, products, query_floats };
     let all = [
-        (tile_sizes(16, 32), heads_per_key, [1, 1, 3]),
-        (tile_sizes(16, 32), heads_per_key, [2, 1, 0]),
-        (Tiles { units, ..tile_sizes(32, 16) }, 1, [2, 2, 0]),
+        (tile_sizes(16, 32), heads_per_key, counts(1, 1, 3)),
+        (tile_sizes(16, 32), heads_per_key, counts(2, 1, 0)),
+        (Tiles { units, ..tile_sizes(32, 16) }, 1, counts(2, 2, 0)),
     ];
     let mut needed = 0;
     let fitting = all.map(|(tiles, min_queries, counts)| {
-        let [count, products, _] = counts;
-        let tiles = tiles.within(min_queries, [count, products], workgroup_bytes);
+        let tiles = tiles.shrink_to_fit(min_queries, counts, workgroup_bytes);
         needed = needed.max(tiles.bytes(counts));
         tiles
     });
@@ -126,7 +126,7 @@ fn tiles_within(heads: Heads, workgroup_bytes: usize) -> ([Tiles; 3], usize) {
 
 /// The workgroup memory without which kernels cannot compute the attention of a decoder, bytes.
 pub(crate) fn attention_bytes(shape: &DecoderShape) -> usize {
-    tiles_within(heads(shape), 0).1
+    tiles_within(Heads::from_shape(shape), 0).1
 }
 
 /// The bytes of a row in the largest buffer of a forward pass: of products that one launch makes, or of the stream.
@@ -193,7 +193,7 @@ impl<'a> PackedPass<'a> {
         let rows = layout.tokens.len();
         let tokens = upload_integers(&layout.tokens, [1, rows], decoder.device());
         let stream = cube_tensor(module.embed(tokens));
-        let heads = heads(shape);
+        let heads = Heads::from_shape(shape);
         let (blocks, table) = Blocks::new(&layout, heads, &stream);
         let table = cube_ints(upload_indices(&table, decoder.device()));
         let mut pass = Self {
@@ -301,7 +301,8 @@ impl<'a> PackedPass<'a> {
         let (input, middle) = add_norm(shape, stream, output, norms.before_mlp, self.operand);
         // The gate lives longer than its factors: a buffer of both would keep them, too.
         let [gate, up] = Projection::MLP_INPUTS.map(|projection| apply(projection, &input));
-        let output = apply(Projection::Down, &gated(&gate, &up, shape.activation, self.operand));
+        let output =
+            apply(Projection::Down, &apply_gate(&gate, &up, shape.activation, self.operand));
         let activations = Activations {
             unnormed: self.heads.has_head_norms().then_some(unnormed),
             queries,
@@ -353,14 +354,14 @@ impl<'a> PackedPass<'a> {
         let shape = self.shape();
         // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
         unsafe {
-            rotate_kernel::launch_unchecked(
+            norm_rotate_kernel::launch_unchecked(
                 &queries.client,
                 grid(queries, rows),
                 CubeDim::new_1d(UNITS as u32),
                 argument(queries),
                 argument(keys),
                 argument(self.rotations_of(layer)),
-                argument(&head_norms(&self.decoder.module, layer)),
+                argument(&head_norm_weights(&self.decoder.module, layer)),
                 argument(&rotated_queries),
                 argument(&rotated_keys),
                 rows,
@@ -464,7 +465,8 @@ mod tests {
         assert_eq!(attention_bytes(&shape(128, 32)), 4 * (2 * 36 * 132 + 32 * 5));
         for shape in [shape(64, 1), shape(128, 8), shape(256, 4), shape(510, 1), shape(128, 32)] {
             for workgroup_bytes in [16 << 10, 32 << 10, 48 << 10, 96 << 10] {
-                let fits = tiles_within(heads(&shape), workgroup_bytes).1 <= workgroup_bytes;
+                let fits =
+                    tiles_within(Heads::from_shape(&shape), workgroup_bytes).1 <= workgroup_bytes;
                 assert_eq!(
                     fits,
                     attention_bytes(&shape) <= workgroup_bytes,

@@ -7,7 +7,7 @@ use crate::device::upload_indices;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::rows::scatter_kernel;
 use crate::text::kernels::token_loss::{
-    TOKENS_PER_WORD, TokenForm, token_gradient_kernel, token_kernel,
+    TOKENS_PER_WORD, TokenForm, logit_gradient_kernel, token_logprob_kernel,
 };
 use crate::text::{DeviceDecoder, upload_integers};
 use burn::backend::{Cube, DType};
@@ -71,7 +71,7 @@ impl<'a> Targets<'a> {
         let logprobs_and_entropies = uninit(&logits, &[2, rows], DType::F32);
         // SAFETY: accesses stay below the rows, the vocabulary and its words; all units of a cube reach its barriers.
         unsafe {
-            token_kernel::launch_unchecked(
+            token_logprob_kernel::launch_unchecked(
                 &logits.client,
                 grid(&logits, rows),
                 CubeDim::new_1d(UNITS as u32),
@@ -94,7 +94,7 @@ impl<'a> Targets<'a> {
         let (logits, rows) = (self.logits(), self.rows());
         // SAFETY: as above; nothing else refers to the logits, which change.
         unsafe {
-            token_gradient_kernel::launch_unchecked(
+            logit_gradient_kernel::launch_unchecked(
                 &logits.client,
                 grid(&logits, rows),
                 CubeDim::new_1d(UNITS as u32),

@@ -86,7 +86,7 @@ impl LanguageEngine {
         group: &Group,
         advice: &str,
     ) -> Result<(), LanguageTrainError> {
-        let (tokens, max_tokens) = (group.len(), self.limits.group);
+        let (tokens, max_tokens) = (group.num_forward_tokens(), self.limits.group);
         if tokens <= max_tokens {
             return Ok(());
         }

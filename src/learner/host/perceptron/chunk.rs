@@ -1,6 +1,6 @@
 //! Forward and backward passes over some games, in blocks of samples; the work of one thread.
 
-use super::network::{Block, PaddedLayout, PaddedNetwork};
+use super::network::{PaddedLayout, PaddedNetwork, SampleBlock};
 use crate::learner::host::HostExperience;
 use crate::learner::host::loss::{
     LANE_STEPS, LaneBlock, LaneSums, LossColumns, StepLoss, differentiate, logprobs,
@@ -15,7 +15,7 @@ pub const BLOCK_SAMPLES: usize = 2 * LANE_STEPS;
 /// Scratch buffers of one thread.
 #[derive(Clone, Debug)]
 pub struct Workspace {
-    block: Block,
+    block: SampleBlock,
     /// Inputs of the loss for a block of samples.
     columns: LossColumns,
     logits: Vec<LaneBlock>,
@@ -26,7 +26,7 @@ pub struct Workspace {
 
 /// Position within the steps of some games.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
+struct StepCursor {
     /// Number of finished games.
     game: usize,
     /// Number of finished steps of the current game.
@@ -44,7 +44,7 @@ struct StepRun {
     len: usize,
 }
 
-impl Cursor {
+impl StepCursor {
     /// Returns the next steps: consecutive, of a single game, and at most `max_steps`.
     fn next(
         &mut self,
@@ -83,7 +83,7 @@ pub struct GradientInputs<'a> {
 
 impl GradientInputs<'_> {
     /// Weight of each step of a game.
-    fn weight_of(&self, game: i32) -> f32 {
+    fn step_weight(&self, game: i32) -> f32 {
         let length = self.experience.counts[game as usize] as f32;
         weight(length, &self.denominators, self.loss.form.loss_type.averaging())
     }
@@ -93,7 +93,7 @@ impl Workspace {
     /// Allocates buffers for networks of the given layout.
     pub fn new(layout: &PaddedLayout) -> Self {
         Self {
-            block: Block::new(layout, BLOCK_SAMPLES),
+            block: SampleBlock::new(layout, BLOCK_SAMPLES),
             columns: empty_columns(),
             logits: vec![[0.0; LANE_STEPS]; layout.actions()],
             probs: vec![[0.0; LANE_STEPS]; layout.actions()],
@@ -108,11 +108,11 @@ impl Workspace {
         network: &PaddedNetwork,
         experience: &HostExperience,
         games: &[i32],
-        out: &mut [f32],
+        output: &mut [f32],
     ) {
         let first = games[0] as usize * experience.trajectory.num_steps;
-        self.each_logprob(network, experience, games, |run, values| {
-            out[run.slot - first..][..run.len].copy_from_slice(values);
+        self.for_each_run(network, experience, games, |run, values| {
+            output[run.slot - first..][..run.len].copy_from_slice(values);
         });
     }
 
@@ -127,13 +127,13 @@ impl Workspace {
     ) {
         let GradientInputs { network, experience, loss, .. } = *inputs;
         if loss.form.loss_type.has_sequence_ratio() {
-            self.sequence_ratios(inputs, games);
+            self.compute_sequence_ratios(inputs, games);
         }
-        let mut cursor = Cursor::default();
+        let mut cursor = StepCursor::default();
         loop {
             let mut len = 0;
             while let Some(run) = cursor.next(experience, games, BLOCK_SAMPLES - len) {
-                self.block.take_obs(len, run.slot, run.len);
+                self.block.assign_obs(len, run.slot, run.len);
                 self.columns.load(len, run, inputs, games, &self.ratios);
                 len += run.len;
             }
@@ -141,7 +141,7 @@ impl Workspace {
                 return;
             }
             self.columns.clear_from(len);
-            let rows = self.block.fill_up(len);
+            let rows = self.block.pad_to_lanes(len);
             network.forward(&mut self.block, &experience.trajectory.obs, rows);
             // Lanes past the last sample have weight 0.
             for lane_block in 0..rows.div_ceil(LANE_STEPS) {
@@ -154,38 +154,38 @@ impl Workspace {
     }
 
     /// Computes `ratios` in a separate forward pass.
-    fn sequence_ratios(&mut self, inputs: &GradientInputs, games: &[i32]) {
+    fn compute_sequence_ratios(&mut self, inputs: &GradientInputs, games: &[i32]) {
         let experience = inputs.experience;
         let mut log_ratios = vec![0.0f32; games.len()];
-        self.each_logprob(inputs.network, experience, games, |run, values| {
+        self.for_each_run(inputs.network, experience, games, |run, values| {
             let old = &experience.trajectory.logprobs[run.slot..];
             log_ratios[run.game] += values.iter().zip(old).map(|(new, old)| new - old).sum::<f32>();
         });
         self.ratios.clear();
         let ratios = games.iter().zip(&log_ratios).map(|(game, log_ratio)| {
             let advantages = experience.advantages[experience.slots(*game)].iter().copied();
-            let weight = inputs.weight_of(*game);
+            let weight = inputs.step_weight(*game);
             inputs.loss.sequence_ratio(*log_ratio, weight, advantages)
         });
         self.ratios.extend(ratios);
     }
 
     /// Computes the log-probabilities of the actions in all steps of some games and passes them to
-    /// `use_run` run by run.
-    fn each_logprob(
+    /// `visit` run by run.
+    fn for_each_run(
         &mut self,
         network: &PaddedNetwork,
         experience: &HostExperience,
         games: &[i32],
-        mut use_run: impl FnMut(StepRun, &[f32]),
+        mut visit: impl FnMut(StepRun, &[f32]),
     ) {
-        let mut cursor = Cursor::default();
+        let mut cursor = StepCursor::default();
         let mut runs = Vec::new();
         loop {
             let mut len = 0;
             runs.clear();
             while let Some(run) = cursor.next(experience, games, BLOCK_SAMPLES - len) {
-                self.block.take_obs(len, run.slot, run.len);
+                self.block.assign_obs(len, run.slot, run.len);
                 self.columns.load_actions(len, run, experience);
                 len += run.len;
                 runs.push(run);
@@ -193,7 +193,7 @@ impl Workspace {
             if len == 0 {
                 return;
             }
-            let rows = self.block.fill_up(len);
+            let rows = self.block.pad_to_lanes(len);
             network.forward(&mut self.block, &experience.trajectory.obs, rows);
             let mut values = [0.0; BLOCK_SAMPLES];
             let (lane_blocks, _) = values[..rows.next_multiple_of(LANE_STEPS)].as_chunks_mut();
@@ -205,7 +205,7 @@ impl Workspace {
             let mut rest = &values[..];
             for run in &runs {
                 let (values, others) = rest.split_at(run.len);
-                use_run(*run, values);
+                visit(*run, values);
                 rest = others;
             }
         }
@@ -244,7 +244,7 @@ impl LossColumns {
             .copy_from_slice(&experience.trajectory.logprobs[from.clone()]);
         self.advantages[to.clone()].copy_from_slice(&experience.advantages[from.clone()]);
         self.mask[to.clone()].fill(1.0);
-        self.weights[to.clone()].fill(inputs.weight_of(games[run.game]));
+        self.weights[to.clone()].fill(inputs.step_weight(games[run.game]));
         if let Some(logprobs) = experience.reference_logprobs.get(from) {
             self.reference_logprobs[to.clone()].copy_from_slice(logprobs);
         }
@@ -274,7 +274,7 @@ impl LossColumns {
 
 /// Calls `run` with the logits of a lane block of samples and writes them back.
 fn with_logits<T>(
-    block: &mut Block,
+    block: &mut SampleBlock,
     lane_block: usize,
     logits: &mut [LaneBlock],
     run: impl FnOnce(&mut [LaneBlock]) -> T,

@@ -18,7 +18,7 @@ mod sparse;
 mod tiles;
 
 use super::loss::{LaneSums, StepLoss};
-use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, optimizer_step};
+use super::{HostExperience, HostLearner, HostPolicy, LearnerContext, take_optimizer_step};
 use crate::data::HostTrajectory;
 use crate::learner::means::NUM_SUMS;
 use crate::learner::optimizer::Moments;
@@ -70,7 +70,7 @@ impl PerceptronLearner {
 
     /// Gradient and sums of some games of a minibatch in a shard.
     fn differentiate(&self, inputs: &GradientInputs, games: &[i32], shard: usize) -> PartialSum {
-        let mut gradient = self.zeros();
+        let mut gradient = self.take_zeros();
         let mut sums = LaneSums::default();
         self.with_workspace(|workspace| {
             workspace.gradient(inputs, games, &mut gradient, &mut sums);
@@ -79,7 +79,7 @@ impl PerceptronLearner {
     }
 
     /// Takes a gradient vector from the free list, and clears it.
-    fn zeros(&self) -> Vec<f32> {
+    fn take_zeros(&self) -> Vec<f32> {
         let mut vector = self.vectors.take();
         vector.clear();
         vector.resize(self.network.layout().len(), 0.0);
@@ -188,22 +188,22 @@ impl HostLearner for PerceptronLearner {
         }
         let layout = self.network.layout();
         // Padding is not sent.
-        let without_padding = |node: PartialSum| {
+        let unpad_node = |node: PartialSum| {
             let vector = layout.unpad(&node.vector);
             self.give_back(node.vector);
             PartialSum { vector, ..node }
         };
-        let nodes: Vec<PartialSum> = nodes.into_iter().map(without_padding).collect();
+        let nodes: Vec<PartialSum> = nodes.into_iter().map(unpad_node).collect();
         let len = PartialSumLen { vector: layout.num_params(), numbers: NUM_SUMS };
         let sum = self.context.team.all_reduce_shards(shards, nodes, len)?;
-        let mut vector = self.zeros();
+        let mut vector = self.take_zeros();
         layout.pad_into(&sum.vector, &mut vector);
         Ok(PartialSum { vector, ..sum })
     }
 
     fn step(&mut self, gradient: &[f32], step_index: u64) -> f32 {
         let Self { context, network, moments, .. } = self;
-        optimizer_step(context, gradient, step_index, |scale, settings| {
+        take_optimizer_step(context, gradient, step_index, |scale, settings| {
             network.change(|params| moments.step(params, gradient, scale, settings));
         })
     }

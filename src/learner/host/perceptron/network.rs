@@ -6,7 +6,7 @@
 //! layer is narrow and therefore stored as `W^T`, which keeps vectors full, and its logits are
 //! `[actions, samples]`, as the loss needs them.
 
-use super::operands::{Epilogue, QUAD, ROWS, Rows, Strided, Transposed};
+use super::operands::{Epilogue, QUAD, Rows, Strided, TILE_ROWS, Transpose};
 use super::product::{multiply, multiply_narrow, pack_narrow};
 use super::sparse::{self, Nonzeros};
 use crate::data::OBS_MULTIPLE;
@@ -16,7 +16,7 @@ use crate::model::LANES;
 use crate::settings::Activation;
 use multiversion::multiversion;
 
-const _: () = assert!(OBS_MULTIPLE.is_multiple_of(ROWS), "observations are a product's rows");
+const _: () = assert!(OBS_MULTIPLE.is_multiple_of(TILE_ROWS), "observations are a product's rows");
 
 /// Layout of a network's parameters in a padded vector.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl PaddedLayout {
     pub fn new(widths: &[usize], activation: Activation) -> Self {
         assert!(widths.len() >= 3, "features, hidden layers, actions");
         let mut len = 0;
-        let mut take = |count: usize| {
+        let mut reserve = |count: usize| {
             len += count;
             len - count
         };
@@ -73,14 +73,14 @@ impl PaddedLayout {
                     outputs,
                     rows,
                     columns,
-                    weight: take(rows * columns),
-                    bias: take(columns),
+                    weight: reserve(rows * columns),
+                    bias: reserve(columns),
                 }
             })
             .collect();
         let (inputs, actions) = (widths[last], widths[last + 1]);
         let (rows, width) = (actions.next_multiple_of(QUAD), inputs.next_multiple_of(LANES));
-        let (weight, bias) = (take(rows * width), take(rows));
+        let (weight, bias) = (reserve(rows * width), reserve(rows));
         let head = PaddedHead { inputs, actions, rows, width, weight, bias };
         Self { activation, hidden, head, len }
     }
@@ -88,7 +88,7 @@ impl PaddedLayout {
     /// Number of parameters, without padding.
     pub fn num_params(&self) -> usize {
         let mut count = 0;
-        self.each_run(|_, _, len| count += len);
+        self.for_each_run(|_, _, len| count += len);
         count
     }
 
@@ -137,7 +137,7 @@ impl PaddedLayout {
     /// Copies as [`PaddedLayout::pad`] does, into a vector whose padding is already zero.
     pub fn pad_into(&self, flat: &[f32], padded: &mut [f32]) {
         let mut rest = flat;
-        self.each_run(|start, stride, len| {
+        self.for_each_run(|start, stride, len| {
             let (run, others) = rest.split_at(len);
             rest = others;
             match stride {
@@ -151,23 +151,24 @@ impl PaddedLayout {
     /// Removes padding; the inverse of [`PaddedLayout::pad`].
     pub fn unpad(&self, padded: &[f32]) -> Vec<f32> {
         let mut flat = Vec::with_capacity(self.len);
-        self.each_run(|start, stride, len| match stride {
+        self.for_each_run(|start, stride, len| match stride {
             1 => flat.extend_from_slice(&padded[start..start + len]),
             _ => flat.extend((0..len).map(|i| padded[start + i * stride])),
         });
         flat
     }
 
-    /// Calls `run(start, stride, len)` for each run of consecutive parameters of the flat vector,
+    /// Calls `visit(start, stride, len)` for each run of consecutive parameters of the flat vector,
     /// with its start and stride in the padded vector.
-    fn each_run(&self, mut run: impl FnMut(usize, usize, usize)) {
+    fn for_each_run(&self, mut visit: impl FnMut(usize, usize, usize)) {
         for layer in &self.hidden {
-            (0..layer.inputs).for_each(|i| run(layer.weight + i * layer.columns, 1, layer.outputs));
-            run(layer.bias, 1, layer.outputs);
+            let PaddedDense { inputs, outputs, columns, weight, bias, .. } = *layer;
+            (0..inputs).for_each(|i| visit(weight + i * columns, 1, outputs));
+            visit(bias, 1, outputs);
         }
         let PaddedHead { inputs, actions, width, weight, bias, .. } = self.head;
-        (0..inputs).for_each(|i| run(weight + i, width, actions));
-        run(bias, 1, actions);
+        (0..inputs).for_each(|i| visit(weight + i, width, actions));
+        visit(bias, 1, actions);
     }
 }
 
@@ -184,7 +185,7 @@ pub struct PaddedNetwork {
 
 /// Activations and gradients of a block of samples.
 #[derive(Clone, Debug)]
-pub struct Block {
+pub struct SampleBlock {
     /// Offset of each sample's observation.
     starts: Vec<usize>,
     obs_stride: usize,
@@ -193,7 +194,7 @@ pub struct Block {
     /// Activations of each hidden layer, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
     /// Derivatives of the activation function, later gradients of the loss; see
-    /// [`PaddedNetwork::derivatives`].
+    /// [`PaddedNetwork::select_derivatives`].
     derivatives: Vec<Vec<f32>>,
     /// Logits, later gradients of the loss: `[rows, capacity]`; rows past the actions stay zero.
     logits: Vec<f32>,
@@ -201,7 +202,7 @@ pub struct Block {
     capacity: usize,
 }
 
-impl Block {
+impl SampleBlock {
     /// Allocates a block for a number of samples, a multiple of the size of a lane block.
     pub fn new(layout: &PaddedLayout, samples: usize) -> Self {
         let zeros = |stride: usize| vec![0.0; samples * stride];
@@ -218,13 +219,13 @@ impl Block {
     }
 
     /// Assigns the `len` observations from slot `first` on to the samples from `at` on.
-    pub fn take_obs(&mut self, at: usize, first: usize, len: usize) {
+    pub fn assign_obs(&mut self, at: usize, first: usize, len: usize) {
         let starts = self.starts[at..at + len].iter_mut();
         starts.zip(first..).for_each(|(start, slot)| *start = slot * self.obs_stride);
     }
 
-    /// Repeats the last of `len` samples up to a multiple of [`LANES`], which is returned.
-    pub fn fill_up(&mut self, len: usize) -> usize {
+    /// Repeats the last of `len` samples up to a multiple of [`LANES`]. Returns the multiple.
+    pub fn pad_to_lanes(&mut self, len: usize) -> usize {
         let rows = len.next_multiple_of(LANES);
         let last = self.starts[len - 1];
         self.starts[len..rows].fill(last);
@@ -246,7 +247,7 @@ impl PaddedNetwork {
         let transposed = hidden.map(|layer| vec![0.0; layer.rows * layer.columns]).collect();
         let packed = vec![0.0; layout.head.rows * layout.head.width];
         let mut network = Self { layout: layout.clone(), params, transposed, packed };
-        network.transpose();
+        network.update_copies();
         network
     }
 
@@ -263,10 +264,11 @@ impl PaddedNetwork {
     /// Modifies the padded parameters and updates the derived copies.
     pub fn change(&mut self, change: impl FnOnce(&mut [f32])) {
         change(&mut self.params);
-        self.transpose();
+        self.update_copies();
     }
 
-    fn transpose(&mut self) {
+    /// Updates the derived copies of the weights.
+    fn update_copies(&mut self) {
         let PaddedLayout { hidden, head, .. } = &self.layout;
         for (layer, to) in hidden[1..].iter().zip(&mut self.transposed) {
             let PaddedDense { weight, rows, columns, .. } = *layer;
@@ -283,35 +285,34 @@ impl PaddedNetwork {
 
     /// Computes the logits of the first `samples` samples of the block, a multiple of [`LANES`],
     /// with observations from `obs`, `[slots, obs_stride]`.
-    pub fn forward(&self, block: &mut Block, obs: &[f32], samples: usize) {
+    pub fn forward(&self, block: &mut SampleBlock, obs: &[f32], samples: usize) {
         let PaddedLayout { activation, hidden, head, .. } = &self.layout;
         let obs = Rows { values: obs, starts: &block.starts[..samples] };
         block.nonzeros.list(obs, self.layout.obs_stride());
-        let mut input: Option<(&[f32], usize)> = None;
+        let mut input: Option<Strided> = None;
         let buffers = block.hidden.iter_mut().zip(&mut block.derivatives);
         for (layer, (output, derivatives)) in hidden.iter().zip(buffers) {
             let weight = &self.params[layer.weight..][..layer.inputs * layer.columns];
             let bias = &self.params[layer.bias..][..layer.columns];
             let output = &mut output[..samples * layer.columns];
-            let rectified = *activation == Activation::Relu;
-            let epilogue =
-                if rectified { Epilogue::Rectified(bias) } else { Epilogue::Biased(bias) };
+            let is_relu = *activation == Activation::Relu;
+            let epilogue = if is_relu { Epilogue::BiasRelu(bias) } else { Epilogue::Bias(bias) };
             match input {
-                Some(input) => multiply(matrix(input), weight, output, layer.columns, epilogue),
+                Some(input) => multiply(input, weight, output, layer.columns, epilogue),
                 None if block.nonzeros.is_worthwhile() => {
-                    sparse::multiply(&block.nonzeros, weight, bias, output, rectified);
+                    sparse::multiply(&block.nonzeros, weight, bias, output, is_relu);
                 }
                 None => multiply(obs, weight, output, layer.columns, epilogue),
             }
             // A ReLU is applied when the product is stored.
-            if !rectified {
+            if !is_relu {
                 activate_with_derivatives(
                     *activation,
                     output,
                     &mut derivatives[..samples * layer.columns],
                 );
             }
-            input = Some((output, layer.columns));
+            input = Some(Strided { values: output, row_stride: layer.columns });
         }
         let bias = &self.params[head.bias..][..head.rows];
         let outputs = &block.hidden[hidden.len() - 1][..samples * head.width];
@@ -320,26 +321,33 @@ impl PaddedNetwork {
 
     /// Backpropagates the gradient with respect to the logits in `block.logits` and adds to `gradient`
     /// (padded). `obs` and `samples` must be those of the last forward pass.
-    pub fn backward(&self, block: &mut Block, obs: &[f32], samples: usize, gradient: &mut [f32]) {
+    pub fn backward(
+        &self,
+        block: &mut SampleBlock,
+        obs: &[f32],
+        samples: usize,
+        gradient: &mut [f32],
+    ) {
         let PaddedLayout { hidden, head, .. } = &self.layout;
         let last = hidden.len() - 1;
         let outputs = &block.hidden[last][..samples * head.width];
         for (sum, logits) in
             gradient[head.bias..].iter_mut().zip(block.logits.chunks(block.capacity))
         {
-            *sum += total(&logits[..samples]);
+            *sum += sum_values(&logits[..samples]);
         }
-        let logits = matrix((&block.logits, block.capacity));
+        let logits = Strided { values: &block.logits, row_stride: block.capacity };
         multiply(
             logits,
             outputs,
             &mut gradient[head.weight..][..head.rows * head.width],
             head.width,
-            Epilogue::Added,
+            Epilogue::Add,
         );
-        let (derivatives, epilogue) = self.derivatives(&mut block.hidden, &mut block.derivatives);
+        let (derivatives, epilogue) =
+            self.select_derivatives(&mut block.hidden, &mut block.derivatives);
         multiply(
-            Transposed(logits),
+            Transpose(logits),
             &self.params[head.weight..][..head.actions * head.width],
             &mut derivatives[last][..samples * head.width],
             head.width,
@@ -348,27 +356,27 @@ impl PaddedNetwork {
         for (i, layer) in hidden.iter().enumerate().rev() {
             let (inputs, hidden) = block.hidden.split_at_mut(i);
             let (below, derivatives) = block.derivatives.split_at_mut(i);
-            let (derivatives, _) = self.derivatives(hidden, derivatives);
+            let (derivatives, _) = self.select_derivatives(hidden, derivatives);
             let derivatives = &derivatives[0][..samples * layer.columns];
-            add_columns(derivatives, &mut gradient[layer.bias..][..layer.columns]);
+            add_rows(derivatives, &mut gradient[layer.bias..][..layer.columns]);
             let sums = &mut gradient[layer.weight..][..layer.rows * layer.columns];
             match inputs.last() {
                 Some(input) => {
-                    let input = Transposed(matrix((input, layer.rows)));
-                    multiply(input, derivatives, sums, layer.columns, Epilogue::Added);
+                    let input = Strided { values: input, row_stride: layer.rows };
+                    multiply(Transpose(input), derivatives, sums, layer.columns, Epilogue::Add);
                 }
                 None if block.nonzeros.is_worthwhile() => {
                     sparse::add_gradient(&block.nonzeros, derivatives, sums, layer.columns);
                 }
                 None => {
-                    let obs = Transposed(Rows { values: obs, starts: &block.starts[..samples] });
-                    multiply(obs, derivatives, sums, layer.columns, Epilogue::Added);
+                    let obs = Transpose(Rows { values: obs, starts: &block.starts[..samples] });
+                    multiply(obs, derivatives, sums, layer.columns, Epilogue::Add);
                 }
             }
-            let (below, epilogue) = self.derivatives(inputs, below);
+            let (below, epilogue) = self.select_derivatives(inputs, below);
             if let Some(below) = below.last_mut() {
                 multiply(
-                    matrix((derivatives, layer.columns)),
+                    Strided { values: derivatives, row_stride: layer.columns },
                     &self.transposed[i - 1][..layer.outputs * layer.rows],
                     &mut below[..samples * layer.rows],
                     layer.rows,
@@ -378,30 +386,25 @@ impl PaddedNetwork {
         }
     }
 
-    /// Selects the buffers for the derivatives of some layers, and the operation that converts gradients
-    /// by activations to gradients by pre-activations.
+    /// Selects the buffers for the derivatives of some layers, and the epilogue that converts gradients with
+    /// respect to activations to gradients with respect to pre-activations.
     ///
     /// For [`Activation::Relu`] the derivative follows from the activation itself, whose buffer is free
     /// once the layer above has its gradient.
-    fn derivatives<'a>(
+    fn select_derivatives<'a>(
         &self,
         hidden: &'a mut [Vec<f32>],
         derivatives: &'a mut [Vec<f32>],
     ) -> (&'a mut [Vec<f32>], Epilogue<'static>) {
         match self.layout.activation {
-            Activation::Relu => (hidden, Epilogue::Gated),
-            _ => (derivatives, Epilogue::Multiplied),
+            Activation::Relu => (hidden, Epilogue::Gate),
+            _ => (derivatives, Epilogue::Multiply),
         }
     }
 }
 
-/// A contiguous matrix with rows of the given length.
-fn matrix((values, row): (&[f32], usize)) -> Strided<'_> {
-    Strided { values, row }
-}
-
 /// Sum of the values; their number is a multiple of [`LANES`].
-fn total(values: &[f32]) -> f32 {
+fn sum_values(values: &[f32]) -> f32 {
     let (vectors, _) = values.as_chunks::<LANES>();
     let mut sums = [0.0f32; LANES];
     for values in vectors {
@@ -412,7 +415,7 @@ fn total(values: &[f32]) -> f32 {
 
 /// Adds the rows of `values` to `sums`, whose length is a multiple of [`LANES`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn add_columns(values: &[f32], sums: &mut [f32]) {
+fn add_rows(values: &[f32], sums: &mut [f32]) {
     let columns = sums.len();
     for (j, sums) in sums.chunks_exact_mut(LANES).enumerate() {
         let mut total = [0.0f32; LANES];

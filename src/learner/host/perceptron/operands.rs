@@ -3,26 +3,26 @@
 use crate::model::LANES;
 
 /// Rows of a result are a multiple of this.
-pub const ROWS: usize = 4;
+pub const TILE_ROWS: usize = 4;
 
 /// Inputs and outputs per tile of [`multiply_narrow`](super::product::multiply_narrow).
 pub const QUAD: usize = 4;
 
 const _: () = assert!(QUAD * QUAD == LANES, "a quad of inputs of a quad of outputs is a vector");
 
-/// A matrix whose row `i` starts at `values[i * row]`.
+/// A matrix whose row `i` starts at `values[i * row_stride]`.
 #[derive(Clone, Copy)]
 pub struct Strided<'a> {
-    /// All numbers, of which the rows are slices.
+    /// Values of which the rows are slices.
     pub values: &'a [f32],
     /// Distance between rows.
-    pub row: usize,
+    pub row_stride: usize,
 }
 
 /// A matrix whose row `i` starts at `values[starts[i]]`.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
-    /// All numbers, of which the rows are slices.
+    /// Values of which the rows are slices.
     pub values: &'a [f32],
     /// Start of each row.
     pub starts: &'a [usize],
@@ -30,19 +30,19 @@ pub struct Rows<'a> {
 
 /// The transpose of a matrix.
 #[derive(Clone, Copy)]
-pub struct Transposed<L>(pub L);
+pub struct Transpose<L>(pub L);
 
 /// Epilogue of a product.
 #[derive(Clone, Copy)]
 pub enum Epilogue<'a> {
     /// `c = bias + a b`, with the bias `[columns]` broadcast over rows.
-    Biased(&'a [f32]),
+    Bias(&'a [f32]),
     /// `c = max(bias + a b, 0)`.
-    Rectified(&'a [f32]),
+    BiasRelu(&'a [f32]),
     /// `c += a b`.
-    Added,
+    Add,
     /// `c *= a b`, element by element.
-    Multiplied,
+    Multiply,
     /// `c = a b` where `c` was positive, else 0.
-    Gated,
+    Gate,
 }

@@ -6,9 +6,9 @@
 
 use super::operands::{Epilogue, QUAD};
 #[cfg(target_family = "wasm")]
-use super::quads::{self, Left};
+use super::quads::{self, Lhs};
 #[cfg(not(target_family = "wasm"))]
-use super::tiles::{self, Left};
+use super::tiles::{self, Lhs};
 use crate::model::LANES;
 use multiversion::multiversion;
 #[cfg(not(target_family = "wasm"))]
@@ -16,11 +16,11 @@ use multiversion::target::match_target;
 
 /// Multiplies `a`, `[rows, inner]`, by `b`, `[inner, columns]`, into `c`, `[rows, columns]`. `a` is
 /// [`Strided`](super::operands::Strided), [`Rows`](super::operands::Rows) or
-/// [`Transposed`](super::operands::Transposed); `b` and `c` are row-major and contiguous.
+/// [`Transpose`](super::operands::Transpose); `b` and `c` are row-major and contiguous.
 ///
-/// `rows` must be a multiple of [`ROWS`](super::operands::ROWS) and `columns` of [`LANES`].
+/// `rows` must be a multiple of [`TILE_ROWS`](super::operands::TILE_ROWS) and `columns` of [`LANES`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogue: Epilogue) {
+pub fn multiply<L: Lhs>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogue: Epilogue) {
     #[cfg(target_family = "wasm")]
     quads::multiply(a, b, c, columns, epilogue);
     // With 32 registers of 16 lanes, tiles can be four times as wide.
@@ -51,8 +51,8 @@ pub fn multiply_narrow(
     // As many independent sums as there are registers.
     #[cfg(not(target_family = "wasm"))]
     match_target! {
-        "x86_64+avx512f" => tiles::multiply_narrow::<{ 2 * tiles::ROWS }>(inputs, weight, bias, logits, stride),
-        _ => tiles::multiply_narrow::<{ tiles::ROWS }>(inputs, weight, bias, logits, stride),
+        "x86_64+avx512f" => tiles::multiply_narrow::<{ 2 * tiles::TILE_ROWS }>(inputs, weight, bias, logits, stride),
+        _ => tiles::multiply_narrow::<{ tiles::TILE_ROWS }>(inputs, weight, bias, logits, stride),
     }
 }
 

@@ -1,45 +1,45 @@
 //! Product tiles with explicit WebAssembly SIMD, sized for its sixteen registers.
 
-use super::operands::{Epilogue, ROWS, Rows, Strided, Transposed};
+use super::operands::{Epilogue, Rows, Strided, TILE_ROWS, Transpose};
 use crate::math::quads::{QUAD, at_least, load, mul_add, splat, store};
 use crate::model::LANES;
 use std::arch::wasm32::{f32x4_add, f32x4_extract_lane, f32x4_gt, f32x4_mul, v128_and};
 
-/// Vectors per row of a tile of [`ROWS`] rows.
+/// Vectors per row of a tile of [`TILE_ROWS`] rows.
 const VECTORS: usize = 2;
 /// Samples per tile of [`multiply_narrow`].
 const SAMPLES: usize = 2;
 
 /// Left operand of a product, read by tile columns.
-pub trait Left: Copy {
+pub trait Lhs: Copy {
     /// Iterates over the first `inner` columns of rows `i..i + R`. Slices with known bounds avoid
     /// checks in the loop.
     fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]>;
 }
 
-impl Left for Strided<'_> {
+impl Lhs for Strided<'_> {
     #[inline(always)]
     fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
-        side_by_side(std::array::from_fn(|r| &self.values[(i + r) * self.row..][..inner]), inner)
+        zip_rows(std::array::from_fn(|r| &self.values[(i + r) * self.row_stride..][..inner]), inner)
     }
 }
 
-impl Left for Rows<'_> {
+impl Lhs for Rows<'_> {
     #[inline(always)]
     fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
-        side_by_side(std::array::from_fn(|r| &self.values[self.starts[i + r]..][..inner]), inner)
+        zip_rows(std::array::from_fn(|r| &self.values[self.starts[i + r]..][..inner]), inner)
     }
 }
 
-impl Left for Transposed<Strided<'_>> {
+impl Lhs for Transpose<Strided<'_>> {
     #[inline(always)]
     fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
-        let rows = self.0.values.chunks_exact(self.0.row).take(inner);
+        let rows = self.0.values.chunks_exact(self.0.row_stride).take(inner);
         rows.map(move |row| *row[i..].first_chunk().expect("R columns"))
     }
 }
 
-impl Left for Transposed<Rows<'_>> {
+impl Lhs for Transpose<Rows<'_>> {
     #[inline(always)]
     fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
         let rows = self.0.starts.iter().take(inner);
@@ -49,20 +49,21 @@ impl Left for Transposed<Rows<'_>> {
 
 /// Iterates over the first `inner` columns of some rows.
 #[inline(always)]
-fn side_by_side<const R: usize>(rows: [&[f32]; R], inner: usize) -> impl Iterator<Item = [f32; R]> {
+fn zip_rows<const R: usize>(rows: [&[f32]; R], inner: usize) -> impl Iterator<Item = [f32; R]> {
     (0..inner).map(move |k| rows.map(|row| row[k]))
 }
 
 /// Implements `product::multiply`.
-pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogue: Epilogue) {
+pub fn multiply<L: Lhs>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogue: Epilogue) {
     let inner = b.len() / columns;
     for j in (0..columns).step_by(VECTORS * QUAD) {
-        for (tile, c) in c.chunks_exact_mut(ROWS * columns).enumerate() {
-            let mut sums = [[splat(0.0); VECTORS]; ROWS];
-            if let Epilogue::Biased(bias) | Epilogue::Rectified(bias) = epilogue {
-                sums = [std::array::from_fn(|v| load(&bias[j + v * QUAD..])); ROWS];
+        for (tile, c) in c.chunks_exact_mut(TILE_ROWS * columns).enumerate() {
+            let mut sums = [[splat(0.0); VECTORS]; TILE_ROWS];
+            if let Epilogue::Bias(bias) | Epilogue::BiasRelu(bias) = epilogue {
+                sums = [std::array::from_fn(|v| load(&bias[j + v * QUAD..])); TILE_ROWS];
             }
-            for (b, xs) in b.chunks_exact(columns).zip(a.tile::<ROWS>(tile * ROWS, inner)) {
+            for (b, xs) in b.chunks_exact(columns).zip(a.tile::<TILE_ROWS>(tile * TILE_ROWS, inner))
+            {
                 let b: [_; VECTORS] = std::array::from_fn(|v| load(&b[j + v * QUAD..]));
                 for (x, sums) in xs.into_iter().zip(&mut sums) {
                     let x = splat(x);
@@ -75,11 +76,11 @@ pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, epilogu
                 for (c, sum) in c[j..].chunks_exact_mut(QUAD).zip(sums) {
                     let was = load(c);
                     let result = match epilogue {
-                        Epilogue::Biased(_) => sum,
-                        Epilogue::Rectified(_) => at_least(0.0, sum),
-                        Epilogue::Added => f32x4_add(was, sum),
-                        Epilogue::Multiplied => f32x4_mul(was, sum),
-                        Epilogue::Gated => v128_and(sum, f32x4_gt(was, splat(0.0))),
+                        Epilogue::Bias(_) => sum,
+                        Epilogue::BiasRelu(_) => at_least(0.0, sum),
+                        Epilogue::Add => f32x4_add(was, sum),
+                        Epilogue::Multiply => f32x4_mul(was, sum),
+                        Epilogue::Gate => v128_and(sum, f32x4_gt(was, splat(0.0))),
                     };
                     store(result, c);
                 }

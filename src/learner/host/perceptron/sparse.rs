@@ -5,7 +5,7 @@ use crate::math::{any_nonzero, at_least, mul_add};
 use crate::model::MIN_SPARSE_FEATURES;
 use multiversion::multiversion;
 
-/// Sparse products are used if there are at least so many values for each nonzero one; otherwise dense ones are faster.
+/// Minimum number of values for each nonzero one with which sparse products are faster than dense ones.
 const MIN_VALUES_PER_NONZERO: usize = 8;
 
 /// Values tested at a time.
@@ -27,8 +27,8 @@ impl Nonzeros {
     pub fn list(&mut self, obs: Rows, stride: usize) {
         self.entries.clear();
         self.ends.clear();
-        self.is_worthwhile =
-            stride >= MIN_SPARSE_FEATURES && list(obs, stride, &mut self.entries, &mut self.ends);
+        self.is_worthwhile = stride >= MIN_SPARSE_FEATURES
+            && list_nonzeros(obs, stride, &mut self.entries, &mut self.ends);
     }
 
     /// Whether the sparse products are faster than dense ones. If false, they must not be used.
@@ -44,8 +44,14 @@ impl Nonzeros {
     }
 }
 
+/// Lists the nonzero values of `obs`, and returns whether there are few enough for sparse products.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn list(obs: Rows, stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<usize>) -> bool {
+fn list_nonzeros(
+    obs: Rows,
+    stride: usize,
+    entries: &mut Vec<(u32, f32)>,
+    ends: &mut Vec<usize>,
+) -> bool {
     let max_entries = obs.starts.len() * stride / MIN_VALUES_PER_NONZERO;
     for start in obs.starts {
         let row = &obs.values[*start..*start + stride];
@@ -69,23 +75,17 @@ fn list(obs: Rows, stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<
     true
 }
 
-/// Computes `outputs = bias + obs weight`, `[samples, columns]`, clamped at 0 if `rectified`; `weight` is
+/// Computes `outputs = bias + obs weight`, `[samples, columns]`, clamped at 0 if `is_relu`; `weight` is
 /// `[features, columns]`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn multiply(
-    obs: &Nonzeros,
-    weight: &[f32],
-    bias: &[f32],
-    outputs: &mut [f32],
-    rectified: bool,
-) {
+pub fn multiply(obs: &Nonzeros, weight: &[f32], bias: &[f32], outputs: &mut [f32], is_relu: bool) {
     let columns = bias.len();
     for (entries, outputs) in obs.samples().zip(outputs.chunks_exact_mut(columns)) {
         outputs.copy_from_slice(bias);
         for (feature, x) in entries {
             add(*x, &weight[*feature as usize * columns..][..columns], outputs);
         }
-        if rectified {
+        if is_relu {
             outputs.iter_mut().for_each(|x| *x = at_least(0.0, *x));
         }
     }

@@ -1,41 +1,41 @@
 //! Product tiles as plain loops, which the compiler vectorizes.
 
-use super::operands::{Epilogue, QUAD, Rows, Strided, Transposed};
+use super::operands::{Epilogue, QUAD, Rows, Strided, Transpose};
 use crate::math::{at_least, mul_add};
 use crate::model::{LANES, Lanes};
 
-pub use super::operands::ROWS;
+pub use super::operands::TILE_ROWS;
 
 /// Left operand of a product, read element by element: CPUs multiply by a broadcast memory operand.
-pub trait Left: Copy {
+pub trait Lhs: Copy {
     /// Element in row `i` at inner index `k`.
     fn at(&self, i: usize, k: usize) -> f32;
 }
 
-impl Left for Strided<'_> {
+impl Lhs for Strided<'_> {
     #[inline(always)]
     fn at(&self, i: usize, k: usize) -> f32 {
-        self.values[i * self.row + k]
+        self.values[i * self.row_stride + k]
     }
 }
 
-impl Left for Rows<'_> {
+impl Lhs for Rows<'_> {
     #[inline(always)]
     fn at(&self, i: usize, k: usize) -> f32 {
         self.values[self.starts[i] + k]
     }
 }
 
-impl<L: Left> Left for Transposed<L> {
+impl<L: Lhs> Lhs for Transpose<L> {
     #[inline(always)]
     fn at(&self, i: usize, k: usize) -> f32 {
         self.0.at(k, i)
     }
 }
 
-/// Covers `c` from left to right with tiles of [`ROWS`] rows and up to `V` vectors.
+/// Covers `c` from left to right with tiles of [`TILE_ROWS`] rows and up to `V` vectors.
 #[inline(always)]
-pub fn multiply<L: Left, const V: usize>(
+pub fn multiply<L: Lhs, const V: usize>(
     a: L,
     b: &[f32],
     c: &mut [f32],
@@ -44,22 +44,22 @@ pub fn multiply<L: Left, const V: usize>(
 ) {
     let mut j = 0;
     while columns - j >= V * LANES {
-        strip::<L, V>(a, b, c, columns, j, epilogue);
+        multiply_strip::<L, V>(a, b, c, columns, j, epilogue);
         j += V * LANES;
     }
     while columns - j >= 2 * LANES {
-        strip::<L, 2>(a, b, c, columns, j, epilogue);
+        multiply_strip::<L, 2>(a, b, c, columns, j, epilogue);
         j += 2 * LANES;
     }
     while columns - j >= LANES {
-        strip::<L, 1>(a, b, c, columns, j, epilogue);
+        multiply_strip::<L, 1>(a, b, c, columns, j, epilogue);
         j += LANES;
     }
 }
 
 /// Computes `V` vectors of columns from `j` on, for all rows.
 #[inline(always)]
-fn strip<L: Left, const V: usize>(
+fn multiply_strip<L: Lhs, const V: usize>(
     a: L,
     b: &[f32],
     c: &mut [f32],
@@ -67,15 +67,15 @@ fn strip<L: Left, const V: usize>(
     j: usize,
     epilogue: Epilogue,
 ) {
-    for (tile, c) in c.chunks_exact_mut(ROWS * columns).enumerate() {
-        let mut sums = [[[0.0f32; LANES]; V]; ROWS];
-        if let Epilogue::Biased(bias) | Epilogue::Rectified(bias) = epilogue {
-            sums = [*vectors(bias, j); ROWS];
+    for (tile, c) in c.chunks_exact_mut(TILE_ROWS * columns).enumerate() {
+        let mut sums = [[[0.0f32; LANES]; V]; TILE_ROWS];
+        if let Epilogue::Bias(bias) | Epilogue::BiasRelu(bias) = epilogue {
+            sums = [*vectors(bias, j); TILE_ROWS];
         }
         for (k, b) in b.chunks_exact(columns).enumerate() {
             let b: [Lanes; V] = *vectors(b, j);
             for (r, sums) in sums.iter_mut().enumerate() {
-                let x = a.at(tile * ROWS + r, k);
+                let x = a.at(tile * TILE_ROWS + r, k);
                 for (sum, b) in sums.iter_mut().zip(&b) {
                     for (sum, b) in sum.iter_mut().zip(b) {
                         *sum = mul_add(x, *b, *sum);
@@ -84,11 +84,11 @@ fn strip<L: Left, const V: usize>(
             }
         }
         match epilogue {
-            Epilogue::Biased(_) => combine(c, columns, j, &sums, |_, sum| sum),
-            Epilogue::Rectified(_) => combine(c, columns, j, &sums, |_, sum| at_least(0.0, sum)),
-            Epilogue::Added => combine(c, columns, j, &sums, |c, sum| c + sum),
-            Epilogue::Multiplied => combine(c, columns, j, &sums, |c, sum| c * sum),
-            Epilogue::Gated => {
+            Epilogue::Bias(_) => combine(c, columns, j, &sums, |_, sum| sum),
+            Epilogue::BiasRelu(_) => combine(c, columns, j, &sums, |_, sum| at_least(0.0, sum)),
+            Epilogue::Add => combine(c, columns, j, &sums, |c, sum| c + sum),
+            Epilogue::Multiply => combine(c, columns, j, &sums, |c, sum| c * sum),
+            Epilogue::Gate => {
                 combine(c, columns, j, &sums, |c, sum| if c > 0.0 { sum } else { 0.0 });
             }
         }
@@ -101,7 +101,7 @@ fn combine<const V: usize>(
     c: &mut [f32],
     columns: usize,
     j: usize,
-    sums: &[[Lanes; V]; ROWS],
+    sums: &[[Lanes; V]; TILE_ROWS],
     operation: impl Fn(f32, f32) -> f32,
 ) {
     for (c, sums) in c.chunks_exact_mut(columns).zip(sums) {

@@ -72,7 +72,7 @@ impl<'a> DevicePass<'a> for AutodiffPass {
 
     fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2] {
         let hidden = self.hidden(tokens).without_autodiff();
-        let chosen = tokens.tokens(self.decoder.device());
+        let chosen = tokens.token_tensor(self.decoder.device());
         let parts = tokens.split_into_parts(self.decoder.vocabulary()).map(|part| {
             let (start, len) = (part.start, part.len());
             let hidden = hidden.clone().narrow(0, start, len);
@@ -90,7 +90,7 @@ impl<'a> DevicePass<'a> for AutodiffPass {
         let device = self.decoder.device();
         let hidden = self.hidden(tokens);
         let constant = hidden.clone().without_autodiff();
-        let chosen = tokens.tokens(device);
+        let chosen = tokens.token_tensor(device);
         let [d_logprobs, weights] =
             [grads.d_logprobs, grads.entropy_weights].map(|x| device::upload(x, device));
         let mut gradient = self.decoder.trainable().zeros_like();

@@ -25,7 +25,7 @@ impl KernelPass<'_> {
         temperature: f32,
     ) -> impl Iterator<Item = (Range<usize>, Targets<'_>)> {
         let device = self.decoder.device();
-        let (rows, chosen) = (tokens.row_tensor(device), tokens.tokens(device));
+        let (rows, chosen) = (tokens.row_tensor(device), tokens.token_tensor(device));
         tokens.split_into_parts(self.decoder.vocabulary()).map(move |part| {
             let narrow = |all: &Tensor<1, Int>| all.clone().narrow(0, part.start, part.len());
             // Part by part: equal completions share rows, so that the rows of all tokens could be many times the pass.

@@ -13,7 +13,7 @@ mod tokens;
 
 use super::LanguageLearner;
 use super::differentiation::{Differentiation, TokenGrads, TokenSums, split_into_parts};
-use super::group::{Group, deduplicated_texts};
+use super::group::{Group, deduplicate_texts};
 use crate::device;
 use crate::parallel::PartialSum;
 use crate::settings::Precision;
@@ -76,7 +76,7 @@ pub(super) fn logprobs(
 ) -> Option<Vec<Vec<Vec<f32>>>> {
     let decoder = decoder_for_passes(decoder)?;
     let all: Vec<usize> = (0..groups.len()).collect();
-    let of_part = |part: &[usize]| {
+    let evaluate_part = |part: &[usize]| {
         let groups: Vec<&Group> = part.iter().map(|i| &groups[*i]).collect();
         if device::has_kernels(decoder.device()) {
             part_logprobs::<KernelPass>(&decoder, &groups, temperature)
@@ -84,7 +84,12 @@ pub(super) fn logprobs(
             part_logprobs::<AutodiffPass>(&decoder, &groups, temperature)
         }
     };
-    Some(split_into_device_parts(&decoder, groups, &all).into_iter().flat_map(of_part).collect())
+    Some(
+        split_into_device_parts(&decoder, groups, &all)
+            .into_iter()
+            .flat_map(evaluate_part)
+            .collect(),
+    )
 }
 
 /// Log-probabilities of all tokens of groups that pass through the decoder together.
@@ -93,7 +98,7 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
     groups: &[&Group],
     temperature: f32,
 ) -> Vec<Vec<Vec<f32>>> {
-    let (texts, completions) = deduplicated_texts(groups);
+    let (texts, completions) = deduplicate_texts(groups);
     let pass = P::forward(decoder, &texts, Retention::Nothing);
     let prediction = |completion, at| pass.prediction(completion, at);
     let tokens = LossTokens::new(groups, &completions, prediction, TokenSelection::All);
@@ -103,7 +108,7 @@ fn part_logprobs<'a, P: DevicePass<'a>>(
     } else {
         pass.evaluate(&tokens, temperature)
     };
-    let mut all = tokens.by_sample(logprobs).into_iter();
+    let mut all = tokens.split_by_sample(logprobs).into_iter();
     groups.iter().map(|group| all.by_ref().take(group.samples.len()).collect()).collect()
 }
 
@@ -137,7 +142,7 @@ pub(super) fn partial_sum(
     let (gradient, sums) = gradient(differentiation, chosen)?;
     let vector = gradient.fetch(&differentiation.decoder.trainable_sizes());
     Some((
-        PartialSum { shards: shards.clone(), vector, numbers: sums.added() },
+        PartialSum { shards: shards.clone(), vector, numbers: sums.to_additive() },
         sums.max_ratio_distance,
     ))
 }
@@ -164,8 +169,8 @@ impl LanguageLearner {
     /// Moves generation and learning to a device, with products in this precision. Weights and moments stay there,
     /// unless other ranks share the run: gradients are then summed in host memory.
     pub fn with_device(self, device: Device, precision: Precision) -> Self {
-        let moved = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
-        Self { decoder: moved(self.decoder), reference: self.reference.map(moved), ..self }
+        let transfer = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
+        Self { decoder: transfer(self.decoder), reference: self.reference.map(transfer), ..self }
     }
 }
 
@@ -180,16 +185,17 @@ impl Differentiation<'_> {
     ) {
         let temperature = self.settings.temperature;
         let groups: Vec<&Group> = chosen.iter().map(|i| &self.groups[*i]).collect();
-        let (texts, completions) = deduplicated_texts(&groups);
+        let (texts, completions) = deduplicate_texts(&groups);
         let pass = P::forward(decoder, &texts, self.retention());
         let prediction = |completion, at| pass.prediction(completion, at);
         let tokens = LossTokens::new(&groups, &completions, prediction, TokenSelection::Counted);
         let [logprobs, entropies] = pass.evaluate(&tokens, temperature);
 
-        let logprobs = tokens.by_sample(logprobs);
+        let logprobs = tokens.split_by_sample(logprobs);
         let references = self.select_references(chosen);
-        let grads = self.token_grads(&tokens.samples, &logprobs, references.as_deref(), sums);
-        let mut grads = tokens.by_token(&grads);
+        let grads =
+            self.differentiate_samples(&tokens.samples, &logprobs, references.as_deref(), sums);
+        let mut grads = tokens.gather_by_token(&grads);
         for (entropy, weight) in entropies.iter().zip(&grads.entropy_weights) {
             sums.entropy += f64::from(*entropy);
             sums.loss -= f64::from(weight * entropy);

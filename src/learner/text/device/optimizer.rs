@@ -33,9 +33,7 @@ impl DeviceMoments {
             let zeros = device_decoder.trainable().zeros_like();
             match from.steps {
                 0 => zeros,
-                _ => {
-                    zeros.upload(moment, |numbers| device::upload(numbers, device_decoder.device()))
-                }
+                _ => zeros.upload(moment, |values| device::upload(values, device_decoder.device())),
             }
         });
         Self {
@@ -82,8 +80,8 @@ pub(in crate::learner::text) fn step(
     let step = Step { gradient, decayed, leaves_vectors_undecayed: !config.decay_norms_and_biases };
     if let Some(portions) = state.portions.clone() {
         let kernels = StepKernels::new(&arenas, portions, max_norm);
-        step.apply(decoder, state, |number, before, gradient, factors| {
-            kernels.step(number, before, gradient, factors)
+        step.apply(decoder, state, |arena, before, gradient, factors| {
+            kernels.step(arena, before, gradient, factors)
         });
         return kernels.norm();
     }
@@ -101,7 +99,7 @@ pub(in crate::learner::text) fn step(
 }
 
 impl Step {
-    /// Replaces each arena of a decoder's trainable parameters, and of their moments, by `step(number, before,
+    /// Replaces each arena of a decoder's trainable parameters, and of their moments, by `step(arena, before,
     /// gradient, factors)`.
     fn apply(
         mut self,
@@ -111,15 +109,15 @@ impl Step {
     ) {
         let undecayed = Factors { decay: 1.0, ..self.decayed };
         let packing = self.gradient.packing().clone();
-        decoder.change_on_device(|number, params| {
-            let gradient = self.gradient.take(number);
-            let [first, second] = state.moments.each_mut().map(|moment| moment.take(number));
-            let is_undecayed = self.leaves_vectors_undecayed && packing.has_vectors(number);
+        decoder.change_on_device(|arena, params| {
+            let gradient = self.gradient.take(arena);
+            let [first, second] = state.moments.each_mut().map(|moment| moment.take(arena));
+            let is_undecayed = self.leaves_vectors_undecayed && packing.has_vectors(arena);
             let factors = if is_undecayed { &undecayed } else { &self.decayed };
             let before = AdamWTensors { params, first, second };
-            let AdamWTensors { params, first, second } = step(number, before, gradient, factors);
+            let AdamWTensors { params, first, second } = step(arena, before, gradient, factors);
             for (moment, changed) in state.moments.iter_mut().zip([first, second]) {
-                moment.put(number, changed);
+                moment.put(arena, changed);
             }
             params
         });

@@ -16,12 +16,12 @@ use burn_cubecl::tensor::CubeTensor;
 const PORTION: usize = UNITS * 64;
 /// Elements that a cube of [`adamw_kernel`] steps.
 const PIECE: usize = UNITS * 16;
-/// Columns of a table of [`Portions`]: begin and end in the arena, and the number among the portions of all parameters.
+/// Columns of a table of [`Portions`]: begin and end in the arena, and the index among the portions of all parameters.
 const COLUMNS: usize = 3;
 
 /// Sums the squares of each portion of an arena of gradients, one cube per portion.
 ///
-/// Buffers: `[len]`; `[count, COLUMNS]`; the sums of the portions of all arenas, by their numbers. Workgroup memory:
+/// Buffers: `[len]`; `[count, COLUMNS]`; the sums of the portions of all arenas, by their indices. Workgroup memory:
 /// [`UNITS`] floats.
 #[cube(launch_unchecked)]
 fn squares_kernel(gradient: &[f32], portions: &[i32], sums: &mut [f32], count: usize) {
@@ -120,9 +120,9 @@ impl Portions {
         let table = |arena: usize| {
             let mut table = Vec::new();
             for (parameter, place) in packing.of_arena(arena) {
-                for (start, number) in place.clone().step_by(PORTION).zip(firsts[parameter]..) {
+                for (start, index) in place.clone().step_by(PORTION).zip(firsts[parameter]..) {
                     let end = (start + PORTION).min(place.end);
-                    table.extend([start, end, number].map(|x| x as i32));
+                    table.extend([start, end, index].map(|x| x as i32));
                 }
             }
             cube_ints(upload_integers(&table, [table.len() / COLUMNS, COLUMNS], device))
@@ -133,7 +133,7 @@ impl Portions {
 }
 
 /// Rows of a table of [`Portions`].
-fn rows(table: &CubeTensor) -> usize {
+fn num_rows(table: &CubeTensor) -> usize {
     table.meta.num_elements() / COLUMNS
 }
 
@@ -145,7 +145,7 @@ pub(super) struct StepKernels {
 }
 
 /// Copies a tensor unless its memory has no other owner, so that a kernel may change it.
-fn owned(tensor: Tensor<1>) -> CubeTensor {
+fn copy_if_shared(tensor: Tensor<1>) -> CubeTensor {
     let tensor = cube_tensor(tensor);
     if tensor.can_mut() { tensor } else { tensor.copy() }
 }
@@ -156,17 +156,17 @@ impl StepKernels {
         let gradients: Vec<CubeTensor> = gradients.iter().cloned().map(cube_tensor).collect();
         let sums = uninit(&gradients[0], &[portions.count], DType::F32);
         for (gradient, table) in gradients.iter().zip(&portions.tables) {
-            // SAFETY: accesses stay below the rows of the table, and below the ends and the numbers there, which are
+            // SAFETY: accesses stay below the rows of the table, and below the ends and the indices there, which are
             // those of the gradient and of the sums; all units of a cube reach its barriers.
             unsafe {
                 squares_kernel::launch_unchecked(
                     &sums.client,
-                    grid(&sums, rows(table)),
+                    grid(&sums, num_rows(table)),
                     CubeDim::new_1d(UNITS as u32),
                     argument(gradient),
                     argument(table),
                     argument(&sums),
-                    rows(table),
+                    num_rows(table),
                 );
             }
         }
@@ -190,21 +190,22 @@ impl StepKernels {
     /// Steps an arena of parameters and their moments.
     pub fn step(
         &self,
-        number: usize,
+        arena: usize,
         before: AdamWTensors,
         gradient: Tensor<1>,
         factors: &Factors,
     ) -> AdamWTensors {
         let gradient = cube_tensor(gradient);
         let AdamWTensors { params, first, second } = before;
-        let (params, first, second) = (owned(params), owned(first), owned(second));
-        let table = &self.portions.tables[number];
+        let (params, first, second) =
+            (copy_if_shared(params), copy_if_shared(first), copy_if_shared(second));
+        let table = &self.portions.tables[arena];
         // SAFETY: accesses stay below the rows of the table and the ends there, which are places of the arena; nothing
         // else refers to the memory that is written.
         unsafe {
             adamw_kernel::launch_unchecked(
                 &gradient.client,
-                grid(&gradient, rows(table) * (PORTION / PIECE)),
+                grid(&gradient, num_rows(table) * (PORTION / PIECE)),
                 CubeDim::new_1d(UNITS as u32),
                 argument(&gradient),
                 argument(&params),
@@ -213,7 +214,7 @@ impl StepKernels {
                 argument(table),
                 argument(&self.norm),
                 factors.launch(),
-                rows(table),
+                num_rows(table),
             );
         }
         let [params, first, second] =
@@ -243,18 +244,18 @@ mod tests {
         shapes.map(|shape| Parameter { name: String::new(), shape: shape.to_vec() }).to_vec()
     }
 
-    /// Parameters and moments after a step, and the norm, in arenas of at most `max_len` numbers.
-    fn stepped(max_len: usize, device: &Device) -> [Vec<f32>; 4] {
+    /// Steps parameters in arenas of at most `max_len` elements. Returns them, their moments and the norm.
+    fn step_arenas(max_len: usize, device: &Device) -> [Vec<f32>; 4] {
         let packing = Arc::new(Packing::within(&parameters(), max_len));
         let count: usize = packing.counts().sum();
-        let of = |key: u32, offset: f32| {
-            let numbers: Vec<f32> =
+        let random_arenas = |key: u32, offset: f32| {
+            let values: Vec<f32> =
                 (0..count as u32).map(|i| uniform(draw(key, i)) + offset).collect();
             let zeros = Arenas::zeros(packing.clone(), device);
-            zeros.upload(&numbers, |numbers| device::upload(numbers, device))
+            zeros.upload(&values, |values| device::upload(values, device))
         };
-        let mut gradient = of(1, -0.5);
-        let mut values = [of(2, -0.5), of(3, -0.5), of(4, 0.0)];
+        let mut gradient = random_arenas(1, -0.5);
+        let mut values = [random_arenas(2, -0.5), random_arenas(3, -0.5), random_arenas(4, 0.0)];
         let portions = Portions::new(&packing, device);
         assert_eq!(portions.count, 2 + 1 + 1 + 1 + 2 + 1 + 1 + 1);
         let gradients: Vec<Tensor<1>> = gradient.arenas().collect();
@@ -269,12 +270,12 @@ mod tests {
             decay: 0.999,
             step_size: 0.1,
         };
-        for (number, gradient) in gradients.into_iter().enumerate() {
-            let [params, first, second] = values.each_mut().map(|all| all.take(number));
+        for (arena, gradient) in gradients.into_iter().enumerate() {
+            let [params, first, second] = values.each_mut().map(|all| all.take(arena));
             let before = AdamWTensors { params, first, second };
-            let after = kernels.step(number, before, gradient, &factors);
+            let after = kernels.step(arena, before, gradient, &factors);
             let stepped = [after.params, after.first, after.second];
-            values.iter_mut().zip(stepped).for_each(|(all, stepped)| all.put(number, stepped));
+            values.iter_mut().zip(stepped).for_each(|(all, stepped)| all.put(arena, stepped));
         }
         let [params, firsts, seconds] = values.map(|all| all.download(device::fetch));
         [params, firsts, seconds, device::fetch(kernels.norm())]
@@ -283,11 +284,11 @@ mod tests {
     #[test]
     fn an_optimizer_step_on_arenas_equals_one_per_parameter() {
         for device in device::adapters() {
-            let alone = stepped(0, &device);
+            let alone = step_arenas(0, &device);
             let count: usize = parameters().iter().map(Parameter::num_elements).sum();
             assert!(alone[3][0] > 0.2 * (count as f32).sqrt() && alone[0].len() == count);
             for max_len in [30_000, 1 << 20] {
-                assert!(stepped(max_len, &device) == alone, "arenas of {max_len}");
+                assert!(step_arenas(max_len, &device) == alone, "arenas of {max_len}");
             }
         }
     }

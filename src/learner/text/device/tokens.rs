@@ -38,14 +38,14 @@ impl<'a> LossTokens<'a> {
     ) -> Self {
         let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
         let mut tokens = Vec::new();
-        for (number, (sample, completion)) in samples.iter().zip(completions).enumerate() {
+        for (i, (sample, completion)) in samples.iter().zip(completions).enumerate() {
             let is_selected = |at: &usize| match selection {
                 TokenSelection::All => true,
                 TokenSelection::Counted => sample.mask[*at],
             };
             let selected = (0..sample.tokens.len()).filter(is_selected);
             tokens.extend(selected.map(|at| {
-                let index = TokenIndex { sample: number, token: at };
+                let index = TokenIndex { sample: i, token: at };
                 (prediction(*completion, at) as i32, index)
             }));
         }
@@ -64,7 +64,7 @@ impl<'a> LossTokens<'a> {
     }
 
     /// Uploads the tokens themselves: `[count]`.
-    pub fn tokens(&self, device: &Device) -> Tensor<1, Int> {
+    pub fn token_tensor(&self, device: &Device) -> Tensor<1, Int> {
         let token = |index: &TokenIndex| self.samples[index.sample].tokens[index.token] as i32;
         let tokens: Vec<i32> = self.indices.iter().map(token).collect();
         upload_indices(&tokens, device)
@@ -80,18 +80,18 @@ impl<'a> LossTokens<'a> {
         self.indices[part].iter().map(|index| self.samples[index.sample].candidates(index.token))
     }
 
-    /// Groups a number per token by sample; 0 for tokens that are not listed.
-    pub fn by_sample(&self, numbers: Vec<f32>) -> Vec<Vec<f32>> {
+    /// Splits values of the tokens by sample; 0 for tokens that are not listed.
+    pub fn split_by_sample(&self, values: Vec<f32>) -> Vec<Vec<f32>> {
         let mut all: Vec<Vec<f32>> =
             self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
-        for (index, number) in self.indices.iter().zip(numbers) {
-            all[index.sample][index.token] = number;
+        for (index, value) in self.indices.iter().zip(values) {
+            all[index.sample][index.token] = value;
         }
         all
     }
 
     /// Gathers the gradients of all samples in the order of the tokens.
-    pub fn by_token(&self, samples: &[TokenGrads]) -> TokenGrads {
+    pub fn gather_by_token(&self, samples: &[TokenGrads]) -> TokenGrads {
         let gather = |values: fn(&TokenGrads) -> &[f32]| {
             self.indices.iter().map(|index| values(&samples[index.sample])[index.token]).collect()
         };

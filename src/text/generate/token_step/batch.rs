@@ -15,7 +15,7 @@ use crate::text::kernels::choose::{ChoicesLaunch, choose_kernel};
 use crate::text::kernels::narrow::{
     NarrowScratchLaunch, NarrowingLaunch, TOKENS_PER_FLOAT_WORD, narrow_kernel,
 };
-use crate::text::kernels::progress::{COUNTS, ProgressLaunch};
+use crate::text::kernels::progress::{NUM_INDICES, ProgressLaunch};
 use crate::text::{DeviceDecoder, PromptCaches, inverse_temperature};
 use burn::backend::{Cube, DType};
 use burn::cubecl::client::Graph;
@@ -220,7 +220,7 @@ impl<'a> KernelBatch<'a> {
         let StepState { progress, tokens, choices, .. } = &self.state;
         let (client, cubes) = (logits.client.clone(), grid(&logits, rows));
         let units = CubeDim::new_1d(UNITS as u32);
-        let groups = progress.meta.num_elements() - COUNTS;
+        let groups = progress.meta.num_elements() - NUM_INDICES;
         let progress = ProgressLaunch::new(argument(progress), rows / groups);
         let choices =
             ChoicesLaunch::new(argument(choices), READ_BACK_STEPS, choices.meta.shape()[1]);

@@ -18,8 +18,8 @@ use crate::text::DeviceDecoder;
 use crate::text::kernels::UNITS;
 use crate::text::kernels::attend::{CachedKeysValuesLaunch, attend_kernel};
 use crate::text::kernels::heads::{Heads, rotation_kernel, store_kernel};
-use crate::text::kernels::launch::{add_norm, gated, head_norms, heads};
-use crate::text::kernels::progress::{COUNTS, ProgressLaunch};
+use crate::text::kernels::launch::{add_norm, apply_gate, head_norm_weights};
+use crate::text::kernels::progress::{NUM_INDICES, ProgressLaunch};
 use crate::text::kernels::rows;
 use burn::backend::{Cube, DType};
 use burn::cubecl::prelude::CubeDim;
@@ -41,8 +41,8 @@ impl TokenStep {
             return None;
         }
         let module = &decoder.module;
-        let head_norms = (0..module.layers.len()).map(|layer| head_norms(module, layer));
-        Some(Self { head_norms: head_norms.collect(), heads: heads(module.shape()) })
+        let head_norms = (0..module.layers.len()).map(|layer| head_norm_weights(module, layer));
+        Some(Self { head_norms: head_norms.collect(), heads: Heads::from_shape(module.shape()) })
     }
 
     /// Passes a token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does. Returns the
@@ -68,7 +68,7 @@ impl TokenStep {
             progress,
             key_bound,
             rows,
-            completions_per_prompt: rows / (progress.meta.num_elements() - COUNTS),
+            completions_per_prompt: rows / (progress.meta.num_elements() - NUM_INDICES),
             operand: module.products.dtype(),
         };
         let rotations: Vec<_> = module.rope.iter().map(|table| launch.rotations(table)).collect();
@@ -93,7 +93,7 @@ impl TokenStep {
                 .apply_all(adapters, i, Projection::MLP_INPUTS, tensor(&input))
                 .map(cube_tensor);
             output = Some((
-                apply(Projection::Down, &gated(&gate, &up, shape.activation, launch.operand)),
+                apply(Projection::Down, &apply_gate(&gate, &up, shape.activation, launch.operand)),
                 norms.after_mlp,
             ));
             stream = sum;
