@@ -64,25 +64,6 @@ pub struct Access {
     pub scratch_mb: u32,
 }
 
-/// The sockets that a process may open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SocketAccess {
-    None,
-    /// Connected pairs alone, by which a program wakes itself.
-    Pairs,
-    All,
-}
-
-impl Access {
-    fn socket_access(&self) -> SocketAccess {
-        match (self.has_programs, self.has_network) {
-            (_, true) => SocketAccess::All,
-            (true, false) => SocketAccess::Pairs,
-            (false, false) => SocketAccess::None,
-        }
-    }
-}
-
 /// Number of threads for which a sandbox has room even on a machine of fewer cores: the maximum of `workers` of the
 /// task `ocaml`.
 #[cfg(target_os = "linux")]
@@ -267,7 +248,7 @@ impl Sandbox {
             ),
             workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-            filter: seccomp::build_filter(self.access.socket_access()),
+            filter: seccomp::build_filter(&self.access),
             uid,
             #[cfg(target_os = "linux")]
             grove_pid: std::process::id(),

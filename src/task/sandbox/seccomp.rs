@@ -1,7 +1,7 @@
 //! A seccomp filter that refuses the system calls by which a process reaches out of its sandbox: sockets,
 //! the memory and descriptors of other processes, mounts, new namespaces, and signals that stop a process.
 
-use super::{SocketAccess, check_call};
+use super::{Access, check_call};
 use std::io;
 
 /// `LD`, `JMP` and `RET` instructions of classic BPF.
@@ -73,7 +73,7 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 }
 
 /// Builds the filter's program.
-pub fn build_filter(access: SocketAccess) -> Vec<libc::sock_filter> {
+pub fn build_filter(access: &Access) -> Vec<libc::sock_filter> {
     let refuse = |error: libc::c_int| statement(RETURN, ERROR | error as u32);
     let mut program = vec![
         statement(LOAD, ARCHITECTURE_AT),
@@ -87,10 +87,11 @@ pub fn build_filter(access: SocketAccess) -> Vec<libc::sock_filter> {
         jump(JUMP_EQUAL, libc::SYS_clone3 as u32, 0, 1),
         refuse(libc::ENOSYS),
     ];
-    let (socket_calls, system_v_calls) = match access {
-        SocketAccess::None => (&SOCKET_CALLS[..], &SYSTEM_V_CALLS[..]),
-        SocketAccess::Pairs => (&SOCKET_CALLS[..3], &[][..]),
-        SocketAccess::All => (&[][..], &[][..]),
+    let (socket_calls, system_v_calls) = match (access.has_programs, access.has_network) {
+        (_, true) => (&[][..], &[][..]),
+        // Programs wake themselves by connected pairs of sockets.
+        (true, false) => (&SOCKET_CALLS[..3], &[][..]),
+        (false, false) => (&SOCKET_CALLS[..], &SYSTEM_V_CALLS[..]),
     };
     for &number in REFUSED_CALLS.iter().chain(system_v_calls).chain(socket_calls) {
         program.extend([jump(JUMP_EQUAL, number as u32, 0, 1), refuse(libc::EPERM)]);
