@@ -24,7 +24,7 @@ pub struct SchemaSource<'a> {
 /// and that other trainers do not use for another setting.
 pub fn file_schema(source: &SchemaSource, table: &Table) -> Value {
     let SchemaSource { settings, narrowed, subject, own_settings } = *source;
-    let mut schema = json::table(settings, table);
+    let mut schema = json::table_schema(settings, table);
     for (path, shape) in narrowed {
         json::narrow(&mut schema, path, shape);
     }
@@ -32,7 +32,7 @@ pub fn file_schema(source: &SchemaSource, table: &Table) -> Value {
     if let Some(name) = table.get(subject).and_then(toml::Value::as_str) {
         properties.insert(subject.to_string(), json!({ "const": name }));
         if let Some(toml::Value::Table(defaults)) = table.get(name) {
-            properties.insert(name.to_string(), json::table(own_settings, defaults));
+            properties.insert(name.to_string(), json::table_schema(own_settings, defaults));
         }
     }
     let mut short: BTreeMap<String, Vec<String>> = BTreeMap::new();
