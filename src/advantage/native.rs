@@ -6,7 +6,7 @@
 use super::STD_EPSILON;
 use crate::data::{EpisodeStatus, HostTrajectory};
 use crate::parallel::{Shards, Team, TeamError};
-use crate::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale};
+use crate::settings::{AdvantageConfig, AdvantageScale, CreditEstimator, RolloutConfig};
 use rayon::prelude::*;
 
 /// Advantages of a trajectory. One value is reused over all iterations of a run.
@@ -69,7 +69,11 @@ impl HostAdvantages {
                 compute_credits(rewards, ends, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
                 let has_zero_variance = has_zero_variance(values, counts, num_steps);
-                moments.standardize(values, num_steps, config.scale_rewards == Scale::Group);
+                moments.standardize(
+                    values,
+                    num_steps,
+                    config.scale_rewards == AdvantageScale::Group,
+                );
                 let squares = zero_uncounted_steps(values, counts, num_steps);
                 GroupSummary { has_zero_variance, squares }
             })
@@ -85,7 +89,7 @@ impl HostAdvantages {
         };
         let ours: Vec<[f64; 3]> = shards.own_shards().map(of_shard).collect();
         let [squares, steps, zero_variance] = team.all_reduce_shard_numbers(shards, &ours)?;
-        if config.scale_rewards == Scale::Batch {
+        if config.scale_rewards == AdvantageScale::Batch {
             let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
             let values = self.values.par_chunks_mut(group_size * num_steps);
             values.for_each(|values| values.iter_mut().for_each(|x| *x *= scale));
@@ -158,7 +162,7 @@ fn compute_credits(
         games.zip(credits.chunks_exact_mut(steps)).zip(lengths)
     {
         match config.estimator {
-            Estimator::Return => {
+            CreditEstimator::Return => {
                 let mut first = 0;
                 while first < *length {
                     let end = ends[first..*length].iter().position(|end| end.has_ended());
@@ -169,7 +173,7 @@ fn compute_credits(
                     first = next;
                 }
             }
-            Estimator::RewardToGo => {
+            CreditEstimator::RewardToGo => {
                 credits[*length..].fill(0.0);
                 let mut credit = 0.0;
                 let steps = rewards[..*length].iter().zip(ends).zip(credits);
@@ -281,8 +285,10 @@ mod tests {
 
     #[test]
     fn every_case_agrees_with_tensors() {
-        for estimator in [Estimator::Return, Estimator::RewardToGo] {
-            for scale_rewards in [Scale::None, Scale::Group, Scale::Batch] {
+        for estimator in [CreditEstimator::Return, CreditEstimator::RewardToGo] {
+            for scale_rewards in
+                [AdvantageScale::None, AdvantageScale::Group, AdvantageScale::Batch]
+            {
                 for auto_reset in [true, false] {
                     let config = AdvantageConfig { estimator, discount: 0.9, scale_rewards };
                     check(&config, auto_reset);

@@ -10,7 +10,7 @@ use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunError, RunFolder, Schedule};
 use crate::schema::range::is_long;
 use crate::settings::overlay::last_part;
-use crate::settings::{IMITATION, LossType, PolicyConfig, TINY, TrainConfig, overlay};
+use crate::settings::{IMITATION_DEFAULTS, LossType, PolicyConfig, TINY, TrainConfig, overlay};
 use crate::task::{self, TaskError};
 use crate::trainer::BestEvaluation;
 use crate::trainer::text::{language_settings, split_language_settings};
@@ -169,7 +169,8 @@ impl RecordedRun {
         if !self.is_fit() {
             return Ok(defaults);
         }
-        let defaults = overlay::merge(defaults, overlay::parse("the defaults of fit", IMITATION)?);
+        let defaults =
+            overlay::merge(defaults, overlay::parse("the defaults of fit", IMITATION_DEFAULTS)?);
         // Epochs of fewer optimizer steps than an iteration shorten the iteration
         // (`TrainingData::set_iterations_of_epochs`).
         let is_shorter = self.planned_iterations() == 1
@@ -425,7 +426,7 @@ mod tests {
     fn an_iteration_that_a_small_dataset_shortens_is_no_change() {
         let games = crate::program::dispatch::builtin_games();
         let defaults = (games.find_with_table("catch").unwrap().defaults)().unwrap();
-        let fit = overlay::merge(defaults, overlay::parse("", IMITATION).unwrap());
+        let fit = overlay::merge(defaults, overlay::parse("", IMITATION_DEFAULTS).unwrap());
         let changes_of = |own: &str| {
             let settings = overlay::merge(fit.clone(), own.parse().unwrap());
             changes(settings, "cpu")

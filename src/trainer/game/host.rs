@@ -6,7 +6,7 @@ use crate::model::Network;
 use crate::parallel::Team;
 use crate::rng::Stream;
 use crate::rollout::{ActionSelection, EpisodeKeys, Evaluation};
-use crate::settings::{ModelKind, Start, TrainConfig};
+use crate::settings::{GroupStart, ModelKind, TrainConfig};
 use crate::trainer::TrainError;
 use crate::trainer::choose::initial_network;
 use crate::trainer::rank_part::EngineInputs;
@@ -111,8 +111,8 @@ fn check(game: &HostGame, envs: &HostEnvs, config: &TrainConfig) -> Result<(), H
         return Err(HostSetupError::Sizes { expected, found });
     }
     match config.rollout.start {
-        Start::Level => Ok(()),
-        Start::Branch => Err(HostSetupError::Start),
+        GroupStart::Level => Ok(()),
+        GroupStart::Branch => Err(HostSetupError::Start),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::scored::{ScoredCompletions, ScoredGroup};
 use crate::learner::text::{Group, Sample};
-use crate::settings::{Baseline, RewardConfig, Scale};
+use crate::settings::{AdvantageScale, Baseline, RewardConfig};
 use crate::text::generate::Completion;
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) const ROUNDING: f64 = 1e-9;
 
 /// Advantage of each completion over its group, by group. NaN marks a completion that could not be judged; it is left
 /// out of its group's mean and deviation, and has advantage 0.
-pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
+pub fn advantages(rewards: &[Vec<f64>], scale: AdvantageScale) -> Vec<Vec<f32>> {
     let divisors = divisors(rewards, scale);
     let of_group = |(rewards, divisor): (&Vec<f64>, f64)| {
         let all: Vec<usize> = (0..rewards.len()).collect();
@@ -24,7 +24,7 @@ pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
 }
 
 /// Divisor of each group's advantages: a standard deviation, or 1.
-fn divisors(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
+fn divisors(rewards: &[Vec<f64>], scale: AdvantageScale) -> Vec<f64> {
     // The sample standard deviation, as in TRL.
     let deviation = |values: &[f64]| {
         let values = judged_rewards(values);
@@ -33,9 +33,9 @@ fn divisors(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
         (squares / (values.len().max(2) - 1) as f64).sqrt() + STD_EPSILON
     };
     match scale {
-        Scale::Group => rewards.iter().map(|group| deviation(group)).collect(),
-        Scale::Batch => vec![deviation(&rewards.concat()); rewards.len()],
-        Scale::None => vec![1.0; rewards.len()],
+        AdvantageScale::Group => rewards.iter().map(|group| deviation(group)).collect(),
+        AdvantageScale::Batch => vec![deviation(&rewards.concat()); rewards.len()],
+        AdvantageScale::None => vec![1.0; rewards.len()],
     }
 }
 
@@ -161,21 +161,24 @@ mod tests {
     #[test]
     fn advantages_are_relative_to_the_group() {
         let rewards = [vec![1.0, 0.0, 0.0, 1.0], vec![0.3; 4]];
-        let own = advantages(&rewards, Scale::Group);
+        let own = advantages(&rewards, AdvantageScale::Group);
         let deviation = (1.0f64 / 3.0).sqrt() + 1e-4;
         assert!((f64::from(own[0][0]) - 0.5 / deviation).abs() < 1e-6, "{own:?}");
         assert_eq!(own[1], [0.0; 4]);
-        assert_eq!(advantages(&rewards, Scale::None)[0], [0.5, -0.5, -0.5, 0.5]);
+        assert_eq!(advantages(&rewards, AdvantageScale::None)[0], [0.5, -0.5, -0.5, 0.5]);
     }
 
     #[test]
     fn rewards_that_were_not_judged_leave_the_others_as_they_are() {
-        let alone = advantages(&[vec![1.0, 0.0, 0.5], vec![0.3; 2]], Scale::Group);
+        let alone = advantages(&[vec![1.0, 0.0, 0.5], vec![0.3; 2]], AdvantageScale::Group);
         let nan = f64::NAN;
-        let with = advantages(&[vec![1.0, nan, 0.0, 0.5, nan], vec![nan, 0.3, 0.3]], Scale::Group);
+        let with = advantages(
+            &[vec![1.0, nan, 0.0, 0.5, nan], vec![nan, 0.3, 0.3]],
+            AdvantageScale::Group,
+        );
         assert_eq!(with[0], [alone[0][0], 0.0, alone[0][1], alone[0][2], 0.0]);
         assert_eq!(with[1], [0.0; 3]);
-        let none = advantages(&[vec![nan; 4]], Scale::Batch);
+        let none = advantages(&[vec![nan; 4]], AdvantageScale::Batch);
         assert!(
             none[0] == [0.0; 4]
                 && has_zero_variance(&[nan, 1.0])
@@ -211,7 +214,7 @@ mod tests {
             ended,
         };
         let config = RewardConfig {
-            scale_rewards: Scale::Group,
+            scale_rewards: AdvantageScale::Group,
             baseline: Baseline::Group,
             mask_truncated_completions: true,
             top_entropy_quantile: 0.5,
