@@ -65,7 +65,7 @@ pub fn write(
     }
     let mut model = load_model(place)?;
     if args.merge {
-        model = model.merged();
+        model = model.merge_adapters();
     }
     let suffix = match format {
         Format::Gguf => ".gguf",

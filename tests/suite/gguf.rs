@@ -126,7 +126,7 @@ fn adapters_are_added_to_the_weights_or_written_alone() {
         let params = (0..count).map(|i| (i as f32 * 0.37).sin() * 0.2).collect();
         let mut model = base.clone();
         model.adapters = Some(adapters.with_params(params));
-        let merged = model.clone().merged();
+        let merged = model.clone().merge_adapters();
         assert!(merged.adapters.is_none() && merged.params != base.params);
         assert_eq!(greedy(&merged, 24), greedy(&model, 24), "{}", shape.family.model_type);
         assert_ne!(greedy(&base, 24), greedy(&model, 24), "{}", shape.family.model_type);

@@ -154,7 +154,7 @@ impl CompletionRecord {
                     group: number,
                     prompt: group.prompt.text.clone(),
                     completion: group.texts[i].clone(),
-                    tokens: model.pieces(&completion.tokens),
+                    tokens: model.decode_pieces(&completion.tokens),
                     logprobs: completion.logprobs.clone(),
                     score: reward.map(|_| rewards.score(parts)),
                     reward,

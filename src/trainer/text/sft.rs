@@ -41,7 +41,7 @@ impl LanguageEngine {
         let Prompt { text, messages, template_values, .. } = prompt;
         let tokens = match prompt.fields.contains_key("completion") {
             true => self.model.tokenize_answer(text, messages, &solution, template_values)?,
-            false => self.model.tokenize_bare_answer(text, messages, &solution)?,
+            false => self.model.tokenize_plain_answer(text, messages, &solution)?,
         };
         let prompt = self.tokenize_prompt(prompt, tokens.len()).map_err(reword_for_solution)?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
