@@ -130,7 +130,11 @@ impl LanguageModel {
                 )));
             }
             let key = grove::rng::draw(key, at as u32);
-            batch.push(generate::Request { tokens, completions: options.completions, key });
+            batch.push(generate::CompletionRequest {
+                tokens,
+                num_completions: options.completions,
+                key,
+            });
         }
         let sampling = Sampling {
             temperature: options.temperature,
@@ -152,7 +156,7 @@ impl LanguageModel {
             let generator = Generator {
                 decoder: &decoder,
                 sampling: &sampling,
-                slots: wanted.min(GenerationConfig::default().slots),
+                num_slots: wanted.min(GenerationConfig::default().slots),
                 stop: Some(&is_stopped),
                 listener: None,
             };

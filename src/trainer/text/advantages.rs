@@ -118,7 +118,7 @@ pub fn groups_to_learn(
     config: &RewardConfig,
 ) -> Vec<Group> {
     let is_counted =
-        |completion: &Completion| completion.ended || !config.mask_truncated_completions;
+        |completion: &Completion| completion.has_ended || !config.mask_truncated_completions;
     let min_entropy = (config.top_entropy_quantile < 1.0).then(|| {
         let counted = scored.completions().filter(|completion| is_counted(completion));
         quantile(
@@ -243,7 +243,7 @@ mod tests {
             logprobs: vec![-1.0; tokens.len()],
             entropies: vec![0.5; tokens.len()],
             candidates: Vec::new(),
-            ended: true,
+            has_ended: true,
         };
         let all = [&[1, 2, 3][..], &[1, 2, 4], &[1, 5, 3], &[1, 2], &[6, 2]].map(completion);
         let rewards = [1.0, 0.0, 0.25, 0.5, 0.75];

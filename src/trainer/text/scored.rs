@@ -94,7 +94,7 @@ impl ScoredGroup {
             tokens: vec![1; *count],
             logprobs: vec![-1.0; *count],
             entropies: vec![0.5; *count],
-            ended: true,
+            has_ended: true,
             ..Completion::default()
         };
         Self {

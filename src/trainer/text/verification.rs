@@ -57,11 +57,11 @@ impl<'a> Verification<'a> {
     pub fn generate(
         &self,
         generator: Generator,
-        requests: &[generate::Request],
+        requests: &[generate::CompletionRequest],
     ) -> Result<(Vec<Vec<Completion>>, RewardCache, f64), TaskError> {
         let started = Instant::now();
         let mut cache = vec![HashMap::new(); requests.len()];
-        let count: usize = requests.iter().map(|request| request.completions).sum();
+        let count: usize = requests.iter().map(|request| request.num_completions).sum();
         let threads = num_threads(self.task).min(count);
         if threads == 0 {
             let completions = generator.generate(requests);
@@ -78,8 +78,11 @@ impl<'a> Verification<'a> {
                 if completion.is_over(generator.sampling)
                     && lock(&seen).insert((prompt, completion.tokens.clone()))
                 {
-                    let job =
-                        Job { prompt, tokens: completion.tokens.clone(), ended: completion.ended };
+                    let job = Job {
+                        prompt,
+                        tokens: completion.tokens.clone(),
+                        ended: completion.has_ended,
+                    };
                     jobs.send(job).expect("the queue outlives the listener");
                 }
             };
@@ -159,7 +162,7 @@ impl<'a> Verification<'a> {
     /// Verifies completions, each with the index of its prompt and its text, in one call.
     fn judge(&self, list: &[(usize, &Completion, &String)]) -> Result<Vec<Rewards>, TaskError> {
         let completions = list.iter().map(|(prompt, completion, text)| {
-            self.task_completion(*prompt, &completion.tokens, completion.ended, text)
+            self.task_completion(*prompt, &completion.tokens, completion.has_ended, text)
         });
         task::judge(self.task, &completions.collect::<Vec<_>>())
     }
@@ -292,7 +295,11 @@ mod tests {
         };
         let model = LanguageModel::tiny(&sizes, "01", 0);
         let completions = completions_per_prompt;
-        let request = |key| generate::Request { tokens: vec![1], completions, key };
+        let request = |key| generate::CompletionRequest {
+            tokens: vec![1],
+            num_completions: completions,
+            key,
+        };
         let requests: Vec<_> = (0..8).map(request).collect();
         let decode = |tokens: &[u32]| model.decode_completion(tokens);
         let verification = Verification::new(&task, &prompts, &decode);
@@ -305,7 +312,7 @@ mod tests {
         let generator = Generator {
             decoder: &model.decoder(),
             sampling: &sampling,
-            slots: 1,
+            num_slots: 1,
             stop: Some(&stop),
             listener: None,
         };
@@ -318,7 +325,7 @@ mod tests {
         for (number, (group, rewards)) in completions.iter().zip(&rewards).enumerate() {
             for (completion, rewards) in group.iter().zip(rewards) {
                 let (prompt, text) = (&prompts[number], &decode(&completion.tokens)[..]);
-                let (num_tokens, truncated) = (completion.tokens.len(), !completion.ended);
+                let (num_tokens, truncated) = (completion.tokens.len(), !completion.has_ended);
                 let task_completion = task::Completion { prompt, text, num_tokens, truncated };
                 assert_eq!(*rewards, reward(&task_completion));
             }
