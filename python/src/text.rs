@@ -146,7 +146,7 @@ impl LanguageModel {
         };
         let (model, stops) = (&self.model, &options.stop);
         let work = |is_interrupted: &AtomicBool| -> Vec<Vec<String>> {
-            let decoder = model.decoder();
+            let decoder = model.new_decoder();
             let is_interrupted = || is_interrupted.load(Ordering::Relaxed);
             let is_stopped = |tokens: &[u32]| {
                 let ends = || stop::text_before(&model.decode_completion(tokens), stops).is_some();

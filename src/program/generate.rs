@@ -33,7 +33,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         max_new_tokens: args.max_new_tokens,
         stop_tokens: model.stop_tokens.clone(),
     };
-    let decoder = model.decoder().with_arithmetic(Arithmetic::for_precision(args.precision));
+    let decoder = model.new_decoder().with_arithmetic(Arithmetic::for_precision(args.precision));
     let is_stopped =
         |tokens: &[u32]| stop::text_before(&model.decode_completion(tokens), &args.stop).is_some();
     let printer =

@@ -100,7 +100,7 @@ fn shorten(line: &str) -> String {
 /// another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
     let changes = flatten(&changes).map(|(key, value)| (key, value.clone())).collect();
-    let changes = resolve_all(table, changes);
+    let changes = resolve_changes(table, changes);
     let mut paths = HashSet::new();
     // Unknown keys are errors below.
     let mut known = changes.iter().filter_map(|change| change.path.as_ref().ok());
@@ -152,7 +152,7 @@ pub fn apply_assignments<S: AsRef<str>>(
 ) -> Result<(), ConfigError> {
     let parsed: Result<Vec<_>, _> =
         assignments.iter().map(|a| parse_assignment(a.as_ref())).collect();
-    resolve_all(table, parsed?).into_iter().try_for_each(|change| apply_change(table, change))
+    resolve_changes(table, parsed?).into_iter().try_for_each(|change| apply_change(table, change))
 }
 
 /// The paths of the settings that the `key=value`s of a command line name.
@@ -207,7 +207,7 @@ struct Change {
 }
 
 /// Finds the settings of the changes of one source: a file, or the command line.
-fn resolve_all(table: &Table, changes: Vec<(String, Value)>) -> Vec<Change> {
+fn resolve_changes(table: &Table, changes: Vec<(String, Value)>) -> Vec<Change> {
     let resolve_change =
         |(key, value): (String, Value)| Change { path: resolve(table, &key), key, value };
     add_upper_bounds(changes).into_iter().map(resolve_change).collect()
@@ -261,19 +261,19 @@ fn apply_change(table: &mut Table, Change { key, path, value }: Change) -> Resul
         (error, _) => error,
     })?;
     let ranges = narrowed_ranges(table);
-    let slot = match path.split_once('.') {
+    let current = match path.split_once('.') {
         Some((section, leaf)) => table.get_mut(section).and_then(|s| s.get_mut(leaf)),
         None => table.get_mut(&path),
     };
-    let slot = slot.expect("`resolve` gives paths that exist");
-    if ["env", "task"].contains(&&*path) && *slot != value {
+    let current = current.expect("`resolve` gives paths that exist");
+    if ["env", "task"].contains(&&*path) && *current != value {
         let what = if path == "env" { "game" } else { "task" };
         let name = value.as_str().unwrap_or("NAME");
         return Err(ConfigError::Malformed(format!(
             "`{path}` is not a setting; name the {what} itself, as in `grove train {name}`"
         )));
     }
-    *slot = convert(&path, ranges, slot, from_trl(&path, value))?;
+    *current = convert(&path, ranges, current, from_trl(&path, value))?;
     Ok(())
 }
 
@@ -393,15 +393,16 @@ fn convert(
         (Value::Boolean(_), value) if !value.is_bool() => Err(wrong_value(&value, "true or false")),
         (Value::String(_), value) if !value.is_str() => Err(wrong_value(&value, "a name")),
         (Value::Array(like), Value::Array(items)) => {
-            let (strings, numbers) = (are_strings(like), like.iter().all(Value::is_integer));
+            let (has_strings, has_integers) =
+                (are_strings(like), like.iter().all(Value::is_integer));
             let fits = |item: &Value| match item {
-                Value::String(_) => strings,
-                Value::Integer(0..) => numbers,
+                Value::String(_) => has_strings,
+                Value::Integer(0..) => has_integers,
                 _ => false,
             };
             match items.iter().find(|item| !fits(item)) {
                 None => Ok(Value::Array(items)),
-                Some(item) if strings => Err(wrong_value(item, "a list of strings")),
+                Some(item) if has_strings => Err(wrong_value(item, "a list of strings")),
                 Some(item) => Err(wrong_value(item, "a list of whole numbers")),
             }
         }

@@ -60,7 +60,7 @@ impl LanguageModel {
     }
 
     /// Creates the decoder, which computes logits on the CPU and shares the weights.
-    pub fn decoder(&self) -> TokenDecoder {
+    pub fn new_decoder(&self) -> TokenDecoder {
         let decoder = TokenDecoder::new(self.shape.clone(), self.params.clone());
         decoder.with_adapters(self.adapters.clone())
     }

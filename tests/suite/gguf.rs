@@ -62,7 +62,7 @@ fn greedy(model: &LanguageModel, count: usize) -> Vec<u32> {
     let sampling = Sampling { temperature: 0.0, max_new_tokens: count, ..Sampling::default() };
     let tokens = model.tokenize_prompt("12+34=", &[] as &[()]).unwrap();
     let prompt = CompletionRequest { tokens, num_completions: 1, key: 0 };
-    let (decoder, sampling) = (&model.decoder(), &sampling);
+    let (decoder, sampling) = (&model.new_decoder(), &sampling);
     let generator = Generator { decoder, sampling, num_slots: 1, stop: None, listener: None };
     generator.generate(&[prompt])[0][0].tokens.clone()
 }

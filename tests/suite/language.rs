@@ -83,7 +83,7 @@ fn generate(
 fn completions_of_no_tokens_are_empty() {
     let prompts = [CompletionRequest { tokens: vec![1], num_completions: 2, key: 0 }];
     let sampling = Sampling { max_new_tokens: 0, ..Sampling::default() };
-    let decoder = load("qwen2").0.decoder();
+    let decoder = load("qwen2").0.new_decoder();
     for decoder in [decoder.clone(), decoder.with_device(Some(Device::flex()), Precision::F32)] {
         let found = generate(&decoder, &prompts, &sampling, 4);
         assert_eq!(found, [vec![Completion::default(); 2]]);

@@ -81,7 +81,7 @@ fn large() -> TokenDecoder {
         intermediate_size: 1024,
         ..LanguageConfig::for_model("tiny").tiny_shape()
     };
-    let decoder = LanguageModel::tiny(&shape, "0123456789+-= abcdefghij", 5).decoder();
+    let decoder = LanguageModel::tiny(&shape, "0123456789+-= abcdefghij", 5).new_decoder();
     assert!(!decoder.is_small());
     decoder
 }
@@ -122,7 +122,7 @@ fn completions_are_nearly_those_of_single_precision_alone_and_in_a_batch() {
 /// A decoder whose whole passes run side by side.
 fn small() -> TokenDecoder {
     let model = LanguageModel::tiny(&config().tiny_shape(), "0123456789+-= abcdefghij", 5);
-    let decoder = model.decoder();
+    let decoder = model.new_decoder();
     assert!(decoder.is_small());
     decoder
 }

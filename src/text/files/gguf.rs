@@ -7,7 +7,7 @@ use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, assemble};
 use super::parameters::{ParameterSource, read_parameters, shape_in_files};
 use super::quants::Format;
-use super::{check_fetched, file_error, to_pretty_json, unusable_error, wrong_type_reason};
+use super::{file_error, reject_lfs_pointer, to_pretty_json, unusable_error, wrong_type_reason};
 use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{FAMILIES, Family, GgufForm, QkNorm, RopeScaling, gguf_name};
@@ -87,7 +87,7 @@ struct HeaderReader<'a> {
 }
 
 impl<'a> HeaderReader<'a> {
-    fn take(&mut self, count: u64) -> Result<&'a [u8], &'static str> {
+    fn read_bytes(&mut self, count: u64) -> Result<&'a [u8], &'static str> {
         let (taken, rest) = self
             .rest
             .split_at_checked(count as usize)
@@ -97,7 +97,7 @@ impl<'a> HeaderReader<'a> {
     }
 
     fn read_array<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
-        Ok(self.take(N as u64)?.try_into().expect("as many as were taken"))
+        Ok(self.read_bytes(N as u64)?.try_into().expect("as many as were taken"))
     }
 
     fn read_u32(&mut self) -> Result<u32, &'static str> {
@@ -111,7 +111,7 @@ impl<'a> HeaderReader<'a> {
     fn read_text(&mut self) -> Result<String, &'static str> {
         let count = self.read_u64()?;
         // Copied before it is checked, since another process may modify the file.
-        let text = String::from_utf8(self.take(count)?.to_vec());
+        let text = String::from_utf8(self.read_bytes(count)?.to_vec());
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(text.unwrap_or_else(|error| lossy(error.as_bytes())))
     }
@@ -304,7 +304,7 @@ impl<'a> Gguf<'a> {
     }
 
     /// Rejects tensors that the shape has no place for, since the model would differ without them.
-    fn check_used(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
+    fn check_all_used(&self, shape: &DecoderShape) -> Result<(), LanguageError> {
         let parameters = shape.parameters();
         let mut used: HashSet<String> =
             parameters.iter().map(|parameter| gguf_name(shape, &parameter.name)).collect();
@@ -410,7 +410,7 @@ impl<'a> Gguf<'a> {
     }
 
     /// Rejects a file of adapters, and one of several parts of a model.
-    fn check_whole(&self) -> Result<(), LanguageError> {
+    fn check_is_whole_model(&self) -> Result<(), LanguageError> {
         if self.find_text("general.type") == "adapter" {
             let reason = "it holds adapters without their model; adapters are read from a folder in PEFT's format";
             return Err(unusable_error(self.path, reason));
@@ -453,13 +453,13 @@ pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     // SAFETY: any bytes are valid numbers, and texts are copied before they are used. If another process modifies the
     // file while it is mapped, values change, or the program is stopped by SIGBUS, but memory safety is not affected.
     let bytes = unsafe { Mmap::map(&opened) }.map_err(file_error("read", path))?;
-    check_fetched(&bytes, path)?;
+    reject_lfs_pointer(&bytes, path)?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable_error(path, reason))?;
-    file.check_whole()?;
+    file.check_is_whole_model()?;
     let shape = file.shape()?;
     let find = |parameter: &Parameter| file.find(parameter, &shape);
     let params = read_parameters(&shape.parameters(), path, find)?;
-    file.check_used(&shape)?;
+    file.check_all_used(&shape)?;
     let files = file.vocabulary_files(&shape)?;
     assemble(path, shape, params, files)
 }

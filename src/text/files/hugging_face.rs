@@ -100,7 +100,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     }
     let weights = WeightFiles::open(folder)?;
     // `transformers` would initialize a random head.
-    if !shape.tie_word_embeddings && !weights.has(HEAD) {
+    if !shape.tie_word_embeddings && !weights.contains(HEAD) {
         let reason = format!(
             "the tensor `{HEAD}` is missing; if the embedding table is the head, `tie_word_embeddings` in {CONFIG} must \
              be true"
@@ -117,7 +117,11 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     }
     // Writers of shared tensors keep one of the two names, which may be the head's.
     let name = |parameter: &Parameter| match hugging_face_name(parameter) {
-        name if name == EMBEDDINGS && is_tied && !weights.has(EMBEDDINGS) && weights.has(HEAD) => {
+        name if name == EMBEDDINGS
+            && is_tied
+            && !weights.contains(EMBEDDINGS)
+            && weights.contains(HEAD) =>
+        {
             HEAD.to_string()
         }
         name => name,

@@ -124,12 +124,12 @@ fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> La
 /// If it cannot be read, or is a Git LFS pointer.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
     let bytes = input::read(path, input::MAX_DATA_BYTES).map_err(file_error("read", path))?;
-    check_fetched(&bytes, path)?;
+    reject_lfs_pointer(&bytes, path)?;
     Ok(bytes)
 }
 
 /// Rejects the pointer that stands for a file in a clone made without Git LFS.
-fn check_fetched(bytes: &[u8], path: &Path) -> Result<(), LanguageError> {
+fn reject_lfs_pointer(bytes: &[u8], path: &Path) -> Result<(), LanguageError> {
     if bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
         let reason = "it is a pointer of Git LFS, not the file itself; `git lfs pull` fetches that";
         Err(unusable_error(path, reason))

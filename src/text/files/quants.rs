@@ -29,7 +29,7 @@ enum Encoding {
 type Unpack = fn(&[u8], &mut [u16], &mut [[f32; 2]]);
 
 /// The names of ggml's other formats (`ggml.h`).
-const OTHER_NAMES: [(u32, &str); 22] = [
+const UNSUPPORTED_NAMES: [(u32, &str); 22] = [
     (9, "Q8_1"),
     (10, "Q2_K"),
     (11, "Q3_K"),
@@ -81,7 +81,7 @@ impl Format {
             14 => codes(256, 210, NumberFormat::EightBit, 16, unpack_q6_k),
             30 => whole(2, Encoding::Half(NumberFormat::Bf16)),
             _ => {
-                let name = OTHER_NAMES.iter().find(|(known, _)| *known == code);
+                let name = UNSUPPORTED_NAMES.iter().find(|(known, _)| *known == code);
                 let name =
                     name.map_or_else(|| format!("number {code}"), |(_, name)| name.to_string());
                 Err(format!(
@@ -201,10 +201,10 @@ fn unpack_q4k_q5k<const FIFTH: bool>(block: &[u8], codes: &mut [u16], scales: &m
         let [s, o] = unpack_scale(&block[4..16], i);
         *to = [scale * s, -(offset * o)];
     }
-    let (fifths, numbers) = block[16..].split_at(if FIFTH { 32 } else { 0 });
+    let (fifths, bytes) = block[16..].split_at(if FIFTH { 32 } else { 0 });
     for (i, codes) in codes.chunks_exact_mut(32).enumerate() {
-        let numbers = &numbers[i / 2 * 32..][..32];
-        for (l, (code, q)) in codes.iter_mut().zip(numbers).enumerate() {
+        let bytes = &bytes[i / 2 * 32..][..32];
+        for (l, (code, q)) in codes.iter_mut().zip(bytes).enumerate() {
             let fifth = if FIFTH { (fifths[l] >> i & 1) << 4 } else { 0 };
             *code = u16::from(q >> (i % 2 * 4) & 15 | fifth);
         }
@@ -255,11 +255,11 @@ mod tests {
                     bytes[*at..at + 2].copy_from_slice(&[0x66, 0x2e + block as u8]);
                 }
             }
-            let numbers = format.decode(&bytes);
-            assert_eq!(numbers.len(), count);
-            let weighted = numbers.iter().enumerate();
+            let values = format.decode(&bytes);
+            assert_eq!(values.len(), count);
+            let weighted = values.iter().enumerate();
             let weighted = weighted.map(|(i, x)| f64::from(*x) * ((i * 7 % 13) as f64 - 6.0));
-            let got = (weighted.sum::<f64>(), numbers[5], numbers[count - 3]);
+            let got = (weighted.sum::<f64>(), values[5], values[count - 3]);
             assert!((got.0 - sum).abs() < 1e-3 * sum.abs(), "{code}: {got:?}");
             assert!((got.1 - early).abs() < 1e-5 && (got.2 - late).abs() < 1e-5, "{code}: {got:?}");
         }

@@ -94,7 +94,7 @@ fn new_environment() -> Environment<'static> {
     });
     environment.add_function("strftime_now", strftime_now);
     python::replace_filters_and_tests(&mut environment);
-    limits::set_limits(&mut environment, python::format_python, python::call_method);
+    limits::apply(&mut environment, python::format_python, python::call_method);
     environment
 }
 

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     /// Renders a template with a value `x`.
-    fn rendered(template: &str, x: &str) -> Result<String, Error> {
+    fn render(template: &str, x: &str) -> Result<String, Error> {
         let mut environment = minijinja::Environment::new();
         environment.add_filter("tojson", to_json);
         let x: Value = serde_json::from_str(x).unwrap();
@@ -195,21 +195,21 @@ mod tests {
             ),
         ] {
             let template = format!("{{{{ x | tojson({arguments}) }}}}");
-            assert_eq!(rendered(&template, x).unwrap(), expected, "{arguments}");
+            assert_eq!(render(&template, x).unwrap(), expected, "{arguments}");
         }
         assert_eq!(
-            rendered("{{ x | tojson(ensure_ascii=true) }}", "\"\u{1f600}\u{7f}\"").unwrap(),
+            render("{{ x | tojson(ensure_ascii=true) }}", "\"\u{1f600}\u{7f}\"").unwrap(),
             r#""\ud83d\ude00\u007f""#
         );
         assert_eq!(
-            rendered("{{ {'b': x, 'a': [none, true]} | tojson }}", "7").unwrap(),
+            render("{{ {'b': x, 'a': [none, true]} | tojson }}", "7").unwrap(),
             r#"{"b": 7, "a": [null, true]}"#
         );
         for (arguments, reason) in [
             ("separators=(',',)", "must be two strings"),
             ("skipkeys=true", "unknown keyword argument 'skipkeys'"),
         ] {
-            let error = rendered(&format!("{{{{ x | tojson({arguments}) }}}}"), "1");
+            let error = render(&format!("{{{{ x | tojson({arguments}) }}}}"), "1");
             let error = error.unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
@@ -221,7 +221,7 @@ mod tests {
                        -0.0, 7, 18446744073709551615]";
         // The result of Python's `json.dumps(json.loads(numbers))`.
         assert_eq!(
-            rendered("{{ x | tojson }}", numbers).unwrap(),
+            render("{{ x | tojson }}", numbers).unwrap(),
             "[1e+16, -1.5e+22, 1.2345678901234568e+17, 9999999999999998.0, 100.0, 0.0001, 1e-05, -1.5e-07, 5e-324, -0.0, 7, \
              18446744073709551615]"
         );

@@ -32,11 +32,9 @@ const MAX_VALUES: usize = 1 << 20;
 const ASSIGNED: &str = "_assigned";
 /// Filter that checks a value before it is assigned to a namespace.
 const STORED: &str = "_stored";
-/// The unbounded filter `indent`.
+/// The unbounded filters `indent`, `replace` and `join`.
 const INDENT: &str = "_indent";
-/// The unbounded filter `replace`.
 const REPLACE: &str = "_replace";
-/// The unbounded filter `join`.
 const JOIN: &str = "_join";
 
 /// Runs a rendering on its own thread with a deep stack, and gives up on it beyond the limits.
@@ -93,11 +91,7 @@ fn check_given_up() -> Result<(), Error> {
     let is_given_up = |flag: &Option<Arc<AtomicBool>>| {
         flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
     };
-    if GIVEN_UP.with_borrow(is_given_up) {
-        Err(refusal_error("it has passed a limit"))
-    } else {
-        Ok(())
-    }
+    if GIVEN_UP.with_borrow(is_given_up) { Err(refusal("it has passed a limit")) } else { Ok(()) }
 }
 
 /// Resident memory of the process, bytes; 0 where the platform does not report it, and in tests, which share a process.
@@ -111,15 +105,11 @@ type FormatPython = fn(&Value) -> Result<Option<String>, Error>;
 type CallMethod = fn(&Value, &str, &[Value]) -> Option<Value>;
 
 /// Sets fuel, and replaces filters that can make long texts out of short templates.
-pub(super) fn set_limits(
-    environment: &mut Environment<'_>,
-    format_python: FormatPython,
-    call_method: CallMethod,
-) {
+pub(super) fn apply(environment: &mut Environment<'_>, format: FormatPython, call: CallMethod) {
     environment.set_fuel(Some(MAX_INSTRUCTIONS));
     environment.set_formatter(move |to, state, value| {
         check_given_up()?;
-        match format_python(value)? {
+        match format(value)? {
             Some(text) => to.write_str(&text).map_err(Error::from),
             None => escape_formatter(to, state, value),
         }
@@ -133,7 +123,7 @@ pub(super) fn set_limits(
     environment.add_filter(JOIN, filters::join);
     environment.add_filter("join", join);
     environment.set_unknown_method_callback(move |state, value, name, arguments| {
-        call_method(value, name, arguments)
+        call(value, name, arguments)
             .map_or_else(|| call_bounded_method(state, value, name, arguments), Ok)
     });
     for name in ["batch", "slice", "format"] {
@@ -324,7 +314,7 @@ fn check_value(value: Value, may_be_namespace: bool) -> Result<Value, Error> {
     while let Some((value, may_be_namespace)) = open.pop() {
         check_given_up()?;
         if is_namespace(&value) && !may_be_namespace {
-            return Err(refusal_error("a namespace is stored in another value"));
+            return Err(refusal("a namespace is stored in another value"));
         }
         let length = value.as_str().map_or(0, str::len);
         bytes = bytes.checked_sub(length).ok_or_else(|| too_long_error("a text"))?;
@@ -334,8 +324,7 @@ fn check_value(value: Value, may_be_namespace: bool) -> Result<Value, Error> {
         let is_map = value.kind() == ValueKind::Map;
         for part in value.try_iter()? {
             let part = if is_map { value.get_item(&part)? } else { part };
-            parts =
-                parts.checked_sub(1).ok_or_else(|| refusal_error("a value has too many parts"))?;
+            parts = parts.checked_sub(1).ok_or_else(|| refusal("a value has too many parts"))?;
             open.push((part, false));
         }
     }
@@ -414,7 +403,7 @@ fn check_format(text: &str) -> Result<(), Error> {
     let mut is_open = false;
     for c in text.replace("{{", "").replace("}}", "").chars() {
         match c {
-            '{' if is_open => return Err(refusal_error("a format has another format inside")),
+            '{' if is_open => return Err(refusal("a format has another format inside")),
             '{' => is_open = true,
             '}' => is_open = false,
             _ => {}
@@ -423,7 +412,8 @@ fn check_format(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn refusal_error(reason: &'static str) -> Error {
+/// Creates the error of a rendering that is not permitted.
+fn refusal(reason: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
 
@@ -500,13 +490,10 @@ mod tests {
 
     #[test]
     fn limits_are_on_what_a_rendering_may_have_used_itself() {
-        let found =
-            |milliseconds, growth| find_exceeded_limit(Duration::from_millis(milliseconds), growth);
-        assert!(
-            [(2000, 0), (2000, 512 << 20), (20, 1 << 40)]
-                .iter()
-                .all(|it| found(it.0, it.1).is_none())
-        );
+        let found = |ms, growth| find_exceeded_limit(Duration::from_millis(ms), growth);
+        for (ms, growth) in [(2000, 0), (2000, 512 << 20), (20, 1 << 40)] {
+            assert!(found(ms, growth).is_none());
+        }
         assert!(found(21, (512 << 20) + 1).is_some_and(|limit| limit.contains("512 MiB")));
         assert!(found(2001, 0).is_some_and(|limit| limit.contains("2 seconds")));
     }

@@ -210,7 +210,7 @@ mod tests {
     use serde_json::json;
 
     /// Renders a template with one message, whose `content` is a string and whose `x` holds values of all types.
-    fn rendered(source: &str) -> String {
+    fn render(source: &str) -> String {
         let (source, none) = (source.to_string(), String::new());
         let template = ChatTemplate { source, bos: none.clone(), eos: none, turn_end: None };
         let x = json!({"s": "it's\n\u{200d}\u{1f600}\u{7f}", "n": [1, 2.0, 1e20, null, true, {}]});
@@ -222,19 +222,16 @@ mod tests {
     fn values_are_printed_as_by_python() {
         // The results of Python's `str`.
         let n = "[1, 2.0, 1e+20, None, True, {}]";
-        assert_eq!(rendered("{{ messages[0].x.n }}"), n);
-        assert_eq!(rendered("{{ messages[0].x.n|string }}"), n);
-        assert_eq!(rendered("{{ messages[0].x.n[2] }} {{ 0.00001|string }}"), "1e+20 1e-05");
+        assert_eq!(render("{{ messages[0].x.n }}"), n);
+        assert_eq!(render("{{ messages[0].x.n|string }}"), n);
+        assert_eq!(render("{{ messages[0].x.n[2] }} {{ 0.00001|string }}"), "1e+20 1e-05");
         assert_eq!(
-            rendered("{{ [messages[0].x.s, 'a', '\\'\"', 'b\\\\'] }}"),
+            render("{{ [messages[0].x.s, 'a', '\\'\"', 'b\\\\'] }}"),
             "[\"it's\\n\\u200d\u{1f600}\\x7f\", 'a', '\\'\"', 'b\\\\']"
         );
+        assert_eq!(render("{{ {'b': 'x', 'a': {1: ''}} }}{{ 'x' }}"), "{'b': 'x', 'a': {1: ''}}x");
         assert_eq!(
-            rendered("{{ {'b': 'x', 'a': {1: ''}} }}{{ 'x' }}"),
-            "{'b': 'x', 'a': {1: ''}}x"
-        );
-        assert_eq!(
-            rendered(
+            render(
                 "{% set l = [1, 'a', none] %}{{ l[1:] }}{{ l[::-1]|string }}{{ [l[2:]] }}{{ l[3:] }}"
             ),
             "['a', None][None, 'a', 1][[None]][]"
@@ -245,7 +242,7 @@ mod tests {
     fn values_are_tested_as_by_python() {
         // The results of Jinja.
         let tests = |values: &[&str], test: &str| -> Vec<bool> {
-            let one = |value: &&str| rendered(&format!("{{{{ {value} is {test} }}}}")) == "True";
+            let one = |value: &&str| render(&format!("{{{{ {value} is {test} }}}}")) == "True";
             values.iter().map(one).collect()
         };
         let none = ["none", "true", "1", "1.5"];
@@ -257,7 +254,7 @@ mod tests {
         assert_eq!(tests(&none, "number"), [false, true, true, true]);
         assert_eq!(tests(&some, "number"), [false; 6]);
         assert_eq!(
-            rendered("{% if tools is iterable and tools | length > 0 %}a{% else %}b{% endif %}"),
+            render("{% if tools is iterable and tools | length > 0 %}a{% else %}b{% endif %}"),
             "b"
         );
     }
@@ -288,30 +285,30 @@ mod tests {
             ("true|float", "1.0"),
             ("3|float", "3.0"),
         ] {
-            assert_eq!(rendered(&format!("{{{{ {source} }}}}")), expected, "{source}");
+            assert_eq!(render(&format!("{{{{ {source} }}}}")), expected, "{source}");
         }
     }
 
     #[test]
     fn lengths_sequences_and_methods_are_those_of_python() {
         // The results of Jinja.
-        assert_eq!(rendered("{{ nothing|length }}{{ 'ab'|length }}{{ [1]|count }}"), "021");
+        assert_eq!(render("{{ nothing|length }}{{ 'ab'|length }}{{ [1]|count }}"), "021");
         assert_eq!(
-            rendered(
+            render(
                 "{{ 'a' is sequence }} {{ {} is sequence }} {{ [] is sequence }} {{ 1 is sequence }}"
             ),
             "True True True False"
         );
-        assert_eq!(rendered("{{ 'aba'.removeprefix('a') }}{{ 'aba'.removesuffix('a') }}"), "baab");
+        assert_eq!(render("{{ 'aba'.removeprefix('a') }}{{ 'aba'.removesuffix('a') }}"), "baab");
         assert_eq!(
-            rendered("{{ 'a-b-c'.partition('-')[2] }}|{{ 'a-b-c'.rpartition('-')[0] }}"),
+            render("{{ 'a-b-c'.partition('-')[2] }}|{{ 'a-b-c'.rpartition('-')[0] }}"),
             "b-c|a-b"
         );
-        assert_eq!(rendered("{{ 'ab'.partition('-')[0] }}|{{ 'ab'.rpartition('-')[2] }}"), "ab|ab");
+        assert_eq!(render("{{ 'ab'.partition('-')[0] }}|{{ 'ab'.rpartition('-')[2] }}"), "ab|ab");
     }
 
     #[test]
     fn line_ends_of_windows_are_line_ends() {
-        assert_eq!(rendered("a\r\n{% if true %}\r\n  b\r\n{% endif %}\r\nc\r\n"), "a\n  b\nc");
+        assert_eq!(render("a\r\n{% if true %}\r\n  b\r\n{% endif %}\r\nc\r\n"), "a\n  b\nc");
     }
 }

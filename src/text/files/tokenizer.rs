@@ -33,7 +33,7 @@ pub(super) fn read(
 ) -> Result<Arc<dyn Tokenizer>, LanguageError> {
     let json: Value = serde_json::from_slice(text).map_err(|e| unusable_error(path, e))?;
     // Checked before anything is allocated by a token's id.
-    check_largest(largest_token(&json), num_tokens)
+    check_largest(find_largest_token(&json), num_tokens)
         .map_err(|reason| unusable_error(path, reason))?;
     for part in ["normalizer", "decoder"] {
         check_growth(part, &json[part]).map_err(|reason| unusable_error(path, reason))?;
@@ -75,13 +75,13 @@ pub(super) fn check_added_tokens(text: &[u8], config: &Value, added: &Value) -> 
         ));
     }
     let file: AddedTokens = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let known = elements(&file.added_tokens).into_iter();
+    let known = list_elements(&file.added_tokens).into_iter();
     let known: HashMap<&str, &Value> =
         known.filter_map(|token| Some((token_text(token)?, token))).collect();
     let table = "added_tokens_decoder";
     let mut named = Vec::new();
     for key in [table, "additional_special_tokens", "extra_special_tokens"] {
-        let tokens = elements(&config[key]).into_iter().filter_map(token_text);
+        let tokens = list_elements(&config[key]).into_iter().filter_map(token_text);
         named.extend(tokens.map(|name| (key, name)));
     }
     // Only counts without that table.
@@ -95,7 +95,7 @@ pub(super) fn check_added_tokens(text: &[u8], config: &Value, added: &Value) -> 
              which adds it"
         ));
     }
-    for token in elements(&config[table]) {
+    for token in list_elements(&config[table]) {
         let Some((name, known)) = token_text(token).and_then(|name| known.get_key_value(name))
         else {
             continue;
@@ -133,8 +133,8 @@ fn differing_flag(token: &Value, known: &Value, has_normalizer: bool) -> Option<
     })
 }
 
-/// Elements of a list, or values of a table.
-fn elements(value: &Value) -> Vec<&Value> {
+/// Lists the elements of a list, or the values of a table.
+fn list_elements(value: &Value) -> Vec<&Value> {
     match value {
         Value::Array(all) => all.iter().collect(),
         Value::Object(all) => all.values().collect(),
@@ -157,8 +157,8 @@ fn check_largest(largest: Option<u64>, num_tokens: usize) -> Result<(), String> 
     }
 }
 
-/// Largest token id in the vocabulary of the model of a `tokenizer.json`.
-fn largest_token(json: &Value) -> Option<u64> {
+/// Finds the largest token id in the vocabulary of the model of a `tokenizer.json`.
+fn find_largest_token(json: &Value) -> Option<u64> {
     match &json["model"]["vocab"] {
         Value::Object(vocabulary) => vocabulary.values().filter_map(Value::as_u64).max(),
         Value::Array(vocabulary) => (vocabulary.len() as u64).checked_sub(1),

@@ -1,7 +1,7 @@
 //! Safetensors files of weights: a single one, or several listed by an index.
 
 use super::parameters::{FileParameter, ParameterSource, shape_in_files};
-use super::{check_fetched, file_error, read_file, unusable_error};
+use super::{file_error, read_file, reject_lfs_pointer, unusable_error};
 use crate::disk::{self, input};
 use crate::model::Parameter;
 use crate::nn::ops::stored::{NumberFormat, StoredMatrix};
@@ -75,7 +75,7 @@ impl WeightFiles {
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is mapped, values
             // change, or the program is stopped by SIGBUS, but memory safety is not affected.
             let map = unsafe { Mmap::map(&opened) }.map_err(file_error("read", &path))?;
-            check_fetched(&map, &path)?;
+            reject_lfs_pointer(&map, &path)?;
             // Ranges and shapes are checked against the length of the file.
             let (header_bytes, metadata) =
                 SafeTensors::read_metadata(&map).map_err(|e| unusable_error(&path, e))?;
@@ -97,7 +97,7 @@ impl WeightFiles {
     }
 
     /// Whether a tensor exists.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         self.locations.contains_key(name)
     }
 

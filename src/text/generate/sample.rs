@@ -101,7 +101,7 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
 /// so for `u = 0` the sum must exceed [`MIN_THRESHOLD`].
 fn invert_cdf(weights: &[f32], u: f32) -> usize {
     const PART_SIZE: usize = 256;
-    let parts: Vec<f64> = weights.chunks(PART_SIZE).map(sum).collect();
+    let parts: Vec<f64> = weights.chunks(PART_SIZE).map(sum_weights).collect();
     let target = (f64::from(u) * parts.iter().sum::<f64>()).max(f64::from(MIN_THRESHOLD));
     let mut sum = 0.0;
     for (index, part) in parts.iter().enumerate() {
@@ -122,7 +122,7 @@ fn invert_cdf(weights: &[f32], u: f32) -> usize {
 
 /// Sums weights in double precision.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn sum(weights: &[f32]) -> f64 {
+fn sum_weights(weights: &[f32]) -> f64 {
     let (blocks, rest) = weights.as_chunks::<16>();
     let mut sums = [0.0f64; 16];
     for block in blocks {

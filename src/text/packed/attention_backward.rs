@@ -1,6 +1,6 @@
 //! The backward pass of attention over packed texts.
 
-use super::backward::{column_sums, weight_name};
+use super::backward::{sum_columns, weight_name};
 use super::forward::{Activations, KeyBlocks, PackedPass, RowBlocks, as_rows};
 use super::gradients::Gradients;
 use crate::device::buffers::{argument, cube_tensor, element_of, grid, uninit, vector_size};
@@ -127,7 +127,7 @@ impl PackedPass<'_> {
         gradients.add(names.each_ref().map(|name| &name[..]), |into| {
             // The sums have no gap between the two.
             let mut into = into.take_if(|into| into.dims()[0] == heads.weights());
-            let (sums, of_queries) = (column_sums(partials, &mut into), heads.query_weights());
+            let (sums, of_queries) = (sum_columns(partials, &mut into), heads.query_weights());
             let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
             [part(0, of_queries), part(of_queries, heads.weights() - of_queries)]
         });

@@ -26,7 +26,7 @@ pub(crate) fn backward_bytes(shape: &DecoderShape) -> u64 {
 }
 
 /// Sums the columns of a matrix, `[.., width]`: `[width]`. Takes the buffer `into` for the result, if there is one.
-pub(super) fn column_sums(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
+pub(super) fn sum_columns(matrix: &CubeTensor, into: &mut Option<Tensor<1>>) -> Tensor<1> {
     let rows = rows_of(matrix);
     let width = matrix.meta.num_elements() / rows;
     let sums = into.take().map_or_else(|| uninit(matrix, &[width], DType::F32), cube_tensor);
@@ -53,7 +53,7 @@ pub(super) fn weight_name(layer: usize, name: &str) -> String {
 }
 
 /// A norm of a layer with the name of its weights, if there is one.
-fn named_norm<'a>(
+fn norm_with_name<'a>(
     layer: usize,
     norm: Option<&'a RmsNorm>,
     name: Option<&str>,
@@ -80,16 +80,16 @@ impl PackedPass<'_> {
             let activations =
                 activations.unwrap_or_else(|| self.run_layer(layer, input(), stream.clone()).0);
 
-            let norm = named_norm(layer, norms.after_mlp, names.after_mlp);
+            let norm = norm_with_name(layer, norms.after_mlp, names.after_mlp);
             let d_output =
                 self.output_backward(activations.output.as_ref(), norm, &d_stream, gradients);
             let d_input =
                 self.mlp_backward(layer, &activations, norms.before_mlp, d_output, gradients);
-            let norm = named_norm(layer, norms.before_mlp, names.before_mlp);
+            let norm = norm_with_name(layer, norms.before_mlp, names.before_mlp);
             d_stream =
                 self.add_input_gradient(&activations.middle, norm, d_input, d_stream, gradients);
 
-            let norm = named_norm(layer, norms.after_attention, names.after_attention);
+            let norm = norm_with_name(layer, norms.after_attention, names.after_attention);
             let d_output = self.output_backward(
                 activations.attention_output.as_ref(),
                 norm,
@@ -98,7 +98,7 @@ impl PackedPass<'_> {
             );
             let d_input =
                 self.attention_backward(layer, &activations, input(), d_output, gradients);
-            let norm = named_norm(layer, before, names.before_attention);
+            let norm = norm_with_name(layer, before, names.before_attention);
             d_stream = self.add_input_gradient(&stream, norm, d_input, d_stream, gradients);
         }
         self.embed_backward(d_stream, gradients);
@@ -173,7 +173,7 @@ impl PackedPass<'_> {
             );
         }
         if learns {
-            gradients.add([&name], |into| [column_sums(&partials, into)]);
+            gradients.add([&name], |into| [sum_columns(&partials, into)]);
         }
         d_input
     }
@@ -234,7 +234,7 @@ impl PackedPass<'_> {
         for (projection, d_result) in projections.into_iter().zip(d_results) {
             if module.layers[layer].linear(projection).bias.is_some() {
                 let name = format!("layers.{layer}.{}.bias", projection.name());
-                gradients.add([&name], |into| [column_sums(d_result, into)]);
+                gradients.add([&name], |into| [sum_columns(d_result, into)]);
             }
         }
     }

@@ -205,13 +205,13 @@ mod tests {
 
     #[test]
     fn tokens_of_low_entropy_and_texts_that_were_cut_off_can_be_left_out() {
-        let completion = |ended| Completion {
+        let completion = |has_ended| Completion {
             tokens: vec![1, 2, 3, 4],
             logprobs: vec![-1.0; 4],
             // Entropies of a completion that is left out do not move the threshold.
-            entropies: if ended { vec![0.1, 0.9, 0.2, 0.8] } else { vec![2.0; 4] },
+            entropies: if has_ended { vec![0.1, 0.9, 0.2, 0.8] } else { vec![2.0; 4] },
             candidates: Vec::new(),
-            ended,
+            has_ended,
         };
         let config = RewardConfig {
             scale_rewards: AdvantageScale::Group,

@@ -310,7 +310,7 @@ mod tests {
         };
         let sampling = Sampling { max_new_tokens: 4, ..Sampling::default() };
         let generator = Generator {
-            decoder: &model.decoder(),
+            decoder: &model.new_decoder(),
             sampling: &sampling,
             num_slots: 1,
             stop: Some(&stop),
