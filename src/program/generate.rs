@@ -11,7 +11,7 @@ use crate::run::{CONFIG, RunFolder};
 use crate::settings::{GenerationConfig, overlay};
 use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, CompletionRequest, Generator, Sampling, stop};
-use crate::text::{Arithmetic, LanguageModel};
+use crate::text::{Arithmetic, CompletionIndex, LanguageModel};
 use crate::trainer::text::{LanguageSettings, TINY, saved_language_model, split_language_settings};
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         |tokens: &[u32]| stop::text_before(&model.decode_completion(tokens), &args.stop).is_some();
     let printer =
         CompletionPrinter { model: &model, stops: &args.stop, printed_bytes: Mutex::new(0) };
-    let print = |_: usize, _: usize, completion: &Completion| printer.print(&completion.tokens);
+    let print = |_: CompletionIndex, completion: &Completion| printer.print(&completion.tokens);
     let is_streaming = args.completions == 1 && !args.json;
     let generator = Generator {
         decoder: &decoder,

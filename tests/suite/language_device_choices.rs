@@ -5,8 +5,8 @@ use crate::support::adapter;
 use burn::tensor::Device;
 use grove::rng::{draw, uniform};
 use grove::settings::Precision;
-use grove::text::TokenDecoder;
 use grove::text::generate::{Completion, CompletionRequest, Generator, Sampling};
+use grove::text::{CompletionIndex, TokenDecoder};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -92,9 +92,12 @@ fn the_completions_of_a_prompt_are_the_same_if_they_are_more_than_the_slots() {
         let there = wide(1).with_device(Some(device), Precision::F32);
         let generate = |slots| {
             let heard = Mutex::new(BTreeMap::new());
-            let listener = |prompt: usize, number: usize, one: &Completion| {
+            let listener = |index: CompletionIndex, one: &Completion| {
                 if one.is_over(&sampling) {
-                    let before = heard.lock().unwrap().insert([prompt, number], one.tokens.clone());
+                    let before = heard
+                        .lock()
+                        .unwrap()
+                        .insert([index.text, index.completion], one.tokens.clone());
                     assert_eq!(before, None, "it is over once");
                 }
             };

@@ -9,7 +9,7 @@ use crate::nn::arch::DecoderShape;
 use crate::rng::{draw, uniform};
 use crate::text::limits::{completion_bytes, max_items};
 use crate::text::packed;
-use crate::text::{CompletionCaches, DeviceDecoder, PromptCaches};
+use crate::text::{CompletionCaches, CompletionIndex, DeviceDecoder, PromptCaches};
 use burn::backend::DType;
 use std::ops::Range;
 
@@ -166,9 +166,11 @@ impl<'a> Batch<'a> {
         for step in block {
             for (row, (completion, chosen)) in self.completions.iter_mut().zip(step).enumerate() {
                 if !completion.has_ended {
-                    let prompt = self.first_index + row / completions_per_prompt;
-                    let index = self.completion_indices.start + row % completions_per_prompt;
-                    completion.push(chosen, self.generator, prompt, index);
+                    let index = CompletionIndex {
+                        text: self.first_index + row / completions_per_prompt,
+                        completion: self.completion_indices.start + row % completions_per_prompt,
+                    };
+                    completion.push(chosen, self.generator, index);
                 }
             }
         }

@@ -17,7 +17,8 @@ pub use sample::{SampledToken, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};
 use crate::text::{
-    Cache, DecodeBuffers, Parallelism, Pool, PrefixCache, Retention, Row, TokenDecoder, region,
+    Cache, CompletionIndex, DecodeBuffers, Parallelism, Pool, PrefixCache, Retention, Row,
+    TokenDecoder, region,
 };
 use rayon::prelude::*;
 use std::collections::VecDeque;
@@ -57,15 +58,8 @@ impl Completion {
         self.has_ended || self.tokens.len() >= sampling.max_new_tokens
     }
 
-    /// Appends a token, checks whether it ends the completion, and calls the listener with the indices of the prompt
-    /// and of the completion.
-    fn push(
-        &mut self,
-        chosen: SampledToken,
-        generator: &Generator,
-        prompt_index: usize,
-        completion_index: usize,
-    ) {
+    /// Appends a token, checks whether it ends the completion, and calls the listener.
+    fn push(&mut self, chosen: SampledToken, generator: &Generator, index: CompletionIndex) {
         self.tokens.push(chosen.token);
         self.logprobs.push(chosen.logprob);
         self.entropies.push(chosen.entropy);
@@ -75,15 +69,15 @@ impl Completion {
         self.has_ended = generator.sampling.stop_tokens.contains(&chosen.token)
             || generator.stop.is_some_and(|stop| stop(&self.tokens));
         if let Some(listener) = generator.listener {
-            listener(prompt_index, completion_index, self);
+            listener(index, self);
         }
     }
 }
 
 /// A stop condition beyond stop tokens, given the tokens of a completion so far.
 pub type StopCondition<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
-/// A callback for every token, given the index of the prompt, the index of the completion and the completion so far.
-pub type Listener<'a> = &'a (dyn Fn(usize, usize, &Completion) + Sync);
+/// A callback for every token, given the index of the completion among those of all prompts and the completion so far.
+pub type Listener<'a> = &'a (dyn Fn(CompletionIndex, &Completion) + Sync);
 
 /// A sampler of completions: a model with the settings of a batch.
 #[derive(Clone, Copy)]
@@ -137,8 +131,8 @@ impl Generator<'_> {
             1 => rayon::scope(|_| region(parallelism, complete_prompts)),
             _ => (0..num_workers).into_par_iter().flat_map_iter(|_| complete_prompts()).collect(),
         };
-        for ActiveCompletion { prompt_index, completion_index, completion, .. } in finished {
-            all[prompt_index][completion_index] = completion;
+        for ActiveCompletion { index, completion, .. } in finished {
+            all[index.text][index.completion] = completion;
         }
         all
     }
@@ -152,9 +146,7 @@ struct Queue<'a> {
 
 /// A completion that is being decoded, in the slot of its cache.
 struct ActiveCompletion {
-    prompt_index: usize,
-    /// Index among the completions of the prompt.
-    completion_index: usize,
+    index: CompletionIndex,
     key: u32,
     completion: Completion,
     /// Index of the prompt among the prefilled ones.
@@ -262,19 +254,18 @@ impl<'a> Worker<'a> {
         }
         decoder.forward(&rows, &mut caches, Retention::Nothing, &mut buffers.pass);
         let size = decoder.shape().hidden_size;
-        for (((prompt_index, prompt), cache), last) in prompts.iter().zip(caches).zip(last_rows) {
+        for (((text, prompt), cache), last) in prompts.iter().zip(caches).zip(last_rows) {
             let buffers = &mut *self.buffers;
             let hidden = &buffers.pass.hidden()[last * size..][..size];
             decoder.logits(hidden, &mut buffers.logits);
             let prefilled_index = self.store_prompt_cache(prompt, cache);
             let mut scratch = self.scratches.take();
-            for index in 0..prompt.num_completions {
-                let key = draw(prompt.key, index as u32);
+            for completion in 0..prompt.num_completions {
+                let key = draw(prompt.key, completion as u32);
                 let u = uniform(draw(key, 0));
                 let chosen = choose(&self.buffers.logits, self.generator.sampling, u, &mut scratch);
                 let active = ActiveCompletion {
-                    prompt_index: *prompt_index,
-                    completion_index: index,
+                    index: CompletionIndex { text: *text, completion },
                     key,
                     completion: Completion::default(),
                     prefilled_index,
@@ -314,10 +305,8 @@ impl<'a> Worker<'a> {
         mut active: ActiveCompletion,
         chosen: SampledToken,
     ) -> Option<ActiveCompletion> {
-        let ActiveCompletion {
-            prompt_index, completion_index, completion, prefilled_index, ..
-        } = &mut active;
-        completion.push(chosen, &self.generator, *prompt_index, *completion_index);
+        let ActiveCompletion { index, completion, prefilled_index, .. } = &mut active;
+        completion.push(chosen, &self.generator, *index);
         if !completion.is_over(self.generator.sampling) {
             return Some(active);
         }

@@ -2,6 +2,7 @@
 //! or all at once after generation.
 
 use crate::task::{self, Prompt, Rewards, Task, TaskError};
+use crate::text::CompletionIndex;
 use crate::text::generate::{self, Completion, Generator};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -74,7 +75,8 @@ impl<'a> Verification<'a> {
             let workers: io::Result<Vec<_>> = (0..threads).map(start).collect();
             let workers =
                 workers.map_err(|error| TaskError::Verifier(format!("cannot verify: {error}")))?;
-            let listener = move |prompt: usize, _: usize, completion: &Completion| {
+            let listener = move |index: CompletionIndex, completion: &Completion| {
+                let prompt = index.text;
                 if completion.is_over(generator.sampling)
                     && lock(&seen).insert((prompt, completion.tokens.clone()))
                 {
